@@ -1,0 +1,91 @@
+# Every check and every way to run PS2 is a verb here; CI calls only these. `make` alone lists them.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules --no-print-directory
+
+# Relative paths, so that a checkout in a folder with spaces works.
+PYTHON := .venv/bin/python
+INSTALLED := .venv/.installed
+WARM := .venv/.warm
+
+export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
+export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PYTHON)
+# Another Spark's home would be used instead of the one in .venv.
+unexport SPARK_HOME
+
+# Arguments of the verbs below, such as `make test ARGS='tests/unit -x'`.
+ARGS :=
+with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
+
+.PHONY: help setup fmt check test proto run bench clean
+
+help: ## list the verbs
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 10
+
+setup: $(WARM) ## make .venv, install what is needed, compile the numba kernels
+	@echo "setup: done"
+
+$(PYTHON):
+	@has_venv() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }; \
+	find_python() { for p in python3.12 python3.11 python3.10 python3; do ! has_venv $$p || { echo $$p; return; }; done; }; \
+	python=$$(find_python); \
+	if [ -z "$$python" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "setup: installing python3-venv with apt-get"; \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv; } >/dev/null 2>&1 || true; \
+		python=$$(find_python); \
+	fi; \
+	[ -n "$$python" ] || { echo "setup: Python 3.10 or newer with the venv module is needed: install python3-venv" >&2; exit 1; }; \
+	echo "setup: making .venv with $$python"; \
+	$$python -m venv --clear .venv || { rm -rf .venv; exit 1; }
+
+$(INSTALLED): pyproject.toml | $(PYTHON)
+	@echo "setup: installing ps2 and its tools"
+	@$(PYTHON) -m pip install -q --disable-pip-version-check --root-user-action=ignore --use-pep517 -e '.[dev]'
+	@touch $@
+
+$(WARM): $(INSTALLED) $(wildcard ps2/ops/*.py)
+	@echo "setup: compiling the numba kernels"
+	@$(PYTHON) -m ps2.ops.warm
+	@touch $@
+
+fmt: $(INSTALLED) ## format the code and fix what can be fixed
+	@$(PYTHON) -m ruff check -q --fix-only .
+	@$(PYTHON) -m ruff format -q .
+	@echo "fmt: done"
+
+check: $(INSTALLED) ## lint, formatting, types, import contracts, stale stubs
+	@echo "check: ruff"
+	@$(PYTHON) -m ruff check -q --output-format concise .
+	@$(PYTHON) -m ruff format -q --check .
+	@echo "check: mypy"
+	@$(PYTHON) -m mypy --no-error-summary ps2
+	@echo "check: imports"
+	@$(PYTHON) .venv/bin/lint-imports --no-logo >.venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
+	@echo "check: stubs"
+	@scripts/proto --check
+
+test: $(WARM) ## run all tests (ARGS: pytest's)
+	@echo "test: pytest"
+	@$(with_java) $(PYTHON) -m pytest -q $(ARGS)
+
+proto: $(INSTALLED) ## write the stubs of proto/ to ps2/wire/pb/
+	@scripts/proto
+	@echo "proto: done"
+
+run: $(WARM) ## train logistic regression on two servers, on data that come with Spark (ARGS: ps2 train's)
+	@echo "run: ps2 train lr"
+	@rm -rf out/lr
+	@$(with_java) \
+	data=$$($(PYTHON) -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent / "data/mllib/sample_libsvm_data.txt")'); \
+	.venv/bin/ps2 train lr --input "$$data" --servers 2 --steps 100 --output out/lr $(ARGS)
+
+bench: $(WARM) ## run the benchmarks
+	@echo "bench: adam"
+	@$(with_java) $(PYTHON) -m benchmarks.adam $(ARGS)
+
+clean: ## remove what runs and tools leave behind (not .venv)
+	@rm -rf out build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis $(WARM)
+	@find . -path ./.venv -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+	@echo "clean: done"

@@ -1,0 +1,210 @@
+"""Logistic regression with Adam: PS2-Adam against PS-Adam and Spark-Adam (paper, section 6.2.1, Figure 9(a)).
+
+    python -m benchmarks.adam --features 40000,1000000 --steps 12
+
+docs/performance.md says what is measured and how to read it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import accumulate
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+import numpy as np
+import psutil
+import pyspark
+
+import ps2
+from benchmarks.clicks import Clicks, Problem
+from benchmarks.report import Crossing, Report, SizeReport, StepTime, print_report, read_numbers, summarise, write_json
+from benchmarks.ways import Way, all_ways
+from ps2 import PS2Context
+from ps2.algorithms.spark import LOG_SETTINGS
+
+SERVERS = 2
+# Before anything is measured: the JVM compiles its scheduler, and every process its kernels.
+FIRST_STEPS = 20
+# A run is this many steps without a pause. Spark launches a stage about twice as fast after a pause as right after
+# another stage, so the first steps, which follow another way's, do not count.
+SETTLE_STEPS = 2
+COUNTED_STEPS = 4
+RUN_STEPS = SETTLE_STEPS + COUNTED_STEPS
+# Where a step takes longer than this, one run has to do.
+SLOW_STEP_S = 20.0
+# All ways add the same float32 numbers, so that even rounding hardly tells them apart.
+TOLERANCE = 1e-5
+LOSSES = (0.6, 0.5, 0.4, 0.3, 0.2)
+MAX_CONVERGENCE_STEPS = 150
+CONVERGENCE_ROUNDS = 3
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--features", default="40000,1000000,10000000", metavar="N,...", help="Numbers of features to measure.")
+@click.option("--steps", type=click.IntRange(1), default=12, help="Steps that the medians are of, in fours.")
+@click.option("--convergence", type=click.IntRange(0), default=1_000_000, metavar="N", help="Features; 0: none.")
+@click.option("--rows", type=click.IntRange(100), default=Problem.rows, help="Rows of the data set.")
+@click.option("-o", "form", type=click.Choice(["table", "json"]), default="table", help="What to print.")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON to a file too.")
+def main(features: str, steps: int, convergence: int, rows: int, form: str, output: Path | None) -> None:
+    """Measure three ways of training logistic regression with Adam; exit with 1 if their weights differ."""
+    sizes = read_numbers(features)
+    problem = Problem(rows=rows)
+    load_before = os.getloadavg()[0]
+    spark = _spark()
+    try:
+        with PS2Context.getOrCreate(spark, servers=SERVERS) as ps:
+            click.echo(f"warming up, then {steps} steps at {features} features", err=True)
+            _warm_up(ps, problem, min(sizes))
+            measured = _measure(ps, problem, sizes, steps)
+            click.echo(f"training until the loss is {min(LOSSES)}", err=True)
+            crossings = _converge(ps, problem, convergence) if convergence else ()
+    finally:
+        spark.stop()
+    report = Report(_machine(load_before), asdict(problem), TOLERANCE, measured, convergence, crossings)
+    text = json.dumps(report.as_json(), indent=2)
+    if output is not None:
+        write_json(output, text)
+    if form == "json":
+        click.echo(text)
+    else:
+        print_report(report)
+    sys.exit(0 if report.agrees else 1)
+
+
+class _Contest:
+    """All ways at one size, from step 1."""
+
+    def __init__(self, ps: PS2Context, clicks: Clicks) -> None:
+        self.features = clicks.features
+        self.ways = all_ways(ps, clicks)
+        self.times: dict[str, list[StepTime]] = {way.name: [] for way in self.ways}
+
+    def run(self, round_: int, first: int, count: int) -> dict[str, list[StepTime]]:
+        """Let each way take steps ``first`` to ``first + count - 1`` at a stretch; another one begins each round."""
+        at = round_ % len(self.ways)
+        turn = [*self.ways[at:], *self.ways[:at]]
+        return {way.name: [way.step(number) for number in range(first, first + count)] for way in turn}
+
+    def measure(self, round_: int) -> None:
+        for name, taken in self.run(round_, round_ * RUN_STEPS + 1, RUN_STEPS).items():
+            self.times[name] += taken[SETTLE_STEPS:]
+
+    def is_slow(self) -> bool:
+        return any(step.total_s > SLOW_STEP_S for taken in self.times.values() for step in taken)
+
+    def report(self) -> SizeReport:
+        first = self.ways[0].weights()
+        differences = {way.name: float(np.max(np.abs(way.weights() - first))) for way in self.ways}
+        return summarise(self.features, self.times, differences)
+
+    def close(self) -> None:
+        for way in self.ways:
+            way.close()
+
+
+def _measure(ps: PS2Context, problem: Problem, sizes: Sequence[int], steps: int) -> tuple[SizeReport, ...]:
+    """Measure all ways at all sizes in turn, round by round: what else goes on in the machine hits all alike."""
+    data = [Clicks.make(ps.sparkContext, problem, features) for features in sizes]
+    contests = [_Contest(ps, clicks) for clicks in data]
+    for round_ in range(math.ceil(steps / COUNTED_STEPS)):
+        for contest in contests:
+            if not contest.is_slow():
+                contest.measure(round_)
+    reports = tuple(contest.report() for contest in contests)
+    for contest, clicks in zip(contests, data, strict=True):
+        contest.close()
+        clicks.rdd.unpersist()
+    return reports
+
+
+def _warm_up(ps: PS2Context, problem: Problem, features: int) -> None:
+    clicks = Clicks.make(ps.sparkContext, problem, features)
+    contest = _Contest(ps, clicks)
+    contest.run(0, 1, FIRST_STEPS)
+    contest.close()
+    clicks.rdd.unpersist()
+
+
+def _converge(ps: PS2Context, problem: Problem, features: int) -> tuple[Crossing, ...]:
+    """Find the steps that each loss takes, then time as many steps, without the pauses that finding them makes."""
+    clicks = Clicks.make(ps.sparkContext, problem, features)
+    needed = {way.name: _steps_to(way, clicks) for way in all_ways(ps, clicks)}
+    count = max(max(step or MAX_CONVERGENCE_STEPS for step in steps.values()) for steps in needed.values())
+    elapsed_s: dict[str, list[list[float]]] = {name: [] for name in needed}
+    for round_ in range(CONVERGENCE_ROUNDS):
+        contest = _Contest(ps, clicks)
+        for name, taken in contest.run(round_, 1, count).items():
+            elapsed_s[name].append(list(accumulate(step.total_s for step in taken)))
+        contest.close()
+    clicks.rdd.unpersist()
+
+    def seconds(name: str, step: int | None) -> float | None:
+        return None if step is None else median(run[step - 1] for run in elapsed_s[name])
+
+    return tuple(
+        Crossing(
+            loss,
+            {name: steps[loss] for name, steps in needed.items()},
+            {name: seconds(name, steps[loss]) for name, steps in needed.items()},
+        )
+        for loss in LOSSES
+    )
+
+
+def _steps_to(way: Way, clicks: Clicks) -> dict[float, int | None]:
+    """Train until the lowest of ``LOSSES``; return after how many steps each one was reached first."""
+    found: dict[float, int | None] = dict.fromkeys(LOSSES)
+    for number in range(1, MAX_CONVERGENCE_STEPS + 1):
+        way.step(number)
+        now = clicks.loss(way.weights())
+        for loss in LOSSES:
+            if now <= loss and found[loss] is None:
+                found[loss] = number
+        if None not in found.values():
+            break
+    way.close()
+    return found
+
+
+def _spark() -> Any:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Spark-Adam's gradients pass through the driver's JVM whole.
+        "spark.driver.memory": "8g",
+        "spark.driver.maxResultSize": "4g",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
+    }
+    builder = pyspark.sql.SparkSession.builder.master("local[2]").appName("benchmarks.adam")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _machine(load_before: float) -> dict[str, Any]:
+    """Describe it; this benchmark alone makes a load of about 3."""
+    return {
+        "cores": os.cpu_count(),
+        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
+        "load before": round(load_before, 1),
+        "load after": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+        "pyspark": pyspark.__version__,
+        "ps2": ps2.__version__,
+    }
+
+
+if __name__ == "__main__":
+    main()

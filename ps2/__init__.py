@@ -1,0 +1,52 @@
+"""PS2: a parameter server that runs beside Apache Spark.
+
+The names below are loaded when they are first used, so that a server process never imports what only drivers need.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from ps2.client.batch import batch
+    from ps2.client.dcv import DCV
+    from ps2.client.matrix import DCVMatrix
+    from ps2.client.results import PartitionResults
+    from ps2.coordinator.context import PS2Context
+    from ps2.errors import NotColocatedWarning, PS2Error
+    from ps2.partition import Partition
+
+_HOME = {
+    "DCV": "ps2.client.dcv",
+    "DCVMatrix": "ps2.client.matrix",
+    "NotColocatedWarning": "ps2.errors",
+    "PS2Context": "ps2.coordinator.context",
+    "PS2Error": "ps2.errors",
+    "Partition": "ps2.partition",
+    "PartitionResults": "ps2.client.results",
+    "batch": "ps2.client.batch",
+}
+
+__all__ = [
+    "DCV",
+    "DCVMatrix",
+    "NotColocatedWarning",
+    "PS2Context",
+    "PS2Error",
+    "Partition",
+    "PartitionResults",
+    "batch",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'ps2' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,117 @@
+"""The Spark session of a command."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ps2 import errors
+from ps2.errors import ConfigError, OpError, PS2Error
+
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+# The line in a Python traceback that names the error: not indented, "package.Class: text".
+ERROR_LINE = re.compile(r"^(?:\w+\.)*(\w+): (.*(?:\n(?!\n|\s+at ).*)*)", re.MULTILINE)
+
+
+def session(master: str | None, name: str) -> Any:
+    """Return the running SparkSession, or start one.
+
+    Args:
+        master: Spark's master URL; None leaves it to spark-submit, or to Spark's own settings.
+        name: of the application.
+
+    Raises:
+        ConfigError: Java is missing, or Spark does not start with it.
+    """
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
+
+    _check_java()
+    builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}")
+    if master is not None:
+        builder = builder.master(master)
+    if master is not None and master.startswith("local"):
+        # Tasks run with this very Python, and nothing of a local run listens to other hosts.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = builder.config("spark.ui.enabled", "false")
+    try:
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        raise ConfigError(f"Spark did not start on {master}: {error}; it needs Java 17 or later (JAVA_HOME)") from error
+
+
+@contextmanager
+def interruptible(spark: Any) -> Iterator[None]:
+    """Let Ctrl-C end in KeyboardInterrupt, without a word about what it broke on its way out of Spark."""
+    from py4j.protocol import Py4JError
+
+    interrupted = False
+
+    def interrupt(*_: object) -> NoReturn:
+        nonlocal interrupted
+        interrupted = True
+        logging.disable()  # py4j logs a traceback of the call that is interrupted
+        raise KeyboardInterrupt
+
+    # Spark's own handler talks to its JVM in the middle of another call to it.
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    except BaseException as error:
+        if not interrupted:
+            raise
+        with suppress(Py4JError):
+            spark.sparkContext.setLogLevel("OFF")
+        raise KeyboardInterrupt from error
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Raise what a task raised as the error that it was, without the layers of Java around it."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        raise _from_task(str(error)) from error
+
+
+def _from_task(report: str) -> PS2Error:
+    traceback = report[report.rfind("Traceback (most recent call last)") :]
+    found = ERROR_LINE.search(traceback)
+    if found is None:
+        return OpError(f"Spark failed: {_first_line(report)}")
+    cls = getattr(errors, found[1], None)
+    if isinstance(cls, type) and issubclass(cls, PS2Error):
+        return cls(found[2].strip())
+    return OpError(f"a Spark task failed with {found[1]}: {found[2].strip()}")
+
+
+def _first_line(report: str) -> str:
+    """Return the first line that names what happened; the rest of a Java report is where."""
+    told = [line.strip(": ") for line in report.splitlines() if not line.startswith("An error occurred while calling")]
+    return next((line for line in told if line), "it does not say why")
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if home is not None:
+        if not os.access(os.path.join(home, "bin", "java"), os.X_OK):
+            raise ConfigError(f"JAVA_HOME: there is no bin/java in {home}; Spark needs Java 17 or later")
+    elif shutil.which("java") is None:
+        raise ConfigError(
+            "Spark needs Java 17 or later: install a JRE (Debian: openjdk-17-jre-headless), or set JAVA_HOME"
+        )

@@ -1,0 +1,225 @@
+"""``ps2 launch``: start a fleet on this host, for Spark applications to attach to."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from ps2.cli.server import parse_bytes
+from ps2.cli.target import controlled
+from ps2.config import (
+    DEFAULT_PORT,
+    TOKEN_FILE_VARIABLE,
+    FleetConfig,
+    is_loopback,
+    join_address,
+    new_token,
+    read_token,
+    split_address,
+    write_token,
+)
+from ps2.errors import ConfigError, LaunchError, PS2Error
+
+if TYPE_CHECKING:
+    from ps2.cli.state import LaunchedFleet
+    from ps2.coordinator.launchers.detached import DetachedLauncher
+    from ps2.wire.control import ServerControl
+
+EPILOG = """\b
+Examples:
+  ps2 launch --servers 2                                  two servers on 127.0.0.1:7070 and :7071, until Ctrl-C
+  ps2 launch --servers 4 --detach --memory-limit 8g       in the background, until 'ps2 stop'
+  ps2 launch --servers 2 --detach --name ads --port 7170  a second fleet beside it
+  ps2 launch --servers 1 --host 0.0.0.0 --token-file fleet.token
+"""
+MAX_SERVERS = 256
+MAX_PORT = 65535
+# Of the machine's memory, for all servers together; the rest is Spark's.
+MEMORY_SHARE = 0.8
+START_POLL_S = 0.05
+WATCH_POLL_S = 0.2
+# 'ps2 stop' ends the servers one by one; that is no accident.
+STOP_TOGETHER_S = 10.0
+WILDCARDS = ("0.0.0.0", "::")
+
+
+class _Wish:
+    """Notes that the user wants an end (Ctrl-C, SIGTERM, a closed terminal), and interrupts nothing."""
+
+    def __init__(self) -> None:
+        self.came = False
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # nohup: who wants to outlive the terminal may.
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._note)
+
+    def check(self) -> None:
+        if self.came:
+            raise KeyboardInterrupt
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+
+
+@click.command(epilog=EPILOG)
+@click.option("--servers", type=click.IntRange(1, MAX_SERVERS), default=2, show_default=True, help="How many.")
+@click.option("--detach", is_flag=True, help="Return once they run; 'ps2 stop' ends them.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Where they listen.")
+@click.option(
+    "--port", type=click.IntRange(1, MAX_PORT), default=DEFAULT_PORT, show_default=True, help="Port of the first one."
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    envvar=TOKEN_FILE_VARIABLE,
+    show_envvar=True,
+    help="Existing file with a token  [default: a new token].",
+)
+@click.option(
+    "--memory-limit",
+    type=parse_bytes,
+    metavar="BYTES",
+    help="Most that each server's arrays may take  [default: its share of 80% of the memory].",
+)
+@click.option("--name", default="default", show_default=True, help="What to call the fleet.")
+def launch(
+    servers: int,
+    detach: bool,
+    host: str,
+    port: int,
+    token_file: Path | None,
+    memory_limit: int | None,
+    name: str,
+) -> None:
+    """Start servers on this host, for Spark applications to attach to."""
+    from ps2.cli.state import Member, claim, remove
+    from ps2.coordinator.launchers.detached import DetachedLauncher, ProcessId, ServerOptions
+    from ps2.server.memory import available_bytes
+
+    if port + servers - 1 > MAX_PORT:
+        raise ConfigError(f"--port: {servers} servers from {port} on need ports up to {port + servers - 1}")
+    if token_file is not None:
+        token_file = token_file.absolute()
+        read_token(token_file)
+    limit = memory_limit or int(available_bytes() * MEMORY_SHARE) // servers
+    listen = [join_address(host, port + index) for index in range(servers)]
+    seen_as = _own_host() if host in WILDCARDS else host
+    addresses = [join_address(seen_as, port + index) for index in range(servers)]
+    wish = _Wish()
+    with contextlib.ExitStack() as undo:
+        fleet = claim(name, ProcessId.of(os.getpid()), token_file)
+        undo.callback(remove, fleet)
+        if token_file is None:
+            write_token(fleet.token_file, new_token())
+        launcher = DetachedLauncher(
+            listen, fleet.folder, ServerOptions(fleet.token_file, limit, exit_with_parent=not detach)
+        )
+        undo.callback(launcher.stop)
+        processes = launcher.start()
+        members = zip(addresses, processes, strict=True)
+        fleet = fleet.with_servers(tuple(Member(address, process) for address, process in members))
+        _wait_answering(fleet, launcher, wish)
+        if detach:
+            undo.pop_all()
+        click.echo(_description(fleet, detach))
+        if not detach:
+            _watch(fleet, launcher, wish)
+
+
+def _own_host() -> str:
+    """Return the name that other hosts know this one by, if it can be resolved at all."""
+    try:
+        socket.getaddrinfo(socket.gethostname(), None)
+    except OSError:
+        return "127.0.0.1"
+    return socket.gethostname()
+
+
+def _wait_answering(fleet: LaunchedFleet, launcher: DetachedLauncher, wish: _Wish) -> None:
+    """Wait until every server answers, and is the process that was started here.
+
+    Raises:
+        LaunchError: one has ended, or takes too long.
+    """
+    timeout_s = FleetConfig().start_timeout_s
+    deadline_s = time.monotonic() + timeout_s
+    waiting = dict(enumerate(fleet.servers))
+    with controlled(read_token(fleet.token_file)) as control:
+        while waiting:
+            for index, server in list(waiting.items()):
+                if launcher.exit_code(index) is not None:
+                    raise LaunchError(f"server {index} ({server.address}) did not start: {launcher.ending(index)}")
+                if _answering_pid(control, server.address) == server.process.pid:
+                    del waiting[index]
+            wish.check()
+            if time.monotonic() > deadline_s:
+                addresses = ", ".join(server.address for server in waiting.values())
+                raise LaunchError(f"no answer from {addresses} within {timeout_s:.0f} s")
+            time.sleep(START_POLL_S)
+
+
+def _answering_pid(control: ServerControl, address: str) -> int | None:
+    """Return the pid of the server at an address; somebody else's server is none of ours."""
+    try:
+        return control.status(address).pid
+    except PS2Error:
+        return None
+
+
+def _watch(fleet: LaunchedFleet, launcher: DetachedLauncher, wish: _Wish) -> None:
+    """Wait until the user wants an end, or 'ps2 stop' was called.
+
+    Raises:
+        LaunchError: a server died.
+    """
+    stopping_s: float | None = None
+    while not wish.came:
+        codes = [launcher.exit_code(index) for index in range(len(fleet.servers))]
+        for index, code in enumerate(codes):
+            if code:
+                raise LaunchError(f"server {index} ({fleet.servers[index].address}) died: {launcher.ending(index)}")
+        if all(code == 0 for code in codes):
+            click.echo("the fleet was stopped")
+            return
+        if 0 in codes:
+            stopping_s = stopping_s or time.monotonic()
+            if time.monotonic() - stopping_s > STOP_TOGETHER_S:
+                index = codes.index(0)
+                raise LaunchError(f"server {index} ({fleet.servers[index].address}) was stopped alone")
+        time.sleep(WATCH_POLL_S)
+    click.echo(f"\nstopping {_servers(fleet)}")
+
+
+def _description(fleet: LaunchedFleet, detach: bool) -> str:
+    """Say what runs, and what can be done with it."""
+    from ps2.cli.state import command
+
+    end = f"until '{command('stop', fleet.name)}'" if detach else "until Ctrl-C"
+    addresses = ",".join(server.address for server in fleet.servers)
+    arguments = f"fleet={json.dumps(addresses)}, tokenFile={json.dumps(str(fleet.token_file), ensure_ascii=False)}"
+    lines = [
+        f"fleet {fleet.name!r}: {_servers(fleet)} running, {end}",
+        *(f"  {server.address}  pid {server.process.pid}" for server in fleet.servers),
+        "",
+        f"attach  PS2Context.getOrCreate(spark, {arguments})",
+        f"look    {command('status', fleet.name)}",
+        f"stop    {command('stop', fleet.name)}",
+        f"logs    {fleet.folder}",
+    ]
+    if not all(is_loopback(split_address(server.address)[0]) for server in fleet.servers):
+        lines += ["", "Drivers on other hosts need a copy of the token file that only you can read."]
+    return "\n".join(lines)
+
+
+def _servers(fleet: LaunchedFleet) -> str:
+    count = len(fleet.servers)
+    return f"{count} server{'' if count == 1 else 's'}"

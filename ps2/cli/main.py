@@ -1,0 +1,50 @@
+"""The ``ps2`` command. Commands import what they need when they run: ``ps2 --help`` is instant."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from ps2 import __version__
+from ps2.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, exit_code
+from ps2.cli.launch import launch
+from ps2.cli.ops import ops
+from ps2.cli.server import server
+from ps2.cli.status import status
+from ps2.cli.stop import stop
+from ps2.cli.train import train
+from ps2.errors import PS2Error
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="ps2")
+def cli() -> None:
+    """PS2: a parameter server that runs beside Apache Spark."""
+
+
+for command in (launch, ops, server, status, stop, train):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """Run the command line; errors are one message on stderr and an exit code, never a traceback."""
+    try:
+        code = cli(prog_name="ps2", standalone_mode=False)
+    except PS2Error as error:
+        click.echo(f"ps2: {error}", err=True)
+        code = exit_code(error)
+    except OSError as error:
+        click.echo(f"ps2: {error}", err=True)
+        code = EXIT_FAILURE
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = EXIT_INTERRUPTED
+    # A command that is through returns nothing; --help and the like return their code.
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

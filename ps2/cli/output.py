@@ -1,0 +1,107 @@
+"""How commands print: tables for people, plain text for pipes, JSON and YAML for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any, Literal
+
+import click
+
+Format = Literal["table", "json", "yaml"]
+# A pipe has no width: nothing is wrapped or cut there.
+PIPE_COLUMNS = 10_000
+SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+format_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="How to print it.",
+)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        folds: a terminal may break its text into lines.
+        widest: characters at which a terminal does so; None leaves it to the space there is.
+        room: columns that a terminal must have for this one to be shown.
+    """
+
+    title: str
+    right: bool = False
+    folds: bool = False
+    widest: int | None = None
+    room: int = 0
+
+
+def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> bool:
+    """Print a table, coloured on a terminal only; tell whether there was room for all columns."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    person = sys.stdout.isatty()
+    console = Console(
+        force_terminal=person, width=None if person else PIPE_COLUMNS, highlight=False, markup=False, emoji=False
+    )
+    table = Table(
+        header_style="bold",
+        box=box.SIMPLE_HEAD if person else None,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 0, 0, 1 if person else 2),
+    )
+    shown = [column.room <= console.width for column in columns]
+    for column in compress(columns, shown):
+        table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=not column.folds,
+            overflow="fold",
+            max_width=column.widest if person else None,
+        )
+    for row in rows:
+        table.add_row(*compress(row, shown))
+    console.print(table)
+    return all(shown)
+
+
+def print_data(value: object, form: Format) -> None:
+    """Print a value for programs."""
+    if form == "yaml":
+        import yaml
+
+        click.echo(yaml.safe_dump(value, sort_keys=False), nl=False)
+    else:
+        click.echo(json.dumps(value, indent=2))
+
+
+def size(count: float) -> str:
+    """Write a number of bytes for people: 1536 is "1.5 KiB"."""
+    power = 0
+    while count >= 1023.95 and power < len(SIZE_UNITS) - 1:
+        count /= 1024
+        power += 1
+    return f"{count:.0f} B" if power == 0 else f"{count:.1f} {SIZE_UNITS[power]}"
+
+
+def duration(time_s: float) -> str:
+    """Write a time for people, in its two largest units: "42s", "3m 5s", "2h 0m", "4d 7h"."""
+    seconds = int(time_s)
+    parts = [("d", seconds // 86400), ("h", seconds // 3600 % 24), ("m", seconds // 60 % 60), ("s", seconds % 60)]
+    first = next((i for i, (_, value) in enumerate(parts) if value), len(parts) - 1)
+    return " ".join(f"{value}{unit}" for unit, value in parts[first : first + 2])
+
+
+def plain(value: Any) -> str:
+    """Write a scalar without needless digits."""
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,96 @@
+"""``ps2 server``: run one server in the foreground."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import click
+
+from ps2.config import DEFAULT_PORT, TOKEN_FILE_VARIABLE, ServerConfig, read_token
+from ps2.errors import ConfigError
+
+EPILOG = """\b
+Examples:
+  ps2 server --listen 127.0.0.1:7070 --token-file fleet.token
+  ps2 server --listen 0.0.0.0:7070 --advertise host1 --token-file /run/secrets/ps2
+  ps2 server --master driver-host:40123 --index 0 --token-file fleet.token
+"""
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_bytes(text: str) -> int:
+    """Read a number of bytes: 1500000000, 1500m, 8g."""
+    number = text.strip().lower().removesuffix("b").removesuffix("i")
+    digits = number.rstrip("kmgt")
+    unit = number[len(digits) :]
+    if unit not in UNITS or not digits.isdecimal() or int(digits) == 0:
+        raise click.BadParameter(f"expected a positive number of bytes such as 8g or 500m, got {text!r}")
+    return int(digits) * UNITS[unit]
+
+
+@click.command(epilog=EPILOG)
+@click.option(
+    "--listen",
+    default=None,
+    metavar="HOST:PORT",
+    help=f"Where to listen  [default: 127.0.0.1:{DEFAULT_PORT}; with --master a free port on 127.0.0.1].",
+)
+@click.option("--advertise", metavar="HOST", help="Host that clients reach this server by.")
+@click.option("--master", metavar="HOST:PORT", help="Register with this coordinator, and end when it is gone.")
+@click.option(
+    "--index", type=click.IntRange(0), default=0, show_default=True, help="Which server of the fleet (with --master)."
+)
+@click.option(
+    "--token-file", type=click.Path(), envvar=TOKEN_FILE_VARIABLE, show_envvar=True, help="File with the fleet's token."
+)
+@click.option("--insecure", is_flag=True, help="Serve without a token; on loopback only, and without users' functions.")
+@click.option("--no-udf", is_flag=True, help="Do not run users' functions (mapPartitions).")
+@click.option(
+    "--memory-limit", type=parse_bytes, metavar="BYTES", help="Most that arrays may take  [default: 80% of the memory]."
+)
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 1024),
+    default=ServerConfig.threads,
+    show_default=True,
+    help="Requests served at once.",
+)
+@click.option("--exit-with-parent", type=int, metavar="PID", hidden=True)
+@click.option("--scratch", type=click.Path(path_type=Path), hidden=True)
+def server(
+    listen: str | None,
+    advertise: str | None,
+    master: str | None,
+    index: int,
+    token_file: str | None,
+    insecure: bool,
+    no_udf: bool,
+    memory_limit: int | None,
+    threads: int,
+    exit_with_parent: int | None,
+    scratch: Path | None,
+) -> None:
+    """Run one server in the foreground, until it is told to stop."""
+    from ps2.server.memory import available_bytes
+    from ps2.server.process import Membership, Parent, serve
+
+    if token_file is None and not insecure:
+        raise ConfigError("give --token-file (or PS2_TOKEN_FILE), or --insecure on loopback")
+    if token_file is not None and insecure:
+        raise ConfigError("give either --token-file or --insecure, not both")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    config = ServerConfig(
+        listen=listen or ("127.0.0.1:0" if master else f"127.0.0.1:{DEFAULT_PORT}"),
+        advertise=advertise,
+        memory_limit_bytes=memory_limit or int(available_bytes() * 0.8),
+        threads=threads,
+        allow_udf=not no_udf,
+    )
+    token = read_token(token_file) if token_file is not None else None
+    serve(
+        config,
+        token,
+        Membership(master, index) if master else None,
+        Parent(exit_with_parent, scratch) if exit_with_parent is not None else None,
+    )

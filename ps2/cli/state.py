@@ -1,0 +1,170 @@
+"""What ``ps2 launch`` remembers of a fleet on this host: one folder a name, with ``fleet.json``, token and logs."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import socket
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from ps2.coordinator.launchers.detached import ProcessId
+from ps2.errors import ConfigError, InputError, LaunchError, UnavailableError
+
+DEFAULT_NAME = "default"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+FILE = "fleet.json"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One server of a launched fleet."""
+
+    address: str
+    process: ProcessId
+
+    def alive(self) -> bool:
+        return self.process.alive()
+
+
+@dataclass(frozen=True)
+class LaunchedFleet:
+    """A fleet that ``ps2 launch`` started on this host.
+
+    Attributes:
+        name: unique among the fleets of this user.
+        host: where its processes are.
+        run: tells this fleet from an earlier or later one of its name.
+        launcher: the ``ps2 launch`` process; it lives as long as a fleet in the foreground.
+        token_file: what clients pass.
+    """
+
+    name: str
+    launcher: ProcessId
+    token_file: Path
+    servers: tuple[Member, ...] = ()
+    host: str = field(default_factory=socket.gethostname)
+    run: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def folder(self) -> Path:
+        return folder_of(self.name)
+
+    def alive(self) -> bool:
+        return self.launcher.alive() or any(server.alive() for server in self.servers)
+
+    def with_servers(self, servers: tuple[Member, ...]) -> LaunchedFleet:
+        """Note the servers, on disk too."""
+        fleet = replace(self, servers=servers)
+        _write(fleet)
+        return fleet
+
+
+def root() -> Path:
+    """Return the folder of all launched fleets."""
+    home = os.environ.get("XDG_STATE_HOME", "")
+    # The XDG specification: a relative path is to be ignored.
+    return (Path(home) if os.path.isabs(home) else Path.home() / ".local" / "state") / "ps2"
+
+
+def folder_of(name: str) -> Path:
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"--name: expected letters, digits, '.', '_' and '-', at most 64, got {name!r}")
+    return root() / name
+
+
+def names() -> list[str]:
+    return sorted(file.parent.name for file in root().glob(f"*/{FILE}"))
+
+
+def find(name: str) -> LaunchedFleet:
+    """Return the fleet of a name.
+
+    Raises:
+        UnavailableError: there is none, or it is on another host; says what to do.
+    """
+    fleet = _read(name)
+    if fleet is None:
+        others = ", ".join(f"--name {other}" for other in names())
+        known = f"; known here: {others}" if others else ""
+        raise UnavailableError(
+            f"no fleet named {name!r} was launched here{known}; start one with 'ps2 launch', or name one with --fleet"
+        )
+    if fleet.host != socket.gethostname():
+        addresses = ",".join(server.address for server in fleet.servers)
+        raise UnavailableError(
+            f"fleet {name!r} was launched on {fleet.host}; run this there, or give --fleet {addresses} --token-file "
+            f"{fleet.token_file}"
+        )
+    return fleet
+
+
+def claim(name: str, launcher: ProcessId, token_file: Path | None) -> LaunchedFleet:
+    """Make the folder of a new fleet; one whose fleet has ended is emptied first.
+
+    Raises:
+        LaunchError: a fleet of that name runs.
+    """
+    folder = folder_of(name)
+    fleet = LaunchedFleet(name, launcher, token_file or folder / "token")
+    with _locked():
+        found = _read(name)
+        if found is not None and found.host != fleet.host:
+            raise LaunchError(f"fleet {name!r} was launched on {found.host}: choose another --name, or remove {folder}")
+        if found is not None and found.alive():
+            raise LaunchError(
+                f"fleet {name!r} is running; end it with '{command('stop', name)}', or choose another --name"
+            )
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        _write(fleet)
+    return fleet
+
+
+def remove(fleet: LaunchedFleet) -> None:
+    """Remove a fleet's folder, unless it belongs to a later fleet of its name by now."""
+    with _locked():
+        found = _read(fleet.name)
+        if found is not None and found.run == fleet.run:
+            shutil.rmtree(fleet.folder, ignore_errors=True)
+
+
+def command(verb: str, name: str) -> str:
+    """Return what to type to do something to a fleet."""
+    return f"ps2 {verb}" + ("" if name == DEFAULT_NAME else f" --name {name}")
+
+
+@contextlib.contextmanager
+def _locked() -> Iterator[None]:
+    """One process at a time decides who owns a name."""
+    root().mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(root() / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _read(name: str) -> LaunchedFleet | None:
+    file = folder_of(name) / FILE
+    try:
+        found = json.loads(file.read_text())
+        servers = tuple(Member(s["address"], ProcessId(**s["process"])) for s in found["servers"])
+        return LaunchedFleet(
+            name, ProcessId(**found["launcher"]), Path(found["token_file"]), servers, found["host"], found["run"]
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{file} cannot be read ({error}); remove {file.parent} if that fleet has ended") from error
+
+
+def _write(fleet: LaunchedFleet) -> None:
+    file = fleet.folder / FILE
+    fresh = file.with_suffix(".new")
+    fresh.write_text(json.dumps({**asdict(fleet), "token_file": str(fleet.token_file)}, indent=2) + "\n")
+    fresh.replace(file)

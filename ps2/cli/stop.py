@@ -1,0 +1,109 @@
+"""``ps2 stop``: end the servers of a fleet."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from ps2.cli.target import Target, ask_all, find_target, target_options
+from ps2.errors import PS2Error, TransientError, UnavailableError
+
+if TYPE_CHECKING:
+    from ps2.cli.state import LaunchedFleet
+    from ps2.coordinator.launchers.detached import ProcessId
+    from ps2.wire.control import ServerControl
+
+EPILOG = """\b
+Examples:
+  ps2 stop                       the fleet that 'ps2 launch' started here
+  ps2 stop --name ads
+  ps2 stop --fleet host1:7070,host2:7070 --token-file fleet.token
+
+\b
+Exit codes: 0 all have ended, 1 one has not, 4 one cannot be reached, or there is no such fleet, 6 the token is not
+the fleet's.
+"""
+END_TIMEOUT_S = 10.0
+KILL_TIMEOUT_S = 2.0
+POLL_S = 0.05
+
+
+@click.command(epilog=EPILOG)
+@target_options
+def stop(fleet: str | None, token_file: str | None, name: str | None) -> None:
+    """End the servers of a fleet. What they hold is lost."""
+    target = find_target(fleet, token_file, name)
+    if target.launched is not None:
+        _stop_launched(target, target.launched)
+    else:
+        _stop_foreign(target)
+
+
+def _stop_launched(target: Target, fleet: LaunchedFleet) -> None:
+    """End servers whose processes are known: one that does not listen is ended by a signal."""
+    from ps2.cli.state import remove
+
+    if not fleet.alive():
+        remove(fleet)
+        click.echo(f"fleet {fleet.name!r} had ended before; removed what was left of it")
+        return
+    running = {server.address: server.process for server in fleet.servers if server.alive()}
+    for address, answer in ask_all(target, _tell, list(running)).items():
+        if isinstance(answer, TransientError):
+            running[address].send(signal.SIGTERM)
+    left = _left(list(running.values()), END_TIMEOUT_S)
+    # The foreground's launcher ends with its servers; before it has any, a signal does it.
+    fleet.launcher.send(signal.SIGTERM)
+    left += _left([fleet.launcher], END_TIMEOUT_S)
+    for process in left:
+        click.echo(f"process {process.pid} did not end within {END_TIMEOUT_S:.0f} s: killed", err=True)
+        process.send(signal.SIGKILL)
+    stuck = _left(left, KILL_TIMEOUT_S)
+    if stuck:
+        raise PS2Error(f"these processes do not end: {', '.join(str(process.pid) for process in stuck)}")
+    remove(fleet)
+    click.echo(f"stopped fleet {fleet.name!r}: {', '.join(running)}")
+
+
+def _stop_foreign(target: Target) -> None:
+    """End servers of which only the addresses are known."""
+    answers = ask_all(target, _stop_and_wait, target.addresses)
+    ended = [address for address, answer in answers.items() if answer is True]
+    stuck = [address for address, answer in answers.items() if answer is False]
+    missing = [str(answer) for answer in answers.values() if isinstance(answer, TransientError)]
+    if ended:
+        click.echo(f"stopped {', '.join(ended)}")
+    if stuck:
+        raise PS2Error(f"still there after {END_TIMEOUT_S:.0f} s: {', '.join(stuck)}")
+    if missing:
+        raise UnavailableError(f"{len(missing)} of {len(answers)} servers unreachable: {'; '.join(missing)}")
+
+
+def _tell(control: ServerControl, address: str) -> None:
+    control.stop(address)
+
+
+def _stop_and_wait(control: ServerControl, address: str) -> bool:
+    """Stop one server; tell whether it is gone, or another one has taken its place, before the time is over."""
+    server_id = control.hello(address)
+    control.stop(address)
+    deadline_s = time.monotonic() + END_TIMEOUT_S
+    while time.monotonic() < deadline_s:
+        try:
+            if control.hello(address) != server_id:
+                return True
+        except PS2Error:
+            return True
+        time.sleep(POLL_S)
+    return False
+
+
+def _left(processes: list[ProcessId], timeout_s: float) -> list[ProcessId]:
+    """Wait for processes to end; return those that did not."""
+    deadline_s = time.monotonic() + timeout_s
+    while (left := [process for process in processes if process.alive()]) and time.monotonic() < deadline_s:
+        time.sleep(POLL_S)
+    return left

@@ -1,0 +1,75 @@
+"""Checks of what callers pass, before anything is sent: what it was, what was expected, what came."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError
+from ps2.ops.table import Array
+from ps2.partition import Int64Array, MatrixSpec, check_columns
+
+# One gibibyte of keys; more belongs in several calls.
+MAX_KEYS = 1 << 27
+
+
+def as_columns(spec: MatrixSpec, indices: Any) -> Int64Array:
+    """Return indices as int64 of shape (n,), each in ``[0, dim)``."""
+    array = _whole_numbers("indices", indices)
+    if array.ndim != 1:
+        raise ShapeError(f"indices: expected one dimension, got shape {array.shape}")
+    if array.size > MAX_KEYS:
+        raise LimitError(f"indices: at most {MAX_KEYS:,} in one call, got {array.size:,}")
+    check_columns(spec, array)
+    return array
+
+
+def as_rows(name: str, rows: Any, count: int) -> Int64Array:
+    """Return row numbers as int64 of shape (n,), each in ``[0, count)``."""
+    array = _whole_numbers(name, rows)
+    if array.ndim != 1:
+        raise ShapeError(f"{name}: expected one dimension, got shape {array.shape}")
+    if array.size and (array.min() < 0 or array.max() >= count):
+        bad = array.min() if array.min() < 0 else array.max()
+        at = int(np.argmax(array == bad))
+        raise OutOfRangeError(f"{name}: row {bad} (at position {at}) is outside [0, {count})")
+    return array
+
+
+def as_values(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], name: str = "values") -> Array:
+    """Return values as a C-contiguous array of the vector's dtype and of that shape.
+
+    Floats are rounded to float32 and integers made floats where the vector asks for it; floats do not become integers.
+    """
+    array = _as_array(name, values)
+    # An empty list has no dtype of its own.
+    if array.size and (not np.can_cast(array.dtype, dtype, "same_kind") or array.dtype.kind not in "biuf"):
+        raise DTypeError(f"{name}: expected numbers that fit {dtype}, got {array.dtype}")
+    if array.dtype.kind == "u" and dtype.kind == "i" and array.size and array.max() > np.iinfo(dtype).max:
+        raise DTypeError(f"{name}: expected numbers that fit {dtype}, got {array.max()}")
+    if array.shape != shape:
+        raise ShapeError(f"{name}: expected shape {shape}, got {array.shape}")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, dtype=dtype)
+
+
+def _as_array(name: str, given: Any) -> Array:
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        raise ShapeError(f"{name}: expected an array, got what numpy cannot make one of: {error}") from error
+
+
+def _whole_numbers(name: str, numbers: Any) -> Int64Array:
+    array = _as_array(name, numbers)
+    if array.size == 0:
+        return array.astype(np.int64)
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        at = int(np.argmax(np.isnan(array).reshape(-1)))
+        raise DTypeError(f"{name}: expected integers, got NaN (at position {at})")
+    if array.dtype.kind not in "iu":
+        raise DTypeError(f"{name}: expected integers, got {array.dtype}")
+    if array.dtype.kind == "u" and array.max() > np.iinfo(np.int64).max:
+        raise OutOfRangeError(f"{name}: {array.max()} is not below 2**63")
+    return np.asarray(array, dtype=np.int64, order="C")  # ascontiguousarray would give a scalar a dimension

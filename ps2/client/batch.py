@@ -1,0 +1,113 @@
+"""``with batch():`` calls issued inside travel together, as one request a server, in order."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar
+
+from ps2.client.plans import Plan
+from ps2.client.session import Session
+from ps2.errors import UsageError
+
+T = TypeVar("T")
+
+
+class Deferred(Generic[T]):
+    """The answer of a call issued inside a batch; there is one when the batch has been sent."""
+
+    def __init__(self) -> None:
+        self._answer: list[T] = []
+
+    def result(self) -> T:
+        """Return the answer.
+
+        Raises:
+            UsageError: the batch is still open, or it failed.
+        """
+        if not self._answer:
+            raise UsageError("this result is there when its `with batch():` block has ended without an error")
+        return self._answer[0]
+
+    def __repr__(self) -> str:
+        return f"Deferred({self._answer[0]!r})" if self._answer else "Deferred(pending)"
+
+
+@dataclass
+class _Batch:
+    """Calls to send together; the first one decides whose session sends them.
+
+    Attributes:
+        handles: the vectors that they are about: a row whose handle is garbage-collected may go to somebody else.
+    """
+
+    session: Session | None = None
+    calls: list[tuple[Plan[Any], Deferred[Any]]] = field(default_factory=list)
+    handles: list[object] = field(default_factory=list)
+
+
+class _Open(threading.local):
+    """The batch that this thread is filling, if any."""
+
+    batch: _Batch | None = None
+
+
+_open = _Open()
+
+
+@contextmanager
+def batch() -> Iterator[None]:
+    """Collect the calls on vectors of one fleet that this thread issues, and send them at the end of the block.
+
+    Inside, calls that change data return their vector as always; calls that read return a ``Deferred``. If the block
+    raises, nothing is sent. A user's function (``mapPartitions``) and vectors that are not co-located do not batch.
+    """
+    if _open.batch is not None:
+        raise UsageError("batches do not nest")
+    opened = _open.batch = _Batch()
+    try:
+        yield
+    finally:
+        _open.batch = None
+    if opened.session is not None:
+        answers = opened.session.run([plan for plan, _ in opened.calls])
+        for (_, deferred), answer in zip(opened.calls, answers, strict=True):
+            deferred._answer.append(answer)
+
+
+def in_batch() -> bool:
+    return _open.batch is not None
+
+
+def hold(*handles: object) -> None:
+    """Keep handles, and so their rows, until the open batch has been sent."""
+    if _open.batch is not None:
+        _open.batch.handles += handles
+
+
+def submit(session: Session, plan: Plan[T]) -> T | Deferred[T]:
+    """Run a plan, or put it into the open batch."""
+    return submit_all(session, [plan])[0]
+
+
+def submit_all(session: Session, plans: Sequence[Plan[Any]]) -> list[Any]:
+    """Run plans in order as one request a server, or put them into the open batch."""
+    opened = _open.batch
+    if opened is None:
+        return session.run(plans)
+    if not all(plan.batchable for plan in plans):
+        raise UsageError("mapPartitions cannot be part of a batch: call it before or after")
+    if opened.session not in (None, session):
+        raise UsageError("the vectors of one batch must be of one context")
+    opened.session = session
+    answers: list[Deferred[Any]] = [Deferred() for _ in plans]
+    opened.calls += zip(map(_settled, plans), answers, strict=True)
+    return answers
+
+
+def _settled(plan: Plan[T]) -> Plan[T]:
+    """Return the same call with arrays of its own: the caller may change his before they are sent."""
+    operations = tuple(replace(op, arrays=tuple(array.copy() for array in op.arrays)) for op in plan.operations)
+    return replace(plan, operations=operations)

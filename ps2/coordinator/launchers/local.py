@@ -1,0 +1,76 @@
+"""Servers as child processes of this one: the embedded default."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from ps2.config import write_token
+from ps2.coordinator.launchers.child import end, how_it_ended
+from ps2.errors import LaunchError
+from ps2.server.memory import available_bytes
+
+# Of the machine's memory, for all servers together; the rest is Spark's.
+MEMORY_SHARE = 0.8
+
+
+class LocalLauncher:
+    """One child process a server, in a session of its own, so that Ctrl-C reaches only the driver.
+
+    A child ends by itself when this process is gone, however it went.
+    """
+
+    def __init__(
+        self, servers: int, token: str, host: str = "127.0.0.1", memory_limit_bytes: int | None = None
+    ) -> None:
+        self._servers = servers
+        self._host = host
+        self._memory = memory_limit_bytes or int(available_bytes() * MEMORY_SHARE) // servers
+        self._folder = Path(tempfile.mkdtemp(prefix="ps2-"))
+        self._token_file = self._folder / "token"
+        write_token(self._token_file, token)
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+
+    @property
+    def servers(self) -> int:
+        return self._servers
+
+    def start(self, index: int, master: str) -> None:
+        command = [
+            *(sys.executable, "-m", "ps2.cli.main", "server"),
+            *("--master", master, "--index", str(index), "--listen", f"{self._host}:0"),
+            *("--token-file", str(self._token_file), "--memory-limit", str(self._memory)),
+            *("--exit-with-parent", str(os.getpid()), "--scratch", str(self._folder)),
+        ]
+        # Users' functions may come from any module that the driver can import.
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+        with open(self._log(index), "wb") as log:
+            try:
+                self._children[index] = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, "PYTHONPATH": path},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise LaunchError(f"server {index} cannot be started: {error}") from error
+
+    def gone(self, index: int) -> str | None:
+        code = self._children[index].poll()
+        return None if code is None else how_it_ended(code, self._log(index))
+
+    def stop(self) -> None:
+        end(self._children.values())
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def pids(self) -> list[int]:
+        return [child.pid for _, child in sorted(self._children.items())]
+
+    def _log(self, index: int) -> Path:
+        return self._folder / f"server-{index}.log"

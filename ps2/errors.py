@@ -1,0 +1,103 @@
+"""Every error that PS2 raises, as one tree whose branches are what a caller can do about it.
+
+``UsageError``: change the call. ``TransientError``: try again. ``RecoveryError``: choose another checkpoint.
+``OpError``: fix the function that ran on the server. ``ps2.wire.status`` maps each class to a gRPC status and back.
+"""
+
+from __future__ import annotations
+
+
+class PS2Error(Exception):
+    """Base of every error that PS2 raises on purpose."""
+
+
+class UsageError(PS2Error, ValueError):
+    """The call cannot work as it stands; repeating it will not help."""
+
+
+class ConfigError(UsageError):
+    """A setting, option or environment variable has a value that cannot be used."""
+
+
+class ShapeError(UsageError):
+    """An array has the wrong length or number of dimensions."""
+
+
+class DTypeError(UsageError):
+    """An array or scalar has a type that the vector cannot hold."""
+
+
+class OutOfRangeError(UsageError, IndexError):
+    """An index or key lies outside ``[0, dim)``, or a row outside the matrix."""
+
+
+class NotFoundError(UsageError, LookupError):
+    """The matrix, row or operation named does not exist (any more)."""
+
+
+class NotColocatedError(UsageError):
+    """Two vectors are not co-located and the context is strict about it."""
+
+
+class StoppedError(UsageError):
+    """The context, fleet or Spark application that this needs has been stopped."""
+
+
+class LimitError(UsageError):
+    """The request would take more memory than the server's limit leaves."""
+
+
+class AuthError(UsageError):
+    """No token, or not the fleet's token."""
+
+
+class ProtocolError(UsageError):
+    """A message that does not follow the contract in ``proto/ps2/v1``."""
+
+
+class InputError(UsageError):
+    """An input file is missing, empty or malformed."""
+
+
+class SlotsError(UsageError):
+    """Spark has no free task slot to run on."""
+
+
+class LaunchError(UsageError):
+    """A server process could not be started; the message ends with the tail of its log."""
+
+
+class TransientError(PS2Error):
+    """Something that may pass by itself; the same call may succeed later."""
+
+
+class UnavailableError(TransientError, ConnectionError):
+    """A server or the master cannot be reached."""
+
+
+class StaleRouteError(TransientError):
+    """The request names a partition that this server does not hold (any more)."""
+
+
+class DeadlineError(TransientError, TimeoutError):
+    """A server did not answer in time."""
+
+
+class RecoveryError(PS2Error):
+    """Saved state is missing or cannot be trusted."""
+
+
+class CheckpointMissingError(RecoveryError):
+    """There is no complete save at this place."""
+
+
+class CheckpointCorruptError(RecoveryError):
+    """A save exists, but its size, shape or checksum is not what its manifest says."""
+
+
+class OpError(PS2Error):
+    """An operation or a user's function failed on a server; the text carries that server's traceback."""
+
+
+class NotColocatedWarning(UserWarning):
+    """Two vectors of one operation are not co-located: their data travelled through the network."""

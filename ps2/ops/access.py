@@ -1,0 +1,132 @@
+"""Row access: read and write a row by interval (pull, push...) or by slot (gather, scatter...) (paper, Table 1).
+
+Lengths and indices are checked before anything is written. Slots may come in any order, and more than once: additions
+accumulate, and of several overwrites the last wins. Slot -1, an absent sparse key, reads as 0 and is never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ps2.errors import OutOfRangeError, ShapeError
+from ps2.ops import kernels
+from ps2.ops.guards import check_length, check_slots, readable
+from ps2.ops.kernels import Int64s
+from ps2.ops.table import FLOATS, Array, Row, Slots, Values, op
+
+
+def _target(u: Array, values: Array, start: int) -> Array:
+    """Return the view of ``u`` that ``values`` land on."""
+    if not 0 <= start <= u.size:
+        raise OutOfRangeError(f"start: expected 0 to {u.size}, the row's width, got {start}")
+    if values.size > u.size - start:
+        raise ShapeError(f"values: expected at most {u.size - start} elements from column {start}, got {values.size}")
+    return u[start : start + values.size]
+
+
+def _update(ufunc: np.ufunc, u: Array, values: Array, start: int) -> None:
+    target = _target(u, values, start)
+    with np.errstate(all="ignore"):
+        ufunc(target, values, out=target)
+
+
+def _scatter(loop: Callable[[Array, Int64s, Array], None], u: Array, slots: Int64s, values: Array) -> None:
+    check_length("values", values, slots.size)
+    loop(u, check_slots(slots, u.size), readable(values))
+
+
+@op()
+def pull(u: Row, *, start: int = 0, stop: int = -1) -> Array:
+    """Return a copy of columns ``[start, stop)`` of ``u``; a stop of -1 means to the end.
+
+    Raises:
+        OutOfRangeError: the interval is not inside the row.
+    """
+    end = u.size if stop == -1 else stop
+    if not 0 <= start <= end <= u.size:
+        raise OutOfRangeError(f"start and stop: expected 0 <= start <= stop <= {u.size}, got {start} and {stop}")
+    return np.array(u[start:end])
+
+
+@op()
+def gather(u: Row, slots: Slots) -> Array:
+    """Return ``u`` at the slots, in the order given; 0 at slot -1.
+
+    Raises:
+        OutOfRangeError: a slot is not inside the row.
+    """
+    out = np.empty(slots.size, dtype=u.dtype)
+    kernels.gather(readable(u), check_slots(slots, u.size), out)
+    return out
+
+
+@op(writes=("u",))
+def push(u: Row, values: Values, *, start: int = 0) -> None:
+    """Overwrite columns ``[start, start + len(values))`` of ``u``.
+
+    Raises:
+        OutOfRangeError: start is not inside the row.
+        ShapeError: there are more values than columns left.
+    """
+    _target(u, values, start)[:] = values
+
+
+@op(writes=("u",))
+def push_add(u: Row, values: Values, *, start: int = 0) -> None:
+    """Add the values to columns ``[start, start + len(values))`` of ``u``; raises as ``push`` does."""
+    _update(np.add, u, values, start)
+
+
+@op(writes=("u",))
+def push_sub(u: Row, values: Values, *, start: int = 0) -> None:
+    """Subtract the values from columns ``[start, start + len(values))`` of ``u``; raises as ``push`` does."""
+    _update(np.subtract, u, values, start)
+
+
+@op(writes=("u",))
+def push_mul(u: Row, values: Values, *, start: int = 0) -> None:
+    """Multiply columns ``[start, start + len(values))`` of ``u`` by the values; raises as ``push`` does."""
+    _update(np.multiply, u, values, start)
+
+
+@op(writes=("u",), dtypes=FLOATS)
+def push_div(u: Row, values: Values, *, start: int = 0) -> None:
+    """Divide columns ``[start, start + len(values))`` of ``u`` by the values; raises as ``push`` does."""
+    _update(np.divide, u, values, start)
+
+
+@op(writes=("u",), creates=True)
+def scatter(u: Row, slots: Slots, values: Values) -> None:
+    """Overwrite ``u`` at the slots; of several values for one slot the last wins.
+
+    Raises:
+        ShapeError: there is not one value a slot.
+        OutOfRangeError: a slot is not inside the row.
+    """
+    _scatter(kernels.scatter_set, u, slots, values)
+
+
+@op(writes=("u",), creates=True)
+def scatter_add(u: Row, slots: Slots, values: Values) -> None:
+    """Add the values to ``u`` at the slots; duplicates accumulate; raises as ``scatter`` does."""
+    _scatter(kernels.scatter_add, u, slots, values)
+
+
+@op(writes=("u",), creates=True)
+def scatter_sub(u: Row, slots: Slots, values: Values) -> None:
+    """Subtract the values from ``u`` at the slots; duplicates accumulate; raises as ``scatter`` does."""
+    _scatter(kernels.scatter_sub, u, slots, values)
+
+
+@op(writes=("u",))
+def scatter_mul(u: Row, slots: Slots, values: Values) -> None:
+    """Multiply ``u`` by the values at the slots; an absent key stays absent; raises as ``scatter`` does."""
+    _scatter(kernels.scatter_mul, u, slots, values)
+
+
+@op(writes=("u",), dtypes=FLOATS)
+def scatter_div(u: Row, slots: Slots, values: Values) -> None:
+    """Divide ``u`` by the values at the slots; an absent key stays absent; raises as ``scatter`` does."""
+    _scatter(kernels.scatter_div, u, slots, values)

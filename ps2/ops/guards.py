@@ -1,0 +1,52 @@
+"""What operations check before they write: a kernel follows any index, so a wrong one must not reach it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ps2.errors import OutOfRangeError, ShapeError
+from ps2.ops import kernels
+from ps2.ops.kernels import Int64s
+from ps2.ops.table import Array
+
+
+def readable(array: Array) -> Array:
+    """Return a read-only, aligned, C-contiguous view of the array (a copy if it is not aligned or contiguous).
+
+    Arrays cut from a message are read-only and may be misaligned. Numba compiles a kernel anew for each combination of
+    these flags; with one form for all that is only read, ``warm`` has compiled every kernel that will ever be called.
+    """
+    view: Array = np.require(array, requirements=("C", "A")).view()
+    view.flags.writeable = False
+    return view
+
+
+def check_same_width(*rows: Array) -> None:
+    """Raise ShapeError unless all rows have the same width."""
+    for row in rows:
+        if row.size != rows[0].size:
+            raise ShapeError(f"rows of one operation must have one width, got {rows[0].size} and {row.size}")
+
+
+def check_length(name: str, array: Array, expected: int) -> None:
+    """Raise ShapeError unless the array has that many elements."""
+    if array.size != expected:
+        raise ShapeError(f"{name}: expected {expected} elements, got {array.size}")
+
+
+def check_slots(slots: Int64s, width: int) -> Int64s:
+    """Return the slots as kernels take them; raise OutOfRangeError unless each is -1 or in ``[0, width)``."""
+    return _check("slot", slots, -1, width)
+
+
+def check_row_ids(rows: Int64s, count: int) -> Int64s:
+    """Return the row ids as kernels take them; raise OutOfRangeError unless each is in ``[0, count)``."""
+    return _check("row", rows, 0, count)
+
+
+def _check(what: str, indices: Int64s, low: int, high: int) -> Int64s:
+    indices = readable(indices)
+    at = kernels.first_outside(indices, low, high)
+    if at >= 0:
+        raise OutOfRangeError(f"{what} {indices[at]} (at position {at}) is outside [{low}, {high})")
+    return indices

@@ -1,0 +1,155 @@
+"""The key index of a sparse shard: int64 key -> slot, an open-addressing hash table (paper, section 4.3)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ps2.errors import OutOfRangeError
+from ps2.ops.guards import readable
+from ps2.ops.kernels import Int64s, kernel
+
+EMPTY = -1
+MIN_CELLS = 16
+# Keys of one partition share their upper bits of ps2.partition.hash_bucket. The finaliser here has other multipliers
+# and shifts (those of MurmurHash3), so that they spread over the whole table all the same.
+SHIFT = np.uint64(33)
+MULTIPLIER_1 = np.uint64(0xFF51AFD7ED558CCD)
+MULTIPLIER_2 = np.uint64(0xC4CEB9FE1A85EC53)
+
+
+class KeyIndex:
+    """Slots 0, 1, 2... of int64 keys in ``[0, 2**63 - 1]``, in the order of their insertion.
+
+    At most half of the cells are taken. A cell holds key and slot side by side, so that most look-ups touch one cache
+    line. Not safe for threads: the shard's lock is held around it.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._cells = _empty_cells(MIN_CELLS)
+        self._keys = np.empty(MIN_CELLS // 2, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def keys(self) -> Int64s:
+        """The key of each slot, int64 of shape (len(self),): a read-only view, good until the next insertion."""
+        return readable(self._keys[: self._count])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the index takes now."""
+        return self._cells.nbytes + self._keys.nbytes
+
+    def nbytes_after(self, added: int) -> int:
+        """Return the bytes that the index will take when ``added`` more keys are in it.
+
+        While it grows, the old arrays stay until the new ones are full: ``nbytes`` more, for a moment.
+        """
+        cells = len(self._cells)
+        while self._count + added > cells // 2:
+            cells *= 2
+        return cells * self._cells.itemsize * 2 + cells // 2 * self._keys.itemsize
+
+    def lookup(self, keys: Int64s) -> Int64s:
+        """Return the slot of each key, -1 where it is absent.
+
+        Args:
+            keys: int64, any order, duplicates allowed.
+        """
+        slots = np.empty(keys.size, dtype=np.int64)
+        _lookup(self._cells, readable(keys), slots)
+        return slots
+
+    def insert(self, keys: Int64s) -> Int64s:
+        """Return the slot of each key, adding those that are absent in the order given.
+
+        Args:
+            keys: int64 in ``[0, 2**63 - 1]``, any order, duplicates allowed.
+
+        Raises:
+            OutOfRangeError: a key is negative; nothing is added.
+        """
+        keys = readable(keys)
+        if keys.size and keys.min() < 0:
+            raise OutOfRangeError(f"key {keys.min()} is outside [0, 2**63)")
+        slots = np.empty(keys.size, dtype=np.int64)
+        done = 0
+        while True:
+            done, self._count = _insert(self._cells, self._keys, self._count, keys, slots, done)
+            if done == keys.size:
+                return slots
+            self._grow()
+
+    def missing(self, keys: Int64s) -> int:
+        """Return how many distinct keys are absent: how many slots ``insert`` would add.
+
+        Args:
+            keys: int64, any order, duplicates allowed.
+        """
+        absent = keys[self.lookup(keys) == EMPTY]
+        # Keys come from the wire sorted and unique, and then need no sorting.
+        if bool(np.all(absent[1:] > absent[:-1])):
+            return int(absent.size)
+        return int(np.unique(absent).size)
+
+    def _grow(self) -> None:
+        cells = _empty_cells(2 * len(self._cells))
+        keys = np.empty(len(cells) // 2, dtype=np.int64)
+        keys[: self._count] = self._keys[: self._count]
+        _fill(cells, keys, self._count)
+        self._cells, self._keys = cells, keys
+
+
+def _empty_cells(count: int) -> Int64s:
+    return np.full((count, 2), EMPTY, dtype=np.int64)
+
+
+@kernel
+def _mix(key: int) -> np.int64:
+    x = np.uint64(key)
+    x = (x ^ (x >> SHIFT)) * MULTIPLIER_1
+    x = (x ^ (x >> SHIFT)) * MULTIPLIER_2
+    return np.int64(x ^ (x >> SHIFT))
+
+
+@kernel
+def _cell(cells: Int64s, key: int) -> int:
+    """Return the cell that holds the key, or the empty one where it belongs."""
+    last = cells.shape[0] - 1
+    at: int = int(_mix(key)) & last
+    while cells[at, 0] != key and cells[at, 0] != EMPTY:
+        at = (at + 1) & last
+    return at
+
+
+@kernel
+def _lookup(cells: Int64s, keys: Int64s, slots: Int64s) -> None:
+    for i in range(keys.size):
+        slots[i] = cells[_cell(cells, keys[i]), 1]
+
+
+@kernel
+def _insert(cells: Int64s, slot_keys: Int64s, count: int, keys: Int64s, slots: Int64s, start: int) -> tuple[int, int]:
+    """Insert ``keys[start:]`` until the table is half full; return how far it came, and the new count."""
+    for i in range(start, keys.size):
+        at = _cell(cells, keys[i])
+        if cells[at, 0] == EMPTY:
+            if count == slot_keys.size:
+                return i, count
+            cells[at, 0] = keys[i]
+            cells[at, 1] = count
+            slot_keys[count] = keys[i]
+            count += 1
+        slots[i] = cells[at, 1]
+    return keys.size, count
+
+
+@kernel
+def _fill(cells: Int64s, slot_keys: Int64s, count: int) -> None:
+    """Put distinct keys into empty cells."""
+    for slot in range(count):
+        at = _cell(cells, slot_keys[slot])
+        cells[at, 0] = slot_keys[slot]
+        cells[at, 1] = slot

@@ -1,0 +1,206 @@
+"""The one table of server operations, and the decorator that fills it.
+
+An operation is a plain function on the arrays of one shard. Its positional parameters say by their annotation what they
+are given; its keyword-only parameters are scalars. From this table come dispatch on the server, the checks on the
+caller's side, ``ps2 ops``, and the test that every operation agrees with a NumPy oracle.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, get_args, get_type_hints
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.errors import ConfigError, DTypeError, NotFoundError, ShapeError
+from ps2.partition import DTYPES
+
+Array = npt.NDArray[Any]
+
+# What a positional parameter is given.
+Row = Annotated[Array, "row"]  # one row of the shard, shape (width,): a writable view
+Block = Annotated[Array, "block"]  # all rows of the shard, shape (rows, width): a writable view
+Slots = Annotated[npt.NDArray[np.int64], "slots"]  # local columns; -1 is a sparse key that the shard does not hold
+RowIds = Annotated[npt.NDArray[np.int64], "row_ids"]  # row numbers of the matrix
+Values = Annotated[Array, "values"]  # numbers of the matrix's dtype that travelled with the request
+Floats = Annotated[npt.NDArray[np.float64], "floats"]  # float64 numbers that travelled with the request
+
+Reduce = Literal["sum", "max", "min"]
+FLOATS = ("float32", "float64")
+ALL = tuple(DTYPES)
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a scalar must lie: ``Annotated[float, Range(above=0)]``. NaN and infinities lie in no range."""
+
+    at_least: float = -math.inf
+    above: float = -math.inf
+    below: float = math.inf
+
+    def __contains__(self, value: float) -> bool:
+        return math.isfinite(value) and value >= self.at_least and self.above < value < self.below
+
+    def __str__(self) -> str:
+        ends = ((">=", self.at_least), (">", self.above), ("<", self.below))
+        return "a finite number " + " and ".join(f"{sign} {end:g}" for sign, end in ends if math.isfinite(end))
+
+
+@dataclass(frozen=True)
+class Param:
+    """A keyword-only scalar of an operation."""
+
+    name: str
+    type: type
+    default: Any
+    required: bool
+    range: Range | None = None
+
+
+@dataclass(frozen=True)
+class Op:
+    """One line of the table.
+
+    Attributes:
+        name: what a request calls it.
+        fn: the function on one shard's arrays.
+        operands: kind of each positional parameter ("row", "block", "slots", "row_ids", "values", "floats").
+        names: name of each positional parameter.
+        writes: names of the row or block operands that it changes; empty for a pure read.
+        reduce: how the scalars (or equal-shaped arrays) of all partitions become one; None if it returns nothing,
+            or an array that is laid side by side.
+        dtypes: the matrix dtypes that it accepts.
+        params: its scalars.
+        creates: absent sparse keys are added before it runs (a read leaves them absent).
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    operands: tuple[str, ...]
+    names: tuple[str, ...]
+    writes: tuple[str, ...]
+    reduce: Reduce | None
+    dtypes: tuple[str, ...]
+    params: Mapping[str, Param]
+    creates: bool
+    doc: str
+
+    @property
+    def rows(self) -> int:
+        return sum(kind == "row" for kind in self.operands)
+
+    @property
+    def arrays(self) -> tuple[str, ...]:
+        """Kinds of the operands that travel with the request, in order."""
+        return tuple(kind for kind in self.operands if kind not in ("row", "block"))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(n for n, kind in zip(self.names, self.operands, strict=True) if kind in ("row", "block"))
+
+    def check(self, rows: int, dtype: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Check a call against the table.
+
+        Args:
+            rows: how many rows the call names.
+            dtype: the matrix's dtype.
+            params: the call's scalars.
+
+        Returns:
+            All scalars, defaults filled in, each as the int or float that the operation declares.
+
+        Raises:
+            ShapeError, DTypeError, ConfigError: naming what was expected and what came.
+        """
+        if rows != self.rows:
+            wanted = ", ".join(self.reads)
+            raise ShapeError(f"operation {self.name!r} takes {self.rows} vectors ({wanted}), got {rows}")
+        if dtype not in self.dtypes:
+            raise DTypeError(f"operation {self.name!r} works on {' or '.join(self.dtypes)}, got {dtype}")
+        for name in params:
+            if name not in self.params:
+                known = ", ".join(self.params) or "none"
+                raise ConfigError(f"operation {self.name!r} has no parameter {name!r}; it has: {known}")
+        return {p.name: self._scalar(p, params, dtype) for p in self.params.values()}
+
+    def _scalar(self, param: Param, params: Mapping[str, Any], dtype: str) -> int | float:
+        where = f"operation {self.name!r}, parameter {param.name!r}"
+        if param.name not in params:
+            if param.required:
+                raise ConfigError(f"{where}: required, but not given")
+            return param.default
+        value = self._number(where, param, params[param.name], dtype)
+        if param.range is not None and value not in param.range:
+            raise ConfigError(f"{where}: expected {param.range}, got {value!r}")
+        return value
+
+    @staticmethod
+    def _number(where: str, param: Param, value: Any, dtype: str) -> int | float:
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+            raise ConfigError(f"{where}: expected a number, got {value!r}")
+        whole = param.type is int or dtype == "int64"
+        if not whole:
+            return float(value)
+        if isinstance(value, (float, np.floating)) and (not math.isfinite(value) or value != math.floor(value)):
+            raise DTypeError(f"{where}: expected a whole number, got {value!r}")
+        if not -(2**63) <= int(value) < 2**63:
+            raise DTypeError(f"{where}: expected an int64, got {value!r}")
+        return int(value)
+
+
+TABLE: dict[str, Op] = {}
+
+
+def op(
+    *,
+    writes: tuple[str, ...] = (),
+    reduce: Reduce | None = None,
+    dtypes: tuple[str, ...] = ALL,
+    creates: bool = False,
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Declare a function on one shard's arrays as a server operation named after it."""
+
+    def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
+        name = fn.__name__
+        hints = get_type_hints(fn, include_extras=True)
+        signature = inspect.signature(fn).parameters.values()
+        arrays = [p for p in signature if p.kind is not p.KEYWORD_ONLY]
+        scalars = [p for p in signature if p.kind is p.KEYWORD_ONLY]
+        TABLE[name] = Op(
+            name=name,
+            fn=fn,
+            operands=tuple(get_args(hints[p.name])[1] for p in arrays),
+            names=tuple(p.name for p in arrays),
+            writes=writes,
+            reduce=reduce,
+            dtypes=dtypes,
+            params={p.name: _param(p, hints[p.name]) for p in scalars},
+            creates=creates,
+            doc=inspect.getdoc(fn) or "",
+        )
+        return fn
+
+    return declare
+
+
+def _param(parameter: inspect.Parameter, hint: Any) -> Param:
+    kind, *notes = get_args(hint) or (hint,)
+    required = parameter.default is parameter.empty
+    return Param(parameter.name, kind, None if required else parameter.default, required, *notes)
+
+
+def lookup(name: str) -> Op:
+    """Return the operation of that name, or raise NotFoundError with the names that look like it."""
+    load()
+    if name not in TABLE:
+        raise NotFoundError(f"no operation {name!r}; known: {', '.join(sorted(TABLE))}")
+    return TABLE[name]
+
+
+def load() -> None:
+    """Import every module that declares operations."""
+    from ps2.ops import access, elementwise, matrix, optimizers, reductions  # noqa: F401

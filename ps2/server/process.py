@@ -1,0 +1,143 @@
+"""A server process: bind, register, answer until told to stop or left alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from ps2.config import ServerConfig, WireConfig, join_address, split_address
+from ps2.errors import LaunchError, NotFoundError, PS2Error, TransientError
+from ps2.ops.warm import warm
+from ps2.server.engine import Engine
+from ps2.server.servicer import ServerServicer
+from ps2.wire.control import MasterControl
+from ps2.wire.pb import server_pb2
+from ps2.wire.serving import RpcServer
+from ps2.wire.transport import GrpcTransport
+
+log = logging.getLogger("ps2.server")
+
+GRACE_S = 2.0
+PARENT_CHECK_S = 0.5
+
+
+@dataclass(frozen=True)
+class Membership:
+    """Where a server belongs: which server of whose fleet."""
+
+    master: str
+    index: int
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The process that started a server and takes it along when it ends.
+
+    Attributes:
+        pid: of that process; it may be gone before the server looks for the first time.
+        scratch: a folder of its, if any, to remove when it is gone.
+    """
+
+    pid: int
+    scratch: Path | None
+
+
+def serve(config: ServerConfig, token: str | None, membership: Membership | None, parent: Parent | None) -> None:
+    """Run a server until it is told to stop.
+
+    Args:
+        config: where to listen, and within what limits.
+        token: of the fleet; None only on loopback.
+        membership: the master to register with; None for a server that clients attach to.
+        parent: end when this process is gone, however it went.
+    """
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    if parent is not None:
+        _background(_watch_parent, parent, stop)
+    server_id = uuid.uuid4().hex
+    wire = WireConfig()
+    engine = Engine(config.memory_limit_bytes, config.allow_udf and token is not None)
+    servicer = ServerServicer(engine, server_id, wire, stop.set)
+    server = RpcServer(
+        server_pb2.DESCRIPTOR.services_by_name["Server"], servicer, config.listen, token, config.threads, wire
+    )
+    address = _advertised(server.address, config.advertise)
+    log.info(
+        "listening on %s, advertised as %s, memory limit %s bytes", server.address, address, config.memory_limit_bytes
+    )
+    try:
+        if membership is not None:
+            master = MasterControl(GrpcTransport(token, wire), membership.master)
+            interval_s = _register(master, membership, server_id, address)
+            _background(_heartbeat, master, membership, server_id, interval_s, config.orphan_timeout_s, stop)
+        _background(warm)
+        stop.wait()
+    finally:
+        log.info("stopping")
+        server.stop(GRACE_S)
+
+
+def _background(target: object, *args: object) -> None:
+    threading.Thread(target=target, args=args, daemon=True).start()  # type: ignore[arg-type]
+
+
+def _watch_parent(parent: Parent, stop: threading.Event) -> None:
+    """A process whose parent dies gets another one; no signal, pipe or cooperation of the parent is needed."""
+    while os.getppid() == parent.pid:
+        if stop.wait(PARENT_CHECK_S):
+            return
+    log.warning("the parent process %d is gone", parent.pid)
+    if parent.scratch is not None:
+        shutil.rmtree(parent.scratch, ignore_errors=True)
+    stop.set()
+
+
+def _register(master: MasterControl, membership: Membership, server_id: str, address: str) -> float:
+    try:
+        interval_s = master.register(membership.index, server_id, address)
+    except TransientError as error:
+        raise LaunchError(f"cannot register with the master at {membership.master}: {error}") from error
+    log.info("registered as server %d with %s", membership.index, membership.master)
+    return interval_s
+
+
+def _heartbeat(
+    master: MasterControl,
+    membership: Membership,
+    server_id: str,
+    interval_s: float,
+    orphan_timeout_s: float,
+    stop: threading.Event,
+) -> None:
+    heard_s = time.monotonic()
+    while not stop.wait(interval_s):
+        try:
+            master.heartbeat(membership.index, server_id)
+            heard_s = time.monotonic()
+        except NotFoundError as error:
+            log.warning("the master does not want this server any more: %s", error)
+            stop.set()
+        except PS2Error as error:  # also of a stranger that listens there now
+            alone_s = time.monotonic() - heard_s
+            if alone_s > orphan_timeout_s:
+                log.warning("no answer from the master for %.0f s: %s", alone_s, error)
+                stop.set()
+
+
+def _advertised(bound: str, advertise: str | None) -> str:
+    host, port = split_address(bound)
+    if advertise is not None:
+        return join_address(advertise, port)
+    if host in ("0.0.0.0", "::"):
+        return join_address(socket.gethostname(), port)
+    return bound

@@ -1,0 +1,157 @@
+"""A partition's arrays on one server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from ps2.errors import LimitError, NotFoundError, OutOfRangeError
+from ps2.ops.keyindex import KeyIndex
+from ps2.ops.table import Array
+from ps2.partition import Int64Array, MatrixSpec, Partition
+from ps2.server.applied import AppliedIds
+from ps2.server.memory import MemoryAccount
+
+# Columns that a sparse shard starts with.
+MIN_CAPACITY = 64
+
+
+class Shard:
+    """Rows of one partition: ``array`` has shape (rows, width), C-contiguous, each row one DCV's columns.
+
+    A sparse shard has one key index for all rows, so the rows stay co-located slot by slot; its array has room for
+    more slots than are live. ``lock`` guards everything here: rows, key index and applied ids.
+    """
+
+    def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount) -> None:
+        """Allocate the rows as zeros; raises LimitError before anything is taken."""
+        self.spec = spec
+        self.partition = partition
+        self.lock = threading.RLock()
+        self.applied = AppliedIds()
+        self.index = KeyIndex() if spec.kind == "sparse" else None
+        self._memory = memory
+        self._unused: set[int] = set()
+        self._freed = False
+        columns = MIN_CAPACITY if self.index is not None else partition.width
+        self._counted = 0
+        with self._counting(self._bytes(spec.rows, columns), f"{spec.rows} rows of {columns:,} columns"):
+            # The system hands out zero pages only when they are touched: reserved rows cost nothing until then.
+            self.array: Array = np.zeros((spec.rows, columns), spec.np_dtype)
+
+    @property
+    def rows(self) -> int:
+        return int(self.array.shape[0])
+
+    @property
+    def live(self) -> int:
+        """Columns in use: all of a dense shard, the active keys of a sparse one."""
+        return int(self.array.shape[1]) if self.index is None else len(self.index)
+
+    @property
+    def nbytes(self) -> int:
+        return self._counted
+
+    def row(self, number: int) -> Array:
+        """Return a writable view of the live columns of one row."""
+        self.check_rows(np.array([number]))
+        return self.array[number, : self.live]
+
+    def check_rows(self, numbers: Int64Array) -> None:
+        """Raise unless every row is in use."""
+        if self._freed:
+            raise NotFoundError("the matrix was freed")
+        if self._unused and (gone := self._unused.intersection(numbers.tolist())):
+            raise NotFoundError(f"row {min(gone)} was freed")
+        if numbers.size and (numbers.min() < 0 or numbers.max() >= self.rows):
+            raise OutOfRangeError(f"a row of {numbers.min()}..{numbers.max()} is outside [0, {self.rows})")
+
+    def slots(self, columns: Int64Array, create: bool) -> Int64Array:
+        """Return the local column of each global column, or the slot of each key (-1 if absent).
+
+        Args:
+            columns: int64, any order, duplicates allowed.
+            create: add absent keys to a sparse shard; raises LimitError if they do not fit.
+        """
+        if self.index is None:
+            local = columns - self.partition.begin
+            if local.size and (local.min() < 0 or local.max() >= self.partition.width):
+                raise OutOfRangeError(
+                    f"a column of {columns.min()}..{columns.max()} is outside this partition, "
+                    f"[{self.partition.begin}, {self.partition.end})"
+                )
+            return local
+        slots = self.index.lookup(columns)
+        if not create or not len(absent := columns[slots < 0]):
+            return slots
+        if columns.size and (columns.min() < 0 or int(columns.max()) >= self.spec.dim):
+            raise OutOfRangeError(f"a key of {columns.min()}..{columns.max()} is outside [0, {self.spec.dim})")
+        self._make_room(self.index.missing(absent))
+        before = self.live
+        slots = self.index.insert(columns)
+        # An operation on whole rows may have left something here: NaN, after 0 * infinity.
+        self.array[:, before : self.live] = 0
+        return slots
+
+    def grow_rows(self, rows: int) -> None:
+        """Add rows of zeros until there are ``rows``."""
+        self.check_rows(np.empty(0, np.int64))
+        if rows > self.rows:
+            self._resize(rows, int(self.array.shape[1]))
+
+    def retire_rows(self, numbers: list[int]) -> None:
+        """Take rows out of use."""
+        self.check_rows(np.array(numbers, dtype=np.int64))
+        self._unused.update(numbers)
+
+    def reuse_rows(self, numbers: list[int]) -> None:
+        """Put retired rows in use again, as zeros."""
+        # All of them: a row that was retired while this server could not be reached is still in use here.
+        self._unused.difference_update(numbers)
+        self.check_rows(np.array(numbers, dtype=np.int64))
+        self.array[numbers] = 0
+
+    def free(self) -> None:
+        """Give the memory back."""
+        self._freed = True
+        self.array = np.zeros((0, 0), self.spec.np_dtype)
+        self._memory.give(self._counted)
+        self._counted = 0
+
+    def _make_room(self, added: int) -> None:
+        """Make place for ``added`` more keys, doubling what is there."""
+        assert self.index is not None
+        needed, columns = len(self.index) + added, int(self.array.shape[1])
+        if needed <= columns and self.index.nbytes_after(added) == self.index.nbytes:
+            return
+        while columns < needed:
+            columns *= 2
+        self._resize(self.rows, columns, self.index.nbytes_after(added))
+
+    def _resize(self, rows: int, columns: int, index_bytes: int | None = None) -> None:
+        purpose = f"growing to {rows} rows of {columns:,} columns"
+        with self._counting(self._bytes(rows, columns, index_bytes), purpose):
+            if (rows, columns) == self.array.shape:
+                return
+            grown = np.zeros((rows, columns), self.spec.np_dtype)
+            grown[: self.rows, : self.live] = self.array[:, : self.live]
+            self.array = grown
+
+    def _bytes(self, rows: int, columns: int, index_bytes: int | None = None) -> int:
+        index = 0 if self.index is None else (self.index.nbytes if index_bytes is None else index_bytes)
+        return rows * columns * self.spec.np_dtype.itemsize + index
+
+    @contextmanager
+    def _counting(self, total: int, purpose: str) -> Iterator[None]:
+        """Count ``total`` bytes as this shard's, unless taking them fails."""
+        added = total - self._counted
+        self._memory.take(added, purpose)
+        try:
+            yield
+        except MemoryError as error:
+            self._memory.give(added)
+            raise LimitError(f"{purpose} takes {added:,} bytes more, and the system has not got them") from error
+        self._counted = total

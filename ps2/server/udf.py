@@ -1,0 +1,63 @@
+"""Users' functions (``mapPartitions``): run on the rows of one shard, undone when they fail."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from ps2.errors import LimitError, OpError
+from ps2.ops.table import Array
+from ps2.server.memory import MemoryAccount
+
+NOT_UNDONE = (
+    "what the function had written before it failed was NOT undone: there was no memory left for copies of its rows"
+)
+
+
+def unpickle(code: Array) -> Callable[..., Any]:
+    """Return the function that an authenticated peer sent."""
+    try:
+        fn = pickle.loads(code.tobytes())
+    except BaseException as error:  # unpickling runs the sender's code: anything may come, SystemExit too
+        raise OpError(f"the function cannot be loaded on the server:\n{_trace(error)}") from error
+    if not callable(fn):
+        raise OpError(f"expected a pickled function, got {type(fn).__name__}")
+    return fn
+
+
+def run(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array], memory: MemoryAccount) -> Array:
+    """Call ``fn(*leading, *rows)`` and return its pickled result as uint8.
+
+    Raises:
+        OpError: it raised, or returned what cannot be pickled. The rows are as before, or the error says that not.
+    """
+    size = sum(row.nbytes for row in rows)
+    try:
+        memory.take(size, "undoing a failed function")
+    except LimitError:
+        return _run(fn, leading, rows, None)
+    try:
+        return _run(fn, leading, rows, [row.copy() for row in rows])
+    finally:
+        memory.give(size)
+
+
+def _run(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array], before: list[Array] | None) -> Array:
+    try:
+        result = fn(*leading, *rows)
+        return np.frombuffer(cloudpickle.dumps(result), np.uint8)
+    except BaseException as error:  # SystemExit of a user's function must not end the server
+        if before is not None:
+            for row, saved in zip(rows, before, strict=True):
+                row[:] = saved
+        note = "" if before is not None else f"\n{NOT_UNDONE}"
+        raise OpError(f"a function failed on the server:\n{_trace(error)}{note}") from error
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()

@@ -1,0 +1,53 @@
+"""Plain data to the contract's messages and back, for the control plane."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ps2.errors import ProtocolError
+from ps2.partition import MatrixSpec, Partition
+from ps2.route import Route
+from ps2.wire.codec import DTYPE_TO_PB, PB_TO_DTYPE
+from ps2.wire.pb import master_pb2, server_pb2
+
+
+def spec_to_pb(spec: MatrixSpec) -> server_pb2.MatrixSpec:
+    return server_pb2.MatrixSpec(
+        dim=spec.dim,
+        rows=spec.rows,
+        dtype=DTYPE_TO_PB[np.dtype(spec.dtype)],
+        sparse=spec.kind == "sparse",
+        align=spec.align,
+        partitions_per_server=spec.partitions_per_server,
+    )
+
+
+def spec_from_pb(message: server_pb2.MatrixSpec) -> MatrixSpec:
+    if message.dtype not in PB_TO_DTYPE:
+        raise ProtocolError(f"a matrix of unknown dtype {message.dtype}")
+    return MatrixSpec(
+        dim=message.dim,
+        rows=message.rows,
+        dtype=PB_TO_DTYPE[message.dtype].name,
+        kind="sparse" if message.sparse else "dense",
+        align=message.align,
+        partitions_per_server=message.partitions_per_server,
+    )
+
+
+def partition_to_pb(partition: Partition) -> server_pb2.Partition:
+    return server_pb2.Partition(index=partition.index, begin=partition.begin, end=partition.end)
+
+
+def partition_from_pb(message: server_pb2.Partition) -> Partition:
+    if message.begin >= message.end:
+        raise ProtocolError(f"partition {message.index} is [{message.begin}, {message.end}): empty, or the wrong way")
+    return Partition(message.index, message.begin, message.end)
+
+
+def route_to_pb(route: Route) -> master_pb2.Route:
+    return master_pb2.Route(version=route.version, bounds=route.bounds, addresses=route.addresses)
+
+
+def route_from_pb(message: master_pb2.Route) -> Route:
+    return Route(message.version, tuple(message.bounds), tuple(message.addresses))

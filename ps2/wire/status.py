@@ -1,0 +1,84 @@
+"""Errors to gRPC statuses and back: one table, read in both directions."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import grpc
+
+from ps2 import errors
+from ps2.errors import AuthError, DeadlineError, ProtocolError, PS2Error, UnavailableError
+from ps2.wire.pb import server_pb2 as pb
+
+DETAIL_KEY = "ps2-error-bin"
+# Trailing metadata travel in one HTTP/2 header block; a traceback can be long, and its end says most.
+MAX_MESSAGE_BYTES = 12_000
+MAX_METADATA_BYTES = 64 * 1024
+
+STATUS: dict[type[PS2Error], grpc.StatusCode] = {
+    errors.PS2Error: grpc.StatusCode.INTERNAL,
+    errors.UsageError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.ShapeError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.DTypeError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.OutOfRangeError: grpc.StatusCode.OUT_OF_RANGE,
+    errors.NotFoundError: grpc.StatusCode.NOT_FOUND,
+    errors.NotColocatedError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.StoppedError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.LimitError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.AuthError: grpc.StatusCode.UNAUTHENTICATED,
+    errors.ProtocolError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.InputError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.SlotsError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.LaunchError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.TransientError: grpc.StatusCode.UNAVAILABLE,
+    errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
+    errors.StaleRouteError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.RecoveryError: grpc.StatusCode.DATA_LOSS,
+    errors.CheckpointMissingError: grpc.StatusCode.NOT_FOUND,
+    errors.CheckpointCorruptError: grpc.StatusCode.DATA_LOSS,
+    errors.OpError: grpc.StatusCode.ABORTED,
+}
+BY_NAME = {cls.__name__: cls for cls in STATUS}
+
+# What gRPC itself says, when no server of ours had a word in it.
+BARE: dict[grpc.StatusCode, type[PS2Error]] = {
+    grpc.StatusCode.UNAVAILABLE: UnavailableError,
+    grpc.StatusCode.CANCELLED: UnavailableError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineError,
+    grpc.StatusCode.UNAUTHENTICATED: AuthError,
+    grpc.StatusCode.UNIMPLEMENTED: ProtocolError,
+}
+
+
+class RpcFailure(Protocol):
+    """The part of a failed ``grpc.Call`` that is read here."""
+
+    def code(self) -> grpc.StatusCode: ...
+    def details(self) -> str | None: ...
+    def trailing_metadata(self) -> Any: ...
+
+
+def to_status(error: PS2Error) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
+    """Return the status code, its details and the trailing metadata that tell of an error."""
+    # Lone surrogates, as in names of files that are not UTF-8, cannot be sent.
+    encoded = str(error).encode(errors="backslashreplace")
+    if len(encoded) > MAX_MESSAGE_BYTES:
+        encoded = b"..." + encoded[-MAX_MESSAGE_BYTES:]
+    message = encoded.decode(errors="ignore")
+    # A class from outside ps2.errors travels as the one that it is a kind of.
+    cls = next(cls for cls in type(error).__mro__ if cls in STATUS)
+    detail = pb.ErrorDetail(type=cls.__name__, message=message)
+    summary = message.splitlines()[-1][:500] if message else cls.__name__
+    return STATUS[cls], summary, ((DETAIL_KEY, detail.SerializeToString()),)
+
+
+def from_rpc(failure: RpcFailure, address: str) -> PS2Error:
+    """Return the error that a failed call to ``address`` stands for."""
+    for key, value in failure.trailing_metadata() or ():
+        if key == DETAIL_KEY:
+            detail = pb.ErrorDetail.FromString(value)
+            return BY_NAME.get(detail.type, PS2Error)(detail.message)
+    code = failure.code()
+    return BARE.get(code, PS2Error)(f"{address}: {code.name.lower()}: {failure.details()}")

@@ -1,0 +1,344 @@
+"""``ps2 launch``, ``status`` and ``stop`` with real processes, as a shell runs them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+PS2 = [sys.executable, "-m", "ps2.cli.main"]
+START_TIMEOUT_S = 60.0
+GONE_WITHIN_S = 5.0
+
+
+class Shell:
+    """Runs ``ps2`` with a state folder of its own."""
+
+    def __init__(self, home):
+        self.folder = home / "ps2"
+        self.environment = {**os.environ, "XDG_STATE_HOME": str(home), "COLUMNS": "80"}
+        self.environment.pop("PS2_TOKEN_FILE", None)
+
+    def run(self, *arguments, **variables):
+        environment = {**self.environment, **variables}
+        return subprocess.run(
+            [*PS2, *map(str, arguments)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            check=False,
+        )
+
+    @contextlib.contextmanager
+    def background(self, *arguments):
+        process = subprocess.Popen(
+            [*PS2, *map(str, arguments)],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def state(self, name="default"):
+        return json.loads((self.folder / name / "fleet.json").read_text())
+
+    def processes(self, name="default"):
+        return [psutil.Process(server["process"]["pid"]) for server in self.state(name)["servers"]]
+
+
+def free_port(count):
+    """Return the first of ``count`` neighbouring ports that are free now."""
+    while True:
+        with contextlib.ExitStack() as held:
+            first = held.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                for offset in range(1, count):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", port + offset))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+def ended(process):
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def mentioned_by_a_process(text):
+    """Tell whether any command line of this user has the text."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if text in " ".join(process.cmdline()):
+                return True
+    return False
+
+
+@pytest.fixture
+def shell(tmp_path):
+    shell = Shell(tmp_path)
+    yield shell
+    for folder in shell.folder.glob("*/fleet.json"):
+        shell.run("stop", "--name", folder.parent.name)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def launched(home):
+    """Two detached servers that live as long as this module; tests only look at them."""
+    shell = Shell(home)
+    # The one before is free too.
+    shell.port = free_port(3) + 1
+    try:
+        shell.launch = shell.run("launch", "--servers", 2, "--detach", "--port", shell.port, "--memory-limit", "1g")
+        assert shell.launch.returncode == 0, shell.launch.stderr
+        shell.addresses = [f"127.0.0.1:{shell.port}", f"127.0.0.1:{shell.port + 1}"]
+        shell.fleet = ",".join(shell.addresses)
+        shell.token_file = shell.folder / "default" / "token"
+        yield shell
+    finally:
+        shell.run("stop")
+
+
+def test_launch_when_detached_then_tells_how_to_attach(launched):
+    line = f'PS2Context.getOrCreate(spark, fleet="{launched.fleet}", tokenFile="{launched.token_file}")'
+    assert line in launched.launch.stdout
+
+
+def test_launch_when_no_token_is_given_then_writes_one_that_only_its_owner_reads(launched):
+    assert stat.S_IMODE(launched.token_file.stat().st_mode) == 0o600
+
+
+def test_launch_when_detached_then_each_server_leads_a_session_of_its_own(launched):
+    pids = [process.pid for process in launched.processes()]
+    assert [os.getsid(pid) for pid in pids] == pids
+
+
+def test_launch_when_the_token_is_made_then_shows_it_in_no_command_line(launched):
+    token = launched.token_file.read_text().strip()
+    assert not any(token in " ".join(process.cmdline()) for process in launched.processes())
+
+
+def test_launch_when_the_name_is_taken_then_names_ps2_stop(launched):
+    again = launched.run("launch", "--port", free_port(1), "--servers", 1)
+    assert (again.returncode, again.stdout) == (1, "")
+    assert again.stderr == "ps2: fleet 'default' is running; end it with 'ps2 stop', or choose another --name\n"
+
+
+def test_launch_when_a_port_is_taken_then_fails_with_the_log_and_leaves_nothing(launched):
+    result = launched.run("launch", "--name", "other", "--servers", 2, "--port", launched.port - 1)
+    first, *tail = result.stderr.splitlines()
+    assert result.returncode == 1
+    assert first.startswith(f"ps2: server 1 ({launched.addresses[0]}) did not start: cannot listen on")
+    assert any("in use" in line for line in tail)
+    assert not (launched.folder / "other").exists()
+    assert not mentioned_by_a_process(str(launched.folder / "other"))
+
+
+def test_status_when_all_answer_then_has_one_plain_row_each(launched):
+    result = launched.run("status")
+    header, *rows = result.stdout.splitlines()
+    assert (result.returncode, result.stderr) == (0, "")
+    assert header.split()[:3] == ["server", "state", "up"]
+    assert [row.split()[:2] for row in rows] == [[address, "running"] for address in launched.addresses]
+    assert "\x1b" not in result.stdout
+
+
+def test_status_when_json_then_is_one_object(launched):
+    found = json.loads(launched.run("status", "-o", "json").stdout)
+    assert [server["address"] for server in found["servers"]] == launched.addresses
+    assert [server["memory_limit_bytes"] for server in found["servers"]] == [1 << 30] * 2
+    assert found["matrices"] == []
+
+
+def test_status_when_the_fleet_is_addressed_then_takes_the_token_file_variable(launched):
+    result = launched.run("status", "--fleet", launched.fleet, PS2_TOKEN_FILE=str(launched.token_file))
+    assert result.returncode == 0, result.stderr
+
+
+def test_status_when_the_token_is_not_the_fleets_then_exits_6(launched, tmp_path):
+    (tmp_path / "token").write_text("not-the-token-of-this-fleet\n")
+    result = launched.run("status", "--fleet", launched.fleet, "--token-file", tmp_path / "token")
+    assert (result.returncode, result.stdout) == (6, "")
+    assert result.stderr.startswith(f"ps2: {launched.addresses[0]}: this is not the fleet's token")
+    assert result.stderr.count("\n") == 1
+
+
+def test_status_when_no_token_is_given_then_exits_6_and_says_how(launched):
+    result = launched.run("status", "--fleet", launched.fleet)
+    assert result.returncode == 6
+    assert "--token-file" in result.stderr
+
+
+def test_stop_when_the_token_is_not_the_fleets_then_exits_6_and_stops_nothing(launched, tmp_path):
+    (tmp_path / "token").write_text("not-the-token-of-this-fleet\n")
+    result = launched.run("stop", "--token-file", tmp_path / "token")
+    assert result.returncode == 6
+    assert not any(ended(process) for process in launched.processes())
+
+
+def test_status_when_one_server_does_not_answer_then_shows_it_and_exits_4(launched):
+    nowhere = f"127.0.0.1:{free_port(1)}"
+    result = launched.run(
+        "status", "--fleet", f"{launched.addresses[0]},{nowhere}", "--token-file", launched.token_file
+    )
+    assert result.returncode == 4
+    assert [row.split()[:2] for row in result.stdout.splitlines()[1:]] == [
+        [launched.addresses[0], "running"],
+        [nowhere, "unreachable"],
+    ]
+    assert nowhere in result.stderr
+
+
+def test_attach_when_another_process_uses_and_leaves_the_fleet_then_it_runs_on(launched):
+    script = f"""
+import subprocess, sys
+from ps2 import DCV, PS2Context
+with PS2Context.getOrCreate(fleet={launched.fleet!r}, tokenFile={str(launched.token_file)!r}):
+    weight = DCV.dense(1000, 2).fill(2.0)
+    assert weight.sum() == 2000.0
+    clicks = DCV.sparse(2**63 - 1, 1).add([1.0, 2.0], [7, 2**40])
+    sys.exit(subprocess.run([*{PS2!r}, "status", "-o", "json"]).returncode)
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env=launched.environment,
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    dense, sparse = json.loads(result.stdout)["matrices"]
+    assert {"kind": "dense", "dim": 1000, "rows": 2, "active_keys": None, "servers": 2}.items() <= dense.items()
+    assert {"kind": "sparse", "dim": 2**63 - 1, "rows": 1, "active_keys": 2}.items() <= sparse.items()
+    after = json.loads(launched.run("status", "-o", "json").stdout)
+    assert [server["matrices"] for server in after["servers"]] == [0, 0]
+
+
+@pytest.mark.parametrize("verb", ["status", "stop"])
+def test_command_when_nothing_was_launched_then_exits_4_and_says_what_to_do(shell, verb):
+    result = shell.run(verb)
+    assert result.returncode == 4
+    assert result.stderr == (
+        "ps2: no fleet named 'default' was launched here; start one with 'ps2 launch', or name one with --fleet\n"
+    )
+
+
+def test_stop_when_nobody_is_there_then_exits_4(shell):
+    nowhere = f"127.0.0.1:{free_port(1)}"
+    result = shell.run("stop", "--fleet", nowhere)
+    assert result.returncode == 4
+    assert nowhere in result.stderr
+
+
+def test_stop_when_the_fleet_runs_then_no_process_and_no_folder_is_left(shell):
+    shell.run("launch", "--servers", 1, "--detach", "--name", "ads", "--port", free_port(1))
+    processes = shell.processes("ads")
+    result = shell.run("stop", "--name", "ads")
+    assert result.returncode == 0, result.stderr
+    assert all(ended(process) for process in processes)
+    assert not (shell.folder / "ads").exists()
+
+
+def test_stop_when_servers_are_addressed_then_waits_until_they_are_gone(shell):
+    port = free_port(1)
+    shell.run("launch", "--servers", 1, "--detach", "--port", port)
+    processes = shell.processes()
+    result = shell.run("stop", "--fleet", f"127.0.0.1:{port}", "--token-file", shell.folder / "default" / "token")
+    assert (result.returncode, result.stdout) == (0, f"stopped 127.0.0.1:{port}\n")
+    with socket.socket() as probe:
+        assert probe.connect_ex(("127.0.0.1", port)) != 0
+    for process in processes:
+        process.wait(GONE_WITHIN_S)
+
+
+def test_stop_when_all_servers_were_killed_then_cleans_up_and_says_so(shell, until):
+    shell.run("launch", "--servers", 1, "--detach", "--port", free_port(1))
+    (server,) = shell.processes()
+    server.kill()
+    until(lambda: ended(server), "the server ended")
+    result = shell.run("stop")
+    assert (result.returncode, "had ended before" in result.stdout) == (0, True)
+    assert not (shell.folder / "default").exists()
+
+
+@contextlib.contextmanager
+def foreground(shell, servers):
+    """``ps2 launch`` in the foreground, once it has said that its servers answer, and their processes."""
+    with shell.background("launch", "--servers", servers, "--port", free_port(servers)) as launcher:
+        line = launcher.stdout.readline()
+        assert "until Ctrl-C" in line, launcher.communicate()[1]
+        processes = shell.processes()
+        try:
+            yield launcher, processes
+        finally:
+            launcher.kill()
+            for process in processes:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+
+@pytest.mark.parametrize(("number", "servers"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
+def test_launch_when_interrupted_in_the_foreground_then_stops_its_servers_and_exits_0(shell, number, servers):
+    with foreground(shell, servers) as (launcher, processes):
+        launcher.send_signal(number)
+        _, errors = launcher.communicate(timeout=10)
+        assert (launcher.returncode, errors) == (0, "")
+        assert all(ended(process) for process in processes)
+        assert not (shell.folder / "default").exists()
+
+
+def test_launch_when_killed_in_the_foreground_then_its_servers_end(shell, until):
+    with foreground(shell, 2) as (launcher, processes):
+        launcher.kill()
+        until(lambda: all(ended(process) for process in processes), "the servers ended", GONE_WITHIN_S)
+
+
+def test_launch_when_a_server_dies_then_says_so_with_its_log_and_exits_1(shell):
+    with foreground(shell, 2) as (launcher, processes):
+        processes[1].kill()
+        _, errors = launcher.communicate(timeout=10)
+        assert launcher.returncode == 1
+        assert "server 1 (127.0.0.1:" in errors.splitlines()[0]
+        assert "died: ended by SIGKILL" in errors.splitlines()[0]
+        assert "listening on" in errors
+        assert ended(processes[0])
+
+
+def test_launch_when_stopped_by_ps2_stop_then_exits_0(shell):
+    with foreground(shell, 1) as (launcher, _):
+        result = shell.run("stop")
+        _, errors = launcher.communicate(timeout=10)
+        assert (result.returncode, launcher.returncode, errors) == (0, 0, "")
+
+
+def test_launch_when_interrupted_while_starting_then_exits_130_and_leaves_nothing(shell, until):
+    with shell.background("launch", "--servers", 1, "--detach", "--port", free_port(1)) as launcher:
+        until((shell.folder / "default" / "server-0.log").exists, "the server was started")
+        launcher.send_signal(signal.SIGINT)
+        _, errors = launcher.communicate(timeout=10)
+        assert (launcher.returncode, errors.strip()) == (130, "")
+        assert not (shell.folder / "default").exists()

@@ -1,0 +1,173 @@
+"""Column access (paper, Table 1) agrees with NumPy, whatever the dtype, the length and the number of servers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ps2 import DCV
+from ps2.errors import DTypeError
+
+pytestmark = pytest.mark.parametrize("ps", [1, 2, 3, 4], indirect=True, scope="module")
+
+DTYPES = ("float32", "float64", "int64")
+DIMS = (1, 3, 101)
+RTOL = {"float32": 1e-6, "float64": 1e-12, "int64": 0}
+UFUNCS = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide}
+
+each_dtype = pytest.mark.parametrize("dtype", DTYPES)
+each_dim = pytest.mark.parametrize("dim", DIMS)
+each_length = pytest.mark.parametrize("dim", [1, 101])
+# int64 holds no fractions.
+each_verb = pytest.mark.parametrize(
+    ("verb", "dtype"), [(v, t) for v in UFUNCS for t in DTYPES if (v, t) != ("div", "int64")]
+)
+
+
+@pytest.fixture
+def pair(ps, dim, dtype):
+    """Two co-located vectors and their values."""
+    rng = np.random.default_rng(dim)
+    a, b = (rng.integers(1, 50, (2, dim)) * rng.choice([-1, 1], (2, dim))).astype(dtype)
+    u = DCV.dense(dim, dtype=dtype).push(a)
+    return u, u.derive().push(b), a, b
+
+
+@each_length
+@each_verb
+def test_arithmetic_in_place_when_given_a_vector_then_numpy(pair, verb, dim, dtype):
+    u, v, a, b = pair
+    assert getattr(u, verb)(v) is u
+    np.testing.assert_allclose(u.pull(), UFUNCS[verb](a, b), RTOL[dtype])
+    assert np.array_equal(v.pull(), b)
+
+
+@each_length
+@each_verb
+def test_operator_when_two_vectors_then_new_vector(pair, verb, dim, dtype):
+    u, v, a, b = pair
+    result = {"add": lambda: u + v, "sub": lambda: u - v, "mul": lambda: u * v, "div": lambda: u / v}[verb]()
+    assert result.isColocated(u)
+    np.testing.assert_allclose(result.pull(), UFUNCS[verb](a, b), RTOL[dtype])
+    assert np.array_equal(u.pull(), a)
+    assert np.array_equal(v.pull(), b)
+
+
+@each_dtype
+@pytest.mark.parametrize("dim", [7])
+@pytest.mark.parametrize("number", [3, -2, np.float32(2), np.int64(5)], ids=repr)
+def test_operator_when_number_on_either_side_then_numpy(pair, number, dim, dtype):
+    u, _, a, _ = pair
+    x = a.dtype.type(number)
+    cases = [(u + number, a + x), (number + u, x + a), (u - number, a - x), (number - u, x - a),
+             (u * number, a * x), (number * u, x * a), (-u, -a)]  # fmt: skip
+    if dtype != "int64":
+        cases += [(u / number, a / x), (number / u, x / a)]
+    for result, expected in cases:
+        np.testing.assert_allclose(result.pull(), expected, RTOL[dtype])
+    assert np.array_equal(u.pull(), a)
+
+
+@pytest.mark.parametrize("other", [np.ones(3), [1, 2, 3], "x", None, 1j], ids=repr)
+@pytest.mark.parametrize("operator", ["+", "-", "*", "/"])
+def test_operator_when_neither_vector_nor_number_then_type_error(ps, operator, other):
+    u = DCV.dense(3)  # noqa: F841 - used in eval
+    for expression in (f"u {operator} other", f"other {operator} u"):
+        with pytest.raises(TypeError):
+            eval(expression)
+
+
+@each_dtype
+@each_dim
+def test_dot_when_colocated_then_numpy(pair, dim, dtype):
+    u, v, a, b = pair
+    assert u.dot(v) == pytest.approx(a.astype(np.float64) @ b.astype(np.float64), rel=1e-12)
+    assert u.dot(u) == pytest.approx(a.astype(np.float64) @ a.astype(np.float64), rel=1e-12)
+
+
+@each_dtype
+@each_dim
+@pytest.mark.parametrize("verb", ["axpy", "iaxpy"])
+def test_axpy_when_colocated_then_numpy(pair, verb, dim, dtype):
+    u, v, a, b = pair
+    assert getattr(u, verb)(v, -2) is u
+    np.testing.assert_allclose(u.pull(), a - 2 * b, RTOL[dtype])
+    assert np.array_equal(v.pull(), b)
+
+
+@each_dtype
+def test_axpy_when_alpha_is_fraction_then_rounded_only_for_floats(ps, dtype):
+    u = DCV.dense(5, dtype=dtype).fill(1)
+    v = u.derive().fill(2)
+    if dtype == "int64":
+        with pytest.raises(DTypeError, match=r"alpha.*whole number, got 0\.5"):
+            u.axpy(v, 0.5)
+    else:
+        assert np.array_equal(u.axpy(v, 0.5).pull(), np.full(5, 2))
+
+
+@each_dtype
+@each_dim
+def test_copy_when_colocated_then_equal_and_apart(pair, dim, dtype):
+    u, v, _, b = pair
+    assert u.copy(v) is u
+    v.zero()
+    assert np.array_equal(u.pull(), b)
+
+
+@each_dtype
+@each_dim
+def test_fill_and_zero_when_called_then_every_element(pair, dim, dtype):
+    u, v, _, b = pair
+    assert np.array_equal(u.fill(-7).pull(), np.full(dim, -7))
+    assert np.array_equal(u.zero().pull(), np.zeros(dim))
+    assert np.array_equal(v.pull(), b)
+
+
+@each_dtype
+def test_operation_when_with_itself_then_numpy(ps, dtype):
+    def fresh():
+        return DCV.dense(5, dtype=dtype).push([1, 2, 3, 4, 5])
+
+    a = np.arange(1, 6)
+    changes = [
+        (lambda u: u.add(u), 2 * a),
+        (lambda u: u.sub(u), 0 * a),
+        (lambda u: u.mul(u), a * a),
+        (lambda u: u.copy(u), a),
+        (lambda u: u.axpy(u, 3), 4 * a),
+        (lambda u: u + u, 2 * a),
+    ]
+    for change, expected in changes:
+        assert np.array_equal(change(fresh()).pull(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_div_when_by_zero_then_ieee(ps, dtype):
+    u = DCV.dense(4, dtype=dtype).push([1, -1, 0, np.nan])
+    assert np.array_equal((u / 0).pull(), [np.inf, -np.inf, np.nan, np.nan], equal_nan=True)
+    assert np.array_equal((u / u.derive()).pull(), [np.inf, -np.inf, np.nan, np.nan], equal_nan=True)
+    assert np.array_equal(u.div([0, 0], [0, 1]).pull([0, 1]), [np.inf, -np.inf])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_arithmetic_when_nan_and_infinities_then_ieee(ps, dtype):
+    a = np.array([np.nan, np.inf, -np.inf, 0, 1], dtype)
+    u = DCV.dense(5, dtype=dtype).push(a)
+    with np.errstate(all="ignore"):
+        for result, expected in [(u - u, a - a), (u * 0, a * 0), (u * -1, -a), (u + np.inf, a + np.inf)]:
+            assert np.array_equal(result.pull(), expected, equal_nan=True)
+
+
+def test_fill_when_nan_then_nan_everywhere(ps):
+    assert np.isnan(DCV.dense(5).fill(float("nan")).pull()).all()
+
+
+def test_arithmetic_when_float32_overflows_then_infinite(ps):
+    u = DCV.dense(3).fill(3e38)
+    assert np.isinf(u.add(u).pull()).all()
+
+
+def test_add_when_int64_overflows_then_wraps_as_numpy(ps):
+    u = DCV.dense(3, dtype="int64").fill(2**63 - 1)
+    assert np.array_equal(u.add(1).pull(), np.full(3, -(2**63)))

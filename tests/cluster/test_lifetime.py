@@ -1,0 +1,297 @@
+"""How fleets begin and end: nothing outlives its driver, and a server that is gone is named, never waited for."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ps2 import DCV, PS2Context
+from ps2.config import RetryConfig
+from ps2.errors import StoppedError, UnavailableError
+
+GONE_S = 5.0
+START_S = 10.0
+
+DRIVER = """
+import os, signal, sys, threading, time
+from ps2 import DCV, PS2Context
+
+ps = PS2Context.getOrCreate(servers=2)
+u = DCV.dense(10).fill(1)
+assert u.sum() == 10
+print(ps._launcher._folder, *ps._launcher.pids(), flush=True)
+"""
+
+
+@pytest.fixture
+def driver(tmp_path):
+    """``driver(ending)``: run a script that starts two servers and then ``ending``; return (process, pids, folder)."""
+    started = []
+
+    def run(ending):
+        script = tmp_path / "driver.py"
+        script.write_text(DRIVER + textwrap.dedent(ending))
+        environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        log = open(tmp_path / "stderr", "w")  # noqa: SIM115 - closed below
+        process = subprocess.Popen(
+            [sys.executable, str(script)], stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+        )
+        log.close()
+        started.append(process)
+        folder, *pids = process.stdout.readline().split()
+        return process, [int(pid) for pid in pids], folder
+
+    yield run
+    for process in started:
+        process.kill()
+        process.stdout.close()
+        process.wait()
+
+
+@pytest.fixture
+def fresh(leaves_nothing):
+    """A fleet of this test's own, with two servers."""
+    with PS2Context.getOrCreate(servers=2) as context:
+        yield context
+
+
+@pytest.fixture
+def stop_process(until):
+    """``stop_process(pid)``: SIGSTOP, and wait until no thread of the process runs: the signal alone is not at once."""
+
+    def stop(pid):
+        os.kill(pid, signal.SIGSTOP)
+        stats = list(Path(f"/proc/{pid}/task").glob("*/stat"))
+        until(lambda: all(stat.read_text().rpartition(") ")[2].startswith("T") for stat in stats), f"{pid} stopped")
+
+    return stop
+
+
+def gone(pids, folder):
+    return not any(map(psutil.pid_exists, pids)) and not os.path.exists(folder)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    ["", "raise ValueError('mine')", "os._exit(4)"],
+    ids=["return", "exception", "os_exit"],
+)
+def test_servers_when_driver_ends_by_itself_then_gone_with_their_folder(driver, until, ending):
+    process, pids, folder = driver(ending)
+    process.wait(GONE_S)
+    until(lambda: gone(pids, folder), "servers and temp folder gone", GONE_S)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_servers_when_driver_is_killed_at_work_then_gone_with_their_folder(driver, until, sent):
+    process, pids, folder = driver("while True: u.add(1)")
+    assert all(map(psutil.pid_exists, pids))
+    process.send_signal(sent)
+    process.wait(GONE_S)
+    until(lambda: gone(pids, folder), "servers and temp folder gone", GONE_S)
+
+
+def test_driver_when_interrupted_alone_then_keyboard_interrupt(driver, tmp_path):
+    process, pids, _ = driver("time.sleep(60)")
+    assert all(os.getsid(pid) == pid for pid in pids)  # Ctrl-C in a terminal does not reach them
+    process.send_signal(signal.SIGINT)
+    assert process.wait(GONE_S) in (1, -signal.SIGINT)
+    assert "KeyboardInterrupt" in (tmp_path / "stderr").read_text()
+
+
+def test_fleet_when_a_forked_child_exits_then_it_lives_on(driver):
+    process, _, _ = driver(
+        """
+        child = os.fork()
+        if not child:
+            sys.exit(0)
+        os.waitpid(child, 0)
+        assert u.add(1).sum() == 20
+        print("lives", flush=True)
+        ps.stop()
+        """
+    )
+    assert process.stdout.readline() == "lives\n"
+    assert process.wait(GONE_S) == 0
+
+
+def test_fleet_when_killed_while_starting_then_nothing_is_left(tmp_path, until):
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    code = "from ps2 import PS2Context; PS2Context.getOrCreate(servers=2)"
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL)
+    until(lambda: list(tmp_path.glob("ps2-*/server-1.log")), "the second server started")
+    children = psutil.Process(process.pid).children()
+    process.kill()
+    process.wait()
+    until(lambda: not any(child.is_running() for child in children), "servers gone", START_S)
+    until(lambda: not list(tmp_path.glob("ps2-*")), "temp folder gone", START_S)
+
+
+def test_get_or_create_when_called_then_running_within_seconds(leaves_nothing):
+    started_s = time.monotonic()
+    with PS2Context.getOrCreate(servers=2) as ps:
+        assert DCV.dense(10).sum() == 0
+        assert len(ps.servers) == 2
+    assert time.monotonic() - started_s < START_S
+
+
+def test_get_or_create_when_running_then_the_same_context(fresh):
+    assert PS2Context.getOrCreate() is fresh
+    assert PS2Context.getOrCreate(servers=2) is fresh
+
+
+def test_get_or_create_when_stopped_then_a_new_fleet(fresh):
+    old, u = fresh.servers, DCV.dense(3)
+    fresh.stop()
+    with PS2Context.getOrCreate(servers=1) as again:
+        assert again is not fresh
+        assert again.servers != old
+        assert DCV.dense(3).fill(1).sum() == 3
+        with pytest.raises(StoppedError, match="was stopped"):
+            u.sum()
+
+
+def test_stop_when_called_twice_then_nothing_happens(fresh):
+    fresh.stop()
+    fresh.stop()
+    assert repr(fresh) == "PS2Context(stopped)"
+
+
+def test_stop_when_another_thread_is_at_work_then_it_gets_an_error_and_none_hangs(fresh):
+    u, raised = DCV.dense(100), []
+
+    def work():
+        try:
+            while True:
+                u.add(1)
+        except (StoppedError, UnavailableError) as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    fresh.stop()
+    thread.join(GONE_S)
+    assert len(raised) == 1
+
+
+def test_context_when_its_block_raises_then_stopped(leaves_nothing):
+    with pytest.raises(KeyError, match="mine"), PS2Context.getOrCreate(servers=1) as ps:
+        raise KeyError("mine")
+    assert repr(ps) == "PS2Context(stopped)"
+
+
+def test_server_when_it_runs_then_pyspark_is_not_imported(fresh):
+    def modules(a):
+        import sys
+
+        return {name.partition(".")[0] for name in sys.modules}
+
+    for loaded in DCV.dense(10).zip().mapPartitions(modules):
+        assert "ps2" in loaded
+        assert loaded.isdisjoint({"pyspark", "py4j", "pandas", "pyarrow"})
+
+
+def test_server_when_started_then_the_token_is_neither_in_argv_nor_environment(fresh):
+    for pid in fresh._launcher.pids():
+        process = psutil.Process(pid)
+        assert fresh._token not in " ".join(process.cmdline())
+        assert fresh._token not in " ".join(process.environ().values())
+    assert fresh._launcher._token_file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "use",
+    [lambda u: u.add(1), lambda u: u.derive().derive().derive().derive(), lambda u: DCV.dense(10)],
+    ids=["add", "grow", "dense"],
+)
+def test_operation_when_a_server_was_killed_then_error_names_it_and_the_signal(fresh, use):
+    u = DCV.dense(10).fill(1)
+    assert u.sum() == 10
+    os.kill(fresh._launcher.pids()[1], signal.SIGKILL)
+    started_s = time.monotonic()
+    with pytest.raises(UnavailableError, match=rf"server 1 \({fresh.servers[1]}\): ended by SIGKILL"):
+        use(u)
+    assert time.monotonic() - started_s < GONE_S
+    fresh.stop()
+
+
+def test_operation_when_a_server_is_killed_during_it_then_error_names_it(fresh):
+    u, pid = DCV.dense(10).fill(1), fresh._launcher.pids()[0]
+
+    def end_myself(a):
+        import os
+        import signal
+
+        if os.getpid() == pid:
+            os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(UnavailableError, match=r"server 0 \(.*\): ended by SIGKILL"):
+        u.zip().mapPartitions(end_myself)
+
+
+def test_other_vectors_when_a_server_was_killed_then_those_on_the_rest_still_work(fresh):
+    u = DCV.dense(1).fill(3)
+    (mine,) = u._route.servers
+    os.kill(fresh._launcher.pids()[1 - fresh.servers.index(mine)], signal.SIGKILL)
+    assert u.add(1).sum() == 4
+
+
+def test_free_when_a_server_was_killed_then_no_error(fresh):
+    u = DCV.dense(10)
+    os.kill(fresh._launcher.pids()[0], signal.SIGKILL)
+    u.free()
+
+
+def test_operation_when_a_server_stopped_answering_then_bounded(fresh, stop_process):
+    """A stopped process keeps its connections: only keepalive finds out (10 s + 5 s, see WireConfig)."""
+    u, pid = DCV.dense(10).fill(1), fresh._launcher.pids()[1]
+    stop_process(pid)
+    started_s = time.monotonic()
+    try:
+        with pytest.raises(UnavailableError, match=rf"{fresh.servers[1]}.*"):
+            u.add(1)
+        took_s = time.monotonic() - started_s
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert took_s < 30
+
+
+def test_stop_when_a_server_does_not_react_then_it_is_killed(fresh, stop_process):
+    pid = fresh._launcher.pids()[1]
+    stop_process(pid)
+    started_s = time.monotonic()
+    fresh.stop()
+    assert not psutil.pid_exists(pid)
+    assert time.monotonic() - started_s < START_S
+
+
+def test_operation_when_a_server_pauses_for_a_moment_then_it_succeeds_once(fresh, stop_process):
+    u, pid = DCV.dense(10), fresh._launcher.pids()[0]
+    stop_process(pid)
+    timer = threading.Timer(0.5, os.kill, (pid, signal.SIGCONT))
+    timer.start()
+    u.add(1)
+    timer.join()
+    assert u.sum() == 10
+
+
+def test_session_when_server_cannot_be_reached_then_gives_up_after_its_time(fresh):
+    from ps2.client.session import session_of
+
+    u = DCV.dense(10)
+    session = session_of(u._fleet)
+    session.retry = RetryConfig(total_s=0.5)
+    u._route = type(u._route)(2, u._route.bounds, ("127.0.0.1:1",) * 2)
+    session._routes[u._matrix] = u._route
+    started_s = time.monotonic()
+    assert u.sum() == 0  # the master knows better
+    assert time.monotonic() - started_s < GONE_S

@@ -1,0 +1,178 @@
+"""A fleet without processes or network, and transports named by the failure that they play."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+
+from ps2.client.fleet import FleetRef
+from ps2.client.session import Session
+from ps2.config import FleetConfig, RetryConfig, WireConfig
+from ps2.coordinator.master import Master, MasterServicer
+from ps2.errors import StaleRouteError, UnavailableError
+from ps2.server.engine import Engine
+from ps2.server.servicer import ServerServicer
+from ps2.wire.codec import decode_reply, decode_request, encode_reply, encode_request
+from ps2.wire.control import ServerControl
+
+MASTER = "master:1"
+CHUNK_BYTES = 64
+QUICK = RetryConfig(total_s=5.0, first_pause_s=0.001, longest_pause_s=0.01)
+
+
+def settled(fn):
+    """Run ``fn`` and return its answer, or its error, as a reply that has come."""
+    future = Future()
+    try:
+        future.set_result(fn())
+    except Exception as error:
+        future.set_exception(error)
+    return future
+
+
+class FleetInProcess:
+    """A transport to real engines and a real master, all in this process. ``sent`` holds (address, request)."""
+
+    def __init__(self, servers=2, memory_limit_bytes=1 << 30):
+        self.addresses = [f"server{index}:1" for index in range(servers)]
+        self.engines = {address: Engine(memory_limit_bytes, allow_udf=True) for address in self.addresses}
+        self.master = Master(ServerControl(self), FleetConfig())
+        self.closed = False
+        self.sent = []
+        self._servicers = {
+            address: ServerServicer(engine, f"id-{address}", WireConfig(), lambda: None)
+            for address, engine in self.engines.items()
+        }
+        self._servicers[MASTER] = MasterServicer(self.master)
+        for index, address in enumerate(self.addresses):
+            self.master.register(index, f"id-{address}", address)
+
+    def execute(self, address, request):
+        self.sent.append((address, request))
+        return settled(lambda: self._run(address, request))
+
+    def call(self, address, method, message, reply, timeout_s):
+        servicer = self._servicers[address]
+        return getattr(servicer, method.partition("/")[2])(message)
+
+    def close(self):
+        self.closed = True
+
+    def _run(self, address, request):
+        arrived = decode_request(encode_request(request, CHUNK_BYTES), lambda size: None)
+        return decode_reply(encode_reply(self.engines[address].execute(arrived), CHUNK_BYTES), request)
+
+
+class _Faulty:
+    """Passes everything on to another transport; a subclass spoils it ``times`` times, at ``address`` or anywhere."""
+
+    def __init__(self, transport, times=1, address=None):
+        self.transport = transport
+        self.left = times
+        self.address = address
+
+    def execute(self, address, request):
+        if self.left and self.address in (None, address):
+            self.left -= 1
+            return settled(lambda: self.spoil(address, request))
+        return self.transport.execute(address, request)
+
+    def call(self, address, method, message, reply, timeout_s):
+        return self.transport.call(address, method, message, reply, timeout_s)
+
+    def close(self):
+        self.transport.close()
+
+    def spoil(self, address, request):
+        raise NotImplementedError
+
+
+class DropsTheAck(_Faulty):
+    """The server applies the request, but its reply is lost."""
+
+    def spoil(self, address, request):
+        self.transport.execute(address, request).result()
+        raise UnavailableError(f"{address}: connection reset")
+
+
+class FailsBeforeSending(_Faulty):
+    """The request never reaches the server. ``tried`` holds those that came."""
+
+    def __init__(self, transport, times=1, address=None):
+        super().__init__(transport, times, address)
+        self.tried = []
+
+    def spoil(self, address, request):
+        self.tried.append(request)
+        raise UnavailableError(f"{address}: connection refused")
+
+
+class RefusesForGood(_Faulty):
+    """The server answers with an error that trying again does not cure."""
+
+    def __init__(self, transport, error, times=1, address=None):
+        super().__init__(transport, times, address)
+        self.error = error
+
+    def spoil(self, address, request):
+        raise self.error
+
+
+class MovesThePartitions(_Faulty):
+    """The server no longer holds the partition; from then on the master's route sends everybody to ``target``."""
+
+    def __init__(self, transport, move, times=1, address=None):
+        super().__init__(transport, times, address)
+        self.move = move
+
+    def spoil(self, address, request):
+        self.move()
+        raise StaleRouteError(f"{address} does not hold this partition")
+
+
+class MasterGone(FailsBeforeSending):
+    """Neither the request nor any call to the master gets through."""
+
+    def call(self, address, method, message, reply, timeout_s):
+        if address == MASTER:
+            raise UnavailableError(f"{address}: connection refused")
+        return super().call(address, method, message, reply, timeout_s)
+
+
+class ServerHangs:
+    """Calls to a server wait until ``release`` is set; ``reached`` says that one does."""
+
+    def __init__(self):
+        self.reached = threading.Event()
+        self.release = threading.Event()
+
+    def create_matrix(self, *args):
+        pass
+
+    def free_matrix(self, *args):
+        pass
+
+    def update_rows(self, *args):
+        self.reached.set()
+        assert self.release.wait(10)
+
+
+class ServerRefuses:
+    """A server control whose named calls fail with an error; ``calls`` holds (method, *arguments)."""
+
+    def __init__(self, **errors):
+        self.errors = errors
+        self.calls = []
+
+    def __getattr__(self, method):
+        def call(*args):
+            self.calls.append((method, *args))
+            refuse = self.errors.get(method)
+            if refuse is not None and (error := refuse(*args)) is not None:
+                raise error
+
+        return call
+
+
+def session_over(transport, retry=QUICK):
+    return Session(FleetRef("fleet", MASTER), transport, retry)

@@ -1,0 +1,195 @@
+"""One Spark session for the modules here, and ways to run programs that need a Spark of their own.
+
+Nested functions and lambdas go to tasks by value. Workers cannot import the test modules: one whose tasks use its own
+functions asks for ``by_value``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pyspark
+import pytest
+
+REPO = Path(__file__).resolve().parents[2]
+PROGRAM_TIMEOUT_S = 100
+
+# The Spark of this Python, and nothing that listens to other hosts.
+os.environ["PYSPARK_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+os.environ.pop("SPARK_HOME", None)
+
+
+@pytest.fixture(scope="session")
+def event_log(tmp_path_factory):
+    """Folder of the shared session's event log."""
+    return tmp_path_factory.mktemp("events")
+
+
+@pytest.fixture(scope="session")
+def spark(event_log):
+    """The shared session: two slots, and four attempts a task."""
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2,4]")
+        .appName("tests")
+        .config("spark.ui.port", "0")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.eventLog.enabled", "true")
+        .config("spark.eventLog.compress", "false")
+        .config("spark.eventLog.dir", event_log.as_uri())
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.hadoop.fs.file.impl.disable.cache", "true")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    _end(session)
+
+
+def _end(session):
+    """Stop Spark and its JVM."""
+    from pyspark import SparkContext
+
+    session.stop()
+    gateway = SparkContext._gateway
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(10)
+    SparkContext._gateway = SparkContext._jvm = None
+
+
+@pytest.fixture(scope="session")
+def sc(spark):
+    return spark.sparkContext
+
+
+@pytest.fixture(scope="module")
+def ps(spark):
+    """A running PS2Context with two servers that the tasks of the shared session reach."""
+    from ps2 import PS2Context
+
+    with PS2Context.getOrCreate(spark, servers=2) as context:
+        yield context
+
+
+@pytest.fixture(scope="module")
+def by_value(request):
+    """Let tasks use the functions of the test's module: they are pickled with their code."""
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(request.module)
+    yield
+    cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture(scope="session")
+def mllib():
+    """The folder of sample data that comes with pyspark."""
+    return Path(pyspark.__file__).parent / "data" / "mllib"
+
+
+@pytest.fixture(scope="session")
+def environment():
+    """The environment of programs: this one's, so that they find the same Python and Java."""
+    return dict(os.environ)
+
+
+@pytest.fixture(scope="session")
+def run_program(environment):
+    """``run_program(*command)``: run to the end and return the CompletedProcess, output as text."""
+
+    def run(*command, env=None):
+        return subprocess.run(
+            [str(part) for part in command],
+            capture_output=True,
+            text=True,
+            timeout=PROGRAM_TIMEOUT_S,
+            env=env or environment,
+            cwd=REPO,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def start_program(environment, tmp_path_factory):
+    """``start_program(*command)``: start a program, and return it with the file that it prints to.
+
+    It gets a session, so a process group, of its own; what is left of it is killed after the module.
+    """
+    started = []
+
+    def start(*command):
+        path = tmp_path_factory.mktemp("program") / "output.txt"
+        with open(path, "wb") as output:
+            process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=REPO,
+                start_new_session=True,
+            )
+        started.append(process)
+        return process, path
+
+    yield start
+    for process in started:
+        for member in [*_family_of(process.pid), *_session_of(process.pid)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                member.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def ps2_command():
+    """The ``ps2`` command."""
+    return Path(sys.executable).with_name("ps2")
+
+
+@pytest.fixture(scope="session")
+def family_of():
+    """``family_of(pid)``: a process and all below it."""
+    return _family_of
+
+
+@pytest.fixture(scope="session")
+def command_of():
+    """``command_of(process)``: its command line; empty if it has ended."""
+
+    def command(process):
+        try:
+            return " ".join(process.cmdline())
+        except psutil.Error:
+            return ""
+
+    return command
+
+
+def _family_of(pid):
+    try:
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _session_of(pid):
+    """Return the processes that were started in a program's own session."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.getsid(process.pid) == pid:
+                found.append(process)
+        except ProcessLookupError:
+            continue
+    return found

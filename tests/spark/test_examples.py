@@ -1,0 +1,34 @@
+"""The examples run as their first lines say."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def adam(run_program, mllib):
+    """examples/lr_adam.py through spark-submit."""
+    from pathlib import Path
+
+    import pyspark
+
+    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    settings = ["--master", "local[2]", "--conf", "spark.ui.enabled=false"]
+    return run_program(submit, *settings, "examples/lr_adam.py", mllib / "sample_libsvm_data.txt", 20)
+
+
+def test_lr_adam_when_submitted_then_it_exits_with_0(adam):
+    assert adam.returncode == 0, adam.stderr
+
+
+def test_lr_adam_when_submitted_then_the_loss_goes_down(adam):
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", adam.stdout)]
+    assert losses[-1] < losses[0] / 2
+
+
+def test_dot_when_run_then_both_ways_print_the_product(run_program):
+    done = run_program(sys.executable, "examples/dot.py")
+    assert re.findall(r"co-located: +(\d{2,})", done.stdout) == ["6000000", "6000000"], done.stderr

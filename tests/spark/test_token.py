@@ -1,0 +1,81 @@
+"""The fleet's token is nowhere that others look."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import urllib.request
+
+import pytest
+
+from ps2 import DCV
+
+
+@pytest.fixture(scope="module")
+def token(ps):
+    return ps._token
+
+
+@pytest.fixture(scope="module")
+def vector(ps, spark, sc):
+    """A vector that tasks of an RDD and of a DataFrame have used."""
+    from pyspark.sql import functions
+
+    u = DCV.dense(3, dtype="int64")
+    sc.parallelize(range(2), 2).foreach(lambda _: u.add([1, 1, 1]))
+    spark.range(1).select(functions.udf(lambda _: u.sum(), "double", useArrow=False)("id").alias("token_job")).collect()
+    return u
+
+
+def test_the_token_when_tasks_use_it_then_it_is_in_no_argv(vector, token, family_of, command_of):
+    commands = [command_of(process) for process in family_of(os.getpid())]
+    assert any("pyspark.daemon" in command for command in commands)
+    assert any("ps2.cli.main" in command for command in commands)
+    assert not [command for command in commands if token in command]
+
+
+def test_the_token_when_tasks_use_it_then_it_is_not_in_the_event_log(vector, token, event_log, until):
+    def written():
+        return "".join(path.read_text() for path in event_log.rglob("*") if path.is_file())
+
+    until(lambda: "token_job" in written() and written().count("SparkListenerJobEnd") >= 2, "jobs in the event log")
+    assert token not in written()
+
+
+def test_the_token_when_tasks_use_it_then_it_is_not_in_the_settings(vector, token, sc):
+    assert token not in str(sc.getConf().getAll())
+
+
+def test_the_token_when_tasks_use_it_then_the_web_page_of_settings_does_not_show_it(vector, token, sc):
+    url = f"{sc.uiWebUrl}/api/v1/applications/{sc.applicationId}/environment"
+    with urllib.request.urlopen(url, timeout=10) as reply:
+        shown = reply.read().decode()
+    assert "sparkProperties" in json.loads(shown)
+    assert token not in shown
+
+
+def test_the_token_when_a_task_reads_its_properties_then_it_is_not_among_them(vector, token, sc):
+    def properties(_):
+        from pyspark import TaskContext
+
+        vector.pull()
+        return str(TaskContext.get()._localProperties)
+
+    assert token not in sc.parallelize([0], 1).map(properties).collect()[0]
+
+
+@pytest.mark.parametrize("name", ["context", "vector", "matrix", "session", "zip"])
+def test_the_token_when_something_is_printed_then_it_is_not_in_it(name, ps, vector, token):
+    things = {
+        "context": lambda: ps,
+        "vector": lambda: vector,
+        "matrix": lambda: DCV.dense(3).matrix(),
+        "session": lambda: ps._session,
+        "zip": lambda: vector.zip(vector.derive()),
+    }
+    assert token not in repr(things[name]())
+
+
+def test_the_token_when_a_handle_is_pickled_then_it_is_not_in_the_pickle(vector, token):
+    assert token.encode() not in pickle.dumps(vector)

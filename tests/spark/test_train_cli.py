@@ -1,0 +1,365 @@
+"""``ps2 train lr`` on files: what it prints, what it leaves behind, and how it ends."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from ps2.algorithms.libsvm import parse
+from ps2.algorithms.logistic import LogisticModel
+from ps2.cli.main import main
+
+FEATURES = 12
+END_S = 5.0
+TRACES = ("Traceback", "\tat ", "Caused by", "Py4J")
+# What the JVM itself says when Spark starts it.
+JVM_LINE = "WARNING: Using incubator modules: jdk.incubator.vector\n"
+
+
+def make_lines(rows=400, seed=5):
+    """Rows whose label is the sign of a sum of features, as libsvm text."""
+    rng = np.random.default_rng(seed)
+    lines = []
+    for _ in range(rows):
+        x = rng.normal(size=FEATURES)
+        pairs = " ".join(f"{i + 1}:{value:.4f}" for i, value in enumerate(x))
+        lines.append(f"{'+1' if x[:6].sum() > x[6:].sum() else '-1'} {pairs}\n")
+    return lines
+
+
+@pytest.fixture
+def write(tmp_path):
+    """``write(lines)``: the path of a new file with these lines."""
+
+    def to_file(lines):
+        path = tmp_path / "rows.libsvm"
+        path.write_text("".join(lines))
+        return path
+
+    return to_file
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def token_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("fleet") / "token"
+    path.write_text("a-token-of-the-fleet\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(token_file, until):
+    """The address of a server that runs by itself."""
+    port = free_port()
+    command = [sys.executable, "-m", "ps2.cli.main", "server", "--listen", f"127.0.0.1:{port}"]
+    process = subprocess.Popen(
+        [*command, "--token-file", str(token_file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+    def answers():
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        until(answers, "server listens", 20)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture
+def train(spark, server, token_file, monkeypatch, capfd, tmp_path):
+    """``train(*options)``: run the command in this process, on the shared session and a server that runs already.
+
+    It returns the exit code, stdout and stderr.
+    """
+
+    class SharedSession:
+        sparkContext = spark.sparkContext
+
+        def stop(self):
+            """Others need it."""
+
+    def run(*options, fleet=server, token=token_file):
+        there = ["--fleet", fleet, "--token-file", token, "--output", tmp_path / "model"]
+        command = ["ps2", "train", "lr", *there, *options]
+        monkeypatch.setattr("ps2.algorithms.spark.session", lambda master, name: SharedSession())
+        monkeypatch.setattr(sys, "argv", [str(part) for part in command])
+        capfd.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code
+        said = capfd.readouterr()
+        return code or 0, said.out, said.err
+
+    return run
+
+
+def assert_one_line(stderr):
+    assert stderr.count("\n") == 1, stderr
+    assert stderr.startswith("ps2: ")
+    assert not [trace for trace in TRACES if trace in stderr]
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plain") / "rows.libsvm"
+    path.write_text("".join(make_lines()))
+    return path
+
+
+@pytest.fixture(scope="module")
+def as_json(run_program, ps2_command, tmp_path_factory, plain):
+    """The command in a process and a Spark of its own, printing JSON, and its model's folder."""
+    folder = tmp_path_factory.mktemp("json") / "model"
+    options = ["--steps", 20, "--fraction", 0.5, "--lr", 0.2, "--partitions", 1, "-o", "json"]
+    return run_program(ps2_command, "train", "lr", "--input", plain, "--output", folder, *options), folder
+
+
+def accuracy(folder, path):
+    import scipy.sparse as sp
+
+    rows = parse(path.read_bytes().splitlines(keepends=True))
+    x = sp.csr_array((rows.values, rows.indices, rows.indptr), shape=(len(rows.labels), FEATURES))
+    return float(np.mean(LogisticModel.load(str(folder)).predict(x) == rows.labels))
+
+
+def test_train_when_the_file_is_fine_then_it_exits_with_0(as_json):
+    assert as_json[0].returncode == 0, as_json[0].stderr
+
+
+def test_train_when_it_ends_then_the_saved_model_predicts_the_rows(as_json, plain):
+    assert accuracy(as_json[1], plain) > 0.9
+
+
+def test_train_when_asked_for_json_then_stdout_is_one_object(as_json):
+    said = json.loads(as_json[0].stdout)
+    assert (said["rows"], said["features"], len(said["steps"])) == (400, FEATURES, 20)
+
+
+def test_train_when_it_measures_then_the_measure_is_that_of_the_saved_model(as_json, plain):
+    measured = json.loads(as_json[0].stdout)["measures"]["train"]["accuracy"]
+    assert measured == pytest.approx(accuracy(as_json[1], plain))
+
+
+def test_train_when_run_again_with_the_same_seed_and_one_partition_then_the_weights_are_identical(
+    as_json, train, plain, tmp_path
+):
+    train("--input", plain, "--steps", 20, "--fraction", 0.5, "--lr", 0.2, "--partitions", 1)
+    first, second = LogisticModel.load(str(as_json[1])), LogisticModel.load(str(tmp_path / "model"))
+    assert (first.weights.tobytes(), first.intercept) == (second.weights.tobytes(), second.intercept)
+
+
+def test_train_when_the_file_is_gzipped_then_the_model_predicts_the_rows(train, plain, tmp_path):
+    path = tmp_path / "rows.libsvm.gz"
+    path.write_bytes(gzip.compress(plain.read_bytes()))
+    code, _, stderr = train("--input", path, "--steps", 20, "--fraction", 0.5, "--lr", 0.2)
+    assert (code, accuracy(tmp_path / "model", plain) > 0.9) == (0, True), stderr
+
+
+def test_train_when_there_is_a_test_file_then_it_is_measured_too(train, plain, tmp_path):
+    other = tmp_path / "test.libsvm"
+    other.write_text("".join(make_lines(100, seed=6)))
+    code, stdout, stderr = train("--input", plain, "--test", other, "--steps", 5, "-o", "json")
+    assert code == 0, stderr
+    assert json.loads(stdout)["measures"]["test"]["rows"] == 100
+
+
+def test_train_when_printing_a_table_then_it_shows_the_losses(train, plain):
+    code, stdout, _ = train("--input", plain, "--steps", 3)
+    assert (code, "accuracy" in stdout, "model saved in" in stdout) == (0, True, True)
+
+
+def test_train_when_the_model_cannot_be_saved_then_it_fails_before_it_trains(train, plain, tmp_path):
+    (tmp_path / "file").touch()
+    code, stdout, stderr = train("--input", plain, "--steps", 3, "--output", tmp_path / "file" / "model")
+    assert (code, stdout, "no model can be saved here" in stderr) == (2, "", True)
+
+
+# -- what is wrong with the input --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_train_when_a_line_is_malformed_then_it_names_file_and_line(train, write, partitions):
+    lines = make_lines(3000)
+    lines[2345] = "+1 3:oops\n"
+    path = write(lines)
+    code, _, stderr = train("--input", path, "--partitions", partitions)
+    assert_one_line(stderr)
+    assert (code, f"{path}: line 2346: " in stderr) == (1, True), stderr
+
+
+def test_train_when_two_lines_are_malformed_then_it_names_the_first(train, write):
+    lines = make_lines(3000)
+    lines[2900], lines[17] = "+1 3:oops\n", "what\n"
+    _, _, stderr = train("--input", write(lines), "--partitions", 4)
+    assert "line 18: " in stderr
+
+
+def test_train_when_a_line_is_malformed_then_a_shell_sees_one_line(run_program, ps2_command, write, tmp_path):
+    path = write([*make_lines(5), "1 2:3 2:4\n"])
+    done = run_program(ps2_command, "train", "lr", "--input", path, "--output", tmp_path / "model")
+    assert_one_line(done.stderr.removeprefix(JVM_LINE))
+    assert (done.returncode, "line 6" in done.stderr, done.stdout) == (1, True, "")
+
+
+WRONG_INPUTS = {
+    "empty": ([], r"no row"),
+    "comments only": (["# nothing\n", "\n"], r"no row"),
+    "three labels": (["1 1:1\n", "2 1:2\n", "3 1:3\n"], r"expected two different values, got 3: 1, 2, 3"),
+    "one label": (["1 1:1\n", "1 1:2\n"], r"expected two different values, got 1: 1"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_INPUTS)
+def test_train_when_the_rows_cannot_be_used_then_it_says_why(train, write, name):
+    import re
+
+    lines, message = WRONG_INPUTS[name]
+    path = write(lines)
+    code, _, stderr = train("--input", path)
+    assert_one_line(stderr)
+    assert (code, str(path) in stderr, bool(re.search(message, stderr))) == (1, True, True), stderr
+
+
+def test_train_when_the_file_is_missing_then_it_names_it(train, tmp_path):
+    code, _, stderr = train("--input", tmp_path / "nowhere.libsvm")
+    assert_one_line(stderr)
+    assert (code, "nowhere.libsvm: there is no such file" in stderr) == (1, True), stderr
+
+
+def test_train_when_the_file_system_is_unknown_then_it_says_so_in_one_line(train):
+    code, _, stderr = train("--input", "nosuch://host/file")
+    assert_one_line(stderr)
+    assert (code, "nosuch" in stderr) == (1, True), stderr
+
+
+def test_train_when_a_test_row_has_another_label_then_it_names_the_test_file(train, plain, write):
+    path = write(["7 1:1\n"])
+    code, _, stderr = train("--input", plain, "--test", path)
+    assert_one_line(stderr)
+    assert (code, f"{path}: expected labels -1 and 1, got 7" in stderr) == (1, True), stderr
+
+
+def test_train_when_features_is_too_small_then_it_names_the_largest(train, plain):
+    code, _, stderr = train("--input", plain, "--features", FEATURES - 1)
+    assert_one_line(stderr)
+    assert (code, f"feature {FEATURES} is above --features {FEATURES - 1}" in stderr) == (1, True), stderr
+
+
+@pytest.mark.parametrize("option", [("--fraction", "0"), ("--fraction", "1.5"), ("--lr", "0"), ("--lr", "nan")])
+def test_train_when_a_setting_is_out_of_range_then_it_names_it(train, plain, option):
+    code, _, stderr = train("--input", plain, *option)
+    assert_one_line(stderr)
+    assert (code, f"{option[0][2:]}: expected" in stderr) == (2, True), stderr
+
+
+# -- what is wrong with the surroundings -------------------------------------------------------------------------------
+
+
+def test_train_when_no_server_is_at_the_address_then_it_exits_with_4(train, plain):
+    address = f"127.0.0.1:{free_port()}"
+    code, _, stderr = train("--input", plain, fleet=address)
+    assert_one_line(stderr)
+    assert (code, address in stderr) == (4, True), stderr
+
+
+def test_train_when_the_token_is_another_then_it_exits_with_6(train, plain, tmp_path):
+    other = tmp_path / "other-token"
+    other.write_text("not-the-token-of-it\n")
+    code, _, stderr = train("--input", plain, token=other)
+    assert_one_line(stderr)
+    assert (code, "token" in stderr) == (6, True), stderr
+
+
+@pytest.mark.parametrize("variables", [{"PATH": ""}, {"JAVA_HOME": "/nonexistent"}])
+def test_train_when_there_is_no_java_then_it_says_what_to_install(
+    run_program, ps2_command, environment, plain, tmp_path, variables
+):
+    kept = {name: value for name, value in environment.items() if name != "JAVA_HOME"}
+    command = [ps2_command, "train", "lr", "--input", plain, "--output", tmp_path / "model"]
+    done = run_program(*command, env={**kept, **variables})
+    assert_one_line(done.stderr)
+    assert (done.returncode, "Java 17" in done.stderr) == (2, True)
+
+
+# -- ended in the middle -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def start_training(start_program, ps2_command, plain, tmp_path_factory, family_of, command_of, until):
+    """``start_training()``: the command in the middle of its steps, all of its processes, and its output."""
+
+    def start():
+        folder = tmp_path_factory.mktemp("running")
+        options = ["--steps", 100_000, "--servers", 2, "--output", folder / "model"]
+        program, output = start_program(ps2_command, "train", "lr", "--input", plain, *options)
+
+        def works():
+            assert program.poll() is None, output.read_text()
+            commands = [command_of(process) for process in family_of(program.pid)]
+            servers = sum("ps2.cli.main" in command for command in commands)
+            # The daemon and a worker: the servers are up, and a task has run.
+            return servers == 2 and sum("pyspark.daemon" in command for command in commands) >= 2
+
+        until(works, "servers and Python workers run", 60)
+        return program, family_of(program.pid), output
+
+    return start
+
+
+def alive(processes):
+    return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture(scope="module")
+def interrupted(start_training, command_of):
+    """What Ctrl-C in the middle came to: exit code, what was printed, which processes lived on."""
+    program, family, output = start_training()
+    os.killpg(program.pid, signal.SIGINT)  # as a terminal does
+    deadline_s = time.monotonic() + END_S
+    code = program.wait(END_S)
+    while alive(family) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return code, output.read_text(), [command_of(process) for process in alive(family)]
+
+
+def test_train_when_interrupted_then_it_exits_with_130(interrupted):
+    assert interrupted[0] == 130
+
+
+def test_train_when_interrupted_then_it_prints_no_traceback(interrupted):
+    assert not [trace for trace in TRACES if trace in interrupted[1]], interrupted[1]
+
+
+def test_train_when_interrupted_then_nothing_is_left_running(interrupted):
+    assert interrupted[2] == []
+
+
+def test_train_when_its_driver_is_killed_then_its_servers_end(start_training, command_of, until):
+    program, family, _ = start_training()
+    servers = [process for process in family if "ps2.cli.main" in command_of(process)]
+    program.kill()
+    program.wait()
+    until(lambda: not alive(servers), "servers end", END_S)

@@ -1,0 +1,116 @@
+"""What callers pass is checked before anything is sent: the error names it, what was expected and what came."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ps2.client import arguments
+from ps2.client.arguments import as_columns, as_rows, as_values
+from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError
+from ps2.partition import MatrixSpec
+
+SPEC = MatrixSpec(10, 4)
+HUGE = MatrixSpec(2**63, 1, kind="sparse")
+F4, F8, I8 = (np.dtype(name) for name in ("float32", "float64", "int64"))
+
+
+@pytest.mark.parametrize(
+    "indices",
+    [[3, 0, 3], (3, 0, 3), range(3, -1, -3), np.array([3, 0], np.uint8), np.array([3, 0], ">i4"), [], np.array([])],
+)
+def test_columns_when_whole_numbers_then_int64_in_the_order_given(indices):
+    columns = as_columns(SPEC, indices)
+    assert columns.dtype == I8
+    assert columns.tolist() == list(indices)
+
+
+def test_columns_when_strided_then_contiguous():
+    assert as_columns(SPEC, np.arange(10)[::2]).flags.c_contiguous
+
+
+def test_columns_when_the_largest_key_then_it_fits():
+    assert as_columns(HUGE, [2**63 - 1]).tolist() == [2**63 - 1]
+
+
+@pytest.mark.parametrize(
+    ("indices", "error", "said"),
+    [
+        ([0, 10], OutOfRangeError, r"index 10 \(at position 1\) is outside \[0, 10\)"),
+        ([0, 1, -1], OutOfRangeError, r"index -1 \(at position 2\)"),
+        ([1.0], DTypeError, "indices: expected integers, got float64"),
+        ([0, float("nan")], DTypeError, r"indices: expected integers, got NaN \(at position 1\)"),
+        ([True], DTypeError, "indices: expected integers, got bool"),
+        (["a"], DTypeError, "indices: expected integers"),
+        ([2**64], DTypeError, "indices: expected integers"),
+        ([None], DTypeError, "indices: expected integers, got object"),
+        ([2**63], OutOfRangeError, r"indices: 9223372036854775808 is not below 2\*\*63"),
+        (3, ShapeError, r"indices: expected one dimension, got shape \(\)"),
+        ([[1, 2]], ShapeError, r"indices: expected one dimension, got shape \(1, 2\)"),
+        (np.empty((0, 3)), ShapeError, r"indices: expected one dimension, got shape \(0, 3\)"),
+    ],
+)
+def test_columns_when_they_cannot_be_used_then_the_error_says_why(indices, error, said):
+    with pytest.raises(error, match=said):
+        as_columns(SPEC, indices)
+
+
+def test_columns_when_too_many_for_a_call_then_limit_error_names_both_numbers(monkeypatch):
+    monkeypatch.setattr(arguments, "MAX_KEYS", 3)
+    with pytest.raises(LimitError, match="at most 3 in one call, got 4"):
+        as_columns(SPEC, [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "said"),
+    [
+        ([0, 4], OutOfRangeError, r"rows_a: row 4 \(at position 1\) is outside \[0, 4\)"),
+        ([-1], OutOfRangeError, r"rows_a: row -1 \(at position 0\)"),
+        ([0.5], DTypeError, "rows_a: expected integers, got float64"),
+        (1, ShapeError, "rows_a: expected one dimension"),
+    ],
+)
+def test_rows_when_they_cannot_be_used_then_the_error_names_them(rows, error, said):
+    with pytest.raises(error, match=said):
+        as_rows("rows_a", rows, 4)
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"),
+    [
+        ([1, 2, 3], F4),
+        ([True, False, True], F8),
+        ([1, 2, 3], I8),
+        ([0.5, 1e-3, 2], F4),
+        (np.array([1, 2, 3], np.uint64), I8),
+        (np.array([1, 2, 3], np.float16), F4),
+        (np.arange(6.0)[::2], F8),
+        (np.array([1, 2, 3], ">f8"), F8),
+    ],
+)
+def test_values_when_numbers_that_fit_then_contiguous_and_of_the_vectors_dtype(values, dtype):
+    array = as_values(values, dtype, (3,))
+    assert (array.dtype, array.flags.c_contiguous) == (dtype, True)
+    assert np.allclose(array, np.asarray(values, np.float64))
+
+
+def test_values_when_too_large_for_float32_then_infinite_without_a_warning():
+    assert as_values([1e300], F4, (1,)).tolist() == [np.inf]
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "error", "said"),
+    [
+        ([1.0], I8, DTypeError, "values: expected numbers that fit int64, got float64"),
+        ([1j], F8, DTypeError, "got complex128"),
+        (["1"], F8, DTypeError, "values: expected numbers that fit float64"),
+        ([None], F8, DTypeError, "got object"),
+        (np.array([1], "m8[s]"), I8, DTypeError, "got timedelta64"),
+        (np.array([2**63], np.uint64), I8, DTypeError, "got 9223372036854775808"),
+        ([1.0, 2.0], F8, ShapeError, r"values: expected shape \(1,\), got \(2,\)"),
+        (1.0, F8, ShapeError, r"values: expected shape \(1,\), got \(\)"),
+    ],
+)
+def test_values_when_they_cannot_be_used_then_the_error_says_why(values, dtype, error, said):
+    with pytest.raises(error, match=said):
+        as_values(values, dtype, (1,))

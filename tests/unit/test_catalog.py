@@ -1,0 +1,279 @@
+"""Rows are handed out, taken back and handed out again, and the servers are asked for just what that takes."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ps2.config import FleetConfig
+from ps2.coordinator.catalog import Catalog, Entry
+from ps2.coordinator.master import Master
+from ps2.errors import LimitError, NotFoundError, UnavailableError
+from ps2.partition import MAX_ROWS, MatrixSpec, Partition
+from ps2.route import Route
+from tests.fakes import ServerHangs, ServerRefuses
+
+
+def an_entry(rows=4):
+    return Entry(1, MatrixSpec(10, rows), Route(1, (0, 5, 10), ("a:1", "b:2")))
+
+
+def take(entry, count):
+    grant = entry.grant(count)
+    entry.hand_out(grant)
+    return grant
+
+
+# -- the catalog -----------------------------------------------------------------------------------------------------
+
+
+def test_grant_when_rows_are_reserved_then_they_come_in_order_without_growth():
+    entry = an_entry(rows=4)
+    assert [take(entry, 1).rows, take(entry, 2).rows] == [(0,), (1, 2)]
+    assert entry.spec.rows == 4
+
+
+def test_grant_when_none_is_left_then_the_matrix_doubles():
+    entry = an_entry(rows=4)
+    take(entry, 4)
+    assert take(entry, 1).total == entry.spec.rows == 8
+
+
+def test_grant_when_more_than_double_is_asked_then_it_grows_to_that():
+    assert an_entry(rows=4).grant(100).total == 100
+
+
+def test_grant_when_rows_were_freed_then_those_come_first_and_must_be_zeroed():
+    entry = an_entry(rows=4)
+    take(entry, 3)
+    entry.retire([1])
+    grant = entry.grant(2)
+    assert (grant.rows, grant.reused) == ((1, 3), (1,))
+
+
+def test_grant_when_not_handed_out_then_nothing_has_changed():
+    """The servers may have refused."""
+    entry = an_entry()
+    assert entry.grant(9) == entry.grant(9)
+    assert (entry.used, entry.spec.rows) == (set(), 4)
+
+
+def test_grant_when_it_would_exceed_the_most_rows_then_limit_error_and_no_rows_are_listed():
+    entry = an_entry()
+    take(entry, 2)
+    with pytest.raises(LimitError, match=f"at most {MAX_ROWS} rows, got a call for {2**32 - 1} beside 2"):
+        entry.grant(2**32 - 1)
+
+
+def test_reserved_when_granted_then_it_is_all_that_exists_and_is_not_in_use():
+    entry = an_entry(rows=5)
+    take(entry, 3)
+    entry.retire([0])
+    grant = entry.grant_reserved()
+    assert (sorted(grant.rows), grant.reused, grant.total) == ([0, 3, 4], (0,), 5)
+
+
+def test_reserved_when_none_is_left_then_no_rows():
+    entry = an_entry(rows=2)
+    take(entry, 2)
+    entry.hand_out(entry.grant_reserved())
+    assert entry.used == {0, 1}
+
+
+def test_retire_when_rows_are_not_in_use_then_they_are_left_alone():
+    entry = an_entry()
+    take(entry, 2)
+    assert entry.retire([1, 3, 1, 99]) == [1]
+    assert entry.retire([1]) == []
+
+
+@given(st.lists(st.one_of(st.integers(1, 5), st.lists(st.integers(0, 30)), st.none())))
+def test_rows_when_taken_and_freed_then_no_row_is_handed_out_twice(events):
+    """A number takes so many rows, a list frees those, None takes all that are reserved."""
+    entry, used, ever = an_entry(), set(), set()
+    for event in events:
+        if isinstance(event, list):
+            assert set(entry.retire(event)) == used.intersection(event)
+            used.difference_update(event)
+            continue
+        grant = entry.grant_reserved() if event is None else entry.grant(event)
+        assert used.isdisjoint(grant.rows)
+        assert set(grant.reused) == ever.intersection(grant.rows)
+        assert len(set(grant.rows)) == len(grant.rows) == (event or len(grant.rows))
+        assert max(grant.rows, default=0) < grant.total
+        entry.hand_out(grant)
+        used.update(grant.rows)
+        ever.update(grant.rows)
+    assert entry.used == used
+
+
+def test_partitions_on_when_asked_then_they_are_those_of_that_server():
+    assert an_entry().partitions_on("b:2") == [Partition(1, 5, 10)]
+
+
+def test_plan_when_made_then_partitions_are_spread_and_ids_grow():
+    catalog = Catalog(100)
+    first, second = (catalog.plan(MatrixSpec(10, 1, partitions_per_server=2), ["a:1", "b:2"]) for _ in range(2))
+    assert (first.id, second.id) == (101, 102)
+    assert first.route == Route(1, (0, 2, 5, 7, 10), ("a:1", "a:1", "b:2", "b:2"))
+
+
+@pytest.mark.parametrize("when", ["never there", "removed"])
+def test_get_when_it_is_not_there_then_not_found_names_it(when):
+    catalog = Catalog(0)
+    entry = catalog.plan(MatrixSpec(10, 1), ["a:1"])
+    if when == "removed":
+        catalog.add(entry)
+        catalog.remove(entry.id)
+    with pytest.raises(NotFoundError, match=f"matrix {entry.id:x} does not exist"):
+        catalog.get(entry.id)
+
+
+# -- the master ------------------------------------------------------------------------------------------------------
+
+
+def a_master(servers, count=2):
+    master = Master(servers, FleetConfig())
+    for index in range(count):
+        master.register(index, f"id{index}", f"server{index}:1")
+    return master
+
+
+def asked(servers, method):
+    return [call[1:] for call in servers.calls if call[0] == method]
+
+
+def test_new_matrix_when_made_then_each_server_holds_its_partitions_and_row_0_is_handed_out():
+    servers = ServerRefuses()
+    entry = a_master(servers).new_matrix(MatrixSpec(10, 4))
+    assert asked(servers, "create_matrix") == [
+        ("server0:1", entry.id, MatrixSpec(10, 4), [Partition(0, 0, 5)]),
+        ("server1:1", entry.id, MatrixSpec(10, 4), [Partition(1, 5, 10)]),
+    ]
+    assert entry.used == {0}
+
+
+def test_new_matrix_when_one_server_refuses_then_all_are_freed_and_it_does_not_exist():
+    full = LimitError("no memory")
+    servers = ServerRefuses(create_matrix=lambda address, *_: full if address == "server1:1" else None)
+    master = a_master(servers)
+    with pytest.raises(LimitError):
+        master.new_matrix(MatrixSpec(10, 1))
+    freed = asked(servers, "free_matrix")
+    assert [address for address, _ in freed] == ["server0:1", "server1:1"]
+    with pytest.raises(NotFoundError):
+        master.matrix(freed[0][1])
+
+
+def test_new_matrix_when_a_server_is_lost_then_unavailable_names_it_and_nobody_is_asked():
+    servers = ServerRefuses()
+    master = a_master(servers)
+    master.ended(1, "ended by SIGKILL")
+    with pytest.raises(UnavailableError, match=r"server 1 \(server1:1\): ended by SIGKILL"):
+        master.new_matrix(MatrixSpec(10, 1))
+    assert servers.calls == []
+
+
+def test_take_rows_when_rows_are_reserved_then_no_server_is_asked():
+    servers = ServerRefuses()
+    master = a_master(servers)
+    entry = master.new_matrix(MatrixSpec(10, 4))
+    assert list(master.take_rows(entry.id, 2, reserved=False)) == [1, 2]
+    assert asked(servers, "update_rows") == []
+
+
+def test_take_rows_when_memory_is_short_for_double_then_it_grows_by_what_is_needed():
+    servers = ServerRefuses(update_rows=lambda _a, _id, rows, *_: LimitError("full") if rows > 5 else None)
+    master = a_master(servers)
+    entry = master.new_matrix(MatrixSpec(10, 4))
+    master.take_rows(entry.id, 3, reserved=False)
+    assert list(master.take_rows(entry.id, 1, reserved=False)) == [4]
+    assert entry.spec.rows == 5
+
+
+def test_take_rows_when_no_server_can_grow_then_limit_error_and_the_rows_are_as_before():
+    master = a_master(ServerRefuses(update_rows=lambda *_: LimitError("full")))
+    entry = master.new_matrix(MatrixSpec(10, 1))
+    with pytest.raises(LimitError):
+        master.take_rows(entry.id, 1, reserved=False)
+    assert (entry.used, entry.spec.rows) == ({0}, 1)
+
+
+def test_free_rows_when_it_is_the_last_then_the_matrix_is_dropped_everywhere():
+    servers = ServerRefuses()
+    master = a_master(servers)
+    entry = master.new_matrix(MatrixSpec(10, 2))
+    master.free_rows(entry.id, [0])
+    assert asked(servers, "free_matrix") == [("server0:1", entry.id), ("server1:1", entry.id)]
+
+
+def test_free_rows_when_freed_before_then_no_server_is_asked():
+    servers = ServerRefuses()
+    master = a_master(servers)
+    entry = master.new_matrix(MatrixSpec(10, 2))
+    master.take_rows(entry.id, 1, reserved=False)
+    master.free_rows(entry.id, [1])
+    master.free_rows(entry.id, [1])
+    assert [freed for *_, freed, _ in asked(servers, "update_rows")] == [[1], [1]]
+
+
+def test_free_rows_when_the_matrix_is_gone_then_nothing_happens():
+    a_master(ServerRefuses()).free_rows(7, [0])
+
+
+def test_free_matrix_when_a_server_is_gone_then_the_others_are_still_told():
+    servers = ServerRefuses(free_matrix=lambda address, _: UnavailableError("gone") if address == "server0:1" else None)
+    master = a_master(servers)
+    master.new_matrix(MatrixSpec(10, 1))
+    master.free_all()
+    assert [address for address, _ in asked(servers, "free_matrix")] == ["server0:1", "server1:1"]
+
+
+def test_matrix_when_a_server_of_it_is_lost_then_it_says_why():
+    master = a_master(ServerRefuses(), count=3)
+    entry = master.new_matrix(MatrixSpec(2, 1))
+    master.ended(1, "exit code 1")
+    master.ended(2, "holds nothing of it")
+    assert master.matrix(entry.id)[1] == ["server 1 (server1:1): exit code 1"]
+
+
+def test_master_when_a_server_hangs_in_a_call_then_heartbeats_and_routes_are_still_answered():
+    """Else the silence of one server would make all others look lost."""
+    servers = ServerHangs()
+    master = a_master(servers)
+    entry = master.new_matrix(MatrixSpec(10, 1))
+    growing = threading.Thread(target=master.take_rows, args=(entry.id, 1, False))
+    growing.start()
+    assert servers.reached.wait(10)
+    answered = threading.Event()
+
+    def ask():
+        master.heartbeat(1, "id1")
+        master.tick()
+        master.matrix(entry.id)
+        answered.set()
+
+    threading.Thread(target=ask).start()
+    in_time = answered.wait(5)
+    servers.release.set()
+    growing.join()
+    assert in_time
+    assert entry.used == {0, 1}
+
+
+def test_take_rows_when_callers_race_then_no_row_is_handed_out_twice():
+    master = a_master(ServerRefuses())
+    entry = master.new_matrix(MatrixSpec(10, 1))
+    rows = []
+    threads = [
+        threading.Thread(target=lambda: [rows.extend(master.take_rows(entry.id, 2, False)) for _ in range(20)])
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(rows) == list(range(1, 161))

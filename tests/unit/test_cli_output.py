@@ -1,0 +1,95 @@
+"""What the command line prints, without any server."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from ps2.cli import main as command_line
+from ps2.cli.exits import exit_code
+from ps2.cli.output import duration, size
+from ps2.errors import AuthError, ConfigError, DeadlineError, OpError, UnavailableError
+from ps2.ops.table import TABLE, load
+
+
+def ps2(*arguments):
+    return CliRunner().invoke(command_line.cli, arguments, env={"COLUMNS": "80"})
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), ((1 << 20) - 1, "1.0 MiB"), (25 << 30, "25.0 GiB")],
+)
+def test_size_when_bytes_are_given_then_uses_the_largest_unit(count, text):
+    assert size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("time_s", "text"), [(0.9, "0s"), (42, "42s"), (185, "3m 5s"), (7200, "2h 0m"), (370_000, "4d 6h")]
+)
+def test_duration_when_seconds_are_given_then_uses_the_two_largest_units(time_s, text):
+    assert duration(time_s) == text
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(OpError, 1), (ConfigError, 2), (UnavailableError, 4), (DeadlineError, 4), (AuthError, 6)]
+)
+def test_exit_code_when_an_error_is_given_then_tells_what_to_do(error, code):
+    assert exit_code(error("so")) == code
+
+
+def test_main_when_interrupted_then_exits_130_in_silence(monkeypatch, capsys):
+    @click.command()
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "cli", interrupted)
+    monkeypatch.setattr("sys.argv", ["ps2"])
+    with pytest.raises(SystemExit) as exit:
+        command_line.main()
+    assert (exit.value.code, capsys.readouterr().err.strip()) == (130, "")
+
+
+def test_ops_when_piped_then_has_one_line_an_operation():
+    load()
+    lines = ps2("ops").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(TABLE)
+
+
+def test_ops_when_a_parameter_has_a_range_then_shows_default_and_range():
+    (line,) = [line for line in ps2("ops").stdout.splitlines() if line.startswith("adam ")]
+    assert "lr > 0; beta1 = 0.999, in [0, 1); beta2 = 0.9, in [0, 1); eps = 1e-08, > 0; step >= 1" in line
+
+
+def test_ops_when_one_is_named_then_shows_its_whole_documentation():
+    assert "the reverse of Kingma & Ba" in ps2("ops", "adam").stdout
+
+
+def test_ops_when_json_then_is_one_object_with_all_operations():
+    load()
+    assert [op["name"] for op in json.loads(ps2("ops", "-o", "json").stdout)["operations"]] == list(TABLE)
+
+
+def test_launch_when_ports_would_run_out_then_names_the_last_one():
+    result = ps2("launch", "--servers", "9", "--port", "65530")
+    assert isinstance(result.exception, ConfigError)
+    assert "65538" in str(result.exception)
+
+
+@pytest.mark.parametrize("name", ["", "../up", "a/b", ".hidden", "x" * 65])
+def test_name_when_it_is_no_plain_word_then_is_refused(name):
+    assert isinstance(ps2("status", "--name", name).exception, ConfigError)
+
+
+def test_selectors_when_both_are_given_then_are_refused():
+    assert isinstance(ps2("stop", "--name", "a", "--fleet", "h:1").exception, ConfigError)
+
+
+def test_ops_when_yaml_then_it_says_what_json_says():
+    assert yaml.safe_load(ps2("ops", "adam", "-o", "yaml").stdout) == json.loads(
+        ps2("ops", "adam", "-o", "json").stdout
+    )

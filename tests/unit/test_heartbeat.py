@@ -1,0 +1,61 @@
+"""A server of a master ends when it is not wanted any more, or alone for too long, and not before."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ps2.errors import AuthError, NotFoundError, ProtocolError, UnavailableError
+from ps2.server.process import Membership, _heartbeat
+
+INTERVAL_S = 0.001
+
+
+class AnswersWith:
+    """A master whose answers are these, the last one for ever; None is a good one. ``asked`` counts."""
+
+    def __init__(self, *answers, then=lambda: None):
+        self.answers = list(answers)
+        self.then = then
+        self.asked = 0
+
+    def heartbeat(self, index, server_id):
+        self.asked += 1
+        answer = self.answers[0]
+        if len(self.answers) > 1:
+            del self.answers[0]
+        else:
+            self.then()
+        if answer is not None:
+            raise answer
+
+
+def beat(master, orphan_timeout_s):
+    """Run the heartbeat until it ends; return whether it did by itself."""
+    stop = threading.Event()
+    thread = threading.Thread(
+        target=_heartbeat, args=(master, Membership("m:1", 0), "id", INTERVAL_S, orphan_timeout_s, stop), daemon=True
+    )
+    thread.start()
+    thread.join(10)
+    return stop.is_set() and not thread.is_alive()
+
+
+def test_server_when_the_master_does_not_want_it_then_it_ends_at_once():
+    master = AnswersWith(None, NotFoundError("not of this fleet"))
+    assert beat(master, orphan_timeout_s=60)
+    assert master.asked == 2
+
+
+@pytest.mark.parametrize("error", [UnavailableError("gone"), AuthError("another token"), ProtocolError("no such rpc")])
+def test_server_when_the_master_is_gone_too_long_then_it_ends_whatever_answers_at_its_place(error):
+    """Another program may listen on the port of a driver that was killed."""
+    assert beat(AnswersWith(None, error), orphan_timeout_s=0.02)
+
+
+def test_server_when_the_master_comes_back_in_time_then_it_goes_on():
+    stop = threading.Event()
+    master = AnswersWith(UnavailableError("gone"), UnavailableError("gone"), None, None, None, then=stop.set)
+    _heartbeat(master, Membership("m:1", 0), "id", INTERVAL_S, 60, stop)
+    assert master.asked == 5

@@ -1,0 +1,101 @@
+"""The table checks a call before it is sent."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from ps2.errors import ConfigError, DTypeError, NotFoundError, ShapeError
+from ps2.ops.table import TABLE, load, lookup
+
+load()
+
+
+def test_check_when_scalars_are_left_out_then_fills_the_defaults_in():
+    checked = lookup("adam").check(4, "float32", {"lr": 1, "step": 3})
+    assert checked == {"lr": 1.0, "beta1": 0.999, "beta2": 0.9, "eps": 1e-8, "step": 3}
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("float32", float), ("int64", int)])
+def test_check_when_given_a_whole_number_then_returns_the_type_that_the_dtype_needs(dtype, expected):
+    assert type(lookup("fill").check(1, dtype, {"value": 2})["value"]) is expected
+
+
+def test_check_when_rows_are_missing_then_names_them():
+    with pytest.raises(ShapeError, match=r"'adam' takes 4 vectors \(weight, velocity, square, gradient\), got 2"):
+        lookup("adam").check(2, "float32", {"lr": 0.1, "step": 1})
+
+
+def test_check_when_the_dtype_is_not_accepted_then_names_those_that_are():
+    with pytest.raises(DTypeError, match="'div' works on float32 or float64, got int64"):
+        lookup("div").check(2, "int64", {})
+
+
+def test_check_when_a_scalar_is_required_then_says_so():
+    with pytest.raises(ConfigError, match="'adam', parameter 'step': required"):
+        lookup("adam").check(4, "float32", {"lr": 0.1})
+
+
+def test_check_when_a_scalar_is_unknown_then_names_the_known():
+    with pytest.raises(ConfigError, match="no parameter 'rate'; it has: lr"):
+        lookup("sgd").check(2, "float32", {"rate": 0.1})
+
+
+@pytest.mark.parametrize("value", ["0.1", None, True, [0.1]])
+def test_check_when_a_scalar_is_not_a_number_then_raises(value):
+    with pytest.raises(ConfigError, match="'sgd', parameter 'lr': expected a number"):
+        lookup("sgd").check(2, "float32", {"lr": value})
+
+
+@pytest.mark.parametrize("value", [1.5, math.nan, math.inf, 2**63])
+def test_check_when_a_vector_of_whole_numbers_cannot_hold_the_scalar_then_raises(value):
+    with pytest.raises(DTypeError, match="'fill', parameter 'value'"):
+        lookup("fill").check(1, "int64", {"value": value})
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "message"),
+    [
+        ("sgd", {"lr": 0}, "'lr': expected a finite number > 0, got 0.0"),
+        ("sgd", {"lr": -1}, "'lr': expected a finite number > 0, got -1.0"),
+        ("sgd", {"lr": math.nan}, "'lr': expected a finite number > 0, got nan"),
+        ("sgd", {"lr": math.inf}, "'lr': expected a finite number > 0, got inf"),
+        ("adam", {"lr": 1, "step": 0}, "'step': expected a finite number >= 1, got 0"),
+        ("adam", {"lr": 1, "step": 1, "beta1": 1}, "'beta1': expected a finite number >= 0 and < 1, got 1.0"),
+        ("adam", {"lr": 1, "step": 1, "beta2": -0.1}, "'beta2': expected a finite number >= 0 and < 1, got -0.1"),
+        ("adam", {"lr": 1, "step": 1, "eps": 0}, "'eps': expected a finite number > 0, got 0.0"),
+        ("momentum", {"lr": 1, "momentum": 1}, "'momentum': expected a finite number >= 0 and < 1, got 1.0"),
+        ("rmsprop", {"lr": 1, "rho": 2}, "'rho': expected a finite number >= 0 and < 1, got 2.0"),
+        ("ftrl", {"alpha": 0}, "'alpha': expected a finite number > 0, got 0.0"),
+        ("ftrl", {"alpha": 1, "l1": -1}, "'l1': expected a finite number >= 0, got -1.0"),
+    ],
+)
+def test_check_when_a_scalar_is_out_of_range_then_names_the_range_and_the_value(name, params, message):
+    op = lookup(name)
+    with pytest.raises(ConfigError) as caught:
+        op.check(op.rows, "float32", params)
+    assert str(caught.value) == f"operation {name!r}, parameter {message}"
+
+
+def test_check_when_a_scalar_has_no_range_then_takes_nan():
+    assert math.isnan(lookup("fill").check(1, "float32", {"value": math.nan})["value"])
+
+
+def test_lookup_when_the_name_is_unknown_then_names_the_known():
+    with pytest.raises(NotFoundError, match=r"no operation 'adma'; known: .*adam"):
+        lookup("adma")
+
+
+def test_table_when_listed_then_only_additive_writes_create_keys():
+    assert {op.name for op in TABLE.values() if op.creates} == {
+        "scatter",
+        "scatter_add",
+        "scatter_sub",
+        "rows_scatter_add",
+    }
+
+
+@pytest.mark.parametrize("op", TABLE.values(), ids=TABLE)
+def test_op_when_listed_then_is_documented(op):
+    assert op.doc

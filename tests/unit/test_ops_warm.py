@@ -1,0 +1,76 @@
+"""Kernels are compiled once: before the first request, and by one process at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import inspect
+
+import numpy as np
+import pytest
+
+from ps2.ops import access, elementwise, kernels, keyindex, matrix, optimizers
+from ps2.ops.keyindex import KeyIndex
+from ps2.ops.warm import _compiling_alone, warm
+
+# Called by other kernels only: part of those, once they are loaded from the cache.
+INNER = {"ps2.ops.keyindex._mix", "ps2.ops.keyindex._cell"}
+
+
+def compiled():
+    """Return the signatures of every kernel compiled so far."""
+    return {
+        f"{module.__name__}.{name}": list(member.signatures)
+        for module in (kernels, keyindex, optimizers)
+        for name, member in inspect.getmembers(module)
+        if hasattr(member, "signatures")
+    }
+
+
+def test_kernels_when_warm_then_are_all_compiled():
+    warm()
+    assert {name for name, signatures in compiled().items() if not signatures} <= INNER
+
+
+def test_ops_when_called_after_warm_then_compile_nothing():
+    warm()
+    before = compiled()
+    slots = np.frombuffer(b"x" + np.arange(3).tobytes(), np.int64, 3, 1)
+    values = np.frombuffer(b"x" + np.ones(3, np.float32).tobytes(), np.float32, 3, 1)
+    row, block = np.zeros(9, np.float32), np.zeros((4, 9), np.float32)
+    access.scatter_add(row, slots, values)
+    access.gather(row, slots)
+    elementwise.axpy(row, row, alpha=2)
+    matrix.rows_scatter_add(block, slots[:1], slots, values)
+    optimizers.adam(*block, lr=0.1, step=1)
+    index = KeyIndex()
+    index.insert(slots)
+    index.lookup(np.arange(3))
+    assert compiled() == before
+
+
+def is_locked(folder):
+    with open(folder / "ps2-kernels.lock", "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        return False
+
+
+def test_lock_when_nothing_is_compiled_then_keeps_others_out(tmp_path):
+    with _compiling_alone(tmp_path):
+        assert is_locked(tmp_path)
+
+
+def test_lock_when_kernels_are_compiled_already_then_lets_others_in(tmp_path):
+    with _compiling_alone(tmp_path):
+        pass
+    with _compiling_alone(tmp_path):
+        assert not is_locked(tmp_path)
+
+
+def test_lock_when_compiling_fails_then_the_next_compiles_again(tmp_path):
+    with pytest.raises(ZeroDivisionError), _compiling_alone(tmp_path):
+        raise ZeroDivisionError
+    with _compiling_alone(tmp_path):
+        assert is_locked(tmp_path)

@@ -1,0 +1,128 @@
+"""What a task raised comes out of Spark as the error that it was."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from ps2 import errors
+from ps2.algorithms import spark
+from ps2.algorithms.spark import _from_task, plain_errors
+from ps2.errors import ConfigError, OpError, PS2Error
+
+# As Spark reports a task that has failed: Java, the Python traceback, and Java again.
+REPORT = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 3.0 failed 1 times, most recent \
+failure: Lost task 0.0 in stage 3.0 (TID 5) (localhost executor driver): org.apache.spark.api.python.PythonException: \
+Traceback (most recent call last):
+  File "worker.py", line 1830, in main
+    process()
+  File "session.py", line 60, in run
+    raise error
+{error}
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:572)
+\tat java.base/java.lang.Thread.run(Thread.java:840)
+
+Driver stacktrace:
+\tat org.apache.spark.scheduler.DAGScheduler.failJobAndIndependentStages(DAGScheduler.scala:2856)
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "worker.py", line 1830, in main
+    process()
+  File "session.py", line 60, in run
+    raise error
+{error}
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:572)
+\t... 1 more
+"""
+
+
+def report(error):
+    return REPORT.replace("{error}", error)
+
+
+def subclasses():
+    return [cls for _, cls in inspect.getmembers(errors, inspect.isclass) if issubclass(cls, PS2Error)]
+
+
+@pytest.mark.parametrize("cls", subclasses(), ids=lambda cls: cls.__name__)
+def test_from_task_when_a_task_raised_one_of_ours_then_it_has_its_class(cls):
+    assert type(_from_task(report(f"ps2.errors.{cls.__name__}: what happened"))) is cls
+
+
+def test_from_task_when_a_task_raised_one_of_ours_then_it_has_its_text():
+    assert str(_from_task(report("ps2.errors.LimitError: 5 rows do not fit"))) == "5 rows do not fit"
+
+
+def test_from_task_when_the_text_has_several_lines_then_all_are_kept():
+    text = "server 1 is lost: its log ends:\n  one line\n  another: line"
+    assert str(_from_task(report(f"ps2.errors.UnavailableError: {text}"))) == text
+
+
+def test_from_task_when_a_task_raised_something_else_then_it_is_an_op_error_that_names_it():
+    error = _from_task(report("ZeroDivisionError: division by zero"))
+    assert (type(error), str(error)) == (OpError, "a Spark task failed with ZeroDivisionError: division by zero")
+
+
+def test_from_task_when_one_error_caused_another_then_it_is_the_last():
+    chain = (
+        "KeyError: 3\n\nDuring handling of the above exception, another exception occurred:\n\n"
+        'Traceback (most recent call last):\n  File "x.py", line 1, in f\nps2.errors.StoppedError: stopped'
+    )
+    assert str(_from_task(report(chain))) == "stopped"
+
+
+def test_from_task_when_java_failed_then_it_is_one_line():
+    java = (
+        "An error occurred while calling o689.getFileSystem.\n"
+        ': org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "nosuch"\n'
+        "\tat org.apache.hadoop.fs.FileSystem.getFileSystemClass(FileSystem.java:3586)\n"
+    )
+    expected = 'Spark failed: org.apache.hadoop.fs.UnsupportedFileSystemException: No FileSystem for scheme "nosuch"'
+    assert str(_from_task(java)) == expected
+
+
+def test_from_task_when_a_worker_died_then_it_is_one_line():
+    java = (
+        "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
+        ": org.apache.spark.SparkException: Job aborted due to stage failure: Python worker exited unexpectedly\n"
+        "\tat java.base/java.lang.Thread.run(Thread.java:840)\n"
+    )
+    assert str(_from_task(java)).endswith("Python worker exited unexpectedly")
+
+
+def test_plain_errors_when_nothing_is_raised_then_nothing_happens():
+    with plain_errors():
+        pass
+
+
+def test_plain_errors_when_one_of_ours_is_raised_then_it_passes():
+    with pytest.raises(ConfigError, match="as it was"), plain_errors():
+        raise ConfigError("as it was")
+
+
+def test_plain_errors_when_spark_raises_then_the_error_keeps_its_cause():
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(OpError) as raised, plain_errors():
+        raise PySparkException(report("ValueError: from a task"))
+    assert isinstance(raised.value.__cause__, PySparkException)
+
+
+@pytest.fixture
+def without_java(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+
+
+def test_session_when_there_is_no_java_then_it_says_what_to_install(without_java):
+    with pytest.raises(ConfigError, match="Java 17"):
+        spark._check_java()
+
+
+def test_session_when_java_home_has_no_java_then_it_names_the_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match=f"no bin/java in {tmp_path}"):
+        spark._check_java()

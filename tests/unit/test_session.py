@@ -1,0 +1,417 @@
+"""A session over transports that fail: every mutation counts once, and an error comes in time and says where."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ps2.client import plans, session, task
+from ps2.client.fleet import FleetRef, seal, unseal
+from ps2.client.plans import Target
+from ps2.client.task import MutationIds
+from ps2.config import RetryConfig
+from ps2.errors import (
+    NotFoundError,
+    ShapeError,
+    StaleRouteError,
+    StoppedError,
+    UnavailableError,
+    UsageError,
+)
+from ps2.partition import MatrixSpec
+from ps2.route import Route
+from tests.fakes import (
+    MASTER,
+    DropsTheAck,
+    FailsBeforeSending,
+    FleetInProcess,
+    MasterGone,
+    MovesThePartitions,
+    RefusesForGood,
+    session_over,
+)
+
+SPEC = MatrixSpec(10, 2, dtype="float64")
+ONES = np.ones(10)
+
+
+@pytest.fixture
+def fleet():
+    return FleetInProcess(servers=2)
+
+
+@pytest.fixture
+def target(fleet):
+    """Row 0 of a matrix of 10 columns on two servers."""
+    info = session_over(fleet).new_matrix(SPEC)
+    return Target(info.id, info.spec, info.route, (0,))
+
+
+def add_ones(target):
+    return plans.push(target, "push_add", ONES, 0, 10)
+
+
+def values(fleet, target):
+    return session_over(fleet).run([plans.pull(target, 0, 10)])[0].tolist()
+
+
+def requests(fleet):
+    return [request for _, request in fleet.sent]
+
+
+# -- exactly once ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [DropsTheAck, FailsBeforeSending])
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_push_when_attempts_fail_before_or_after_applying_then_it_counts_once(fleet, target, fault, times):
+    session_over(fault(fleet, times)).run([add_ones(target)])
+    assert values(fleet, target) == [1.0] * 10
+
+
+def test_push_when_sent_again_then_under_the_same_id(fleet, target):
+    faulty = FailsBeforeSending(fleet, times=3)
+    session_over(faulty).run([add_ones(target)])
+    sent = {request.id for request in [*faulty.tried, *requests(fleet)]}
+    assert (len(faulty.tried), len(sent)) == (3, 1)
+    assert None not in sent
+
+
+def test_push_when_one_server_fails_then_only_its_part_is_sent_again(fleet, target):
+    session_over(DropsTheAck(fleet, times=1, address=fleet.addresses[1])).run([add_ones(target)])
+    assert [address for address, _ in fleet.sent] == [*fleet.addresses, fleet.addresses[1]]
+
+
+def test_pushes_when_sent_then_their_ids_differ(fleet, target):
+    over = session_over(fleet)
+    for _ in range(3):
+        over.run([add_ones(target)])
+    assert len({request.id for request in requests(fleet)}) == 3
+
+
+def test_pull_when_sent_then_it_carries_no_id(fleet, target):
+    session_over(fleet).run([plans.pull(target, 0, 10)])
+    assert [request.id for request in requests(fleet)] == [None, None]
+
+
+def test_pull_when_one_server_fails_then_the_answer_has_both_parts(fleet, target):
+    session_over(fleet).run([plans.push(target, "push", np.arange(10.0), 0, 10)])
+    over = session_over(FailsBeforeSending(fleet, times=2, address=fleet.addresses[0]))
+    assert over.run([plans.pull(target, 0, 10)])[0].tolist() == list(range(10))
+
+
+def test_map_when_the_ack_is_lost_then_its_result_is_that_of_the_first_run(fleet, target):
+    def grow(row):
+        row += 1
+        return row.sum()
+
+    over = session_over(DropsTheAck(fleet, times=1, address=fleet.addresses[0]))
+    (results,) = over.run([plans.map_partitions(target, grow, with_index=False)])
+    assert results.collect() == [5.0, 5.0]
+    assert values(fleet, target) == [1.0] * 10
+
+
+def test_plans_when_run_together_then_they_are_one_request_a_server_in_order(fleet, target):
+    over = session_over(fleet)
+    *_, total = over.run(
+        [add_ones(target), plans.call(target, "mul_scalar", {"value": 3}), plans.call(target, "sum", {})]
+    )
+    assert total == 30
+    assert [[op.name for op in request.operations] for request in requests(fleet)] == [
+        ["push_add", "mul_scalar", "sum"]
+    ] * 2
+
+
+def test_plans_when_none_then_nothing_is_sent(fleet):
+    assert session_over(fleet).run([]) == []
+    assert fleet.sent == []
+
+
+# -- routes and lost servers -----------------------------------------------------------------------------------------
+
+
+def test_request_when_the_route_is_stale_then_the_master_is_asked_and_its_route_used(fleet, target):
+    """The caller's route swaps the servers; the master's is right."""
+    wrong = Target(target.matrix, SPEC, Route(0, target.route.bounds, target.route.addresses[::-1]), (0,))
+    session_over(fleet).run([plans.push(wrong, "push", np.arange(10.0), 0, 10)])
+    assert values(fleet, target) == list(range(10))
+
+
+def test_request_when_partitions_move_then_it_follows_them_under_the_same_id(fleet, target):
+    first, second = fleet.addresses
+
+    def move():
+        entry, _ = fleet.master.matrix(target.matrix)
+        entry.route = Route(2, target.route.bounds, (second, second))
+        fleet.engines[second].create_matrix(target.matrix, SPEC, entry.partitions_on(second))
+        fleet.engines[first].free_matrix(target.matrix)
+
+    session_over(MovesThePartitions(fleet, move, address=first)).run([add_ones(target)])
+    assert [address for address, _ in fleet.sent] == [second, second]
+    assert len({request.id for request in requests(fleet)}) == 1
+    assert values(fleet, target) == [1.0] * 10
+
+
+def test_route_when_a_newer_one_is_known_then_an_old_handle_uses_that(fleet, target):
+    over = session_over(fleet)
+    old = Target(target.matrix, SPEC, Route(0, target.route.bounds, target.route.addresses[::-1]), (0,))
+    over.matrix(target.matrix)
+    over.run([add_ones(old)])
+    assert len(fleet.sent) == 2
+
+
+def test_request_when_the_master_says_that_the_server_is_lost_then_it_fails_at_once_and_names_it(fleet, target):
+    fleet.master.ended(1, "ended by SIGKILL")
+    over = session_over(FailsBeforeSending(fleet, times=-1, address=fleet.addresses[1]), RetryConfig(total_s=60))
+    started_s = time.monotonic()
+    with pytest.raises(UnavailableError, match=r"server 1 \(server1:1\): ended by SIGKILL.*connection refused"):
+        over.run([add_ones(target)])
+    assert time.monotonic() - started_s < 5
+
+
+def test_request_when_the_master_does_not_answer_either_then_the_error_says_both(fleet, target):
+    with pytest.raises(UnavailableError, match="server0:1: connection refused; nor does the master answer: master:1"):
+        session_over(MasterGone(fleet, times=-1, address=fleet.addresses[0])).run([add_ones(target)])
+
+
+def test_request_when_the_matrix_was_freed_then_not_found(fleet, target):
+    session_over(fleet).free_rows(target.matrix, [0])
+    with pytest.raises(NotFoundError, match=f"matrix {target.matrix:x} does not exist"):
+        session_over(fleet).run([add_ones(target)])
+
+
+def test_request_when_it_keeps_failing_then_the_error_comes_after_the_retry_time(fleet, target):
+    faulty = FailsBeforeSending(fleet, times=-1)
+    over = session_over(faulty, RetryConfig(total_s=0.2, first_pause_s=0.01, longest_pause_s=0.05))
+    started_s = time.monotonic()
+    with pytest.raises(UnavailableError, match="connection refused"):
+        over.run([add_ones(target)])
+    assert 0.1 < time.monotonic() - started_s < 2
+    assert len(faulty.tried) > 4
+
+
+def test_request_when_no_time_is_left_for_retries_then_it_is_sent_once(fleet, target):
+    faulty = FailsBeforeSending(fleet, times=-1, address=fleet.addresses[0])
+    with pytest.raises(UnavailableError):
+        session_over(faulty, RetryConfig(total_s=0)).run([add_ones(target)])
+    assert len(faulty.tried) == 1
+
+
+def test_request_when_an_error_is_final_then_it_is_raised_although_another_server_may_come_back(fleet, target):
+    unreachable = FailsBeforeSending(fleet, times=-1, address=fleet.addresses[0])
+    both = RefusesForGood(unreachable, ShapeError("wrong"), times=-1, address=fleet.addresses[1])
+    with pytest.raises(ShapeError, match="wrong"):
+        session_over(both).run([add_ones(target)])
+    assert len(unreachable.tried) == 1
+
+
+def test_request_when_stale_for_good_then_the_error_is_about_the_route(fleet, target):
+    lost = RefusesForGood(fleet, StaleRouteError("this server holds nothing"), times=-1)
+    with pytest.raises(StaleRouteError, match="holds nothing"):
+        session_over(lost, RetryConfig(total_s=0.01, first_pause_s=0.001)).run([add_ones(target)])
+
+
+# -- rows of handles that are gone -----------------------------------------------------------------------------------
+
+
+def test_rows_when_dropped_then_they_are_freed_with_the_next_call_for_rows(fleet, target):
+    over = session_over(fleet)
+    (row,) = over.take_rows(target.matrix, 1)
+    over.drop(target.matrix, [row])
+    assert over.take_rows(target.matrix, 1) == [row]
+
+
+def test_rows_when_threads_release_them_together_then_none_fails(fleet, target):
+    over, failures = session_over(fleet), []
+
+    def release():
+        try:
+            over._release_dropped()
+        except Exception as error:
+            failures.append(error)
+
+    for _ in range(20):
+        over.drop(target.matrix, range(100, 400))
+        threads = [threading.Thread(target=release) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+
+
+def test_session_when_closed_then_its_transport_is(fleet):
+    session_over(fleet).close()
+    assert fleet.closed
+
+
+# -- the sessions of a process ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def installed(fleet):
+    over = session_over(fleet)
+    session.install(over)
+    yield over
+    session.uninstall("fleet")
+    session._stopped.discard("fleet")
+
+
+def test_session_of_when_installed_then_it_is_that_one(installed):
+    assert session.session_of(installed.fleet) is session.current_session() is installed
+
+
+def test_session_of_when_uninstalled_then_stopped_error_names_the_fleet(installed):
+    session.uninstall("fleet")
+    with pytest.raises(StoppedError, match="fleet fleet"):
+        session.session_of(installed.fleet)
+
+
+def test_current_session_when_there_is_no_context_then_stopped_error_says_what_to_do():
+    with pytest.raises(StoppedError, match=r"PS2Context\.getOrCreate"):
+        session.current_session()
+
+
+def test_session_of_when_the_task_belongs_to_another_fleet_then_usage_error_names_both(in_task):
+    in_task(fleet=seal(FleetRef("theirs", MASTER), "token"))
+    with pytest.raises(UsageError, match="is of fleet mine, this task's context drives fleet theirs"):
+        session.session_of(FleetRef("mine", MASTER))
+
+
+def test_session_of_when_in_a_task_then_it_is_made_once(in_task):
+    ref = FleetRef("tasks", MASTER)
+    in_task(fleet=seal(ref, "token"))
+    try:
+        assert session.session_of(ref) is session.session_of(ref) is session.current_session()
+    finally:
+        session.uninstall("tasks")
+        session._stopped.discard("tasks")
+
+
+def test_session_of_when_the_task_knows_that_the_fleet_is_stopped_then_stopped_error(in_task):
+    ref = FleetRef("old", MASTER)
+    in_task(fleet=seal(ref, None), stopped="older old")
+    with pytest.raises(StoppedError, match="fleet old"):
+        session.session_of(ref)
+
+
+def test_fleet_when_sealed_then_it_is_unsealed_with_its_token():
+    ref = FleetRef("a", MASTER, strict=True)
+    assert unseal(seal(ref, "secret")) == (ref, "secret")
+
+
+# -- ids of mutations ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_task(monkeypatch):
+    """``in_task(stage, partition, attempt, fleet, stopped)``: be that Spark task from now on."""
+    monkeypatch.setattr(task, "_function", task._Function())
+
+    def become(stage=1, partition=0, attempt=0, fleet=None, stopped=None):
+        context = SimpleNamespace(
+            stageId=lambda: stage,
+            partitionId=lambda: partition,
+            taskAttemptId=lambda: attempt,
+            getLocalProperty=lambda key: stopped if key == task.STOPPED_PROPERTY else None,
+        )
+        monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(TaskContext=SimpleNamespace(get=lambda: context)))
+        if fleet is not None:
+            monkeypatch.setenv(task.FLEET_VARIABLE, fleet)
+
+    return become
+
+
+def test_ids_when_a_task_is_tried_again_then_they_are_the_same(in_task):
+    ids = MutationIds("f")
+    in_task(attempt=10)
+    before = [ids.next() for _ in range(3)]
+    in_task(attempt=11)
+    assert [ids.next() for _ in range(3)] == before
+
+
+def test_ids_when_a_task_is_tried_in_another_process_then_they_are_the_same(in_task):
+    in_task(attempt=10)
+    before = MutationIds("f").next()
+    in_task(attempt=11)
+    assert MutationIds("f").next() == before
+
+
+def test_ids_when_of_one_task_then_they_count_up(in_task):
+    in_task()
+    ids = MutationIds("f")
+    assert [ids.next().number for _ in range(3)] == [0, 1, 2]
+
+
+def test_ids_when_two_functions_run_in_one_task_then_they_differ(in_task, monkeypatch):
+    """Each in a Python worker of its own, told apart by the handle that came with it."""
+    in_task()
+    made = []
+    for copy in ("a", "b"):
+        monkeypatch.setattr(task, "_function", task._Function())
+        task.note_handle(copy)
+        made.append(MutationIds("f").next())
+    assert made[0] != made[1]
+
+
+def test_ids_when_more_handles_come_then_the_first_names_the_function(in_task):
+    in_task()
+    task.note_handle("a")
+    before = MutationIds("f").next()
+    task.note_handle("b")
+    assert MutationIds("f").next() == before
+
+
+@pytest.mark.parametrize("other", [{"stage": 2}, {"partition": 1}])
+def test_ids_when_of_another_stage_or_partition_then_they_differ(in_task, other):
+    """A Python worker runs one task after the other."""
+    ids = MutationIds("f")
+    in_task(attempt=1)
+    mine = ids.next()
+    in_task(**{"attempt": 2, **other})
+    assert ids.next() != mine
+
+
+def test_ids_when_of_another_fleet_then_they_differ(in_task):
+    in_task()
+    assert MutationIds("f").next() != MutationIds("g").next()
+
+
+def test_ids_when_outside_a_task_then_they_count_up_in_a_scope_of_the_session():
+    ids = MutationIds("f")
+    made = [ids.next() for _ in range(3)]
+    assert [id.number for id in made] == [0, 1, 2]
+    assert {id.scope for id in made} == {ids.session}
+
+
+def test_ids_when_earlier_ones_are_done_then_they_are_settled():
+    ids = MutationIds("f")
+    first, second = ids.next(), ids.next()
+    ids.done(second)
+    while_first_is_under_way = ids.next()
+    ids.done(first)
+    ids.done(while_first_is_under_way)
+    assert (while_first_is_under_way.settled, ids.next().settled) == (0, 3)
+
+
+def test_ids_when_of_two_sessions_then_they_differ():
+    assert MutationIds("f").next() != MutationIds("f").next()
+
+
+def test_ids_when_threads_ask_together_then_none_comes_twice():
+    ids, made = MutationIds("f"), []
+
+    def ask():
+        made.extend(ids.next() for _ in range(500))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(made)) == 2000

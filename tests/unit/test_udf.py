@@ -1,0 +1,124 @@
+"""A user's function that fails, however it fails, leaves the rows as they were and the server alive."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from ps2.errors import OpError
+from ps2.server import udf
+from ps2.server.memory import MemoryAccount
+
+
+def code(thing):
+    return np.frombuffer(cloudpickle.dumps(thing), np.uint8)
+
+
+def rows():
+    return [np.arange(3.0), np.arange(3.0) + 10]
+
+
+def run(fn, given, limit=1 << 20):
+    memory = MemoryAccount(limit)
+    try:
+        return pickle.loads(udf.run(fn, (), given, memory).tobytes())
+    finally:
+        assert memory.taken_bytes == 0
+
+
+def raises(w, v):
+    w[:], v[1] = -1, -1
+    raise ValueError("no luck")
+
+
+def returns_what_cannot_be_pickled(w, v):
+    w[:], v[1] = -1, -1
+    return (x for x in w)
+
+
+def exits(w, v):
+    w[:], v[1] = -1, -1
+    sys.exit(3)
+
+
+def interrupts(w, v):
+    w[:], v[1] = -1, -1
+    raise KeyboardInterrupt
+
+
+FAILURES = [raises, returns_what_cannot_be_pickled, exits, interrupts]
+
+
+class RunsWhenLoaded:
+    """Its pickle calls a function of the loading process."""
+
+    def __init__(self, fn, *args):
+        self.call = fn, args
+
+    def __reduce__(self):
+        return self.call
+
+
+def test_function_when_it_succeeds_then_what_it_wrote_stays_and_its_result_comes():
+    def fn(w, v):
+        w += v
+        return w.sum()
+
+    given = rows()
+    assert run(fn, given) == 36.0
+    assert given[0].tolist() == [10, 12, 14]
+
+
+@pytest.mark.parametrize("fn", FAILURES)
+def test_function_when_it_fails_then_the_rows_are_as_before(fn):
+    given = rows()
+    with pytest.raises(OpError):
+        run(fn, given)
+    assert [row.tolist() for row in given] == [[0, 1, 2], [10, 11, 12]]
+
+
+def test_function_when_it_raises_then_the_error_carries_its_traceback():
+    with pytest.raises(OpError, match=r"(?s)in raises\n.*ValueError: no luck$"):
+        run(raises, rows())
+
+
+@pytest.mark.parametrize("fn", FAILURES)
+def test_function_when_there_was_no_memory_for_copies_then_the_error_says_not_undone(fn):
+    given = rows()
+    with pytest.raises(OpError, match="was NOT undone"):
+        run(fn, given, limit=47)
+    assert given[0].tolist() == [-1, -1, -1]
+
+
+def test_function_when_there_was_no_memory_for_copies_but_it_succeeds_then_nothing_is_said():
+    assert run(lambda w, v: w.size, rows(), limit=0) == 3
+
+
+def test_function_when_the_same_row_is_given_twice_then_it_is_as_before():
+    row = np.arange(3.0)
+    with pytest.raises(OpError):
+        run(raises, [row, row])
+    assert row.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        np.frombuffer(b"no pickle", np.uint8),
+        np.empty(0, np.uint8),
+        code(RunsWhenLoaded(int, "x")),
+        code(RunsWhenLoaded(sys.exit, 1)),
+    ],
+)
+def test_code_when_it_cannot_be_loaded_then_op_error_says_so(content):
+    with pytest.raises(OpError, match="cannot be loaded on the server"):
+        udf.unpickle(content)
+
+
+def test_code_when_it_is_no_function_then_op_error_says_what_it_is():
+    with pytest.raises(OpError, match="expected a pickled function, got int"):
+        udf.unpickle(code(3))
