@@ -17,6 +17,8 @@ unexport SPARK_HOME
 
 # Arguments of the verbs below, such as `make test ARGS='tests/unit -x'`.
 ARGS :=
+# Benchmarks to run.
+BENCH := adam wire
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
 .PHONY: help setup fmt check test proto run bench clean
@@ -81,9 +83,8 @@ run: $(WARM) ## train logistic regression on two servers, on data that come with
 	data=$$($(PYTHON) -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent / "data/mllib/sample_libsvm_data.txt")'); \
 	.venv/bin/ps2 train lr --input "$$data" --servers 2 --steps 100 --output out/lr $(ARGS)
 
-bench: $(WARM) ## run the benchmarks
-	@echo "bench: adam"
-	@$(with_java) $(PYTHON) -m benchmarks.adam $(ARGS)
+bench: $(WARM) ## run the benchmarks (BENCH: adam or wire, for one; ARGS: its)
+	@$(with_java) for bench in $(BENCH); do echo "bench: $$bench"; $(PYTHON) -m benchmarks.$$bench $(ARGS); done
 
 clean: ## remove what runs and tools leave behind (not .venv)
 	@rm -rf out build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis $(WARM)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -21,12 +20,11 @@ from typing import Any
 
 import click
 import numpy as np
-import psutil
 import pyspark
 
-import ps2
+from benchmarks.adam_report import Crossing, Report, SizeReport, StepTime, print_report, read_numbers, summarise
 from benchmarks.clicks import Clicks, Problem
-from benchmarks.report import Crossing, Report, SizeReport, StepTime, print_report, read_numbers, summarise, write_json
+from benchmarks.report import machine, write_json
 from benchmarks.ways import Way, all_ways
 from ps2 import PS2Context
 from ps2.algorithms.spark import LOG_SETTINGS
@@ -70,7 +68,9 @@ def main(features: str, steps: int, convergence: int, rows: int, form: str, outp
             crossings = _converge(ps, problem, convergence) if convergence else ()
     finally:
         spark.stop()
-    report = Report(_machine(load_before), asdict(problem), TOLERANCE, measured, convergence, crossings)
+    report = Report(
+        machine(load_before, pyspark=pyspark.__version__), asdict(problem), TOLERANCE, measured, convergence, crossings
+    )
     text = json.dumps(report.as_json(), indent=2)
     if output is not None:
         write_json(output, text)
@@ -191,19 +191,6 @@ def _spark() -> Any:
     for name, value in settings.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
-
-
-def _machine(load_before: float) -> dict[str, Any]:
-    """Describe it; this benchmark alone makes a load of about 3."""
-    return {
-        "cores": os.cpu_count(),
-        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
-        "load before": round(load_before, 1),
-        "load after": round(os.getloadavg()[0], 1),
-        "python": platform.python_version(),
-        "pyspark": pyspark.__version__,
-        "ps2": ps2.__version__,
-    }
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from benchmarks.adam_report import StepTime
 from benchmarks.clicks import Clicks, minibatch
-from benchmarks.report import StepTime
 from ps2 import DCV, PS2Context
 from ps2.algorithms.logistic_math import LocalBlock, gradient
 from ps2.ops.optimizers import adam

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ps2.client.dcv import DCV
     from ps2.client.matrix import DCVMatrix
     from ps2.client.results import PartitionResults
+    from ps2.client.session import flush
     from ps2.coordinator.context import PS2Context
     from ps2.errors import NotColocatedWarning, PS2Error
     from ps2.partition import Partition
@@ -28,6 +29,7 @@ _HOME = {
     "Partition": "ps2.partition",
     "PartitionResults": "ps2.client.results",
     "batch": "ps2.client.batch",
+    "flush": "ps2.client.session",
 }
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "Partition",
     "PartitionResults",
     "batch",
+    "flush",
 ]
 
 

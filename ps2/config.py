@@ -4,35 +4,39 @@ from __future__ import annotations
 
 import os
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ps2.errors import AuthError, ConfigError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKEN_FILE_VARIABLE = "PS2_TOKEN_FILE"
+UNIX_SOCKETS_VARIABLE = "PS2_UNIX_SOCKETS"
 DEFAULT_PORT = 7070
+MAX_PORT = 65535
 MIN_TOKEN_CHARS = 16
 
 
 @dataclass(frozen=True)
 class WireConfig:
-    """How frames and channels behave, on both sides.
+    """How requests and connections behave, on both sides.
 
     Attributes:
-        chunk_bytes: data in one frame of a stream; 2 MiB is where throughput stops growing.
-        unary_bytes: requests and replies up to this size travel as one message instead of a stream; gRPC handles one
-            message faster than a stream up to about this size, and much slower far above it.
+        block_bytes: a larger call is cut into requests of about this much, sent without waiting for replies; with
+            4 MiB throughput stops growing, and both sides' buffers stay in the processor's cache.
+        request_limit_bytes: most that the arrays of one request may take; a server holds them while it runs.
         keepalive_s: a peer that does not answer a ping is given up after ``keepalive_s + keepalive_timeout_s``, so a
             stopped process or a cut cable cannot hang a call.
         request_timeout_s: longest time for one request, a user's function included.
+        unix_sockets: whether processes of one host meet over Unix sockets; ``PS2_UNIX_SOCKETS=0`` turns it off.
     """
 
-    chunk_bytes: int = 2 << 20
-    unary_bytes: int = 256 << 10
+    block_bytes: int = 4 << 20
+    request_limit_bytes: int = 64 << 20
     keepalive_s: float = 10.0
     keepalive_timeout_s: float = 5.0
     request_timeout_s: float = 600.0
+    unix_sockets: bool = field(default_factory=lambda: os.environ.get(UNIX_SOCKETS_VARIABLE, "1") != "0")
 
 
 @dataclass(frozen=True)
@@ -56,18 +60,25 @@ class ServerConfig:
 
     Attributes:
         listen: ``host:port``; port 0 takes a free one.
+        data_port: where data are taken without gRPC; 0 takes a free one.
         advertise: host that others reach it by, where that is not the one it listens on.
         memory_limit_bytes: most that shards and requests under way may take together.
-        threads: requests served at once; further ones wait.
+        threads: gRPC requests served at once; further ones wait. Each data connection has a thread of its own.
+        cores: that kernels on long rows may use; None for all that the process may.
         allow_udf: whether ``mapPartitions`` may run functions that clients send.
+        metrics_port: where Prometheus finds this server's numbers, on the host that it listens on; 0 takes a free one,
+            None is nowhere: whoever can connect there needs no token, so somebody has to want it.
         orphan_timeout_s: a server of a master ends after this long without an answer from it.
     """
 
     listen: str = "127.0.0.1:0"
+    data_port: int = 0
     advertise: str | None = None
     memory_limit_bytes: int = 1 << 30
     threads: int = 16
+    cores: int | None = None
     allow_udf: bool = True
+    metrics_port: int | None = None
     orphan_timeout_s: float = 60.0
 
 
@@ -117,7 +128,7 @@ def read_token(path: str | os.PathLike[str]) -> str:
 def split_address(address: str) -> tuple[str, int]:
     """Split ``host:port`` (``[v6]:port``), or raise ConfigError."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+    if not colon or not host or not port.isdecimal() or int(port) > MAX_PORT:
         raise ConfigError(f"address: expected HOST:PORT, got {address!r}")
     return host.strip("[]"), int(port)
 

@@ -79,6 +79,10 @@ class StaleRouteError(TransientError):
     """The request names a partition that this server does not hold (any more)."""
 
 
+class KeyMissError(TransientError):
+    """The request names a set of keys by its hash, and this server does not remember it (any more)."""
+
+
 class DeadlineError(TransientError, TimeoutError):
     """A server did not answer in time."""
 

@@ -7,7 +7,7 @@ same way, but over the hash of the key instead of the key, so that any set of ke
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,11 @@ import numpy.typing as npt
 from ps2.errors import ConfigError, DTypeError, OutOfRangeError
 
 Kind = Literal["dense", "sparse"]
+Wire = Literal["float16", "bfloat16"]
 Int64Array = npt.NDArray[np.int64]
 
 DTYPES = {name: np.dtype(name) for name in ("float32", "float64", "int64")}
+WIRES = get_args(Wire)
 MAX_SPARSE_DIM = 2**63
 MAX_DENSE_DIM = 2**40
 MAX_ROWS = 2**31 - 1
@@ -36,6 +38,7 @@ class MatrixSpec:
         kind: "dense", or "sparse" (hashed keys).
         align: dense only: columns are kept together in blocks of this many.
         partitions_per_server: more than 1 leaves room to move work between servers.
+        wire: "float16" or "bfloat16": values travel so; None: as they are.
     """
 
     dim: int
@@ -44,6 +47,7 @@ class MatrixSpec:
     kind: Kind = "dense"
     align: int = 1
     partitions_per_server: int = 1
+    wire: Wire | None = None
 
     def __post_init__(self) -> None:
         for name in ("dim", "rows", "align", "partitions_per_server"):
@@ -64,6 +68,11 @@ class MatrixSpec:
             raise DTypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {self.dtype!r}")
         if self.kind == "sparse" and self.align != 1:
             raise ConfigError(f"align: a sparse matrix is cut by hash and cannot be aligned, got align={self.align}")
+
+        if self.wire is not None and (self.wire not in WIRES or self.dtype == "int64"):
+            raise ConfigError(
+                f"wire: expected {' or '.join(WIRES)}, for a vector of floats, got {self.wire!r} for {self.dtype}"
+            )
 
     @property
     def np_dtype(self) -> np.dtype[np.generic]:

@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
 
 from ps2.client.fleet import FleetRef
 from ps2.client.session import Session
 from ps2.config import FleetConfig, RetryConfig, WireConfig
 from ps2.coordinator.master import Master, MasterServicer
-from ps2.errors import StaleRouteError, UnavailableError
+from ps2.errors import PS2Error, StaleRouteError, UnavailableError
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
-from ps2.wire.codec import decode_reply, decode_request, encode_reply, encode_request
+from ps2.wire.codec import reply_of, reply_parts, request_of, request_parts, to_frame
 from ps2.wire.control import ServerControl
 
 MASTER = "master:1"
-CHUNK_BYTES = 64
+LIMIT_BYTES = 1 << 30
 QUICK = RetryConfig(total_s=5.0, first_pause_s=0.001, longest_pause_s=0.01)
 
 
-def settled(fn):
-    """Run ``fn`` and return its answer, or its error, as a reply that has come."""
-    future = Future()
+def outcome_of(fn):
+    """Run ``fn`` and return its answer, or its error."""
     try:
-        future.set_result(fn())
-    except Exception as error:
-        future.set_exception(error)
-    return future
+        return fn()
+    except PS2Error as error:
+        return error
 
 
 class FleetInProcess:
@@ -47,9 +44,13 @@ class FleetInProcess:
         for index, address in enumerate(self.addresses):
             self.master.register(index, f"id-{address}", address)
 
+    def exchange(self, requests):
+        return {address: [self.execute(address, request) for request in mine] for address, mine in requests.items()}
+
     def execute(self, address, request):
+        """Run one request; return its reply, or the error that it comes to."""
         self.sent.append((address, request))
-        return settled(lambda: self._run(address, request))
+        return outcome_of(lambda: self._run(address, request))
 
     def call(self, address, method, message, reply, timeout_s):
         servicer = self._servicers[address]
@@ -59,8 +60,8 @@ class FleetInProcess:
         self.closed = True
 
     def _run(self, address, request):
-        arrived = decode_request(encode_request(request, CHUNK_BYTES), lambda size: None)
-        return decode_reply(encode_reply(self.engines[address].execute(arrived), CHUNK_BYTES), request)
+        arrived = request_of(to_frame(request_parts(request)), LIMIT_BYTES)
+        return reply_of(to_frame(reply_parts(self.engines[address].execute(arrived), arrived)), request)
 
 
 class _Faulty:
@@ -71,10 +72,13 @@ class _Faulty:
         self.left = times
         self.address = address
 
+    def exchange(self, requests):
+        return {address: [self.execute(address, request) for request in mine] for address, mine in requests.items()}
+
     def execute(self, address, request):
         if self.left and self.address in (None, address):
             self.left -= 1
-            return settled(lambda: self.spoil(address, request))
+            return outcome_of(lambda: self.spoil(address, request))
         return self.transport.execute(address, request)
 
     def call(self, address, method, message, reply, timeout_s):
@@ -91,7 +95,7 @@ class DropsTheAck(_Faulty):
     """The server applies the request, but its reply is lost."""
 
     def spoil(self, address, request):
-        self.transport.execute(address, request).result()
+        self.transport.execute(address, request)
         raise UnavailableError(f"{address}: connection reset")
 
 

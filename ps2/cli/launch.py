@@ -18,6 +18,7 @@ from ps2.cli.server import parse_bytes
 from ps2.cli.target import controlled
 from ps2.config import (
     DEFAULT_PORT,
+    MAX_PORT,
     TOKEN_FILE_VARIABLE,
     FleetConfig,
     is_loopback,
@@ -42,7 +43,6 @@ Examples:
   ps2 launch --servers 1 --host 0.0.0.0 --token-file fleet.token
 """
 MAX_SERVERS = 256
-MAX_PORT = 65535
 # Of the machine's memory, for all servers together; the rest is Spark's.
 MEMORY_SHARE = 0.8
 START_POLL_S = 0.05
@@ -90,6 +90,13 @@ class _Wish:
     metavar="BYTES",
     help="Most that each server's arrays may take  [default: its share of 80% of the memory].",
 )
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(1, MAX_PORT),
+    metavar="BASE",
+    help="Serve metrics for Prometheus: the first server on this port, the second on the next, and so on  "
+    "[default: off].",
+)
 @click.option("--name", default="default", show_default=True, help="What to call the fleet.")
 def launch(
     servers: int,
@@ -98,6 +105,7 @@ def launch(
     port: int,
     token_file: Path | None,
     memory_limit: int | None,
+    metrics_port: int | None,
     name: str,
 ) -> None:
     """Start servers on this host, for Spark applications to attach to."""
@@ -105,8 +113,7 @@ def launch(
     from ps2.coordinator.launchers.detached import DetachedLauncher, ProcessId, ServerOptions
     from ps2.server.memory import available_bytes
 
-    if port + servers - 1 > MAX_PORT:
-        raise ConfigError(f"--port: {servers} servers from {port} on need ports up to {port + servers - 1}")
+    _check_ports(servers, port, metrics_port)
     if token_file is not None:
         token_file = token_file.absolute()
         read_token(token_file)
@@ -120,9 +127,8 @@ def launch(
         undo.callback(remove, fleet)
         if token_file is None:
             write_token(fleet.token_file, new_token())
-        launcher = DetachedLauncher(
-            listen, fleet.folder, ServerOptions(fleet.token_file, limit, exit_with_parent=not detach)
-        )
+        options = ServerOptions(fleet.token_file, limit, metrics_port, exit_with_parent=not detach)
+        launcher = DetachedLauncher(listen, fleet.folder, options)
         undo.callback(launcher.stop)
         processes = launcher.start()
         members = zip(addresses, processes, strict=True)
@@ -130,9 +136,17 @@ def launch(
         _wait_answering(fleet, launcher, wish)
         if detach:
             undo.pop_all()
-        click.echo(_description(fleet, detach))
+        click.echo(_description(fleet, detach, metrics_port))
         if not detach:
             _watch(fleet, launcher, wish)
+
+
+def _check_ports(servers: int, port: int, metrics_port: int | None) -> None:
+    for option, first in (("--port", port), ("--metrics-port", metrics_port)):
+        if first is not None and first + servers - 1 > MAX_PORT:
+            raise ConfigError(f"{option}: {servers} servers from {first} on need ports up to {first + servers - 1}")
+    if metrics_port is not None and abs(metrics_port - port) < servers:
+        raise ConfigError(f"--metrics-port: {servers} ports from {metrics_port} on overlap those from --port {port} on")
 
 
 def _own_host() -> str:
@@ -199,7 +213,7 @@ def _watch(fleet: LaunchedFleet, launcher: DetachedLauncher, wish: _Wish) -> Non
     click.echo(f"\nstopping {_servers(fleet)}")
 
 
-def _description(fleet: LaunchedFleet, detach: bool) -> str:
+def _description(fleet: LaunchedFleet, detach: bool, metrics_port: int | None) -> str:
     """Say what runs, and what can be done with it."""
     from ps2.cli.state import command
 
@@ -208,7 +222,11 @@ def _description(fleet: LaunchedFleet, detach: bool) -> str:
     arguments = f"fleet={json.dumps(addresses)}, tokenFile={json.dumps(str(fleet.token_file), ensure_ascii=False)}"
     lines = [
         f"fleet {fleet.name!r}: {_servers(fleet)} running, {end}",
-        *(f"  {server.address}  pid {server.process.pid}" for server in fleet.servers),
+        *(
+            f"  {server.address}  pid {server.process.pid}"
+            + ("" if metrics_port is None else f"  metrics on port {metrics_port + index}")
+            for index, server in enumerate(fleet.servers)
+        ),
         "",
         f"attach  PS2Context.getOrCreate(spark, {arguments})",
         f"look    {command('status', fleet.name)}",

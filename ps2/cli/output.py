@@ -102,6 +102,14 @@ def duration(time_s: float) -> str:
     return " ".join(f"{value}{unit}" for unit, value in parts[first : first + 2])
 
 
+def short_time(time_s: float) -> str:
+    """Write a time for people in three digits: "12.3 us", "4.56 ms", "7.89 s"; from a minute on as a duration."""
+    if time_s >= 59.95:
+        return duration(time_s)
+    unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e3)) if time_s * f >= 0.9995), ("us", 1e6))
+    return f"{float(f'{time_s * factor:.3g}'):g} {unit}" if time_s else "0"
+
+
 def plain(value: Any) -> str:
     """Write a scalar without needless digits."""
     return f"{value:g}" if isinstance(value, float) else str(value)

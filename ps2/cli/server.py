@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ps2.config import DEFAULT_PORT, TOKEN_FILE_VARIABLE, ServerConfig, read_token
+from ps2.config import DEFAULT_PORT, MAX_PORT, TOKEN_FILE_VARIABLE, ServerConfig, read_token
 from ps2.errors import ConfigError
 
 EPILOG = """\b
@@ -36,6 +36,14 @@ def parse_bytes(text: str) -> int:
     metavar="HOST:PORT",
     help=f"Where to listen  [default: 127.0.0.1:{DEFAULT_PORT}; with --master a free port on 127.0.0.1].",
 )
+@click.option(
+    "--data-port",
+    type=click.IntRange(0, MAX_PORT),
+    default=ServerConfig.data_port,
+    metavar="PORT",
+    show_default=True,
+    help="Take data there without gRPC, on the host of --listen; 0 takes a free port, which clients are told.",
+)
 @click.option("--advertise", metavar="HOST", help="Host that clients reach this server by.")
 @click.option("--master", metavar="HOST:PORT", help="Register with this coordinator, and end when it is gone.")
 @click.option(
@@ -54,12 +62,21 @@ def parse_bytes(text: str) -> int:
     type=click.IntRange(1, 1024),
     default=ServerConfig.threads,
     show_default=True,
-    help="Requests served at once.",
+    help="gRPC requests served at once.",
+)
+@click.option("--cores", type=click.IntRange(1), metavar="N", help="Cores that kernels may use  [default: all].")
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, MAX_PORT),
+    metavar="PORT",
+    help="Serve metrics for Prometheus there, on the host of --listen and without a token; 0 takes a free port, which "
+    "the log tells  [default: off].",
 )
 @click.option("--exit-with-parent", type=int, metavar="PID", hidden=True)
 @click.option("--scratch", type=click.Path(path_type=Path), hidden=True)
 def server(
     listen: str | None,
+    data_port: int,
     advertise: str | None,
     master: str | None,
     index: int,
@@ -68,6 +85,8 @@ def server(
     no_udf: bool,
     memory_limit: int | None,
     threads: int,
+    cores: int | None,
+    metrics_port: int | None,
     exit_with_parent: int | None,
     scratch: Path | None,
 ) -> None:
@@ -82,10 +101,13 @@ def server(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = ServerConfig(
         listen=listen or ("127.0.0.1:0" if master else f"127.0.0.1:{DEFAULT_PORT}"),
+        data_port=data_port,
         advertise=advertise,
         memory_limit_bytes=memory_limit or int(available_bytes() * 0.8),
         threads=threads,
+        cores=cores,
         allow_udf=not no_udf,
+        metrics_port=metrics_port,
     )
     token = read_token(token_file) if token_file is not None else None
     serve(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ps2.cli.exits import EXIT_UNREACHABLE
-from ps2.cli.output import Column, Format, duration, format_option, print_data, print_table, size
+from ps2.cli.output import Column, Format, duration, format_option, print_data, print_table, short_time, size
 from ps2.cli.target import Target, ask_all, find_target, target_options
 from ps2.errors import TransientError
 
@@ -25,20 +26,22 @@ Examples:
 \b
 Exit codes: 0 all servers answer, 4 one does not, or there is no such fleet, 6 the token is not the fleet's.
 """
-# Columns of a terminal that has room for everything.
-WIDE = 105
+# Columns of a terminal that has room for what can be done without, large numbers included.
+WIDE, WIDER, WIDEST = 96, 118, 134
 SERVER_COLUMNS = (
     Column("server", folds=True),
     Column("state"),
     Column("up", right=True),
-    Column("matrices", right=True, room=WIDE),
-    Column("rows", right=True, room=WIDE),
+    Column("matrices", right=True, room=WIDEST),
+    Column("rows", right=True, room=WIDEST),
     Column("memory", right=True),
-    Column("limit", right=True),
+    Column("limit", right=True, room=WIDE),
     Column("requests", right=True),
     Column("failed", right=True),
-    Column("in", right=True, room=WIDE),
-    Column("out", right=True, room=WIDE),
+    Column("waiting", right=True, room=WIDE),
+    Column("lock wait", right=True),
+    Column("in", right=True, room=WIDER),
+    Column("out", right=True, room=WIDER),
 )
 MATRIX_COLUMNS = (
     Column("matrix"),
@@ -48,6 +51,15 @@ MATRIX_COLUMNS = (
     Column("rows", right=True),
     Column("bytes", right=True),
     Column("active keys", right=True),
+)
+OPERATION_COLUMNS = (
+    Column("operation"),
+    Column("count", right=True),
+    Column("failures", right=True),
+    Column("time", right=True),
+    Column("mean", right=True),
+    Column("keys", right=True),
+    Column("keys/s", right=True, room=WIDE),
 )
 
 
@@ -59,14 +71,19 @@ def status(fleet: str | None, token_file: str | None, name: str | None, output: 
     target = find_target(fleet, token_file, name)
     found = _ask(target)
     servers = [_server(address, answer) for address, answer in found.items()]
-    matrices = _matrices([answer for answer in found.values() if not isinstance(answer, TransientError)])
+    answers = [answer for answer in found.values() if not isinstance(answer, TransientError)]
+    matrices, operations = _matrices(answers), _operations(answers)
     if output != "table":
-        print_data({"servers": servers, "matrices": matrices}, output)
+        print_data({"servers": servers, "matrices": matrices, "operations": operations}, output)
     else:
         print_table(SERVER_COLUMNS, [_server_row(server) for server in servers])
-        if matrices:
-            click.echo()
-            print_table(MATRIX_COLUMNS, [_matrix_row(matrix) for matrix in matrices])
+        for columns, rows in (
+            (MATRIX_COLUMNS, [_matrix_row(matrix) for matrix in matrices]),
+            (OPERATION_COLUMNS, [_operation_row(operation) for operation in operations]),
+        ):
+            if rows:
+                click.echo()
+                print_table(columns, rows)
     missing = [f"{server['address']}: {_reason(server['error'])}" for server in servers if "error" in server]
     if missing:
         advice = "" if target.launched is None or target.launched.alive() else "; 'ps2 launch' starts a new fleet"
@@ -105,8 +122,18 @@ def _server(address: str, answer: ServerStatus | TransientError) -> dict[str, An
         "rss_bytes": answer.rss_bytes,
         "requests": answer.requests,
         "failed": answer.failed,
+        "outcomes": dict(answer.outcomes),
+        "in_progress": answer.in_progress,
+        "waiting": answer.waiting,
+        "lock_waits": answer.lock_waits,
+        "lock_wait_s": answer.lock_wait_s,
         "bytes_in": answer.bytes_in,
         "bytes_out": answer.bytes_out,
+        "key_cache_hits": answer.key_cache_hits,
+        "key_cache_misses": answer.key_cache_misses,
+        "key_cache_bytes": answer.key_cache_bytes,
+        "connections": answer.connections,
+        "operations": [asdict(operation) for operation in answer.operations],
     }
 
 
@@ -136,6 +163,19 @@ def _matrices(answers: list[ServerStatus]) -> list[dict[str, Any]]:
     return [matrix for _, matrix in sorted(found.items())]
 
 
+def _operations(answers: list[ServerStatus]) -> list[dict[str, Any]]:
+    """Add up what each server has done of each operation; the one that took most time comes first."""
+    found: dict[str, dict[str, Any]] = {}
+    for answer in answers:
+        for done in answer.operations:
+            sums = found.setdefault(
+                done.name, {"name": done.name, "count": 0, "failures": 0, "seconds": 0.0, "keys": 0}
+            )
+            for field in ("count", "failures", "seconds", "keys"):
+                sums[field] += getattr(done, field)
+    return sorted(found.values(), key=lambda sums: (-sums["seconds"], sums["name"]))
+
+
 def _server_row(server: Mapping[str, Any]) -> list[str]:
     if "error" in server:
         return [server["address"], server["state"], *["-"] * (len(SERVER_COLUMNS) - 2)]
@@ -149,6 +189,8 @@ def _server_row(server: Mapping[str, Any]) -> list[str]:
         size(server["memory_limit_bytes"]),
         f"{server['requests']:,}",
         f"{server['failed']:,}",
+        f"{server['waiting']:,}",
+        short_time(server["lock_wait_s"]),
         size(server["bytes_in"]),
         size(server["bytes_out"]),
     ]
@@ -164,6 +206,19 @@ def _matrix_row(matrix: Mapping[str, Any]) -> list[str]:
         f"{matrix['rows']:,}",
         size(matrix["bytes"]),
         "-" if keys is None else f"{keys:,}",
+    ]
+
+
+def _operation_row(done: Mapping[str, Any]) -> list[str]:
+    keys, spent_s = done["keys"], done["seconds"]
+    return [
+        done["name"],
+        f"{done['count']:,}",
+        f"{done['failures']:,}",
+        short_time(spent_s),
+        short_time(spent_s / done["count"]),
+        f"{keys:,}" if keys else "-",
+        f"{keys / spent_s:,.0f}" if keys and spent_s else "-",
     ]
 
 

@@ -28,6 +28,7 @@ the fleet's.
 """
 END_TIMEOUT_S = 10.0
 KILL_TIMEOUT_S = 2.0
+LAUNCHER_TIMEOUT_S = 3.0
 POLL_S = 0.05
 
 
@@ -55,8 +56,9 @@ def _stop_launched(target: Target, fleet: LaunchedFleet) -> None:
         if isinstance(answer, TransientError):
             running[address].send(signal.SIGTERM)
     left = _left(list(running.values()), END_TIMEOUT_S)
-    # The foreground's launcher ends with its servers; before it has any, a signal does it.
-    fleet.launcher.send(signal.SIGTERM)
+    # The launcher in the foreground ends with its servers, and a signal would cut that short; without any, one ends it.
+    if _left([fleet.launcher], LAUNCHER_TIMEOUT_S if running else 0):
+        fleet.launcher.send(signal.SIGTERM)
     left += _left([fleet.launcher], END_TIMEOUT_S)
     for process in left:
         click.echo(f"process {process.pid} did not end within {END_TIMEOUT_S:.0f} s: killed", err=True)

@@ -6,22 +6,23 @@ from typing import Any
 
 import numpy as np
 
-from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError
+from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
 from ps2.ops.table import Array
-from ps2.partition import Int64Array, MatrixSpec, check_columns
+from ps2.partition import Int64Array, MatrixSpec
 
 # One gibibyte of keys; more belongs in several calls.
 MAX_KEYS = 1 << 27
+# What rounds to infinity as a float16.
+FLOAT16_END = 65520.0
 
 
-def as_columns(spec: MatrixSpec, indices: Any) -> Int64Array:
-    """Return indices as int64 of shape (n,), each in ``[0, dim)``."""
+def as_indices(indices: Any) -> Int64Array:
+    """Return indices as int64 of shape (n,); ``split`` checks that each is in ``[0, dim)``."""
     array = _whole_numbers("indices", indices)
     if array.ndim != 1:
         raise ShapeError(f"indices: expected one dimension, got shape {array.shape}")
     if array.size > MAX_KEYS:
         raise LimitError(f"indices: at most {MAX_KEYS:,} in one call, got {array.size:,}")
-    check_columns(spec, array)
     return array
 
 
@@ -52,6 +53,34 @@ def as_values(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], name: s
         raise ShapeError(f"{name}: expected shape {shape}, got {array.shape}")
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(array, dtype=dtype)
+
+
+def as_sent(values: Any, spec: MatrixSpec, shape: tuple[int, ...]) -> Array:
+    """Return values as ``as_values`` does, checked to fit what they travel as."""
+    array = as_values(values, spec.np_dtype, shape)
+    if spec.wire == "float16" and array.size:
+        size = np.abs(array)
+        too_large = (size >= FLOAT16_END) & np.isfinite(size)
+        if too_large.any():
+            at = int(np.argmax(too_large))
+            raise OutOfRangeError(
+                f"values: {array.reshape(-1)[at]} (at position {at}) does not fit the float16 that "
+                "this vector's values travel as; make it with wire='bfloat16'"
+            )
+    return array
+
+
+def as_target(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+    """Return the caller's array for an answer, if the answer fits it."""
+    if not isinstance(out, np.ndarray):
+        raise DTypeError(f"out: expected an array, got {type(out).__name__}")
+    if out.dtype != dtype:
+        raise DTypeError(f"out: expected an array of {dtype}, got {out.dtype}")
+    if out.shape != shape:
+        raise ShapeError(f"out: expected shape {shape}, got {out.shape}")
+    if not out.flags.writeable:
+        raise UsageError("out: the array is read-only")
+    return out
 
 
 def _as_array(name: str, given: Any) -> Array:

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from ps2.client.plans import Plan
 from ps2.client.session import Session
 from ps2.errors import UsageError
+from ps2.wire.messages import Operation
 
 T = TypeVar("T")
 
@@ -107,7 +108,21 @@ def submit_all(session: Session, plans: Sequence[Plan[Any]]) -> list[Any]:
     return answers
 
 
+def submit_later(session: Session, plan: Plan[Any]) -> None:
+    """Run a plan that changes data while the caller goes on, or put it into the open batch."""
+    if _open.batch is not None:
+        submit_all(session, [plan])
+    else:
+        session.run_later(_settled(plan))
+
+
 def _settled(plan: Plan[T]) -> Plan[T]:
     """Return the same call with arrays of its own: the caller may change his before they are sent."""
-    operations = tuple(replace(op, arrays=tuple(array.copy() for array in op.arrays)) for op in plan.operations)
-    return replace(plan, operations=operations)
+    return replace(plan, operations=tuple(map(_own, plan.operations)))
+
+
+def _own(operation: Operation) -> Operation:
+    keys = operation.keys
+    if keys is not None and keys.columns is not None:
+        keys = replace(keys, columns=keys.columns.copy())
+    return replace(operation, arrays=tuple(array.copy() for array in operation.arrays), keys=keys)

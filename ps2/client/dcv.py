@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ps2.client import plans
-from ps2.client.batch import hold, submit, submit_all
+from ps2.client.batch import hold, in_batch, submit, submit_all, submit_later
 from ps2.client.fleet import FleetRef
 from ps2.client.session import Session, current_session, session_of
 from ps2.client.task import note_handle
 from ps2.errors import DTypeError, NotFoundError, UsageError
-from ps2.partition import MatrixSpec
+from ps2.partition import MatrixSpec, Wire
 from ps2.route import Route
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class DCV:
         *,
         align: int = 1,
         partitionsPerServer: int = 1,
+        wire: Wire | None = None,
     ) -> DCV:
         """Make a dense vector of zeros (paper, section 4.2).
 
@@ -74,22 +75,32 @@ class DCV:
             dtype: "float32", "float64" or "int64".
             align: keep blocks of this many columns on one server.
             partitionsPerServer: partitions that each server holds.
+            wire: "float16" or "bfloat16" halves what values take on the network, both ways, and rounds them to the
+                nearest: by at most 2**-11 (float16: of numbers from 6.1e-5 to 65,504; smaller ones by 2**-25) or 2**-8
+                (bfloat16: of all) of their size. What is stored and computed on the servers stays in ``dtype``.
 
         Raises:
             ConfigError, DTypeError: an argument cannot be used.
             LimitError: the servers' memory limit does not allow it; nothing was allocated.
             StoppedError: there is no PS2Context.
         """
-        return _create(MatrixSpec(dim, rows, _dtype_name(dtype), "dense", align, partitionsPerServer))
+        return _create(MatrixSpec(dim, rows, _dtype_name(dtype), "dense", align, partitionsPerServer, wire))
 
     @staticmethod
-    def sparse(dim: int, rows: int = DEFAULT_ROWS, dtype: str = "float32", *, partitionsPerServer: int = 1) -> DCV:
+    def sparse(
+        dim: int,
+        rows: int = DEFAULT_ROWS,
+        dtype: str = "float32",
+        *,
+        partitionsPerServer: int = 1,
+        wire: Wire | None = None,
+    ) -> DCV:
         """Make a sparse vector: int64 keys in ``[0, dim)``, dim up to 2**63, memory for the keys that were touched.
 
         The rows of its matrix share one key index a partition, so operations between them run at dense speed over the
         active keys. Arguments and errors are those of ``dense``.
         """
-        return _create(MatrixSpec(dim, rows, _dtype_name(dtype), "sparse", 1, partitionsPerServer))
+        return _create(MatrixSpec(dim, rows, _dtype_name(dtype), "sparse", 1, partitionsPerServer, wire))
 
     def derive(self) -> DCV:
         """Make a vector of zeros co-located with this one (paper, section 4.3). ``DCV.derive(u)`` is the same.
@@ -139,11 +150,15 @@ class DCV:
 
     # -- row access ------------------------------------------------------------------------------------------------
 
-    def pull(self, indices: Any = None) -> Any:
+    def pull(self, indices: Any = None, out: Any = None) -> Any:
         """Read the vector, or some of it (paper, Table 1).
 
+        A vector is read block by block (4 MiB), each as it is at one moment; so is what lies on different servers.
+
         Args:
-            indices: int64 of shape (n,), any order, duplicates allowed; None reads all.
+            indices: int64 of shape (n,), any order, duplicates allowed; None reads all. The same indices again cost
+                less: they travel as a hash.
+            out: an array of the vector's dtype and the answer's shape to read into; it is returned.
 
         Returns:
             An array of the vector's dtype: shape (dim,), or (n,) in the order of the indices. For a sparse vector
@@ -151,13 +166,18 @@ class DCV:
 
         Raises:
             OutOfRangeError: an index is not in ``[0, dim)``.
-            DTypeError: the indices are not integers.
+            DTypeError, ShapeError: the indices are not integers, or the answer does not fit ``out``.
         """
         if indices is not None:
-            return self._submit(plans.pull_columns(self._target(), indices))
-        if self.isSparse:
-            return self._submit(plans.pull_active(self._target()))
-        return self._submit(plans.pull(self._target(), 0, self.dim))
+            return self._submit(plans.pull_columns(self._target(), indices, out))
+        if not self.isSparse:
+            return self._submit(plans.pull(self._target(), 0, self.dim, out))
+        if out is not None:
+            raise UsageError(
+                "pull: out goes with indices; how many active keys a sparse vector has is not known before"
+            )
+        counts = None if in_batch() else self._submit(plans.count_active(self._target()))
+        return self._submit(plans.pull_active(self._target(), counts))
 
     def push(self, values: Any, indices: Any = None) -> DCV:
         """Overwrite the vector, or some of it (paper, Table 1). Of several values for one index the last wins.
@@ -171,18 +191,42 @@ class DCV:
         """
         return self._write("push", "scatter", values, indices)
 
-    def add(self, values: Any, indices: Any = None) -> DCV:
+    def pushPull(self, values: Any, indices: Any = None) -> Any:
+        """Add values as ``add`` does, and read what they come to as ``pull`` does, in one round trip.
+
+        Args:
+            values: shape (dim,), or that of the indices.
+            indices: int64 of shape (n,), any order, duplicates accumulate; None is all. A sparse vector needs them.
+
+        Returns:
+            The new values, in the order of the indices. Additions of others may be among them.
+        """
+        if indices is not None:
+            return self._submit(plans.push_pull_columns(self._target(), values, indices))
+        if self.isSparse:
+            raise UsageError("pushPull: a sparse vector needs indices with the values")
+        return self._submit(plans.push_pull(self._target(), values))
+
+    def add(self, values: Any, indices: Any = None, wait: bool = True) -> DCV:
         """Add another vector, a number, or values at indices, in place; duplicates accumulate (paper, Table 1).
 
         Args:
             values: a DCV or a number (computed on the servers), or an array as for ``push``.
             indices: as for ``push``.
+            wait: False returns at once, with a copy of the values on its way: at most 64 MB, then it waits for some to
+                be applied. The next call that waits, of whatever vector, comes after them, and raises what failed;
+                ``flush()`` does nothing else. A task must end with one or the other.
         """
-        return self._arithmetic("add", values, indices)
+        return self._arithmetic("add", values, indices, wait)
 
-    def sub(self, values: Any, indices: Any = None) -> DCV:
+    def sub(self, values: Any, indices: Any = None, wait: bool = True) -> DCV:
         """Subtract in place; arguments as for ``add``."""
-        return self._arithmetic("sub", values, indices)
+        return self._arithmetic("sub", values, indices, wait)
+
+    def flush(self) -> DCV:
+        """Wait until all additions of this process made with ``wait=False`` are applied; raise what failed of them."""
+        self._session.flush()
+        return self
 
     def mul(self, values: Any, indices: Any = None) -> DCV:
         """Multiply in place; arguments as for ``add``. An absent key of a sparse vector stays absent."""
@@ -357,24 +401,30 @@ class DCV:
         both = plans.Plan(self._matrix, self._route, plan.operations + count.operations, merge, mutates=False)
         return self._submit(both)
 
-    def _write(self, whole: str, scattered: str, values: Any, indices: Any) -> DCV:
+    def _write(self, whole: str, scattered: str, values: Any, indices: Any, wait: bool = True) -> DCV:
         if indices is not None:
             plan = plans.push_columns(self._target(), scattered, values, indices)
         elif self.isSparse:
             raise UsageError(f"{whole}: a sparse vector needs indices with the values")
         else:
             plan = plans.push(self._target(), whole, values, 0, self.dim)
-        self._submit(plan)
-        return self
+        return self._change(plan, wait)
 
-    def _arithmetic(self, verb: str, values: Any, indices: Any) -> DCV:
+    def _arithmetic(self, verb: str, values: Any, indices: Any, wait: bool = True) -> DCV:
         if indices is None and isinstance(values, DCV):
-            return self._apply(verb, self._beside(values))
+            return self._change(self._plan(verb, self._beside(values)), wait)
         if indices is None and isinstance(values, Real):
-            return self._apply(f"{verb}_scalar", value=values)
+            return self._change(self._plan(f"{verb}_scalar", value=values), wait)
         if isinstance(values, DCV):
             raise UsageError(f"{verb}: indices go with an array of values, not with a DCV")
-        return self._write(f"push_{verb}", f"scatter_{verb}", values, indices)
+        return self._write(f"push_{verb}", f"scatter_{verb}", values, indices, wait)
+
+    def _change(self, plan: plans.Plan[Any], wait: bool) -> DCV:
+        if wait:
+            self._submit(plan)
+        else:
+            submit_later(self._session, plan)
+        return self
 
     def _new(self, verb: str, other: DCV | Scalar) -> DCV:
         if not isinstance(other, DCV) and not _is_number(other):

@@ -6,7 +6,7 @@ import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from ps2.client import plans
+from ps2.client import pairs, plans
 from ps2.client.batch import hold, submit
 from ps2.client.session import session_of
 
@@ -51,9 +51,9 @@ class DCVMatrix:
     def __repr__(self) -> str:
         return f"DCVMatrix(rows={self._rows}, dim={self.dim}, {self._first.dtype}, matrix={self._first._matrix:x})"
 
-    def pull(self, rows: Any, columns: Any = None) -> Any:
-        """Read rows: shape (len(rows), dim), or (len(rows), len(columns)), in the order given."""
-        return self._submit(plans.rows_pull(self._target(), rows, columns))
+    def pull(self, rows: Any, columns: Any = None, out: Any = None) -> Any:
+        """Read rows: shape (len(rows), dim), or (len(rows), len(columns)), in the order given, into ``out`` if any."""
+        return self._submit(plans.rows_pull(self._target(), rows, columns, out))
 
     def push(self, rows: Any, values: Any) -> DCVMatrix:
         """Overwrite rows with values of shape (len(rows), dim); of several writes to one row the last wins."""
@@ -83,6 +83,30 @@ class DCVMatrix:
         """
         self._submit(plans.rows_axpy(self._target(), rows_y, rows_x, alphas))
         return self
+
+    def pairUpdate(self, rows_a: Any, rows_b: Any, coefficients: pairs.Coefficients, via: str = "auto") -> Any:
+        """Set ``a += c * b`` and ``b += c * a`` for all pairs of rows at once, c from their dots (paper, Equation 2).
+
+        With ``c = lr * (label - sigmoid(dot))`` it is one step of skip-gram with negative sampling (section 5.2.2).
+        Every a and b on the right is the value before the update; rows in several pairs accumulate all changes.
+
+        Args:
+            rows_a, rows_b: the rows of n pairs.
+            coefficients: called once in this process with the dots, float64 of shape (n,); returns as many numbers.
+            via: "servers" computes where the rows are, and only scalars travel; "rows" pulls the rows, computes here
+                and adds the differences; "auto" takes the one that should be faster, by costs that it measures
+                (docs/decisions/0007). The results are equal up to rounding. What other workers change between the
+                two requests is kept; "servers" then adds multiples of the changed rows, "rows" of those it pulled.
+
+        Returns:
+            The dots, float64 of shape (n,).
+
+        Raises:
+            ShapeError, DTypeError, OutOfRangeError: rows or coefficients are not as said, or a coefficient is not
+                finite; nothing has changed.
+            UsageError: inside ``ps.batch()``, or "rows" of a sparse matrix.
+        """
+        return pairs.update(self, rows_a, rows_b, coefficients, via)
 
     def __getstate__(self) -> dict[str, Any]:
         if self._owner is not None:

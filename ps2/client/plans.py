@@ -10,13 +10,19 @@ from typing import Any, Generic, TypeVar
 import cloudpickle
 import numpy as np
 
-from ps2.client.arguments import as_columns, as_rows, as_values
+from ps2.client.arguments import as_indices, as_rows, as_sent, as_target, as_values
+from ps2.client.keysets import GROUP_KEYS, SPLITS, Split
 from ps2.client.results import PartitionResults
+from ps2.config import WireConfig
 from ps2.errors import ShapeError, UsageError
 from ps2.ops.table import Array, lookup
-from ps2.partition import Int64Array, MatrixSpec, partition_of
+from ps2.partition import Int64Array, MatrixSpec
 from ps2.route import Route
-from ps2.wire.messages import Operation, Result
+from ps2.wire.messages import Keys, Operation, Result
+
+BLOCK_BYTES = WireConfig.block_bytes
+# Two row numbers and a float64, there or back.
+PAIR_BYTES = 24
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -64,49 +70,6 @@ class Plan(Generic[T]):
         )
 
 
-@dataclass(frozen=True)
-class Split:
-    """Columns grouped by partition.
-
-    Attributes:
-        order: where each grouped column came from; None if they were grouped as they came.
-        columns: the grouped columns.
-        groups: (partition, begin, end) of each group within ``columns``.
-    """
-
-    order: Int64Array | None
-    columns: Int64Array
-    groups: tuple[tuple[int, int, int], ...]
-
-    def sorted(self, values: Array) -> Array:
-        """Return values in the order of the groups."""
-        return values if self.order is None else values[..., self.order]
-
-    def unsorted(self, values: Array) -> Array:
-        """Return grouped values in the order in which the columns came."""
-        if self.order is None:
-            return values
-        out = np.empty_like(values)
-        out[..., self.order] = values
-        return out
-
-
-def split(spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
-    """Group columns by partition; within a group they keep their order."""
-    count = len(route.addresses)
-    if count == 1:
-        return Split(None, columns, ((0, 0, columns.size),) if columns.size else ())
-    if spec.kind == "dense" and bool(np.all(columns[1:] >= columns[:-1])):
-        order, cuts = None, np.searchsorted(columns, np.asarray(route.bounds, dtype=np.int64))
-    else:
-        owners = partition_of(spec, route.bounds, columns).astype(np.int32)
-        order = np.argsort(owners, kind="stable")
-        columns = columns[order]
-        cuts = np.searchsorted(owners[order], np.arange(count + 1))
-    groups = [(i, int(cuts[i]), int(cuts[i + 1])) for i in range(count) if cuts[i] < cuts[i + 1]]
-    return Split(order, columns, tuple(groups))
-
-
 def call(target: Target, name: str, params: Mapping[str, Any]) -> Plan[Any]:
     """Plan an operation of the table that needs no data of the caller: a kernel, or a reduction to one scalar."""
     op = lookup(name)
@@ -122,49 +85,66 @@ def call(target: Target, name: str, params: Mapping[str, Any]) -> Plan[Any]:
     return Plan(target.matrix, target.route, operations, merge, bool(op.writes))
 
 
-def pull(target: Target, start: int, stop: int) -> Plan[Array]:
-    """Plan to read columns ``[start, stop)`` of a dense row."""
-    out = np.empty(stop - start, target.spec.np_dtype)
-    operations = []
-    for index, lo, hi, origin in _windows(target.route, start, stop):
-        params = {"start": lo, "stop": hi}
-        into = out[origin : origin + hi - lo]
-        operations.append(Operation("pull", target.matrix, index, target.rows, params, reply_count=hi - lo, into=into))
-    return Plan(target.matrix, target.route, tuple(operations), lambda _: out, mutates=False)
-
-
-def pull_columns(target: Target, indices: Any) -> Plan[Array]:
-    """Plan to read a row at indices; the answer is in their order."""
-    parts = split(target.spec, target.route, as_columns(target.spec, indices))
-    out = np.empty(parts.columns.size, target.spec.np_dtype)
+def pull(target: Target, start: int, stop: int, out: Array | None = None) -> Plan[Array]:
+    """Plan to read columns ``[start, stop)`` of a dense row, into ``out`` if that is given."""
+    dtype = target.spec.np_dtype
+    out = np.empty(stop - start, dtype) if out is None else as_target(out, dtype, (stop - start,))
     operations = tuple(
-        Operation(
-            "gather",
-            target.matrix,
-            index,
-            target.rows,
-            arrays=(parts.columns[lo:hi],),
-            reply_count=hi - lo,
-            into=out[lo:hi],
-        )
-        for index, lo, hi in parts.groups
+        _pull(target, index, lo, hi, out[origin : origin + hi - lo])
+        for index, lo, hi, origin in _windows(target, start, stop)
     )
-    return Plan(target.matrix, target.route, operations, lambda _: parts.unsorted(out), mutates=False)
+    return Plan(target.matrix, target.route, operations, lambda _: out, mutates=False)
 
 
-def pull_active(target: Target) -> Plan[tuple[Int64Array, Array]]:
-    """Plan to read the active keys of a sparse row and their values, sorted by key."""
+def pull_columns(target: Target, indices: Any, out: Array | None = None) -> Plan[Array]:
+    """Plan to read a row at indices; the answer is in their order, in ``out`` if that is given."""
+    columns, dtype = as_indices(indices), target.spec.np_dtype
+    given = None if out is None else as_target(out, dtype, columns.shape)
+    parts = SPLITS.split(target.spec, target.route, columns)
+    found = given if given is not None and parts.order is None else np.empty(parts.columns.size, dtype)
+    operations = tuple(_gather(target, index, keys, found[where]) for index, where, keys in parts.key_sets())
+    return Plan(target.matrix, target.route, operations, lambda _: parts.spread(found, given), mutates=False)
+
+
+def count_active(target: Target) -> Plan[list[int]]:
+    """Plan to count the active keys of each partition of a sparse row."""
+    operations = tuple(Operation("count", target.matrix, p.index, target.rows) for p in target.route.partitions)
+
+    def merge(results: list[Result]) -> list[int]:
+        return [int(result.scalar or 0) for result in results]
+
+    return Plan(target.matrix, target.route, operations, merge, mutates=False)
+
+
+def pull_active(target: Target, counts: Sequence[int] | None = None) -> Plan[tuple[Int64Array, Array]]:
+    """Plan to read the active keys of a sparse row and their values, sorted by key.
+
+    Args:
+        counts: how many keys each partition has; the first of them are read, block by block. None: all there are then.
+    """
+    windows: list[tuple[int, dict[str, int], int]] = []
+    for p in target.route.partitions:
+        if counts is None:
+            windows.append((p.index, {}, 0))
+            continue
+        for start in range(0, counts[p.index], GROUP_KEYS):
+            stop = min(start + GROUP_KEYS, counts[p.index])
+            windows.append((p.index, {"start": start, "stop": stop}, stop - start))
     operations = tuple(
-        Operation(name, target.matrix, p.index, rows, reply_count=None)
-        for p in target.route.partitions
-        for name, rows in (("keys", ()), ("pull", target.rows))
+        Operation(name, target.matrix, index, rows, window, wire=wire, reply_bytes=size * itemsize)
+        for index, window, size in windows
+        for name, rows, wire, itemsize in (
+            ("keys", (), None, 8),
+            ("pull", target.rows, target.spec.wire, target.spec.np_dtype.itemsize),
+        )
     )
 
     def merge(results: list[Result]) -> tuple[Int64Array, Array]:
-        keys = np.concatenate([result.arrays[0] for result in results[::2]])
-        values = np.concatenate([result.arrays[0] for result in results[1::2]])
-        order = np.argsort(keys)
-        return keys[order], values[order]
+        keys = [result.arrays[0] for result in results[::2]]
+        values = [result.arrays[0].astype(target.spec.np_dtype, copy=False) for result in results[1::2]]
+        merged = np.concatenate([np.empty(0, np.int64), *keys])
+        order = np.argsort(merged)
+        return merged[order], np.concatenate([np.empty(0, target.spec.np_dtype), *values])[order]
 
     return Plan(target.matrix, target.route, operations, merge, mutates=False)
 
@@ -172,10 +152,10 @@ def pull_active(target: Target) -> Plan[tuple[Int64Array, Array]]:
 def push(target: Target, verb: str, values: Any, start: int, stop: int) -> Plan[None]:
     """Plan "push", "push_add", "push_sub"... of values onto columns ``[start, stop)`` of a dense row."""
     lookup(verb).check(1, target.spec.dtype, {})
-    array = as_values(values, target.spec.np_dtype, (stop - start,))
+    array = as_sent(values, target.spec, (stop - start,))
     operations = tuple(
-        Operation(verb, target.matrix, index, target.rows, {"start": lo}, arrays=(array[origin : origin + hi - lo],))
-        for index, lo, hi, origin in _windows(target.route, start, stop)
+        _push(target, verb, index, lo, array[origin : origin + hi - lo])
+        for index, lo, hi, origin in _windows(target, start, stop)
     )
     return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
 
@@ -183,15 +163,50 @@ def push(target: Target, verb: str, values: Any, start: int, stop: int) -> Plan[
 def push_columns(target: Target, verb: str, values: Any, indices: Any) -> Plan[None]:
     """Plan "scatter", "scatter_add"... of values at indices; duplicates act in the order given."""
     lookup(verb).check(1, target.spec.dtype, {})
-    columns = as_columns(target.spec, indices)
-    array = as_values(values, target.spec.np_dtype, columns.shape)
-    parts = split(target.spec, target.route, columns)
-    array = parts.sorted(array)
-    operations = tuple(
-        Operation(verb, target.matrix, index, target.rows, arrays=(parts.columns[lo:hi], array[lo:hi]))
-        for index, lo, hi in parts.groups
-    )
+    columns = as_indices(indices)
+    array = as_sent(values, target.spec, columns.shape)
+    parts = SPLITS.split(target.spec, target.route, columns)
+    if verb in ("scatter_mul", "scatter_div") and parts.firsts is not None:
+        operations = tuple(_in_order(target, verb, columns, array, parts))
+    else:
+        distinct = parts.last(array) if verb == "scatter" else parts.summed(array)
+        operations = tuple(
+            _scatter(target, verb, index, keys, distinct[where]) for index, where, keys in parts.key_sets()
+        )
     return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
+
+
+def push_pull(target: Target, values: Any) -> Plan[Array]:
+    """Plan to add values to a whole dense row and read what it comes to, in one round trip."""
+    array = as_sent(values, target.spec, (target.spec.dim,))
+    out = np.empty(target.spec.dim, target.spec.np_dtype)
+    operations = tuple(
+        both
+        # Half a block there, half a block back.
+        for index, lo, hi, origin in _windows(target, 0, target.spec.dim, per_block=2)
+        for both in (
+            _push(target, "push_add", index, lo, array[origin : origin + hi - lo]),
+            _pull(target, index, lo, hi, out[origin : origin + hi - lo]),
+        )
+    )
+    return Plan(target.matrix, target.route, operations, lambda _: out, mutates=True)
+
+
+def push_pull_columns(target: Target, values: Any, indices: Any) -> Plan[Array]:
+    """Plan to add values at indices and read what they come to, in one round trip; the keys travel once."""
+    columns, dtype = as_indices(indices), target.spec.np_dtype
+    array = as_sent(values, target.spec, columns.shape)
+    parts = SPLITS.split(target.spec, target.route, columns)
+    added, found = parts.summed(array), np.empty(parts.columns.size, dtype)
+    operations = tuple(
+        both
+        for index, where, keys in parts.key_sets()
+        for both in (
+            _scatter(target, "scatter_add", index, keys, added[where]),
+            _gather(target, index, Keys(keys.count), found[where]),
+        )
+    )
+    return Plan(target.matrix, target.route, operations, lambda _: parts.spread(found), mutates=True)
 
 
 def map_partitions(target: Target, fn: Callable[..., Any], with_index: bool) -> Plan[PartitionResults]:
@@ -203,9 +218,7 @@ def map_partitions(target: Target, fn: Callable[..., Any], with_index: bool) -> 
     except Exception as error:  # a closure may hold anything, and each thing fails in its own way
         raise UsageError(f"mapPartitions: {fn!r} cannot be pickled: {error}") from error
     operations = tuple(
-        Operation(
-            "map", target.matrix, p.index, target.rows, {"with_index": int(with_index)}, (code,), reply_count=None
-        )
+        Operation("map", target.matrix, p.index, target.rows, {"with_index": int(with_index)}, (code,))
         for p in target.route.partitions
     )
 
@@ -215,52 +228,59 @@ def map_partitions(target: Target, fn: Callable[..., Any], with_index: bool) -> 
     return Plan(target.matrix, target.route, operations, merge, mutates=True, batchable=False)
 
 
-def rows_pull(target: Target, rows: Any, columns: Any | None) -> Plan[Array]:
-    """Plan to read many rows: shape (len(rows), dim), or (len(rows), len(columns))."""
-    numbers = as_rows("rows", rows, target.spec.rows)
+def rows_pull(target: Target, rows: Any, columns: Any | None, out: Array | None = None) -> Plan[Array]:
+    """Plan to read many rows: shape (len(rows), dim), or (len(rows), len(columns)); into ``out`` if that is given."""
+    numbers, dtype = as_rows("rows", rows, target.spec.rows), target.spec.np_dtype
     if columns is None:
         _dense_only(target.spec, "pull of whole rows")
-        out = np.empty((numbers.size, target.spec.dim), target.spec.np_dtype)
+        shape = (numbers.size, target.spec.dim)
+        answer = np.empty(shape, dtype) if out is None else as_target(out, dtype, shape)
         whole = tuple(
-            Operation("rows_pull", target.matrix, p.index, arrays=(numbers,), reply_count=numbers.size * p.width)
-            for p in target.route.partitions
+            Operation(
+                name,
+                target.matrix,
+                index,
+                rows,
+                params,
+                arrays=arrays,
+                wire=target.spec.wire,
+                reply_bytes=answer[where].nbytes,
+                into=answer[where],
+            )
+            for index, name, rows, params, arrays, where in _row_blocks(target, numbers, "rows_pull", "pull")
         )
-
-        def merge_whole(results: list[Result]) -> Array:
-            for p, result in zip(target.route.partitions, results, strict=True):
-                out[:, p.begin : p.end] = result.arrays[0].reshape(numbers.size, p.width)
-            return out
-
-        return Plan(target.matrix, target.route, whole, merge_whole, mutates=False)
-    parts = split(target.spec, target.route, as_columns(target.spec, columns))
-    grouped = np.empty((numbers.size, parts.columns.size), target.spec.np_dtype)
-    some = tuple(
+        return Plan(target.matrix, target.route, whole, lambda _: answer, mutates=False)
+    given = as_indices(columns)
+    shape = (numbers.size, given.size)
+    out = None if out is None else as_target(out, dtype, shape)
+    parts = SPLITS.split(target.spec, target.route, given)
+    found = out if out is not None and parts.order is None else np.empty((numbers.size, parts.columns.size), dtype)
+    some_columns = tuple(
         Operation(
             "rows_gather",
             target.matrix,
             index,
-            arrays=(numbers, parts.columns[lo:hi]),
-            reply_count=numbers.size * (hi - lo),
+            arrays=(numbers[some],),
+            keys=keys,
+            wire=target.spec.wire,
+            reply_bytes=found[some, where].nbytes,
+            into=found[some, where],
         )
-        for index, lo, hi in parts.groups
+        for index, where, keys in parts.key_sets()
+        for some in _blocks_of_rows(numbers.size, keys.count * dtype.itemsize)
     )
-
-    def merge_some(results: list[Result]) -> Array:
-        for (_, lo, hi), result in zip(parts.groups, results, strict=True):
-            grouped[:, lo:hi] = result.arrays[0].reshape(numbers.size, hi - lo)
-        return parts.unsorted(grouped)
-
-    return Plan(target.matrix, target.route, some, merge_some, mutates=False)
+    return Plan(target.matrix, target.route, some_columns, lambda _: parts.spread(found, out), mutates=False)
 
 
 def rows_push(target: Target, verb: str, rows: Any, values: Any) -> Plan[None]:
     """Plan "rows_push" or "rows_add" of values of shape (len(rows), dim)."""
     _dense_only(target.spec, f"{verb} without columns")
     numbers = as_rows("rows", rows, target.spec.rows)
-    array = as_values(values, target.spec.np_dtype, (numbers.size, target.spec.dim))
+    array = as_sent(values, target.spec, (numbers.size, target.spec.dim))
+    one = {"rows_push": "push", "rows_add": "push_add"}[verb]
     operations = tuple(
-        Operation(verb, target.matrix, p.index, arrays=(numbers, array[:, p.begin : p.end].ravel()))
-        for p in target.route.partitions
+        Operation(name, target.matrix, index, rows, params, arrays=(*arrays, array[where]), wire=target.spec.wire)
+        for index, name, rows, params, arrays, where in _row_blocks(target, numbers, verb, one)
     )
     return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
 
@@ -268,15 +288,21 @@ def rows_push(target: Target, verb: str, rows: Any, values: Any) -> Plan[None]:
 def rows_scatter_add(target: Target, rows: Any, values: Any, columns: Any) -> Plan[None]:
     """Plan to add values of shape (len(rows), len(columns)) to rows at columns."""
     numbers = as_rows("rows", rows, target.spec.rows)
-    given = as_columns(target.spec, columns)
-    array = as_values(values, target.spec.np_dtype, (numbers.size, given.size))
-    parts = split(target.spec, target.route, given)
-    array = parts.sorted(array)
+    given = as_indices(columns)
+    array = as_sent(values, target.spec, (numbers.size, given.size))
+    parts = SPLITS.split(target.spec, target.route, given)
+    added = parts.summed(array)
     operations = tuple(
         Operation(
-            "rows_scatter_add", target.matrix, index, arrays=(numbers, parts.columns[lo:hi], array[:, lo:hi].ravel())
+            "rows_scatter_add",
+            target.matrix,
+            index,
+            arrays=(numbers[some], added[some, where]),
+            keys=keys,
+            wire=target.spec.wire,
         )
-        for index, lo, hi in parts.groups
+        for index, where, keys in parts.key_sets()
+        for some in _blocks_of_rows(numbers.size, keys.count * array.itemsize)
     )
     return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
 
@@ -286,17 +312,20 @@ def rows_dot(target: Target, rows_a: Any, rows_b: Any) -> Plan[Array]:
     a = as_rows("rows_a", rows_a, target.spec.rows)
     b = as_rows("rows_b", rows_b, target.spec.rows)
     _same_length("rows_b", b, a.size)
+    blocks = list(_blocks_of_rows(a.size, PAIR_BYTES))
     operations = tuple(
-        Operation("rows_dot", target.matrix, p.index, arrays=(a, b), reply_count=a.size)
+        Operation("rows_dot", target.matrix, p.index, arrays=(a[some], b[some]), reply_bytes=a[some].size * 8)
+        for some in blocks
         for p in target.route.partitions
     )
-    return Plan(
-        target.matrix,
-        target.route,
-        operations,
-        lambda results: np.sum([result.arrays[0] for result in results], axis=0),
-        mutates=False,
-    )
+
+    def merge(results: list[Result]) -> Array:
+        out = np.zeros(a.size)
+        for number, result in enumerate(results):
+            out[blocks[number // len(target.route.partitions)]] += result.arrays[0]
+        return out
+
+    return Plan(target.matrix, target.route, operations, merge, mutates=False)
 
 
 def rows_axpy(target: Target, rows_y: Any, rows_x: Any, alphas: Any) -> Plan[None]:
@@ -312,17 +341,99 @@ def rows_axpy(target: Target, rows_y: Any, rows_x: Any, alphas: Any) -> Plan[Non
         "alphas",
     )
     operations = tuple(
-        Operation("rows_axpy", target.matrix, p.index, arrays=(y, x, scales)) for p in target.route.partitions
+        Operation("rows_axpy", target.matrix, p.index, arrays=(y[some], x[some], scales[some]))
+        for p in target.route.partitions
+        for some in _blocks_of_rows(y.size, PAIR_BYTES)
     )
     return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
 
 
-def _windows(route: Route, start: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
-    """Cut columns ``[start, stop)`` by partition: (partition, local start, local stop, offset from ``start``)."""
-    for p in route.partitions:
-        lo, hi = max(start, p.begin), min(stop, p.end)
-        if lo < hi:
+def _pull(target: Target, partition: int, start: int, stop: int, into: Array) -> Operation:
+    return Operation(
+        "pull",
+        target.matrix,
+        partition,
+        target.rows,
+        {"start": start, "stop": stop},
+        wire=target.spec.wire,
+        reply_bytes=into.nbytes,
+        into=into,
+    )
+
+
+def _push(target: Target, verb: str, partition: int, start: int, values: Array) -> Operation:
+    return Operation(
+        verb, target.matrix, partition, target.rows, {"start": start}, arrays=(values,), wire=target.spec.wire
+    )
+
+
+def _scatter(target: Target, verb: str, partition: int, keys: Keys, values: Array) -> Operation:
+    return Operation(verb, target.matrix, partition, target.rows, arrays=(values,), keys=keys, wire=target.spec.wire)
+
+
+def _gather(target: Target, partition: int, keys: Keys, into: Array) -> Operation:
+    return Operation(
+        "gather",
+        target.matrix,
+        partition,
+        target.rows,
+        keys=keys,
+        wire=target.spec.wire,
+        reply_bytes=into.nbytes,
+        into=into,
+    )
+
+
+def _in_order(target: Target, verb: str, columns: Int64Array, values: Array, parts: Split) -> Iterator[Operation]:
+    """Yield operations in which duplicates stand one after the other, for what cannot be summed up before."""
+    assert parts.order is not None
+    assert parts.firsts is not None
+    bounds = np.append(parts.firsts, columns.size)
+    for group in parts.groups:
+        some = parts.order[bounds[group.begin] : bounds[group.end]]
+        yield Operation(
+            verb,
+            target.matrix,
+            group.partition,
+            target.rows,
+            arrays=(columns[some], values[some]),
+            wire=target.spec.wire,
+        )
+
+
+def _windows(target: Target, start: int, stop: int, per_block: int = 1) -> Iterator[tuple[int, int, int, int]]:
+    """Cut columns ``[start, stop)`` by partition and block: (partition, local start, local stop, offset)."""
+    step = max(1, BLOCK_BYTES // per_block // target.spec.np_dtype.itemsize)
+    for p in target.route.partitions:
+        for lo in range(max(start, p.begin), min(stop, p.end), step):
+            hi = min(lo + step, stop, p.end)
             yield p.index, lo - p.begin, hi - p.begin, lo - start
+
+
+def _row_blocks(target: Target, numbers: Int64Array, many: str, one: str) -> Iterator[tuple[Any, ...]]:
+    """Cut whole rows into blocks: (partition, operation, its rows, params and arrays, where in rows x columns).
+
+    Args:
+        many: the operation on several rows.
+        one: the operation on some columns of one row, for rows that are longer than a block.
+    """
+    itemsize = target.spec.np_dtype.itemsize
+    for p in target.route.partitions:
+        if p.width * itemsize <= BLOCK_BYTES:
+            for some in _blocks_of_rows(numbers.size, p.width * itemsize):
+                yield p.index, many, (), {}, (numbers[some],), (some, slice(p.begin, p.end))
+            continue
+        for position, number in enumerate(numbers.tolist()):
+            for index, lo, hi, _ in _windows(target, p.begin, p.end):
+                params = {"start": lo} if many != "rows_pull" else {"start": lo, "stop": hi}
+                yield index, one, (number,), params, (), (position, slice(p.begin + lo, p.begin + hi))
+
+
+def _blocks_of_rows(count: int, row_bytes: int) -> Iterator[slice]:
+    """Cut rows into runs of about a block."""
+    step = max(1, BLOCK_BYTES // max(row_bytes, 1))
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
 
 
 def _nothing(results: Sequence[Result]) -> None:

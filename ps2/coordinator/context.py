@@ -167,6 +167,11 @@ class PS2Context:
         self._check_running()
         return batch()
 
+    def flush(self) -> None:
+        """Wait until all additions made here with ``wait=False`` are applied; raise what failed of them."""
+        self._check_running()
+        self._session.flush()
+
     def waitForSlots(self, slots: int = 1, timeout: float = SLOTS_TIMEOUT_S) -> None:
         """Wait until Spark can run ``slots`` tasks at once.
 
@@ -181,7 +186,11 @@ class PS2Context:
         wait_for_slots(self._spark, slots, timeout)
 
     def stop(self) -> None:
-        """End a local fleet, or leave an attached one without our matrices. Calling it again changes nothing."""
+        """End a local fleet, or leave an attached one without our matrices. Calling it again changes nothing.
+
+        Raises:
+            PS2Error: additions made with ``wait=False`` had failed; everything is ended all the same.
+        """
         with self._class_lock:
             if self._stopped:
                 return
@@ -190,8 +199,11 @@ class PS2Context:
                 PS2Context._active = None
         atexit.unregister(self._end_at_exit)
         try:
-            # The fleet first: a local server asks for no goodbye from its clients.
-            self._end_fleet()
+            try:
+                self._session.flush()
+            finally:
+                # The fleet first: a local server asks for no goodbye from its clients.
+                self._end_fleet()
         finally:
             uninstall(self._session.fleet.id)
             self._face.stop(0)

@@ -12,8 +12,9 @@ import numpy as np
 
 from ps2.errors import OutOfRangeError, ShapeError
 from ps2.ops import kernels
-from ps2.ops.guards import check_length, check_slots, readable
+from ps2.ops.guards import check_length, check_slots, check_targets, readable
 from ps2.ops.kernels import Int64s
+from ps2.ops.parallel import SLOT_COST, assign, over_blocks, update
 from ps2.ops.table import FLOATS, Array, Row, Slots, Values, op
 
 
@@ -26,15 +27,15 @@ def _target(u: Array, values: Array, start: int) -> Array:
     return u[start : start + values.size]
 
 
-def _update(ufunc: np.ufunc, u: Array, values: Array, start: int) -> None:
-    target = _target(u, values, start)
-    with np.errstate(all="ignore"):
-        ufunc(target, values, out=target)
-
-
 def _scatter(loop: Callable[[Array, Int64s, Array], None], u: Array, slots: Int64s, values: Array) -> None:
     check_length("values", values, slots.size)
-    loop(u, check_slots(slots, u.size), readable(values))
+    slots, ascending = check_targets(slots, u.size)
+    values = readable(values)
+    if ascending:
+        # Blocks of these touch different columns.
+        over_blocks(lambda slots, values: loop(u, slots, values), (slots, values), cost=SLOT_COST)
+    else:
+        loop(u, slots, values)
 
 
 @op()
@@ -47,7 +48,9 @@ def pull(u: Row, *, start: int = 0, stop: int = -1) -> Array:
     end = u.size if stop == -1 else stop
     if not 0 <= start <= end <= u.size:
         raise OutOfRangeError(f"start and stop: expected 0 <= start <= stop <= {u.size}, got {start} and {stop}")
-    return np.array(u[start:end])
+    out = np.empty(end - start, dtype=u.dtype)
+    assign(out, u[start:end])
+    return out
 
 
 @op()
@@ -58,7 +61,8 @@ def gather(u: Row, slots: Slots) -> Array:
         OutOfRangeError: a slot is not inside the row.
     """
     out = np.empty(slots.size, dtype=u.dtype)
-    kernels.gather(readable(u), check_slots(slots, u.size), out)
+    row = readable(u)
+    over_blocks(lambda s, o: kernels.gather(row, s, o), (check_slots(slots, u.size), out), cost=SLOT_COST)
     return out
 
 
@@ -70,31 +74,31 @@ def push(u: Row, values: Values, *, start: int = 0) -> None:
         OutOfRangeError: start is not inside the row.
         ShapeError: there are more values than columns left.
     """
-    _target(u, values, start)[:] = values
+    assign(_target(u, values, start), values)
 
 
 @op(writes=("u",))
 def push_add(u: Row, values: Values, *, start: int = 0) -> None:
     """Add the values to columns ``[start, start + len(values))`` of ``u``; raises as ``push`` does."""
-    _update(np.add, u, values, start)
+    update(np.add, _target(u, values, start), values)
 
 
 @op(writes=("u",))
 def push_sub(u: Row, values: Values, *, start: int = 0) -> None:
     """Subtract the values from columns ``[start, start + len(values))`` of ``u``; raises as ``push`` does."""
-    _update(np.subtract, u, values, start)
+    update(np.subtract, _target(u, values, start), values)
 
 
 @op(writes=("u",))
 def push_mul(u: Row, values: Values, *, start: int = 0) -> None:
     """Multiply columns ``[start, start + len(values))`` of ``u`` by the values; raises as ``push`` does."""
-    _update(np.multiply, u, values, start)
+    update(np.multiply, _target(u, values, start), values)
 
 
 @op(writes=("u",), dtypes=FLOATS)
 def push_div(u: Row, values: Values, *, start: int = 0) -> None:
     """Divide columns ``[start, start + len(values))`` of ``u`` by the values; raises as ``push`` does."""
-    _update(np.divide, u, values, start)
+    update(np.divide, _target(u, values, start), values)
 
 
 @op(writes=("u",), creates=True)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import copysign
 from typing import Any
 
 import numpy as np
 
 from ps2.ops import kernels
 from ps2.ops.guards import check_same_width, readable
-from ps2.ops.table import FLOATS, Array, Row, op
+from ps2.ops.parallel import SLOT_COST, assign, over_blocks, update
+from ps2.ops.table import FLOATS, Array, Columns, Nonzero, Row, op
 
 
-def _in_place(ufunc: np.ufunc, u: Array, v: Any) -> None:
-    """Set ``u`` to ``ufunc(u, v)`` with IEEE results: overflow and division by zero are values, not warnings."""
-    if isinstance(v, np.ndarray):
-        check_same_width(u, v)
+def _in_place(ufunc: np.ufunc, u: Array, v: Array) -> None:
+    check_same_width(u, v)
+    update(ufunc, u, v)
+
+
+def _rounded(value: float, u: Array) -> Any:
+    """Return the value in the dtype of ``u``."""
     with np.errstate(all="ignore"):
-        ufunc(u, v, out=u)
+        return u.dtype.type(value)
 
 
 @op(writes=("u",))
@@ -47,44 +53,49 @@ def div(u: Row, v: Row) -> None:
 def copy(u: Row, v: Row) -> None:
     """Overwrite ``u`` with ``v``."""
     check_same_width(u, v)
-    u[:] = v
+    assign(u, v)
 
 
 @op(writes=("u",))
 def axpy(u: Row, v: Row, *, alpha: float) -> None:
     """Add ``alpha * v`` to ``u``; alpha is rounded to the rows' dtype first."""
     check_same_width(u, v)
-    with np.errstate(all="ignore"):
-        scale = u.dtype.type(alpha)
-    kernels.axpy(u, readable(v), scale)
+    over_blocks(kernels.axpy, (u, readable(v)), _rounded(alpha, u))
 
 
-@op(writes=("u",))
-def fill(u: Row, *, value: float) -> None:
+def _zeroes(scalars: Mapping[str, Any]) -> bool:
+    return scalars["value"] == 0 and copysign(1, scalars["value"]) > 0
+
+
+@op(writes=("u",), nonzero=Nonzero("u", when=_zeroes))
+def fill(u: Row, *, value: float, columns: Columns = None) -> None:
     """Set every column of ``u`` to the value."""
-    with np.errstate(all="ignore"):
-        u[:] = value
+    rounded = _rounded(value, u)
+    if columns is None:
+        assign(u, rounded)
+    else:
+        over_blocks(lambda listed: u.__setitem__(listed, rounded), (columns,), cost=SLOT_COST)
 
 
 @op(writes=("u",))
 def add_scalar(u: Row, *, value: float) -> None:
     """Add the value to every column of ``u``."""
-    _in_place(np.add, u, value)
+    update(np.add, u, value)
 
 
 @op(writes=("u",))
 def sub_scalar(u: Row, *, value: float) -> None:
     """Subtract the value from every column of ``u``."""
-    _in_place(np.subtract, u, value)
+    update(np.subtract, u, value)
 
 
 @op(writes=("u",))
 def mul_scalar(u: Row, *, value: float) -> None:
     """Multiply every column of ``u`` by the value."""
-    _in_place(np.multiply, u, value)
+    update(np.multiply, u, value)
 
 
 @op(writes=("u",), dtypes=FLOATS)
 def div_scalar(u: Row, *, value: float) -> None:
     """Divide every column of ``u`` by the value; x/0 is infinite and 0/0 is NaN."""
-    _in_place(np.divide, u, value)
+    update(np.divide, u, value)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from ps2.errors import OutOfRangeError, ShapeError
 from ps2.ops import kernels
 from ps2.ops.kernels import Int64s
+from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array
 
 
@@ -36,17 +39,25 @@ def check_length(name: str, array: Array, expected: int) -> None:
 
 def check_slots(slots: Int64s, width: int) -> Int64s:
     """Return the slots as kernels take them; raise OutOfRangeError unless each is -1 or in ``[0, width)``."""
+    return _check("slot", slots, -1, width)[0]
+
+
+def check_targets(slots: Int64s, width: int) -> tuple[Int64s, bool]:
+    """Check as ``check_slots`` does; return also whether the slots ascend strictly: then no two are the same."""
     return _check("slot", slots, -1, width)
 
 
 def check_row_ids(rows: Int64s, count: int) -> Int64s:
     """Return the row ids as kernels take them; raise OutOfRangeError unless each is in ``[0, count)``."""
-    return _check("row", rows, 0, count)
+    return _check("row", rows, 0, count)[0]
 
 
-def _check(what: str, indices: Int64s, low: int, high: int) -> Int64s:
+def _check(what: str, indices: Int64s, low: int, high: int) -> tuple[Int64s, bool]:
     indices = readable(indices)
-    at = kernels.first_outside(indices, low, high)
-    if at >= 0:
+    if not indices.size:
+        return indices, True
+    blocks = over_blocks(kernels.extent, (indices,))
+    if min(least for least, _, _ in blocks) < low or max(largest for _, largest, _ in blocks) >= high:
+        at = int(np.argmax((indices < low) | (indices >= high)))
         raise OutOfRangeError(f"{what} {indices[at]} (at position {at}) is outside [{low}, {high})")
-    return indices
+    return indices, all(ascending for _, _, ascending in blocks) and all(a[1] < b[0] for a, b in pairwise(blocks))

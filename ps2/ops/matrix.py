@@ -10,8 +10,13 @@ import numpy as np
 
 from ps2.ops import kernels
 from ps2.ops.guards import check_length, check_row_ids, check_slots, readable
-from ps2.ops.kernels import Float64s
+from ps2.ops.kernels import Float64s, Int64s
+from ps2.ops.parallel import SLOT_COST, over_blocks
 from ps2.ops.table import FLOATS, Array, Block, Floats, RowIds, Slots, Values, op
+
+# Old values that a pair update keeps at a time: what stays in a processor's cache, yet whole cache lines of each row.
+SCRATCH_BYTES = 2 << 20
+LINE_BYTES = 64
 
 
 @op()
@@ -21,7 +26,11 @@ def rows_pull(m: Block, rows: RowIds) -> Array:
     Raises:
         OutOfRangeError: a row is not in the matrix.
     """
-    return m.take(check_row_ids(rows, m.shape[0]), axis=0)
+    rows = check_row_ids(rows, m.shape[0])
+    out = np.empty((rows.size, m.shape[1]), dtype=m.dtype)
+    # With "raise", take would go through a copy of the result. The rows are checked, so there is nothing to clip.
+    over_blocks(lambda r, o: m.take(r, axis=0, out=o, mode="clip"), (rows, out), cost=m.shape[1])
+    return out
 
 
 @op()
@@ -32,7 +41,8 @@ def rows_gather(m: Block, rows: RowIds, slots: Slots) -> Array:
         OutOfRangeError: a row is not in the matrix, or a slot not in the shard.
     """
     out = np.empty((rows.size, slots.size), dtype=m.dtype)
-    kernels.rows_gather(readable(m), check_row_ids(rows, m.shape[0]), check_slots(slots, m.shape[1]), out)
+    block, rows, slots = readable(m), check_row_ids(rows, m.shape[0]), check_slots(slots, m.shape[1])
+    over_blocks(lambda r, o: kernels.rows_gather(block, r, slots, o), (rows, out), cost=SLOT_COST * slots.size)
     return out
 
 
@@ -78,7 +88,8 @@ def rows_dot(m: Block, rows_a: RowIds, rows_b: RowIds) -> Float64s:
     """
     check_length("rows_b", rows_b, rows_a.size)
     out = np.empty(rows_a.size, dtype=np.float64)
-    kernels.rows_dot(readable(m), check_row_ids(rows_a, m.shape[0]), check_row_ids(rows_b, m.shape[0]), out)
+    block, rows_a, rows_b = readable(m), check_row_ids(rows_a, m.shape[0]), check_row_ids(rows_b, m.shape[0])
+    over_blocks(lambda a, b, o: kernels.rows_dot(block, a, b, o), (rows_a, rows_b, out), cost=m.shape[1])
     return out
 
 
@@ -97,6 +108,51 @@ def rows_axpy(m: Block, rows_y: RowIds, rows_x: RowIds, alphas: Floats) -> None:
     """
     check_length("rows_x", rows_x, rows_y.size)
     check_length("alphas", alphas, rows_y.size)
-    with np.errstate(all="ignore"):
-        scales = readable(alphas.astype(m.dtype))
+    scales = _rounded(alphas, m)
     kernels.rows_axpy(m, check_row_ids(rows_y, m.shape[0]), check_row_ids(rows_x, m.shape[0]), scales)
+
+
+@op(writes=("m",), dtypes=FLOATS)
+def rows_pair_update(m: Block, rows_a: RowIds, rows_b: RowIds, coefficients: Floats) -> None:
+    """Set ``a += c * b`` and ``b += c * a`` for all pairs of rows at once: a and b are read as they were before.
+
+    Rows in several pairs accumulate all of their changes (paper, Equation 2, for a batch of pairs).
+
+    Args:
+        coefficients: float64, one a pair; rounded to the matrix's dtype first.
+
+    Raises:
+        ShapeError: the three lists differ in length.
+        OutOfRangeError: a row is not in the matrix.
+    """
+    check_length("rows_b", rows_b, rows_a.size)
+    check_length("coefficients", coefficients, rows_a.size)
+    a, b = check_row_ids(rows_a, m.shape[0]), check_row_ids(rows_b, m.shape[0])
+    scales = _rounded(coefficients, m)
+    distinct, at_a, at_b = number_pairs(a, b)
+    width = max(SCRATCH_BYTES // max(distinct.size, 1), LINE_BYTES) // m.itemsize
+    for begin in range(0, m.shape[1], width):
+        old = readable(m[distinct, begin : begin + width])
+        kernels.rows_pair_update(m, begin, a, b, old, at_a, at_b, scales)
+
+
+def number_pairs(rows_a: Int64s, rows_b: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Return the distinct rows of pairs, and where in them each a and each b is. Rows are not negative."""
+    rows = readable(np.concatenate((rows_a, rows_b)))
+    distinct, numbers = np.empty_like(rows), np.empty_like(rows)
+    cells = np.full(1 << (2 * rows.size).bit_length(), -1, dtype=np.int32)  # at most half of them are taken
+    count = kernels.number_rows(rows, distinct, numbers, cells)
+    numbers = readable(numbers)
+    return distinct[:count], numbers[: rows_a.size], numbers[rows_a.size :]
+
+
+def pair_changes(old: Array, at_a: Int64s, at_b: Int64s, coefficients: Float64s) -> Array:
+    """Return what ``rows_pair_update`` adds to rows: for distinct rows ``old``, and pairs of them that are in range."""
+    changes = np.zeros_like(old)
+    kernels.rows_pair_update(changes, 0, at_a, at_b, readable(old), at_a, at_b, _rounded(coefficients, old))
+    return changes
+
+
+def _rounded(scales: Float64s, m: Array) -> Array:
+    with np.errstate(all="ignore"):
+        return readable(scales.astype(m.dtype))

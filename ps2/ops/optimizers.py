@@ -6,28 +6,25 @@ hyperparameters are part of their types, and are checked by ``Op.check`` on the 
 
 from __future__ import annotations
 
-from math import sqrt
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
-
+from ps2.ops import steps
 from ps2.ops.guards import check_same_width, readable
-from ps2.ops.kernels import kernel
-from ps2.ops.table import FLOATS, Array, Range, Row, op
+from ps2.ops.lazy import over_nonzero
+from ps2.ops.parallel import over_blocks
+from ps2.ops.table import FLOATS, Columns, Nonzero, Range, Row, op
 
 Positive = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(at_least=0)]
 Decay = Annotated[float, Range(at_least=0, below=1)]
 Step = Annotated[int, Range(at_least=1)]
 
-
-def _scalars(row: Array, *values: float) -> tuple[Any, ...]:
-    """Return the numbers in the row's dtype: a float64 among them would widen the whole loop."""
-    with np.errstate(all="ignore"):
-        return tuple(row.dtype.type(value) for value in values)
+# What a root and two divisions cost, for ``over_blocks``.
+STEP_COST = 4
+LAZY = Nonzero("gradient", when=lambda scalars: bool(scalars["lazy"]))
 
 
-@op(writes=("weight", "velocity", "square"), dtypes=FLOATS)
+@op(writes=("weight", "velocity", "square"), dtypes=FLOATS, nonzero=LAZY)
 def adam(
     weight: Row,
     velocity: Row,
@@ -39,6 +36,8 @@ def adam(
     beta2: Decay = 0.9,
     eps: Positive = 1e-8,
     step: Step,
+    lazy: bool = False,
+    columns: Columns = None,
 ) -> None:
     """Take one step of Adam, to the letter of the paper's Equation 1.
 
@@ -58,82 +57,73 @@ def adam(
         beta2: decay of the gradients.
         eps: added outside the root.
         step: t, which starts at 1.
+        lazy: leave columns whose gradient is 0 alone, at the cost of reading the gradient there. Their moments stand
+            still, where the full step lets them decay and moves the weight on by them; t counts all steps still. So
+            the results differ, save at columns whose gradient is never 0.
     """
     check_same_width(weight, velocity, square, gradient)
-    unbias1, unbias2 = 1 - beta1**step, 1 - beta2**step
-    scalars = _scalars(weight, lr, beta1, 1 - beta1, beta2, 1 - beta2, unbias1, unbias2, eps)
-    _adam(weight, velocity, square, readable(gradient), scalars)
-
-
-@kernel
-def _adam(w: Array, v: Array, s: Array, g: Array, scalars: tuple[Any, ...]) -> None:
-    lr, beta1, rest1, beta2, rest2, unbias1, unbias2, eps = scalars
-    for i in range(w.size):
-        # Read before anything is stored: only then does LLVM turn this loop into SIMD instructions (2.4 times faster).
-        s_i = beta1 * s[i] + rest1 * (g[i] * g[i])
-        v_i = beta2 * v[i] + rest2 * g[i]
-        s[i] = s_i
-        v[i] = v_i
-        w[i] -= lr / (sqrt(s_i / unbias1) + eps) * (v_i / unbias2)
+    rows = (weight, velocity, square, readable(gradient))
+    scalars = steps.adam_scalars(weight, lr, beta1, beta2, eps, step)
+    if lazy:
+        over_nonzero(steps.adam_at, rows, scalars, columns)
+    else:
+        over_blocks(steps.adam, rows, scalars, cost=STEP_COST)
 
 
 @op(writes=("weight",), dtypes=FLOATS)
 def sgd(weight: Row, gradient: Row, *, lr: Positive) -> None:
     """Take one step of gradient descent: w <- w - lr g."""
     check_same_width(weight, gradient)
-    _sgd(weight, readable(gradient), *_scalars(weight, lr))
-
-
-@kernel
-def _sgd(w: Array, g: Array, lr: Any) -> None:
-    for i in range(w.size):
-        w[i] -= lr * g[i]
+    over_blocks(steps.sgd, (weight, readable(gradient)), steps.in_dtype_of(weight, lr))
 
 
 @op(writes=("weight", "velocity"), dtypes=FLOATS)
 def momentum(weight: Row, velocity: Row, gradient: Row, *, lr: Positive, momentum: Decay = 0.9) -> None:
     """Take one step of gradient descent with momentum: v <- momentum v + g; w <- w - lr v."""
     check_same_width(weight, velocity, gradient)
-    _momentum(weight, velocity, readable(gradient), *_scalars(weight, lr, momentum))
+    scalars = steps.in_dtype_of(weight, lr, momentum)
+    over_blocks(steps.momentum, (weight, velocity, readable(gradient)), scalars)
 
 
-@kernel
-def _momentum(w: Array, v: Array, g: Array, lr: Any, decay: Any) -> None:
-    for i in range(w.size):
-        v[i] = decay * v[i] + g[i]
-        w[i] -= lr * v[i]
+@op(writes=("weight", "square"), dtypes=FLOATS, nonzero=LAZY)
+def adagrad(
+    weight: Row,
+    square: Row,
+    gradient: Row,
+    *,
+    lr: Positive,
+    eps: Positive = 1e-8,
+    lazy: bool = False,
+    columns: Columns = None,
+) -> None:
+    """Take one step of Adagrad (Duchi et al., 2011): s <- s + g^2; w <- w - lr g / (sqrt(s) + eps).
 
-
-@op(writes=("weight", "square"), dtypes=FLOATS)
-def adagrad(weight: Row, square: Row, gradient: Row, *, lr: Positive, eps: Positive = 1e-8) -> None:
-    """Take one step of Adagrad (Duchi et al., 2011): s <- s + g^2; w <- w - lr g / (sqrt(s) + eps)."""
+    Args:
+        weight: w, changed.
+        square: s, changed; zeros before the first step.
+        gradient: g.
+        lr: the learning rate.
+        eps: added outside the root.
+        lazy: only read the gradient at columns where it is 0. The result is the same: there nothing changes anyway.
+    """
     check_same_width(weight, square, gradient)
-    _adagrad(weight, square, readable(gradient), *_scalars(weight, lr, eps))
-
-
-@kernel
-def _adagrad(w: Array, s: Array, g: Array, lr: Any, eps: Any) -> None:
-    for i in range(w.size):
-        s[i] += g[i] * g[i]
-        w[i] -= lr * g[i] / (sqrt(s[i]) + eps)
+    rows = (weight, square, readable(gradient))
+    scalars = steps.in_dtype_of(weight, lr, eps)
+    if lazy:
+        over_nonzero(steps.adagrad_at, rows, scalars, columns)
+    else:
+        over_blocks(steps.adagrad, rows, scalars, cost=STEP_COST)
 
 
 @op(writes=("weight", "square"), dtypes=FLOATS)
 def rmsprop(weight: Row, square: Row, gradient: Row, *, lr: Positive, rho: Decay = 0.9, eps: Positive = 1e-8) -> None:
     """Take one step of RMSProp: s <- rho s + (1 - rho) g^2; w <- w - lr g / (sqrt(s) + eps)."""
     check_same_width(weight, square, gradient)
-    _rmsprop(weight, square, readable(gradient), _scalars(weight, lr, rho, 1 - rho, eps))
+    scalars = steps.in_dtype_of(weight, lr, rho, 1 - rho, eps)
+    over_blocks(steps.rmsprop, (weight, square, readable(gradient)), scalars, cost=STEP_COST)
 
 
-@kernel
-def _rmsprop(w: Array, s: Array, g: Array, scalars: tuple[Any, ...]) -> None:
-    lr, rho, rest, eps = scalars
-    for i in range(w.size):
-        s[i] = rho * s[i] + rest * (g[i] * g[i])
-        w[i] -= lr * g[i] / (sqrt(s[i]) + eps)
-
-
-@op(writes=("weight", "z", "square"), dtypes=FLOATS)
+@op(writes=("weight", "z", "square"), dtypes=FLOATS, nonzero=LAZY)
 def ftrl(
     weight: Row,
     z: Row,
@@ -144,6 +134,8 @@ def ftrl(
     beta: NonNegative = 1.0,
     l1: NonNegative = 0.0,
     l2: NonNegative = 0.0,
+    lazy: bool = False,
+    columns: Columns = None,
 ) -> None:
     """Take one step of FTRL-Proximal with per-coordinate learning rates (McMahan et al., 2013, Algorithm 1).
 
@@ -159,18 +151,14 @@ def ftrl(
         beta: the learning rate's offset.
         l1: strength of the L1 penalty.
         l2: strength of the L2 penalty.
+        lazy: only read the gradient at columns where it is 0. The result is the same for weights that FTRL itself has
+            made, by the same hyperparameters: there z and n stand still, and the full step computes the same w from
+            them once more. It overwrites other weights too; the lazy step keeps them until their gradient is not 0.
     """
     check_same_width(weight, z, square, gradient)
-    _ftrl(weight, z, square, readable(gradient), _scalars(weight, alpha, beta, l1, l2, 0))
-
-
-@kernel
-def _ftrl(w: Array, z: Array, n: Array, g: Array, scalars: tuple[Any, ...]) -> None:
-    alpha, beta, l1, l2, zero = scalars
-    for i in range(w.size):
-        root = sqrt(n[i])
-        n[i] += g[i] * g[i]
-        new_root = sqrt(n[i])
-        z[i] += g[i] - (new_root - root) / alpha * w[i]
-        excess = z[i] - l1 if z[i] > zero else z[i] + l1
-        w[i] = zero if abs(z[i]) <= l1 else -excess / ((beta + new_root) / alpha + l2)
+    rows = (weight, z, square, readable(gradient))
+    scalars = steps.in_dtype_of(weight, alpha, beta, l1, l2, 0)
+    if lazy:
+        over_nonzero(steps.ftrl_at, rows, scalars, columns)
+    else:
+        over_blocks(steps.ftrl, rows, scalars, cost=STEP_COST)

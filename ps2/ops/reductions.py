@@ -7,47 +7,50 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from ps2.ops import kernels
 from ps2.ops.guards import check_same_width, readable
+from ps2.ops.parallel import over_blocks, sum_blocks
 from ps2.ops.table import Row, op
 
 
 @op(reduce="sum")
 def sum(u: Row) -> float:
     """Return the sum of ``u``."""
-    return float(kernels.total(readable(u)))
+    return sum_blocks(kernels.total, (readable(u),))
 
 
 @op(reduce="sum")
 def nnz(u: Row) -> float:
     """Return how many columns of ``u`` are not zero; NaN is not zero."""
-    return float(kernels.count_nonzero(readable(u)))
+    return sum_blocks(kernels.count_nonzero, (readable(u),))
 
 
 @op(reduce="sum")
 def norm2_squared(u: Row) -> float:
     """Return the square of the Euclidean norm of ``u``."""
     row = readable(u)
-    return float(kernels.dot(row, row))
+    return sum_blocks(kernels.dot, (row, row))
 
 
 @op(reduce="sum")
 def dot(u: Row, v: Row) -> float:
     """Return the inner product of ``u`` and ``v``."""
     check_same_width(u, v)
-    return float(kernels.dot(readable(u), readable(v)))
+    return sum_blocks(kernels.dot, (readable(u), readable(v)))
 
 
 @op(reduce="max")
 def max(u: Row) -> float:
     """Return the largest column of ``u``; NaN if any is, and -inf if the shard holds none."""
-    return float(u.max()) if u.size else -math.inf
+    return float(np.max(over_blocks(np.max, (u,)))) if u.size else -math.inf
 
 
 @op(reduce="min")
 def min(u: Row) -> float:
     """Return the smallest column of ``u``; NaN if any is, and inf if the shard holds none."""
-    return float(u.min()) if u.size else math.inf
+    return float(np.min(over_blocks(np.min, (u,)))) if u.size else math.inf
 
 
 @op(reduce="sum")

@@ -24,10 +24,14 @@ Array = npt.NDArray[Any]
 # What a positional parameter is given.
 Row = Annotated[Array, "row"]  # one row of the shard, shape (width,): a writable view
 Block = Annotated[Array, "block"]  # all rows of the shard, shape (rows, width): a writable view
-Slots = Annotated[npt.NDArray[np.int64], "slots"]  # local columns; -1 is a sparse key that the shard does not hold
+# Local columns; -1 is a sparse key that the shard does not hold. With them, a Row is written at these columns only.
+Slots = Annotated[npt.NDArray[np.int64], "slots"]
 RowIds = Annotated[npt.NDArray[np.int64], "row_ids"]  # row numbers of the matrix
 Values = Annotated[Array, "values"]  # numbers of the matrix's dtype that travelled with the request
 Floats = Annotated[npt.NDArray[np.float64], "floats"]  # float64 numbers that travelled with the request
+
+# What the keyword parameter ``columns`` of an operation with a ``Nonzero`` is given.
+Columns = npt.NDArray[np.int64] | None
 
 Reduce = Literal["sum", "max", "min"]
 FLOATS = ("float32", "float64")
@@ -62,6 +66,22 @@ class Param:
 
 
 @dataclass(frozen=True)
+class Nonzero:
+    """A row of which an operation needs to see only the columns that are not 0.
+
+    If the server knows where they are, it passes them as ``columns``: int64, each once, in any order; some may be
+    zeros, but the row is 0 at all others. The results, to the bit, are those without them.
+
+    Attributes:
+        row: name of the operand. If the operation writes it, it leaves zeros.
+        when: tells from the scalars whether a call is one of these; others are never passed columns.
+    """
+
+    row: str
+    when: Callable[[Mapping[str, Any]], bool]
+
+
+@dataclass(frozen=True)
 class Op:
     """One line of the table.
 
@@ -76,6 +96,7 @@ class Op:
         dtypes: the matrix dtypes that it accepts.
         params: its scalars.
         creates: absent sparse keys are added before it runs (a read leaves them absent).
+        nonzero: the row of which it can do with the columns that are not 0; None if there is none.
     """
 
     name: str
@@ -87,6 +108,7 @@ class Op:
     dtypes: tuple[str, ...]
     params: Mapping[str, Param]
     creates: bool
+    nonzero: Nonzero | None
     doc: str
 
     @property
@@ -111,7 +133,7 @@ class Op:
             params: the call's scalars.
 
         Returns:
-            All scalars, defaults filled in, each as the int or float that the operation declares.
+            All scalars, defaults filled in, each as the bool, int or float that the operation declares.
 
         Raises:
             ShapeError, DTypeError, ConfigError: naming what was expected and what came.
@@ -127,16 +149,25 @@ class Op:
                 raise ConfigError(f"operation {self.name!r} has no parameter {name!r}; it has: {known}")
         return {p.name: self._scalar(p, params, dtype) for p in self.params.values()}
 
-    def _scalar(self, param: Param, params: Mapping[str, Any], dtype: str) -> int | float:
+    def _scalar(self, param: Param, params: Mapping[str, Any], dtype: str) -> bool | int | float:
         where = f"operation {self.name!r}, parameter {param.name!r}"
         if param.name not in params:
             if param.required:
                 raise ConfigError(f"{where}: required, but not given")
             return param.default
+        if param.type is bool:
+            return self._flag(where, params[param.name])
         value = self._number(where, param, params[param.name], dtype)
         if param.range is not None and value not in param.range:
             raise ConfigError(f"{where}: expected {param.range}, got {value!r}")
         return value
+
+    @staticmethod
+    def _flag(where: str, value: Any) -> bool:
+        # It travels as a number.
+        if isinstance(value, (bool, np.bool_, int, float, np.integer, np.floating)) and value in (0, 1):
+            return bool(value)
+        raise ConfigError(f"{where}: expected True or False, got {value!r}")
 
     @staticmethod
     def _number(where: str, param: Param, value: Any, dtype: str) -> int | float:
@@ -161,6 +192,7 @@ def op(
     reduce: Reduce | None = None,
     dtypes: tuple[str, ...] = ALL,
     creates: bool = False,
+    nonzero: Nonzero | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function on one shard's arrays as a server operation named after it."""
 
@@ -169,7 +201,7 @@ def op(
         hints = get_type_hints(fn, include_extras=True)
         signature = inspect.signature(fn).parameters.values()
         arrays = [p for p in signature if p.kind is not p.KEYWORD_ONLY]
-        scalars = [p for p in signature if p.kind is p.KEYWORD_ONLY]
+        scalars = [p for p in signature if p.kind is p.KEYWORD_ONLY and p.name != "columns"]
         TABLE[name] = Op(
             name=name,
             fn=fn,
@@ -180,6 +212,7 @@ def op(
             dtypes=dtypes,
             params={p.name: _param(p, hints[p.name]) for p in scalars},
             creates=creates,
+            nonzero=nonzero,
             doc=inspect.getdoc(fn) or "",
         )
         return fn
@@ -195,10 +228,16 @@ def _param(parameter: inspect.Parameter, hint: Any) -> Param:
 
 def lookup(name: str) -> Op:
     """Return the operation of that name, or raise NotFoundError with the names that look like it."""
-    load()
+    if name not in TABLE:
+        load()
     if name not in TABLE:
         raise NotFoundError(f"no operation {name!r}; known: {', '.join(sorted(TABLE))}")
     return TABLE[name]
+
+
+def writes(name: str) -> bool:
+    """Tell whether an operation changes data; "map" and "keys" are the server's own."""
+    return name == "map" or (name != "keys" and bool(lookup(name).writes))
 
 
 def load() -> None:

@@ -8,14 +8,15 @@ import platform
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numba
 import numpy as np
 
-from ps2.ops import kernels
+from ps2.ops import kernels, packing, sorting
 from ps2.ops.keyindex import KeyIndex
-from ps2.ops.table import TABLE, load
+from ps2.ops.table import FLOATS, TABLE, load
+from ps2.ops.touched import Touched
 from ps2.partition import DTYPES
 
 # With one column, one row, one slot and one value, the arguments of any operation fit together.
@@ -30,7 +31,7 @@ TINY: Mapping[str, Callable[[np.dtype[Any]], np.ndarray[Any, Any]]] = {
 
 
 def warm() -> None:
-    """Call every operation of the table for each of its dtypes, and the key index, on tiny arrays.
+    """Call every operation of the table for each of its dtypes, and all that has kernels besides, on tiny arrays.
 
     Where the kernels are not compiled yet, one process compiles them and the others wait, then load.
     """
@@ -40,8 +41,21 @@ def warm() -> None:
     with _compiling_alone(Path(folder)) if folder else nullcontext():
         for op in TABLE.values():
             for dtype in op.dtypes:
-                given = {param.name: 1 for param in op.params.values() if param.required}
-                op.fn(*(TINY[kind](DTYPES[dtype]) for kind in op.operands), **op.check(op.rows, dtype, given))
+                required = {param.name: 1 for param in op.params.values() if param.required}
+                # A flag may choose another kernel.
+                flags = {param.name: True for param in op.params.values() if param.type is bool}
+                for given in (required, required | flags) if flags else (required,):
+                    op.fn(*(TINY[kind](DTYPES[dtype]) for kind in op.operands), **op.check(op.rows, dtype, given))
+        for dtype in FLOATS:
+            for wire in get_args(packing.Wire):
+                packing.widen(packing.narrow(np.ones(1, DTYPES[dtype]), wire), DTYPES[dtype])
+        for delta in packing.DELTA_DTYPES:
+            packing.unpack_keys(*packing.pack_keys(np.array([0, np.iinfo(delta).max // 2])))
+        packing.is_ascending(np.arange(2))
+        sorting.sort_keys(np.arange(2))
+        touched = Touched(1)
+        touched.mark(np.arange(1))
+        touched.clear()
         index = KeyIndex()
         index.missing(index.insert(np.arange(100)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from pathlib import Path
 
@@ -9,6 +10,10 @@ import psutil
 
 from ps2.errors import LimitError
 
+# Of malloc.h.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGEST_KEPT_BYTES = 32 << 20  # the most that glibc allows
+KEPT_BYTES = 64 << 20  # by each of its arenas
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -42,6 +47,17 @@ class MemoryAccount:
     def give(self, size: int) -> None:
         with self._lock:
             self._taken -= size
+
+
+def keep_freed_memory() -> None:
+    """Let this process keep what it frees, up to a bound, instead of giving it back to the system each time.
+
+    The arrays of a request live for milliseconds. To fault their pages in anew for each takes longer than the request.
+    """
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "mallopt"):  # glibc's
+        libc.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
+        libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def available_bytes() -> int:

@@ -10,18 +10,27 @@ import socket
 import threading
 import time
 import uuid
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from ps2 import __version__
 from ps2.config import ServerConfig, WireConfig, join_address, split_address
 from ps2.errors import LaunchError, NotFoundError, PS2Error, TransientError
+from ps2.ops.parallel import set_cores
 from ps2.ops.warm import warm
 from ps2.server.engine import Engine
+from ps2.server.memory import keep_freed_memory
 from ps2.server.servicer import ServerServicer
 from ps2.wire.control import MasterControl
+from ps2.wire.data_server import DataServer
 from ps2.wire.pb import server_pb2
 from ps2.wire.serving import RpcServer
 from ps2.wire.transport import GrpcTransport
+
+if TYPE_CHECKING:
+    from ps2.server.exposition import Exposition
 
 log = logging.getLogger("ps2.server")
 
@@ -64,27 +73,51 @@ def serve(config: ServerConfig, token: str | None, membership: Membership | None
         signal.signal(number, lambda *_: stop.set())
     if parent is not None:
         _background(_watch_parent, parent, stop)
+    keep_freed_memory()
+    if config.cores is not None:
+        set_cores(config.cores)
     server_id = uuid.uuid4().hex
     wire = WireConfig()
     engine = Engine(config.memory_limit_bytes, config.allow_udf and token is not None)
-    servicer = ServerServicer(engine, server_id, wire, stop.set)
-    server = RpcServer(
-        server_pb2.DESCRIPTOR.services_by_name["Server"], servicer, config.listen, token, config.threads, wire
-    )
+    host, _ = split_address(config.listen)
+    data = DataServer(engine, host, config.data_port, token, server_id, wire)
+    servicer = ServerServicer(engine, server_id, wire, stop.set, data)
+    try:
+        server = RpcServer(
+            server_pb2.DESCRIPTOR.services_by_name["Server"], servicer, config.listen, token, config.threads, wire
+        )
+    except PS2Error:
+        data.stop(0)
+        raise
     address = _advertised(server.address, config.advertise)
     log.info(
         "listening on %s, advertised as %s, memory limit %s bytes", server.address, address, config.memory_limit_bytes
     )
-    try:
+    with ExitStack() as undo:
+        undo.callback(server.stop, GRACE_S)
+        undo.callback(data.stop, GRACE_S)
+        undo.callback(log.info, "stopping")
+        if config.metrics_port is not None:
+            info = {
+                "version": __version__,
+                "server_id": server_id,
+                "index": str(membership.index) if membership else "",
+            }
+            undo.callback(_expose(engine, data, info, host, config.metrics_port).stop)
         if membership is not None:
             master = MasterControl(GrpcTransport(token, wire), membership.master)
             interval_s = _register(master, membership, server_id, address)
             _background(_heartbeat, master, membership, server_id, interval_s, config.orphan_timeout_s, stop)
         _background(warm)
         stop.wait()
-    finally:
-        log.info("stopping")
-        server.stop(GRACE_S)
+
+
+def _expose(engine: Engine, data: DataServer, info: dict[str, str], host: str, port: int) -> Exposition:
+    from ps2.server.exposition import Exposition, ServerCollector  # most servers need nothing of it
+
+    exposition = Exposition(ServerCollector(engine, lambda: data.connections, info), host, port)
+    log.info("metrics on http://%s/metrics", exposition.address)
+    return exposition
 
 
 def _background(target: object, *args: object) -> None:

@@ -14,6 +14,7 @@ from ps2.ops.table import Array
 from ps2.partition import Int64Array, MatrixSpec, Partition
 from ps2.server.applied import AppliedIds
 from ps2.server.memory import MemoryAccount
+from ps2.server.touchedrows import TouchedRows
 
 # Columns that a sparse shard starts with.
 MIN_CAPACITY = 64
@@ -23,7 +24,7 @@ class Shard:
     """Rows of one partition: ``array`` has shape (rows, width), C-contiguous, each row one DCV's columns.
 
     A sparse shard has one key index for all rows, so the rows stay co-located slot by slot; its array has room for
-    more slots than are live. ``lock`` guards everything here: rows, key index and applied ids.
+    more slots than are live. ``lock`` guards everything here: rows, key index, touched columns and applied ids.
     """
 
     def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount) -> None:
@@ -37,6 +38,7 @@ class Shard:
         self._unused: set[int] = set()
         self._freed = False
         columns = MIN_CAPACITY if self.index is not None else partition.width
+        self.touched = TouchedRows(memory, columns)
         self._counted = 0
         with self._counting(self._bytes(spec.rows, columns), f"{spec.rows} rows of {columns:,} columns"):
             # The system hands out zero pages only when they are touched: reserved rows cost nothing until then.
@@ -53,7 +55,7 @@ class Shard:
 
     @property
     def nbytes(self) -> int:
-        return self._counted
+        return self._counted + self.touched.nbytes
 
     def row(self, number: int) -> Array:
         """Return a writable view of the live columns of one row."""
@@ -106,6 +108,7 @@ class Shard:
         """Take rows out of use."""
         self.check_rows(np.array(numbers, dtype=np.int64))
         self._unused.update(numbers)
+        self.touched.forget(numbers)
 
     def reuse_rows(self, numbers: list[int]) -> None:
         """Put retired rows in use again, as zeros."""
@@ -117,6 +120,7 @@ class Shard:
     def free(self) -> None:
         """Give the memory back."""
         self._freed = True
+        self.touched.drop_all()
         self.array = np.zeros((0, 0), self.spec.np_dtype)
         self._memory.give(self._counted)
         self._counted = 0
@@ -138,6 +142,8 @@ class Shard:
                 return
             grown = np.zeros((rows, columns), self.spec.np_dtype)
             grown[: self.rows, : self.live] = self.array[:, : self.live]
+            if columns != self.array.shape[1]:
+                self.touched.resize(columns)
             self.array = grown
 
     def _bytes(self, rows: int, columns: int, index_bytes: int | None = None) -> int:

@@ -1,125 +1,276 @@
-"""Frames of the data plane, byte-compatible with ``RequestFrame`` and ``ReplyFrame`` of the contract.
+"""Requests and replies as a header and arrays, byte-compatible with the contract's ``RequestFrame`` and ``ReplyFrame``.
 
-Protobuf would copy the bulk bytes on both sides. Only the small header message goes through it; the data field is
-written as tag, length and the arrays' own memory, and read as a slice of the frame.
+Protobuf would copy the bulk bytes on both sides. Only the small header goes through it; the arrays travel as their own
+memory. Reading has two steps, so that nothing is taken before it is checked and bulk bytes land where they belong: a
+header makes a draft that says which arrays follow, and the draft and these arrays make the message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
-from ps2.errors import ProtocolError
-from ps2.wire.messages import Array, Operation, Reply, Request, RequestId, Result, nbytes
+from ps2.errors import LimitError, ProtocolError, PS2Error
+from ps2.ops.packing import BFLOAT16, narrow, pack_keys, unpack_keys, widen
+from ps2.partition import Wire
+from ps2.wire.messages import Array, Keys, Operation, Reply, Request, RequestId, Result, byte_view, nbytes
 from ps2.wire.pb import server_pb2 as pb
+from ps2.wire.status import from_detail, to_detail
 
 HEADER_TAG = 0x0A  # field 1, length-delimited
 DATA_TAG = 0x12  # field 2, length-delimited
-MAX_OPERATIONS = 1 << 20
+# Operations of one request come to about 40 bytes each; parsed, a header takes up to 50 times what it took on the way.
+MAX_HEADER_BYTES = 1 << 20
+MAX_OPERATIONS = 1 << 20  # of one request; of its arrays, too
+DIGEST_BYTES = 16
 
-DTYPE_TO_PB: dict[np.dtype[np.generic], pb.DType] = {
+Spec = tuple["np.dtype[Any]", int]
+Parts = tuple[bytes, list[Array]]
+
+DTYPE_TO_PB: dict[np.dtype[Any], pb.DType] = {
     np.dtype("<f4"): pb.FLOAT32,
     np.dtype("<f8"): pb.FLOAT64,
     np.dtype("<i8"): pb.INT64,
     np.dtype("u1"): pb.UINT8,
+    np.dtype("<u2"): pb.UINT16,
+    np.dtype("<u4"): pb.UINT32,
+    np.dtype("<u8"): pb.UINT64,
+    np.dtype("<f2"): pb.FLOAT16,
+    BFLOAT16: pb.BFLOAT16,
 }
 PB_TO_DTYPE = {number: dtype for dtype, number in DTYPE_TO_PB.items()}
+NARROW = (np.dtype(np.float16), BFLOAT16)
+WIRE_TO_PB: dict[Wire | None, pb.DType] = {
+    None: pb.DTYPE_UNSPECIFIED,
+    "float16": pb.FLOAT16,
+    "bfloat16": pb.BFLOAT16,
+}
+PB_TO_WIRE = {number: name for name, number in WIRE_TO_PB.items()}
 
 
-def encode_request(request: Request, chunk_bytes: int) -> Iterator[bytes]:
-    """Yield the frames of a request; the data of each is at most ``chunk_bytes`` long."""
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def request_parts(request: Request) -> Parts:
+    """Return a request's header and the arrays that follow it."""
     header = pb.RequestHeader()
     if request.id is not None:
-        header.id.scope = request.id.scope
-        header.id.number = request.id.number
-        header.id.settled = request.id.settled
-    for operation in request.operations:
-        _put_operation(header.operations.add(), operation)
-    arrays = [array for operation in request.operations for array in operation.arrays]
-    return _frames(header.SerializeToString(), arrays, chunk_bytes)
-
-
-def decode_request(frames: Iterable[bytes], reserve: Callable[[int], None]) -> Request:
-    """Read a request.
-
-    Args:
-        frames: the frames in order.
-        reserve: called once with the bytes that the arrays will take, before they are taken; may raise.
-
-    Raises:
-        ProtocolError: the frames do not follow the contract.
-    """
-    source = iter(frames)
-    header_bytes, data = _first(source)
-    header = pb.RequestHeader()
-    _parse(header, header_bytes)
-    if len(header.operations) > MAX_OPERATIONS:
-        raise ProtocolError(f"a request has at most {MAX_OPERATIONS} operations, got {len(header.operations)}")
-    specs = [spec for operation in header.operations for spec in operation.arrays]
-    reserve(sum(_spec_bytes(spec) for spec in specs))
-    arrays = iter(_gather(specs, [None] * len(specs), data, source))
-    operations = tuple(
-        Operation(
-            name=op.name,
-            matrix=op.matrix,
-            partition=op.partition,
-            rows=tuple(op.rows),
-            params={p.name: _param(p) for p in op.params},
-            arrays=tuple(next(arrays) for _ in op.arrays),
+        id = request.id
+        header.id.MergeFrom(
+            pb.RequestId(scope=id.scope, number=id.number, settled=id.settled, part=id.part, parts=id.parts)
         )
-        for op in header.operations
-    )
-    request_id = RequestId(header.id.scope, header.id.number, header.id.settled) if header.HasField("id") else None
-    return Request(operations, request_id)
+    arrays: list[Array] = []
+    for operation in request.operations:
+        arrays += _put_operation(header.operations.add(), operation)
+    return header.SerializeToString(), arrays
 
 
-def encode_reply(reply: Reply, chunk_bytes: int) -> Iterator[bytes]:
-    """Yield the frames of a reply."""
+def check_sendable(parts: Parts, limit_bytes: int) -> None:
+    """Raise LimitError if a server would not take the request, whatever is in it."""
+    header, arrays = parts
+    if nbytes(arrays) > limit_bytes:
+        raise LimitError(f"the arrays of one request take at most {limit_bytes:,} bytes, got {nbytes(arrays):,}")
+    if len(header) > MAX_HEADER_BYTES:
+        raise LimitError(
+            f"the operations of one request take at most {MAX_HEADER_BYTES:,} bytes beside their arrays, got "
+            f"{len(header):,}: make batches smaller"
+        )
+
+
+def reply_parts(reply: Reply, request: Request) -> Parts:
+    """Return the header of a reply to that request, and the arrays that follow it."""
     header = pb.ReplyHeader(replayed=reply.replayed)
-    for result in reply.results:
+    arrays: list[Array] = []
+    for result, operation in zip(reply.results, request.operations, strict=True):
         message = header.results.add()
         if result.scalar is not None:
             message.scalar = result.scalar
-        for array in result.arrays:
-            _put_array(message.arrays.add(), array)
-    arrays = [array for result in reply.results for array in result.arrays]
-    return _frames(header.SerializeToString(), arrays, chunk_bytes)
+        sent = [_to_send(array, operation.wire) for array in result.arrays]
+        message.arrays.extend(map(_spec_to_pb, sent))
+        arrays += sent
+    return header.SerializeToString(), arrays
 
 
-def decode_reply(frames: Iterable[bytes], request: Request) -> Reply:
-    """Read a reply; the first array of a result lands in its operation's ``into``, where that is given."""
-    source = iter(frames)
-    header_bytes, data = _first(source)
-    header = pb.ReplyHeader()
-    _parse(header, header_bytes)
-    if len(header.results) != len(request.operations):
-        raise ProtocolError(f"a reply to {len(request.operations)} operations has {len(header.results)} results")
-    specs: list[pb.ArraySpec] = []
-    targets: list[Array | None] = []
-    for result, operation in zip(header.results, request.operations, strict=True):
+def error_parts(error: PS2Error) -> Parts:
+    return pb.ReplyHeader(error=to_detail(error)).SerializeToString(), []
+
+
+def to_frame(parts: Parts) -> bytes:
+    """Return a message as one frame, which the generated classes read too."""
+    header, arrays = parts
+    head = bytes((HEADER_TAG,)) + _varint(len(header)) + header
+    size = nbytes(arrays)
+    if not size:
+        return head
+    return b"".join((head, bytes((DATA_TAG,)), _varint(size), *map(byte_view, arrays)))
+
+
+def _put_operation(message: pb.Operation, operation: Operation) -> list[Array]:
+    message.name = operation.name
+    message.matrix = operation.matrix
+    message.partition = operation.partition
+    message.rows.extend(operation.rows)
+    for name, value in operation.params.items():
+        if isinstance(value, float):
+            message.params.add(name=name, real=value)
+        else:
+            message.params.add(name=name, whole=int(value))
+    deltas = [] if operation.keys is None else _put_keys(message.keys, operation.keys)
+    arrays = [_to_send(array, operation.wire) for array in operation.arrays]
+    message.arrays.extend(map(_spec_to_pb, arrays))
+    message.reply_dtype = WIRE_TO_PB[operation.wire]
+    return deltas + arrays
+
+
+def _put_keys(message: pb.Keys, keys: Keys) -> list[Array]:
+    message.count = keys.count
+    if keys.digest is not None:
+        message.hash = keys.digest
+    if keys.columns is None:
+        return []
+    message.first, deltas = pack_keys(keys.columns)
+    message.deltas.CopyFrom(_spec_to_pb(deltas))
+    return [deltas]
+
+
+def _to_send(array: Array, wire: Wire | None) -> Array:
+    if wire is not None and array.dtype.kind == "f":
+        return narrow(np.ascontiguousarray(array).reshape(-1), wire)
+    return np.ascontiguousarray(array)
+
+
+def _spec_to_pb(array: Array) -> pb.ArraySpec:
+    return pb.ArraySpec(dtype=DTYPE_TO_PB[array.dtype], count=array.size)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RequestDraft:
+    """A request whose arrays are still to come; their dtypes and counts are ``specs``."""
+
+    header: pb.RequestHeader
+    specs: list[Spec]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its arrays take on the way."""
+        return _total(self.specs)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that its arrays take once it is built: keys as int64, and floats as float32 at least."""
+        total = 0
+        for operation in self.header.operations:
+            if operation.keys.HasField("deltas"):
+                total += 8 * operation.keys.count
+            total += sum(max(dtype.itemsize, 4 * (dtype in NARROW)) * n for dtype, n in map(_spec, operation.arrays))
+        return total
+
+    def build(self, arrays: Sequence[Array]) -> Request:
+        """Return the request with these arrays, one for each of ``specs``."""
+        left = iter(arrays)
+        operations = tuple(_operation(message, left) for message in self.header.operations)
+        if not self.header.HasField("id"):
+            return Request(operations)
+        id = self.header.id
+        return Request(operations, RequestId(id.scope, id.number, id.settled, id.part, max(id.parts, 1)))
+
+
+def open_request(header: bytes, limit_bytes: int) -> RequestDraft:
+    """Read a request's header.
+
+    Raises:
+        ProtocolError: it does not follow the contract.
+        LimitError: its arrays would take more than ``limit_bytes``.
+    """
+    if len(header) > MAX_HEADER_BYTES:
+        raise ProtocolError(f"a header takes at most {MAX_HEADER_BYTES:,} bytes, got {len(header):,}")
+    message = pb.RequestHeader()
+    _parse(message, header)
+    if len(message.operations) > MAX_OPERATIONS:
+        raise ProtocolError(f"a request has at most {MAX_OPERATIONS} operations, got {len(message.operations)}")
+    specs: list[Spec] = []
+    for operation in message.operations:
+        if len(specs) + len(operation.arrays) > MAX_OPERATIONS:
+            raise ProtocolError(f"a request has at most {MAX_OPERATIONS} arrays")
+        if operation.HasField("keys"):
+            _check_keys(operation.name, operation.keys)
+            if operation.keys.HasField("deltas"):
+                specs.append(_spec(operation.keys.deltas))
+        specs += map(_spec, operation.arrays)
+        if operation.reply_dtype not in PB_TO_WIRE:
+            raise ProtocolError(f"operation {operation.name!r}: a reply cannot come as dtype {operation.reply_dtype}")
+    draft = RequestDraft(message, specs)
+    if draft.nbytes > limit_bytes:
+        raise LimitError(
+            f"the arrays of one request take at most {limit_bytes:,} bytes, got {draft.nbytes:,}: send several"
+        )
+    return draft
+
+
+@dataclass(frozen=True)
+class ReplyDraft:
+    """A reply whose arrays are still to come: ``arrays`` are what they are to be read into."""
+
+    header: pb.ReplyHeader
+    request: Request
+    arrays: list[Array]
+
+    def build(self) -> Reply:
+        """Return the reply, now that the arrays are filled; or raise the error that it brings."""
+        if self.header.HasField("error"):
+            raise from_detail(self.header.error)
+        left = iter(self.arrays)
+        results = tuple(
+            Result(
+                message.scalar if message.HasField("scalar") else None,
+                tuple(
+                    _delivered(next(left), operation.into if position == 0 else None)
+                    for position in range(len(message.arrays))
+                ),
+            )
+            for message, operation in zip(self.header.results, self.request.operations, strict=True)
+        )
+        return Reply(results, self.header.replayed)
+
+
+def open_reply(header: bytes, request: Request, size: int) -> ReplyDraft:
+    """Read the header of a reply to that request, and say where its arrays go: to ``Operation.into``, if they fit.
+
+    Args:
+        size: bytes of data that come with it.
+
+    Raises:
+        ProtocolError: it is no reply to that request, or its arrays take another number of bytes.
+    """
+    message = pb.ReplyHeader()
+    _parse(message, header)
+    if message.HasField("error"):
+        check_size(0, size)
+        return ReplyDraft(message, request, [])
+    if len(message.results) != len(request.operations):
+        raise ProtocolError(f"a reply to {len(request.operations)} operations has {len(message.results)} results")
+    landings: list[tuple[Spec, Array | None]] = []
+    for result, operation in zip(message.results, request.operations, strict=True):
         if operation.into is not None and not result.arrays:
             raise ProtocolError(f"the reply to operation {operation.name!r} lacks its array")
         for position, spec in enumerate(result.arrays):
-            specs.append(spec)
-            targets.append(operation.into if position == 0 else None)
-    arrays = iter(_gather(specs, targets, data, source))
-    return Reply(
-        results=tuple(
-            Result(r.scalar if r.HasField("scalar") else None, tuple(next(arrays) for _ in r.arrays))
-            for r in header.results
-        ),
-        replayed=header.replayed,
-    )
+            landings.append((_spec(spec), operation.into if position == 0 else None))
+    check_size(_total([spec for spec, _ in landings]), size)
+    return ReplyDraft(message, request, [_landing(spec, into) for spec, into in landings])
 
 
-def split_frame(frame: bytes) -> tuple[memoryview | None, memoryview]:
-    """Return the header (None if absent) and the data of one frame, without copying either."""
+def split_frame(frame: bytes) -> tuple[memoryview, memoryview]:
+    """Return the header and the data of one frame, without copying either."""
     view = memoryview(frame)
-    header: memoryview | None = None
-    data = view[:0]
+    # A header without any field set is zero bytes long, and writers may leave such a field out.
+    header = data = view[:0]
     at = 0
     while at < len(view):
         tag, at = _read_varint(view, at)
@@ -144,24 +295,68 @@ def split_frame(frame: bytes) -> tuple[memoryview | None, memoryview]:
     return header, data
 
 
-def _put_operation(message: pb.Operation, operation: Operation) -> None:
-    message.name = operation.name
-    message.matrix = operation.matrix
-    message.partition = operation.partition
-    message.rows.extend(operation.rows)
-    for name, value in operation.params.items():
-        if isinstance(value, float):
-            message.params.add(name=name, real=value)
-        else:
-            message.params.add(name=name, whole=value)
-    for array in operation.arrays:
-        _put_array(message.arrays.add(), array)
-    message.reply_count_hint = operation.reply_count or 0
+def request_of(frame: bytes, limit_bytes: int, reserve: Callable[[int], None] = lambda size: None) -> Request:
+    """Read a request that came as one frame; its arrays are views of the frame where they need not be converted.
+
+    Args:
+        limit_bytes: most that its arrays may take on the way.
+        reserve: told what its arrays will take, before they are made; may raise.
+    """
+    header, data = split_frame(frame)
+    draft = open_request(bytes(header), limit_bytes)
+    check_size(draft.nbytes, len(data))
+    reserve(draft.memory_bytes)
+    return draft.build(_cut(draft.specs, data))
 
 
-def _put_array(message: pb.ArraySpec, array: Array) -> None:
-    message.dtype = DTYPE_TO_PB[array.dtype]
-    message.count = array.size
+def reply_of(frame: bytes, request: Request) -> Reply:
+    """Read a reply that came as one frame, or raise the error that it brings."""
+    header, data = split_frame(frame)
+    draft = open_reply(bytes(header), request, len(data))
+    for array, came in zip(draft.arrays, _cut([(a.dtype, a.size) for a in draft.arrays], data), strict=True):
+        np.copyto(array.reshape(-1), came)
+    return draft.build()
+
+
+def check_size(declared: int, came: int) -> None:
+    if declared != came:
+        raise ProtocolError(f"the header declares arrays of {declared} bytes, and {came} come")
+
+
+def _operation(message: pb.Operation, left: Any) -> Operation:
+    keys = _keys(message.keys, left) if message.HasField("keys") else None
+    return Operation(
+        name=message.name,
+        matrix=message.matrix,
+        partition=message.partition,
+        rows=tuple(message.rows),
+        params={param.name: _param(param) for param in message.params},
+        arrays=tuple(_wide(next(left)) for _ in message.arrays),
+        keys=keys,
+        wire=PB_TO_WIRE[message.reply_dtype],
+    )
+
+
+def _check_keys(name: str, message: pb.Keys) -> None:
+    """Check what can be checked before the keys themselves come."""
+    if message.count == 0:
+        raise ProtocolError(f"operation {name!r}: an empty set of keys")
+    if len(message.hash) not in (0, DIGEST_BYTES):
+        raise ProtocolError(f"operation {name!r}: a hash of {len(message.hash)} bytes, not {DIGEST_BYTES}")
+    if not message.HasField("deltas"):
+        return
+    dtype, count = _spec(message.deltas)
+    if dtype.kind != "u":
+        raise ProtocolError(f"operation {name!r}: differences of keys are unsigned, got {dtype}")
+    if count != message.count - 1:
+        raise ProtocolError(
+            f"operation {name!r}: {message.count} keys have {message.count - 1} differences, got {count}"
+        )
+
+
+def _keys(message: pb.Keys, left: Any) -> Keys:
+    columns = unpack_keys(message.first, next(left)) if message.HasField("deltas") else None
+    return Keys(message.count, columns, message.hash or None)
 
 
 def _param(message: pb.Param) -> int | float:
@@ -170,97 +365,60 @@ def _param(message: pb.Param) -> int | float:
     return message.real if message.HasField("real") else message.whole
 
 
-def _spec_bytes(spec: pb.ArraySpec) -> int:
-    if spec.dtype not in PB_TO_DTYPE:
-        raise ProtocolError(f"an array of unknown dtype {spec.dtype}")
-    return int(spec.count) * PB_TO_DTYPE[spec.dtype].itemsize
+def _spec(message: pb.ArraySpec) -> Spec:
+    if message.dtype not in PB_TO_DTYPE:
+        raise ProtocolError(f"an array of unknown dtype {message.dtype}")
+    return PB_TO_DTYPE[message.dtype], int(message.count)
 
 
-def _parse(message: pb.RequestHeader | pb.ReplyHeader, header: memoryview) -> None:
-    try:
-        message.ParseFromString(bytes(header))
-    except DecodeError as error:
-        raise ProtocolError(f"a frame's header cannot be read: {error}") from error
+def _total(specs: Sequence[Spec]) -> int:
+    return sum(dtype.itemsize * count for dtype, count in specs)
 
 
-def _first(source: Iterator[bytes]) -> tuple[memoryview, memoryview]:
-    frame = next(source, None)
-    if frame is None:
-        raise ProtocolError("a stream without any frame")
-    header, data = split_frame(frame)
-    if header is None:
-        # A header without any field set is zero bytes long, and writers may leave such a field out.
-        header = memoryview(b"")
-    return header, data
-
-
-def _frames(header: bytes, arrays: Sequence[Array], chunk_bytes: int) -> Iterator[bytes]:
-    prefix = [bytes((HEADER_TAG,)), _varint(len(header)), header]
-    first = True
-    for size, views in _chunks(arrays, chunk_bytes):
-        yield b"".join((*(prefix if first else ()), bytes((DATA_TAG,)), _varint(size), *views))
-        first = False
-    if first:
-        yield b"".join(prefix)
-
-
-def _chunks(arrays: Sequence[Array], chunk_bytes: int) -> Iterator[tuple[int, list[memoryview]]]:
-    """Cut the arrays, laid end to end, into pieces of ``chunk_bytes``."""
-    size, views = 0, list[memoryview]()
-    for array in arrays:
-        if array.size == 0:
-            continue
-        flat: Any = np.ascontiguousarray(array).reshape(-1)
-        rest = memoryview(flat).cast("B")
-        while len(rest):
-            piece = rest[: chunk_bytes - size]
-            rest = rest[len(piece) :]
-            views.append(piece)
-            size += len(piece)
-            if size == chunk_bytes:
-                yield size, views
-                size, views = 0, []
-    if size:
-        yield size, views
-
-
-def _gather(
-    specs: Sequence[pb.ArraySpec], targets: Sequence[Array | None], data: memoryview, source: Iterator[bytes]
-) -> list[Array]:
-    """Fill the declared arrays with the data of the frames."""
-    arrays = [_allocate(spec, target) for spec, target in zip(specs, targets, strict=True)]
-    for position, array in enumerate(arrays):
-        flat: Any = array.reshape(-1).view(np.uint8)  # numpy is typed as no Buffer before Python 3.12
-        rest = memoryview(flat) if array.size else memoryview(b"")
-        while len(rest):
-            if not len(data):
-                frame = next(source, None)
-                if frame is None:
-                    missing = len(rest) + nbytes(arrays[position + 1 :])
-                    raise ProtocolError(f"the frames end {missing} bytes before their arrays do")
-                _, data = split_frame(frame)
-                continue
-            take = min(len(rest), len(data))
-            # numpy copies without the GIL, a memoryview does not.
-            np.copyto(np.frombuffer(rest[:take], np.uint8), np.frombuffer(data[:take], np.uint8))
-            rest, data = rest[take:], data[take:]
-    trailing = len(data) + sum(len(split_frame(frame)[1]) for frame in source)
-    if trailing:
-        raise ProtocolError(f"{trailing} bytes of data after the last declared array")
+def _cut(specs: Sequence[Spec], data: memoryview) -> list[Array]:
+    arrays, at = [], 0
+    for dtype, count in specs:
+        arrays.append(np.frombuffer(data, dtype, count, at) if count else np.empty(0, dtype))
+        at += dtype.itemsize * count
     return arrays
 
 
-def _allocate(spec: pb.ArraySpec, target: Array | None) -> Array:
-    _spec_bytes(spec)
-    dtype = PB_TO_DTYPE[spec.dtype]
-    if target is None:
-        try:
-            return np.empty(spec.count, dtype)
-        except (MemoryError, OverflowError, ValueError) as error:
-            raise ProtocolError(f"an array of {spec.count} {dtype} cannot be had: {error}") from error
-    if target.dtype != dtype or target.size != spec.count:
-        raise ProtocolError(f"expected {target.size} {target.dtype} in reply, got {spec.count} {dtype}")
-    return target
+def _wide(array: Array) -> Array:
+    return widen(array, np.dtype(np.float32)) if array.dtype in NARROW else array
+
+
+def _landing(spec: Spec, into: Array | None) -> Array:
+    """Return what an array is read into: the caller's own memory, unless it has to be converted or scattered."""
+    dtype, count = spec
+    if into is None:
+        return allocate(dtype, count)
+    if into.size != count or (into.dtype != dtype and not (dtype in NARROW and into.dtype.kind == "f")):
+        raise ProtocolError(f"expected {into.size} {into.dtype} in reply, got {count} {dtype}")
+    if into.dtype == dtype and into.flags.c_contiguous:
+        return into
+    return allocate(dtype, count)
+
+
+def _delivered(array: Array, into: Array | None) -> Array:
+    if into is None:
+        return _wide(array)
+    if array is not into:
+        into[...] = (widen(array, into.dtype) if array.dtype in NARROW else array).reshape(into.shape)
+    return into
+
+
+def allocate(dtype: np.dtype[Any], count: int) -> Array:
+    try:
+        return np.empty(count, dtype)
+    except (MemoryError, OverflowError, ValueError) as error:
+        raise ProtocolError(f"an array of {count} {dtype} cannot be had: {error}") from error
+
+
+def _parse(message: Message, header: bytes) -> None:
+    try:
+        message.ParseFromString(header)
+    except DecodeError as error:
+        raise ProtocolError(f"a message's header cannot be read: {error}") from error
 
 
 def _varint(value: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -35,8 +35,33 @@ class MatrixInfo:
 
 
 @dataclass(frozen=True)
+class OperationStatus:
+    """What an operation has done on a server.
+
+    Attributes:
+        count: times that it ran, failures included.
+        seconds: spent in it; waits for locks are not.
+        keys: columns that requests named for it, one by one; operations on whole rows name none.
+    """
+
+    name: str
+    count: int
+    failures: int
+    seconds: float
+    keys: int
+
+
+@dataclass(frozen=True)
 class ServerStatus:
-    """What a server tells of itself; sizes in bytes, counts since its start."""
+    """What a server tells of itself; sizes in bytes, counts since its start.
+
+    Attributes:
+        failed: requests that came to an error, save for key sets that were not remembered: those come again.
+        outcomes: requests by "ok" or the class name of their error.
+        in_progress: requests under way; ``waiting`` of them wait for the lock of a shard.
+        lock_waits: locks that a request had to wait for, ``lock_wait_s`` in all.
+        connections: open ones for data, without gRPC.
+    """
 
     server_id: str
     version: str
@@ -50,6 +75,16 @@ class ServerStatus:
     bytes_in: int
     bytes_out: int
     matrices: tuple[MatrixStatus, ...]
+    outcomes: Mapping[str, int]
+    in_progress: int
+    waiting: int
+    lock_waits: int
+    lock_wait_s: float
+    key_cache_hits: int
+    key_cache_misses: int
+    key_cache_bytes: int
+    connections: int
+    operations: tuple[OperationStatus, ...]
 
 
 class ServerControl:
@@ -107,6 +142,16 @@ class ServerControl:
                 )
                 for m in reply.matrices
             ),
+            outcomes=dict(reply.outcomes),
+            in_progress=reply.in_progress,
+            waiting=reply.waiting,
+            lock_waits=reply.lock_waits,
+            lock_wait_s=reply.lock_wait_s,
+            key_cache_hits=reply.key_cache_hits,
+            key_cache_misses=reply.key_cache_misses,
+            key_cache_bytes=reply.key_cache_bytes,
+            connections=reply.connections,
+            operations=tuple(OperationStatus(o.name, o.count, o.failures, o.seconds, o.keys) for o in reply.operations),
         )
 
     def stop(self, address: str) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from ps2.errors import ProtocolError
-from ps2.partition import MatrixSpec, Partition
+from ps2.partition import DTYPES, MatrixSpec, Partition
 from ps2.route import Route
-from ps2.wire.codec import DTYPE_TO_PB, PB_TO_DTYPE
+from ps2.wire.codec import DTYPE_TO_PB, PB_TO_DTYPE, PB_TO_WIRE, WIRE_TO_PB
 from ps2.wire.pb import master_pb2, server_pb2
 
 
@@ -19,19 +19,24 @@ def spec_to_pb(spec: MatrixSpec) -> server_pb2.MatrixSpec:
         sparse=spec.kind == "sparse",
         align=spec.align,
         partitions_per_server=spec.partitions_per_server,
+        wire=WIRE_TO_PB[spec.wire],
     )
 
 
 def spec_from_pb(message: server_pb2.MatrixSpec) -> MatrixSpec:
-    if message.dtype not in PB_TO_DTYPE:
+    dtype = PB_TO_DTYPE.get(message.dtype)
+    if dtype is None or dtype.name not in DTYPES:
         raise ProtocolError(f"a matrix of unknown dtype {message.dtype}")
+    if message.wire not in PB_TO_WIRE:
+        raise ProtocolError(f"the values of a matrix cannot travel as dtype {message.wire}")
     return MatrixSpec(
         dim=message.dim,
         rows=message.rows,
-        dtype=PB_TO_DTYPE[message.dtype].name,
+        dtype=dtype.name,
         kind="sparse" if message.sparse else "dense",
         align=message.align,
         partitions_per_server=message.partitions_per_server,
+        wire=PB_TO_WIRE[message.wire],
     )
 
 

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
+import xxhash
 
-from ps2.partition import MatrixSpec, Partition
+from ps2.partition import Int64Array, MatrixSpec, Partition, Wire
 
 Array = npt.NDArray[Any]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +25,35 @@ class RequestId:
         scope: who: a driver session, or (app, stage, rdd_partition).
         number: the how-manieth mutation of that scope, from 0.
         settled: no number below this one is ever sent again, so servers may forget them.
+        part: a large mutation goes to a shard as several requests, each applied by itself: which one this is.
+        parts: how many they are.
     """
 
     scope: str
     number: int
     settled: int = field(default=0, compare=False)
+    part: int = 0
+    parts: int = field(default=1, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Columns that an operation is about: ascending and distinct.
+
+    Attributes:
+        count: how many.
+        columns: int64 of shape (count,); None on the way to a server that remembers them, or that just had them.
+        digest: by which a server remembers them (XXH3-128 of their bytes); None if it need not. With neither columns
+            nor digest they are those of the operation before.
+    """
+
+    count: int
+    columns: Int64Array | None = None
+    digest: bytes | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return 0 if self.columns is None else self.columns.nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +62,9 @@ class Operation:
 
     Attributes:
         name: a line of the operation table, or one of the server's own ("map", "keys").
-        reply_count: elements expected back, if known; the transport chooses unary or streaming by it.
+        arrays: what travels with it, in order; the slots come from ``keys`` instead, if that is given.
+        wire: "float16" or "bfloat16": floats travel so, both ways.
+        reply_bytes: about how much the result takes; decides what travels together.
         into: where the caller wants the first array of the result; never sent.
     """
 
@@ -46,8 +74,15 @@ class Operation:
     rows: tuple[int, ...] = ()
     params: Mapping[str, int | float] = field(default_factory=dict)
     arrays: tuple[Array, ...] = ()
-    reply_count: int | None = 0
+    keys: Keys | None = None
+    wire: Wire | None = None
+    reply_bytes: int = 0
     into: Array | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes on the way, there and back."""
+        return nbytes(self.arrays) + (self.keys.nbytes if self.keys is not None else 0) + self.reply_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +109,17 @@ class Reply:
 
 def nbytes(arrays: Iterable[Array]) -> int:
     return sum(array.nbytes for array in arrays)
+
+
+def key_digest(columns: Int64Array) -> bytes:
+    """Return what names a set of keys: XXH3-128 of their bytes."""
+    return xxhash.xxh3_128_digest(byte_view(np.ascontiguousarray(columns)))
+
+
+def byte_view(array: Array) -> memoryview:
+    """Return the memory of a C-contiguous array."""
+    flat: Any = array.reshape(-1).view(np.uint8)  # numpy is typed as no Buffer before Python 3.12
+    return memoryview(flat)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import logging
-import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn
@@ -12,11 +11,13 @@ from typing import Any, NoReturn
 import grpc
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from ps2.config import WireConfig, is_loopback, join_address, split_address
-from ps2.errors import AuthError, ConfigError, LaunchError, PS2Error
-from ps2.wire.status import MAX_METADATA_BYTES, to_status
+from ps2.errors import AuthError, ConfigError, LaunchError, ProtocolError, PS2Error
+from ps2.wire.codec import MAX_HEADER_BYTES
+from ps2.wire.status import MAX_METADATA_BYTES, internal_error, to_status
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ def server_options(wire: WireConfig) -> list[tuple[str, int]]:
     return [
         # Two servers on one port would each get half of the connections.
         ("grpc.so_reuseport", 0),
-        ("grpc.max_receive_message_length", max(4 * wire.chunk_bytes, 64 << 20)),
+        ("grpc.max_receive_message_length", wire.request_limit_bytes + MAX_HEADER_BYTES),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", int(wire.keepalive_s * 500)),
@@ -115,12 +116,26 @@ class _TokenCheck(grpc.ServerInterceptor):
 
 def _handler(method: MethodDescriptor, fn: Callable[..., Any]) -> Any:
     # A frame stays bytes: the codec reads and writes it.
-    framed = method.input_type.name.endswith("Frame")
-    decode = None if framed else message_factory.GetMessageClass(method.input_type).FromString
-    encode = None if framed else message_factory.GetMessageClass(method.output_type).SerializeToString
     if method.server_streaming:
-        return grpc.stream_stream_rpc_method_handler(_guard_stream(fn), decode, encode)
-    return grpc.unary_unary_rpc_method_handler(_guard(fn), decode, encode)
+        return grpc.stream_stream_rpc_method_handler(_guard_stream(fn))
+    if method.input_type.name.endswith("Frame"):
+        return grpc.unary_unary_rpc_method_handler(_guard(fn))
+    encode = message_factory.GetMessageClass(method.output_type).SerializeToString
+    return grpc.unary_unary_rpc_method_handler(_guard(_decoded(method, fn)), None, encode)
+
+
+def _decoded(method: MethodDescriptor, fn: Callable[[Message], Message]) -> Callable[[bytes], Message]:
+    # gRPC would call it an internal error of ours that a message cannot be read.
+    parse = message_factory.GetMessageClass(method.input_type).FromString
+
+    def call(message: bytes) -> Message:
+        try:
+            request = parse(message)
+        except DecodeError as error:
+            raise ProtocolError(f"a message {method.input_type.name} cannot be read: {error}") from error
+        return fn(request)
+
+    return call
 
 
 def _guard(fn: Callable[[Any], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
@@ -149,7 +164,7 @@ def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
         if isinstance(error, grpc.RpcError):
             raise error
         log.exception("internal error")
-        error = PS2Error(f"internal error in the server:\n{''.join(traceback.format_exception(error))}")
+        error = internal_error(error)
     code, details, trailing = to_status(error)
     context.set_trailing_metadata(trailing)
     context.abort(code, details)

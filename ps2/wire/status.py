@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from typing import Any, Protocol
 
 import grpc
@@ -34,6 +35,7 @@ STATUS: dict[type[PS2Error], grpc.StatusCode] = {
     errors.TransientError: grpc.StatusCode.UNAVAILABLE,
     errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
     errors.StaleRouteError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.KeyMissError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.RecoveryError: grpc.StatusCode.DATA_LOSS,
     errors.CheckpointMissingError: grpc.StatusCode.NOT_FOUND,
@@ -60,25 +62,40 @@ class RpcFailure(Protocol):
     def trailing_metadata(self) -> Any: ...
 
 
-def to_status(error: PS2Error) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
-    """Return the status code, its details and the trailing metadata that tell of an error."""
+def to_detail(error: PS2Error) -> pb.ErrorDetail:
+    """Return what travels of an error."""
     # Lone surrogates, as in names of files that are not UTF-8, cannot be sent.
     encoded = str(error).encode(errors="backslashreplace")
     if len(encoded) > MAX_MESSAGE_BYTES:
         encoded = b"..." + encoded[-MAX_MESSAGE_BYTES:]
-    message = encoded.decode(errors="ignore")
-    # A class from outside ps2.errors travels as the one that it is a kind of.
-    cls = next(cls for cls in type(error).__mro__ if cls in STATUS)
-    detail = pb.ErrorDetail(type=cls.__name__, message=message)
-    summary = message.splitlines()[-1][:500] if message else cls.__name__
-    return STATUS[cls], summary, ((DETAIL_KEY, detail.SerializeToString()),)
+    return pb.ErrorDetail(type=_known(error).__name__, message=encoded.decode(errors="ignore"))
+
+
+def from_detail(detail: pb.ErrorDetail) -> PS2Error:
+    return BY_NAME.get(detail.type, PS2Error)(detail.message)
+
+
+def to_status(error: PS2Error) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
+    """Return the status code, its details and the trailing metadata that tell of an error."""
+    detail = to_detail(error)
+    summary = detail.message.splitlines()[-1][:500] if detail.message else detail.type
+    return STATUS[_known(error)], summary, ((DETAIL_KEY, detail.SerializeToString()),)
+
+
+def internal_error(error: Exception) -> PS2Error:
+    """Return what a caller is told of a bug in a server."""
+    return PS2Error(f"internal error in the server:\n{''.join(traceback.format_exception(error))}")
 
 
 def from_rpc(failure: RpcFailure, address: str) -> PS2Error:
     """Return the error that a failed call to ``address`` stands for."""
     for key, value in failure.trailing_metadata() or ():
         if key == DETAIL_KEY:
-            detail = pb.ErrorDetail.FromString(value)
-            return BY_NAME.get(detail.type, PS2Error)(detail.message)
+            return from_detail(pb.ErrorDetail.FromString(value))
     code = failure.code()
     return BARE.get(code, PS2Error)(f"{address}: {code.name.lower()}: {failure.details()}")
+
+
+def _known(error: PS2Error) -> type[PS2Error]:
+    """Return the error's class; one from outside ps2.errors travels as the one that it is a kind of."""
+    return next(cls for cls in type(error).__mro__ if cls in STATUS)

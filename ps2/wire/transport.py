@@ -1,44 +1,50 @@
-"""What a client needs of the network, and its gRPC form."""
+"""What a client needs of the network: data over plain connections where a server offers them, all else over gRPC."""
 
 from __future__ import annotations
 
+import logging
+import socket
 import threading
-from collections.abc import Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
-from ps2.config import WireConfig
-from ps2.errors import PS2Error, StoppedError
-from ps2.wire.codec import decode_reply, encode_request
-from ps2.wire.messages import Reply, Request, nbytes
+from ps2.config import WireConfig, split_address
+from ps2.errors import ProtocolError, PS2Error, StoppedError, UnavailableError
+from ps2.wire import exchange
+from ps2.wire.codec import check_sendable, reply_of, request_parts, to_frame
+from ps2.wire.exchange import Lane, Outcome
+from ps2.wire.framing import greeting
+from ps2.wire.messages import PROTOCOL_VERSION, Request
+from ps2.wire.pb import server_pb2 as pb
+from ps2.wire.sockets import abstract, connect, send_all, tune, wait_at_most
 from ps2.wire.status import MAX_METADATA_BYTES, from_rpc
 
-# Requests to servers that one process has in flight at once; further ones wait.
-MAX_IN_FLIGHT = 32
-LONGEST_ITEM_BYTES = 8
+log = logging.getLogger(__name__)
+
+# Servers that one process talks to over gRPC streams at once; further ones wait.
+MAX_STREAMS = 32
+# Connections to one server that are kept for the next call.
+MAX_IDLE = 8
 
 CLOSED = "the connection to the fleet has been closed"
 
 M = TypeVar("M", bound=Message)
 
 
-class PendingReply(Protocol):
-    """A request in flight."""
-
-    def result(self) -> Reply:
-        """Wait for the reply, or raise the PS2Error that the request came to."""
-        ...
-
-
 class Transport(Protocol):
     """Carries requests to servers. It does not retry, and it does not know what the requests mean."""
 
-    def execute(self, address: str, request: Request) -> PendingReply:
-        """Send a data request and return at once."""
+    def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
+        """Send requests to servers by address, and wait for what each of them comes to.
+
+        All servers work at once; each runs its requests in order, whether or not those before succeed.
+        """
         ...
 
     def call(self, address: str, method: str, message: Message, reply: type[M], timeout_s: float) -> M:
@@ -46,26 +52,67 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Close every channel; calls in flight fail."""
+        """Close every connection; calls in flight fail."""
         ...
 
 
-class GrpcTransport:
-    """Transport over gRPC: one channel an address, small requests unary, large ones streamed."""
+@dataclass
+class _Peer:
+    """A server that was met.
 
-    def __init__(self, token: str | None, wire: WireConfig | None = None) -> None:
+    Attributes:
+        places: where it takes data, the best first: (family, address).
+        idle: connections to it that nobody uses now.
+    """
+
+    server_id: str
+    places: list[tuple[int, Any]]
+    idle: list[socket.socket] = field(default_factory=list)
+
+
+class GrpcTransport:
+    """One gRPC channel an address, and data connections beside it; safe for threads, not for forks."""
+
+    def __init__(self, token: str | None, wire: WireConfig | None = None, plain: bool = True) -> None:
+        """Nothing is connected before it is needed.
+
+        Args:
+            token: of the fleet.
+            plain: whether to use the servers' data connections; else all goes over gRPC.
+        """
+        self._token = token
         self._wire = wire or WireConfig()
+        self._plain = plain
         self._metadata = (("authorization", f"Bearer {token}"),) if token is not None else ()
-        self._channels: dict[str, grpc.Channel] = {}
         self._lock = threading.Lock()
-        self._threads = ThreadPoolExecutor(MAX_IN_FLIGHT, thread_name_prefix="ps2-request")
+        self._channels: dict[str, grpc.Channel] = {}
+        self._peers: dict[str, _Peer] = {}
+        self._streams: ThreadPoolExecutor | None = None
+        self._busy: set[socket.socket] = set()
         self._closed = False
 
-    def execute(self, address: str, request: Request) -> PendingReply:
+    def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
         with self._stopped_if_closed():
-            # Not gRPC's own futures: those start a thread for each call, and lose a Ctrl-C that comes meanwhile.
-            run = self._unary if self._is_small(request) else self._stream
-            return _Pending(self._threads.submit(run, self._channel(address), address, request))
+            outcomes: dict[str, list[Outcome]] = {}
+            lanes: list[Lane] = []
+            streams: dict[str, Future[list[Outcome]]] = {}
+            try:
+                for address, mine in requests.items():
+                    try:
+                        connection = self._connection(address)
+                    except PS2Error as error:
+                        outcomes[address] = [error] * len(mine)
+                        continue
+                    if connection is None:
+                        streams[address] = self._pool().submit(self._stream, address, mine)
+                    else:
+                        lanes.append(Lane(address, connection, mine, self._wire.request_limit_bytes))
+                exchange.run(lanes, self._wire, self._is_alive)
+            finally:
+                for lane in lanes:
+                    self._give_back(lane)
+            outcomes |= {lane.address: lane.outcomes for lane in lanes}
+            return outcomes | {address: future.result() for address, future in streams.items()}
 
     def call(self, address: str, method: str, message: Message, reply: type[M], timeout_s: float) -> M:
         with self._stopped_if_closed():
@@ -83,17 +130,18 @@ class GrpcTransport:
         with self._lock:
             self._closed = True
             channels, self._channels = self._channels, {}
+            connections = [connection for peer in self._peers.values() for connection in peer.idle]
+            for busy in self._busy:
+                # Only woken: the thread that uses it closes it.
+                with suppress(OSError):
+                    busy.shutdown(socket.SHUT_RDWR)
+            streams = self._streams
+        for connection in connections:
+            connection.close()
         for channel in channels.values():
             channel.close()
-        self._threads.shutdown(wait=True, cancel_futures=True)
-
-    def _channel(self, address: str) -> grpc.Channel:
-        with self._lock:
-            if self._closed:
-                raise StoppedError(CLOSED)
-            if address not in self._channels:
-                self._channels[address] = grpc.insecure_channel(address, options=channel_options(self._wire))
-            return self._channels[address]
+        if streams is not None:
+            streams.shutdown(wait=True, cancel_futures=True)
 
     @contextmanager
     def _stopped_if_closed(self) -> Iterator[None]:
@@ -104,55 +152,187 @@ class GrpcTransport:
             if self._closed:
                 raise StoppedError(CLOSED) from error
             raise
+        if self._closed:
+            raise StoppedError(CLOSED)
 
-    def _is_small(self, request: Request) -> bool:
-        limit = self._wire.unary_bytes
-        sent = expected = 0
-        for operation in request.operations:
-            if operation.reply_count is None:
-                return False
-            sent += nbytes(operation.arrays)
-            expected += operation.reply_count * LONGEST_ITEM_BYTES
-        return sent <= limit and expected <= limit
+    def _channel(self, address: str) -> grpc.Channel:
+        with self._lock:
+            if self._closed:
+                raise StoppedError(CLOSED)
+            if address not in self._channels:
+                self._channels[address] = grpc.insecure_channel(address, options=channel_options(self._wire))
+            return self._channels[address]
 
-    def _unary(self, channel: grpc.Channel, address: str, request: Request) -> Reply:
-        with self._stopped_if_closed():
-            # The arrays are known to fit: one frame.
-            (frame,) = encode_request(request, max(self._wire.unary_bytes, 1))
-            rpc: Any = channel.unary_unary("/ps2.v1.Server/Execute")
+    # -- plain connections ---------------------------------------------------------------------------------------------
+
+    def _connection(self, address: str) -> socket.socket | None:
+        """Return a connection to a server for one exchange; None if it has to be gRPC."""
+        if not self._plain:
+            return None
+        with self._lock:
+            peer = self._peers.get(address)
+            connection = peer.idle.pop() if peer is not None and peer.idle else None
+            if connection is not None:
+                self._busy.add(connection)
+        if connection is not None and _is_open(connection):
+            return connection
+        if connection is not None:  # the server has gone, and another may have come in its place
+            self._discard(connection)
+            self._forget(address)
+        peer, met_now = self._meet(address)
+        connection = self._reach(peer)
+        if connection is None and peer.places and not met_now:
+            self._forget(address)
+            peer, _ = self._meet(address)
+            connection = self._reach(peer)
+        if connection is None:
+            # A firewall, say, lets nothing but gRPC through: not to be found out at every call.
+            peer.places.clear()
+        return connection
+
+    def _meet(self, address: str) -> tuple[_Peer, bool]:
+        """Return a server that was met, and whether that was just now."""
+        with self._lock:
+            peer = self._peers.get(address)
+        if peer is not None:
+            return peer, False
+        reply = self._hello(address)
+        places: list[tuple[int, Any]] = []
+        if reply.data_socket and self._wire.unix_sockets:
+            places.append((socket.AF_UNIX, abstract(reply.data_socket)))
+        if reply.data_port:
+            host, _ = split_address(address)
+            places.append((socket.AF_INET6 if ":" in host else socket.AF_INET, (host, reply.data_port)))
+        with self._lock:
+            return self._peers.setdefault(address, _Peer(reply.server_id, places)), True
+
+    def _hello(self, address: str) -> pb.HelloReply:
+        request = pb.HelloRequest(protocol=PROTOCOL_VERSION)
+        return self.call(address, "Server/Hello", request, pb.HelloReply, self._wire.keepalive_timeout_s)
+
+    def _reach(self, peer: _Peer) -> socket.socket | None:
+        for family, place in peer.places:
             try:
-                reply = rpc(frame, timeout=self._wire.request_timeout_s, metadata=self._metadata)
-            except grpc.RpcError as error:
-                raise from_rpc(error, address) from None
-            return decode_reply([reply], request)
+                return self._greet(peer, family, place)
+            except OSError as error:
+                log.info("no data connection to %r: %s", place, error)
+        return None
 
-    def _stream(self, channel: grpc.Channel, address: str, request: Request) -> Reply:
-        with self._stopped_if_closed():
-            frames = encode_request(request, self._wire.chunk_bytes)
-            rpc: Any = channel.stream_stream("/ps2.v1.Server/Stream")
-            call = rpc(frames, timeout=self._wire.request_timeout_s, metadata=self._metadata)
-            try:
-                return decode_reply(_bytes_of(call), request)
-            except grpc.RpcError as error:
-                raise from_rpc(error, address) from None
-            except PS2Error:
-                call.cancel()
-                raise
-
-
-class _Pending:
-    def __init__(self, future: Future[Reply]) -> None:
-        self._future = future
-
-    def result(self) -> Reply:
+    def _greet(self, peer: _Peer, family: int, place: Any) -> socket.socket:
+        """Connect and introduce ourselves; raises OSError if nobody listens there."""
+        connection = connect(family, place, self._wire.keepalive_timeout_s)
+        with self._lock:
+            self._busy.add(connection)
+            closed = self._closed
         try:
-            return self._future.result()
-        except CancelledError:
-            raise StoppedError(CLOSED) from None
+            if closed:  # close() did not see this one
+                raise StoppedError(CLOSED)
+            tune(connection, self._wire)
+            send_all(connection, [memoryview(greeting(self._token, peer.server_id))])
+            wait_at_most(connection, min(self._wire.keepalive_s, self._wire.request_timeout_s))
+            lane = Lane(str(place), connection, [Request(())], 0, unsent=())
+            exchange.run([lane], self._wire, lambda _: False)
+            (outcome,) = lane.outcomes
+            # A stranger, or a proxy with nobody behind it.
+            if isinstance(outcome, (ProtocolError, UnavailableError)):
+                raise ConnectionRefusedError(0, str(outcome))
+            if isinstance(outcome, PS2Error):
+                raise outcome
+        except BaseException:
+            self._discard(connection)
+            raise
+        return connection
+
+    def _give_back(self, lane: Lane) -> None:
+        """Keep a connection whose replies have all come; one that was interrupted would bring those of another call."""
+        with self._lock:
+            peer = self._peers.get(lane.address)
+            kept = lane.reusable and not self._closed and peer is not None and len(peer.idle) < MAX_IDLE
+            if kept and peer is not None:
+                peer.idle.append(lane.connection)
+                self._busy.discard(lane.connection)
+        if not kept:
+            self._discard(lane.connection)
+        if lane.failed:
+            self._forget(lane.address)
+
+    def _discard(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._busy.discard(connection)
+        connection.close()
+
+    def _forget(self, address: str) -> None:
+        """Meet a server again before the next exchange: another process may listen there now."""
+        with self._lock:
+            peer = self._peers.pop(address, None)
+        for connection in peer.idle if peer is not None else ():
+            connection.close()
+
+    def _is_alive(self, address: str) -> bool:
+        try:
+            self._hello(address)
+        except PS2Error:
+            return False
+        return True
+
+    # -- gRPC streams --------------------------------------------------------------------------------------------------
+
+    def _pool(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._closed:
+                raise StoppedError(CLOSED)
+            if self._streams is None:
+                # Not gRPC's own futures: those start a thread for each call, and lose a Ctrl-C that comes meanwhile.
+                self._streams = ThreadPoolExecutor(MAX_STREAMS, thread_name_prefix="ps2-request")
+            return self._streams
+
+    def _stream(self, address: str, requests: Sequence[Request]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        refused: dict[int, PS2Error] = {}
+
+        def frames() -> Iterator[bytes]:
+            for number, request in enumerate(requests):
+                try:
+                    parts = request_parts(request)
+                    check_sendable(parts, self._wire.request_limit_bytes)
+                except PS2Error as error:
+                    refused[number] = error
+                else:
+                    yield to_frame(parts)
+
+        def pass_over_refused() -> None:
+            while len(outcomes) in refused:
+                outcomes.append(refused.pop(len(outcomes)))
+
+        try:
+            rpc: Any = self._channel(address).stream_stream("/ps2.v1.Server/Stream")
+            for frame in rpc(frames(), timeout=self._wire.request_timeout_s, metadata=self._metadata):
+                pass_over_refused()
+                outcomes.append(_outcome(frame, requests[len(outcomes)]))
+            pass_over_refused()
+            missing: PS2Error = ProtocolError(f"{address}: the server ended a stream without replying to all of it")
+        except grpc.RpcError as error:
+            self._forget(address)
+            missing = from_rpc(error, address)
+        return outcomes + [missing] * (len(requests) - len(outcomes))
 
 
-def _bytes_of(call: Any) -> Iterator[bytes]:
-    yield from call
+def _outcome(frame: bytes, request: Request) -> Outcome:
+    try:
+        return reply_of(frame, request)
+    except PS2Error as error:
+        return error
+
+
+def _is_open(connection: socket.socket) -> bool:
+    """Tell whether an idle connection is: nothing may come on it, the end least of all."""
+    try:
+        connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def channel_options(wire: WireConfig) -> list[tuple[str, int]]:
@@ -160,6 +340,8 @@ def channel_options(wire: WireConfig) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        # A proxy of the environment would be asked for servers of this network.
+        ("grpc.enable_http_proxy", 0),
         ("grpc.keepalive_time_ms", int(wire.keepalive_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
         # Without it gRPC gives a ping a minute, whatever the line above says.

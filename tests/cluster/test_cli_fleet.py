@@ -10,6 +10,7 @@ import socket
 import stat
 import subprocess
 import sys
+import urllib.request
 
 import psutil
 import pytest
@@ -157,6 +158,34 @@ def test_launch_when_a_port_is_taken_then_fails_with_the_log_and_leaves_nothing(
     assert not mentioned_by_a_process(str(launched.folder / "other"))
 
 
+def test_launch_when_metrics_are_asked_for_then_each_server_has_the_next_port(shell):
+    port = free_port(4)
+    result = shell.run("launch", "--servers", 2, "--detach", "--port", port, "--metrics-port", port + 2)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(shell.run("status", "-o", "json").stdout)["servers"]
+    for index, server in enumerate(found):
+        assert f"{server['address']}  pid {server['pid']}  metrics on port {port + 2 + index}\n" in result.stdout
+        with urllib.request.urlopen(f"http://127.0.0.1:{port + 2 + index}/metrics", timeout=10) as answer:
+            assert f'server_id="{server["server_id"]}"' in answer.read().decode()
+
+
+def test_launch_when_a_metrics_port_is_taken_then_the_error_names_it_and_the_option(shell):
+    port = free_port(4)
+    with socket.create_server(("127.0.0.1", port + 3)):
+        result = shell.run("launch", "--servers", 2, "--detach", "--port", port, "--metrics-port", port + 2)
+    assert result.returncode == 1
+    said = f"did not start: cannot serve metrics on port {port + 3} of 127.0.0.1 (--metrics-port)"
+    assert result.stderr.startswith(f"ps2: server 1 (127.0.0.1:{port + 1}) {said}")
+    assert not (shell.folder / "default").exists()
+
+
+@pytest.mark.parametrize("first", [7069, 7071, 65535])
+def test_launch_when_metrics_ports_overlap_or_end_then_exits_2_and_starts_nothing(shell, first):
+    result = shell.run("launch", "--servers", 2, "--port", 7070, "--metrics-port", first)
+    assert (result.returncode, result.stderr.startswith("ps2: --metrics-port: ")) == (2, True)
+    assert not (shell.folder / "default").exists()
+
+
 def test_status_when_all_answer_then_has_one_plain_row_each(launched):
     result = launched.run("status")
     header, *rows = result.stdout.splitlines()
@@ -231,9 +260,12 @@ with PS2Context.getOrCreate(fleet={launched.fleet!r}, tokenFile={str(launched.to
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    dense, sparse = json.loads(result.stdout)["matrices"]
+    found = json.loads(result.stdout)
+    dense, sparse = found["matrices"]
     assert {"kind": "dense", "dim": 1000, "rows": 2, "active_keys": None, "servers": 2}.items() <= dense.items()
     assert {"kind": "sparse", "dim": 2**63 - 1, "rows": 1, "active_keys": 2}.items() <= sparse.items()
+    done = {operation["name"]: operation for operation in found["operations"]}
+    assert (done["fill"]["count"], done["sum"]["count"], done["scatter_add"]["keys"]) == (2, 2, 2)
     after = json.loads(launched.run("status", "-o", "json").stdout)
     assert [server["matrices"] for server in after["servers"]] == [0, 0]
 

@@ -13,12 +13,14 @@ import pytest
 from ps2.config import WireConfig
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
+from ps2.wire.messages import PROTOCOL_VERSION
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.serving import RpcServer
 
 TOKEN = "a-token-of-the-fleet"
 MATRIX = 42
 DIM = 5000
+DIGEST = "b533f03531955f168943c33a99246b93"
 VALUES = [float(k) for k in range(DIM)]
 
 
@@ -26,7 +28,7 @@ VALUES = [float(k) for k in range(DIM)]
 def call():
     """``call(method, message)``, or ``call("Stream", messages)``: the reply, or the list of replies."""
     service = pb.DESCRIPTOR.services_by_name["Server"]
-    servicer = ServerServicer(Engine(1 << 24, allow_udf=False), "id", WireConfig(chunk_bytes=1000), lambda: None)
+    servicer = ServerServicer(Engine(1 << 24, allow_udf=False), "id", WireConfig(), lambda: None)
     server = RpcServer(service, servicer, "127.0.0.1:0", TOKEN, 4, WireConfig())
     metadata = (("authorization", f"Bearer {TOKEN}"),)
     with grpc.insecure_channel(server.address) as channel:
@@ -74,7 +76,7 @@ def doubles(data):
 
 
 def test_hello_when_the_protocol_is_ours_then_it_is_answered(call):
-    assert call("Hello", pb.HelloRequest(protocol=1)).server_id == "id"
+    assert call("Hello", pb.HelloRequest(protocol=PROTOCOL_VERSION)).server_id == "id"
 
 
 def test_push_and_pull_when_unary_then_the_values_come_back(call):
@@ -86,14 +88,57 @@ def test_push_and_pull_when_unary_then_the_values_come_back(call):
     assert doubles(pulled.data) == VALUES
 
 
-def test_push_and_pull_when_streamed_in_odd_pieces_then_the_values_come_back(call):
-    """A frame may end within an element, and have no data at all."""
-    data = struct.pack(f"<{DIM}d", *VALUES)
-    pieces = [b"", data[:7], b"", data[7:20_001], data[20_001:]]
-    call("Stream", [pb.RequestFrame(header=push(1, 1)), *(pb.RequestFrame(data=piece) for piece in pieces)])
-    frames = call("Stream", [pb.RequestFrame(header=pull(1))])
-    assert len(frames) == DIM * 8 // 1000
-    assert doubles(b"".join(frame.data for frame in frames)) == VALUES
+def test_requests_when_streamed_then_each_is_answered_in_its_turn(call):
+    """Blocks of a large push, sent without waiting; each is a part of one mutation."""
+    blocks = [VALUES[at : at + 1000] for at in range(0, DIM, 1000)]
+    pushes = [
+        pb.RequestFrame(
+            header=pb.RequestHeader(
+                id=pb.RequestId(scope="theirs", number=1, part=part, parts=len(blocks)),
+                operations=[operation("push_add", 1, (pb.FLOAT64, 1000), start=1000 * part)],
+            ),
+            data=struct.pack("<1000d", *block),
+        )
+        for part, block in enumerate(blocks)
+    ]
+    *pushed, pulled = call("Stream", [*pushes, pb.RequestFrame(header=pull(1))])
+    assert [(len(reply.header.results), reply.header.replayed) for reply in pushed] == [(1, False)] * len(blocks)
+    assert doubles(pulled.data) == VALUES
+
+
+def test_error_when_a_request_of_a_stream_fails_then_its_header_tells_and_the_next_is_answered(call):
+    wrong = pb.RequestHeader(operations=[operation("no_such", 0)])
+    failed, fine = call("Stream", [pb.RequestFrame(header=wrong), pb.RequestFrame(header=pull(0))])
+    assert (failed.header.error.type, len(failed.header.results)) == ("NotFoundError", 0)
+    assert len(fine.data) == 8 * DIM
+
+
+def test_keys_when_they_travel_as_steps_then_the_hash_that_was_told_names_them_again(call):
+    """XXH3-128 is in no standard library: the value is that of 3, 4, 260 as little-endian int64."""
+    told = pb.Keys(count=3, first=3, deltas=pb.ArraySpec(dtype=pb.UINT16, count=2), hash=bytes.fromhex(DIGEST))
+    again = pb.Keys(count=3, hash=bytes.fromhex(DIGEST))
+    asked = [pb.Operation(name="gather", matrix=MATRIX, rows=[0], keys=keys) for keys in (told, again)]
+    frames = [pb.RequestFrame(header=pb.RequestHeader(operations=[operation])) for operation in asked]
+    frames[0].data = struct.pack("<2H", 1, 256)
+    whole, first, second = call("Stream", [pb.RequestFrame(header=pull(0)), *frames])
+    expected = [doubles(whole.data)[column] for column in (3, 4, 260)]
+    assert (doubles(first.data), doubles(second.data)) == (expected, expected)
+
+
+def test_keys_when_the_server_was_not_told_of_them_then_key_miss_error(call):
+    header = pb.RequestHeader(
+        operations=[pb.Operation(name="gather", matrix=MATRIX, rows=[0], keys=pb.Keys(count=3, hash=bytes(16)))]
+    )
+    (reply,) = call("Stream", [pb.RequestFrame(header=header)])
+    assert reply.header.error.type == "KeyMissError"
+
+
+def test_floats_when_they_are_asked_for_as_bfloat16_then_two_bytes_each_come(call):
+    header = pull(0)
+    header.operations[0].reply_dtype = pb.BFLOAT16
+    reply = call("Execute", pb.RequestFrame(header=header))
+    assert [(spec.dtype, spec.count) for spec in reply.header.results[0].arrays] == [(pb.BFLOAT16, DIM)]
+    assert len(reply.data) == 2 * DIM
 
 
 def test_push_when_its_id_comes_again_then_the_reply_says_replayed(call):

@@ -37,22 +37,22 @@ def test_covers_when_requests_failed_or_succeeded_then_it_tells_each_operation(e
             applied.add(id)
             whole.add(id)
         else:
-            applied.add_part(id, count)
+            applied.add_begun(id, count)
             parts[id] = count
     assert applied.covers(asked, position) == (asked in whole or position < parts.get(asked, 0))
 
 
 def test_part_when_noted_then_the_request_as_a_whole_is_not_applied():
     applied = AppliedIds()
-    applied.add_part(RequestId("s", 0), 3)
+    applied.add_begun(RequestId("s", 0), 3)
     assert RequestId("s", 0) not in applied
 
 
 def test_part_when_the_request_succeeds_then_it_is_forgotten():
     applied = AppliedIds()
-    applied.add_part(RequestId("s", 0), 3)
+    applied.add_begun(RequestId("s", 0), 3)
     applied.add(RequestId("s", 0))
-    assert applied._parts == {}
+    assert applied._begun == {}
 
 
 def test_applied_when_numbers_are_settled_then_no_single_ids_are_kept():
@@ -67,3 +67,32 @@ def test_applied_when_a_settled_number_comes_late_then_it_counts_as_applied():
     applied = AppliedIds()
     applied.add(RequestId("s", 9, settled=9))
     assert RequestId("s", 4) in applied
+
+
+# -- mutations that come in several parts ----------------------------------------------------------------------------
+
+
+def part_of(number, part, parts, settled=0):
+    return RequestId("a", number, settled, part, parts)
+
+
+def test_parts_when_one_was_applied_then_the_others_still_count():
+    applied = AppliedIds()
+    applied.add(part_of(0, 1, 3))
+    assert [part_of(0, part, 3) in applied for part in range(3)] == [False, True, False]
+
+
+def test_parts_when_all_were_applied_then_the_number_costs_nothing_more():
+    applied = AppliedIds()
+    for part in (2, 0, 1):
+        applied.add(part_of(0, part, 3))
+    assert all(part_of(0, part, 3) in applied for part in range(3))
+    scope = applied._scopes["a"]
+    assert (scope.below, scope.above, scope.parts) == (1, set(), {})
+
+
+def test_parts_when_their_number_is_settled_then_they_are_forgotten():
+    applied = AppliedIds()
+    applied.add(part_of(0, 1, 3))
+    applied.add(part_of(5, 0, 2, settled=5))
+    assert applied._scopes["a"].parts == {5: {0}}

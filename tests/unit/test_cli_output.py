@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from ps2.cli import main as command_line
 from ps2.cli.exits import exit_code
-from ps2.cli.output import duration, size
+from ps2.cli.output import duration, short_time, size
 from ps2.errors import AuthError, ConfigError, DeadlineError, OpError, UnavailableError
 from ps2.ops.table import TABLE, load
 
@@ -33,6 +33,22 @@ def test_size_when_bytes_are_given_then_uses_the_largest_unit(count, text):
 )
 def test_duration_when_seconds_are_given_then_uses_the_two_largest_units(time_s, text):
     assert duration(time_s) == text
+
+
+@pytest.mark.parametrize(
+    ("time_s", "text"),
+    [
+        (0, "0"),
+        (1.234e-6, "1.23 us"),
+        (0.000_999_4, "999 us"),
+        (0.000_999_6, "1 ms"),
+        (0.0123, "12.3 ms"),
+        (59.94, "59.9 s"),
+        (185, "3m 5s"),
+    ],
+)
+def test_short_time_when_seconds_are_given_then_has_three_digits(time_s, text):
+    assert short_time(time_s) == text
 
 
 @pytest.mark.parametrize(

@@ -259,10 +259,34 @@ def test_matrix_when_a_partition_ends_beyond_it_then_protocol_error_and_there_is
     assert engine.memory.taken_bytes == taken
 
 
-def test_matrix_when_a_partition_is_named_twice_then_it_is_made_once(engine):
-    engine.create_matrix(9, MatrixSpec(10, 1), [Partition(0, 0, 10)] * 2)
-    engine.free_matrix(9)
-    assert engine.memory.taken_bytes == sum(status.bytes for status in engine.matrices())
+@pytest.mark.parametrize(
+    ("partitions", "said"),
+    [
+        ([Partition(0, 0, 10)] * 2, "partition 0 .* ends at 10"),
+        ([Partition(0, 0, 5), Partition(1, 4, 10)], r"partition 1 of matrix 9 is \[4, 10\), .* ends at 5"),
+        ([Partition(1, 2, 3), Partition(0, 0, 10)], r"partition 1 of matrix 9 is \[2, 3\), .* ends at 10"),
+        ([Partition(0, 0, 5), Partition(0, 5, 10)], "two partitions of matrix 9 have one index"),
+    ],
+)
+def test_matrix_when_its_partitions_overlap_or_repeat_then_protocol_error_and_there_is_none(engine, partitions, said):
+    taken = engine.memory.taken_bytes
+    with pytest.raises(ProtocolError, match=said):
+        engine.create_matrix(9, MatrixSpec(10, 1), partitions)
+    assert (engine.memory.taken_bytes, len(engine.matrices())) == (taken, 2)
+
+
+@pytest.mark.parametrize("partition", [Partition(2, 3, 5), Partition(0, 0, 3), Partition(1, 8, 9)])
+def test_matrix_when_a_partition_clashes_with_one_that_is_held_then_protocol_error(engine, partition):
+    with pytest.raises(ProtocolError):
+        engine.create_matrix(M, MatrixSpec(9, 3, dtype="float64"), [partition])
+
+
+def test_rows_when_one_of_them_is_out_of_range_then_no_shard_has_grown(engine):
+    with pytest.raises(OutOfRangeError, match=r"row 9 is outside \[0, 5\)"):
+        engine.update_rows(M, 5, [9], [])
+    assert row(engine, 0) == row(engine, 0, partition=1)
+    with pytest.raises(OutOfRangeError):
+        row(engine, 4)
 
 
 def test_matrix_when_freed_then_its_memory_is_given_back_and_it_is_not_held(engine):
@@ -336,7 +360,8 @@ def test_counts_when_requests_run_then_failed_ones_are_counted_too(engine):
     row(engine, 0)
     with pytest.raises(OutOfRangeError):
         run(engine, add(99), id=number(1))
-    assert engine.counts() == {"requests": 3, "failed": 1, "bytes_in": 64, "bytes_out": 32}
+    counts = engine.meter.read()
+    assert (counts.requests, counts.failed, counts.received_bytes, counts.sent_bytes) == (3, 1, 64, 32)
 
 
 # -- what cannot be run ----------------------------------------------------------------------------------------------
@@ -349,7 +374,7 @@ def test_counts_when_requests_run_then_failed_ones_are_counted_too(engine):
         (op("sum", 0, partition=7), StaleRouteError, "partition 7 of matrix 1"),
         (op("sum", 0, 1), ShapeError, "'sum' takes 1 vectors"),
         (op("sum", 9), OutOfRangeError, r"outside \[0, 3\)"),
-        (op("gather", 0), ShapeError, "'gather' takes 1 arrays, got 0"),
+        (op("gather", 0), ShapeError, "'gather' takes slots, got 0 arrays"),
         (op("gather", 0, arrays=[np.array([4])]), OutOfRangeError, r"column of 4..4 is outside .* \[0, 4\)"),
         (op("gather", 0, arrays=[np.array([1.0])]), DTypeError, "expected slots of int64, got float64"),
         (

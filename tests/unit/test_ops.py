@@ -102,6 +102,12 @@ def oracle_rows_axpy(m, rows_y, rows_x, alphas):
         m[y] += m.dtype.type(alpha) * m[x]
 
 
+def oracle_rows_pair_update(m, rows_a, rows_b, coefficients):
+    old, scales = m.copy(), coefficients.astype(m.dtype)[:, None]
+    np.add.at(m, rows_a, scales * old[rows_b])
+    np.add.at(m, rows_b, scales * old[rows_a])
+
+
 def wide(*arrays):
     return (array.astype(np.float64) for array in arrays)
 
@@ -149,6 +155,18 @@ def oracle_ftrl(weight, z, square, gradient, *, alpha, beta, l1, l2):
     weight[np.abs(z) <= l1] = 0
 
 
+def lazily(oracle):
+    """Take the oracle's step where the last row, the gradient, is not 0, if asked to; and everywhere if not."""
+
+    def step(*rows, lazy, **params):
+        before = [row.copy() for row in rows]
+        oracle(*rows, **params)
+        for row, old in zip(rows, before, strict=True):
+            row[:] = np.where((before[-1] != 0) | (not lazy), row, old)
+
+    return step
+
+
 ORACLES = {
     "add": in_place(np.add),
     "sub": in_place(np.subtract),
@@ -187,12 +205,13 @@ ORACLES = {
     "rows_scatter_add": oracle_rows_scatter_add,
     "rows_dot": oracle_rows_dot,
     "rows_axpy": oracle_rows_axpy,
-    "adam": oracle_adam,
+    "rows_pair_update": oracle_rows_pair_update,
+    "adam": lazily(oracle_adam),
     "sgd": oracle_sgd,
     "momentum": oracle_momentum,
-    "adagrad": oracle_adagrad,
+    "adagrad": lazily(oracle_adagrad),
     "rmsprop": oracle_rmsprop,
-    "ftrl": oracle_ftrl,
+    "ftrl": lazily(oracle_ftrl),
 }
 
 
@@ -249,6 +268,20 @@ def test_op_when_called_then_agrees_with_numpy(op, dtype, width):
         np.testing.assert_allclose(result, expected, **TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", [op for op in TABLE.values() if "lazy" in op.params], ids=lambda op: op.name)
+def test_lazy_op_when_gradients_are_zero_here_and_there_then_agrees_with_numpy(op, dtype, width):
+    ours, theirs = operands(op, dtype, width), operands(op, dtype, width)
+    for rows in (ours, theirs):
+        rows[-1][np.random.default_rng(1).random(width) < 0.7] = 0
+    params = scalars(op, dtype) | {"lazy": True}
+    op.fn(*ours, **params)
+    ORACLES[op.name](*theirs, **params)
+    for name, a, b in zip(op.names, ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, **TOLERANCE[dtype], err_msg=name)
+
+
 @pytest.mark.parametrize("op", TABLE.values(), ids=TABLE)
 def test_op_when_called_then_changes_only_what_it_declares(op):
     dtype = op.dtypes[0]
@@ -256,6 +289,22 @@ def test_op_when_called_then_changes_only_what_it_declares(op):
     op.fn(*arrays, **scalars(op, dtype))
     changed = {name for name, a, b in zip(op.names, arrays, before, strict=True) if not np.array_equal(a, b)}
     assert changed == set(op.writes)
+
+
+@pytest.mark.parametrize(
+    "op", [op for op in TABLE.values() if op.writes and {"row", "slots"} <= set(op.operands)], ids=lambda op: op.name
+)
+def test_op_when_given_slots_then_writes_rows_at_these_only(op):
+    """Else a server would not know which columns it has touched."""
+    dtype = op.dtypes[0]
+    arrays, before = operands(op, dtype, 50), operands(op, dtype, 50)
+    for given in (arrays, before):
+        slots = given[op.operands.index("slots")]
+        slots[:] = slots % 7 - 1
+    op.fn(*arrays, **scalars(op, dtype))
+    for kind, a, b in zip(op.operands, arrays, before, strict=True):
+        if kind == "row":
+            np.testing.assert_array_equal(a[6:], b[6:])
 
 
 @pytest.mark.parametrize("op", [op for op in TABLE.values() if op.reduce], ids=lambda op: op.name)

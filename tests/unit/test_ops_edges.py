@@ -190,6 +190,53 @@ def test_rows_axpy_when_a_row_was_changed_by_an_earlier_pair_then_reads_it_as_ch
     np.testing.assert_array_equal(m, [[2], [6]])
 
 
+def test_rows_pair_update_when_pairs_share_rows_then_all_read_the_old_values():
+    m = np.array([[1], [10], [100]], dtype=np.float64)
+    matrix.rows_pair_update(m, ints(0, 0, 0), ints(1, 1, 2), np.array([1.0, 1.0, 2.0]))
+    np.testing.assert_array_equal(m, [[1 + 10 + 10 + 200], [10 + 1 + 1], [100 + 2]])
+
+
+def test_rows_pair_update_when_a_pair_is_one_row_then_it_counts_twice():
+    m = np.array([[3]], dtype=np.float64)
+    matrix.rows_pair_update(m, ints(0), ints(0), np.array([0.5]))
+    np.testing.assert_array_equal(m, [[6]])
+
+
+def test_rows_pair_update_when_the_old_values_do_not_fit_the_scratch_then_goes_by_columns(monkeypatch):
+    monkeypatch.setattr(matrix, "SCRATCH_BYTES", 1)
+    rng = np.random.default_rng(0)
+    m, a, b, c = rng.normal(size=(6, 37)), rng.integers(0, 6, 20), rng.integers(0, 6, 20), rng.normal(size=20)
+    expected = m.copy()
+    np.add.at(expected, a, c[:, None] * m[b])
+    np.add.at(expected, b, c[:, None] * m[a])
+    matrix.rows_pair_update(m, a, b, c)
+    np.testing.assert_allclose(m, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_pair_changes_when_added_then_are_the_pair_update(dtype):
+    rng = np.random.default_rng(0)
+    m, c = rng.normal(size=(4, 9)).astype(dtype), rng.normal(size=7)
+    distinct, at_a, at_b = matrix.number_pairs(ints(3, 0, 3, 3, 1, 0, 1), ints(0, 3, 0, 1, 1, 1, 3))
+    old = m[distinct]
+    expected = m.copy()
+    matrix.rows_pair_update(expected, distinct[at_a], distinct[at_b], c)
+    changes = matrix.pair_changes(old, at_a, at_b, c)
+    assert changes.dtype == dtype
+    np.testing.assert_array_equal(old, m[distinct])
+    m[distinct] += changes
+    np.testing.assert_allclose(m, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [[], [0], [7, 7, 7], [5, 2**31, 5, 0, 2**31, 3], list(range(1000)) * 2])
+def test_number_pairs_when_rows_repeat_then_each_row_has_one_number(rows):
+    a, b = ints(*rows), ints(*reversed(rows))
+    distinct, at_a, at_b = matrix.number_pairs(a, b)
+    assert sorted(distinct) == sorted(set(rows))
+    np.testing.assert_array_equal(distinct[at_a], a)
+    np.testing.assert_array_equal(distinct[at_b], b)
+
+
 def test_rows_gather_when_a_key_is_absent_then_returns_zero():
     m = np.array([[1, 2], [3, 4]], dtype=np.float32)
     np.testing.assert_array_equal(matrix.rows_gather(m, ints(1, 0), ints(-1, 1)), [[0, 4], [0, 2]])
@@ -204,8 +251,10 @@ def test_rows_gather_when_a_key_is_absent_then_returns_zero():
         lambda m: matrix.rows_dot(m, ints(0, 1), ints(1)),
         lambda m: matrix.rows_axpy(m, ints(0, 1), ints(1), np.ones(2)),
         lambda m: matrix.rows_axpy(m, ints(0, 1), ints(1, 0), np.ones(1)),
+        lambda m: matrix.rows_pair_update(m, ints(0, 1), ints(1), np.ones(2)),
+        lambda m: matrix.rows_pair_update(m, ints(0, 1), ints(1, 0), np.ones(1)),
     ],
-    ids=["push", "add", "scatter_add", "dot", "axpy-rows", "axpy-alphas"],
+    ids=["push", "add", "scatter_add", "dot", "axpy-rows", "axpy-alphas", "pairs-rows", "pairs-coefficients"],
 )
 def test_rows_op_when_lengths_differ_then_names_both(call):
     with pytest.raises(ShapeError, match="expected 2 elements, got 1"):
@@ -223,8 +272,9 @@ def test_rows_op_when_lengths_differ_then_names_both(call):
         lambda m, row: matrix.rows_scatter_add(m, ints(row), ints(0), floats(1)),
         lambda m, row: matrix.rows_dot(m, ints(0), ints(row)),
         lambda m, row: matrix.rows_axpy(m, ints(0), ints(row), np.ones(1)),
+        lambda m, row: matrix.rows_pair_update(m, ints(0), ints(row), np.ones(1)),
     ],
-    ids=["pull", "gather", "push", "add", "scatter_add", "dot", "axpy"],
+    ids=["pull", "gather", "push", "add", "scatter_add", "dot", "axpy", "pairs"],
 )
 def test_rows_op_when_a_row_is_outside_the_matrix_then_raises(call, row):
     with pytest.raises(OutOfRangeError, match=rf"row {row} \(at position 0\) is outside \[0, 2\)"):

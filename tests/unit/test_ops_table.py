@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from ps2.errors import ConfigError, DTypeError, NotFoundError, ShapeError
@@ -14,7 +15,7 @@ load()
 
 def test_check_when_scalars_are_left_out_then_fills_the_defaults_in():
     checked = lookup("adam").check(4, "float32", {"lr": 1, "step": 3})
-    assert checked == {"lr": 1.0, "beta1": 0.999, "beta2": 0.9, "eps": 1e-8, "step": 3}
+    assert checked == {"lr": 1.0, "beta1": 0.999, "beta2": 0.9, "eps": 1e-8, "step": 3, "lazy": False}
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("float32", float), ("int64", int)])
@@ -46,6 +47,22 @@ def test_check_when_a_scalar_is_unknown_then_names_the_known():
 def test_check_when_a_scalar_is_not_a_number_then_raises(value):
     with pytest.raises(ConfigError, match="'sgd', parameter 'lr': expected a number"):
         lookup("sgd").check(2, "float32", {"lr": value})
+
+
+@pytest.mark.parametrize("value", [True, np.True_, 1, 1.0, np.int64(1)])
+def test_check_when_a_flag_is_true_or_one_then_is_true(value):
+    assert lookup("adagrad").check(3, "float32", {"lr": 1, "lazy": value})["lazy"] is True
+
+
+@pytest.mark.parametrize("value", [False, 0, 0.0])
+def test_check_when_a_flag_is_false_or_zero_then_is_false(value):
+    assert lookup("adagrad").check(3, "float32", {"lr": 1, "lazy": value})["lazy"] is False
+
+
+@pytest.mark.parametrize("value", [2, -1, 0.5, math.nan, "true", None, [True]])
+def test_check_when_a_flag_is_neither_then_raises(value):
+    with pytest.raises(ConfigError, match="'adagrad', parameter 'lazy': expected True or False, got"):
+        lookup("adagrad").check(3, "float32", {"lr": 1, "lazy": value})
 
 
 @pytest.mark.parametrize("value", [1.5, math.nan, math.inf, 2**63])

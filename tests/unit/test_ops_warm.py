@@ -8,19 +8,39 @@ import inspect
 import numpy as np
 import pytest
 
-from ps2.ops import access, elementwise, kernels, keyindex, matrix, optimizers
+from ps2.ops import (
+    access,
+    elementwise,
+    kernels,
+    keyindex,
+    matrix,
+    nonzero,
+    optimizers,
+    packing,
+    sorting,
+    steps,
+    touched,
+)
 from ps2.ops.keyindex import KeyIndex
 from ps2.ops.warm import _compiling_alone, warm
 
 # Called by other kernels only: part of those, once they are loaded from the cache.
-INNER = {"ps2.ops.keyindex._mix", "ps2.ops.keyindex._cell"}
+INNER = {
+    "ps2.ops.keyindex._mix",
+    "ps2.ops.keyindex._cell",
+    "ps2.ops.packing._float32_bits",
+    "ps2.ops.steps._adagrad",
+    "ps2.ops.steps._adam",
+    "ps2.ops.steps._ftrl",
+    "ps2.ops.nonzero._popcount",
+}
 
 
 def compiled():
     """Return the signatures of every kernel compiled so far."""
     return {
         f"{module.__name__}.{name}": list(member.signatures)
-        for module in (kernels, keyindex, optimizers)
+        for module in (kernels, keyindex, nonzero, packing, sorting, steps, touched)
         for name, member in inspect.getmembers(module)
         if hasattr(member, "signatures")
     }
@@ -41,7 +61,19 @@ def test_ops_when_called_after_warm_then_compile_nothing():
     access.gather(row, slots)
     elementwise.axpy(row, row, alpha=2)
     matrix.rows_scatter_add(block, slots[:1], slots, values)
+    matrix.rows_pair_update(block, slots, slots, np.ones(3))
+    matrix.pair_changes(block, *matrix.number_pairs(slots, slots)[1:], np.ones(3))
     optimizers.adam(*block, lr=0.1, step=1)
+    optimizers.adam(*block, lr=0.1, step=1, lazy=True)
+    columns = touched.Touched(64)
+    columns.mark(slots[:1])
+    optimizers.adam(*block, lr=0.1, step=1, lazy=True, columns=columns.columns)
+    elementwise.fill(row, value=0, columns=columns.columns)
+    columns.clear()
+    packing.widen(packing.narrow(values, "float16"), "float32")
+    packing.widen(packing.narrow(values, "bfloat16"), "float64")
+    packing.unpack_keys(*packing.pack_keys(slots))
+    sorting.sort_keys(slots)
     index = KeyIndex()
     index.insert(slots)
     index.lookup(np.arange(3))

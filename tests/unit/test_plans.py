@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from ps2.client import plans
-from ps2.client.plans import Target, split
+from ps2.client import keysets, plans
+from ps2.client.plans import Target
 from ps2.errors import ConfigError, DTypeError, NotFoundError, OutOfRangeError, ShapeError, UsageError
-from ps2.partition import MatrixSpec, partition_bounds, partition_of, place
+from ps2.partition import MatrixSpec, partition_bounds, place
 from ps2.route import Route
 from tests.fakes import FleetInProcess, session_over
-
-dense = st.builds(MatrixSpec, dim=st.integers(1, 60), rows=st.just(3), align=st.integers(1, 7))
-servers = st.integers(1, 5)
 
 
 def routed(spec, count):
@@ -26,47 +21,6 @@ def routed(spec, count):
 def a_target(dim=10, count=3, rows=(0,), **fields):
     spec = MatrixSpec(dim, 3, **fields)
     return Target(7, spec, routed(spec, count), rows)
-
-
-def columns_of(data, dim):
-    return np.array(data.draw(st.lists(st.integers(0, dim - 1), max_size=30)), dtype=np.int64)
-
-
-# -- split -----------------------------------------------------------------------------------------------------------
-
-
-@given(dense | st.just(MatrixSpec(60, 3, kind="sparse")), servers, st.booleans(), st.data())
-def test_split_when_grouped_then_each_group_is_of_one_partition_in_the_order_given(spec, count, ascending, data):
-    columns = columns_of(data, spec.dim)
-    columns = np.sort(columns) if ascending else columns
-    route = routed(spec, count)
-    owners = partition_of(spec, route.bounds, columns)
-    parts = split(spec, route, columns)
-    assert [lo for _, lo, _ in parts.groups] == [0, *(hi for *_, hi in parts.groups)][: len(parts.groups)]
-    assert [owner for owner, *_ in parts.groups] == sorted(set(owners.tolist()))
-    for owner, lo, hi in parts.groups:
-        assert parts.columns[lo:hi].tolist() == columns[owners == owner].tolist()
-
-
-@given(dense, servers, st.data())
-def test_split_when_values_are_sorted_and_unsorted_then_they_are_as_they_came(spec, count, data):
-    columns = columns_of(data, spec.dim)
-    parts = split(spec, routed(spec, count), columns)
-    values = np.arange(2 * columns.size).reshape(2, -1)
-    assert parts.sorted(columns).tolist() == parts.columns.tolist()
-    assert parts.unsorted(parts.sorted(values)).tolist() == values.tolist()
-
-
-def test_split_when_columns_ascend_then_nothing_is_copied():
-    columns = np.arange(10)
-    parts = split(a_target().spec, a_target().route, columns)
-    assert parts.order is None
-    assert np.shares_memory(parts.columns, columns)
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_split_when_there_are_no_columns_then_there_are_no_groups(count):
-    assert split(a_target().spec, a_target(count=count).route, np.empty(0, np.int64)).groups == ()
 
 
 # -- plans against real engines and a NumPy model --------------------------------------------------------------------
@@ -92,6 +46,101 @@ def world(request):
 def test_pull_when_given_an_interval_then_it_is_that_of_the_model(world, start, stop):
     target, run, model = world
     assert run(plans.pull(target, start, stop)).tolist() == model[0, start:stop].tolist()
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of 16 bytes, two float64: everything is cut into many operations."""
+    monkeypatch.setattr(plans, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(keysets, "GROUP_KEYS", 2)
+
+
+def test_pull_when_longer_than_a_block_then_it_is_cut_into_blocks(world, small_blocks):
+    target, run, model = world
+    plan = plans.pull(target, 0, 23)
+    assert max(op.reply_bytes for op in plan.operations) <= 16
+    assert run(plan).tolist() == model[0].tolist()
+
+
+@pytest.mark.parametrize("rows", [[2], [1, 0, 1]])
+@pytest.mark.parametrize("columns", [None, [22, 0, 0, 11]])
+def test_rows_pull_when_longer_than_a_block_then_it_comes_whole(world, small_blocks, rows, columns):
+    target, run, model = world
+    expected = model[rows] if columns is None else model[rows][:, columns]
+    assert run(plans.rows_pull(target, rows, columns)).tolist() == expected.tolist()
+
+
+def test_writes_when_longer_than_a_block_then_all_rows_are_those_of_the_model(world, small_blocks):
+    test_writes_when_run_one_after_the_other_then_all_rows_are_those_of_the_model(world)
+
+
+@pytest.mark.parametrize("indices", [None, [22, 0, 0, 11], [0, 5, 22]])
+def test_pull_when_given_an_array_then_the_answer_is_in_it(world, indices):
+    target, run, model = world
+    expected = model[0] if indices is None else model[0, indices]
+    out = np.empty(expected.size)
+    plan = plans.pull(target, 0, 23, out) if indices is None else plans.pull_columns(target, indices, out)
+    assert run(plan) is out
+    assert out.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("columns", [None, [22, 0, 0, 11], [0, 5, 22]])
+def test_rows_pull_when_given_an_array_then_the_answer_is_in_it(world, columns):
+    target, run, model = world
+    expected = model[[2, 0]] if columns is None else model[[2, 0]][:, columns]
+    out = np.empty(expected.shape)
+    assert run(plans.rows_pull(target, [2, 0], columns, out)) is out
+    assert out.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "said"),
+    [
+        ([0.0] * 10, DTypeError, "out: expected an array, got list"),
+        (np.empty(10, np.float64), DTypeError, "out: expected an array of float32, got float64"),
+        (np.empty(9, np.float32), ShapeError, r"out: expected shape \(10,\), got \(9,\)"),
+        (np.frombuffer(bytes(40), np.float32), UsageError, "out: the array is read-only"),
+    ],
+)
+def test_pull_when_the_array_does_not_fit_then_the_error_says_why(out, error, said):
+    with pytest.raises(error, match=said):
+        plans.pull(a_target(), 0, 10, out)
+
+
+@pytest.mark.parametrize("indices", [None, [22, 0, 0, 11]])
+def test_push_pull_when_run_then_the_sums_come_back(world, indices):
+    target, run, model = world
+    added = np.arange(1.0, 5.0) if indices is not None else np.arange(23.0)
+    expected = model[0].copy()
+    np.add.at(expected, slice(None) if indices is None else indices, added)
+    if indices is None:
+        found = run(plans.push_pull(target, added))
+    else:
+        found = run(plans.push_pull_columns(target, added, indices))
+    run(plans.rows_push(target, "rows_push", [0, 1, 2], model))
+    assert np.allclose(found, expected if indices is None else expected[indices])
+
+
+@pytest.mark.parametrize(
+    ("verb", "of"), [("mul", np.multiply), ("div", np.divide), ("sub", np.subtract), ("add", np.add)]
+)
+def test_push_columns_when_indices_repeat_then_each_counts(world, verb, of):
+    target, run, model = world
+    indices, values = [22, 0, 0, 11, 0], np.array([2.0, 3.0, 5.0, 7.0, 0.5])
+    expected = model[0].copy()
+    of.at(expected, indices, values)
+    run(plans.push_columns(target, f"scatter_{verb}", values, indices))
+    found = run(plans.pull(target, 0, 23))
+    run(plans.rows_push(target, "rows_push", [0, 1, 2], model))
+    assert np.allclose(found, expected)
+
+
+def test_push_columns_when_it_overwrites_and_indices_repeat_then_the_last_wins(world):
+    target, run, model = world
+    run(plans.push_columns(target, "scatter", [1.0, 2.0, 3.0, 4.0], [5, 0, 5, 5]))
+    found = run(plans.pull_columns(target, [0, 5]))
+    run(plans.rows_push(target, "rows_push", [0, 1, 2], model))
+    assert found.tolist() == [2.0, 4.0]
 
 
 @pytest.mark.parametrize("columns", [[], [22, 0, 0, 11], list(range(23))])
@@ -146,13 +195,15 @@ def test_writes_when_run_one_after_the_other_then_all_rows_are_those_of_the_mode
     assert np.allclose(found, expected)
 
 
-def test_pull_active_when_sparse_then_keys_are_sorted_with_their_values():
+@pytest.mark.parametrize("counted", [False, True])
+def test_pull_active_when_sparse_then_keys_are_sorted_with_their_values(counted):
     over = session_over(FleetInProcess(servers=3))
     info = over.new_matrix(MatrixSpec(2**63, 1, dtype="int64", kind="sparse"))
     target = Target(info.id, info.spec, info.route, (0,))
     model = {2**63 - 1: 1, 0: 2, 12345: 3, 77: 4}
     over.run([plans.push_columns(target, "scatter", list(model.values()), list(model))])
-    keys, values = over.run([plans.pull_active(target)])[0]
+    counts = over.run([plans.count_active(target)])[0] if counted else None
+    keys, values = over.run([plans.pull_active(target, counts)])[0]
     assert dict(zip(keys.tolist(), values.tolist(), strict=True)) == model
     assert keys.tolist() == sorted(model)
 
@@ -186,7 +237,7 @@ def test_plan_when_made_then_it_says_whether_it_changes_data(plan, mutates):
 
 def test_plan_when_it_reads_columns_then_each_operation_says_how_many_it_expects():
     plan = plans.pull_columns(a_target(), [9, 0, 1, 5])
-    assert [(op.partition, op.reply_count) for op in plan.operations] == [(0, 2), (1, 1), (2, 1)]
+    assert [(op.partition, op.reply_bytes) for op in plan.operations] == [(0, 8), (1, 4), (2, 4)]
 
 
 @pytest.mark.parametrize(

@@ -65,11 +65,13 @@ class ServerOptions:
     Attributes:
         token_file: of the fleet.
         memory_limit_bytes: of each server.
+        metrics_port: of the first server, the second has the next one, and so on; None is no metrics.
         exit_with_parent: they end with this process, however it ends.
     """
 
     token_file: Path
     memory_limit_bytes: int
+    metrics_port: int | None = None
     exit_with_parent: bool = False
 
 
@@ -110,6 +112,8 @@ class DetachedLauncher:
             *(sys.executable, "-m", "ps2.cli.main", "server", "--listen", self._listen[index]),
             *("--token-file", str(options.token_file), "--memory-limit", str(options.memory_limit_bytes)),
         ]
+        if options.metrics_port is not None:
+            command += ["--metrics-port", str(options.metrics_port + index)]
         if options.exit_with_parent:
             command += ["--exit-with-parent", str(os.getpid())]
         with open(self._log(index), "wb") as log:

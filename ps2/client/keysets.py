@@ -1,0 +1,254 @@
+"""Columns grouped by partition; key sets that are used again are remembered here, and named by their hash."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ps2.ops.packing import is_ascending
+from ps2.ops.sorting import sort_keys
+from ps2.ops.table import Array
+from ps2.partition import Int64Array, MatrixSpec, check_columns, partition_of
+from ps2.route import Route
+from ps2.wire.messages import Keys, Operation, Request, key_digest
+
+# Keys that travel in one operation: with their values about a block.
+GROUP_KEYS = 1 << 18
+# A smaller set is sent as quickly as its name.
+MIN_NAMED_KEYS = 1024
+# What the groups of remembered sets may take in this process.
+REMEMBERED_BYTES = 128 << 20
+# Sets that were seen once: only their hashes are kept.
+SEEN_SETS = 4096
+# Sets of one partition that a server is believed to remember.
+KNOWN_SETS = 4096
+
+
+@dataclass(frozen=True)
+class Group:
+    """Columns ``[begin, end)`` of a split: those of one partition, or some of them."""
+
+    partition: int
+    begin: int
+    end: int
+    digest: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Split:
+    """Columns grouped by partition, ascending and distinct in each group.
+
+    Attributes:
+        columns: int64 of shape (m,).
+        groups: in order, without gaps.
+        order: where each column came from, duplicates side by side in the order given; None if they are as they came.
+        firsts: where each distinct column begins in ``order``; None if there are no duplicates.
+    """
+
+    columns: Int64Array
+    groups: tuple[Group, ...]
+    order: Int64Array | None = None
+    firsts: Int64Array | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(array.nbytes for array in (self.columns, self.order, self.firsts) if array is not None)
+
+    def key_sets(self) -> Iterator[tuple[int, slice, Keys]]:
+        """Yield (partition, where in ``columns``, keys) of each group."""
+        for group in self.groups:
+            where = slice(group.begin, group.end)
+            yield group.partition, where, Keys(group.end - group.begin, self.columns[where], group.digest)
+
+    def spread(self, values: Array, out: Array | None = None) -> Array:
+        """Return values of the columns, shape (..., m), in the order in which the columns were given, in ``out``."""
+        if self.order is None:
+            return values
+        if out is None:
+            out = np.empty((*values.shape[:-1], self.order.size), values.dtype)
+        out[..., self.order] = values if self.firsts is None else np.repeat(values, self._counts(), axis=-1)
+        return out
+
+    def summed(self, values: Array) -> Array:
+        """Return values given in the order of the columns, those of equal columns added up."""
+        if self.order is None:
+            return values
+        values = values[..., self.order]
+        if self.firsts is None:
+            return values
+        wide = np.float64 if values.dtype.kind == "f" else values.dtype
+        with np.errstate(over="ignore"):
+            return np.add.reduceat(values, self.firsts, axis=-1, dtype=wide).astype(values.dtype)
+
+    def last(self, values: Array) -> Array:
+        """Return values given in the order of the columns, of those of equal columns the last."""
+        if self.order is None:
+            return values
+        if self.firsts is None:
+            return values[..., self.order]
+        return values[..., self.order[self.firsts + self._counts() - 1]]
+
+    def _counts(self) -> Int64Array:
+        assert self.order is not None
+        assert self.firsts is not None
+        return np.diff(self.firsts, append=self.order.size)
+
+    def named(self) -> Split:
+        """Return the same with hashes of its groups, and with columns of its own."""
+        columns = self.columns.copy()
+        groups = tuple(
+            replace(group, digest=key_digest(columns[group.begin : group.end]))
+            if group.end - group.begin >= MIN_NAMED_KEYS
+            else group
+            for group in self.groups
+        )
+        return replace(self, columns=columns, groups=groups)
+
+
+def split(spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
+    """Group columns by partition.
+
+    Args:
+        columns: int64 of shape (n,), any order, duplicates allowed.
+
+    Raises:
+        OutOfRangeError: one is not in ``[0, dim)``.
+    """
+    check_columns(spec, columns)
+    count = len(route.addresses)
+    order: Int64Array | None = None
+    firsts: Int64Array | None = None
+    if not is_ascending(columns):
+        columns, order = sort_keys(columns)
+        is_first = np.ones(columns.size, np.bool_)
+        np.not_equal(columns[1:], columns[:-1], out=is_first[1:])
+        if not is_first.all():
+            firsts = np.flatnonzero(is_first)
+            columns = columns[firsts]
+    if count == 1:
+        cuts = np.array([0, columns.size])
+    elif spec.kind == "dense":
+        cuts = np.searchsorted(columns, np.asarray(route.bounds, dtype=np.int64))
+    else:
+        owners = partition_of(spec, route.bounds, columns).astype(np.uint16 if count <= 1 << 16 else np.int64)
+        by_owner = np.argsort(owners, kind="stable")
+        cuts = np.searchsorted(owners[by_owner], np.arange(count + 1))
+        columns = columns[by_owner]
+        order, firsts = _reordered(by_owner, order, firsts)
+    groups = tuple(
+        Group(partition, begin, min(begin + GROUP_KEYS, int(cuts[partition + 1])))
+        for partition in range(count)
+        for begin in range(int(cuts[partition]), int(cuts[partition + 1]), GROUP_KEYS)
+    )
+    return Split(columns, groups, order, firsts)
+
+
+def _reordered(
+    by_owner: Int64Array, order: Int64Array | None, firsts: Int64Array | None
+) -> tuple[Int64Array, Int64Array | None]:
+    """Return order and firsts of columns that were put in another order once more."""
+    if order is None:
+        return by_owner, None
+    if firsts is None:
+        return order[by_owner], None
+    counts = np.diff(firsts, append=order.size)[by_owner]
+    starts = np.cumsum(counts) - counts
+    # The duplicates of each column stay side by side: its first one, the next...
+    within = np.arange(order.size) - np.repeat(starts, counts)
+    return order[np.repeat(firsts[by_owner], counts) + within], starts
+
+
+class SplitCache:
+    """``split``, remembering what it came to for columns that come a second time. Safe for threads."""
+
+    def __init__(self, limit_bytes: int = REMEMBERED_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[Any, None] = OrderedDict()
+        self._splits: OrderedDict[Any, Split] = OrderedDict()
+        self._bytes = 0
+
+    def split(self, spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
+        if columns.size < MIN_NAMED_KEYS:
+            return split(spec, route, columns)
+        name = (key_digest(columns), spec.kind, spec.dim, route.bounds)
+        with self._lock:
+            known = self._splits.get(name)
+            if known is not None:
+                self._splits.move_to_end(name)
+                return known
+            again = name in self._seen
+            self._seen[name] = None
+            self._seen.move_to_end(name)
+            if len(self._seen) > SEEN_SETS:
+                self._seen.popitem(last=False)
+        parts = split(spec, route, columns)
+        if not again:
+            return parts
+        parts = parts.named()
+        with self._lock:
+            if name not in self._splits and parts.nbytes <= self._limit_bytes:
+                self._splits[name] = parts
+                self._bytes += parts.nbytes
+                while self._bytes > self._limit_bytes:
+                    _, dropped = self._splits.popitem(last=False)
+                    self._bytes -= dropped.nbytes
+        return parts
+
+
+# A memo of a pure function, so one for the whole process.
+SPLITS = SplitCache()
+
+
+class KnownKeys:
+    """Which key sets servers are believed to remember, by partition. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[int, int, bytes], None] = OrderedDict()
+
+    def shorten(self, request: Request) -> Request:
+        """Return the request with the hash alone where the server is believed to know the keys."""
+        if all(operation.keys is None for operation in request.operations):
+            return request
+        operations: list[Operation] = []
+        for operation in request.operations:
+            if operation.keys is not None and operation.keys.columns is not None and self._knows(operation):
+                operation = replace(operation, keys=replace(operation.keys, columns=None))
+            operations.append(operation)
+        return replace(request, operations=tuple(operations))
+
+    def add(self, request: Request) -> None:
+        """Note that a server has answered a request, and so has been told its keys."""
+        with self._lock:
+            for name in _names(request):
+                self._known[name] = None
+                self._known.move_to_end(name)
+                if len(self._known) > KNOWN_SETS:
+                    self._known.popitem(last=False)
+
+    def forget(self, request: Request) -> None:
+        """Note that a server did not know a key set of the request."""
+        with self._lock:
+            for name in _names(request):
+                self._known.pop(name, None)
+
+    def _knows(self, operation: Operation) -> bool:
+        with self._lock:
+            return (operation.matrix, operation.partition, _digest(operation)) in self._known
+
+
+def _digest(operation: Operation) -> bytes | None:
+    return None if operation.keys is None else operation.keys.digest
+
+
+def _names(request: Request) -> Iterator[tuple[int, int, bytes]]:
+    for operation in request.operations:
+        digest = _digest(operation)
+        if digest is not None:
+            yield operation.matrix, operation.partition, digest

@@ -1,0 +1,128 @@
+"""Where an update of pairs of rows runs: on the servers, or here on pulled rows; a model of costs. Pure.
+
+Dots on the servers move a few scalars a pair to and from every server; rows move whole, but to one place. Which is less
+depends on the machine, the network and the batch (paper, section 6.2.2, which leaves it open);
+docs/decisions/0007-where-embedding-updates-run.md derives the formulas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Way = Literal["servers", "rows"]
+
+# Of a pair's vectors: the dot, and the change of either row.
+PASSES = 3
+
+# Bounds of a sample.
+MOST_PAIRS = 1 << 14
+MOST_MADDS = 1 << 22
+MOST_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A batch of pairs.
+
+    Attributes:
+        pairs: how many.
+        distinct_rows: how many rows they name.
+        columns: elements of a row (the paper's K).
+        servers: parts that the columns are cut into: one a server, unless the matrix has several on each.
+        itemsize: bytes of an element.
+    """
+
+    pairs: int
+    distinct_rows: int
+    columns: int
+    servers: int
+    itemsize: int
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What things cost between this process and a fleet of a certain size.
+
+    Attributes:
+        latency_s: a request to all servers at once that asks for next to nothing.
+        scalar_s: moving one row number, coefficient or part of a dot between here and one server.
+        byte_s: moving one byte of rows between here and all servers together.
+        server_madd_s: one multiply-add, all servers working together.
+        here_madd_s: one multiply-add in this process.
+    """
+
+    latency_s: float
+    scalar_s: float
+    byte_s: float
+    server_madd_s: float
+    here_madd_s: float
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long each of the reads of ``calibration`` took, and the same pairs' whole update here.
+
+    Attributes:
+        one_s: the dot of one pair.
+        scalars_s: one column of each server, of as many rows as the workload has pairs.
+        rows_s: the workload's distinct rows, whole.
+        dots_s: the dots of the workload's pairs.
+        here_s: their dots and changes, in this process.
+    """
+
+    one_s: float
+    scalars_s: float
+    rows_s: float
+    dots_s: float
+    here_s: float
+
+
+def server_seconds(costs: Costs, work: Workload) -> float:
+    """Return how long the update takes when the servers compute: a request for the dots, and one that changes rows.
+
+    The first moves two row numbers and a part of the dot for each pair and server, the second two row numbers and a
+    coefficient.
+    """
+    moved_s = 6 * work.pairs * work.servers * costs.scalar_s
+    return 2 * costs.latency_s + moved_s + PASSES * work.pairs * work.columns * costs.server_madd_s
+
+
+def row_seconds(costs: Costs, work: Workload) -> float:
+    """Return how long it takes when this process computes: a request that pulls the rows, and one that adds to them."""
+    numbers_s = 2 * work.distinct_rows * work.servers * costs.scalar_s
+    moved_s = 2 * work.distinct_rows * work.columns * work.itemsize * costs.byte_s
+    return 2 * costs.latency_s + numbers_s + moved_s + PASSES * work.pairs * work.columns * costs.here_madd_s
+
+
+def choose(costs: Costs, work: Workload) -> Way:
+    """Return the way that takes less time; the servers', which needs no memory here, if they are equal."""
+    return "servers" if server_seconds(costs, work) <= row_seconds(costs, work) else "rows"
+
+
+def sample(work: Workload) -> Workload:
+    """Return the part of a workload to measure with: all of it, or as much as takes some milliseconds."""
+    pairs = min(work.pairs, MOST_PAIRS, max(MOST_MADDS // work.columns, 1))
+    rows = min(work.distinct_rows, MOST_PAIRS, max(MOST_BYTES // (work.columns * work.itemsize), 1))
+    return replace(work, pairs=pairs, distinct_rows=rows)
+
+
+def solve(times: Times, work: Workload) -> Costs:
+    """Return the costs that explain the times of a sample.
+
+    They always add up to the time of the dots, and to that of the rows: an error in what else was measured only moves
+    seconds from one cost to another.
+    """
+    scalars = work.pairs * work.servers
+    numbers = work.distinct_rows * work.servers
+    elements = work.distinct_rows * work.columns
+    dots_s, rows_s = max(times.dots_s - times.one_s, 0.0), max(times.rows_s - times.one_s, 0.0)
+    scalars_s = max(times.scalars_s - times.one_s, 0.0)
+    scalar_s = min(scalars_s / (2 * scalars), dots_s / (3 * scalars), rows_s / numbers)
+    return Costs(
+        latency_s=times.one_s,
+        scalar_s=scalar_s,
+        byte_s=max(rows_s - numbers * scalar_s, 0.0) / (elements * work.itemsize),
+        server_madd_s=max(dots_s - 3 * scalars * scalar_s, 0.0) / (work.pairs * work.columns),
+        here_madd_s=times.here_s / (PASSES * work.pairs * work.columns),
+    )

@@ -1,0 +1,121 @@
+"""Operations into requests: what travels together, and under which part of which id. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ps2.client.plans import Plan
+from ps2.ops.table import writes
+from ps2.route import Route
+from ps2.wire.messages import Operation, Request, RequestId
+
+# What an operation takes in the header at most, if nothing about it is unusual.
+HEADER_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """An operation on its way.
+
+    Attributes:
+        plan, position: whose result it brings.
+        id: of the mutation that it belongs to.
+        part: which of the requests to its server, or to its partition, it travels in; it does not change between
+            attempts, whoever holds the partition then.
+        parts: 1 if all that its partition gets travels together; else how many requests of its partition change data.
+    """
+
+    plan: int
+    position: int
+    operation: Operation
+    id: RequestId | None = None
+    part: int = 0
+    parts: int = 1
+
+
+def cut(
+    plans: Sequence[Plan[Any]],
+    routes: Mapping[int, Route],
+    block_bytes: int,
+    id: RequestId | None = None,
+    first: int = 0,
+) -> list[Piece]:
+    """Return the operations of plans in order, each with the part that it travels in.
+
+    What is meant for one server travels as one request, as long as it takes at most ``block_bytes`` there and back.
+    If it takes more, each partition gets requests of its own, of about ``block_bytes``.
+
+    Args:
+        id: of the mutation that they are, if any of them changes data.
+        first: the number of the first plan.
+    """
+    pieces = [
+        Piece(number, position, operation, id)
+        for number, plan in enumerate(plans, first)
+        for position, operation in enumerate(plan.operations)
+    ]
+    by_server: dict[str, list[Piece]] = {}
+    for piece in pieces:
+        by_server.setdefault(address_of(piece.operation, routes), []).append(piece)
+    return [piece for mine in by_server.values() for piece in _in_parts(mine, block_bytes)]
+
+
+def group(pieces: Sequence[Piece], routes: Mapping[int, Route]) -> dict[str, list[tuple[list[Piece], Request]]]:
+    """Return the requests that pieces make, by address and in order."""
+    found: dict[str, dict[tuple[Any, ...], list[Piece]]] = {}
+    for piece in pieces:
+        operation = piece.operation
+        address = address_of(operation, routes)
+        alone = (operation.matrix, operation.partition) if piece.parts > 1 else ()
+        found.setdefault(address, {}).setdefault((piece.id, piece.part, piece.parts, *alone), []).append(piece)
+    return {
+        address: [
+            (mine, Request(tuple(piece.operation for piece in mine), _id_of(mine[0])))
+            for mine in sorted(requests.values(), key=lambda mine: mine[0].part)
+        ]
+        for address, requests in found.items()
+    }
+
+
+def address_of(operation: Operation, routes: Mapping[int, Route]) -> str:
+    return routes[operation.matrix].addresses[operation.partition]
+
+
+def _in_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:
+    """Cut what is meant for one server into requests, partition by partition."""
+    if sum(map(_size, pieces)) <= block_bytes:
+        return list(pieces)
+    by_partition: dict[tuple[int, int], list[Piece]] = {}
+    for piece in pieces:
+        by_partition.setdefault((piece.operation.matrix, piece.operation.partition), []).append(piece)
+    numbered: list[Piece] = []
+    for mine in by_partition.values():
+        parts: list[list[Piece]] = []
+        size = 0
+        for piece in mine:
+            size += _size(piece)
+            if not parts or (size > block_bytes and not _needs_the_one_before(piece)):
+                parts.append([])
+                size = _size(piece)
+            parts[-1].append(piece)
+        writing = sum(any(writes(piece.operation.name) for piece in part) for part in parts)
+        count = 1 if len(parts) == 1 else max(writing, 2)
+        numbered += [replace(piece, part=number, parts=count) for number, part in enumerate(parts) for piece in part]
+    return numbered
+
+
+def _needs_the_one_before(piece: Piece) -> bool:
+    keys = piece.operation.keys
+    return keys is not None and keys.columns is None and keys.digest is None
+
+
+def _size(piece: Piece) -> int:
+    return piece.operation.nbytes + HEADER_BYTES
+
+
+def _id_of(piece: Piece) -> RequestId | None:
+    if piece.id is None or piece.parts == 1:
+        return piece.id
+    return replace(piece.id, part=piece.part, parts=piece.parts)

@@ -1,0 +1,234 @@
+"""Forms in which keys and floats travel: deltas of ascending keys, and floats of 16 bits.
+
+The receiver of packed keys trusts nothing: ``unpack_keys`` checks every step. Of the 16-bit floats, float16 keeps
+11 bits of a number and ends at 65504; bfloat16 keeps 8 bits and has the range of float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.errors import DTypeError, OutOfRangeError, ProtocolError, ShapeError
+from ps2.ops.guards import readable
+from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.table import Array
+
+Wire = Literal["float16", "bfloat16"]
+# NumPy has no bfloat16: arrays of one field of that name hold its bits.
+BFLOAT16 = np.dtype([("bfloat16", "<u2")])
+
+# NumPy's casts take 3 times as long, and 20 to 100 times below float16's normal range, where many gradients are.
+FLOAT16_VALUES = readable(np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32))
+
+MAX_KEY = 2**63 - 1
+DELTA_DTYPES = tuple(np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64"))
+
+
+def is_ascending(keys: Int64s) -> bool:
+    """Return whether each key is larger than the one before it."""
+    return bool(_is_ascending(readable(keys)))
+
+
+def pack_keys(keys: Int64s) -> tuple[int, Array]:
+    """Return the first key, and the steps from each key to the next in the narrowest dtype that holds them all.
+
+    Args:
+        keys: int64 in ``[0, 2**63 - 1]``, strictly ascending (``is_ascending`` tells), at least one.
+
+    Returns:
+        The first key, and len(keys) - 1 deltas of dtype uint8, uint16, uint32 or uint64.
+    """
+    if not keys.size:
+        raise ShapeError("keys: expected at least 1 to pack, got none")
+    keys = readable(keys)
+    largest = _largest_delta(keys)
+    deltas = np.empty(keys.size - 1, next(dtype for dtype in DELTA_DTYPES if largest <= np.iinfo(dtype).max))
+    _pack(keys, deltas)
+    return int(keys[0]), deltas
+
+
+def unpack_keys(first: int, deltas: Array) -> Int64s:
+    """Return the len(deltas) + 1 keys that ``pack_keys`` was given.
+
+    Raises:
+        ProtocolError: first is not in ``[0, 2**63 - 1]``, a delta is 0, or a key would be beyond 2**63 - 1.
+    """
+    if not 0 <= first <= MAX_KEY:
+        raise ProtocolError(f"packed keys: the first key is {first}, outside [0, {MAX_KEY}]")
+    if deltas.dtype not in DELTA_DTYPES:
+        raise ProtocolError(f"packed keys: expected deltas of an unsigned dtype, got {deltas.dtype}")
+    keys = np.empty(deltas.size + 1, dtype=np.int64)
+    keys[0] = first
+    at = _unpack(readable(deltas), keys)
+    if at >= 0:
+        raise ProtocolError(
+            f"packed keys: the delta at position {at} is {deltas[at]}, "
+            f"and the key before it is {keys[at]}; expected a delta from 1 to {MAX_KEY - int(keys[at])}"
+        )
+    return keys
+
+
+def narrow(array: Array, wire: Wire) -> Array:
+    """Return float32 or float64 numbers in 16 bits each: ``to_float16`` or ``to_bfloat16``."""
+    return to_float16(array) if wire == "float16" else to_bfloat16(array)
+
+
+def widen(array: Array, dtype: npt.DTypeLike) -> Array:
+    """Return what ``narrow`` made as float32 or float64: each number exactly, as both hold all of them."""
+    if array.dtype == BFLOAT16:
+        return from_bfloat16(array, dtype)
+    if array.dtype == np.float16:
+        return from_float16(array, dtype)
+    raise DTypeError(f"expected float16 or bfloat16 numbers to widen, got {array.dtype}")
+
+
+def to_bfloat16(array: Array) -> Array:
+    """Round float32 or float64 to the nearest bfloat16, ties to even; return an array of dtype ``BFLOAT16``.
+
+    The relative error is at most 2**-8; below 2**-126 the absolute one at most 2**-134. Numbers from about 3.396e38 on
+    become infinite, as IEEE 754 rounds them. Infinities and NaN stay what they are.
+    """
+    out = np.empty(array.size, dtype=np.uint16)
+    _to_bfloat16(_floats(array), out)
+    return out.view(BFLOAT16)
+
+
+def from_bfloat16(array: Array, dtype: npt.DTypeLike) -> Array:
+    """Return bfloat16 numbers as float32 or float64, exactly."""
+    out = np.empty(array.size, dtype=np.float32)
+    _from_bfloat16(readable(array).view(np.uint16), out.view(np.uint32))
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        return out.astype(dtype, copy=False)
+
+
+def to_float16(array: Array) -> Array:
+    """Round float32 or float64 to the nearest float16, ties to even.
+
+    The relative error is at most 2**-11; below 2**-14, the end of float16's normal range, the absolute one is at most
+    2**-25: what is smaller than that becomes 0. Infinities and NaN stay what they are.
+
+    Raises:
+        OutOfRangeError: a finite number would become infinite: its magnitude is 65520 or more.
+    """
+    out = np.empty(array.size, dtype=np.uint16)
+    if _to_float16(_floats(array), out):
+        _raise_too_large(array)
+    return out.view(np.float16)
+
+
+def from_float16(array: Array, dtype: npt.DTypeLike) -> Array:
+    """Return float16 numbers as float32 or float64, exactly."""
+    out = np.empty(array.size, dtype=dtype)
+    _look_up(FLOAT16_VALUES, readable(array).view(np.uint16), out)
+    return out
+
+
+def _floats(array: Array) -> Array:
+    if array.dtype not in (np.float32, np.float64):
+        raise DTypeError(f"expected float32 or float64 numbers to narrow, got {array.dtype}")
+    return readable(array)
+
+
+def _raise_too_large(array: Array) -> NoReturn:
+    at = int(np.argmax(np.isfinite(array) & (np.abs(array) >= 65520)))
+    raise OutOfRangeError(f"{array[at]!s} (at position {at}) does not fit float16, which ends at 65504")
+
+
+@kernel
+def _is_ascending(keys: Int64s) -> bool:
+    i = 1
+    while i < keys.size and keys[i] > keys[i - 1]:
+        i += 1
+    return i >= keys.size
+
+
+@kernel
+def _largest_delta(keys: Int64s) -> np.uint64:
+    largest = np.uint64(0)
+    for i in range(1, keys.size):
+        largest = max(largest, np.uint64(keys[i]) - np.uint64(keys[i - 1]))
+    return largest
+
+
+@kernel
+def _pack(keys: Int64s, deltas: Array) -> None:
+    for i in range(deltas.size):
+        deltas[i] = keys[i + 1] - keys[i]
+
+
+@kernel
+def _unpack(deltas: Array, keys: Int64s) -> int:
+    """Set the keys after the first; return the position of the first delta that is 0 or too large, or -1."""
+    key, last, one = np.uint64(keys[0]), np.uint64(MAX_KEY), np.uint64(1)
+    for i in range(deltas.size):
+        delta = np.uint64(deltas[i])
+        # Of a delta of 0, delta - 1 is the largest uint64: one comparison finds both faults.
+        if delta - one >= last - key:
+            return i
+        key += delta
+        keys[i + 1] = key
+    return -1
+
+
+# Bits of a float32: 1 of sign, 8 of exponent, 23 of fraction. Constants are uint32, or the loops would widen to int64.
+U = np.uint32
+ONE = U(1)
+MAGNITUDE = U(0x7FFFFFFF)
+INFINITE = U(0x7F800000)
+
+
+@kernel
+def _float32_bits(x: Any) -> np.uint32:
+    """Return the bits of x as float32; of a float64 in between, those of the neighbour whose last bit is 1.
+
+    Rounding to odd: rounding once more, to 16 bits, then gives what rounding x itself would have given.
+    """
+    single = np.float32(x)
+    bits = np.float32(single).view(np.uint32)
+    cut = bits - U(abs(np.float64(single)) > abs(np.float64(x)))
+    return cut | U(np.float64(single) != np.float64(x))
+
+
+@kernel
+def _to_bfloat16(floats: Array, out: Array) -> None:
+    for i in range(floats.size):
+        bits = _float32_bits(floats[i])
+        upper = bits >> U(16)
+        # Half of the last bit that stays; a tie goes up only from an odd one. A carry into the exponent is right.
+        nearest = (bits + U(0x7FFF) + (upper & ONE)) >> U(16)
+        out[i] = nearest if bits & MAGNITUDE <= INFINITE else upper | U(0x40)
+
+
+@kernel
+def _from_bfloat16(halves: Array, bits: Array) -> None:
+    for i in range(halves.size):
+        bits[i] = U(halves[i]) << U(16)
+
+
+@kernel
+def _to_float16(floats: Array, out: Array) -> np.uint32:
+    """Round to float16; return 1 if a finite number became infinite, else 0."""
+    too_large = U(0)
+    for i in range(floats.size):
+        bits = _float32_bits(floats[i])
+        size = bits & MAGNITUDE
+        # The exponent's offset falls from 127 to 15, and 13 bits of the fraction are rounded away.
+        normal = (size - U(112 << 23) + U(0xFFF) + ((size >> U(13)) & ONE)) >> U(13)
+        # Below 2**-14 all numbers are multiples of 2**-24.
+        multiple = np.rint(min(np.uint32(size).view(np.float32), np.float32(1)) * np.float32(2**24))
+        half = normal if size >= U(113 << 23) else U(np.int32(multiple))
+        if size >= U(143 << 23):
+            half = U(0x7C00) if size <= INFINITE else U(0x7E00)
+        # 0x477FF000 is 65520.
+        too_large |= U((size >= U(0x477FF000)) & (size < INFINITE))
+        out[i] = ((bits >> U(16)) & U(0x8000)) | half
+    return too_large
+
+
+@kernel
+def _look_up(table: Array, halves: Array, out: Array) -> None:
+    for i in range(halves.size):
+        out[i] = table[halves[i]]

@@ -1,0 +1,57 @@
+"""Sort keys before they are packed and sent."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ps2.ops.kernels import Int64s, kernel
+
+# Of 8 to 13 bits a digit, 9 sorted fastest at every size from 1000 to a million keys.
+DIGIT_BITS = 9
+DIGITS = 1 << DIGIT_BITS
+
+
+def sort_keys(keys: Int64s) -> tuple[Int64s, Int64s]:
+    """Return the keys sorted, duplicates kept, and the order that sorts them; equal keys stay in the order given.
+
+    Args:
+        keys: int64, any range; each 9 bits by which they differ cost a pass.
+    """
+    keys, order = np.array(keys, dtype=np.int64), np.arange(keys.size)
+    if not keys.size:
+        return keys, order
+    keys_after, order_after = np.empty_like(keys), np.empty_like(order)
+    low, high = keys.min(), keys.max()
+    for shift in range(0, (int(high) - int(low)).bit_length(), DIGIT_BITS):
+        starts = np.zeros(DIGITS + 1, np.int64)
+        if _sort_by_digit(keys, order, low.view(np.uint64), np.uint64(shift), starts, keys_after, order_after):
+            keys, keys_after = keys_after, keys
+            order, order_after = order_after, order
+    return keys, order
+
+
+@kernel
+def _sort_by_digit(
+    keys: Int64s,
+    order: Int64s,
+    low: np.uint64,
+    shift: np.uint64,
+    starts: Int64s,
+    keys_after: Int64s,
+    order_after: Int64s,
+) -> bool:
+    """Sort by 9 bits of ``key - low``, stably; return False, having done nothing, if these bits are equal in all."""
+    mask = np.uint64(DIGITS - 1)
+    for i in range(keys.size):
+        starts[((np.uint64(keys[i]) - low) >> shift & mask) + np.uint64(1)] += 1
+    for next_digit in range(1, DIGITS + 1):
+        if starts[next_digit] == keys.size:
+            return False
+        starts[next_digit] += starts[next_digit - 1]
+    for i in range(keys.size):
+        digit = (np.uint64(keys[i]) - low) >> shift & mask
+        at = starts[digit]
+        starts[digit] = at + 1
+        keys_after[at] = keys[i]
+        order_after[at] = order[i]
+    return True

@@ -1,0 +1,119 @@
+"""The formulas of the optimisers, one column at a time, and the compiled loops that take them over rows.
+
+``adam`` and its like go over all columns, ``adam_at`` over those listed, and leaves those whose gradient is 0. What a
+column becomes is worked out before any of it is stored: only then does LLVM turn ``adam`` into SIMD instructions (2.4
+times faster). Formulas and loops are in one file, as numba looks only there for what has changed since a loop was
+compiled.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.table import Array
+
+Scalars = tuple[Any, ...]
+
+
+def in_dtype_of(row: Array, *values: float) -> Scalars:
+    """Return the numbers in the row's dtype: a float64 among them would widen the whole loop."""
+    with np.errstate(all="ignore"):
+        return tuple(row.dtype.type(value) for value in values)
+
+
+def adam_scalars(weight: Array, lr: float, beta1: float, beta2: float, eps: float, step: int) -> Scalars:
+    """Return what ``adam`` takes, in the dtype of the weight."""
+    unbias1, unbias2 = 1 - beta1**step, 1 - beta2**step
+    return in_dtype_of(weight, lr, beta1, 1 - beta1, beta2, 1 - beta2, unbias1, unbias2, eps)
+
+
+@kernel
+def _adam(w: Any, v: Any, s: Any, g: Any, scalars: Scalars) -> tuple[Any, Any, Any]:
+    lr, beta1, rest1, beta2, rest2, unbias1, unbias2, eps = scalars
+    s = beta1 * s + rest1 * (g * g)
+    v = beta2 * v + rest2 * g
+    return w - lr / (sqrt(s / unbias1) + eps) * (v / unbias2), v, s
+
+
+@kernel
+def adam(w: Array, v: Array, s: Array, g: Array, scalars: Scalars) -> None:
+    for i in range(w.size):
+        w[i], v[i], s[i] = _adam(w[i], v[i], s[i], g[i], scalars)
+
+
+@kernel
+def adam_at(columns: Int64s, w: Array, v: Array, s: Array, g: Array, scalars: Scalars) -> None:
+    for i in columns:
+        if g[i] != 0:
+            w[i], v[i], s[i] = _adam(w[i], v[i], s[i], g[i], scalars)
+
+
+@kernel
+def sgd(w: Array, g: Array, scalars: Scalars) -> None:
+    (lr,) = scalars
+    for i in range(w.size):
+        w[i] -= lr * g[i]
+
+
+@kernel
+def momentum(w: Array, v: Array, g: Array, scalars: Scalars) -> None:
+    lr, decay = scalars
+    for i in range(w.size):
+        velocity = decay * v[i] + g[i]
+        w[i], v[i] = w[i] - lr * velocity, velocity
+
+
+@kernel
+def _adagrad(w: Any, s: Any, g: Any, scalars: Scalars) -> tuple[Any, Any]:
+    lr, eps = scalars
+    s = s + g * g
+    return w - lr * g / (sqrt(s) + eps), s
+
+
+@kernel
+def adagrad(w: Array, s: Array, g: Array, scalars: Scalars) -> None:
+    for i in range(w.size):
+        w[i], s[i] = _adagrad(w[i], s[i], g[i], scalars)
+
+
+@kernel
+def adagrad_at(columns: Int64s, w: Array, s: Array, g: Array, scalars: Scalars) -> None:
+    for i in columns:
+        if g[i] != 0:
+            w[i], s[i] = _adagrad(w[i], s[i], g[i], scalars)
+
+
+@kernel
+def rmsprop(w: Array, s: Array, g: Array, scalars: Scalars) -> None:
+    lr, rho, rest, eps = scalars
+    for i in range(w.size):
+        square = rho * s[i] + rest * (g[i] * g[i])
+        w[i], s[i] = w[i] - lr * g[i] / (sqrt(square) + eps), square
+
+
+@kernel
+def _ftrl(w: Any, z: Any, n: Any, g: Any, scalars: Scalars) -> tuple[Any, Any, Any]:
+    alpha, beta, l1, l2, zero = scalars
+    root, n = sqrt(n), n + g * g
+    new_root = sqrt(n)
+    z = z + (g - (new_root - root) / alpha * w)
+    excess = z - l1 if z > zero else z + l1
+    w = zero if abs(z) <= l1 else -excess / ((beta + new_root) / alpha + l2)
+    return w, z, n
+
+
+@kernel
+def ftrl(w: Array, z: Array, n: Array, g: Array, scalars: Scalars) -> None:
+    for i in range(w.size):
+        w[i], z[i], n[i] = _ftrl(w[i], z[i], n[i], g[i], scalars)
+
+
+@kernel
+def ftrl_at(columns: Int64s, w: Array, z: Array, n: Array, g: Array, scalars: Scalars) -> None:
+    for i in columns:
+        if g[i] != 0:
+            w[i], z[i], n[i] = _ftrl(w[i], z[i], n[i], g[i], scalars)

@@ -1,0 +1,83 @@
+"""Which columns of a row have been touched: what a lazy optimiser step has to visit."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.ops.guards import check_slots, readable
+from ps2.ops.kernels import Int64s, kernel
+
+WORD_BITS = 64
+ONE = np.uint64(1)
+# A set holds one column in so many at most: with more of them, two cores go through a whole row as fast.
+SHARE = 32
+
+
+class Touched:
+    """A set of columns in ``[0, width)``: a list of them, and a bit a column that says whether it is in the list.
+
+    Not safe for threads: the shard's lock is held around it.
+    """
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self._bits = np.zeros(_words_of(width), np.uint64)
+        self._list = np.empty(_places_of(width), np.int64)
+        self._count = 0
+
+    @staticmethod
+    def bytes_for(width: int) -> int:
+        """Return what a set takes."""
+        return 8 * (_words_of(width) + _places_of(width))
+
+    @property
+    def columns(self) -> Int64s:
+        """The columns, int64, each once, in the order in which they came; a view, good until the set changes."""
+        return readable(self._list[: self._count])
+
+    def mark(self, slots: Int64s) -> bool:
+        """Add the columns; -1, an absent key, is none. Return False if they are too many: the set is then of no use.
+
+        Args:
+            slots: int64, any order, duplicates allowed.
+
+        Raises:
+            OutOfRangeError: a slot is neither -1 nor in ``[0, width)``; nothing is added.
+        """
+        self._count = _mark(self._bits, self._list, self._count, check_slots(slots, self._width))
+        return self._count >= 0
+
+    def clear(self) -> None:
+        """Take all columns out; takes as long as there are columns."""
+        _unmark(self._bits, self.columns)
+        self._count = 0
+
+
+def _words_of(width: int) -> int:
+    return -(-width // WORD_BITS)
+
+
+def _places_of(width: int) -> int:
+    return width // SHARE + 1  # ``_mark`` writes behind the last
+
+
+@kernel
+def _mark(bits: npt.NDArray[np.uint64], columns: Int64s, count: int, slots: Int64s) -> int:
+    """Return how many columns are in the list now; -1 if they do not fit."""
+    for slot in slots:
+        if slot >= 0:
+            if count == columns.size - 1:
+                return -1
+            word, bit = slot >> 6, ONE << np.uint64(slot & 63)
+            # No branch: which slots have come before cannot be predicted.
+            columns[count] = slot
+            count += (bits[word] & bit) == 0
+            bits[word] |= bit
+    return count
+
+
+@kernel
+def _unmark(bits: npt.NDArray[np.uint64], columns: Int64s) -> None:
+    for column in columns:
+        bits[column >> 6] = 0

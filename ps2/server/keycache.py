@@ -1,0 +1,134 @@
+"""Sets of keys that clients use again and again, remembered by the hash of all their bytes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from ps2.errors import KeyMissError, LimitError, ProtocolError
+from ps2.partition import Int64Array
+from ps2.server.memory import MemoryAccount
+from ps2.server.shard import Shard
+from ps2.wire.messages import Operation, key_digest
+
+CACHE_BYTES = 64 << 20
+
+Name = tuple[int, int, bytes]  # matrix, partition, digest
+
+
+@dataclass(eq=False)
+class KeySet:
+    """The keys of an operation on one shard. Guarded by the shard's lock.
+
+    Attributes:
+        count: how many.
+        columns: int64, ascending; None once ``slots`` holds for good.
+        slots: where they are in the shard, once all of them are there: slots never move.
+        name: by which to remember it; None if it need not be, or is already.
+    """
+
+    count: int
+    columns: Int64Array | None
+    slots: Int64Array | None = None
+    name: Name | None = None
+
+    def find(self, shard: Shard, create: bool) -> Int64Array:
+        """Return the slot of each key, -1 where it is absent and not to be created."""
+        if self.slots is not None:
+            return self.slots
+        assert self.columns is not None
+        slots = shard.slots(self.columns, create)
+        if shard.index is None or slots.min() >= 0:
+            self.slots, self.columns = slots, None
+        return slots
+
+
+class KeyCache:
+    """Key sets by name, the one not used for longest dropped first. Safe for threads.
+
+    What it holds is counted as the server's memory; where none is left, it holds less.
+    """
+
+    def __init__(self, memory: MemoryAccount, limit_bytes: int = CACHE_BYTES) -> None:
+        self._memory = memory
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        self._sets: OrderedDict[Name, KeySet] = OrderedDict()
+        self._bytes = 0
+        self.hits = 0
+        self.misses = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self._bytes
+
+    def resolve(self, operations: tuple[Operation, ...]) -> list[KeySet | None]:
+        """Return the keys of each operation, None for those without.
+
+        Raises:
+            KeyMissError: one is not remembered. Nothing has been changed yet.
+            ProtocolError: a hash that is not that of its keys, or goes with another count of them.
+        """
+        found: list[KeySet | None] = []
+        for position, operation in enumerate(operations):
+            keys = operation.keys
+            if keys is None:
+                found.append(None)
+                continue
+            name = (operation.matrix, operation.partition, keys.digest) if keys.digest is not None else None
+            if keys.columns is not None:
+                if name is not None and key_digest(keys.columns) != keys.digest:
+                    raise ProtocolError(f"operation {operation.name!r}: the hash is not that of its keys")
+                found.append(KeySet(keys.count, keys.columns, name=name))
+            elif name is not None:
+                found.append(self._get(operation.name, name, keys.count))
+            else:
+                before = operations[position - 1] if position else None
+                if before is None or (before.matrix, before.partition) != (operation.matrix, operation.partition):
+                    raise ProtocolError(f"operation {operation.name!r}: there are no keys before it to use again")
+                if found[-1] is None or found[-1].count != keys.count:
+                    raise ProtocolError(f"operation {operation.name!r}: the keys before it are not {keys.count:,}")
+                found.append(found[-1])
+        return found
+
+    def remember(self, keys: KeySet) -> None:
+        """Keep a key set that has a name."""
+        name, keys.name = keys.name, None
+        if name is None:
+            return
+        size = 8 * keys.count
+        with self._lock:
+            if name in self._sets or size > self._limit_bytes:
+                return
+            while self._bytes + size > self._limit_bytes:
+                self._drop(next(iter(self._sets)))
+            try:
+                self._memory.take(size, "a set of keys to remember")
+            except LimitError:
+                return
+            self._sets[name] = keys
+            self._bytes += size
+
+    def forget(self, matrix: int) -> None:
+        """Drop what belongs to a matrix that is gone."""
+        with self._lock:
+            for name in [name for name in self._sets if name[0] == matrix]:
+                self._drop(name)
+
+    def _get(self, operation: str, name: Name, count: int) -> KeySet:
+        with self._lock:
+            keys = self._sets.get(name)
+            if keys is None:
+                self.misses += 1
+                raise KeyMissError(f"operation {operation!r}: these {count:,} keys are not remembered here")
+            self._sets.move_to_end(name)
+            self.hits += 1
+        if keys.count != count:
+            raise ProtocolError(f"operation {operation!r}: the hash is that of {keys.count} keys, not of {count}")
+        return keys
+
+    def _drop(self, name: Name) -> None:
+        size = 8 * self._sets.pop(name).count
+        self._bytes -= size
+        self._memory.give(size)

@@ -1,0 +1,196 @@
+"""What a server counts of its requests and operations: sums since its start, cheap enough for every request."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ps2 import errors
+from ps2.ops.table import TABLE
+from ps2.wire.messages import Operation
+
+OK = "ok"
+# Beside those of the operation table.
+OWN_OPERATIONS = ("keys", "map")
+# Upper ends of the histogram of an operation's seconds; above the last there is one bucket more.
+BUCKETS_S = (
+    *(1e-5, 2e-5, 5e-5),
+    *(1e-4, 2e-4, 5e-4),
+    *(1e-3, 2e-3, 5e-3),
+    *(0.01, 0.02, 0.05),
+    *(0.1, 0.2, 0.5),
+    *(1.0, 2.0, 5.0, 10.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OperationCounts:
+    """What one operation has done.
+
+    Attributes:
+        name: of the operation table, or "keys" or "map".
+        count: times that it ran, failures included.
+        failures: times that it raised.
+        seconds: spent in it; waits for locks are not.
+        keys: columns that requests named for it, one by one; operations on whole rows name none.
+        buckets: how many of ``count`` took at most ``BUCKETS_S[i]`` and more than the one before; the last: longer.
+    """
+
+    name: str
+    count: int
+    failures: int
+    seconds: float
+    keys: int
+    buckets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a server has counted.
+
+    Attributes:
+        outcomes: requests answered, by "ok" or the class in ``ps2.errors`` that they came to.
+        received_bytes: of the arrays of requests, as a server holds them: keys unpacked, floats at full length.
+        sent_bytes: of the arrays of replies, likewise.
+        in_progress: requests under way.
+        waiting: those of them that wait for the lock of a shard.
+        lock_waits: locks that a request had to wait for.
+        lock_wait_s: seconds spent so.
+        operations: by name.
+    """
+
+    outcomes: dict[str, int]
+    received_bytes: int
+    sent_bytes: int
+    in_progress: int
+    waiting: int
+    lock_waits: int
+    lock_wait_s: float
+    operations: tuple[OperationCounts, ...]
+
+    @property
+    def requests(self) -> int:
+        return sum(self.outcomes.values())
+
+    @property
+    def failed(self) -> int:
+        """Requests that came to an error; a key set that is not remembered is none, it only comes again."""
+        return self.requests - self.outcomes.get(OK, 0) - self.outcomes.get(errors.KeyMissError.__name__, 0)
+
+
+class Meter:
+    """Counts requests and operations. Safe for threads: one short lock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._outcomes: Counter[str] = Counter()
+        self._received_bytes = 0
+        self._sent_bytes = 0
+        self._in_progress = 0
+        self._waiting = 0
+        self._lock_waits = 0
+        self._lock_wait_s = 0.0
+        self._operations: dict[str, _Sums] = {}
+
+    def begin(self, received_bytes: int) -> None:
+        """Count a request that begins."""
+        with self._lock:
+            self._in_progress += 1
+            self._received_bytes += received_bytes
+
+    def end(self, sent_bytes: int, error: BaseException | None = None) -> None:
+        """Count a request that ends."""
+        outcome = _outcome(error)
+        with self._lock:
+            self._in_progress -= 1
+            self._sent_bytes += sent_bytes
+            self._outcomes[outcome] += 1
+
+    def refuse(self, error: BaseException) -> None:
+        """Count a request that does not even begin."""
+        with self._lock:
+            self._outcomes[_outcome(error)] += 1
+
+    def acquire(self, lock: threading.RLock) -> None:
+        """Take the lock of a shard; if somebody else has it, the wait is counted."""
+        if lock.acquire(blocking=False):
+            return
+        with self._lock:
+            self._waiting += 1
+        began_s = time.perf_counter()
+        lock.acquire()
+        with self._lock:
+            self._waiting -= 1
+            self._lock_waits += 1
+            self._lock_wait_s += time.perf_counter() - began_s
+
+    def ran(self, operation: Operation, seconds: float, failed: bool = False) -> None:
+        """Count an operation that took so long."""
+        bucket = bisect_left(BUCKETS_S, seconds)
+        with self._lock:
+            sums = self._operations.get(operation.name) or self._new(operation.name)
+            if sums is None:
+                return
+            sums.count += 1
+            sums.seconds += seconds
+            sums.buckets[bucket] += 1
+            if failed:
+                sums.failures += 1
+            elif operation.keys is not None:
+                sums.keys += operation.keys.count
+            elif sums.slots_at is not None and sums.slots_at < len(operation.arrays):
+                sums.keys += operation.arrays[sums.slots_at].size
+
+    def read(self) -> Counts:
+        """Return all counts of one moment."""
+        with self._lock:
+            return Counts(
+                outcomes={OK: 0, **self._outcomes},
+                received_bytes=self._received_bytes,
+                sent_bytes=self._sent_bytes,
+                in_progress=self._in_progress,
+                waiting=self._waiting,
+                lock_waits=self._lock_waits,
+                lock_wait_s=self._lock_wait_s,
+                operations=tuple(sums.read(name) for name, sums in sorted(self._operations.items())),
+            )
+
+    def _new(self, name: str) -> _Sums | None:
+        """Return sums for an operation; none for a name that some client made up, or there would be no end of them."""
+        if name in TABLE:
+            kinds = TABLE[name].arrays
+            sums = _Sums(kinds.index("slots") if "slots" in kinds else None)
+        elif name in OWN_OPERATIONS:
+            sums = _Sums(None)
+        else:
+            return None
+        self._operations[name] = sums
+        return sums
+
+
+@dataclass(slots=True)
+class _Sums:
+    """Attributes:
+    slots_at: which array of a request, if it has no key set, holds the columns that it names; None if none does.
+    """
+
+    slots_at: int | None
+    count: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+    keys: int = 0
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
+
+    def read(self, name: str) -> OperationCounts:
+        return OperationCounts(name, self.count, self.failures, self.seconds, self.keys, tuple(self.buckets))
+
+
+def _outcome(error: BaseException | None) -> str:
+    """Return the class in ``ps2.errors`` that tells of an error; a bug travels as PS2Error."""
+    if error is None:
+        return OK
+    names = (cls.__name__ for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
+    return next(names, errors.PS2Error.__name__)

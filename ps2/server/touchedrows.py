@@ -1,0 +1,94 @@
+"""Where rows of a shard may not be 0: so that a lazy step takes as long as the keys that arrived, not as the row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ps2.errors import LimitError
+from ps2.ops.table import Array, Columns, Op
+from ps2.ops.touched import Touched
+from ps2.server.memory import MemoryAccount
+
+# Narrower rows have no sets: to look through one takes less time than a request does.
+MIN_WIDTH = 1 << 16
+
+
+class TouchedRows:
+    """Sets of touched columns by row; guarded by the shard's lock.
+
+    A row has one if a lazy step has ever taken it as its gradient: from when it is zeroed until it is written in
+    another way than at slots, or at too many of them. At every column outside its set it is 0 (and not -0.0): before an
+    operation writes to it, the columns are added or the set is dropped, so this holds though the operation may fail.
+    """
+
+    def __init__(self, memory: MemoryAccount, width: int) -> None:
+        self._memory = memory
+        self._width = width
+        self._gradients: set[int] = set()
+        self._sets: dict[int, Touched] = {}
+
+    @property
+    def nbytes(self) -> int:
+        return len(self._sets) * Touched.bytes_for(self._width)
+
+    def call(self, op: Op, rows: Sequence[int], operands: Sequence[Array], scalars: Mapping[str, Any]) -> Any:
+        """Return what the operation does on the operands, which are those rows of the shard and what came with them."""
+        sparse = op.nonzero.row if op.nonzero is not None and op.nonzero.when(scalars) else None
+        if sparse is None and not self._sets:
+            return op.fn(*operands, **scalars)
+        numbers = dict(zip(op.reads, rows, strict=False))  # a block has no number
+        written = [numbers[name] for name in op.writes if name in numbers and name != sparse]
+        if "slots" in op.operands:
+            self._mark(written, operands[op.operands.index("slots")])
+        else:
+            self.drop(written)
+        if op.writes and "block" in op.operands:
+            self.drop_all()
+        if sparse is None:
+            return op.fn(*operands, **scalars)
+        value = op.fn(*operands, **scalars, columns=self._columns(numbers[sparse]))
+        if sparse in op.writes:
+            self._zeroed(numbers[sparse])
+        else:
+            self._gradients.add(numbers[sparse])
+        return value
+
+    def drop(self, rows: Iterable[int]) -> None:
+        """Drop the sets of rows that are about to be written anywhere."""
+        for row in rows:
+            if self._sets.pop(row, None) is not None:
+                self._memory.give(Touched.bytes_for(self._width))
+
+    def drop_all(self) -> None:
+        self.drop(list(self._sets))
+
+    def forget(self, rows: Iterable[int]) -> None:
+        """Take rows for new ones, which no step has used."""
+        self.drop(rows)
+        self._gradients.difference_update(rows)
+
+    def resize(self, width: int) -> None:
+        """Go on with rows of another width; sets come anew when rows are zeroed."""
+        self.drop_all()
+        self._width = width
+
+    def _mark(self, rows: Iterable[int], slots: Array) -> None:
+        for row in rows:
+            if row in self._sets and not self._sets[row].mark(slots):
+                self.drop([row])
+
+    def _columns(self, row: int) -> Columns:
+        touched = self._sets.get(row)
+        return None if touched is None else touched.columns
+
+    def _zeroed(self, row: int) -> None:
+        """Begin a set, or begin it anew, if the row should have one and there is memory left for it."""
+        if row in self._sets:
+            self._sets[row].clear()
+        elif row in self._gradients and self._width >= MIN_WIDTH:
+            try:
+                self._memory.take(Touched.bytes_for(self._width), "a set of touched columns")
+            except LimitError:
+                return
+            self._sets[row] = Touched(self._width)

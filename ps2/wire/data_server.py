@@ -1,0 +1,251 @@
+"""Where a server takes data requests without gRPC: a TCP port, and a Unix socket for clients on this host.
+
+One thread a connection reads a request, runs it and writes its reply, then reads the next: a client that reads slowly
+holds back only itself, and what it has not read stays with the kernel.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import socket
+import threading
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from ps2.config import WireConfig
+from ps2.errors import AuthError, LaunchError, ProtocolError, PS2Error
+from ps2.wire.codec import Parts, error_parts, reply_parts
+from ps2.wire.framing import Filling, read_greeting, read_request, written
+from ps2.wire.messages import PROTOCOL_VERSION, Reply, Request
+from ps2.wire.sockets import abstract, close, send_all, tune
+from ps2.wire.status import internal_error
+
+log = logging.getLogger(__name__)
+
+GREETING_TIMEOUT_S = 10.0
+MAX_CONNECTIONS = 1024
+BACKLOG = 128
+DRAIN_TIMEOUT_S = 1.0
+
+T = TypeVar("T")
+
+
+class Service(Protocol):
+    """What runs the requests."""
+
+    def execute(self, request: Request) -> Reply:
+        """Run a request, or raise the PS2Error that it comes to."""
+        ...
+
+    def reserve(self, size: int) -> None:
+        """Count bytes before they are taken; raises LimitError if there is no room."""
+        ...
+
+    def release(self, size: int) -> None:
+        """Give counted bytes back."""
+        ...
+
+
+class DataServer:
+    """Listens until it is stopped. ``port`` and ``unix_name`` say where ("" if there is no Unix socket)."""
+
+    def __init__(self, service: Service, host: str, port: int, token: str | None, server_id: str, wire: WireConfig):
+        """Bind and start; raises LaunchError if the port is taken."""
+        self._service = service
+        self._token = token
+        self._server_id = server_id
+        self._wire = wire
+        self._lock = threading.Lock()
+        self._connections: set[socket.socket] = set()
+        self._idle = threading.Condition(self._lock)
+        self._busy = 0
+        self._stopped = False
+        self._listeners = [_listen_tcp(host, port)]
+        self.port: int = self._listeners[0].getsockname()[1]
+        self.unix_name = ""
+        if wire.unix_sockets and (listener := _listen_unix(server_id)) is not None:
+            self._listeners.append(listener)
+            self.unix_name = server_id
+        self._acceptors = [
+            threading.Thread(target=self._accept, args=(listener,), name="ps2-accept", daemon=True)
+            for listener in self._listeners
+        ]
+        for acceptor in self._acceptors:
+            acceptor.start()
+
+    @property
+    def connections(self) -> int:
+        """How many clients are connected."""
+        return len(self._connections)
+
+    def stop(self, grace_s: float) -> None:
+        """Take no new requests, wait for those under way at most ``grace_s``, and close every connection."""
+        with self._idle:
+            self._stopped = True
+            for listener in self._listeners:
+                close(listener)
+            self._idle.wait_for(lambda: self._busy == 0, grace_s)
+            for connection in self._connections:
+                close(connection)
+        # Until its accept returns, the system keeps a socket's name.
+        for acceptor in self._acceptors:
+            acceptor.join(DRAIN_TIMEOUT_S)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError as error:
+                if self._stopped:
+                    return
+                # Out of descriptors, say: connections that end will give some back.
+                log.warning("a connection could not be accepted: %s", error)
+                with self._idle:
+                    self._idle.wait_for(lambda: self._stopped, 0.1)
+                continue
+            with self._lock:
+                accepted = not self._stopped and len(self._connections) < MAX_CONNECTIONS
+                if accepted:
+                    self._connections.add(connection)
+            if accepted:
+                threading.Thread(target=self._serve, args=(connection,), name="ps2-data", daemon=True).start()
+            else:
+                log.warning("a connection is refused: there are %d", MAX_CONNECTIONS)
+                close(connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            tune(connection, self._wire)
+            if self._welcome(connection):
+                while self._answer(connection):
+                    pass
+        except OSError as error:  # the client went away, whatever it was doing
+            log.debug("a data connection ended: %s", error)
+        finally:
+            with self._lock:
+                self._connections.discard(connection)
+            close(connection)
+
+    def _welcome(self, connection: socket.socket) -> bool:
+        connection.settimeout(GREETING_TIMEOUT_S)
+        try:
+            greeting = _receive(connection, read_greeting())
+            if greeting is None:
+                return False
+            if greeting.protocol != PROTOCOL_VERSION:
+                raise ProtocolError(f"this server speaks protocol {PROTOCOL_VERSION}, the peer {greeting.protocol}")
+            if self._token is not None and not hmac.compare_digest(greeting.token.encode(), self._token.encode()):
+                raise AuthError("this is not the fleet's token; pass the token file that the fleet was started with")
+            if greeting.server_id != self._server_id:
+                raise ProtocolError("the peer means to meet another server")
+        except PS2Error as error:
+            self._part(connection, error)
+            return False
+        connection.settimeout(None)
+        _send(connection, reply_parts(Reply(()), Request(())))
+        return True
+
+    def _answer(self, connection: socket.socket) -> bool:
+        """Read, run and answer one request; return False if no other can follow."""
+        reserved = 0
+
+        def reserve(size: int) -> None:
+            nonlocal reserved
+            self._service.reserve(size)
+            reserved = size
+
+        try:
+            request = _receive(connection, read_request(self._wire.request_limit_bytes, reserve))
+            if request is None:
+                return False
+            with self._lock:
+                if self._stopped:
+                    return False
+                self._busy += 1
+            try:
+                _send(connection, self._run(request))
+            finally:
+                with self._idle:
+                    self._busy -= 1
+                    self._idle.notify_all()
+            return True
+        except PS2Error as error:  # what follows cannot be told from garbage
+            self._part(connection, error)
+            return False
+        finally:
+            self._service.release(reserved)
+
+    def _run(self, request: Request | PS2Error) -> Parts:
+        if isinstance(request, PS2Error):
+            return error_parts(request)
+        try:
+            return reply_parts(self._service.execute(request), request)
+        except PS2Error as error:
+            return error_parts(error)
+        except Exception as error:  # a bug: told to the caller, logged whole, and this server goes on
+            log.exception("internal error")
+            return error_parts(internal_error(error))
+
+    def _part(self, connection: socket.socket, error: PS2Error) -> None:
+        """Say why, and close: reading on for a moment, or the error would be lost with what was not read."""
+        with suppress(OSError):
+            connection.settimeout(DRAIN_TIMEOUT_S)
+            _send(connection, error_parts(error))
+            connection.shutdown(socket.SHUT_WR)
+            left = self._wire.request_limit_bytes
+            while left > 0 and (got := connection.recv(1 << 16)):
+                left -= len(got)
+
+
+def _listen_tcp(host: str, port: int) -> socket.socket:
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise LaunchError(f"cannot take data on port {port} of {host}: {error}") from error
+    return listener
+
+
+def _listen_unix(name: str) -> socket.socket | None:
+    """Return a listening Unix socket; None where the system has no abstract ones."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(abstract(name))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        log.info("no Unix socket for clients on this host: %s", error)
+        listener.close()
+        return None
+    return listener
+
+
+def _receive(connection: socket.socket, reading: Filling[T]) -> T | None:
+    """Read one message; None if the peer has closed the connection before it."""
+    first = True
+    try:
+        view = next(reading)
+        while True:
+            while len(view):
+                got = connection.recv_into(view, 0, socket.MSG_WAITALL)
+                if not got:
+                    if first:
+                        return None
+                    raise ConnectionResetError("the peer closed the connection within a message")
+                first = False
+                view = view[got:]
+            view = next(reading)
+    except StopIteration as done:
+        message: T = done.value
+        return message
+
+
+def _send(connection: socket.socket, parts: Parts) -> None:
+    send_all(connection, written(parts))

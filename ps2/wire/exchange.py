@@ -1,0 +1,178 @@
+"""Many requests to many servers over data connections, by one thread: all of them send and receive at the same time."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from ps2.config import WireConfig
+from ps2.errors import DeadlineError, ProtocolError, PS2Error, UnavailableError
+from ps2.wire.codec import check_sendable, request_parts
+from ps2.wire.framing import read_reply, written
+from ps2.wire.messages import Reply, Request
+from ps2.wire.sockets import send_some
+
+Outcome = Reply | PS2Error
+
+
+# The system may wake a little too early.
+TICK_S = 0.02
+
+
+class Lane:
+    """The requests that go over one connection, and what has become of them.
+
+    Requests are written one after the other without waiting; replies come in the same order. ``outcomes`` holds those
+    that have come, and the errors of requests that could not be sent in their places. A lane that ``failed`` gives the
+    rest the same error, and its connection is of no use any more.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        connection: socket.socket,
+        requests: Sequence[Request],
+        limit_bytes: int,
+        unsent: Sequence[Request] | None = None,
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            limit_bytes: most that the arrays of one request may take.
+            unsent: those of the requests that are still to be written; all, unless said otherwise.
+        """
+        self.address = address
+        self.connection = connection
+        self.requests = requests
+        self.outcomes: list[Outcome] = []
+        self.failed = False
+        self.heard_s = time.monotonic()
+        self._limit_bytes = limit_bytes
+        self._unsent = deque(enumerate(requests if unsent is None else unsent))
+        self._refused: dict[int, PS2Error] = {}
+        self._sending: list[memoryview] = []
+        self._reading = read_reply(requests[0])
+        self._view = next(self._reading)
+
+    @property
+    def done(self) -> bool:
+        return len(self.outcomes) == len(self.requests)
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the connection is as it was before: all is sent, and all replies have come."""
+        return self.done and not self.failed and not self._sending
+
+    @property
+    def events(self) -> int:
+        """What to wait for."""
+        return select.POLLIN | (select.POLLOUT if self._sending or self._unsent else 0)
+
+    def advance(self, ready: int, wait: bool = False) -> None:
+        """Write and read what can be without waiting; or wait for what is to be read, as long as the socket does."""
+        try:
+            with suppress(BlockingIOError):
+                if ready & select.POLLOUT:
+                    self._write()
+            with suppress(BlockingIOError):
+                if ready & ~select.POLLOUT:
+                    self._read(socket.MSG_WAITALL if wait else socket.MSG_DONTWAIT)
+        except OSError as error:
+            self.fail(UnavailableError(f"{self.address}: {error.strerror or error}"))
+        except ProtocolError as error:
+            self.fail(error)
+
+    def fail(self, error: PS2Error) -> None:
+        self.failed = True
+        self.outcomes += [error] * (len(self.requests) - len(self.outcomes))
+
+    def _write(self) -> None:
+        while self._sending or self._unsent:
+            if not self._sending:
+                number, request = self._unsent.popleft()
+                try:
+                    parts = request_parts(request)
+                    check_sendable(parts, self._limit_bytes)
+                except PS2Error as error:
+                    self._refused[number] = error
+                    if number == len(self.outcomes):
+                        self._read_next()
+                    continue
+                self._sending = written(parts)
+            send_some(self.connection, self._sending, socket.MSG_DONTWAIT)
+            self.heard_s = time.monotonic()
+
+    def _read(self, flags: int) -> None:
+        while True:
+            got = self.connection.recv_into(self._view, 0, flags)
+            if not got:
+                raise ConnectionResetError(0, "the server closed the connection")
+            self.heard_s = time.monotonic()
+            self._view = self._view[got:]
+            if len(self._view):
+                continue
+            try:
+                self._view = next(self._reading)
+            except StopIteration as read:
+                self.outcomes.append(read.value)
+                self._read_next()
+                if self.done:
+                    return
+
+    def _read_next(self) -> None:
+        """Turn to the next reply, passing over requests that could not be sent."""
+        while len(self.outcomes) in self._refused:
+            self.outcomes.append(self._refused.pop(len(self.outcomes)))
+        if not self.done:
+            self._reading = read_reply(self.requests[len(self.outcomes)])
+            self._view = next(self._reading)
+
+
+def run(lanes: Sequence[Lane], wire: WireConfig, is_alive: Callable[[str], bool]) -> None:
+    """Drive lanes until each is done or has failed.
+
+    Args:
+        is_alive: asked about a server that has been silent for ``wire.keepalive_s``: a long function is no reason to
+            give up, a stopped process is.
+    """
+    deadline_s = time.monotonic() + wire.request_timeout_s
+    for lane in lanes:
+        # Mostly everything fits the socket's buffer, and the first wait is for the reply.
+        lane.advance(select.POLLOUT)
+    while waiting := [lane for lane in lanes if not lane.done]:
+        if len(waiting) == 1 and waiting[0].events == select.POLLIN:
+            # There is nothing else to do, and the system waits for a whole array more cheaply than this loop.
+            waiting[0].advance(select.POLLIN, wait=True)
+        else:
+            _poll(waiting, min(wire.keepalive_s, max(0.0, deadline_s - time.monotonic())))
+        _give_up_on_silent(waiting, deadline_s, wire, is_alive)
+
+
+def _poll(lanes: Sequence[Lane], wait_s: float) -> None:
+    """Wait until something can be written or read, and do that."""
+    poll = select.poll()
+    by_number = {lane.connection.fileno(): lane for lane in lanes}
+    for number, lane in by_number.items():
+        poll.register(number, lane.events)
+    for number, ready in poll.poll(1000 * wait_s + 1):
+        by_number[number].advance(ready)
+
+
+def _give_up_on_silent(
+    lanes: Sequence[Lane], deadline_s: float, wire: WireConfig, is_alive: Callable[[str], bool]
+) -> None:
+    now_s = time.monotonic()
+    for lane in lanes:
+        if lane.done:
+            continue
+        if now_s > deadline_s:
+            lane.fail(DeadlineError(f"{lane.address}: no reply within {wire.request_timeout_s:.0f} s"))
+        elif now_s - lane.heard_s >= wire.keepalive_s - TICK_S:
+            if is_alive(lane.address):
+                lane.heard_s = time.monotonic()
+            else:
+                lane.fail(UnavailableError(f"{lane.address}: the server does not answer"))

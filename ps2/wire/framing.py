@@ -1,0 +1,123 @@
+"""Messages on a data connection, without the connection: what to write, and which memory to fill next when reading.
+
+A reader is a generator of views to fill. Whoever drives it brings the bytes: a server's thread that blocks, or a client
+that serves many connections at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Generator
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError
+
+from ps2.errors import LimitError, ProtocolError, PS2Error
+from ps2.wire.codec import MAX_HEADER_BYTES, Parts, allocate, check_size, open_reply, open_request
+from ps2.wire.messages import PROTOCOL_VERSION, Array, Reply, Request, byte_view, nbytes
+from ps2.wire.pb import server_pb2 as pb
+
+MAGIC = b"PS2D"
+GREETING = struct.Struct("<4sI")
+HEAD = struct.Struct("<IQ")
+MAX_GREETING_BYTES = 4096
+
+T = TypeVar("T")
+Filling = Generator[memoryview, None, T]
+
+
+def written(parts: Parts) -> list[memoryview]:
+    """Return what to send for a message: head and header, then the arrays' own memory."""
+    header, arrays = parts
+    views = [memoryview(HEAD.pack(len(header), nbytes(arrays)) + header)]
+    return views + [byte_view(array) for array in arrays if array.size]
+
+
+def read_reply(request: Request) -> Filling[Reply | PS2Error]:
+    """Read the reply to a request: the reply, or the error that the request came to.
+
+    Raises:
+        ProtocolError: what comes is no reply to it; the connection is of no use any more.
+    """
+    header, size = yield from _read_header()
+    draft = open_reply(header, request, size)
+    yield from _fill(draft.arrays)
+    try:
+        return draft.build()
+    except PS2Error as error:
+        return error
+
+
+def read_request(limit_bytes: int, reserve: Callable[[int], None]) -> Filling[Request | PS2Error]:
+    """Read a request; or, where it cannot be run but the connection is still of use, the error that says why.
+
+    Args:
+        limit_bytes: most that its arrays may take.
+        reserve: told what its arrays will take, before that is taken; may raise.
+
+    Raises:
+        ProtocolError, LimitError: the connection cannot go on.
+    """
+    header, size = yield from _read_header()
+    if size > limit_bytes:
+        raise LimitError(f"the arrays of one request take at most {limit_bytes:,} bytes, got {size:,}: send several")
+    try:
+        draft = open_request(header, limit_bytes)
+        check_size(draft.nbytes, size)
+        reserve(draft.memory_bytes)
+    except PS2Error as error:
+        yield from _skip(size)
+        return error
+    arrays = [allocate(dtype, count) for dtype, count in draft.specs]
+    yield from _fill(arrays)
+    try:
+        return draft.build(arrays)
+    except PS2Error as error:
+        return error
+
+
+def greeting(token: str | None, server_id: str) -> bytes:
+    """Return what a client says first."""
+    message = pb.Greeting(protocol=PROTOCOL_VERSION, token=token or "", server_id=server_id).SerializeToString()
+    return GREETING.pack(MAGIC, len(message)) + message
+
+
+def read_greeting() -> Filling[pb.Greeting]:
+    """Read what a client says first."""
+    magic, size = GREETING.unpack((yield from _read(GREETING.size)))
+    if magic != MAGIC or size > MAX_GREETING_BYTES:
+        raise ProtocolError("this port speaks the data protocol of PS2, and something else came")
+    message = pb.Greeting()
+    try:
+        message.ParseFromString((yield from _read(size)))
+    except DecodeError as error:
+        raise ProtocolError(f"a greeting cannot be read: {error}") from error
+    return message
+
+
+def _read_header() -> Filling[tuple[bytes, int]]:
+    length, size = HEAD.unpack((yield from _read(HEAD.size)))
+    if length > MAX_HEADER_BYTES:
+        raise ProtocolError(f"a header takes at most {MAX_HEADER_BYTES:,} bytes, got {length:,}")
+    return (yield from _read(length)), size
+
+
+def _read(size: int) -> Filling[bytes]:
+    buffer = bytearray(size)
+    if size:
+        yield memoryview(buffer)
+    return bytes(buffer)
+
+
+def _fill(arrays: list[Array]) -> Filling[None]:
+    for array in arrays:
+        if array.size:
+            yield byte_view(array)
+
+
+def _skip(size: int) -> Filling[None]:
+    scratch = memoryview(bytearray(min(size, 1 << 16)))
+    while size:
+        step = min(size, len(scratch))
+        yield scratch[:step]
+        size -= step

@@ -1,0 +1,78 @@
+"""What both ends of a data connection do with their sockets."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from contextlib import suppress
+
+from ps2.config import WireConfig
+
+# Buffers of one sendmsg call (IOV_MAX is 1024).
+MAX_VIEWS = 512
+UNIX_BUFFER_BYTES = 1 << 20
+
+
+def tune(connection: socket.socket, wire: WireConfig) -> None:
+    """Set what both ends of a data connection want of it."""
+    if connection.family == socket.AF_UNIX:
+        # With what the system gives, a block takes twenty turns of writer and reader.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER_BYTES)
+        return
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", max(1, int(wire.keepalive_s))),
+        ("TCP_KEEPINTVL", max(1, int(wire.keepalive_timeout_s / 3))),
+        ("TCP_KEEPCNT", 3),
+    ):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def abstract(name: str) -> str:
+    """Return the address of a Unix socket in the abstract namespace: no file, and gone with its process."""
+    return f"\0ps2/{name}"
+
+
+def wait_at_most(connection: socket.socket, timeout_s: float) -> None:
+    """Let reading that waits raise BlockingIOError, or return what has come, after so long."""
+    whole_s = int(timeout_s)
+    timeval = struct.pack("@ll", whole_s, int(1e6 * (timeout_s - whole_s)))
+    connection.settimeout(None)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
+
+
+def send_some(connection: socket.socket, views: list[memoryview], flags: int = 0) -> None:
+    """Send what the socket takes of views of memory, without joining them first, and drop it from the list."""
+    sent = connection.sendmsg(views[:MAX_VIEWS], (), flags)
+    while views and sent >= len(views[0]):
+        sent -= len(views.pop(0))
+    if sent:
+        views[0] = views[0][sent:]
+
+
+def send_all(connection: socket.socket, views: list[memoryview]) -> None:
+    """Send views of memory one after the other; the socket blocks."""
+    while views:
+        send_some(connection, views)
+
+
+def connect(family: int, address: object, timeout_s: float) -> socket.socket:
+    """Connect a socket; raises OSError."""
+    connection = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout_s)
+        connection.connect(address)  # type: ignore[arg-type]
+    except BaseException:
+        with suppress(OSError):
+            connection.close()
+        raise
+    return connection
+
+
+def close(connection: socket.socket) -> None:
+    """Close a socket, waking whoever waits on it."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

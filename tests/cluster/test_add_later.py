@@ -1,0 +1,121 @@
+"""``add(..., wait=False)``: it returns at once, counts once, and what fails is told at the next chance."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import ps2
+from ps2 import DCV
+from ps2.client import outbox
+from ps2.client.session import session_of
+from ps2.errors import ShapeError
+
+
+@pytest.fixture
+def slowed(ps, monkeypatch):
+    """``slowed(vector)``: an event that what the outbox sends waits for."""
+    release = threading.Event()
+
+    def slow(vector):
+        transport = session_of(vector._fleet).transport
+        exchange = transport.exchange
+
+        def wait_then_exchange(requests):
+            if threading.current_thread().name == "ps2-outbox":
+                assert release.wait(10)
+            return exchange(requests)
+
+        monkeypatch.setattr(transport, "exchange", wait_then_exchange)
+        return release
+
+    yield slow
+    release.set()
+
+
+def test_additions_when_made_without_waiting_then_a_later_pull_sees_all(ps):
+    u, keys = DCV.dense(1000, dtype="float64"), np.arange(0, 1000, 7)
+    for _ in range(200):
+        u.add(np.ones(keys.size), keys, wait=False).sub(0.25, wait=False)
+    expected = np.full(1000, -50.0)
+    expected[keys] += 200
+    assert u.pull().tolist() == expected.tolist()
+
+
+def test_addition_when_made_without_waiting_then_it_returns_before_it_is_sent(ps, slowed):
+    u = DCV.dense(10)
+    release = slowed(u)
+    assert u.add(1, wait=False) is u
+    release.set()
+    assert u.sum() == 10
+
+
+def test_addition_when_the_caller_changes_his_array_then_it_is_as_it_was(ps, slowed):
+    u, values, keys = DCV.dense(10), np.ones(3, np.float32), np.array([1, 2, 3])
+    release = slowed(u)
+    u.add(values, keys, wait=False)
+    values[:] = 100
+    keys[:] = 9
+    release.set()
+    assert u.pull().tolist() == [0, 1, 1, 1, 0, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("flush", [lambda u: u.flush(), lambda u: ps2.flush()], ids=["vector", "module"])
+def test_flush_when_it_returns_then_everything_is_applied(ps, statuses, flush):
+    u = DCV.dense(10)
+    before = sum(status.requests for status in statuses())
+    for _ in range(5):
+        u.add(1, wait=False)
+    flush(u)
+    assert sum(status.requests for status in statuses()) - before == 10
+    ps.flush()
+
+
+def test_vector_when_it_is_dropped_before_its_addition_is_sent_then_its_row_is_not_handed_out(ps, slowed):
+    u = DCV.dense(10)
+    release = slowed(u)
+    u.derive().add(1, wait=False)
+    threading.Timer(0.2, release.set).start()
+    assert u.derive().sum() == 0
+
+
+def test_addition_when_in_a_batch_then_it_travels_with_it(ps, requests_by):
+    u = DCV.dense(10)
+
+    def batched():
+        with ps.batch():
+            u.add(1, wait=False).add(2)
+
+    assert requests_by(batched) == [1, 1]
+    assert u.sum() == 30
+
+
+def test_additions_when_the_window_is_full_then_the_caller_waits(ps, slowed, monkeypatch):
+    monkeypatch.setattr(outbox, "WINDOW_PLANS", 2)
+    u = DCV.dense(10)
+    release, made = slowed(u), []
+
+    def make():
+        for number in range(4):
+            u.add(1, wait=False)
+            made.append(number)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join(0.5)
+    assert len(made) == 2
+    release.set()
+    thread.join(10)
+    assert u.sum() == 40
+
+
+def test_addition_when_the_call_cannot_work_then_the_error_comes_at_once(ps):
+    with pytest.raises(ShapeError, match="expected shape"):
+        DCV.dense(10).add([1.0, 2.0], wait=False)
+
+
+def test_thread_when_nothing_is_left_to_send_then_it_ends(ps, until):
+    DCV.dense(10).add(1, wait=False).flush()
+    until(lambda: all(thread.name != "ps2-outbox" for thread in threading.enumerate()), "no thread sends")

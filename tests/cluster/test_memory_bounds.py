@@ -1,0 +1,124 @@
+"""What moving data costs in memory: on the client little more than the answer, on the server a block a connection."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import psutil
+import pytest
+
+from ps2 import DCV, PS2Context
+from ps2.client import plans
+from ps2.client.requests import cut, group
+from ps2.client.session import session_of
+from ps2.config import WireConfig
+from ps2.wire.codec import request_parts
+from ps2.wire.control import ServerControl
+from ps2.wire.framing import greeting, written
+from ps2.wire.sockets import send_all
+from ps2.wire.transport import GrpcTransport
+
+MIB = 1 << 20
+# 256 MiB of float32.
+LARGE = 64 * MIB
+OVERHEAD_BYTES = 150 * MIB
+STREAM_BYTES = 64 * MIB
+
+PULL = """
+import sys
+import numpy as np
+from ps2 import DCV, PS2Context
+
+def peak():
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM"))
+
+if __name__ == "__main__":
+    columns, rows = int(sys.argv[1]), int(sys.argv[2])
+    with PS2Context.getOrCreate(servers=2):
+        u = DCV.dense(columns, rows).fill(1)
+        m = u.matrix() if rows > 1 else None
+        u.pull(np.arange(10))  # connections, kernels
+        before = peak()
+        got = u.pull() if m is None else m.pull(np.arange(rows))
+        print(peak() - before, got.nbytes)
+"""
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(LARGE, 1), (LARGE // 64, 64)], ids=["a vector", "rows"])
+def test_pull_when_large_then_the_clients_peak_rises_by_little_more(tmp_path, leaves_nothing, columns, rows):
+    script = tmp_path / "pull.py"
+    script.write_text(PULL)
+    command = [sys.executable, str(script), str(columns), str(rows)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100)
+    risen, size = map(int, done.stdout.split())
+    assert size == 4 * LARGE
+    assert risen <= 1.3 * size
+
+
+@pytest.fixture
+def one(leaves_nothing):
+    """A fleet of one server, and what that server has taken of its own: not what libraries share with others."""
+    with PS2Context.getOrCreate(servers=1) as context:
+        process = psutil.Process(context._launcher.pids()[0])
+
+        def taken():
+            with open(f"/proc/{process.pid}/status") as file:
+                return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon"))
+
+        yield context, taken
+
+
+def test_server_when_it_holds_a_large_vector_and_moves_it_then_the_rest_is_bounded(one):
+    _, taken = one
+    u = DCV.dense(LARGE, 1).fill(1)
+    whole = u.pull()
+    u.add(whole)
+    u.push(whole)
+    assert taken() - 4 * LARGE < OVERHEAD_BYTES + STREAM_BYTES
+
+
+def test_server_when_clients_do_not_read_then_it_holds_a_block_for_each(one, until):
+    """Each asks for the whole vector, 256 MiB, reads nothing, and stays."""
+    context, taken = one
+    u = DCV.dense(LARGE, 1).fill(1)
+    u.pull(np.arange(10))
+    session = session_of(u._fleet)
+    transport = GrpcTransport(context._token)
+    control = ServerControl(transport)
+    before = control.status(context.servers[0]).requests
+    clients = [_ask_and_do_not_read(context, u, session) for _ in range(4)]
+    until(lambda: control.status(context.servers[0]).requests >= before + 4, "the server has worked for each")
+    try:
+        assert u.sum() == LARGE
+        assert taken() - 4 * LARGE < OVERHEAD_BYTES + len(clients) * STREAM_BYTES
+    finally:
+        transport.close()
+        for client, thread in clients:
+            client.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+            client.close()
+
+
+def _ask_and_do_not_read(context, vector, session):
+    """Return a connection on which the pull of the whole vector was asked for, and the thread that asked."""
+    peer, _ = session.transport._meet(context.servers[0])
+    family, place = peer.places[-1]
+    client = socket.socket(family, socket.SOCK_STREAM)
+    client.connect(place)
+    client.sendall(greeting(context._token, peer.server_id))
+    plan = plans.pull(vector._target(), 0, vector.dim, np.empty(vector.dim, np.float32))
+    routes = {vector._matrix: vector._route}
+    (requests,) = group(cut([plan], routes, WireConfig.block_bytes), routes).values()
+
+    def ask():
+        for _, request in requests:
+            send_all(client, written(request_parts(request)))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    return client, thread

@@ -1,0 +1,180 @@
+"""A live server to be attacked, every way to send it anything, and the check that nothing came of it."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+import grpc
+import numpy as np
+
+from ps2 import DCV, errors
+from ps2.errors import PS2Error, TransientError, UsageError
+from ps2.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.wire import codec, framing
+from ps2.wire.control import ServerControl
+from ps2.wire.messages import PROTOCOL_VERSION, Keys, Operation, Request, RequestId
+from ps2.wire.pb import server_pb2 as pb
+from ps2.wire.sockets import abstract
+from ps2.wire.status import from_rpc
+from ps2.wire.transport import GrpcTransport
+
+WAYS = ("execute", "stream", "tcp", "unix")
+# What a caller is told of a message that makes no sense, or of one that makes sense but not here and now.
+REFUSED = (UsageError, TransientError)
+# Of 20,000 damaged messages, most is what the system keeps of buffers for the next.
+RSS_GROWTH_BYTES = 32 << 20
+DIM = 100
+NUMBERS = itertools.count(10)
+
+
+@dataclass
+class Victim:
+    """The server under attack; ``vector`` holds ``values``, and nothing that is sent names it."""
+
+    address: str
+    hello: pb.HelloReply
+    transport: GrpcTransport
+    channel: grpc.Channel
+    metadata: tuple
+    vector: DCV
+    values: np.ndarray = field(repr=False)
+    rss_bytes: int = 0
+
+    def status(self):
+        return ServerControl(self.transport).status(self.address)
+
+
+@contextmanager
+def attacked(ps):
+    """The one server of a fleet, warm: every way and every kind of request has been used."""
+    (address,) = ps.servers
+    transport = GrpcTransport(ps._token)
+    values = np.random.default_rng(0).standard_normal(1000)
+    hello = transport.call(
+        address, "Server/Hello", pb.HelloRequest(protocol=PROTOCOL_VERSION), pb.HelloReply, timeout_s=5
+    )
+    with grpc.insecure_channel(address) as channel:
+        metadata = (("authorization", f"Bearer {ps._token}"),)
+        made = Victim(
+            address, hello, transport, channel, metadata, DCV.dense(1000, dtype="float64").push(values), values
+        )
+        with scratch(made) as matrix:
+            for way in WAYS:
+                for request in requests(matrix):
+                    assert not isinstance(ask(made, way, message(way, request))[0], PS2Error)
+        made.rss_bytes = made.status().rss_bytes
+        yield made
+    transport.close()
+
+
+@contextmanager
+def scratch(victim):
+    """Two matrices to be spoiled, ``n`` and ``n + 1``: yields n."""
+    control, matrix = ServerControl(victim.transport), 2 * next(NUMBERS)
+    control.create_matrix(victim.address, matrix, MatrixSpec(DIM, 3, dtype="float64"), [Partition(0, 0, DIM)])
+    sparse = MatrixSpec(2**40, 2, dtype="float32", kind="sparse", wire="bfloat16")
+    control.create_matrix(victim.address, matrix + 1, sparse, [Partition(0, 0, HASH_SPACE)])
+    try:
+        yield matrix
+    finally:
+        for number in (matrix, matrix + 1):
+            control.free_matrix(victim.address, number)
+
+
+@contextmanager
+def unharmed(victim, until, rss_growth_bytes=RSS_GROWTH_BYTES):
+    """Two matrices to be spoiled; afterwards the server's memory and its other data are what they were."""
+    memory_bytes = victim.status().memory_bytes
+    with scratch(victim) as matrix:
+        yield matrix
+        assert np.array_equal(victim.vector.pull(), victim.values)
+    until(lambda: victim.status().memory_bytes == memory_bytes, "memory_bytes is what it was")
+    assert victim.status().rss_bytes - victim.rss_bytes < rss_growth_bytes
+
+
+# -- good requests ---------------------------------------------------------------------------------------------------
+
+
+def requests(matrix):
+    """Good requests, of every form, on the matrices to be spoiled."""
+    columns = np.arange(0, 5000, 9)
+    id = RequestId("fuzz", next(NUMBERS))
+    push = Operation("push", matrix, 0, (1,), {"start": 5}, (np.arange(20.0),))
+    gather = Operation("gather", matrix, 0, (1,), keys=Keys(3, np.array([3, 50, 99])))
+    rows = Operation("rows_add", matrix, 0, arrays=(np.array([0, 2]), np.ones(2 * DIM)))
+    axpy = Operation("axpy", matrix, 0, (0, 1), {"alpha": 0.5})
+    scatter = Operation(
+        "scatter_add", matrix + 1, 0, (0,), {}, (np.ones(columns.size, np.float32),), Keys(columns.size, columns),
+        "bfloat16",
+    )  # fmt: skip
+    again = Operation("gather", matrix + 1, 0, (1,), keys=Keys(columns.size), wire="float16")
+    return [Request((push, gather, axpy), id), Request((rows,), id), Request((scatter, again), id)]
+
+
+# -- sending anything ------------------------------------------------------------------------------------------------
+
+
+def message(way, request):
+    """The bytes of a request, as they go this way."""
+    parts = codec.request_parts(request)
+    return codec.to_frame(parts) if way in WAYS[:2] else b"".join(framing.written(parts))
+
+
+def ask(victim, way, data):
+    """Send bytes as one message; return the headers of the replies, or the errors, that they come to."""
+    if way == "execute":
+        rpc = victim.channel.unary_unary("/ps2.v1.Server/Execute")
+        return [reply_of(lambda: pb.ReplyFrame.FromString(rpc(data, metadata=victim.metadata, timeout=20)).header)]
+    if way == "stream":
+        rpc = victim.channel.stream_stream("/ps2.v1.Server/Stream")
+        frames = rpc(iter([data, b""]), metadata=victim.metadata, timeout=20)
+        answers = [reply_of(lambda: pb.ReplyFrame.FromString(next(frames)).header) for _ in range(2)]
+        assert answers[1] == pb.ReplyHeader()  # an error ends only its own request
+        return answers
+    with dialled(victim, way) as connection:
+        with suppress(OSError):  # it may have heard enough
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+        return list(heard(connection))
+
+
+def reply_of(fn):
+    try:
+        header = fn()
+    except grpc.RpcError as error:
+        return from_rpc(error, "the server")
+    return getattr(errors, header.error.type)(header.error.message) if header.HasField("error") else header
+
+
+@contextmanager
+def dialled(victim, way):
+    places = {"tcp": ("127.0.0.1", victim.hello.data_port), "unix": abstract(victim.hello.data_socket)}
+    with socket.socket(socket.AF_INET if way == "tcp" else socket.AF_UNIX) as connection:
+        connection.settimeout(20)
+        connection.connect(places[way])
+        token = victim.metadata[0][1].removeprefix("Bearer ")
+        connection.sendall(framing.greeting(token, victim.hello.server_id))
+        assert next(heard(connection)) == pb.ReplyHeader()
+        yield connection
+
+
+def heard(connection):
+    """Yield what is answered, until the server closes the connection."""
+    with suppress(ConnectionError), connection.makefile("rb", buffering=0) as file:
+        while head := file.read(framing.HEAD.size):
+            length, size = framing.HEAD.unpack(head)
+            header = pb.ReplyHeader.FromString(b"".join(pieces(file, length)))
+            for _ in pieces(file, size):
+                pass
+            yield reply_of(lambda header=header: header)
+
+
+def pieces(file, size):
+    while size:
+        piece = file.read(min(size, 1 << 16))
+        assert piece
+        size -= len(piece)
+        yield piece

@@ -1,0 +1,296 @@
+"""Real servers in this process, every way to reach them, and a proxy that cuts connections."""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+
+import grpc
+import numpy as np
+
+from ps2.config import WireConfig
+from ps2.errors import PS2Error
+from ps2.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.server.engine import Engine
+from ps2.server.servicer import ServerServicer
+from ps2.wire import codec, framing
+from ps2.wire.data_server import DataServer
+from ps2.wire.messages import Operation, Request, RequestId
+from ps2.wire.pb import server_pb2 as pb
+from ps2.wire.serving import RpcServer
+from ps2.wire.sockets import abstract
+from ps2.wire.status import from_rpc
+from ps2.wire.transport import GrpcTransport
+
+TOKEN = "a-token-of-the-fleet"
+SERVER_ID = "the-id"
+SERVICE = pb.DESCRIPTOR.services_by_name["Server"]
+DIM = 1 << 20  # of float64: 8 MiB, two blocks
+BLOCK = 1 << 19
+CARRIERS = ("execute", "stream", "tcp", "unix")
+TRANSPORTS = CARRIERS[1:]
+SOCKETS = CARRIERS[2:]
+
+
+def an_engine(cls=Engine):
+    engine = cls(1 << 30, allow_udf=True)
+    engine.create_matrix(1, MatrixSpec(DIM, 2, dtype="float64"), [Partition(0, 0, DIM)])
+    engine.create_matrix(2, MatrixSpec(2**63, 1, dtype="float64", kind="sparse"), [Partition(0, 0, HASH_SPACE)])
+    return engine
+
+
+class Served:
+    """A server of that engine; ``places`` are the data port and Unix socket that it tells clients of."""
+
+    def __init__(self, engine, listen="127.0.0.1:0", token=TOKEN, places=None, server_id=None):
+        self.engine = engine
+        # A Unix socket is named after its server.
+        self.id = server_id or f"{SERVER_ID}-{id(self)}"
+        self.data = DataServer(engine, "127.0.0.1", 0, token, self.id, WireConfig())
+        try:
+            port, unix_name = places(self.data) if places else (self.data.port, self.data.unix_name)
+            told = SimpleNamespace(port=port, unix_name=unix_name, connections=0)
+            self.servicer = ServerServicer(engine, self.id, WireConfig(), lambda: None, told)
+            self.rpc = RpcServer(SERVICE, self.servicer, listen, token, 4, WireConfig())
+        except PS2Error:
+            self.data.stop(0)
+            raise
+        self.address = self.rpc.address
+
+    def stop(self, grace_s=0):
+        self.data.stop(grace_s)
+        self.rpc.stop(grace_s)
+
+
+@contextmanager
+def serving(engine, *args, **kwargs):
+    server = Served(engine, *args, **kwargs)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+class Execute:
+    """What a client does that sends each request by itself over gRPC."""
+
+    def __init__(self, token):
+        self._transport = GrpcTransport(token)
+
+    def exchange(self, requests):
+        return {address: [self._execute(address, request) for request in mine] for address, mine in requests.items()}
+
+    def call(self, *args):
+        return self._transport.call(*args)
+
+    def close(self):
+        self._transport.close()
+
+    def _execute(self, address, request):
+        try:
+            frame = codec.to_frame(codec.request_parts(request))
+            rpc = self._transport._channel(address).unary_unary("/ps2.v1.Server/Execute")
+            return codec.reply_of(rpc(frame, metadata=self._transport._metadata), request)
+        except grpc.RpcError as error:
+            return from_rpc(error, address)
+        except PS2Error as error:
+            return error
+
+
+@contextmanager
+def connected(carrier, token=TOKEN, **wire):
+    """A transport that takes this way; ``wire`` are fields of its WireConfig."""
+    if carrier == "execute":
+        transport = Execute(token)
+    else:
+        transport = GrpcTransport(token, WireConfig(unix_sockets=carrier == "unix", **wire), plain=carrier in SOCKETS)
+    try:
+        yield transport
+    finally:
+        transport.close()
+
+
+class Counter:
+    """Fresh ids of mutations."""
+
+    number = -1
+
+    @classmethod
+    def next(cls):
+        cls.number += 1
+        return RequestId("test", cls.number)
+
+
+def op(name, *rows, matrix=1, partition=0, arrays=(), keys=None, wire=None, into=None, **params):
+    arrays = tuple(np.asarray(array) for array in arrays)
+    return Operation(name, matrix, partition, rows, params, arrays, keys, wire, 0, into)
+
+
+def reading(*operations):
+    return Request(operations)
+
+
+def changing(*operations):
+    return Request(operations, Counter.next())
+
+
+def outcomes(transport, address, *requests):
+    return transport.exchange({address: requests})[address]
+
+
+def send(transport, address, request):
+    """Send one request; return its reply, or raise its error."""
+    (outcome,) = outcomes(transport, address, request)
+    if isinstance(outcome, PS2Error):
+        raise outcome
+    return outcome
+
+
+def count(transport, address):
+    """Return the number of columns, as the simplest sign that a server serves."""
+    return send(transport, address, reading(op("count", 0))).results[0].scalar
+
+
+def nothing_under_way(engine):
+    """Whether all memory that is counted is that of shards and of key sets to remember."""
+    return engine.memory.taken_bytes == sum(status.bytes for status in engine.matrices()) + engine.keys._bytes
+
+
+def row(engine, number):
+    """Return a row as the server holds it."""
+    pull = op("pull", number, start=0, stop=DIM)
+    return engine.execute(Request((pull,))).results[0].arrays[0]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+# -- a data connection by hand ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def dialled(server, carrier, first=None):
+    """A data connection, greeted well unless ``first`` says what is sent first."""
+    family, place = place_of(server, carrier)
+    with socket.socket(family) as connection:
+        connection.settimeout(10)
+        connection.connect(place)
+        connection.sendall(framing.greeting(TOKEN, server.id) if first is None else first)
+        if first is None:
+            assert hear(connection) == pb.ReplyHeader()
+        yield connection
+
+
+def place_of(server, carrier):
+    if carrier == "unix":
+        return socket.AF_UNIX, abstract(server.data.unix_name)
+    return socket.AF_INET, ("127.0.0.1", server.data.port)
+
+
+def spoken(request):
+    """The bytes of a request on a data connection."""
+    return b"".join(framing.written(codec.request_parts(request)))
+
+
+def hear(connection):
+    """Read the header of a reply and pass over its data; None at the end of the connection."""
+    head = hear_bytes(connection, framing.HEAD.size)
+    if head is None:
+        return None
+    length, size = framing.HEAD.unpack(head)
+    header = pb.ReplyHeader.FromString(hear_bytes(connection, length))
+    hear_bytes(connection, size)
+    return header
+
+
+def hear_bytes(connection, size):
+    data = bytearray()
+    while len(data) < size:
+        with suppress(ConnectionResetError):
+            if piece := connection.recv(min(size - len(data), 1 << 20)):
+                data += piece
+                continue
+        return None
+    return bytes(data)
+
+
+# -- connections that are cut ----------------------------------------------------------------------------------------
+
+
+class Proxy:
+    """Passes connections on to ``target`` until so many bytes have gone up or down; then it cuts that connection.
+
+    ``up`` and ``down`` count from the moment that ``arm`` is called; before, everything passes.
+    """
+
+    def __init__(self, family, target, name=""):
+        self._family, self._target = family, target
+        self._left = None
+        self._listener = socket.socket(family)
+        self._listener.bind(abstract(name) if family == socket.AF_UNIX else ("127.0.0.1", 0))
+        self._listener.listen()
+        self.place = self._listener.getsockname()
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def arm(self, up=1 << 60, down=1 << 60):
+        self._left = [up, down]
+
+    def close(self):
+        self._ended.set()
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _accept(self):
+        while not self._ended.is_set():
+            if select.select([self._listener], [], [], 0.02)[0]:
+                client, _ = self._listener.accept()
+                self._threads.append(threading.Thread(target=self._pass_on, args=(client,)))
+                self._threads[-1].start()
+
+    def _pass_on(self, client):
+        with client, socket.socket(self._family) as server, suppress(OSError):
+            server.connect(self._target)
+            ends = {client: (server, 0), server: (client, 1)}
+            while not self._ended.is_set():
+                for end in select.select(list(ends), [], [], 0.02)[0]:
+                    other, way = ends[end]
+                    data = end.recv(1 << 16)
+                    if self._left is not None:
+                        self._left[way] -= len(data)
+                    if not data or (self._left is not None and self._left[way] < 0):
+                        return
+                    other.sendall(data)
+
+
+@contextmanager
+def cut_by_proxy(carrier, engine):
+    """A server that this carrier reaches through a proxy: the address to call, and the proxy."""
+    proxies = []
+
+    def places(data):
+        if carrier == "tcp":
+            proxies.append(Proxy(socket.AF_INET, ("127.0.0.1", data.port)))
+            return proxies[0].place[1], ""
+        if carrier == "unix":
+            proxies.append(Proxy(socket.AF_UNIX, abstract(data.unix_name), f"proxy-{data.port}"))
+            return 0, f"proxy-{data.port}"
+        return 0, ""
+
+    with serving(engine, places=places) as server:
+        if not proxies:
+            host, port = server.address.split(":")
+            proxies.append(Proxy(socket.AF_INET, (host, int(port))))
+        by_grpc = carrier not in SOCKETS
+        try:
+            yield (f"127.0.0.1:{proxies[0].place[1]}" if by_grpc else server.address), proxies[0]
+        finally:
+            proxies[0].close()

@@ -1,0 +1,171 @@
+"""Who is let in, and what a stranger is told."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from ps2.config import WireConfig
+from ps2.errors import AuthError, ConfigError, LaunchError, ProtocolError
+from ps2.wire import framing
+from ps2.wire.control import ServerControl
+from ps2.wire.data_server import DataServer
+from ps2.wire.messages import PROTOCOL_VERSION
+from ps2.wire.pb import server_pb2 as pb
+from tests.contract.servers import (
+    DIM,
+    SOCKETS,
+    TOKEN,
+    an_engine,
+    changing,
+    connected,
+    count,
+    dialled,
+    hear,
+    op,
+    outcomes,
+    serving,
+    spoken,
+)
+
+WRONG = "another-token-entirely"
+on_sockets = pytest.mark.parametrize("carrier", SOCKETS)
+
+
+def greeting(server, **fields):
+    """A greeting of which some fields are not what they should be."""
+    good = {"protocol": PROTOCOL_VERSION, "token": TOKEN, "server_id": server.id}
+    message = pb.Greeting(**(good | fields)).SerializeToString()
+    return framing.GREETING.pack(framing.MAGIC, len(message)) + message
+
+
+# -- tokens ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("token", "said"), [(WRONG, "not the fleet's token"), (None, "no token given")])
+def test_request_when_the_token_is_wrong_or_missing_then_auth_error(address, carrier, token, said):
+    fill = changing(op("fill", 0, value=666.0))
+    with connected(carrier, token) as transport:
+        got = outcomes(transport, address, fill, fill)
+        with pytest.raises(AuthError, match=said):
+            ServerControl(transport).hello(address)
+    assert [type(outcome) for outcome in got] == [AuthError] * 2
+    assert said in str(got[0])
+    assert TOKEN not in str(got[0])
+    assert WRONG not in str(got[0])
+
+
+@pytest.mark.parametrize("carrier", ["stream", "tcp", "unix"])
+def test_request_when_the_token_was_wrong_then_nothing_was_applied(carrier):
+    engine = an_engine()
+    with serving(engine) as server, connected(carrier, WRONG) as transport:
+        outcomes(transport, server.address, changing(op("fill", 0, value=666.0)))
+    assert engine.meter.read().requests == 0
+
+
+@on_sockets
+@pytest.mark.parametrize("token", [WRONG, "", TOKEN[:-1], TOKEN + "x", "ü" * 16])
+def test_greeting_when_the_token_is_wrong_then_auth_error_and_the_end(server, carrier, token):
+    """Though the server's port and id are known."""
+    with dialled(server, carrier, greeting(server, token=token)) as connection:
+        error = hear(connection).error
+        assert (error.type, hear(connection)) == ("AuthError", None)
+        assert TOKEN not in error.message
+
+
+@on_sockets
+def test_request_when_it_comes_before_the_greeting_is_answered_and_that_is_wrong_then_it_is_not_run(server, carrier):
+    before = server.engine.meter.read().requests
+    first = greeting(server, token=WRONG) + spoken(changing(op("fill", 0, value=666.0)))
+    with dialled(server, carrier, first) as connection:
+        assert (hear(connection).error.type, hear(connection)) == ("AuthError", None)
+    assert server.engine.meter.read().requests == before
+
+
+def test_server_when_it_has_no_token_then_on_loopback_anybody_is_let_in(engine, carrier):
+    with serving(engine, token=None) as server, connected(carrier, None) as transport:
+        assert ServerControl(transport).hello(server.address) == server.id
+        assert count(transport, server.address) == DIM
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "10.0.0.1:0"])
+def test_server_when_it_has_no_token_then_it_refuses_to_listen_beyond_loopback(engine, listen):
+    with pytest.raises(ConfigError, match="not loopback, so a token is required"), serving(engine, listen, token=None):
+        pass
+
+
+def test_health_when_asked_without_a_token_then_serving(address):
+    with grpc.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for service in ("", "ps2.v1.Server"):
+            answer = stub.Check(health_pb2.HealthCheckRequest(service=service))
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+# -- greetings -------------------------------------------------------------------------------------------------------
+
+
+def test_hello_when_the_protocol_differs_then_protocol_error_names_both(address):
+    said = rf"speaks protocol {PROTOCOL_VERSION} .*the peer 99"
+    with connected("stream") as transport, pytest.raises(ProtocolError, match=said):
+        transport.call(address, "Server/Hello", pb.HelloRequest(protocol=99), pb.HelloReply, 5)
+
+
+@on_sockets
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"protocol": 99}, f"this server speaks protocol {PROTOCOL_VERSION}, the peer 99"),
+        ({"protocol": 0, "token": WRONG}, f"this server speaks protocol {PROTOCOL_VERSION}, the peer 0"),
+        ({"server_id": "another-id"}, "the peer means to meet another server"),
+        ({"server_id": ""}, "the peer means to meet another server"),
+    ],
+)
+def test_greeting_when_it_is_meant_for_something_else_then_protocol_error_and_the_end(server, carrier, fields, said):
+    with dialled(server, carrier, greeting(server, **fields)) as connection:
+        error = hear(connection).error
+        assert (error.type, error.message, hear(connection)) == ("ProtocolError", said, None)
+
+
+@on_sockets
+@pytest.mark.parametrize(
+    "first",
+    [
+        b"GET / HTTP/1.1\r\nHost: server\r\n\r\n",
+        framing.GREETING.pack(framing.MAGIC, 2**32 - 1),
+        framing.GREETING.pack(framing.MAGIC, 3) + b"\xff\xff\xff",
+        bytes(1 << 20),
+    ],
+    ids=["http", "endless", "garbage", "zeros"],
+)
+def test_greeting_when_it_is_none_then_protocol_error_and_the_end(server, carrier, first):
+    with dialled(server, carrier, first) as connection:
+        assert (hear(connection).error.type, hear(connection)) == ("ProtocolError", None)
+
+
+@on_sockets
+def test_greeting_when_the_peer_leaves_within_it_then_others_are_let_in(server, address, carrier):
+    with dialled(server, carrier, greeting(server)[:9]):
+        pass
+    with connected(carrier) as transport:
+        assert count(transport, address) == DIM
+
+
+@on_sockets
+def test_greeting_when_the_peer_is_silent_then_others_are_let_in_meanwhile(server, address, carrier):
+    with dialled(server, carrier, b"PS2D"), connected(carrier) as transport:
+        assert count(transport, address) == DIM
+
+
+# -- ports -----------------------------------------------------------------------------------------------------------
+
+
+def test_port_when_in_use_then_launch_error_names_it(address, engine):
+    with pytest.raises(LaunchError, match=f"cannot listen on {address}"), serving(engine, address):
+        pass
+
+
+def test_data_port_when_in_use_then_launch_error_names_it(server):
+    with pytest.raises(LaunchError, match=f"port {server.data.port} of 127.0.0.1"):
+        DataServer(server.engine, "127.0.0.1", server.data.port, TOKEN, "id", WireConfig())

@@ -1,0 +1,350 @@
+"""What becomes of calls when connections, servers or clients go away, stop or were never there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from ps2.errors import DeadlineError, PS2Error, StaleRouteError, StoppedError, TransientError, UnavailableError
+from ps2.server.engine import Engine
+from ps2.wire.control import ServerControl
+from ps2.wire.pb import server_pb2 as pb
+from tests.contract.servers import (
+    BLOCK,
+    DIM,
+    SOCKETS,
+    TOKEN,
+    TRANSPORTS,
+    an_engine,
+    changing,
+    connected,
+    count,
+    cut_by_proxy,
+    dialled,
+    free_port,
+    nothing_under_way,
+    op,
+    outcomes,
+    reading,
+    row,
+    send,
+    serving,
+    spoken,
+)
+
+ROOT = Path(__file__).parents[2]
+only_transports = pytest.mark.parametrize("carrier", TRANSPORTS)
+on_sockets = pytest.mark.parametrize("carrier", SOCKETS)
+
+
+# -- servers that come and go ----------------------------------------------------------------------------------------
+
+
+def test_server_when_nobody_listens_then_unavailable_names_it_quickly(transport):
+    nobody = f"127.0.0.1:{free_port()}"
+    started_s = time.monotonic()
+    with pytest.raises(UnavailableError, match=nobody):
+        count(transport, nobody)
+    with pytest.raises(UnavailableError, match=nobody):
+        ServerControl(transport).hello(nobody)
+    assert time.monotonic() - started_s < 5
+
+
+def test_server_when_another_comes_on_its_address_then_the_same_transport_reaches_it(transport, engine, until):
+    with serving(engine) as server:
+        assert count(transport, server.address) == DIM
+    with pytest.raises(UnavailableError):
+        count(transport, server.address)
+
+    def answers():
+        try:
+            return count(transport, server.address)
+        except UnavailableError:
+            return None
+
+    with serving(engine, server.address):
+        until(answers, "the server is reached again")
+
+
+@on_sockets
+def test_server_when_it_was_replaced_between_two_calls_then_the_second_reaches_the_new_one(engine, carrier, until):
+    """The idle connection to the one before is found to be closed, and nothing is sent on it."""
+    with connected(carrier) as transport:
+        with serving(engine) as old:
+            count(transport, old.address)
+        with serving(an_engine(), old.address) as new:
+            transport._channel(old.address).subscribe(lambda state: None, try_to_connect=True)
+            until(lambda: hello(transport, old.address) == new.id, "gRPC is connected to the new one")
+            assert count(transport, old.address) == DIM
+
+
+def hello(transport, address):
+    try:
+        return ServerControl(transport).hello(address)
+    except UnavailableError:
+        return None
+
+
+# -- data ports that are of no use -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def a_port(answer):
+    """A data port that is not the server's: what the server tells of it."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        if answer is not None:
+            listener.listen()
+            threading.Thread(target=_answer, args=(listener, answer), daemon=True).start()
+        yield lambda data: (listener.getsockname()[1], "no-such-socket")
+        with socket.socket() as last:
+            last.connect_ex(listener.getsockname())
+
+
+def _answer(listener, answer):
+    connection, _ = listener.accept()
+    with connection:
+        connection.recv(100)
+        connection.sendall(answer)
+
+
+@pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["refused", "closed", "http"])
+@on_sockets
+def test_data_port_when_it_is_of_no_use_then_all_goes_over_grpc(engine, carrier, answer):
+    with a_port(answer) as places, serving(engine, places=places) as server, connected(carrier) as transport:
+        assert count(transport, server.address) == DIM
+        assert count(transport, server.address) == DIM
+
+
+@on_sockets
+def test_data_port_when_another_server_has_it_then_all_goes_over_grpc_to_the_right_one(engine, carrier):
+    with serving(Engine(1 << 20, False)) as other:
+        places = other.data.port, other.data.unix_name
+        with serving(engine, places=lambda data: places) as server, connected(carrier) as transport:
+            assert count(transport, server.address) == DIM
+        assert other.engine.meter.read().requests == 0
+
+
+# -- connections that are cut ----------------------------------------------------------------------------------------
+
+
+def block(number, value):
+    return op("push", 0, arrays=[np.full(BLOCK // 4, value)], start=number * BLOCK // 4)
+
+
+@only_transports
+@pytest.mark.parametrize("up", [0, 50, 1 << 20, 3 << 20])
+def test_connection_when_cut_within_a_request_then_unavailable_and_each_is_applied_as_a_whole_or_not(
+    carrier, up, until
+):
+    engine = an_engine()
+    with cut_by_proxy(carrier, engine) as (address, proxy), connected(carrier) as transport:
+        count(transport, address)
+        proxy.arm(up=up)
+        got = outcomes(transport, address, *(changing(block(number, 7.0)) for number in range(8)))
+        until(lambda: nothing_under_way(engine), "memory given back")
+    assert isinstance(got[-1], UnavailableError)
+    values = row(engine, 0).reshape(8, -1)
+    written = [set(part.tolist()) for part in values]
+    assert all(part in ({0.0}, {7.0}) for part in written)
+    assert written[-1] == {0.0}
+    assert all(part == {7.0} for part, outcome in zip(written, got, strict=True) if not isinstance(outcome, PS2Error))
+
+
+@only_transports
+@pytest.mark.parametrize("down", [0, 50, 3 << 20])
+def test_connection_when_cut_within_a_reply_then_those_before_it_have_come(carrier, down):
+    with cut_by_proxy(carrier, an_engine()) as (address, proxy), connected(carrier) as transport:
+        count(transport, address)
+        proxy.arm(down=down)
+        got = outcomes(transport, address, *[reading(op("pull", 0, start=0, stop=BLOCK // 2))] * 8)
+    came = [not isinstance(outcome, PS2Error) for outcome in got]
+    assert came == sorted(came, reverse=True)
+    assert {type(outcome) for outcome, fine in zip(got, came, strict=True) if not fine} == {UnavailableError}
+    assert sum(came) * (BLOCK // 2) * 8 <= max(down, 1)
+
+
+@only_transports
+def test_connection_when_it_was_cut_then_the_next_call_has_a_new_one(carrier, until):
+    with cut_by_proxy(carrier, an_engine()) as (address, proxy), connected(carrier) as transport:
+        count(transport, address)
+        proxy.arm(up=0)
+        with pytest.raises(UnavailableError):
+            count(transport, address)
+        proxy.arm()
+        until(lambda: not isinstance(outcomes(transport, address, reading())[0], PS2Error), "it is reached again")
+
+
+@on_sockets
+def test_client_when_it_vanishes_within_a_request_then_nothing_is_applied_and_its_memory_given_back(
+    server, carrier, until
+):
+    engine = server.engine
+    message = spoken(changing(op("fill", 1, value=5.0), op("push", 1, arrays=[np.full(BLOCK, 5.0)], start=0)))
+    before = row(engine, 1)
+    with dialled(server, carrier) as connection:
+        connection.sendall(message[: len(message) // 2])
+        until(lambda: not nothing_under_way(engine), "the request is under way")
+    until(lambda: nothing_under_way(engine), "its memory is given back")
+    assert np.array_equal(row(engine, 1), before)
+
+
+def test_client_when_it_vanishes_within_a_stream_then_what_came_whole_is_applied_and_the_rest_not(
+    server, address, until
+):
+    gone, engine, applied = threading.Event(), server.engine, server.engine.meter.read().requests
+
+    def frames():
+        header = pb.RequestHeader(operations=[pb.Operation(name="count", matrix=1, rows=[0])])
+        yield pb.RequestFrame(header=header).SerializeToString()
+        gone.wait(10)
+
+    with grpc.insecure_channel(address) as channel:
+        metadata = (("authorization", f"Bearer {TOKEN}"),)
+        call = channel.stream_stream("/ps2.v1.Server/Stream")(frames(), metadata=metadata)
+        assert next(call)
+        call.cancel()
+    gone.set()
+    assert engine.meter.read().requests == applied + 1
+    until(lambda: nothing_under_way(engine), "its memory is given back")
+
+
+# -- servers that take their time ------------------------------------------------------------------------------------
+
+
+class Hangs(Engine):
+    """Requests with operations wait until ``go_on`` is set; ``asked`` says that one does."""
+
+    def __init__(self):
+        super().__init__(1 << 24, False)
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def execute(self, request):
+        if request.operations:
+            self.asked.set()
+            assert self.go_on.wait(20)
+        return super().execute(request)
+
+
+@pytest.fixture
+def hanging():
+    engine = Hangs()
+    with serving(engine) as server:
+        try:
+            yield server
+        finally:
+            engine.go_on.set()
+
+
+@only_transports
+def test_request_when_it_takes_too_long_then_deadline_error_names_the_server(hanging, carrier, until):
+    started_s = time.monotonic()
+    with connected(carrier, request_timeout_s=0.3) as transport:
+        got = outcomes(transport, hanging.address, *[changing(op("push", 0, arrays=[np.zeros(9)]))] * 2)
+    assert [type(outcome) for outcome in got] == [DeadlineError] * 2
+    assert hanging.address in str(got[0])
+    assert time.monotonic() - started_s < 5
+    hanging.engine.go_on.set()
+    until(lambda: nothing_under_way(hanging.engine), "its memory is given back")
+
+
+@only_transports
+def test_request_when_it_takes_longer_than_keepalive_then_it_is_waited_for(hanging, carrier):
+    """A server that answers pings is alive, however long a function runs."""
+    with connected(carrier, keepalive_s=0.1, keepalive_timeout_s=5) as transport:
+        timer = threading.Timer(0.6, hanging.engine.go_on.set)
+        timer.start()
+        (outcome,) = outcomes(transport, hanging.address, reading(op("sum", 0)))
+        timer.join()
+    assert isinstance(outcome, StaleRouteError)
+
+
+@only_transports
+def test_transport_when_closed_with_requests_in_flight_then_stopped_error(hanging, carrier):
+    caught = []
+
+    def ask(transport):
+        try:
+            outcomes(transport, hanging.address, *[reading(op("sum", 0))] * 3)
+        except PS2Error as error:
+            caught.append(type(error))
+
+    with connected(carrier) as transport:
+        threads = [threading.Thread(target=ask, args=(transport,)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        assert hanging.engine.asked.wait(10)
+        transport.close()
+        for thread in threads:
+            thread.join(10)
+    assert caught == [StoppedError] * 6
+
+
+@only_transports
+def test_transport_when_closed_then_stopped_error(address, carrier):
+    with connected(carrier) as transport:
+        count(transport, address)
+        transport.close()
+        with pytest.raises(StoppedError):
+            send(transport, address, reading(op("sum", 0)))
+        with pytest.raises(StoppedError):
+            ServerControl(transport).hello(address)
+
+
+SERVER = """
+import sys, threading
+from tests.contract.servers import an_engine, serving
+with serving(an_engine(), server_id="of-another-process") as server:
+    print(server.address, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def another_process(until):
+    """A server in another process: its address, and a function that stops all threads of that."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+    )
+
+    def stop():
+        os.kill(process.pid, signal.SIGSTOP)
+        stats = list(Path(f"/proc/{process.pid}/task").glob("*/stat"))
+        until(lambda: all(s.read_text().rpartition(") ")[2].startswith("T") for s in stats), "the process stopped")
+
+    try:
+        yield process.stdout.readline().strip(), stop
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@only_transports
+@pytest.mark.parametrize("size", [10, 4 * BLOCK], ids=["small", "large"])
+def test_process_when_it_was_stopped_then_keepalive_finds_out(another_process, carrier, size):
+    """It keeps its connections, and its kernel takes what fits the buffers."""
+    address, stop = another_process
+    with connected(carrier, keepalive_s=0.5, keepalive_timeout_s=0.5) as transport:
+        count(transport, address)
+        stop()
+        started_s = time.monotonic()
+        got = outcomes(transport, address, *[changing(op("push", 0, arrays=[np.zeros(size)], start=0))] * 2)
+        took_s = time.monotonic() - started_s
+    assert all(isinstance(outcome, TransientError) for outcome in got)
+    assert address in str(got[0])
+    assert took_s < 5

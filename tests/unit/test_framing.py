@@ -1,0 +1,234 @@
+"""Messages of a data connection are read piece by piece, however the bytes are cut, and never past their end."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ps2.errors import LimitError, OpError, ProtocolError
+from ps2.wire import codec, framing
+from ps2.wire.framing import GREETING, HEAD, MAGIC, MAX_GREETING_BYTES, read_greeting, read_reply, read_request
+from ps2.wire.messages import PROTOCOL_VERSION, Keys, Operation, Reply, Request, RequestId, Result
+from ps2.wire.pb import server_pb2 as pb
+
+LIMIT = 1 << 20
+
+
+class CutOff(Exception):
+    """The bytes ended before the message did."""
+
+
+def drive(reading, data, step=None):
+    """Bring bytes to a reader, at most ``step`` at once; return what it read, and the bytes that it left."""
+    data = memoryview(data)
+    try:
+        view = next(reading)
+        while True:
+            assert len(view)
+            if not data:
+                raise CutOff
+            size = min(len(view), len(data), step or len(data))
+            view[:size] = data[:size]
+            view, data = view[size:], data[size:]
+            if not len(view):
+                view = next(reading)
+    except StopIteration as done:
+        return done.value, bytes(data)
+
+
+def reading(limit=LIMIT, reserve=lambda size: None):
+    return read_request(limit, reserve)
+
+
+def message(parts):
+    return b"".join(framing.written(parts))
+
+
+def sample_request():
+    keys = Keys(3, np.array([4, 9, 300]))
+    first = Operation("scatter_add", 7, 3, (2,), {"start": 5}, (np.arange(3.0), np.empty(0)), keys)
+    return Request((first, Operation("zero", 7, 3, (0,))), RequestId("session/x", 12, 7))
+
+
+def sample_reply():
+    return Reply((Result(1.5), Result(arrays=(np.arange(6.0),))), replayed=True)
+
+
+def asked(into=None):
+    return Request((Operation("sum", 1, 0), Operation("pull", 1, 0, into=into)))
+
+
+def header_of(*operations):
+    return pb.RequestHeader(operations=operations).SerializeToString()
+
+
+def fault(text, header, size, data=b""):
+    """A request that cannot be run: what is said of it, and its bytes."""
+    return pytest.param(text, HEAD.pack(len(header), size) + header + (data or bytes(size)), id=text)
+
+
+# -- what is written is read -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [1, 2, 7, None])
+def test_request_when_it_comes_in_pieces_then_it_is_read_to_its_last_byte(step):
+    request, left = drive(reading(), message(codec.request_parts(sample_request())) + b"next", step)
+    (first, second), (sent, _) = request.operations, sample_request().operations
+    assert (request.id, second.name, left) == (sample_request().id, "zero", b"next")
+    assert [array.tolist() for array in first.arrays] == [array.tolist() for array in sent.arrays]
+    assert first.keys.columns.tolist() == sent.keys.columns.tolist()
+
+
+@given(st.data())
+def test_requests_when_bytes_are_cut_anywhere_then_each_is_read(data):
+    both = message(codec.request_parts(sample_request())) * 2
+    at = data.draw(st.integers(0, len(both)))
+    (_, left) = drive(reading(), both, max(1, at))
+    assert left == both[len(both) // 2 :]
+    assert drive(reading(), left, max(1, len(both) - at))[1] == b""
+
+
+def test_request_when_the_bytes_end_anywhere_before_its_end_then_more_are_asked_for():
+    whole = message(codec.request_parts(sample_request()))
+    for end in range(len(whole)):
+        with pytest.raises(CutOff):
+            drive(reading(), whole[:end])
+
+
+@pytest.mark.parametrize("step", [1, 5, None])
+def test_reply_when_it_comes_in_pieces_then_it_lands_where_the_caller_wants_it(step):
+    out = np.zeros((2, 3))
+    reply, left = drive(read_reply(asked(out)), message(codec.reply_parts(sample_reply(), asked())) + b"next", step)
+    assert (reply.results[0].scalar, reply.replayed, left) == (1.5, True, b"next")
+    assert out.tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_reply_when_it_brings_an_error_then_that_is_what_is_read():
+    error, left = drive(read_reply(asked()), message(codec.error_parts(OpError("no"))) + b"next")
+    assert (type(error), str(error), left) == (OpError, "no", b"next")
+
+
+def test_message_when_written_then_the_arrays_own_memory_is_sent():
+    values = np.arange(3.0)
+    views = framing.written(codec.request_parts(Request((Operation("push", 1, 0, arrays=(values, np.empty(0))),))))
+    assert len(views) == 2
+    assert np.shares_memory(np.asarray(views[1]), values)
+
+
+def test_request_when_it_has_neither_operations_nor_data_then_it_is_twelve_bytes():
+    assert message(codec.request_parts(Request(()))) == bytes(12)
+    assert drive(reading(), bytes(12)) == (Request(()), b"")
+
+
+# -- requests that cannot be run, on a connection that stays usable --------------------------------------------------
+
+
+PUSH = pb.Operation(name="push", arrays=[pb.ArraySpec(dtype=pb.UINT8, count=100_000)])
+ZERO_STEP = pb.Operation(keys=pb.Keys(count=2, deltas=pb.ArraySpec(dtype=pb.UINT8, count=1)))
+
+
+@pytest.mark.parametrize(
+    ("said", "sent"),
+    [
+        fault("a message's header cannot be read", b"\xff\xff", 100),
+        fault("arrays of 100000 bytes, and 99999 come", header_of(PUSH), 99_999),
+        fault("arrays of 100000 bytes, and 0 come", header_of(PUSH), 0),
+        fault("an array of unknown dtype 0", header_of(pb.Operation(arrays=[pb.ArraySpec(count=5)])), 5),
+        fault("an empty set of keys", header_of(pb.Operation(keys=pb.Keys(count=0))), 70_000),
+        fault("the delta at position 0 is 0", header_of(ZERO_STEP), 1),
+        fault("has no value", header_of(pb.Operation(params=[pb.Param(name="x")])), 0),
+    ],
+)
+@pytest.mark.parametrize("step", [1000, None])
+def test_request_when_it_cannot_be_run_then_its_data_are_skipped_and_the_next_is_read(said, sent, step):
+    error, left = drive(reading(), sent + message(codec.request_parts(Request(()))), step)
+    assert isinstance(error, ProtocolError)
+    assert said in str(error)
+    assert drive(reading(), left) == (Request(()), b"")
+
+
+def test_request_when_its_count_is_impossible_then_limit_error_and_the_next_is_read():
+    header = header_of(pb.Operation(arrays=[pb.ArraySpec(dtype=pb.FLOAT64, count=2**63)]))
+    error, left = drive(reading(), HEAD.pack(len(header), 8) + header + bytes(8) + b"next")
+    assert (type(error), left) == (LimitError, b"next")
+
+
+def refuse(size):
+    raise LimitError(f"{size:,} bytes do not fit")
+
+
+def test_request_when_there_is_no_memory_for_it_then_its_data_are_skipped_and_none_is_taken(monkeypatch):
+    sent = message(codec.request_parts(Request((Operation("push", 1, 0, arrays=(np.zeros(50_000),)),))))
+    monkeypatch.setattr(framing, "allocate", lambda *args: pytest.fail("allocated before it was counted"))
+    error, left = drive(reading(reserve=refuse), sent + b"next")
+    assert (type(error), str(error), left) == (LimitError, "400,000 bytes do not fit", b"next")
+
+
+def test_request_when_it_is_read_then_the_memory_told_of_is_what_its_keys_take_unpacked():
+    told = []
+    columns = np.arange(1000)
+    request = Request((Operation("gather", 1, 0, keys=Keys(1000, columns)),))
+    drive(reading(reserve=told.append), message(codec.request_parts(request)))
+    assert told == [8000]
+
+
+# -- heads after which the connection is of no use any more ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [LIMIT + 1, 2**63, 2**64 - 1])
+def test_request_when_its_data_are_over_the_limit_then_limit_error_ends_the_connection(size):
+    header = header_of(PUSH)
+    with pytest.raises(LimitError, match=f"at most 1,048,576 bytes, got {size:,}"):
+        drive(reading(), HEAD.pack(len(header), size) + header)
+
+
+@pytest.mark.parametrize("length", [codec.MAX_HEADER_BYTES + 1, 2**32 - 1])
+def test_header_when_too_long_then_protocol_error_before_anything_is_taken(length):
+    for reader in (reading(), read_reply(asked())):
+        with pytest.raises(ProtocolError, match=f"got {length:,}"):
+            drive(reader, HEAD.pack(length, 0))
+
+
+@pytest.mark.parametrize(
+    ("header", "size"),
+    [
+        (b"\xff\xff", 0),
+        (b"", 0),
+        (codec.reply_parts(sample_reply(), asked())[0], 47),
+        (codec.reply_parts(sample_reply(), asked())[0], 2**63),
+        (codec.error_parts(OpError("no"))[0], 1),
+    ],
+    ids=["garbage", "no results", "too little data", "too many data", "an error with data"],
+)
+def test_reply_when_it_is_none_to_the_request_then_protocol_error(header, size):
+    with pytest.raises(ProtocolError):
+        drive(read_reply(asked()), HEAD.pack(len(header), size) + header)
+
+
+# -- greetings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", ["secret", None])
+@pytest.mark.parametrize("step", [1, None])
+def test_greeting_when_written_then_it_is_read(token, step):
+    read, left = drive(read_greeting(), framing.greeting(token, "the-id") + b"next", step)
+    assert (read.protocol, read.token, read.server_id, left) == (PROTOCOL_VERSION, token or "", "the-id", b"next")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\n",
+        GREETING.pack(b"PS2E", 0),
+        GREETING.pack(MAGIC, MAX_GREETING_BYTES + 1),
+        GREETING.pack(MAGIC, 2**32 - 1),
+        GREETING.pack(MAGIC, 2) + b"\xff\xff",
+        GREETING.pack(MAGIC, 3) + b"\x12\x01\xff",
+    ],
+)
+def test_greeting_when_it_is_something_else_then_protocol_error(sent):
+    with pytest.raises(ProtocolError):
+        drive(read_greeting(), sent)

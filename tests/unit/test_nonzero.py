@@ -1,0 +1,25 @@
+"""Where a row is not 0, in order."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from ps2.ops.nonzero import nonzero
+from ps2.partition import DTYPES
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [0, 1, 63, 64, 65, 1000])
+@pytest.mark.parametrize("density", [0.0, 0.02, 0.5, 1.0])
+def test_nonzero_when_called_then_equals_flatnonzero(dtype, width, density):
+    row = (np.random.default_rng(width).random(width) < density).astype(dtype) * np.dtype(dtype).type(5)
+    columns = nonzero(row)
+    assert columns.tolist() == np.flatnonzero(row).tolist()
+    assert columns.dtype == np.int64
+
+
+def test_nonzero_when_a_row_holds_nan_and_negative_zero_then_only_nan_is_found():
+    assert nonzero(np.array([math.nan, -0.0, 0.0, math.inf])).tolist() == [0, 3]

@@ -1,0 +1,109 @@
+"""What travels together: one request a server, or several of about a block, numbered alike in every attempt."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ps2.client import requests as client_requests
+from ps2.client.plans import Plan
+from ps2.client.requests import cut, group
+from ps2.route import Route
+from ps2.wire.codec import MAX_HEADER_BYTES, request_parts
+from ps2.wire.messages import Keys, Operation, RequestId
+
+BOUNDS = (0, 10, 20, 30, 40)
+ROUTES = {1: Route(1, BOUNDS, ("a", "a", "b", "b"))}
+ID = RequestId("me", 7, settled=5)
+
+
+@pytest.fixture
+def light(monkeypatch):
+    """Headers that count for nothing, so that sizes are those of the arrays."""
+    monkeypatch.setattr(client_requests, "HEADER_BYTES", 0)
+
+
+def a_plan(*operations):
+    return Plan(1, ROUTES[1], operations, lambda results: results, mutates=True)
+
+
+def a_push(partition, size):
+    return Operation("push", 1, partition, (0,), {"start": 0}, (np.zeros(size, np.uint8),))
+
+
+def a_pull(partition, size):
+    return Operation("pull", 1, partition, (0,), reply_bytes=size)
+
+
+def requests(plans, block, id=ID, routes=ROUTES):
+    return group(cut(plans, routes, block, id), routes)
+
+
+def test_requests_when_small_then_one_a_server(light):
+    found = requests([a_plan(*(a_push(p, 10) for p in range(4))), a_plan(a_pull(0, 5))], 100)
+    assert [[len(pieces) for pieces, _ in mine] for mine in found.values()] == [[3], [2]]
+    assert [request.id for mine in found.values() for _, request in mine] == [ID, ID]
+
+
+def test_requests_when_large_then_each_partition_gets_its_own_of_a_block(light):
+    found = requests([a_plan(*(a_push(p, 40) for p in range(4) for _ in range(5)))], 100)
+    for mine in found.values():
+        assert [[piece.operation.partition for piece in pieces] for pieces, _ in mine] == [
+            [mine[0][0][0].operation.partition] * 2,
+            [mine[1][0][0].operation.partition] * 2,
+            [mine[2][0][0].operation.partition] * 2,
+            [mine[3][0][0].operation.partition] * 2,
+            [mine[4][0][0].operation.partition],
+            [mine[5][0][0].operation.partition],
+        ]
+
+
+def test_requests_when_a_partition_has_several_then_their_ids_are_its_parts(light):
+    found = requests([a_plan(*(a_push(0, 40) for _ in range(5)))], 100)
+    ids = [request.id for _, request in found["a"]]
+    assert [(id.scope, id.number, id.part, id.parts, id.settled) for id in ids] == [
+        ("me", 7, p, 3, 5) for p in range(3)
+    ]
+
+
+def test_requests_when_some_only_read_then_they_do_not_count_as_parts(light):
+    found = requests([a_plan(a_push(0, 90), a_pull(0, 90), a_push(0, 90))], 100)
+    assert [request.id.parts for _, request in found["a"]] == [2, 2, 2]
+
+
+def test_requests_when_nothing_changes_then_they_have_no_id():
+    found = requests([a_plan(*(a_pull(0, 60) for _ in range(3)))], 100, id=None)
+    assert [request.id for _, request in found["a"]] == [None] * 3
+
+
+def test_requests_when_a_partition_moves_then_its_parts_keep_their_numbers(light):
+    pieces = cut([a_plan(*(a_push(p, 40) for p in (0, 2) for _ in range(5)))], ROUTES, 100, ID)
+    moved = {1: Route(2, BOUNDS, ("b",) * 4)}
+    found = group(pieces, moved)
+    numbers = [(piece.operation.partition, request.id.part) for mine, request in found["b"] for piece in mine]
+    assert sorted(set(numbers)) == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (2, 2)]
+
+
+def test_requests_when_an_operation_uses_the_keys_before_it_then_they_travel_together():
+    scatter = Operation("scatter_add", 1, 0, (0,), keys=Keys(90, np.arange(90)))
+    gather = Operation("gather", 1, 0, (0,), keys=Keys(90))
+    found = requests([a_plan(*(scatter, gather) * 3)], 500)
+    assert [[piece.operation.name for piece in pieces] for pieces, _ in found["a"]] == [["scatter_add", "gather"]] * 3
+
+
+def test_requests_when_operations_are_many_then_headers_are_bounded():
+    found = requests([a_plan(*(a_pull(0, 0) for _ in range(20_000)))], 4 << 20)
+    assert all(len(request_parts(request)[0]) < MAX_HEADER_BYTES for _, request in found["a"])
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 120)), max_size=20), st.integers(1, 200))
+def test_requests_when_made_then_every_operation_travels_once_and_in_the_order_of_its_partition(sizes, block):
+    operations = [a_push(partition, size) for partition, size in sizes]
+    found = requests([a_plan(*operations)], block)
+    sent = [piece for mine in found.values() for pieces, _ in mine for piece in pieces]
+    assert sorted(piece.position for piece in sent) == list(range(len(operations)))
+    for partition in range(4):
+        positions = [piece.position for piece in sent if piece.operation.partition == partition]
+        assert positions == sorted(positions)
