@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,10 +18,9 @@ from typing import Any
 
 import click
 import numpy as np
-import psutil
 
-import ps2
-from benchmarks.report import read_numbers, write_json
+from benchmarks.adam_report import read_numbers
+from benchmarks.report import facts, machine, write_json
 from ps2 import DCV, PS2Context
 from ps2.cli.output import Column, print_table
 from ps2.client.calibration import measure
@@ -35,6 +33,7 @@ WAYS = ("servers", "rows")
 NEGATIVES = 5
 POWER = 0.75
 LEARNING_RATE = 0.025
+SETTLE_S = 1.5
 FIRST_ROUNDS = 2
 # A choice is as good as the faster way when it costs at most this much more.
 CLOSE = 1.2
@@ -109,18 +108,20 @@ def main(servers: str, columns: str, pairs: str, vertices: int, rounds: int, for
     for count in read_numbers(servers):
         click.echo(f"{count} servers", err=True)
         cases += _on_fleet(count, *sizes, vertices, rounds)
-    machine = _machine(load_before)
-    text = json.dumps({"machine": machine, "rounds": rounds, "cases": [case.as_json() for case in cases]}, indent=2)
+    facts_of = machine(load_before)
+    text = json.dumps({"machine": facts_of, "rounds": rounds, "cases": [case.as_json() for case in cases]}, indent=2)
     if output is not None:
         write_json(output, text)
     if form == "json":
         click.echo(text)
     else:
-        _print(machine, cases)
+        _print(facts_of, cases)
 
 
 def _on_fleet(servers: int, columns: Sequence[int], pairs: Sequence[int], vertices: int, rounds: int) -> Iterator[Case]:
     with PS2Context.getOrCreate(servers=servers):
+        # Servers load their kernels in the background: the first cases would be about that.
+        time.sleep(SETTLE_S * servers)
         for width in columns:
             matrix = DCV.dense(width, 2 * vertices).matrix()
             values = np.random.default_rng(0).uniform(-0.5, 0.5, (2 * vertices, width)) / width
@@ -155,8 +156,8 @@ def _measure(servers: int, matrix: DCVMatrix, batch: Batch, rounds: int) -> Case
     )
 
 
-def _print(machine: dict[str, Any], cases: Sequence[Case]) -> None:
-    click.echo(", ".join(f"{name} {value}" for name, value in machine.items()))
+def _print(facts_of: dict[str, Any], cases: Sequence[Case]) -> None:
+    click.echo(facts(facts_of))
     click.echo()
     titles = ("servers", "K", "pairs", "rows", "servers ms", "rows ms", "ratio", "model: servers ms", "model: rows ms")
     columns = [*(Column(title, right=True) for title in titles), Column("auto"), Column("is")]
@@ -182,17 +183,6 @@ def _verdict(case: Case) -> str:
     if case.chosen == case.faster:
         return "the faster"
     return f"{'close' if case.loss <= CLOSE else 'SLOWER'}: {case.loss:.2f}"
-
-
-def _machine(load_before: float) -> dict[str, Any]:
-    return {
-        "cores": os.cpu_count(),
-        "memory": f"{psutil.virtual_memory().total / 2**30:.0f} GiB",
-        "load before": round(load_before, 1),
-        "load after": round(os.getloadavg()[0], 1),
-        "python": platform.python_version(),
-        "ps2": ps2.__version__,
-    }
 
 
 if __name__ == "__main__":
