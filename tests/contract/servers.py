@@ -42,6 +42,20 @@ def an_engine(cls=Engine):
     return engine
 
 
+class Waits(Engine):
+    """Requests with operations wait until ``go_on`` is set; ``asked`` says that one does."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def execute(self, request):
+        if request.operations:
+            self.asked.set()
+            assert self.go_on.wait(20)
+        return super().execute(request)
+
+
 class Served:
     """A server of that engine; ``places`` are the data port and Unix socket that it tells clients of."""
 

@@ -13,7 +13,6 @@ import pytest
 
 from ps2.config import WireConfig
 from ps2.errors import PS2Error
-from ps2.server.engine import Engine
 from ps2.wire import codec, data_server
 from ps2.wire.data_server import DataServer
 from tests.contract.servers import (
@@ -23,6 +22,7 @@ from tests.contract.servers import (
     SOCKETS,
     TOKEN,
     Served,
+    Waits,
     an_engine,
     changing,
     connected,
@@ -149,20 +149,6 @@ def test_server_when_stopped_then_another_takes_its_port_and_name_at_once(engine
     second = DataServer(engine, "127.0.0.1", first.port, TOKEN, SERVER_ID, WireConfig())
     second.stop(0)
     assert (second.port, second.unix_name) == (first.port, SERVER_ID)
-
-
-class Waits(Engine):
-    """Requests with operations wait until ``go_on`` is set; ``asked`` says that one does."""
-
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
-        self.asked, self.go_on = threading.Event(), threading.Event()
-
-    def execute(self, request):
-        if request.operations:
-            self.asked.set()
-            assert self.go_on.wait(20)
-        return super().execute(request)
 
 
 @pytest.mark.parametrize("carrier", ["stream", *SOCKETS])

@@ -26,6 +26,7 @@ from tests.contract.servers import (
     SOCKETS,
     TOKEN,
     TRANSPORTS,
+    Waits,
     an_engine,
     changing,
     connected,
@@ -223,23 +224,9 @@ def test_client_when_it_vanishes_within_a_stream_then_what_came_whole_is_applied
 # -- servers that take their time ------------------------------------------------------------------------------------
 
 
-class Hangs(Engine):
-    """Requests with operations wait until ``go_on`` is set; ``asked`` says that one does."""
-
-    def __init__(self):
-        super().__init__(1 << 24, False)
-        self.asked, self.go_on = threading.Event(), threading.Event()
-
-    def execute(self, request):
-        if request.operations:
-            self.asked.set()
-            assert self.go_on.wait(20)
-        return super().execute(request)
-
-
 @pytest.fixture
 def hanging():
-    engine = Hangs()
+    engine = Waits(1 << 24, False)
     with serving(engine) as server:
         try:
             yield server

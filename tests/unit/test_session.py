@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from ps2.client import plans, session, task
+from ps2.client import requests as client_requests
 from ps2.client.fleet import FleetRef, seal, unseal
 from ps2.client.plans import Target
 from ps2.client.task import MutationIds
-from ps2.config import RetryConfig
+from ps2.config import RetryConfig, WireConfig
 from ps2.errors import (
     NotFoundError,
     ShapeError,
@@ -72,6 +73,36 @@ def requests(fleet):
 def test_push_when_attempts_fail_before_or_after_applying_then_it_counts_once(fleet, target, fault, times):
     session_over(fault(fleet, times)).run([add_ones(target)])
     assert values(fleet, target) == [1.0] * 10
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Two columns in an operation, two operations in a request: a push of ten is several requests a server."""
+    monkeypatch.setattr(plans, "BLOCK_BYTES", 16)
+    monkeypatch.setattr(client_requests, "HEADER_BYTES", 0)
+    return WireConfig(block_bytes=16)
+
+
+@pytest.mark.parametrize("fault", [DropsTheAck, FailsBeforeSending])
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_push_when_it_is_several_requests_and_some_fail_then_each_counts_once(
+    fleet, target, small_blocks, fault, times
+):
+    faulty = fault(fleet, times)
+    over = session_over(faulty)
+    over.wire = small_blocks
+    for _ in range(3):
+        over.run([add_ones(target)])
+    assert len({(address, request.id) for address, request in fleet.sent}) == 3 * 6
+    assert values(fleet, target) == [3.0] * 10
+
+
+def test_batch_when_it_is_several_requests_then_later_calls_see_earlier_ones(fleet, target, small_blocks):
+    over = session_over(fleet)
+    over.wire = small_blocks
+    doubled = plans.call(target, "mul_scalar", {"value": 2})
+    answer = over.run([add_ones(target), doubled, add_ones(target), plans.pull(target, 0, 10)])[-1]
+    assert answer.tolist() == [3.0] * 10
 
 
 def test_push_when_sent_again_then_under_the_same_id(fleet, target):
