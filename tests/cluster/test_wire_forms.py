@@ -56,14 +56,15 @@ def test_keys_when_some_are_absent_then_a_later_push_is_seen_under_the_same_hash
     assert u.pull(KEYS).sum() == 10
 
 
-def test_keys_when_the_server_has_forgotten_them_then_they_are_sent_again(ps):
-    """More sets than the servers remember: each comes twice in turn, and every answer is right."""
-    u = DCV.dense(4_000_000, dtype="float64").push(np.arange(4e6))
-    per_server = CACHE_BYTES // 8 // (KEYS.size * 50) + 2
-    sets = [np.arange(shift, 4_000_000, 4) for shift in range(4)] * per_server
-    distinct = [np.arange(shift, 4_000_000, 4 + shift) for shift in range(16)]
-    for keys in [*sets[:8], *distinct, *distinct, *distinct, *sets[:8]]:
+def test_keys_when_the_server_has_forgotten_them_then_they_are_sent_again(ps, statuses):
+    """26 sets of a million keys come in turn: more than three servers remember."""
+    u = DCV.dense(26_000_000, 1, dtype="float64").push(np.arange(26e6))
+    missed = sum(status.key_cache_misses for status in statuses())
+    for shift in [*range(26)] * 3:
+        keys = np.arange(shift, 26_000_000, 26)
         assert np.array_equal(u.pull(keys), keys)
+    assert sum(status.key_cache_misses for status in statuses()) > missed
+    assert all(0 < status.key_cache_bytes <= CACHE_BYTES for status in statuses())
 
 
 def test_addition_when_the_server_has_forgotten_the_keys_then_it_counts_once(ps):
