@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -200,6 +200,9 @@ class DCV:
 
         Returns:
             The new values, in the order of the indices. Additions of others may be among them.
+
+        Raises:
+            OutOfRangeError: a sum does not fit the float16 that it travels as; what was added stays added.
         """
         if indices is not None:
             return self._submit(plans.push_pull_columns(self._target(), values, indices))
@@ -327,7 +330,7 @@ class DCV:
     # -- files -----------------------------------------------------------------------------------------------------
 
     def save(self, url: str) -> None:
-        """Write the vector to a folder: ``manifest.json`` beside NumPy files; see ``load``.
+        """Write the vector, as it is stored, to a folder: ``manifest.json`` beside NumPy files; see ``load``.
 
         Args:
             url: a path or any fsspec URL that this process can write. What was saved there before stays whole until
@@ -365,6 +368,11 @@ class DCV:
     @property
     def _session(self) -> Session:
         return session_of(self._fleet)
+
+    def _as_stored(self) -> DCV:
+        """Return a handle to the same row whose values travel as they are stored, for files and copies."""
+        self._check_usable()
+        return DCV(self._fleet, self._matrix, self._row, replace(self._spec, wire=None), self._route)
 
     def _target(self, *others: DCV) -> plans.Target:
         for vector in (self, *others):

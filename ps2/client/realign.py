@@ -51,6 +51,7 @@ def beside(base: DCV, other: DCV) -> DCV:
 
 def transfer(source: DCV, target: DCV) -> int:
     """Overwrite ``target`` with ``source`` and return the bytes that went through this process."""
+    source, target = source._as_stored(), target._as_stored()
     if source.isSparse or target.isSparse:
         return _transfer_keys(source, target)
     step = WINDOW_BYTES // source.dtype.itemsize

@@ -51,6 +51,7 @@ def save(vector: DCV, url: str) -> None:
     """Write a vector; a reader sees the save that was there before, or this one, never a mixture."""
     if in_batch():
         raise UsageError("save cannot be part of a batch: call it before or after")
+    vector = vector._as_stored()
     fs, root = _place(url)
     fs.makedirs(root, exist_ok=True)
     before = _read_manifest(fs, root)

@@ -290,7 +290,7 @@ class PS2Context:
         running = list(self._fleet.addresses) or self._fleet.servers
         asked = addresses or servers
         if asked is not None and asked != running:
-            raise ConfigError(f"a context on the fleet {running!r} is running, {asked!r} came; stop() it first")
+            raise ConfigError(f"a context with {_named(running)} is running, {_named(asked)} came; stop() it first")
         if strict and not self._fleet.strict:
             raise ConfigError("a context that is not strict is running, strict=True came; stop() it first")
         if memory_limit is not None and memory_limit != self._fleet.memory_limit:
@@ -338,3 +338,7 @@ def _check_spark_runs(context: Any) -> None:
 
 def _is_stopped(context: Any) -> bool:
     return context._jsc is None or context._jsc.sc().isStopped()
+
+
+def _named(fleet: int | list[str]) -> str:
+    return f"{fleet} local servers" if isinstance(fleet, int) else f"the fleet {','.join(fleet)}"

@@ -88,7 +88,7 @@ class Engine:
     def reserve(self, size: int) -> None:
         """Count what the arrays of a request take, before they are taken; raises LimitError if they do not fit."""
         try:
-            self.memory.take(size, "a request's arrays")
+            self.memory.take(size, "a request")
         except LimitError as error:
             self.meter.refuse(error)
             raise

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import DecodeError, Message
 
-from ps2.errors import LimitError, ProtocolError, PS2Error
+from ps2.errors import LimitError, OutOfRangeError, ProtocolError, PS2Error
 from ps2.ops.packing import BFLOAT16, narrow, pack_keys, unpack_keys, widen
 from ps2.partition import Wire
 from ps2.wire.messages import Array, Keys, Operation, Reply, Request, RequestId, Result, byte_view, nbytes
@@ -89,7 +89,12 @@ def reply_parts(reply: Reply, request: Request) -> Parts:
         message = header.results.add()
         if result.scalar is not None:
             message.scalar = result.scalar
-        sent = [_to_send(array, operation.wire) for array in result.arrays]
+        try:
+            sent = [_to_send(array, operation.wire) for array in result.arrays]
+        except OutOfRangeError as error:
+            raise OutOfRangeError(
+                f"{error}: not to be read with wire='float16' (save() still can; 'bfloat16' has room)"
+            ) from error
         message.arrays.extend(map(_spec_to_pb, sent))
         arrays += sent
     return header.SerializeToString(), arrays

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2 import DCV
+from ps2 import DCV, NotColocatedWarning
 from ps2.client.session import session_of
 from ps2.errors import ConfigError, DTypeError, OutOfRangeError, UsageError
 from ps2.server.keycache import CACHE_BYTES
@@ -148,6 +148,27 @@ def test_infinities_when_they_travel_as_float16_then_they_arrive(ps):
 def test_vector_when_its_values_cannot_travel_so_then_config_error(ps, make, wire, dtype):
     with pytest.raises(ConfigError, match="wire: expected float16 or bfloat16"):
         make(10, dtype=dtype, wire=wire)
+
+
+@pytest.mark.parametrize("make", [DCV.dense, DCV.sparse], ids=["dense", "sparse"])
+def test_save_when_values_travel_shorter_then_they_are_written_as_stored(ps, make, tmp_path):
+    u = make(3, wire="float16").push([1.0, 1.0, 1.0], [0, 1, 2])
+    u.mul(1 / 3)
+    u.save(str(tmp_path))
+    assert DCV.load(str(tmp_path)).sum() == u.sum() == pytest.approx(1, abs=1e-6)
+
+
+def test_save_when_a_value_is_too_large_to_be_read_then_it_is_written(ps, tmp_path):
+    u = DCV.dense(3, wire="float16").fill(60000.0).add(60000.0)
+    u.save(str(tmp_path))
+    assert DCV.load(str(tmp_path)).pull().tolist() == [120000.0] * 3
+
+
+def test_copy_to_another_matrix_when_values_travel_shorter_then_they_are_exact(ps):
+    u = DCV.dense(3, wire="float16").fill(1.0).mul(1 / 3)
+    with pytest.warns(NotColocatedWarning):
+        other = DCV.dense(3).copy(u)
+    assert other.sum() == u.sum()
 
 
 # -- push and pull at once -------------------------------------------------------------------------------------------
