@@ -18,10 +18,10 @@ unexport SPARK_HOME
 # Arguments of the verbs below, such as `make test ARGS='tests/unit -x'`.
 ARGS :=
 # Benchmarks to run.
-BENCH := adam wire
+BENCH := adam wire failures recovery
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
-.PHONY: help setup fmt check test proto run bench clean
+.PHONY: help setup fmt check test chaos proto run bench clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 10
@@ -72,6 +72,10 @@ test: $(WARM) ## run all tests (ARGS: pytest's)
 	@echo "test: pytest"
 	@$(with_java) $(PYTHON) -m pytest -q $(ARGS)
 
+chaos: $(WARM) ## run all scenarios of what goes wrong, the long ones too (ARGS: pytest's, such as '-k executor')
+	@echo "chaos: pytest"
+	@$(with_java) $(PYTHON) -m pytest -q -m "" tests/chaos $(ARGS)
+
 proto: $(INSTALLED) ## write the stubs of proto/ to ps2/wire/pb/
 	@scripts/proto
 	@echo "proto: done"
@@ -83,7 +87,7 @@ run: $(WARM) ## train logistic regression on two servers, on data that come with
 	data=$$($(PYTHON) -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent / "data/mllib/sample_libsvm_data.txt")'); \
 	.venv/bin/ps2 train lr --input "$$data" --servers 2 --steps 100 --output out/lr $(ARGS)
 
-bench: $(WARM) ## run the benchmarks (BENCH: adam or wire, for one; ARGS: its)
+bench: $(WARM) ## run the benchmarks (BENCH: adam, wire, failures or recovery, for one; ARGS: its)
 	@$(with_java) for bench in $(BENCH); do echo "bench: $$bench"; $(PYTHON) -m benchmarks.$$bench $(ARGS); done
 
 clean: ## remove what runs and tools leave behind (not .venv)

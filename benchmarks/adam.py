@@ -24,10 +24,10 @@ import pyspark
 
 from benchmarks.adam_report import Crossing, Report, SizeReport, StepTime, print_report, read_numbers, summarise
 from benchmarks.clicks import Clicks, Problem
+from benchmarks.local_spark import start_spark
 from benchmarks.report import machine, write_json
 from benchmarks.ways import Way, all_ways
 from ps2 import PS2Context
-from ps2.algorithms.spark import LOG_SETTINGS
 
 SERVERS = 2
 # Before anything is measured: the JVM compiles its scheduler, and every process its kernels.
@@ -177,20 +177,8 @@ def _steps_to(way: Way, clicks: Clicks) -> dict[float, int | None]:
 
 
 def _spark() -> Any:
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        # Spark-Adam's gradients pass through the driver's JVM whole.
-        "spark.driver.memory": "8g",
-        "spark.driver.maxResultSize": "4g",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}",
-    }
-    builder = pyspark.sql.SparkSession.builder.master("local[2]").appName("benchmarks.adam")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
+    # Spark-Adam's gradients pass through the driver's JVM whole.
+    return start_spark("local[2]", "benchmarks.adam", {"spark.driver.memory": "8g", "spark.driver.maxResultSize": "4g"})
 
 
 if __name__ == "__main__":

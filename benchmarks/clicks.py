@@ -11,7 +11,6 @@ import scipy.sparse as sp
 from ps2.algorithms.libsvm import Block
 from ps2.algorithms.logistic_math import CompactRows, LocalBlock, compact, compact_block, evaluate, sample_rows
 
-PARTITIONS = 2
 # Of the values of a field, the share of the k most popular is (k / all) ** (1 / SKEW).
 SKEW = 3.0
 
@@ -26,6 +25,7 @@ class Problem:
         fraction: share of the rows that a step samples.
         lr: Adam's learning rate.
         seed: of data and sampling.
+        partitions: of the RDD, and so tasks of a step.
     """
 
     rows: int = 20_000
@@ -33,6 +33,7 @@ class Problem:
     fraction: float = 0.1
     lr: float = 0.02
     seed: int = 0
+    partitions: int = 2
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Clicks:
     @staticmethod
     def make(spark_context: Any, problem: Problem, features: int) -> Clicks:
         """Generate the rows and cache them."""
-        numbers = spark_context.parallelize(range(PARTITIONS), PARTITIONS)
+        numbers = spark_context.parallelize(range(problem.partitions), problem.partitions)
         rdd = numbers.map(lambda number: generate(problem, features, number)).persist()
         return Clicks(problem, features, rdd, tuple(rdd.collect()))
 
@@ -70,7 +71,7 @@ def generate(problem: Problem, features: int, rdd_partition: int) -> LocalBlock:
     Each field has its own interval of the features, so that popular ones lie in all of them.
     """
     values = features // problem.fields
-    rows = problem.rows // PARTITIONS
+    rows = problem.rows // problem.partitions
     rng = np.random.default_rng([problem.seed, rdd_partition])
     chosen = (values * rng.random((rows, problem.fields)) ** SKEW).astype(np.int64)
     indices = chosen + values * np.arange(problem.fields)

@@ -136,8 +136,8 @@ def print_lines(lines: Sequence[dict[str, Any]]) -> None:
     ]
     columns = [Column(title, right=title in right, folds=title in {"what", "against"}) for title in titles]
     print_table(columns, rows)
-    missed = sum(line["met"] is False for line in lines)
-    click.echo(f"\n{missed} of {sum(line['target'] is not None for line in lines)} targets missed")
+    if targets := sum(line["target"] is not None for line in lines):
+        click.echo(f"\n{sum(line['met'] is False for line in lines)} of {targets} targets missed")
 
 
 def _figure(value: float) -> str:

@@ -23,7 +23,7 @@ from benchmarks.ratio import Pair
 from benchmarks.raw import Family, RawSocket, chunks_of, process, raw_grpc, raw_socket, receive
 from ps2 import DCV, PS2Context
 from ps2.client import session
-from ps2.client.fleet import seal, unseal
+from ps2.client.fleet import Access, seal, unseal
 from ps2.ops.kernels import gather, scatter_add
 from ps2.ops.optimizers import adam
 
@@ -183,7 +183,7 @@ def _clients(ps: PS2Context) -> Iterator[Pair]:
 @contextmanager
 def _client(ps: PS2Context, vector: DCV) -> Iterator[Connection]:
     """Yield a connection to another client process of the fleet: it pulls as often as it is told, and says when."""
-    access = seal(ps._session.fleet, ps._token)
+    access = seal(Access(ps._session.fleet, ps._token, ""))
     with process(_serve_client, access, pickle.dumps(vector)) as client:
         receive(client)
         yield client
@@ -191,7 +191,8 @@ def _client(ps: PS2Context, vector: DCV) -> Iterator[Connection]:
 
 def _serve_client(connection: Connection, access: str, pickled: bytes) -> None:
     # What the first use of a handle does in a Spark task, where the access is in the environment.
-    session._open(*unseal(access))  # there is no public way outside of tasks
+    given = unseal(access)
+    session._open(given.fleet, given.token)  # there is no public way outside of tasks
     vector: DCV = pickle.loads(pickled)
     out = np.ones(vector.dim, np.float32)
     _pull(vector, out)

@@ -44,14 +44,16 @@ class RetryConfig:
     """How long a client tries again what may pass by itself.
 
     Attributes:
-        total_s: time from the first failure until the error is raised; covers a server's restart.
+        total_s: time from the first failure until the error is raised, while nobody knows of a reason.
+        recovery_s: the same, while the coordinator brings a lost server back.
         first_pause_s: pause after the first failure; doubles up to ``longest_pause_s``.
         longest_pause_s: longest pause between two attempts.
     """
 
     total_s: float = 20.0
-    first_pause_s: float = 0.05
-    longest_pause_s: float = 2.0
+    recovery_s: float = 600.0
+    first_pause_s: float = 0.02
+    longest_pause_s: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,13 @@ class FleetConfig:
         heartbeat_s: pause between two signs of life of a server.
         lost_after_s: a server is lost after this long without one.
         start_timeout_s: longest time for all servers to start.
+        give_up_after_s: a lost server that could not be brought back for so long is lost for good.
     """
 
     heartbeat_s: float = 1.0
-    lost_after_s: float = 15.0
+    lost_after_s: float = 5.0
     start_timeout_s: float = 60.0
+    give_up_after_s: float = 600.0
 
 
 def new_token() -> str:

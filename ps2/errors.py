@@ -75,6 +75,14 @@ class UnavailableError(TransientError, ConnectionError):
     """A server or the master cannot be reached."""
 
 
+class LostError(UnavailableError):
+    """A server is gone and nothing brings it back: trying again does not help, what it held has to be made anew."""
+
+
+class RecoveringError(UnavailableError):
+    """A server is being brought back; the call will succeed when it is there."""
+
+
 class StaleRouteError(TransientError):
     """The request names a partition that this server does not hold (any more)."""
 
@@ -99,9 +107,25 @@ class CheckpointCorruptError(RecoveryError):
     """A save exists, but its size, shape or checksum is not what its manifest says."""
 
 
+class RolledBack(RecoveryError):
+    """The whole fleet went back to a checkpoint; go on from ``step``, the one that it was made after (None: unknown).
+
+    Attributes:
+        step: first step that has to be done again; 0 if the checkpoint was made before any.
+    """
+
+    def __init__(self, message: str, step: int | None = None) -> None:
+        super().__init__(message)
+        self.step = step
+
+
 class OpError(PS2Error):
     """An operation or a user's function failed on a server; the text carries that server's traceback."""
 
 
 class NotColocatedWarning(UserWarning):
     """Two vectors of one operation are not co-located: their data travelled through the network."""
+
+
+class CheckpointWarning(UserWarning):
+    """A checkpoint by interval could not be made; the one before stays the newest."""

@@ -7,7 +7,8 @@ import threading
 from ps2.client.fleet import FleetRef
 from ps2.client.session import Session
 from ps2.config import FleetConfig, RetryConfig, WireConfig
-from ps2.coordinator.master import Master, MasterServicer
+from ps2.coordinator.master import Master
+from ps2.coordinator.servicer import MasterServicer
 from ps2.errors import PS2Error, StaleRouteError, UnavailableError
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
@@ -146,6 +147,8 @@ class MasterGone(FailsBeforeSending):
 class ServerHangs:
     """Calls to a server wait until ``release`` is set; ``reached`` says that one does."""
 
+    route_version = 0
+
     def __init__(self):
         self.reached = threading.Event()
         self.release = threading.Event()
@@ -163,6 +166,8 @@ class ServerHangs:
 
 class ServerRefuses:
     """A server control whose named calls fail with an error; ``calls`` holds (method, *arguments)."""
+
+    route_version = 0
 
     def __init__(self, **errors):
         self.errors = errors

@@ -7,6 +7,7 @@ import sys
 import click
 
 from ps2 import __version__
+from ps2.cli.checkpoint import checkpoint
 from ps2.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, exit_code
 from ps2.cli.launch import launch
 from ps2.cli.ops import ops
@@ -23,7 +24,7 @@ def cli() -> None:
     """PS2: a parameter server that runs beside Apache Spark."""
 
 
-for command in (launch, ops, server, status, stop, train):
+for command in (checkpoint, launch, ops, server, status, stop, train):
     cli.add_command(command)
 
 

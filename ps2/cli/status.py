@@ -133,6 +133,12 @@ def _server(address: str, answer: ServerStatus | TransientError) -> dict[str, An
         "key_cache_misses": answer.key_cache_misses,
         "key_cache_bytes": answer.key_cache_bytes,
         "connections": answer.connections,
+        "route_version": answer.route_version,
+        "backup": answer.backup or None,
+        "copies_bytes": answer.copies_bytes,
+        "behind": answer.behind,
+        "applied_scopes": answer.applied_scopes,
+        "mutations": answer.mutations,
         "operations": [asdict(operation) for operation in answer.operations],
     }
 

@@ -90,12 +90,12 @@ def _tell(control: ServerControl, address: str) -> None:
 
 def _stop_and_wait(control: ServerControl, address: str) -> bool:
     """Stop one server; tell whether it is gone, or another one has taken its place, before the time is over."""
-    server_id = control.hello(address)
+    server_id = control.hello(address).server_id
     control.stop(address)
     deadline_s = time.monotonic() + END_TIMEOUT_S
     while time.monotonic() < deadline_s:
         try:
-            if control.hello(address) != server_id:
+            if control.hello(address).server_id != server_id:
                 return True
         except PS2Error:
             return True

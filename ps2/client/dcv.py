@@ -14,8 +14,8 @@ from ps2.client import plans
 from ps2.client.batch import hold, in_batch, submit, submit_all, submit_later
 from ps2.client.fleet import FleetRef
 from ps2.client.session import Session, current_session, session_of
-from ps2.client.task import note_handle
-from ps2.errors import DTypeError, NotFoundError, UsageError
+from ps2.client.task import note_unpickled, note_used
+from ps2.errors import ConfigError, DTypeError, NotFoundError, UsageError
 from ps2.partition import MatrixSpec, Wire
 from ps2.route import Route
 
@@ -53,12 +53,13 @@ class DCV:
         self._spec = spec
         self._route = route
         self._freed = False
+        self._copy = ""
         self._owner: weakref.finalize[..., Any] | None = None
 
     # -- creation --------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def dense(
+    def dense(  # noqa: PLR0913 - most of them are keywords
         dim: int,
         rows: int = DEFAULT_ROWS,
         dtype: str = "float32",
@@ -66,6 +67,7 @@ class DCV:
         align: int = 1,
         partitionsPerServer: int = 1,
         wire: Wire | None = None,
+        name: str | None = None,
     ) -> DCV:
         """Make a dense vector of zeros (paper, section 4.2).
 
@@ -78,13 +80,14 @@ class DCV:
             wire: "float16" or "bfloat16" halves what values take on the network, both ways, and rounds them to the
                 nearest: by at most 2**-11 (float16: of numbers from 6.1e-5 to 65,504; smaller ones by 2**-25) or 2**-8
                 (bfloat16: of all) of their size. What is stored and computed on the servers stays in ``dtype``.
+            name: by which a later driver finds it: ``ps.vector(name)``.
 
         Raises:
-            ConfigError, DTypeError: an argument cannot be used.
+            ConfigError, DTypeError: an argument cannot be used, or another vector has this name.
             LimitError: the servers' memory limit does not allow it; nothing was allocated.
             StoppedError: there is no PS2Context.
         """
-        return _create(MatrixSpec(dim, rows, _dtype_name(dtype), "dense", align, partitionsPerServer, wire))
+        return _create(MatrixSpec(dim, rows, _dtype_name(dtype), "dense", align, partitionsPerServer, wire), name)
 
     @staticmethod
     def sparse(
@@ -94,28 +97,37 @@ class DCV:
         *,
         partitionsPerServer: int = 1,
         wire: Wire | None = None,
+        name: str | None = None,
     ) -> DCV:
         """Make a sparse vector: int64 keys in ``[0, dim)``, dim up to 2**63, memory for the keys that were touched.
 
         The rows of its matrix share one key index a partition, so operations between them run at dense speed over the
         active keys. Arguments and errors are those of ``dense``.
         """
-        return _create(MatrixSpec(dim, rows, _dtype_name(dtype), "sparse", 1, partitionsPerServer, wire))
+        return _create(MatrixSpec(dim, rows, _dtype_name(dtype), "sparse", 1, partitionsPerServer, wire), name)
 
-    def derive(self) -> DCV:
+    def derive(self, name: str | None = None) -> DCV:
         """Make a vector of zeros co-located with this one (paper, section 4.3). ``DCV.derive(u)`` is the same.
 
+        Args:
+            name: by which a later driver finds it: ``ps.vector(name)``.
+
         Raises:
+            ConfigError: another vector has this name.
             LimitError: the matrix has to grow for it, and the servers' memory limit does not allow it.
         """
         self._check_usable()
-        row = self._session.take_rows(self._matrix, count=1)[0]
+        row = self._session.take_rows(self._matrix, 1, _name(name))[0]
         return _owned(self._session, DCV(self._fleet, self._matrix, row, self._spec, self._route))
 
     duplicate = derive
 
     def free(self) -> None:
-        """Give the row back; every handle to it fails from now on. The matrix goes with its last row."""
+        """Give the row back; every handle to it fails from now on. The matrix goes with its last row.
+
+        In a task this handle fails from now on, and the others when the task's stage is over: another attempt of the
+        task would write to the row again.
+        """
         self._check_usable()
         self._session.free_rows(self._matrix, [self._row])
         self._disown()
@@ -154,6 +166,8 @@ class DCV:
         """Read the vector, or some of it (paper, Table 1).
 
         A vector is read block by block (4 MiB), each as it is at one moment; so is what lies on different servers.
+        In a task that is retried, or run twice, it may bring a newer state than the first attempt saw: what tasks write
+        counts once, what they read is as it is now.
 
         Args:
             indices: int64 of shape (n,), any order, duplicates allowed; None reads all. The same indices again cost
@@ -362,11 +376,12 @@ class DCV:
         return {**self.__dict__, "_owner": None, "_copy": uuid.uuid4().hex[:12]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        note_handle(state.pop("_copy"))
+        note_unpickled(state["_copy"])
         self.__dict__.update(state)
 
     @property
     def _session(self) -> Session:
+        note_used(self._copy)
         return session_of(self._fleet)
 
     def _as_stored(self) -> DCV:
@@ -488,17 +503,25 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real)
 
 
-def _create(spec: MatrixSpec) -> DCV:
+def _create(spec: MatrixSpec, name: str | None) -> DCV:
     session = current_session()
-    info = session.new_matrix(spec)
+    info = session.new_matrix(spec, _name(name))
     return _owned(session, DCV(session.fleet, info.id, 0, info.spec, info.route))
 
 
 def _owned(session: Session, vector: DCV) -> DCV:
     """Free the vector's row when its only handle is garbage-collected."""
-    vector._owner = weakref.finalize(vector, session.drop, vector._matrix, [vector._row])
+    vector._owner = weakref.finalize(vector, session.drop, vector._matrix, [vector._row], session.holder)
     vector._owner.atexit = False
     return vector
+
+
+def _name(name: str | None) -> str:
+    if name is None:
+        return ""
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"name: expected a text that is not empty, got {name!r}")
+    return name
 
 
 def _dtype_name(dtype: Any) -> str:

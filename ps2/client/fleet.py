@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+
+from ps2.config import RetryConfig
 
 
 @dataclass(frozen=True)
@@ -14,18 +17,39 @@ class FleetRef:
         id: random, made by the coordinator; also the first part of the ids of mutations in tasks.
         master: ``host:port`` of the coordinator's master.
         strict: whether vectors that are not co-located are an error instead of a warning.
+        retry_timeout_s: how long calls wait for a lost server to be brought back.
     """
 
     id: str
     master: str
     strict: bool = False
+    retry_timeout_s: float = RetryConfig.recovery_s
 
 
-def seal(fleet: FleetRef, token: str | None) -> str:
-    """Return what tasks need to reach the fleet, as the text of one environment variable."""
-    return json.dumps({"fleet": asdict(fleet), "token": token})
+@dataclass(frozen=True)
+class Access:
+    """What a task needs to reach its fleet.
+
+    Attributes:
+        application: id of the Spark application, whose stages are counted from 0; a fleet may outlive it.
+    """
+
+    fleet: FleetRef
+    token: str | None = field(repr=False)
+    application: str
+
+    @property
+    def series(self) -> str:
+        """What the ids of mutations in this application's tasks have in common."""
+        return f"{self.fleet.id}/{self.application}"
 
 
-def unseal(text: str) -> tuple[FleetRef, str | None]:
+def seal(access: Access) -> str:
+    """Return the access as the text of one environment variable."""
+    return json.dumps(asdict(access))
+
+
+@lru_cache(maxsize=8)  # a task asks for it with every mutation
+def unseal(text: str) -> Access:
     content = json.loads(text)
-    return FleetRef(**content["fleet"]), content["token"]
+    return Access(FleetRef(**content["fleet"]), content["token"], content["application"])

@@ -26,14 +26,16 @@ class DCVMatrix:
         self._first = first
         self._rows = rows
         session = session_of(first._fleet)
-        self._owner: weakref.finalize[..., Any] | None = weakref.finalize(self, session.drop, first._matrix, owned)
+        self._owner: weakref.finalize[..., Any] | None = weakref.finalize(
+            self, session.drop, first._matrix, owned, session.holder
+        )
         self._owner.atexit = False
 
     @classmethod
     def of(cls, vector: DCV) -> DCVMatrix:
         vector._check_usable()
         session = session_of(vector._fleet)
-        owned = session.take_rows(vector._matrix, reserved=True)
+        owned = session.take_rows(vector._matrix)
         return cls(vector, session.matrix(vector._matrix).spec.rows, owned)
 
     @property

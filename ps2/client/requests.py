@@ -62,7 +62,9 @@ def cut(
     return [piece for mine in by_server.values() for piece in _in_parts(mine, block_bytes)]
 
 
-def group(pieces: Sequence[Piece], routes: Mapping[int, Route]) -> dict[str, list[tuple[list[Piece], Request]]]:
+def group(
+    pieces: Sequence[Piece], routes: Mapping[int, Route], route_version: int = 0
+) -> dict[str, list[tuple[list[Piece], Request]]]:
     """Return the requests that pieces make, by address and in order."""
     found: dict[str, dict[tuple[Any, ...], list[Piece]]] = {}
     for piece in pieces:
@@ -72,7 +74,7 @@ def group(pieces: Sequence[Piece], routes: Mapping[int, Route]) -> dict[str, lis
         found.setdefault(address, {}).setdefault((piece.id, piece.part, piece.parts, *alone), []).append(piece)
     return {
         address: [
-            (mine, Request(tuple(piece.operation for piece in mine), _id_of(mine[0])))
+            (mine, Request(tuple(piece.operation for piece in mine), _id_of(mine[0]), route_version))
             for mine in sorted(requests.values(), key=lambda mine: mine[0].part)
         ]
         for address, requests in found.items()

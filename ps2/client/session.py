@@ -3,29 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
-import time
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
-from ps2.client.fleet import FleetRef, unseal
+from ps2.client.fleet import Access, FleetRef, unseal
 from ps2.client.keysets import KnownKeys
 from ps2.client.outbox import Mutation, Outbox
+from ps2.client.patience import Patience
 from ps2.client.plans import Plan
 from ps2.client.requests import Piece, cut, group
-from ps2.client.task import MutationIds, stopped_fleets, task_fleet
+from ps2.client.task import MutationIds, stopped_fleets, task_epoch, task_fleet
 from ps2.config import RetryConfig, WireConfig
-from ps2.errors import KeyMissError, PS2Error, StoppedError, TransientError, UnavailableError, UsageError
+from ps2.errors import (
+    KeyMissError,
+    LostError,
+    PS2Error,
+    RecoveringError,
+    RolledBack,
+    StoppedError,
+    TransientError,
+    UnavailableError,
+    UsageError,
+)
 from ps2.partition import MatrixSpec
 from ps2.route import Route
-from ps2.wire.control import MasterControl, MatrixInfo
+from ps2.wire.master_control import MasterControl, MatrixInfo
 from ps2.wire.messages import RequestId, Result
 from ps2.wire.transport import GrpcTransport, Transport
 
 Results = list[list[Result | None]]
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -36,15 +48,22 @@ class Session:
     transport: Transport
     retry: RetryConfig = field(default_factory=RetryConfig)
     wire: WireConfig = field(default_factory=WireConfig)
+    # Called in the driver with epoch and step, before RolledBack is raised.
+    on_rollback: Callable[[int, int | None], None] = lambda epoch, step: None
 
     def __post_init__(self) -> None:
+        self.retry = replace(self.retry, recovery_s=self.fleet.retry_timeout_s)
+        # How often the fleet has gone back to a checkpoint: what the driver's loop knows of, and what is known here.
+        self.epoch = 0
+        self._newest: tuple[int, int | None] = (0, None)
         self._master = MasterControl(self.transport, self.fleet.master)
         self._ids = MutationIds(self.fleet.id)
         self._routes: dict[int, Route] = {}
+        self._route_version = 0
         self._known = KnownKeys()
         self._outbox = Outbox(self._send_mutations)
         # Rows of handles that were garbage-collected; the collector may run anywhere, so it only notes them here.
-        self._dropped: deque[tuple[int, int]] = deque()
+        self._dropped: deque[tuple[int, int, str]] = deque()
 
     def run(self, plans: Sequence[Plan[Any]]) -> list[Any]:
         """Run plans in order, as one request a server, and return what each of them comes to.
@@ -54,6 +73,7 @@ class Session:
         """
         self.flush()
         self._note_routes(plans)
+        self.check_epoch()
         id = self._ids.next() if any(plan.mutates for plan in plans) else None
         try:
             results = self._send(plans, id)
@@ -74,26 +94,61 @@ class Session:
         """Wait for what ``run_later`` was given; raise if any of it failed."""
         self._outbox.flush()
 
-    def new_matrix(self, spec: MatrixSpec) -> MatrixInfo:
-        """Make a matrix; its row 0 is handed out."""
+    def check_epoch(self, newest: tuple[int, int | None] | None = None) -> None:
+        """Raise RolledBack if the fleet has gone back to a checkpoint since the caller's loop began, or was told so.
+
+        The driver is told once; a task, which may be a late one of an earlier stage, each time.
+
+        Args:
+            newest: how often the fleet has gone back, and to which step, if the caller knows better.
+        """
+        self._newest = max(self._newest, newest or self._newest, key=lambda known: known[0])
+        epoch, step = self._newest
+        told = task_epoch()
+        if epoch <= (self.epoch if told is None else told):
+            return
+        if told is None:
+            self.epoch = epoch
+            self.on_rollback(epoch, step)
+        raise RolledBack(f"the fleet went back to a checkpoint; go on from step {step}", step)
+
+    @property
+    def holder(self) -> str:
+        """Who holds the rows that are handed out now; ``drop`` names it again."""
+        return self._ids.holder
+
+    def new_matrix(self, spec: MatrixSpec, name: str = "") -> MatrixInfo:
+        """Make a matrix; its row 0 is handed out, under a name if one is given."""
         self._release_dropped()
-        return self._remember(self._master.new_matrix(spec))
+        with self._new_id() as id:
+            return self._remember(self._ask(lambda: self._master.new_matrix(spec, id, self.holder, name)))
 
     def matrix(self, matrix: int) -> MatrixInfo:
         return self._remember(self._master.matrix(matrix))
 
-    def take_rows(self, matrix: int, count: int = 0, reserved: bool = False) -> list[int]:
-        """Get rows of a matrix, as zeros: ``count`` of them, or all that are reserved and not in use."""
+    def take_rows(self, matrix: int, count: int = 0, name: str = "") -> list[int]:
+        """Get rows of a matrix, as zeros: ``count`` of them, or for 0 all that are reserved and not in use.
+
+        Args:
+            name: for the row, with a count of 1.
+        """
         self._release_dropped()
-        return self._master.take_rows(matrix, count, reserved)
+        with self._new_id() as id:
+            return self._ask(lambda: self._master.take_rows(matrix, id, self.holder, count, name))
 
     def free_rows(self, matrix: int, rows: Sequence[int]) -> None:
+        """Give rows back: at once, or in a task when its stage is over."""
         self._outbox.drain()  # it may still be about these rows
-        self._master.free_rows(matrix, rows)
+        of_task = self._ids.unnumbered()
+        if of_task is not None:
+            self._ask(lambda: self._master.free_rows(matrix, rows, of_task))
+            return
+        with self._new_id() as id:
+            self._ask(lambda: self._master.free_rows(matrix, rows, id))
 
-    def drop(self, matrix: int, rows: Sequence[int]) -> None:
-        """Note rows whose last handle is gone; they are freed with the next call for rows."""
-        self._dropped.extend((matrix, row) for row in rows)
+    def drop(self, matrix: int, rows: Sequence[int], holder: str) -> None:
+        """Note that a holder's last handle to rows is gone; the master is told with the next call for rows."""
+        self._dropped.extend((matrix, row, holder) for row in rows)
 
     def close(self) -> None:
         self.transport.close()
@@ -139,27 +194,26 @@ class Session:
         for plan in plans:
             known = self._routes.get(plan.matrix)
             if known is None or known.version < plan.route.version:
-                self._routes[plan.matrix] = plan.route
+                self._note_route(plan.matrix, plan.route)
+
+    def _note_route(self, matrix: int, route: Route) -> None:
+        self._routes[matrix] = route
+        self._route_version = max(self._route_version, route.version)
 
     def _send_pieces(self, pieces: Sequence[Piece], results: Results) -> None:
         """Send pieces, again and again where it may help, until all have brought their results."""
-        deadline_s: float | None = None
-        pause_s = self.retry.first_pause_s
+        patience = Patience(self.retry)
         while pieces:
             pieces, error = self._attempt(pieces, results)
             if error is None or isinstance(error, KeyMissError):
                 continue
-            now_s = time.monotonic()
-            deadline_s = deadline_s or now_s + self.retry.total_s
-            if now_s + pause_s > deadline_s:
-                raise error
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, self.retry.longest_pause_s)
-            self._refresh({piece.operation.matrix for piece in pieces}, error)
+            patience.wait(error)
+            if self._refresh({piece.operation.matrix for piece in pieces}, error):
+                patience.explain()
 
     def _attempt(self, pieces: Sequence[Piece], results: Results) -> tuple[list[Piece], TransientError | None]:
         """Send pieces to their servers; return those to send again, with the error that is why."""
-        requests = group(pieces, self._routes)
+        requests = group(pieces, self._routes, self._route_version)
         outcomes = self.transport.exchange(
             {address: [self._known.shorten(request) for _, request in mine] for address, mine in requests.items()}
         )
@@ -185,8 +239,14 @@ class Session:
             raise final
         return again, transient
 
-    def _refresh(self, matrices: set[int], error: TransientError) -> None:
-        """Ask the master where the matrices are now; raise at once if it says that they are nowhere."""
+    def _refresh(self, matrices: set[int], error: TransientError) -> bool:
+        """Ask the master where the matrices are now; tell whether it is bringing a server of theirs back.
+
+        Raises:
+            UnavailableError: they are nowhere, or the master does not answer either.
+            RolledBack: they are not what they were.
+        """
+        recovering = False
         for matrix in matrices:
             try:
                 info = self.matrix(matrix)
@@ -194,21 +254,48 @@ class Session:
                 raise UnavailableError(f"{error}; nor does the master answer: {unreachable}") from error
             if info.lost:
                 raise UnavailableError(f"{'; '.join(info.lost)}; {error}") from error
+            recovering = recovering or bool(info.recovering)
+        self.check_epoch()
+        return recovering
 
     def _remember(self, info: MatrixInfo) -> MatrixInfo:
-        self._routes[info.id] = info.route
+        self._note_route(info.id, info.route)
+        self._newest = max(self._newest, (info.epoch, info.step), key=lambda known: known[0])
         return info
 
     def _release_dropped(self) -> None:
         if self._dropped:
             self._outbox.drain()  # it may still be about these rows
-        by_matrix: dict[int, list[int]] = {}
+        handles: dict[tuple[int, str], list[int]] = {}
         with contextlib.suppress(IndexError):  # it is empty, or another thread has just emptied it
             while True:
-                matrix, row = self._dropped.popleft()
-                by_matrix.setdefault(matrix, []).append(row)
-        for matrix, rows in by_matrix.items():
-            self.free_rows(matrix, rows)
+                matrix, row, holder = self._dropped.popleft()
+                handles.setdefault((matrix, holder), []).append(row)
+        for (matrix, holder), rows in handles.items():
+            # No mutation of a task has the number that this would take: the collector runs when it likes.
+            self._ask(functools.partial(self._master.drop_rows, matrix, rows, holder))
+
+    @contextlib.contextmanager
+    def _new_id(self) -> Iterator[RequestId]:
+        """The id of a call to the master, given up afterwards."""
+        id = self._ids.next()
+        try:
+            yield id
+        finally:
+            self._ids.done(id)
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        """Ask the master, again and again where it may help."""
+        patience = Patience(self.retry)
+        while True:
+            try:
+                return call()
+            except LostError:
+                raise
+            except TransientError as error:
+                patience.wait(error)
+                if isinstance(error, RecoveringError):
+                    patience.explain()
 
 
 _lock = threading.Lock()
@@ -250,10 +337,10 @@ def session_of(fleet: FleetRef) -> Session:
         session = _sessions.get((os.getpid(), fleet.id))
         if session is not None:
             return session
-        given, token = _from_task()
-        if given.id != fleet.id:
-            raise UsageError(f"this vector is of fleet {fleet.id}, this task's context drives fleet {given.id}")
-        return _open(fleet, token)
+        access = _from_task()
+        if access.fleet.id != fleet.id:
+            raise UsageError(f"this vector is of fleet {fleet.id}, this task's context drives fleet {access.fleet.id}")
+        return _open(fleet, access.token)
 
 
 def current_session() -> Session:
@@ -261,8 +348,8 @@ def current_session() -> Session:
     with _lock:
         if _current is not None and (session := _sessions.get((os.getpid(), _current))) is not None:
             return session
-        fleet, token = _from_task()
-        return _sessions.get((os.getpid(), fleet.id)) or _open(fleet, token)
+        access = _from_task()
+        return _sessions.get((os.getpid(), access.fleet.id)) or _open(access.fleet, access.token)
 
 
 def flush() -> None:
@@ -270,7 +357,7 @@ def flush() -> None:
     current_session().flush()
 
 
-def _from_task() -> tuple[FleetRef, str | None]:
+def _from_task() -> Access:
     text = task_fleet()
     if text is None:
         raise StoppedError(

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import uuid
 import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-import fsspec
 import numpy as np
 
 from ps2.client import plans
 from ps2.client.batch import in_batch
-from ps2.errors import CheckpointCorruptError, CheckpointMissingError, ConfigError, UsageError
+from ps2.errors import CheckpointCorruptError, CheckpointMissingError, UsageError
+from ps2.files import npy_header, place, read_json, read_npy_header, remove, write_json
 from ps2.ops.table import Array
 from ps2.partition import MatrixSpec
 
@@ -52,14 +51,14 @@ def save(vector: DCV, url: str) -> None:
     if in_batch():
         raise UsageError("save cannot be part of a batch: call it before or after")
     vector = vector._as_stored()
-    fs, root = _place(url)
+    fs, root = place(url)
     fs.makedirs(root, exist_ok=True)
     before = _read_manifest(fs, root)
     unique = uuid.uuid4().hex[:12]
     with contextlib.ExitStack() as undo:
 
         def write(name: str, dtype: np.dtype[Any], count: int, windows: Any) -> _File:
-            undo.callback(_remove, fs, f"{root}/{name}-{unique}.npy")
+            undo.callback(remove, fs, f"{root}/{name}-{unique}.npy")
             return _write(fs, root, f"{name}-{unique}.npy", dtype, count, windows)
 
         if vector.isSparse:
@@ -71,14 +70,10 @@ def save(vector: DCV, url: str) -> None:
         else:
             files = {"values": write("values", vector.dtype, vector.dim, _windows(vector))}
         manifest = _Manifest(vector.dim, vector.dtype.name, "sparse" if vector.isSparse else "dense", files)
-        aside = f"{root}/{MANIFEST}.{unique}"
-        undo.callback(_remove, fs, aside)
-        with fs.open(aside, "w") as file:
-            json.dump({"format": FORMAT, **asdict(manifest)}, file, indent=2)
-        fs.mv(aside, f"{root}/{MANIFEST}")
+        write_json(fs, f"{root}/{MANIFEST}", {"format": FORMAT, **asdict(manifest)})
         undo.pop_all()
     for entry in before.files.values() if before else ():
-        _remove(fs, f"{root}/{entry.name}")
+        remove(fs, f"{root}/{entry.name}")
 
 
 def load(url: str, rows: int) -> DCV:
@@ -87,7 +82,7 @@ def load(url: str, rows: int) -> DCV:
 
     if in_batch():
         raise UsageError("load cannot be part of a batch: call it before or after")
-    fs, root = _place(url)
+    fs, root = place(url)
     manifest = _existing(fs, root)
     if manifest.kind == "sparse":
         keys = _read_whole(fs, root, manifest.files["keys"], np.dtype(np.int64))
@@ -110,17 +105,9 @@ def load(url: str, rows: int) -> DCV:
 
 def read_values(url: str) -> Array:
     """Read the values of a saved vector into this process; needs no fleet."""
-    fs, root = _place(url)
+    fs, root = place(url)
     manifest = _existing(fs, root)
     return _read_whole(fs, root, manifest.files["values"], np.dtype(manifest.dtype))
-
-
-def _place(url: str) -> tuple[Any, str]:
-    try:
-        fs, root = fsspec.core.url_to_fs(url)
-    except (ValueError, ImportError, TypeError) as error:
-        raise ConfigError(f"url: expected a path or a URL that fsspec knows, got {url!r}: {error}") from error
-    return fs, root
 
 
 def _windows(vector: DCV) -> Any:
@@ -132,19 +119,12 @@ def _windows(vector: DCV) -> Any:
 def _write(fs: Any, root: str, name: str, dtype: np.dtype[Any], count: int, windows: Any) -> _File:
     checksum = 0
     with fs.open(f"{root}/{name}", "wb") as file:
-        np.lib.format.write_array_header_1_0(
-            file, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (count,)}
-        )
+        file.write(npy_header(dtype, (count,)))
         for window in windows:
             data = window.tobytes()
             checksum = zlib.crc32(data, checksum)
             file.write(data)
     return _File(name, count, checksum)
-
-
-def _remove(fs: Any, path: str) -> None:
-    with contextlib.suppress(OSError):
-        fs.rm(path)
 
 
 def _read_whole(fs: Any, root: str, entry: _File, dtype: np.dtype[Any]) -> Array:
@@ -157,7 +137,8 @@ def _read(fs: Any, root: str, entry: _File, dtype: np.dtype[Any]) -> Iterator[tu
     start = checksum = 0
     try:
         with fs.open(path, "rb") as file:
-            _check_header(path, file, dtype)
+            if (found := read_npy_header(path, file).dtype) != dtype:
+                raise CheckpointCorruptError(f"{path}: expected values of {dtype}, got {found}")
             while data := file.read(WINDOW_BYTES):
                 window = np.frombuffer(data[: len(data) // dtype.itemsize * dtype.itemsize], dtype)
                 if window.nbytes != len(data) or start + window.size > entry.count:
@@ -175,16 +156,6 @@ def _read(fs: Any, root: str, entry: _File, dtype: np.dtype[Any]) -> Iterator[tu
         )
 
 
-def _check_header(path: str, file: IO[bytes], dtype: np.dtype[Any]) -> None:
-    try:
-        np.lib.format.read_magic(file)
-        found = np.lib.format.read_array_header_1_0(file)[2]
-    except ValueError as error:
-        raise CheckpointCorruptError(f"{path}: not a NumPy file: {error}") from error
-    if found != dtype:
-        raise CheckpointCorruptError(f"{path}: expected values of {dtype}, got {found}")
-
-
 def _existing(fs: Any, root: str) -> _Manifest:
     manifest = _read_manifest(fs, root)
     if manifest is None:
@@ -195,16 +166,9 @@ def _existing(fs: Any, root: str) -> _Manifest:
 def _read_manifest(fs: Any, root: str) -> _Manifest | None:
     """Return the manifest, None if there is none; raise CheckpointCorruptError if it is not one of ours."""
     path = f"{root}/{MANIFEST}"
-    try:
-        with fs.open(path, "rb") as file:
-            content = json.loads(file.read().decode())
-    except FileNotFoundError:
+    content = read_json(fs, path, FORMAT)
+    if content is None:
         return None
-    except ValueError as error:
-        raise CheckpointCorruptError(f"{path}: not JSON: {error}") from error
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise CheckpointCorruptError(f"{path}: expected format {FORMAT!r}, got {found!r}")
     try:
         spec = MatrixSpec(content["dim"], 1, content["dtype"], content["kind"])
         names = ("keys", "values") if spec.kind == "sparse" else ("values",)

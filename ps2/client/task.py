@@ -8,8 +8,10 @@ import sys
 import threading
 import uuid
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
+from ps2.client.fleet import unseal
 from ps2.wire.messages import RequestId
 
 # Spark hands the environment of a Python function to the workers that run it, whichever thread submits the job; a local
@@ -17,6 +19,8 @@ from ps2.wire.messages import RequestId
 FLEET_VARIABLE = "PS2_TASK_FLEET"
 # Local property: ids of the fleets whose contexts were stopped. A task of an older closure fails at once then.
 STOPPED_PROPERTY = "ps2.stopped"
+# Local property: how often the fleet had gone back to a checkpoint when the job was submitted.
+EPOCH_PROPERTY = "ps2.epoch"
 
 
 def task_context() -> Any | None:
@@ -40,12 +44,18 @@ def stopped_fleets() -> list[str]:
     return stopped.split() if stopped else []
 
 
+def task_epoch() -> int | None:
+    """Return how often the fleet had gone back to a checkpoint when this task's job was submitted; None in no task."""
+    context = task_context()
+    return None if context is None else int(context.getLocalProperty(EPOCH_PROPERTY) or 0)
+
+
 @dataclass
 class _Function:
-    """Which function this worker runs for a task: named by the first handle that came with it.
+    """Which function this worker runs for a task: named by the first handle of its closure, else the first it uses.
 
     Two Python workers may run in one task (a DataFrame's function, then an RDD's); they must not share ids. A handle's
-    copy is named when the closure is pickled, so all attempts see the same name.
+    copy is named when it is pickled, so all attempts see the same name.
     """
 
     attempt: int | None = None
@@ -55,19 +65,39 @@ class _Function:
 _function = _Function()
 
 
-def note_handle(copy: str) -> None:
-    """Note that a copy of a handle was unpickled here."""
+def note_unpickled(copy: str) -> None:
+    """Note that a copy of a handle was unpickled here.
+
+    One that is not of the closure names nothing: a worker that is used again has a broadcast's from an earlier task.
+    """
+    if task_context() is not None and _is_reading_closure():
+        note_used(copy)
+
+
+def note_used(copy: str) -> None:
+    """Note that a copy of a handle is used here; "" was never pickled."""
     context = task_context()
-    if context is not None and context.taskAttemptId() != _function.attempt:
+    if copy and context is not None and context.taskAttemptId() != _function.attempt:
         _function.attempt, _function.name = context.taskAttemptId(), copy
+
+
+def _is_reading_closure() -> bool:
+    """Tell whether pyspark's worker is just unpickling the function that a task runs."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "read_command" and frame.f_globals.get("__name__", "").startswith("pyspark."):
+            return True
+        frame = frame.f_back
+    return False
 
 
 @dataclass
 class MutationIds:
     """Hands out the ids of mutations.
 
-    In a task: (fleet, stage, rdd_partition, function) and the how-manieth mutation of this attempt, so that a retried
-    or speculative attempt asks for the same ids. Elsewhere: this session and a counter.
+    In a task: (fleet, Spark application, stage, rdd_partition, function) and the how-manieth mutation of this attempt,
+    so that a retried or speculative attempt, of the task or of its stage, asks for the same ids. Elsewhere: this
+    session and a counter.
     """
 
     fleet: str
@@ -89,11 +119,32 @@ class MutationIds:
                 self._attempt = context.taskAttemptId()
                 self._attempt_numbers = itertools.count()
             function = _function.name if _function.attempt == self._attempt else ""
-            scope = f"{self.fleet}/{context.stageId()}/{context.partitionId()}/{function}"
-            return RequestId(scope, next(self._attempt_numbers))
+            series, stage = _series(self.fleet), context.stageId()
+            scope = f"{series}/{stage}/{context.partitionId()}/{function}"
+            return RequestId(scope, next(self._attempt_numbers), series=series, stage=stage)
+
+    def unnumbered(self) -> RequestId | None:
+        """Return what names this task's stage without being one of its mutations; None outside a task."""
+        context = task_context()
+        if context is None:
+            return None
+        series, stage = _series(self.fleet), context.stageId()
+        return RequestId(f"{series}/{stage}", 0, series=series, stage=stage)
+
+    @property
+    def holder(self) -> str:
+        """Who holds the handles made now: this attempt of a task, or this session."""
+        context = task_context()
+        return self.session if context is None else f"{_series(self.fleet)}/attempt/{context.taskAttemptId()}"
 
     def done(self, id: RequestId) -> None:
         """Note that a mutation has been answered, or given up. One of a task may come again with the next attempt."""
         if id.scope == self.session:
             with self._lock:
                 self._under_way.discard(id.number)
+
+
+def _series(fleet: str) -> str:
+    """Return whose stages the current task counts: stages of another Spark application have the same numbers."""
+    text = task_fleet()
+    return fleet if text is None else unseal(text).series

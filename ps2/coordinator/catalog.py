@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ps2.errors import LimitError, NotFoundError
+from ps2.checkpoint import SavedMatrix
+from ps2.errors import ConfigError, LimitError, NotFoundError
 from ps2.partition import MAX_ROWS, MatrixSpec, Partition, partition_bounds, place
 from ps2.route import Route
 
@@ -26,6 +27,20 @@ class Grant:
 
 
 @dataclass
+class Taken:
+    """Who has been handed a row.
+
+    Attributes:
+        series, stage: of the task that took it; "" for a session.
+        holders: the session, or those attempts of the task that were handed it and have not let it go.
+    """
+
+    series: str
+    stage: int
+    holders: set[str] = field(default_factory=set)
+
+
+@dataclass
 class Entry:
     """One matrix.
 
@@ -34,14 +49,20 @@ class Entry:
         fresh: the first row that was never handed out.
         retired: rows that were freed, to be handed out again.
         used: rows that are handed out.
+        owners: index of the server that holds each partition; it never changes, the server's address may.
+        born: generation of each of those; a row that is freed and handed out again has a later one.
+        taken: who took those of them whose handles are counted.
     """
 
     id: int
     spec: MatrixSpec
     route: Route
+    owners: tuple[int, ...] = ()
     fresh: int = 0
     retired: list[int] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
+    born: dict[int, int] = field(default_factory=dict)
+    taken: dict[int, Taken] = field(default_factory=dict)
 
     def grant(self, count: int) -> Grant:
         """Choose ``count`` rows: freed ones first, then reserved ones, then new ones (twice as many as there are)."""
@@ -58,11 +79,12 @@ class Entry:
         rows = (*self.retired, *range(self.fresh, self.spec.rows))
         return Grant(rows, tuple(self.retired), self.spec.rows)
 
-    def hand_out(self, grant: Grant) -> None:
-        """Note that the rows are in use."""
+    def hand_out(self, grant: Grant, first_born: int) -> None:
+        """Note that the rows are in use; ``first_born`` is the generation of the first of them."""
         self.retired = [row for row in self.retired if row not in grant.reused]
         self.fresh = max(self.fresh, *(row + 1 for row in grant.rows), 0)
         self.used.update(grant.rows)
+        self.born.update(zip(grant.rows, range(first_born, first_born + len(grant.rows)), strict=True))
         self.spec = replace(self.spec, rows=grant.total)
 
     def retire(self, rows: Sequence[int]) -> list[int]:
@@ -70,37 +92,110 @@ class Entry:
         freed = sorted(self.used.intersection(rows))
         self.used.difference_update(freed)
         self.retired.extend(freed)
+        for row in freed:
+            del self.born[row]
+            self.taken.pop(row, None)
         return freed
 
-    def partitions_on(self, address: str) -> list[Partition]:
-        owners = zip(self.route.partitions, self.route.addresses, strict=True)
-        return [partition for partition, owner in owners if owner == address]
+    def hold(self, rows: Sequence[int], taken: Taken) -> None:
+        """Note that rows have been handed to one more holder."""
+        for row in self.used.intersection(rows):
+            self.taken.setdefault(row, Taken(taken.series, taken.stage)).holders.update(taken.holders)
+
+    def let_go(self, rows: Sequence[int], holder: str) -> list[int]:
+        """Note that a holder's handles to rows are gone; return the rows that nobody holds any more."""
+        orphans = []
+        for row in rows:
+            taken = self.taken.get(row)
+            if taken is not None and holder in taken.holders:
+                taken.holders.remove(holder)
+                if not taken.holders:
+                    orphans.append(row)
+        return orphans
+
+    def partitions_of(self, index: int) -> list[Partition]:
+        """Return the partitions that a server holds."""
+        owned = zip(self.route.partitions, self.owners, strict=True)
+        return [partition for partition, owner in owned if owner == index]
 
 
 class Catalog:
-    """Matrices by id. Ids start at a random number, so that those of two drivers on one fleet differ."""
+    """Matrices by id. Ids start at a random number, so that those of two drivers on one fleet differ.
+
+    Attributes:
+        names: matrix and row by the name that it was given.
+        born: how many rows have ever been handed out: the generation of the next one.
+    """
 
     def __init__(self, first_id: int) -> None:
         self._next_id = first_id
         self._entries: dict[int, Entry] = {}
+        self.names: dict[str, tuple[int, int]] = {}
+        self.born = 0
 
-    def plan(self, spec: MatrixSpec, addresses: Sequence[str]) -> Entry:
+    def plan(self, spec: MatrixSpec, addresses: Sequence[str], route_version: int = 0) -> Entry:
         """Return a new matrix, not yet in the catalog, spread over the servers."""
         bounds = partition_bounds(spec, len(addresses))
         owners = place(len(bounds) - 1, len(addresses))
         self._next_id += 1
-        return Entry(self._next_id, spec, Route(1, bounds, tuple(addresses[owner] for owner in owners)))
+        route = Route(route_version, bounds, tuple(addresses[owner] for owner in owners))
+        return Entry(self._next_id, spec, route, owners)
+
+    def rehome(self, addresses: Sequence[str], route_version: int) -> None:
+        """Note where servers are now, by index."""
+        for entry in self._entries.values():
+            owned = tuple(addresses[owner] for owner in entry.owners)
+            entry.route = replace(entry.route, version=route_version, addresses=owned)
+
+    def adopt(
+        self, matrices: Sequence[SavedMatrix], addresses: Sequence[str], route_version: int, cut_anew: bool
+    ) -> None:
+        """Take matrices of an earlier coordinator, cut anew by the number of servers or as they are."""
+        for saved in matrices:
+            bounds = partition_bounds(saved.spec, len(addresses)) if cut_anew else saved.bounds
+            owners = place(len(bounds) - 1, len(addresses))
+            route = Route(route_version, bounds, tuple(addresses[owner] for owner in owners))
+            born = dict(saved.born)
+            entry = Entry(saved.id, saved.spec, route, owners, saved.fresh, list(saved.retired), set(born), born)
+            self._entries[saved.id] = entry
+            self.names.update({name: (saved.id, row) for name, row in saved.names.items()})
+            self.born = max(self.born, *(generation + 1 for generation in born.values()), 0)
 
     def add(self, entry: Entry) -> None:
         self._entries[entry.id] = entry
 
     def remove(self, id: int) -> None:
         self._entries.pop(id, None)
+        self.names = {name: place for name, place in self.names.items() if place[0] != id}
+
+    def check_name(self, name: str) -> None:
+        """Raise ConfigError if a vector has this name already."""
+        if name in self.names:
+            matrix, row = self.names[name]
+            raise ConfigError(f"name {name!r} is that of row {row} of matrix {matrix:x} already; free it first")
+
+    def hand_out(self, entry: Entry, grant: Grant, name: str = "") -> None:
+        """Note that rows are in use, the first of them under a name if one is given."""
+        if name:
+            self.check_name(name)
+            self.names[name] = entry.id, grant.rows[0]
+        entry.hand_out(grant, self.born)
+        self.born += len(grant.rows)
+
+    def retire(self, entry: Entry, rows: Sequence[int]) -> list[int]:
+        """Note that rows are no longer in use, and their names free; return those that were."""
+        freed = entry.retire(rows)
+        gone = {(entry.id, row) for row in freed}
+        self.names = {name: place for name, place in self.names.items() if place not in gone}
+        return freed
 
     def get(self, id: int) -> Entry:
         if id not in self._entries:
             raise NotFoundError(f"matrix {id:x} does not exist (any more)")
         return self._entries[id]
+
+    def entries(self) -> list[Entry]:
+        return list(self._entries.values())
 
     def ids(self) -> list[int]:
         return list(self._entries)

@@ -8,48 +8,45 @@ import logging
 import os
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ps2.client.batch import batch
-from ps2.client.fleet import FleetRef, seal
+from ps2.client.fleet import Access, FleetRef, seal
 from ps2.client.session import Session, install, uninstall
-from ps2.client.task import FLEET_VARIABLE, STOPPED_PROPERTY, task_context
+from ps2.client.task import EPOCH_PROPERTY, FLEET_VARIABLE, STOPPED_PROPERTY, task_context
 from ps2.config import FleetConfig, is_loopback, join_address, new_token, read_token, split_address
-from ps2.coordinator import master as masters
+from ps2.coordinator.beginning import named_vector, start_from
+from ps2.coordinator.checkpoints import Checkpoint, Checkpoints
 from ps2.coordinator.launchers.attach import AttachLauncher
 from ps2.coordinator.launchers.launcher import Launcher
 from ps2.coordinator.launchers.local import LocalLauncher
+from ps2.coordinator.master import Master
+from ps2.coordinator.options import Options, addresses
+from ps2.coordinator.recovery import Policy, Recovery
+from ps2.coordinator.servicer import listen
 from ps2.coordinator.slots import wait_for_slots
-from ps2.errors import ConfigError, LaunchError, PS2Error, StoppedError, UsageError
+from ps2.coordinator.stages import StageWatch
+from ps2.coordinator.steps import Steps
+from ps2.coordinator.supervisor import Supervisor
+from ps2.errors import ConfigError, StoppedError, UsageError
 from ps2.wire.control import ServerControl
 from ps2.wire.transport import GrpcTransport
 
+if TYPE_CHECKING:
+    from ps2.client.dcv import DCV
+
 log = logging.getLogger(__name__)
 
-MONITOR_INTERVAL_S = 0.5
+MONITOR_INTERVAL_S = 0.1
+ATTACHED_INTERVAL_S = 0.5
 # It may be asking a server that does not answer; it ends by itself then.
 WATCHER_TIMEOUT_S = 1.0
 SLOTS_TIMEOUT_S = 60.0
-MAX_SERVERS = 4096
 # Set by spark-submit, whose Java process is then this one's parent and all of Spark.
 GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
-
-
-@dataclass(frozen=True)
-class _Fleet:
-    """What ``getOrCreate`` was asked for; ``addresses`` is empty for a local fleet."""
-
-    servers: int
-    addresses: tuple[str, ...]
-    token: str | None
-    strict: bool
-    bind: str
-    memory_limit: int | None
 
 
 class PS2Context:
@@ -72,6 +69,16 @@ class PS2Context:
         strict: bool = False,
         bindAddress: str = "127.0.0.1",
         memoryLimit: int | None = None,
+        checkpointDir: str | None = None,
+        checkpointEveryS: float | None = None,
+        checkpointEverySteps: int | None = None,
+        keep: int = 3,
+        recover: str = "shard",
+        replicas: int = 0,
+        restore: str | None = None,
+        heartbeatS: float = 1.0,
+        lostAfterS: float = 5.0,
+        retryTimeoutS: float = 600.0,
     ) -> PS2Context:
         """Return the running context, or start one.
 
@@ -79,71 +86,105 @@ class PS2Context:
             spark: a SparkSession or SparkContext whose tasks are to reach the fleet; None takes the active one, and
                 without any, vectors work in this process only.
             servers: start a local fleet of so many child processes (default 2).
-            fleet: instead, attach to running servers: "host:port,host:port" or a list.
+            fleet: instead, attach to running servers: "host:port,host:port" or a list. What a driver that is gone had
+                named there is taken over; see ``vector``.
             tokenFile: the fleet's token, with ``fleet``.
             strict: make operations between vectors that are not co-located an error instead of a warning.
             bindAddress: host that the master and a local fleet listen on; tasks on other hosts need one they can reach.
             memoryLimit: bytes that each server of a local fleet may take; default: its share of the machine's memory.
+            checkpointDir: path or fsspec URL, reachable for the servers, where checkpoints go. Lost servers are
+                replaced and get their shards back from the newest complete one.
+            checkpointEveryS: make one every so many seconds; with ``recover="consistent"`` at the end of a ``step``.
+            checkpointEverySteps: make one at the end of every so many ``step``s.
+            keep: complete checkpoints that stay in checkpointDir.
+            recover: "shard": a lost server alone goes back to the checkpoint (paper, section 5.3). "consistent": all
+                servers do, and the driver's next call raises ``RolledBack``.
+            replicas: 1 keeps a copy of each shard on another server, in step with it: no single server's death loses
+                anything. Takes twice the memory, and longer for what changes data.
+            restore: path of a checkpoint, or of a folder of them (the newest complete one): start with what it holds,
+                on any number of servers; see ``vector`` and ``nextStep``.
+            heartbeatS: pause between two signs of life of a server.
+            lostAfterS: a server is lost after so long without one; one whose process has ended, at once.
+            retryTimeoutS: how long calls wait for a lost server to be brought back.
 
         Raises:
             ConfigError: arguments that cannot be used, or differ from those of the running context.
             StoppedError: the SparkContext is stopped.
             LaunchError, UnavailableError, AuthError: the fleet cannot be started or reached.
+            CheckpointMissingError, CheckpointCorruptError, LimitError: ``restore`` cannot be read, or does not fit.
         """
         if task_context() is not None:
             raise UsageError(
                 "a PS2Context belongs into the driver; in a task, use the vectors that came with its closure"
             )
         with cls._class_lock:
-            addresses = _addresses(fleet)
-            if servers is not None and addresses:
-                raise ConfigError("give either servers (start a local fleet) or fleet (attach to one), not both")
-            if servers is not None and (isinstance(servers, bool) or not isinstance(servers, int)):
-                raise ConfigError(f"servers: expected an integer, got {servers!r}")
-            if servers is not None and not 1 <= servers <= MAX_SERVERS:
-                raise ConfigError(f"servers: expected 1 to {MAX_SERVERS}, got {servers}")
-            if tokenFile is not None and not addresses:
-                raise ConfigError("tokenFile goes with fleet: a local fleet makes a token of its own")
-            if memoryLimit is not None and (
-                isinstance(memoryLimit, bool) or not isinstance(memoryLimit, int) or memoryLimit <= 0
-            ):
-                raise ConfigError(f"memoryLimit: expected a positive number of bytes, got {memoryLimit!r}")
+            options = Options(
+                servers=servers,
+                fleet=addresses(fleet),
+                token_file=tokenFile,
+                strict=strict,
+                bind=bindAddress,
+                memory_limit=memoryLimit,
+                checkpoint_dir=checkpointDir,
+                checkpoint_every_s=checkpointEveryS,
+                checkpoint_every_steps=checkpointEverySteps,
+                keep=keep,
+                recover=recover,
+                replicas=replicas,
+                restore=restore,
+                heartbeat_s=heartbeatS,
+                lost_after_s=lostAfterS,
+                retry_timeout_s=retryTimeoutS,
+            )
             spark_context = _spark_context(spark)
             running = cls._active
             if running is not None:
-                running._check_same(servers, addresses, strict, memoryLimit)
+                running._options.check_same(options)
                 if spark_context is not None:
                     running._reach_tasks(spark_context)
                 return running
-            token = read_token(tokenFile) if tokenFile is not None else None
-            context = cls(
-                spark_context, _Fleet(servers or 2, tuple(addresses), token, strict, bindAddress, memoryLimit)
-            )
-            cls._active = context
+            cls._active = context = cls(spark_context, options)
             return context
 
-    def __init__(self, spark_context: Any, fleet: _Fleet) -> None:
+    def __init__(self, spark_context: Any, options: Options) -> None:
         """Not for users: see ``getOrCreate``."""
         self._spark: Any = None
+        self._stages: list[StageWatch] = []
         self._stopped = False
         self._stopping = threading.Event()
-        self._config = FleetConfig()
-        self._fleet = fleet
-        self._token = fleet.token if fleet.addresses else new_token()
+        self._options = options
+        self._token = read_token(options.token_file) if options.token_file is not None else None
+        if not options.fleet:
+            self._token = new_token()
+        id = uuid.uuid4().hex[:12]
+        config = FleetConfig(options.heartbeat_s, options.lost_after_s, give_up_after_s=options.retry_timeout_s)
         with contextlib.ExitStack() as undo:
             transport = GrpcTransport(self._token)
             undo.callback(transport.close)
-            self._master = masters.Master(ServerControl(transport), self._config)
-            self._face = masters.listen(self._master, join_address(fleet.bind, 0), self._token)
+            self._control = control = ServerControl(transport)
+            self._master = Master(control, config, id, options.replicas)
+            self._face = listen(self._master, join_address(options.bind, 0), self._token)
             undo.callback(self._face.stop, 0)
             self._launcher: Launcher
-            if fleet.addresses:
-                self._launcher = AttachLauncher(fleet.addresses, ServerControl(transport), self._master.register)
+            if options.fleet:
+                self._launcher = AttachLauncher(options.fleet, control, self._master.register, id)
             else:
-                self._launcher = LocalLauncher(fleet.servers, str(self._token), fleet.bind, fleet.memory_limit)
+                self._launcher = LocalLauncher(options.count, str(self._token), options.bind, options.memory_limit)
             undo.callback(self._launcher.stop)
-            self._start_servers()
-            self._session = Session(FleetRef(uuid.uuid4().hex[:12], self._face.address, fleet.strict), transport)
+            self._checkpoints = Checkpoints(self._master, control, options.checkpoint_dir, options.keep)
+            self._supervisor = Supervisor(
+                self._master,
+                self._launcher,
+                control,
+                self._checkpoints,
+                Policy(options.replicas, options.recover == "consistent"),
+            )
+            self._supervisor.start(self._face.address)
+            start_from(self._master, self._supervisor, self._checkpoints, control, options)
+            ref = FleetRef(id, self._face.address, options.strict, options.retry_timeout_s)
+            self._session = Session(ref, transport, on_rollback=self._rolled_back)
+            self._steps = Steps(self._checkpoints, self._session, self._master, options)
+            undo.callback(self._steps.close)
             undo.pop_all()
         install(self._session)
         self._watcher = threading.Thread(target=self._monitor, name="ps2-monitor", daemon=True)
@@ -171,6 +212,65 @@ class PS2Context:
         """Wait until all additions made here with ``wait=False`` are applied; raise what failed of them."""
         self._check_running()
         self._session.flush()
+
+    def checkpoint(self, path: str | None = None, step: int | None = None) -> Checkpoint:
+        """Write the whole fleet to files, as it is at one moment; return when that is complete.
+
+        Args:
+            path: folder, or fsspec URL, that the servers reach; the checkpoint becomes a folder in it. Default: the
+                context's checkpointDir.
+            step: first step that it does not hold; default: ``nextStep``.
+
+        Raises:
+            ConfigError: there is no path, or it cannot be written to.
+            RecoveryError: it failed on the way (disk full, a server died); the one before stays the newest.
+        """
+        self._check_running()
+        self._session.flush()
+        return self._steps.checkpoint(path, step)
+
+    @contextlib.contextmanager
+    def step(self, number: int | None = None) -> Iterator[int]:
+        """Do one step of a loop that can go back; checkpoints by interval are made at its end.
+
+        Example::
+
+            while ps.nextStep < 100:
+                try:
+                    with ps.step() as t:
+                        ...
+                except RolledBack:
+                    pass  # nextStep is now the first one that the checkpoint does not hold
+
+        Args:
+            number: of the step; default: ``nextStep``.
+
+        Raises:
+            RolledBack: the fleet went back to a checkpoint (``recover="consistent"``): instead of whatever else that
+                had made fail.
+        """
+        self._check_running()
+        with self._steps.step(number) as current:
+            yield current
+
+    @property
+    def nextStep(self) -> int:
+        """The step to go on with: after the last one that was finished, or that the checkpoint gone back to holds."""
+        return self._steps.next
+
+    @property
+    def recoveries(self) -> list[Recovery]:
+        """What happened to lost servers, the oldest first."""
+        return list(self._supervisor.recoveries)
+
+    def vector(self, name: str) -> DCV:
+        """Return a vector that was made with a name: here, by the driver before, or before the checkpoint restored.
+
+        Raises:
+            NotFoundError: there is none of that name; says which there are.
+        """
+        self._check_running()
+        return named_vector(self._session, self._master, name)
 
     def waitForSlots(self, slots: int = 1, timeout: float = SLOTS_TIMEOUT_S) -> None:
         """Wait until Spark can run ``slots`` tasks at once.
@@ -212,10 +312,14 @@ class PS2Context:
 
     def _end_fleet(self) -> None:
         self._stopping.set()
+        self._steps.close()
+        for watch in self._stages:
+            watch.stop()
         self._watcher.join(WATCHER_TIMEOUT_S)
         try:
-            if self._fleet.addresses:
+            if self._options.fleet:
                 self._master.free_all()
+                self._supervisor.release()
         finally:
             self._launcher.stop()
 
@@ -235,38 +339,21 @@ class PS2Context:
         state = "stopped" if self._stopped else ", ".join(self.servers)
         return f"PS2Context({state})"
 
-    def _start_servers(self) -> None:
-        count = self._launcher.servers
-        for index in range(count):
-            self._launcher.start(index, self._face.address)
-        deadline_s = time.monotonic() + self._config.start_timeout_s
-        while not self._master.wait_registered(count, timeout_s=0.1):
-            for index in range(count):
-                if not self._master.registered(index) and (reason := self._launcher.gone(index)):
-                    raise LaunchError(f"server {index} did not start: {reason}")
-            if time.monotonic() > deadline_s:
-                missing = [index for index in range(count) if not self._master.registered(index)]
-                raise LaunchError(f"servers {missing} did not register within {self._config.start_timeout_s:.0f} s")
-
     def _monitor(self) -> None:
-        """Watch the servers' processes until the context is stopped."""
+        """Watch the servers until the context is stopped."""
         parent = os.getppid()
-        while not self._stopping.wait(MONITOR_INTERVAL_S):
+        while not self._stopping.wait(ATTACHED_INTERVAL_S if self._options.fleet else MONITOR_INTERVAL_S):
             if GATEWAY_VARIABLE in os.environ and os.getppid() != parent:
                 log.warning("spark-submit is gone: ending the servers")
                 self._launcher.stop()
                 return
-            for index in range(self._launcher.servers):
-                try:
-                    reason = self._launcher.gone(index)
-                except PS2Error as error:
-                    log.debug("server %d: %s", index, error)  # silence is judged by its length, in tick
-                    continue
-                if reason is not None:
-                    self._master.ended(index, reason)
-                elif self._fleet.addresses:
-                    self._master.alive(index)
-            self._master.tick()
+            self._supervisor.poll()
+
+    def _rolled_back(self, epoch: int, step: int | None) -> None:
+        """The driver's loop is being told that the fleet went back: what it submits from now on is of that."""
+        self._steps.next = step or 0
+        if self._spark is not None:
+            self._spark.setLocalProperty(EPOCH_PROPERTY, str(epoch))
 
     def _reach_tasks(self, spark_context: Any) -> None:
         """Hand the fleet's token to the Python workers of Spark's tasks, by Spark's own means."""
@@ -278,7 +365,11 @@ class PS2Context:
                 spark_context.master,
                 host,
             )
-        spark_context.environment[FLEET_VARIABLE] = seal(self._session.fleet, self._token)
+        access = Access(self._session.fleet, self._token, spark_context.applicationId)
+        spark_context.environment[FLEET_VARIABLE] = seal(access)
+        if not any(watch.watches(spark_context) for watch in self._stages):
+            # Those of earlier ones end by themselves.
+            self._stages.append(StageWatch(spark_context, access.series, self._master, self._control))
 
     def _leave_tasks(self, spark_context: Any) -> None:
         spark_context.environment.pop(FLEET_VARIABLE, None)
@@ -286,34 +377,9 @@ class PS2Context:
         fleet_id = self._session.fleet.id
         spark_context.setLocalProperty(STOPPED_PROPERTY, f"{stopped} {fleet_id}" if stopped else fleet_id)
 
-    def _check_same(self, servers: int | None, addresses: list[str], strict: bool, memory_limit: int | None) -> None:
-        running = list(self._fleet.addresses) or self._fleet.servers
-        asked = addresses or servers
-        if asked is not None and asked != running:
-            raise ConfigError(f"a context with {_named(running)} is running, {_named(asked)} came; stop() it first")
-        if strict and not self._fleet.strict:
-            raise ConfigError("a context that is not strict is running, strict=True came; stop() it first")
-        if memory_limit is not None and memory_limit != self._fleet.memory_limit:
-            running_limit = self._fleet.memory_limit
-            raise ConfigError(f"memoryLimit: {running_limit} is that of the running context, {memory_limit} came")
-
     def _check_running(self) -> None:
         if self._stopped:
             raise StoppedError("this PS2Context was stopped")
-
-
-def _addresses(fleet: str | Sequence[str] | None) -> list[str]:
-    if fleet is None:
-        return []
-    given = fleet.split(",") if isinstance(fleet, str) else fleet
-    if not isinstance(given, Sequence) or not all(isinstance(address, str) for address in given):
-        raise ConfigError(f"fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}")
-    addresses = [address.strip() for address in given if address.strip()]
-    if not addresses:
-        raise ConfigError(f"fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}")
-    for address in addresses:
-        split_address(address)
-    return addresses
 
 
 def _spark_context(spark: Any) -> Any:
@@ -338,7 +404,3 @@ def _check_spark_runs(context: Any) -> None:
 
 def _is_stopped(context: Any) -> bool:
     return context._jsc is None or context._jsc.sc().isStopped()
-
-
-def _named(fleet: int | list[str]) -> str:
-    return f"{fleet} local servers" if isinstance(fleet, int) else f"the fleet {','.join(fleet)}"

@@ -1,4 +1,4 @@
-"""The master: the coordinator's knowledge of servers and matrices, and its gRPC face."""
+"""The master: the coordinator's knowledge of servers and matrices."""
 
 from __future__ import annotations
 
@@ -6,38 +6,93 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
-from ps2.config import FleetConfig, WireConfig
-from ps2.coordinator.catalog import Catalog, Entry, Grant
+from ps2.checkpoint import SavedMatrix
+from ps2.config import FleetConfig
+from ps2.coordinator.catalog import Catalog, Entry, Grant, Taken
+from ps2.coordinator.ledger import LateRow, LateRows, Ledger
 from ps2.coordinator.membership import Membership
-from ps2.errors import LimitError, ProtocolError, PS2Error, UnavailableError
+from ps2.coordinator.recovery import Lost, backup_of
+from ps2.errors import (
+    LimitError,
+    LostError,
+    ProtocolError,
+    PS2Error,
+    RecoveringError,
+    StoppedError,
+    UnavailableError,
+)
 from ps2.partition import MatrixSpec
+from ps2.server.applied import EndedStages
 from ps2.wire.control import ServerControl
-from ps2.wire.convert import route_to_pb, spec_from_pb, spec_to_pb
-from ps2.wire.messages import PROTOCOL_VERSION
-from ps2.wire.pb import master_pb2 as pb
-from ps2.wire.serving import RpcServer
+from ps2.wire.messages import RequestId
 
 log = logging.getLogger(__name__)
 
-THREADS = 16
 # The context looks after the processes more often than that.
 VERDICT_TIMEOUT_S = 1.0
+CHANGING_TIMEOUT_S = 2.0
+
+
+@dataclass(frozen=True)
+class Located:
+    """A matrix; why servers of it are lost for good, or are being replaced; and what the fleet last went back to."""
+
+    entry: Entry
+    lost: tuple[str, ...]
+    recovering: tuple[str, ...]
+    epoch: int
+    step: int | None
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who asks for rows.
+
+    Attributes:
+        id: of the call: equal in every attempt.
+        holder: who gets the handles: a session, or one attempt of a task.
+    """
+
+    id: RequestId
+    holder: str
+
+    @property
+    def taken(self) -> Taken:
+        return Taken(self.id.series, self.id.stage, {self.holder})
 
 
 class Master:
     """Hands out matrices and rows; knows which servers are there. Safe for threads."""
 
-    def __init__(self, servers: ServerControl, config: FleetConfig) -> None:
+    def __init__(self, servers: ServerControl, config: FleetConfig, id: str = "", replicas: int = 0) -> None:
+        """Args:
+        id: of the fleet that it is the coordinator of.
+        replicas: 1 if shards have copies on the next server.
+        """
+        self._replicas = replicas
+        # Called when what a later coordinator has to know has changed.
+        self.publish: Callable[[], None] = lambda: None
+        self.id = id
         self.config = config
+        # What a fleet goes back to as a whole: how often it has, and the step that it went back to last.
+        self.epoch = 0
+        self.step: int | None = None
         self._servers = servers
         self._lock = threading.RLock()  # of what is known here; never held while a server is asked
         self._changing = threading.Lock()  # one change of rows at a time; taken before the other
         self._changed = threading.Condition(self._lock)
         self._membership = Membership(config.lost_after_s)
+        self._hope = False  # whether lost servers are replaced
+        self._given_up = ""
+        self._restoring: dict[int, str] = {}  # servers that have not got their shards back yet, and why
         self._catalog = Catalog(secrets.randbits(30) << 32)
+        self._ledger = Ledger()
+        self._ended = EndedStages()
+        self._late = LateRows()
 
     # -- servers ---------------------------------------------------------------------------------------------------
 
@@ -47,9 +102,9 @@ class Master:
             self._changed.notify_all()
         log.info("server %d is at %s", index, address)
 
-    def heartbeat(self, index: int, server_id: str) -> None:
+    def heartbeat(self, index: int, server_id: str, mutations: int) -> None:
         with self._lock:
-            self._membership.heartbeat(index, server_id, time.monotonic())
+            self._membership.heartbeat(index, server_id, time.monotonic(), mutations)
 
     def alive(self, index: int) -> None:
         """Note that a server was found alive by asking it."""
@@ -64,73 +119,303 @@ class Master:
             self._changed.notify_all()
 
     def tick(self) -> None:
-        with self._lock:
+        with self._changed:
             for index in self._membership.tick(time.monotonic()):
                 log.warning("server %d is lost: %s", index, self._membership.members[index].gone)
+                self._changed.notify_all()
 
-    def wait_registered(self, count: int, timeout_s: float) -> bool:
-        """Wait until ``count`` servers have registered; tell whether they have."""
+    def wait_registered(self, indices: Collection[int], timeout_s: float) -> list[int]:
+        """Wait until servers have registered; return those that have not."""
+
+        def missing() -> list[int]:
+            members = self._membership.members
+            return [index for index in indices if index not in members or members[index].ended]
+
         with self._changed:
-            return self._changed.wait_for(lambda: len(self._membership.members) >= count, timeout_s)
+            self._changed.wait_for(lambda: not missing(), timeout_s)
+            return missing()
 
-    def registered(self, index: int) -> bool:
+    def members(self) -> list[tuple[str, str]]:
+        """Return server id and address of each server, by index."""
         with self._lock:
-            return index in self._membership.members
+            return [(member.server_id, member.address) for _, member in sorted(self._membership.members.items())]
+
+    def present(self) -> dict[str, str]:
+        """Return the address of each server that is not lost, by server id."""
+        with self._lock:
+            return {m.server_id: m.address for m in self._membership.members.values() if m.gone is None}
 
     def addresses(self) -> list[str]:
         """Return the address of each server, by index."""
+        return [address for _, address in self.members()]
+
+    # -- recovery --------------------------------------------------------------------------------------------------
+
+    def hope(self) -> None:
+        """Note that from now on there is something to get lost servers back from."""
+        self._hope = True
+
+    def give_up(self, why: str) -> None:
+        """Note that servers which are lost now stay so."""
         with self._lock:
-            return [member.address for _, member in sorted(self._membership.members.items())]
+            self._hope, self._given_up = False, why
+
+    def lost(self, replaces: bool) -> list[int]:
+        """Return which servers have to be replaced.
+
+        Args:
+            replaces: whether a silent one can be; else only when another process is there in its place.
+        """
+        with self._lock:
+            members = self._membership.members
+            return [index for index in self._membership.lost_indices() if replaces or members[index].ended]
+
+    def fence(self, indices: Collection[int]) -> Lost:
+        """Let nothing that lost servers still say count; return what is known of the fleet."""
+        with self._lock:
+            now_s = time.monotonic()
+            members = self._membership.members
+            lost = Lost(
+                reason="; ".join(
+                    self._restoring.get(index) or f"server {index}: {members[index].gone}" for index in indices
+                ),
+                silent_s=max(now_s - members[index].heard_s for index in indices),
+                mutations={index: (member.server_id, member.mutations) for index, member in members.items()},
+            )
+            for index in indices:
+                self._restoring.setdefault(index, f"server {index}: {members[index].gone}")
+                self._membership.fence(index)
+            return lost
+
+    def restored(self) -> None:
+        """Note that all servers have their shards."""
+        with self._lock:
+            self._restoring.clear()
+
+    @contextmanager
+    def unchanging(self) -> Iterator[None]:
+        """Let nobody change matrices or rows meanwhile; wait for those that are at it."""
+        with self._changing:
+            yield
+
+    @contextmanager
+    def changing(self) -> Iterator[None]:
+        """Let nobody else change matrices or rows meanwhile.
+
+        Raises:
+            RecoveringError: somebody else does, for long; calls must not take all threads from the signs of life.
+        """
+        if not self._changing.acquire(timeout=CHANGING_TIMEOUT_S):
+            raise RecoveringError("a server is being brought back, or a checkpoint made; no matrix changes meanwhile")
+        try:
+            yield
+        finally:
+            self._changing.release()
+
+    def rehome(self) -> None:
+        """Raise the route version, and note where servers are now."""
+        with self._lock:
+            self._servers.route_version += 1
+            self._catalog.rehome(self.addresses(), self._servers.route_version)
+
+    def roll_back(self, step: int | None) -> None:
+        """Note that the whole fleet goes back to a checkpoint: who has not been told yet gets RolledBack."""
+        with self._lock:
+            self.epoch += 1
+            self.step = step
+
+    def stages_over(self) -> list[tuple[str, int, list[int]]]:
+        """Return which stages are over: series, the number below which they are, and the live ones."""
+        with self._lock:
+            return self._ended.all()
+
+    def entries(self) -> list[Entry]:
+        with self._lock:
+            return self._catalog.entries()
+
+    def names(self) -> dict[str, tuple[int, int]]:
+        """Return matrix and row of each vector that has a name."""
+        with self._lock:
+            return dict(self._catalog.names)
+
+    def adopt(self, matrices: Sequence[SavedMatrix], cut_anew: bool) -> None:
+        """Take matrices of an earlier coordinator as one's own.
+
+        Args:
+            cut_anew: into as many partitions as there are servers now; else they are where they are.
+        """
+        with self._lock:
+            self._catalog.adopt(matrices, self.addresses(), self._servers.route_version, cut_anew)
 
     # -- matrices --------------------------------------------------------------------------------------------------
 
-    def new_matrix(self, spec: MatrixSpec) -> Entry:
-        """Allocate a matrix on all servers, or on none, and hand out its row 0."""
+    def new_matrix(self, spec: MatrixSpec, name: str = "", caller: Caller | None = None) -> Entry:
+        """Allocate a matrix on all servers, or on none, and hand out its row 0.
+
+        Args:
+            name: of row 0; may be empty.
+            caller: the same call again, by its id, gets the same matrix.
+        """
+        if caller is None:
+            return self._new_matrix(spec, name)
+        entry = self._ledger.once(caller.id, lambda: self._new_matrix(spec, name))
         with self._lock:
-            lost = self._membership.lost()
-            if lost:
-                raise UnavailableError("; ".join(lost.values()))
-            entry = self._catalog.plan(spec, self.addresses())
-        try:
-            with self._explaining():
-                for address in entry.route.servers:
-                    self._servers.create_matrix(address, entry.id, spec, entry.partitions_on(address))
-        except PS2Error:
-            self._drop(entry)
-            raise
-        with self._lock:
-            entry.hand_out(entry.grant(1))
-            self._catalog.add(entry)
+            entry.hold([0], caller.taken)
         return entry
 
-    def matrix(self, id: int) -> tuple[Entry, list[str]]:
-        """Return a matrix, and why servers of it are lost."""
+    def _new_matrix(self, spec: MatrixSpec, name: str) -> Entry:
+        with self.changing():
+            with self._lock:
+                self._catalog.check_name(name)
+                if lost := self._membership.lost() or self._restoring:
+                    reasons = "; ".join(lost.values())
+                    raise RecoveringError(reasons) if self._hope else LostError(reasons)
+                entry = self._catalog.plan(spec, self.addresses(), self._servers.route_version)
+            try:
+                with self._explaining():
+                    self._allocate(entry)
+                with self._lock:
+                    self._catalog.hand_out(entry, entry.grant(1), name)
+                    self._catalog.add(entry)
+            except PS2Error:
+                self._drop(entry)
+                raise
+            if name:
+                self.publish()
+        return entry
+
+    def _allocate(self, entry: Entry) -> None:
+        addresses = self.addresses()
+        for index, address in enumerate(addresses):
+            if partitions := entry.partitions_of(index):
+                if self._replicas:  # copies first: what reaches the shard is forwarded at once
+                    backup = addresses[backup_of(index, len(addresses))]
+                    self._servers.create_matrix(backup, entry.id, entry.spec, partitions, copies=True)
+                self._servers.create_matrix(address, entry.id, entry.spec, partitions)
+
+    def _holders(self, entry: Entry) -> list[str]:
+        """Return the address of each server that has shards of a matrix, or copies of them."""
+        addresses = self.addresses()
+        owners = set(entry.owners)
+        if self._replicas:
+            owners |= {backup_of(owner, len(addresses)) for owner in entry.owners}
+        return [addresses[owner] for owner in sorted(owners)]
+
+    def matrix(self, id: int) -> Located:
         with self._lock:
             entry, lost = self._catalog.get(id), self._membership.lost()
-            return entry, [lost[address] for address in entry.route.servers if address in lost]
+            gone = tuple(lost[address] for address in entry.route.servers if address in lost)
+            if not self._hope:
+                why = f" ({self._given_up})" if self._given_up else ""
+                return Located(entry, tuple(reason + why for reason in gone), (), self.epoch, self.step)
+            restoring = tuple(reason for index, reason in self._restoring.items() if index in entry.owners)
+            return Located(entry, (), gone + restoring, self.epoch, self.step)
 
-    def take_rows(self, id: int, count: int, reserved: bool) -> Sequence[int]:
-        """Hand out rows as zeros: ``count`` of them, or all that are reserved and not in use."""
-        with self._changing:
+    def take_rows(self, id: int, count: int = 0, name: str = "", caller: Caller | None = None) -> Sequence[int]:
+        """Hand out rows as zeros.
+
+        Args:
+            count: how many; 0 is all that are reserved and not in use.
+            name: of the row, with a count of 1; may be empty.
+            caller: the same call again, by its id, gets the same rows.
+        """
+        if caller is None:
+            return self._take_rows(id, count, name)
+        rows = self._ledger.once(caller.id, lambda: self._take_rows(id, count, name))
+        with self._lock:
+            if id in self._catalog.ids():
+                self._catalog.get(id).hold(rows, caller.taken)
+        return rows
+
+    def _take_rows(self, id: int, count: int, name: str) -> Sequence[int]:
+        if name and count != 1:
+            raise ProtocolError(f"name {name!r} goes with one row, not with {count or 'all reserved ones'}")
+        with self.changing():
             with self._lock:
+                self._catalog.check_name(name)
                 entry = self._catalog.get(id)
-                grant = entry.grant_reserved() if reserved else entry.grant(count)
+                grant = entry.grant(count) if count else entry.grant_reserved()
+                before = entry.spec.rows
             if grant.total > entry.spec.rows:
                 grant = self._grow(entry, grant)
             if grant.reused:
                 self._update_rows(entry, reused=grant.reused)
             with self._lock:
-                entry.hand_out(grant)
+                self._catalog.hand_out(entry, grant, name)
+            if name or grant.total > before:
+                self.publish()
             return grant.rows
 
-    def free_rows(self, id: int, rows: Sequence[int]) -> None:
-        """Take rows back; drop the matrix with its last one. Rows that are not in use are left alone."""
-        with self._changing:
+    def free_rows(self, id: int, rows: Sequence[int], call: RequestId | None = None) -> None:
+        """Take rows back; drop the matrix with its last one. Rows that are not in use are left alone.
+
+        Args:
+            call: the same call again, by its id, does nothing. Of a task: the rows are taken back when its stage is
+                over, as another attempt of it writes to them again.
+        """
+        if call is None:
+            self._free_rows(id, rows)
+        elif not call.series:
+            self._ledger.once(call, lambda: self._free_rows(id, rows))
+        else:
+            with self._lock:
+                if self._ended.has(call.series, call.stage):
+                    raise StoppedError(f"stage {call.stage} of {call.series} is over: it frees nothing any more")
+                born = self._catalog.get(id).born if id in self._catalog.ids() else {}
+                for row in set(rows).intersection(born):
+                    self._late.add(call.series, call.stage, LateRow(id, row, born[row], orphan=False))
+
+    def drop_rows(self, id: int, rows: Sequence[int], holder: str) -> None:
+        """Note that a holder's handles to rows are gone; take back those that nobody was handed besides.
+
+        What a task took is taken back when its stage is over: until then another attempt may be handed it.
+        """
+        now: dict[int, int] = {}
+        with self._lock:
+            if id not in self._catalog.ids():
+                return
+            entry = self._catalog.get(id)
+            for row in entry.let_go(rows, holder):
+                taken = entry.taken[row]
+                if not taken.series or self._ended.has(taken.series, taken.stage):
+                    now[row] = entry.born[row]
+                else:
+                    self._late.add(taken.series, taken.stage, LateRow(id, row, entry.born[row], orphan=True))
+        if now:
+            self._free_rows(id, list(now), now)
+
+    def end_stages(self, series: str, below: int, live: Sequence[int]) -> None:
+        """Forget the calls of stages below a number, save the live ones, and take back what they freed."""
+        with self._lock:
+            self._ended.add(series, below, live)
+            due = self._late.take(self._ended)
+        self._ledger.end(self._ended)
+        by_matrix: dict[int, dict[int, int]] = {}
+        with self._lock:
+            for late in due:
+                if not (late.orphan and self._is_held(late)):  # another attempt may have been handed it since
+                    by_matrix.setdefault(late.matrix, {})[late.row] = late.born
+        for matrix, born in by_matrix.items():
+            try:
+                self._free_rows(matrix, list(born), born)
+            except PS2Error as error:
+                # They are made zero before they are handed out again, so this costs memory and nothing else.
+                log.warning("taking back rows %s of matrix %x: %s", list(born), matrix, error)
+
+    def _is_held(self, late: LateRow) -> bool:
+        taken = self._catalog.get(late.matrix).taken.get(late.row) if late.matrix in self._catalog.ids() else None
+        return taken is not None and bool(taken.holders)
+
+    def _free_rows(self, id: int, rows: Sequence[int], born: Mapping[int, int] | None = None) -> None:
+        """Take rows back; with ``born``, those that are of these generations still."""
+        with self.changing():
             with self._lock:
                 if id not in self._catalog.ids():
                     return
                 entry = self._catalog.get(id)
-                freed = entry.retire(rows)
+                if born is not None:
+                    rows = [row for row in rows if entry.born.get(row) == born[row]]
+                freed = self._catalog.retire(entry, rows)
                 if not entry.used:
                     self._catalog.remove(id)
             if not entry.used:
@@ -140,7 +425,7 @@ class Master:
 
     def free_all(self) -> None:
         """Drop every matrix (of a fleet that lives on without us)."""
-        with self._changing:
+        with self.changing():
             with self._lock:
                 entries = [self._catalog.get(id) for id in self._catalog.ids()]
                 for entry in entries:
@@ -162,7 +447,7 @@ class Master:
 
     def _update_rows(self, entry: Entry, rows: int = 0, freed: Sequence[int] = (), reused: Sequence[int] = ()) -> None:
         with self._explaining():
-            for address in entry.route.servers:
+            for address in self._holders(entry):
                 self._servers.update_rows(address, entry.id, rows, freed, reused)
 
     @contextmanager
@@ -175,52 +460,13 @@ class Master:
                 lost = self._changed.wait_for(self._membership.lost, VERDICT_TIMEOUT_S)
             if not lost:
                 raise
-            raise UnavailableError("; ".join(lost.values())) from error
+            reasons = "; ".join(lost.values())
+            raise (RecoveringError(reasons) if self._hope else LostError(reasons)) from error
 
     def _drop(self, entry: Entry) -> None:
-        for address in entry.route.servers:
+        for address in self._holders(entry):
             try:
                 self._servers.free_matrix(address, entry.id)
             except PS2Error as error:
                 # A server that is gone holds nothing of the matrix any more.
                 log.warning("freeing matrix %x on %s: %s", entry.id, address, error)
-
-
-class MasterServicer:
-    """Method by method what ``service Master`` of the contract says."""
-
-    def __init__(self, master: Master) -> None:
-        self._master = master
-
-    def Register(self, request: pb.RegisterRequest) -> pb.RegisterReply:
-        if request.protocol != PROTOCOL_VERSION:
-            raise ProtocolError(f"this master speaks protocol {PROTOCOL_VERSION}, the server {request.protocol}")
-        self._master.register(request.index, request.server_id, request.address)
-        return pb.RegisterReply(heartbeat_interval_s=self._master.config.heartbeat_s)
-
-    def Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
-        self._master.heartbeat(request.index, request.server_id)
-        return pb.HeartbeatReply()
-
-    def NewMatrix(self, request: pb.NewMatrixRequest) -> pb.Matrix:
-        return _matrix_to_pb(self._master.new_matrix(spec_from_pb(request.spec)), [])
-
-    def GetMatrix(self, request: pb.GetMatrixRequest) -> pb.Matrix:
-        return _matrix_to_pb(*self._master.matrix(request.matrix))
-
-    def TakeRows(self, request: pb.TakeRowsRequest) -> pb.TakeRowsReply:
-        return pb.TakeRowsReply(rows=self._master.take_rows(request.matrix, request.count, request.reserved))
-
-    def FreeRows(self, request: pb.FreeRowsRequest) -> pb.FreeRowsReply:
-        self._master.free_rows(request.matrix, request.rows)
-        return pb.FreeRowsReply()
-
-
-def listen(master: Master, bind: str, token: str | None) -> RpcServer:
-    """Start the master's gRPC face."""
-    service = pb.DESCRIPTOR.services_by_name["Master"]
-    return RpcServer(service, MasterServicer(master), bind, token, THREADS, WireConfig())
-
-
-def _matrix_to_pb(entry: Entry, lost: list[str]) -> pb.Matrix:
-    return pb.Matrix(id=entry.id, spec=spec_to_pb(entry.spec), route=route_to_pb(entry.route), lost=lost)

@@ -16,7 +16,8 @@ class Member:
         server_id: of the process; another one at the same index is another process.
         heard_s: when it last gave a sign of life.
         gone: why it is lost; None while it is there.
-        ended: its process is known to have ended: no sign of life can come any more.
+        ended: its process has ended, or is to be replaced: no sign of life counts any more.
+        mutations: requests that had changed something there, as of its last sign of life.
     """
 
     address: str
@@ -24,6 +25,7 @@ class Member:
     heard_s: float
     gone: str | None = None
     ended: bool = False
+    mutations: int = 0
 
 
 class Membership:
@@ -37,7 +39,7 @@ class Membership:
         """Take a server in, in place of the one that was at this index."""
         self.members[index] = Member(address, server_id, now_s)
 
-    def heartbeat(self, index: int, server_id: str, now_s: float) -> None:
+    def heartbeat(self, index: int, server_id: str, now_s: float, mutations: int = 0) -> None:
         """Note a sign of life; one that was silent for too long is back.
 
         Raises:
@@ -47,6 +49,7 @@ class Membership:
         if member is None or member.server_id != server_id or member.ended:
             raise NotFoundError(f"process {server_id} is not server {index} of this fleet")
         member.heard_s = now_s
+        member.mutations = mutations
         member.gone = None
 
     def ended(self, index: int, reason: str) -> None:
@@ -55,6 +58,15 @@ class Membership:
         if member is not None and not member.ended:
             member.ended = True
             member.gone = reason
+
+    def fence(self, index: int) -> Member:
+        """Let no sign of life of a lost server count any more: it is to be replaced. Return what is known of it."""
+        self.members[index].ended = True
+        return self.members[index]
+
+    def lost_indices(self) -> list[int]:
+        """Return which servers are lost."""
+        return [index for index, member in self.members.items() if member.gone is not None]
 
     def tick(self, now_s: float) -> list[int]:
         """Declare servers lost that were silent for too long; return which."""

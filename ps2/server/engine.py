@@ -5,35 +5,64 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Protocol
 
 import numpy as np
 
 from ps2.errors import (
-    ConfigError,
-    DTypeError,
     LimitError,
-    OpError,
     OutOfRangeError,
     ProtocolError,
     PS2Error,
-    ShapeError,
     StaleRouteError,
+    StoppedError,
     UsageError,
 )
-from ps2.ops.table import Array, Op, lookup, writes
+from ps2.ops.table import Op, lookup, writes
 from ps2.partition import MatrixSpec, Partition
 from ps2.server import udf
+from ps2.server.applied import EndedStages
+from ps2.server.call import call, keys_of
+from ps2.server.copies import FILLING, Change, Copies, applied, inserted, mapped
+from ps2.server.fence import Fence
+from ps2.server.kept import Kept, KeptResults, Place
 from ps2.server.keycache import KeyCache, KeySet
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
+from ps2.server.pieces import Pieces, is_piece
 from ps2.server.shard import Shard
 from ps2.wire.messages import NO_RESULT, MatrixStatus, Operation, Reply, Request, RequestId, Result, nbytes
 
-# Results of users' functions are kept for attempts that come again, up to this much.
-KEPT_RESULTS_BYTES = 64 << 20
+
+class Copying(Protocol):
+    """Where copies of shards are, on which a change is made too before it is acknowledged."""
+
+    def wants(self, shard: Shard) -> bool:
+        """Tell whether the shard has a copy that is in step with it."""
+        ...
+
+    def bring(self, shards: Mapping[Place, Shard]) -> None:
+        """Bring copies into step with shards that are new."""
+        ...
+
+    def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
+        """Make changes on the copies, and let them note the id; the shards' locks are held.
+
+        Args:
+            begun: how many operations of the request were applied, where it failed; 0 if it did not.
+            shards: those that have noted the id here.
+
+        Raises:
+            StaleRouteError: the copies may be those of another server by now.
+            PS2Error: the copies cannot follow; they are made anew.
+        """
+        ...
+
+    def lose(self, shards: Iterable[Shard]) -> None:
+        """Make the copies of shards anew: it is not known what has changed."""
+        ...
 
 
 class Engine:
@@ -44,12 +73,23 @@ class Engine:
         self._allow_udf = allow_udf
         self._shards: dict[tuple[int, int], Shard] = {}
         self._lock = threading.Lock()  # of the dict; each shard has its own
-        self._kept = _KeptResults()
+        self.kept = KeptResults()
+        self._ended = EndedStages()
         self.keys = KeyCache(self.memory)
         self.meter = Meter()
+        self.fence = Fence()
+        self.copying: Copying | None = None
+        self._copies = Copies(self.kept, self.keys)
+        self._pieces = Pieces(self.memory)
 
-    def create_matrix(self, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition]) -> None:
-        """Allocate the shards of a matrix, all or none; one that exists is left as it is."""
+    def create_matrix(
+        self, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False
+    ) -> None:
+        """Allocate the shards of a matrix, all or none; one that exists is left as it is.
+
+        Args:
+            copies: they are copies of shards that another server holds.
+        """
         made: dict[tuple[int, int], Shard] = {}
         with self._lock:
             held = [shard.partition for (owner, _), shard in self._shards.items() if owner == matrix]
@@ -57,12 +97,14 @@ class Engine:
             _check_partitions(matrix, spec, held + absent)
             try:
                 for partition in absent:
-                    made[matrix, partition.index] = Shard(spec, partition, self.memory)
+                    made[matrix, partition.index] = Shard(spec, partition, self.memory, copies)
             except Exception:
                 for shard in made.values():
                     shard.free()
                 raise
             self._shards.update(made)
+        if self.copying is not None and not copies:
+            self.copying.bring(made)
 
     def update_rows(self, matrix: int, rows: int, freed: Sequence[int], reused: Sequence[int]) -> None:
         """Grow a matrix to ``rows`` rows (0: leave it), then take rows out of use, or put them in use as zeros."""
@@ -74,7 +116,9 @@ class Engine:
         for shard in shards:
             with shard.lock:
                 shard.grow_rows(rows)
-                shard.retire_rows(list(freed))
+                # A copy may have been sent meanwhile as the shard is by now.
+                gone = shard.unused if shard.copy else frozenset()
+                shard.retire_rows([number for number in freed if number not in gone])
                 shard.reuse_rows(list(reused))
 
     def free_matrix(self, matrix: int) -> None:
@@ -84,6 +128,29 @@ class Engine:
             with shard.lock:
                 shard.free()
         self.keys.forget(matrix)
+
+    def replace_shards(self, shards: Mapping[tuple[int, int], Shard]) -> None:
+        """Put shards in the place of all that there are, copies of others' included, at once; those are freed."""
+        with self._lock:
+            gone, self._shards = self._shards, dict(shards)
+        for shard in gone.values():
+            with shard.lock:
+                shard.free()
+        for matrix in {matrix for matrix, _ in gone}:
+            self.keys.forget(matrix)
+
+    def end_stages(self, series: str, below: int, live: Sequence[int]) -> None:
+        """Forget the ids of a series' stages below a number, save the live ones; refuse what still comes of them."""
+        self._ended.add(series, below, live)
+        for shard in self.shards().values():
+            # A request checks under this lock whether its stage is over, so none slips between the line above and this.
+            with shard.lock:
+                shard.applied.end(self._ended)
+
+    def shards(self) -> dict[tuple[int, int], Shard]:
+        """Return the shards by matrix and partition, copies of others' included."""
+        with self._lock:
+            return dict(self._shards)
 
     def reserve(self, size: int) -> None:
         """Count what the arrays of a request take, before they are taken; raises LimitError if they do not fit."""
@@ -102,25 +169,42 @@ class Engine:
         A mutation whose id a shard has applied is not applied again; reads run every time. If an operation fails,
         those before it stay applied, and the same request sent again goes on after them.
         """
+        if is_piece(request):
+            self.fence.check(request.route_version)
+            self._pieces.run(request, self.execute)
+            return Reply((NO_RESULT,))
         self.meter.begin(sum(op.nbytes for op in request.operations))
         try:
+            self.fence.check(request.route_version)
+            if not request.forwarded:
+                self.fence.check_active()
             keys = self.keys.resolve(request.operations)
             with self._locked(request) as shards:
-                reply = self._run(request, shards, keys)
+                # Once more: while it waited for the locks, shards of a checkpoint may have come in the place of others.
+                self.fence.check(request.route_version)
+                self._check_stage(request.id)
+                if request.forwarded:
+                    reply = self._copies.apply(request, shards, keys)
+                else:
+                    reply = self._run(request, shards, keys)
+            # It may have been stopped meanwhile, for so long that another server is in its place.
+            self.fence.check_lease()
             for used in keys:
                 if used is not None:
                     self.keys.remember(used)
         except BaseException as error:
             self.meter.end(0, error)
             raise
-        self.meter.end(sum(nbytes(result.arrays) for result in reply.results))
+        changed = request.id is not None and not reply.replayed and not request.forwarded
+        self.meter.end(sum(nbytes(result.arrays) for result in reply.results), changed=changed)
         return reply
 
     def matrices(self) -> list[MatrixStatus]:
-        with self._lock:
-            shards = dict(self._shards)
+        """Return what is held of each matrix, copies of others' shards not included."""
         by_matrix: dict[int, list[Shard]] = {}
-        for (matrix, _), shard in sorted(shards.items()):
+        for (matrix, _), shard in sorted(self.shards().items()):
+            if shard.copy:
+                continue
             by_matrix.setdefault(matrix, []).append(shard)
         return [
             MatrixStatus(
@@ -146,30 +230,46 @@ class Engine:
         """Hold the locks of the request's shards; taken in one order, so that no two requests wait for each other."""
         keys = [(op.matrix, op.partition) for op in request.operations]
         with self._lock:
-            for key in keys:
-                if key not in self._shards:
-                    raise StaleRouteError(f"this server does not hold partition {key[1]} of matrix {key[0]:x}")
-            shards = {key: self._shards[key] for key in keys}
+            shards = {key: self._shards[key] for key in keys if key in self._shards}
+        for key in keys:
+            if key not in shards or not self._serves(shards[key], request):
+                raise StaleRouteError(f"this server does not hold partition {key[1]} of matrix {key[0]:x}")
         with ExitStack() as stack:
             for key in sorted(shards):
                 self.meter.acquire(shards[key].lock)
                 stack.callback(shards[key].lock.release)
             yield [shards[key] for key in keys]
 
+    def _serves(self, shard: Shard, request: Request) -> bool:
+        if not request.forwarded:
+            return not shard.copy
+        # A server that takes another's place gets its own shards from their copies, until it is activated.
+        filled = request.id is not None and request.id.scope == FILLING and self.fence.route_version == 0
+        return shard.copy or filled
+
+    def _check_stage(self, id: RequestId | None) -> None:
+        if id is not None and self._ended.has(id.series, id.stage):
+            raise StoppedError(f"stage {id.stage} of {id.series} is over: nothing of it is applied any more")
+
     def _run(self, request: Request, shards: list[Shard], keys: list[KeySet | None]) -> Reply:
         id = request.id
         replayed = id is not None and any(id in shard.applied for shard in shards)
-        changed: set[Shard] = set()
+        changed: dict[Place, Shard] = {}
+        changes: list[Change] = []
         results: list[Result] = []
         for position, (operation, shard) in enumerate(zip(request.operations, shards, strict=True)):
+            again = id is not None and shard.applied.covers(id, position)
+            live = shard.live
             began_s = time.perf_counter()
             try:
                 results.append(self._run_one(id, position, operation, shard, keys[position]))
             except Exception as error:
                 self.meter.ran(operation, time.perf_counter() - began_s, failed=True)
                 if id is not None:
-                    for done in changed:
+                    for done in changed.values():
                         done.applied.add_begun(id, position)
+                    changes += self._left(operation, shard, live, error)
+                    self._forward(id, position, changes, changed)
                 if changed and isinstance(error, PS2Error):
                     raise type(error)(
                         f"{error}\n(the {position} operations before it in the batch are applied)"
@@ -177,31 +277,53 @@ class Engine:
                 raise
             self.meter.ran(operation, time.perf_counter() - began_s)
             if writes(operation.name):
-                changed.add(shard)
+                changed[operation.matrix, operation.partition] = shard
+                if not again and self.copying is not None and self.copying.wants(shard):
+                    last = position == len(shards) - 1
+                    try:
+                        changes.append(_change(operation, shard, keys[position], (position, results[-1], last)))
+                    except MemoryError:
+                        self.copying.lose([shard])
         if id is not None:
-            for done in changed:
+            fresh = {place: shard for place, shard in changed.items() if id not in shard.applied}
+            for done in changed.values():
                 done.applied.add(id)
+            self._forward(id, 0, changes, fresh)
         return Reply(tuple(results), replayed)
+
+    def _forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
+        if self.copying is not None and (changes or shards):
+            self.copying.forward(id, begun, changes, shards)
+
+    def _left(self, operation: Operation, shard: Shard, live: int, error: Exception) -> list[Change]:
+        """Return what an operation that failed has changed all the same."""
+        if self.copying is None or not self.copying.wants(shard):
+            return []
+        if not isinstance(error, PS2Error) or udf.NOT_UNDONE in str(error):
+            self.copying.lose([shard])
+            return []
+        return [inserted(operation, shard, live)] if shard.live > live else []
 
     def _run_one(
         self, id: RequestId | None, position: int, operation: Operation, shard: Shard, keys: KeySet | None
     ) -> Result:
-        if writes(operation.name) and id is None:
+        if id is None and writes(operation.name):
             raise ProtocolError(f"operation {operation.name!r} changes data, so its request needs an id")
         again = id is not None and shard.applied.covers(id, position)
         if operation.name == "keys":
-            return Result(arrays=(_keys(shard, operation),))
+            return Result(arrays=(keys_of(shard, operation),))
         if operation.name == "map":
+            assert id is not None
             if again:
-                return self._kept.get(id, position)
+                return self.kept.get(id, position)
             result = self._map(operation, shard)
-            self._kept.put(id, position, result)
+            self.kept.put(Kept(id, position, (operation.matrix, operation.partition), result))
             return result
         op = lookup(operation.name)
         if op.writes and again:
             return NO_RESULT
         self._check_reply(op, operation, shard)
-        value = _call(op, operation, shard, keys)
+        value = call(op, operation, shard, keys)
         if value is None:
             return NO_RESULT
         return Result(arrays=(value,)) if isinstance(value, np.ndarray) else Result(scalar=float(value))
@@ -247,87 +369,6 @@ def _check_partitions(matrix: int, spec: MatrixSpec, partitions: Sequence[Partit
         raise ProtocolError(f"two partitions of matrix {matrix:x} have one index")
 
 
-def _call(op: Op, operation: Operation, shard: Shard, keys: KeySet | None) -> Array | float | None:
-    """Give an operation the arrays it asks for, and run it."""
-    scalars = op.check(len(operation.rows), shard.spec.dtype, operation.params)
-    travels = op.arrays if keys is None else tuple(kind for kind in op.arrays if kind != "slots")
-    if len(operation.arrays) != len(travels) or (keys is not None and "slots" not in op.arrays):
-        raise ShapeError(
-            f"operation {op.name!r} takes {', '.join(op.arrays) or 'no arrays'}, got {len(operation.arrays)} arrays"
-            f"{' and a set of keys' if keys is not None else ''}"
-        )
-    if op.writes and len(set(operation.rows)) < len(operation.rows) and len(op.operands) > 2:
-        raise ConfigError(f"operation {op.name!r}: the same vector twice among rows {list(operation.rows)}")
-    shard.check_rows(np.array(operation.rows, dtype=np.int64))
-    rows = iter(operation.rows)
-    arrays = iter(operation.arrays)
-    operands: list[Array] = []
-    # Slots first: new keys may move the array that the row views are cut from.
-    given = iter(
-        [
-            keys.find(shard, op.creates)
-            if kind == "slots" and keys is not None
-            else _travelled(op, kind, next(arrays), shard, operation)
-            for kind in op.arrays
-        ]
-    )
-    for kind in op.operands:
-        if kind == "row":
-            operands.append(shard.row(next(rows)))
-        elif kind == "block":
-            operands.append(shard.array)
-        else:
-            operands.append(next(given))
-    value: Array | float | None = shard.touched.call(op, operation.rows, operands, scalars)
-    return value
-
-
-def _travelled(op: Op, kind: str, array: Array, shard: Shard, operation: Operation) -> Array:
-    expected = {"values": shard.spec.np_dtype, "floats": np.dtype(np.float64)}.get(kind, np.dtype(np.int64))
-    if operation.wire is not None and kind == "values" and array.dtype == np.float32:
-        array = array.astype(expected, copy=False)  # it was made shorter for the way
-    if array.dtype != expected:
-        raise DTypeError(f"operation {op.name!r}: expected {kind} of {expected}, got {array.dtype}")
-    if kind == "slots":
-        return shard.slots(array, op.creates)
-    if kind == "row_ids":
-        shard.check_rows(array)
-    return array
-
-
-def _keys(shard: Shard, operation: Operation) -> Array:
-    if shard.index is None:
-        raise UsageError("operation 'keys' works on sparse vectors")
-    start, stop = int(operation.params.get("start", 0)), int(operation.params.get("stop", -1))
-    end = len(shard.index) if stop == -1 else stop
-    if not 0 <= start <= end <= len(shard.index):
-        raise OutOfRangeError(f"start and stop: expected 0 <= start <= stop <= {len(shard.index)}, got {start}, {stop}")
-    return shard.index.keys[start:end].copy()
-
-
-class _KeptResults:
-    """Results of users' functions by request id, the oldest dropped first. Safe for threads."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._results: OrderedDict[tuple[RequestId, int], Result] = OrderedDict()
-        self._bytes = 0
-
-    def put(self, id: RequestId | None, position: int, result: Result) -> None:
-        assert id is not None
-        with self._lock:
-            self._results[id, position] = result
-            self._bytes += nbytes(result.arrays)
-            while self._bytes > KEPT_RESULTS_BYTES:
-                _, dropped = self._results.popitem(last=False)
-                self._bytes -= nbytes(dropped.arrays)
-
-    def get(self, id: RequestId | None, position: int) -> Result:
-        with self._lock:
-            result = self._results.get((id, position)) if id is not None else None
-        if result is None:
-            raise OpError(
-                "this mapPartitions was applied by an earlier attempt, and its result is no longer kept; "
-                "results of more than 64 MB in all are not"
-            )
-        return result
+def _change(operation: Operation, shard: Shard, keys: KeySet | None, ran: tuple[int, Result, bool]) -> Change:
+    """Return what an operation has changed; ``ran``: its position, its result, and whether it was the last."""
+    return mapped(operation, shard, *ran) if operation.name == "map" else applied(operation, shard, keys)

@@ -54,6 +54,14 @@ class ServerCollector(Collector):
         active = sum(matrix.active_keys for matrix in matrices)
         yield _gauge("ps2_active_keys", "Keys of sparse matrices on this server", active)
         yield _gauge("ps2_connections", "Open data connections", self._connections())
+        shards = self._engine.shards().values()
+        copies = sum(shard.nbytes for shard in shards if shard.copy)
+        yield _gauge("ps2_copies_bytes", "Memory taken by copies of other servers' shards", copies)
+        scopes = sum(len(shard.applied) for shard in shards)
+        yield _gauge("ps2_applied_scopes", "Tasks and sessions whose ids are remembered, over all shards", scopes)
+        yield _gauge(
+            "ps2_route_version", "Of the coordinator that this server follows", self._engine.fence.route_version
+        )
 
 
 class Exposition:
@@ -85,6 +93,7 @@ def _requests(counts: Counts) -> Iterator[Metric]:
     for outcome, count in sorted(counts.outcomes.items()):
         requests.add_metric([outcome], count)
     yield requests
+    yield _counter("ps2_mutations", "Data requests that changed something", counts.mutations)
     yield _gauge("ps2_requests_in_progress", "Data requests under way", counts.in_progress)
     yield _gauge("ps2_requests_waiting", "Data requests that wait for the lock of a shard", counts.waiting)
     yield _counter("ps2_received_bytes", "Arrays of requests, unpacked", counts.received_bytes)

@@ -24,7 +24,7 @@ class KeySet:
     Attributes:
         count: how many.
         columns: int64, ascending; None once ``slots`` holds for good.
-        slots: where they are in the shard, once all of them are there: slots never move.
+        slots: where they are in ``home``, once all of them are there: slots never move.
         name: by which to remember it; None if it need not be, or is already.
     """
 
@@ -32,16 +32,30 @@ class KeySet:
     columns: Int64Array | None
     slots: Int64Array | None = None
     name: Name | None = None
+    home: Shard | None = None
 
     def find(self, shard: Shard, create: bool) -> Int64Array:
-        """Return the slot of each key, -1 where it is absent and not to be created."""
+        """Return the slot of each key, -1 where it is absent and not to be created.
+
+        Raises:
+            KeyMissError: another shard has come, out of a checkpoint, since they were remembered.
+        """
         if self.slots is not None:
+            if self.home is not shard:
+                raise KeyMissError(f"these {self.count:,} keys were those of a shard that was replaced")
             return self.slots
         assert self.columns is not None
         slots = shard.slots(self.columns, create)
         if shard.index is None or slots.min() >= 0:
-            self.slots, self.columns = slots, None
+            self.slots, self.columns, self.home = slots, None, shard
         return slots
+
+    def all(self, shard: Shard) -> Int64Array:
+        """Return the columns or keys themselves, ascending."""
+        if self.columns is not None:
+            return self.columns
+        assert self.slots is not None
+        return self.slots + shard.partition.begin if shard.index is None else shard.index.keys[self.slots]
 
 
 class KeyCache:

@@ -60,6 +60,7 @@ class Counts:
         lock_waits: locks that a request had to wait for.
         lock_wait_s: seconds spent so.
         operations: by name.
+        mutations: requests that changed something.
     """
 
     outcomes: dict[str, int]
@@ -70,6 +71,7 @@ class Counts:
     lock_waits: int
     lock_wait_s: float
     operations: tuple[OperationCounts, ...]
+    mutations: int = 0
 
     @property
     def requests(self) -> int:
@@ -94,6 +96,7 @@ class Meter:
         self._lock_waits = 0
         self._lock_wait_s = 0.0
         self._operations: dict[str, _Sums] = {}
+        self.mutations = 0
 
     def begin(self, received_bytes: int) -> None:
         """Count a request that begins."""
@@ -101,13 +104,14 @@ class Meter:
             self._in_progress += 1
             self._received_bytes += received_bytes
 
-    def end(self, sent_bytes: int, error: BaseException | None = None) -> None:
-        """Count a request that ends."""
+    def end(self, sent_bytes: int, error: BaseException | None = None, changed: bool = False) -> None:
+        """Count a request that ends, and whether it changed something."""
         outcome = _outcome(error)
         with self._lock:
             self._in_progress -= 1
             self._sent_bytes += sent_bytes
             self._outcomes[outcome] += 1
+            self.mutations += changed
 
     def refuse(self, error: BaseException) -> None:
         """Count a request that does not even begin."""
@@ -156,6 +160,7 @@ class Meter:
                 lock_waits=self._lock_waits,
                 lock_wait_s=self._lock_wait_s,
                 operations=tuple(sums.read(name) for name, sums in sorted(self._operations.items())),
+                mutations=self.mutations,
             )
 
     def _new(self, name: str) -> _Sums | None:

@@ -23,8 +23,8 @@ from ps2.ops.warm import warm
 from ps2.server.engine import Engine
 from ps2.server.memory import keep_freed_memory
 from ps2.server.servicer import ServerServicer
-from ps2.wire.control import MasterControl
 from ps2.wire.data_server import DataServer
+from ps2.wire.master_control import MasterControl
 from ps2.wire.pb import server_pb2
 from ps2.wire.serving import RpcServer
 from ps2.wire.transport import GrpcTransport
@@ -36,6 +36,7 @@ log = logging.getLogger("ps2.server")
 
 GRACE_S = 2.0
 PARENT_CHECK_S = 0.5
+ACTIVE_POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,23 @@ class Membership:
 
     master: str
     index: int
+
+
+@dataclass(frozen=True)
+class Heart:
+    """What a server's signs of life are made of."""
+
+    master: MasterControl
+    membership: Membership
+    server_id: str
+    engine: Engine
+
+    def beat(self) -> float:
+        """Give a sign of life; return when it was sent, now that it is answered: the lease runs from there."""
+        sent_s = time.monotonic()
+        self.master.heartbeat(self.membership.index, self.server_id, self.engine.meter.mutations)
+        self.engine.fence.answered(sent_s)
+        return sent_s
 
 
 @dataclass(frozen=True)
@@ -79,9 +97,10 @@ def serve(config: ServerConfig, token: str | None, membership: Membership | None
     server_id = uuid.uuid4().hex
     wire = WireConfig()
     engine = Engine(config.memory_limit_bytes, config.allow_udf and token is not None)
+    engine.fence.waits = membership is not None
     host, _ = split_address(config.listen)
     data = DataServer(engine, host, config.data_port, token, server_id, wire)
-    servicer = ServerServicer(engine, server_id, wire, stop.set, data)
+    servicer = ServerServicer(engine, server_id, wire, stop.set, data, token)
     try:
         server = RpcServer(
             server_pb2.DESCRIPTOR.services_by_name["Server"], servicer, config.listen, token, config.threads, wire
@@ -94,6 +113,7 @@ def serve(config: ServerConfig, token: str | None, membership: Membership | None
         "listening on %s, advertised as %s, memory limit %s bytes", server.address, address, config.memory_limit_bytes
     )
     with ExitStack() as undo:
+        undo.callback(servicer.close)
         undo.callback(server.stop, GRACE_S)
         undo.callback(data.stop, GRACE_S)
         undo.callback(log.info, "stopping")
@@ -107,9 +127,18 @@ def serve(config: ServerConfig, token: str | None, membership: Membership | None
         if membership is not None:
             master = MasterControl(GrpcTransport(token, wire), membership.master)
             interval_s = _register(master, membership, server_id, address)
-            _background(_heartbeat, master, membership, server_id, interval_s, config.orphan_timeout_s, stop)
-        _background(warm)
+            heart = Heart(master, membership, server_id, engine)
+            _background(_heartbeat, heart, interval_s, config.orphan_timeout_s, stop)
+        _background(_warm_when_active, engine, stop)
         stop.wait()
+
+
+def _warm_when_active(engine: Engine, stop: threading.Event) -> None:
+    """Compile or load the kernels, but not while the shards of a lost server come: clients wait for those."""
+    while engine.fence.waits:
+        if stop.wait(ACTIVE_POLL_S):
+            return
+    warm()
 
 
 def _expose(engine: Engine, data: DataServer, info: dict[str, str], host: str, port: int) -> Exposition:
@@ -144,19 +173,11 @@ def _register(master: MasterControl, membership: Membership, server_id: str, add
     return interval_s
 
 
-def _heartbeat(
-    master: MasterControl,
-    membership: Membership,
-    server_id: str,
-    interval_s: float,
-    orphan_timeout_s: float,
-    stop: threading.Event,
-) -> None:
+def _heartbeat(heart: Heart, interval_s: float, orphan_timeout_s: float, stop: threading.Event) -> None:
     heard_s = time.monotonic()
     while not stop.wait(interval_s):
         try:
-            master.heartbeat(membership.index, server_id)
-            heard_s = time.monotonic()
+            heard_s = heart.beat()
         except NotFoundError as error:
             log.warning("the master does not want this server any more: %s", error)
             stop.set()

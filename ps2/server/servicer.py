@@ -13,12 +13,23 @@ from ps2 import __version__
 from ps2.config import WireConfig
 from ps2.errors import ProtocolError, PS2Error
 from ps2.server.engine import Engine
+from ps2.server.loading import Loading
+from ps2.server.replication import Replication
+from ps2.server.snapshots import Snapshots
 from ps2.wire.codec import error_parts, reply_parts, request_of, to_frame
-from ps2.wire.convert import partition_from_pb, partition_to_pb, spec_from_pb, spec_to_pb
+from ps2.wire.convert import (
+    load_matrix_from_pb,
+    partition_from_pb,
+    partition_to_pb,
+    saved_shard_to_pb,
+    spec_from_pb,
+    spec_to_pb,
+)
 from ps2.wire.data_server import DataServer
 from ps2.wire.messages import PROTOCOL_VERSION
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.status import internal_error
+from ps2.wire.transport import GrpcTransport
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +44,39 @@ class ServerServicer:
         wire: WireConfig,
         stop: Callable[[], None],
         data: DataServer | None = None,
+        token: str | None = None,
     ) -> None:
-        """``data`` takes requests without gRPC, if anything does."""
+        """``data`` takes requests without gRPC, if anything does; ``token`` opens the fleet's other servers."""
         self._engine = engine
         self._server_id = server_id
         self._wire = wire
         self._stop = stop
         self._started_s = time.monotonic()
         self._data = data
+        self._catalog = b""
+        self._snapshots = Snapshots(engine)
+        self._loading = Loading(engine)
+        self._replication = Replication(engine, lambda: GrpcTransport(token, wire), wire.request_limit_bytes)
+
+    def close(self) -> None:
+        """End what goes on beside calls."""
+        self._snapshots.close()
+        self._replication.close()
 
     def Hello(self, request: pb.HelloRequest) -> pb.HelloReply:
         if request.protocol != PROTOCOL_VERSION:
             raise ProtocolError(
                 f"this server speaks protocol {PROTOCOL_VERSION} (ps2 {__version__}), the peer {request.protocol}"
             )
+        fence = self._engine.fence
+        if request.coordinator and request.coordinator == fence.coordinator:
+            fence.called()
         return pb.HelloReply(
             protocol=PROTOCOL_VERSION,
+            route_version=fence.route_version,
+            coordinator=fence.coordinator,
+            heard_s=fence.silent_s,
+            catalog=self._catalog,
             server_id=self._server_id,
             version=__version__,
             data_port=self._data.port if self._data is not None else 0,
@@ -80,17 +108,60 @@ class ServerServicer:
                 yield to_frame(error_parts(internal_error(error)))
 
     def CreateMatrix(self, request: pb.CreateMatrixRequest) -> pb.CreateMatrixReply:
+        self._engine.fence.check(request.route_version)
         partitions = [partition_from_pb(p) for p in request.partitions]
-        self._engine.create_matrix(request.matrix, spec_from_pb(request.spec), partitions)
+        self._engine.create_matrix(request.matrix, spec_from_pb(request.spec), partitions, request.copies)
         return pb.CreateMatrixReply()
 
     def UpdateRows(self, request: pb.UpdateRowsRequest) -> pb.UpdateRowsReply:
+        self._engine.fence.check(request.route_version)
         self._engine.update_rows(request.matrix, request.rows, request.freed, request.reused)
         return pb.UpdateRowsReply()
 
     def FreeMatrix(self, request: pb.FreeMatrixRequest) -> pb.FreeMatrixReply:
+        self._engine.fence.check(request.route_version)
         self._engine.free_matrix(request.matrix)
         return pb.FreeMatrixReply()
+
+    def Activate(self, request: pb.ActivateRequest) -> pb.ActivateReply:
+        self._engine.fence.activate(request.route_version, request.coordinator, request.lease_s)
+        if request.loaded:
+            self._loading.take()
+        self._replication.follow(request.backup, request.seed)
+        self._catalog = request.catalog or self._catalog
+        return pb.ActivateReply()
+
+    def EndStages(self, request: pb.EndStagesRequest) -> pb.EndStagesReply:
+        self._engine.fence.check(request.route_version)
+        self._engine.end_stages(request.series, request.below, request.live)
+        return pb.EndStagesReply()
+
+    def Freeze(self, request: pb.FreezeRequest) -> pb.FreezeReply:
+        self._engine.fence.check(request.route_version)
+        self._snapshots.freeze(request.checkpoint, request.timeout_s)
+        return pb.FreezeReply()
+
+    def Copy(self, request: pb.CopyRequest) -> pb.CopyReply:
+        copied = self._snapshots.copy(request.checkpoint)
+        return pb.CopyReply(pause_s=copied.pause_s, bytes=copied.nbytes, mutations=copied.mutations)
+
+    def Write(self, request: pb.WriteRequest) -> pb.WriteReply:
+        shards = self._snapshots.write(request.checkpoint, request.url)
+        return pb.WriteReply(shards=map(saved_shard_to_pb, shards))
+
+    def Discard(self, request: pb.DiscardRequest) -> pb.DiscardReply:
+        self._snapshots.discard(request.checkpoint)
+        return pb.DiscardReply()
+
+    def Load(self, request: pb.LoadRequest) -> pb.LoadReply:
+        self._engine.fence.check(request.route_version)
+        matrices = [load_matrix_from_pb(matrix) for matrix in request.matrices]
+        return pb.LoadReply(bytes=self._loading.load(request.url, matrices, request.ids))
+
+    def Send(self, request: pb.SendRequest) -> pb.SendReply:
+        self._engine.fence.check(request.route_version)
+        names = [(shard.matrix, shard.partition) for shard in request.shards]
+        return pb.SendReply(bytes=self._replication.send(request.to, names, request.copies))
 
     def Status(self, request: pb.StatusRequest) -> pb.StatusReply:
         counts = self._engine.meter.read()
@@ -132,6 +203,12 @@ class ServerServicer:
                 )
                 for done in counts.operations
             ],
+            route_version=self._engine.fence.route_version,
+            backup=self._replication.backup,
+            copies_bytes=sum(shard.nbytes for shard in self._engine.shards().values() if shard.copy),
+            applied_scopes=sum(len(shard.applied) for shard in self._engine.shards().values()),
+            mutations=counts.mutations,
+            behind=self._replication.behind,
         )
 
     def Stop(self, request: pb.StopRequest) -> pb.StopReply:

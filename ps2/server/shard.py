@@ -25,12 +25,27 @@ class Shard:
 
     A sparse shard has one key index for all rows, so the rows stay co-located slot by slot; its array has room for
     more slots than are live. ``lock`` guards everything here: rows, key index, touched columns and applied ids.
+
+    Attributes:
+        filling: another server is sending what belongs here, or a copy has yet to be sent; until then it is of no use.
+        session: names that sending: route version and number of the newest that has begun.
+        arriving: what has come of its ids, as JSON in pieces.
+        sealed: of a copy that was sent on: it takes nothing at this route version or an older one.
     """
 
-    def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount) -> None:
-        """Allocate the rows as zeros; raises LimitError before anything is taken."""
+    def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> None:
+        """Allocate the rows as zeros; raises LimitError before anything is taken.
+
+        Args:
+            copy: of a shard that another server holds; only that server may change it.
+        """
         self.spec = spec
         self.partition = partition
+        self.copy = copy
+        self.filling = copy
+        self.session = (-1, -1)
+        self.arriving: list[Array] = []
+        self.sealed = -1
         self.lock = threading.RLock()
         self.applied = AppliedIds()
         self.index = KeyIndex() if spec.kind == "sparse" else None
@@ -56,6 +71,11 @@ class Shard:
     @property
     def nbytes(self) -> int:
         return self._counted + self.touched.nbytes
+
+    @property
+    def unused(self) -> frozenset[int]:
+        """Rows that are out of use."""
+        return frozenset(self._unused)
 
     def row(self, number: int) -> Array:
         """Return a writable view of the live columns of one row."""
@@ -116,6 +136,21 @@ class Shard:
         self._unused.difference_update(numbers)
         self.check_rows(np.array(numbers, dtype=np.int64))
         self.array[numbers] = 0
+
+    def reset(self, rows: int) -> None:
+        """Begin anew, with so many rows of zeros and without keys and ids; raises LimitError if they do not fit."""
+        self.check_rows(np.empty(0, np.int64))
+        self.touched.forget_all()
+        self.applied = AppliedIds()
+        self._unused.clear()
+        columns = int(self.array.shape[1])
+        if self.index is not None:
+            self.index, columns = KeyIndex(), MIN_CAPACITY
+        # Freed first, so that there is never memory taken for both.
+        self.array = np.zeros((0, columns), self.spec.np_dtype)
+        self.touched.resize(columns)
+        with self._counting(self._bytes(rows, columns), f"{rows} rows of {columns:,} columns"):
+            self.array = np.zeros((rows, columns), self.spec.np_dtype)
 
     def free(self) -> None:
         """Give the memory back."""

@@ -68,6 +68,10 @@ class TouchedRows:
         self.drop(rows)
         self._gradients.difference_update(rows)
 
+    def forget_all(self) -> None:
+        self.drop_all()
+        self._gradients.clear()
+
     def resize(self, width: int) -> None:
         """Go on with rows of another width; sets come anew when rows are zeroed."""
         self.drop_all()

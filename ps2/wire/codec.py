@@ -57,16 +57,29 @@ PB_TO_WIRE = {number: name for name, number in WIRE_TO_PB.items()}
 
 def request_parts(request: Request) -> Parts:
     """Return a request's header and the arrays that follow it."""
-    header = pb.RequestHeader()
+    header = pb.RequestHeader(route_version=request.route_version, forwarded=request.forwarded, begun=request.begun)
     if request.id is not None:
-        id = request.id
-        header.id.MergeFrom(
-            pb.RequestId(scope=id.scope, number=id.number, settled=id.settled, part=id.part, parts=id.parts)
-        )
+        header.id.MergeFrom(id_to_pb(request.id))
     arrays: list[Array] = []
     for operation in request.operations:
         arrays += _put_operation(header.operations.add(), operation)
     return header.SerializeToString(), arrays
+
+
+def id_to_pb(id: RequestId) -> pb.RequestId:
+    return pb.RequestId(
+        scope=id.scope,
+        number=id.number,
+        settled=id.settled,
+        part=id.part,
+        parts=id.parts,
+        series=id.series,
+        stage=id.stage,
+    )
+
+
+def id_from_pb(id: pb.RequestId) -> RequestId:
+    return RequestId(id.scope, id.number, id.settled, id.part, max(id.parts, 1), id.series, id.stage)
 
 
 def check_sendable(parts: Parts, limit_bytes: int) -> None:
@@ -181,10 +194,9 @@ class RequestDraft:
         """Return the request with these arrays, one for each of ``specs``."""
         left = iter(arrays)
         operations = tuple(_operation(message, left) for message in self.header.operations)
-        if not self.header.HasField("id"):
-            return Request(operations)
-        id = self.header.id
-        return Request(operations, RequestId(id.scope, id.number, id.settled, id.part, max(id.parts, 1)))
+        header = self.header
+        id = id_from_pb(header.id) if header.HasField("id") else None
+        return Request(operations, id, header.route_version, header.forwarded, header.begun)
 
 
 def open_request(header: bytes, limit_bytes: int) -> RequestDraft:

@@ -1,23 +1,30 @@
-"""The control plane as plain calls: what is asked of a server, or of the master, beside data requests."""
+"""The control plane as plain calls: what is asked of a server beside data requests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TypeVar
 
 from google.protobuf.message import Message
 
+from ps2.checkpoint import LoadMatrix, SavedShard
 from ps2.partition import MatrixSpec, Partition
-from ps2.route import Route
-from ps2.wire.convert import partition_from_pb, partition_to_pb, route_from_pb, spec_from_pb, spec_to_pb
+from ps2.wire.convert import (
+    load_matrix_to_pb,
+    partition_from_pb,
+    partition_to_pb,
+    saved_shard_from_pb,
+    spec_from_pb,
+    spec_to_pb,
+)
 from ps2.wire.messages import PROTOCOL_VERSION, MatrixStatus
-from ps2.wire.pb import master_pb2, server_pb2
+from ps2.wire.pb import server_pb2
 from ps2.wire.transport import Transport
 
 SERVER_TIMEOUT_S = 60.0
-# The master in turn asks every server.
-MASTER_TIMEOUT_S = 120.0
+# A checkpoint of a large model.
+LONG_TIMEOUT_S = 3600.0
 # For calls that only show that somebody is there.
 SIGN_OF_LIFE_TIMEOUT_S = 5.0
 
@@ -25,13 +32,50 @@ M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True)
-class MatrixInfo:
-    """What the master tells of a matrix; ``lost`` says why servers of it are gone."""
+class Meeting:
+    """What a server says when it is met.
 
-    id: int
-    spec: MatrixSpec
-    route: Route
-    lost: tuple[str, ...] = ()
+    Attributes:
+        route_version: of its last ``activate``; 0: none.
+        coordinator: that sent it, and gave its last sign of life ``heard_s`` seconds ago.
+        catalog: what that coordinator left for a later one.
+    """
+
+    server_id: str
+    route_version: int
+    coordinator: str
+    heard_s: float
+    catalog: bytes
+
+
+@dataclass(frozen=True)
+class Activation:
+    """What a server is to know of its fleet from now on.
+
+    Attributes:
+        coordinator: whom it follows; "": nobody any more.
+        lease_s: it takes no requests after so long without an answer to a heartbeat; 0: no such limit.
+        loaded: it is to put what ``load`` has read in the place of all shards that it has.
+        backup: address of the server that holds copies of its shards; "": there is none.
+        seed: that server has nothing of them yet: send them, while requests go on.
+        catalog: to keep for a later coordinator; empty: keep what there is.
+    """
+
+    coordinator: str
+    lease_s: float = 0.0
+    loaded: bool = False
+    backup: str = ""
+    seed: bool = False
+    catalog: bytes = b""
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a checkpoint's copies in memory took; ``mutations`` is how many requests had changed something by then."""
+
+    pause_s: float
+    nbytes: int
+    mutations: int
 
 
 @dataclass(frozen=True)
@@ -61,6 +105,11 @@ class ServerStatus:
         in_progress: requests under way; ``waiting`` of them wait for the lock of a shard.
         lock_waits: locks that a request had to wait for, ``lock_wait_s`` in all.
         connections: open ones for data, without gRPC.
+        backup: address of the server with copies of its shards; "" if there is none.
+        copies_bytes: of shards that are copies of another server's.
+        applied_scopes: tasks and sessions whose ids are remembered, over all shards.
+        mutations: requests that changed something.
+        behind: its shards whose copies on the backup are not in step with them yet.
     """
 
     server_id: str
@@ -85,22 +134,49 @@ class ServerStatus:
     key_cache_bytes: int
     connections: int
     operations: tuple[OperationStatus, ...]
+    route_version: int
+    backup: str
+    copies_bytes: int
+    applied_scopes: int
+    mutations: int
+    behind: int
 
 
 class ServerControl:
-    """Control calls to servers, by address."""
+    """Control calls to servers, by address.
+
+    Attributes:
+        route_version: that the calls carry; the coordinator raises it.
+    """
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
+        self.route_version = 0
 
-    def hello(self, address: str) -> str:
-        """Return the server's id; raises ProtocolError if it speaks another version."""
-        request = server_pb2.HelloRequest(protocol=PROTOCOL_VERSION)
-        return self._call(address, "Hello", request, server_pb2.HelloReply, SIGN_OF_LIFE_TIMEOUT_S).server_id
+    def hello(self, address: str, coordinator: str = "", timeout_s: float = SIGN_OF_LIFE_TIMEOUT_S) -> Meeting:
+        """Meet a server; raises ProtocolError if it speaks another version.
 
-    def create_matrix(self, address: str, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition]) -> None:
+        Args:
+            coordinator: who asks, if it is one: a sign of life of it.
+        """
+        request = server_pb2.HelloRequest(protocol=PROTOCOL_VERSION, coordinator=coordinator)
+        reply = self._call(address, "Hello", request, server_pb2.HelloReply, timeout_s)
+        return Meeting(reply.server_id, reply.route_version, reply.coordinator, reply.heard_s, reply.catalog)
+
+    def create_matrix(
+        self, address: str, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False
+    ) -> None:
+        """Allocate shards as zeros.
+
+        Args:
+            copies: they are to be copies of shards that another server holds.
+        """
         request = server_pb2.CreateMatrixRequest(
-            matrix=matrix, spec=spec_to_pb(spec), partitions=[partition_to_pb(p) for p in partitions]
+            matrix=matrix,
+            spec=spec_to_pb(spec),
+            partitions=[partition_to_pb(p) for p in partitions],
+            route_version=self.route_version,
+            copies=copies,
         )
         self._call(address, "CreateMatrix", request, server_pb2.CreateMatrixReply)
 
@@ -108,12 +184,67 @@ class ServerControl:
         self, address: str, matrix: int, rows: int = 0, freed: Sequence[int] = (), reused: Sequence[int] = ()
     ) -> None:
         """Grow a matrix to ``rows`` rows (0: leave it), take rows out of use, put rows in use again as zeros."""
-        request = server_pb2.UpdateRowsRequest(matrix=matrix, rows=rows, freed=freed, reused=reused)
+        request = server_pb2.UpdateRowsRequest(
+            matrix=matrix, rows=rows, freed=freed, reused=reused, route_version=self.route_version
+        )
         self._call(address, "UpdateRows", request, server_pb2.UpdateRowsReply)
 
     def free_matrix(self, address: str, matrix: int) -> None:
-        request = server_pb2.FreeMatrixRequest(matrix=matrix)
+        request = server_pb2.FreeMatrixRequest(matrix=matrix, route_version=self.route_version)
         self._call(address, "FreeMatrix", request, server_pb2.FreeMatrixReply)
+
+    def activate(self, address: str, order: Activation) -> None:
+        """Let a server take part in the fleet as it is from now on, at ``self.route_version``."""
+        request = server_pb2.ActivateRequest(route_version=self.route_version, **asdict(order))
+        self._call(address, "Activate", request, server_pb2.ActivateReply)
+
+    def end_stages(self, address: str, series: str, below: int, live: Sequence[int]) -> None:
+        """Let a server forget the ids of stages below a number, save the live ones, and refuse what comes of them."""
+        request = server_pb2.EndStagesRequest(series=series, below=below, live=live, route_version=self.route_version)
+        self._call(address, "EndStages", request, server_pb2.EndStagesReply, SIGN_OF_LIFE_TIMEOUT_S)
+
+    def freeze(self, address: str, checkpoint: str, timeout_s: float) -> None:
+        """Hold all shards of a server, until ``copy`` has copied them, or for so long."""
+        request = server_pb2.FreezeRequest(checkpoint=checkpoint, timeout_s=timeout_s, route_version=self.route_version)
+        self._call(address, "Freeze", request, server_pb2.FreezeReply)
+
+    def copy(self, address: str, checkpoint: str) -> Copied:
+        """Copy what ``freeze`` holds, and let it go."""
+        reply = self._call(
+            address, "Copy", server_pb2.CopyRequest(checkpoint=checkpoint), server_pb2.CopyReply, LONG_TIMEOUT_S
+        )
+        return Copied(reply.pause_s, reply.bytes, reply.mutations)
+
+    def write(self, address: str, checkpoint: str, url: str) -> list[SavedShard]:
+        """Write what ``copy`` has copied into a folder, and forget it."""
+        request = server_pb2.WriteRequest(checkpoint=checkpoint, url=url)
+        reply = self._call(address, "Write", request, server_pb2.WriteReply, LONG_TIMEOUT_S)
+        return [saved_shard_from_pb(shard) for shard in reply.shards]
+
+    def discard(self, address: str, checkpoint: str) -> None:
+        """Forget a checkpoint that is under way ("": whichever it is); what is frozen goes on."""
+        self._call(address, "Discard", server_pb2.DiscardRequest(checkpoint=checkpoint), server_pb2.DiscardReply)
+
+    def load(self, address: str, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:
+        """Let a server read shards beside those that it has; return their bytes. ``activate(loaded=True)`` takes them.
+
+        Args:
+            ids: with the ids that had been applied.
+        """
+        request = server_pb2.LoadRequest(
+            url=url, matrices=map(load_matrix_to_pb, matrices), ids=ids, route_version=self.route_version
+        )
+        return self._call(address, "Load", request, server_pb2.LoadReply, LONG_TIMEOUT_S).bytes
+
+    def send(self, address: str, to: str, shards: Sequence[tuple[int, int]], copies: bool) -> int:
+        """Let a server send shards (matrix, partition) to another that has them allocated; return their bytes."""
+        request = server_pb2.SendRequest(
+            to=to,
+            shards=[server_pb2.ShardName(matrix=matrix, partition=partition) for matrix, partition in shards],
+            copies=copies,
+            route_version=self.route_version,
+        )
+        return self._call(address, "Send", request, server_pb2.SendReply, LONG_TIMEOUT_S).bytes
 
     def status(self, address: str) -> ServerStatus:
         reply = self._call(
@@ -152,6 +283,12 @@ class ServerControl:
             key_cache_bytes=reply.key_cache_bytes,
             connections=reply.connections,
             operations=tuple(OperationStatus(o.name, o.count, o.failures, o.seconds, o.keys) for o in reply.operations),
+            route_version=reply.route_version,
+            backup=reply.backup,
+            copies_bytes=reply.copies_bytes,
+            applied_scopes=reply.applied_scopes,
+            mutations=reply.mutations,
+            behind=reply.behind,
         )
 
     def stop(self, address: str) -> None:
@@ -162,45 +299,3 @@ class ServerControl:
         self, address: str, method: str, request: Message, reply: type[M], timeout_s: float = SERVER_TIMEOUT_S
     ) -> M:
         return self._transport.call(address, f"Server/{method}", request, reply, timeout_s)
-
-
-class MasterControl:
-    """Control calls to one master."""
-
-    def __init__(self, transport: Transport, address: str) -> None:
-        self._transport = transport
-        self._address = address
-
-    def register(self, index: int, server_id: str, address: str) -> float:
-        """Tell where a server listens; return the pause between its heartbeats, in seconds."""
-        request = master_pb2.RegisterRequest(
-            index=index, server_id=server_id, address=address, protocol=PROTOCOL_VERSION
-        )
-        return self._call("Register", request, master_pb2.RegisterReply, SIGN_OF_LIFE_TIMEOUT_S).heartbeat_interval_s
-
-    def heartbeat(self, index: int, server_id: str) -> None:
-        """Give a sign of life; raises NotFoundError if the master does not know this process."""
-        request = master_pb2.HeartbeatRequest(index=index, server_id=server_id)
-        self._call("Heartbeat", request, master_pb2.HeartbeatReply, SIGN_OF_LIFE_TIMEOUT_S)
-
-    def new_matrix(self, spec: MatrixSpec) -> MatrixInfo:
-        """Make a matrix; its row 0 is handed out."""
-        return _info(self._call("NewMatrix", master_pb2.NewMatrixRequest(spec=spec_to_pb(spec)), master_pb2.Matrix))
-
-    def matrix(self, matrix: int) -> MatrixInfo:
-        return _info(self._call("GetMatrix", master_pb2.GetMatrixRequest(matrix=matrix), master_pb2.Matrix))
-
-    def take_rows(self, matrix: int, count: int, reserved: bool) -> list[int]:
-        """Get rows as zeros: ``count`` of them, or all that are reserved and not in use."""
-        request = master_pb2.TakeRowsRequest(matrix=matrix, count=count, reserved=reserved)
-        return list(self._call("TakeRows", request, master_pb2.TakeRowsReply).rows)
-
-    def free_rows(self, matrix: int, rows: Sequence[int]) -> None:
-        self._call("FreeRows", master_pb2.FreeRowsRequest(matrix=matrix, rows=rows), master_pb2.FreeRowsReply)
-
-    def _call(self, method: str, request: Message, reply: type[M], timeout_s: float = MASTER_TIMEOUT_S) -> M:
-        return self._transport.call(self._address, f"Master/{method}", request, reply, timeout_s)
-
-
-def _info(message: master_pb2.Matrix) -> MatrixInfo:
-    return MatrixInfo(message.id, spec_from_pb(message.spec), route_from_pb(message.route), tuple(message.lost))

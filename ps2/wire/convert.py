@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ps2.checkpoint import LoadMatrix, SavedFile, SavedShard
 from ps2.errors import ProtocolError
 from ps2.partition import DTYPES, MatrixSpec, Partition
 from ps2.route import Route
@@ -56,3 +57,43 @@ def route_to_pb(route: Route) -> master_pb2.Route:
 
 def route_from_pb(message: master_pb2.Route) -> Route:
     return Route(message.version, tuple(message.bounds), tuple(message.addresses))
+
+
+def saved_shard_to_pb(shard: SavedShard) -> server_pb2.SavedShard:
+    return server_pb2.SavedShard(
+        matrix=shard.matrix,
+        partition=partition_to_pb(shard.partition),
+        files={
+            kind: server_pb2.SavedFile(name=file.name, bytes=file.nbytes, xxh3=file.xxh3)
+            for kind, file in shard.files.items()
+        },
+    )
+
+
+def saved_shard_from_pb(message: server_pb2.SavedShard) -> SavedShard:
+    files = {kind: SavedFile(file.name, file.bytes, file.xxh3) for kind, file in message.files.items()}
+    return SavedShard(message.matrix, partition_from_pb(message.partition), files)
+
+
+def load_matrix_to_pb(matrix: LoadMatrix) -> server_pb2.LoadMatrix:
+    return server_pb2.LoadMatrix(
+        matrix=matrix.matrix,
+        spec=spec_to_pb(matrix.spec),
+        partitions=map(partition_to_pb, matrix.partitions),
+        saved=spec_to_pb(matrix.saved),
+        sources=map(saved_shard_to_pb, matrix.sources),
+        unused=matrix.unused,
+        zeros=matrix.zeros,
+    )
+
+
+def load_matrix_from_pb(message: server_pb2.LoadMatrix) -> LoadMatrix:
+    return LoadMatrix(
+        message.matrix,
+        spec_from_pb(message.spec),
+        tuple(map(partition_from_pb, message.partitions)),
+        spec_from_pb(message.saved),
+        tuple(map(saved_shard_from_pb, message.sources)),
+        tuple(message.unused),
+        tuple(message.zeros),
+    )

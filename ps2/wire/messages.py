@@ -14,7 +14,7 @@ from ps2.partition import Int64Array, MatrixSpec, Partition, Wire
 
 Array = npt.NDArray[Any]
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class RequestId:
         settled: no number below this one is ever sent again, so servers may forget them.
         part: a large mutation goes to a shard as several requests, each applied by itself: which one this is.
         parts: how many they are.
+        series: of a task: whose stages ``stage`` counts (fleet and Spark application); "" for a session.
+        stage: which stage, or run; when it is over, its ids are dropped and nothing of it is applied any more.
     """
 
     scope: str
@@ -34,6 +36,8 @@ class RequestId:
     settled: int = field(default=0, compare=False)
     part: int = 0
     parts: int = field(default=1, compare=False)
+    series: str = field(default="", compare=False)
+    stage: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +91,20 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Operations that one server runs in order, as a whole; ``id`` is None if they change nothing."""
+    """Operations that one server runs in order, as a whole.
+
+    Attributes:
+        id: None if they change nothing.
+        route_version: that the sender knows; 0 for servers without a coordinator.
+        forwarded: it comes from the server that holds the shards, and is about their copies.
+        begun: of a forwarded one: it failed there after so many of its operations, and these are they; 0: it did not.
+    """
 
     operations: tuple[Operation, ...]
     id: RequestId | None = None
+    route_version: int = 0
+    forwarded: bool = False
+    begun: int = 0
 
 
 @dataclass(frozen=True, slots=True)

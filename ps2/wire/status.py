@@ -34,12 +34,15 @@ STATUS: dict[type[PS2Error], grpc.StatusCode] = {
     errors.LaunchError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.TransientError: grpc.StatusCode.UNAVAILABLE,
     errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
+    errors.LostError: grpc.StatusCode.UNAVAILABLE,
+    errors.RecoveringError: grpc.StatusCode.UNAVAILABLE,
     errors.StaleRouteError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.KeyMissError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.RecoveryError: grpc.StatusCode.DATA_LOSS,
     errors.CheckpointMissingError: grpc.StatusCode.NOT_FOUND,
     errors.CheckpointCorruptError: grpc.StatusCode.DATA_LOSS,
+    errors.RolledBack: grpc.StatusCode.ABORTED,
     errors.OpError: grpc.StatusCode.ABORTED,
 }
 BY_NAME = {cls.__name__: cls for cls in STATUS}

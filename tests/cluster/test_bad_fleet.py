@@ -27,8 +27,9 @@ def left_over(leaves_nothing):
 def running():
     """(addresses, token file) of two servers that wait for somebody to attach."""
     with PS2Context.getOrCreate(servers=2) as launcher:
-        # Any server answers whoever has its token, so the token file of a local fleet will do.
+        # Any server answers whoever has its token, so a local fleet will do, once its coordinator has let it go.
         PS2Context._active = None
+        launcher._supervisor.release()
         yield launcher.servers, str(launcher._launcher._token_file)
 
 

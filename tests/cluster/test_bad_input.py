@@ -316,7 +316,7 @@ class LoadsNowhere:
             r"a context with 2 local servers is running, 3 local servers came; stop\(\) it first",
         ),
         ({"fleet": "h:1"}, ConfigError, "a context with 2 local servers is running, the fleet h:1 came"),
-        ({"strict": True}, ConfigError, r"strict=True came"),
+        ({"strict": True}, ConfigError, "strict: False is that of the running context, True came"),
         ({"memoryLimit": 1 << 20}, ConfigError, r"memoryLimit: None is that of the running context, 1048576 came"),
     ],
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ps2 import DCV, NotColocatedWarning
-from ps2.errors import NotFoundError, StoppedError, UsageError
+from ps2.errors import ConfigError, NotFoundError, StoppedError, UsageError
 
 SERVERS = 3
 pytestmark = pytest.mark.parametrize("ps", [SERVERS], indirect=True, scope="module")
@@ -236,3 +236,23 @@ def test_fleet_when_vector_is_used_after_a_restart_then_stopped_error(ps):
     assert foreign._fleet.id not in {fleet for _, fleet in sessions._sessions}
     with pytest.raises(UsageError, match="of another context"):
         DCV.dense(3).add(foreign)
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_name_when_another_vector_has_it_then_config_error_until_that_is_freed(ps):
+    weight = DCV.dense(5, name="weight")
+    for make in (DCV.dense, DCV.sparse):
+        with pytest.raises(ConfigError, match="name 'weight' is that of row 0"):
+            make(5, name="weight")
+    with pytest.raises(ConfigError, match="name 'weight'"):
+        weight.derive("weight")
+    weight.free()
+    DCV.sparse(5, name="weight").derive(name="other").free()
+
+
+@pytest.mark.parametrize("name", ["", 7])
+def test_name_when_it_is_no_text_then_config_error(ps, name):
+    with pytest.raises(ConfigError, match="name: expected a text"):
+        DCV.dense(5, name=name)

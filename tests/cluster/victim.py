@@ -14,7 +14,7 @@ from ps2 import DCV, errors
 from ps2.errors import PS2Error, TransientError, UsageError
 from ps2.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.wire import codec, framing
-from ps2.wire.control import ServerControl
+from ps2.wire.control import Activation, ServerControl
 from ps2.wire.messages import PROTOCOL_VERSION, Keys, Operation, Request, RequestId
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.sockets import abstract
@@ -56,6 +56,10 @@ def attacked(ps):
     hello = transport.call(
         address, "Server/Hello", pb.HelloRequest(protocol=PROTOCOL_VERSION), pb.HelloReply, timeout_s=5
     )
+    # Without a coordinator it takes messages of any route version.
+    control = ServerControl(transport)
+    control.route_version = control.status(address).route_version + 1
+    control.activate(address, Activation(""))
     with grpc.insecure_channel(address) as channel:
         metadata = (("authorization", f"Bearer {ps._token}"),)
         made = Victim(

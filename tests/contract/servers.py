@@ -67,7 +67,7 @@ class Served:
         try:
             port, unix_name = places(self.data) if places else (self.data.port, self.data.unix_name)
             told = SimpleNamespace(port=port, unix_name=unix_name, connections=0)
-            self.servicer = ServerServicer(engine, self.id, WireConfig(), lambda: None, told)
+            self.servicer = ServerServicer(engine, self.id, WireConfig(), lambda: None, told, token)
             self.rpc = RpcServer(SERVICE, self.servicer, listen, token, 4, WireConfig())
         except PS2Error:
             self.data.stop(0)
@@ -77,6 +77,7 @@ class Served:
     def stop(self, grace_s=0):
         self.data.stop(grace_s)
         self.rpc.stop(grace_s)
+        self.servicer.close()
 
 
 @contextmanager

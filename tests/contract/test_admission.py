@@ -85,7 +85,7 @@ def test_request_when_it_comes_before_the_greeting_is_answered_and_that_is_wrong
 
 def test_server_when_it_has_no_token_then_on_loopback_anybody_is_let_in(engine, carrier):
     with serving(engine, token=None) as server, connected(carrier, None) as transport:
-        assert ServerControl(transport).hello(server.address) == server.id
+        assert ServerControl(transport).hello(server.address).server_id == server.id
         assert count(transport, server.address) == DIM
 
 

@@ -92,7 +92,7 @@ def test_server_when_it_was_replaced_between_two_calls_then_the_second_reaches_t
 
 def hello(transport, address):
     try:
-        return ServerControl(transport).hello(address)
+        return ServerControl(transport).hello(address).server_id
     except UnavailableError:
         return None
 

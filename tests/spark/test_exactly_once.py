@@ -11,6 +11,7 @@ import ps2
 from ps2 import DCV
 
 pytestmark = pytest.mark.usefixtures("by_value")
+SETTLED_S = 30.0
 
 
 @pytest.fixture
@@ -161,3 +162,134 @@ def test_a_task_when_its_threads_add_then_every_add_counts_once(total, sc):
 
     sc.parallelize([0], 1).foreachPartition(work)
     assert total.pull().tolist() == [20] * 5
+
+
+def test_a_task_when_retried_in_a_worker_that_knows_its_broadcast_then_it_counts_once(total, sc):
+    """A worker unpickles a broadcast once: the task before has, the retried one does not."""
+    from pyspark import TaskContext
+
+    shared = sc.broadcast([total.derive(), total])
+
+    def work(rows):
+        shared.value[1].add(np.ones(5, np.int64))
+        shared.value[0].add(np.ones(5, np.int64))
+        if TaskContext.get().attemptNumber() == 0:
+            die("raise")
+
+    sc.parallelize(range(2), 2).foreachPartition(lambda rows: shared.value[1].add(np.full(5, 10)))
+    sc.parallelize(range(2), 2).foreachPartition(work)
+    assert (total.pull()[0], shared.value[0].pull()[0]) == (22, 2)
+
+
+# -- vectors made in tasks -------------------------------------------------------------------------------------------
+
+
+def used_rows(ps, vector):
+    return len(ps._master._catalog.get(vector._matrix).used)
+
+
+def test_a_task_when_it_makes_vectors_and_dies_between_its_steps_then_every_column_is_right(total, sc):
+    from pyspark import TaskContext
+
+    def work(rows):
+        attempt = TaskContext.get().attemptNumber()
+        for row in rows:
+            scratch = total.derive()
+            if attempt == 0:
+                die("raise")
+            scratch.push(np.full(5, row))
+            scratch.add(np.arange(5), np.arange(5))
+            scratch.zip().mapPartitions(lambda values: values.__imul__(2) is None)
+            total.add(scratch)
+            if attempt == 1:
+                die("exit")
+            del scratch
+            own = DCV.dense(5, dtype="int64").fill(row)
+            total.add(own.pull())
+            own.free()
+            if attempt == 2:
+                die("raise")
+
+    sc.parallelize([1, 100], 2).foreachPartition(work)
+    assert total.pull().tolist() == [3 * 101 + 2 * 2 * column for column in range(5)]
+
+
+def test_a_row_of_a_task_when_freed_in_an_attempt_that_dies_then_the_next_one_has_it(total, sc):
+    """The first attempt's writes are not repeated, so its row must not be another's meanwhile."""
+    from pyspark import TaskContext
+
+    def work(rows):
+        scratch = total.derive().fill(7)
+        if TaskContext.get().attemptNumber() == 0:
+            scratch.free()
+            total.derive()  # with this call the master hears of rows whose handles are gone, too
+            die("raise")
+        yield scratch.pull().tolist()
+
+    assert sc.parallelize([0], 1).mapPartitions(work).collect() == [[7] * 5]
+
+
+def test_a_row_of_a_task_when_its_handle_is_returned_by_the_second_attempt_then_it_lives_on(ps, total, sc, until):
+    from pyspark import TaskContext
+
+    def work(rows):
+        made = total.derive().fill(7)
+        if TaskContext.get().attemptNumber() == 0:
+            die("raise")
+        yield made
+
+    (made,) = sc.parallelize([0], 1).mapPartitions(work).collect()
+    sc.parallelize(range(2), 2).foreachPartition(lambda rows: total.derive())
+    stage = max(
+        stage for job in range(10_000) if (info := sc.statusTracker().getJobInfo(job)) for stage in info.stageIds
+    )
+    until(lambda: ps._stages[-1]._master_told.below > stage, "the stages are over", SETTLED_S)
+    total.derive()
+    assert made.pull().tolist() == [7] * 5
+
+
+def test_rows_of_tasks_when_their_handles_are_gone_then_they_are_freed_when_the_stage_is_over(ps, total, sc, until):
+    def work(rows):
+        for _ in range(10):
+            total.derive().fill(1)
+
+    sc.parallelize(range(2), 2).foreachPartition(work)
+    # The last handle of each worker is told of with that worker's next call for rows.
+    until(lambda: used_rows(ps, total) <= 1 + 2, "rows taken back", SETTLED_S)
+
+
+# -- what is remembered ----------------------------------------------------------------------------------------------
+
+
+def test_ids_when_many_jobs_have_run_then_only_the_drivers_are_remembered(ps, total, sc, until):
+    def scopes():
+        return sum(ps._control.status(address).applied_scopes for address in ps.servers)
+
+    for _ in range(30):
+        sc.parallelize(range(4), 4).foreachPartition(lambda rows: total.add(np.ones(5, np.int64)))
+    # Of each shard of a vector here, the driver's session.
+    shards = sum(len(ps._control.status(address).matrices) for address in ps.servers)
+    until(lambda: scopes() <= shards, "ids of finished stages dropped", SETTLED_S)
+    assert total.pull().tolist() == [120] * 5
+
+
+def test_a_task_when_its_stage_is_over_then_its_adds_are_refused(ps, total, sc):
+    from pyspark import TaskContext
+
+    from ps2.errors import StoppedError
+
+    def work(rows):
+        yield TaskContext.get().stageId()
+
+    (stage,) = sc.parallelize([0], 1).mapPartitions(work).collect()
+    for address in ps.servers:
+        ps._control.end_stages(address, ps._stages[-1]._series, stage + 1, [])
+
+    def zombie(rows):
+        TaskContext.get()._stageId = stage
+        total.add(np.ones(5, np.int64))
+
+    with pytest.raises(Exception, match=f"stage {stage} of .* is over") as raised:
+        sc.parallelize([0], 1).foreachPartition(zombie)
+    assert StoppedError.__name__ in str(raised.value)
+    assert total.pull().tolist() == [0] * 5

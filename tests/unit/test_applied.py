@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps2.server.applied import AppliedIds
+from ps2.server.applied import AppliedIds, EndedStages
 from ps2.wire.messages import RequestId
 
 ids = st.builds(RequestId, st.sampled_from("abc"), st.integers(0, 30) | st.integers(2**63, 2**64 - 1))
@@ -30,7 +32,7 @@ def test_applied_when_a_scope_has_no_gap_then_it_keeps_no_single_ids(order):
 
 @given(st.lists(st.tuples(ids, st.none() | st.integers(0, 5))), ids, st.integers(0, 6))
 def test_covers_when_requests_failed_or_succeeded_then_it_tells_each_operation(events, asked, position):
-    """None is success; a number, failure after so many operations. A success covers all operations for good."""
+    """None is success; a number, failure after so many operations: the most of them count, and a success for all."""
     applied, whole, parts = AppliedIds(), set(), {}
     for id, count in events:
         if count is None:
@@ -38,7 +40,7 @@ def test_covers_when_requests_failed_or_succeeded_then_it_tells_each_operation(e
             whole.add(id)
         else:
             applied.add_begun(id, count)
-            parts[id] = count
+            parts[id] = max(count, parts.get(id, 0))
     assert applied.covers(asked, position) == (asked in whole or position < parts.get(asked, 0))
 
 
@@ -52,7 +54,7 @@ def test_part_when_the_request_succeeds_then_it_is_forgotten():
     applied = AppliedIds()
     applied.add_begun(RequestId("s", 0), 3)
     applied.add(RequestId("s", 0))
-    assert applied._begun == {}
+    assert applied._scopes["s"].begun == {}
 
 
 def test_applied_when_numbers_are_settled_then_no_single_ids_are_kept():
@@ -96,3 +98,99 @@ def test_parts_when_their_number_is_settled_then_they_are_forgotten():
     applied.add(part_of(0, 1, 3))
     applied.add(part_of(5, 0, 2, settled=5))
     assert applied._scopes["a"].parts == {5: {0}}
+
+
+# -- stages that are over --------------------------------------------------------------------------------------------
+
+
+def of_stage(stage, number, rdd_partition=0):
+    return RequestId(f"app/{stage}/{rdd_partition}", number, series="app", stage=stage)
+
+
+def ended(below, *live):
+    over = EndedStages()
+    over.add("app", below, live)
+    return over
+
+
+def test_end_when_a_stage_is_over_then_its_ids_are_forgotten_and_no_others():
+    applied = AppliedIds()
+    for id in (of_stage(0, 0), of_stage(1, 0), of_stage(2, 0), RequestId("session/a", 0)):
+        applied.add(id)
+    applied.end(ended(2, 1))
+    assert set(applied._scopes) == {"app/1/0", "app/2/0", "session/a"}
+
+
+def test_end_when_the_only_request_of_a_scope_failed_then_that_is_forgotten_too():
+    applied = AppliedIds()
+    applied.add_begun(of_stage(0, 0), 2)
+    applied.end(ended(1))
+    assert len(applied) == 0
+
+
+def test_end_when_many_stages_of_many_tasks_have_run_then_only_those_of_the_last_are_kept():
+    """The bound: what is remembered follows the stages under way, not those that ever ran."""
+    applied, most = AppliedIds(), 0
+    for stage in range(200):
+        for rdd_partition in range(20):
+            for number in range(5):
+                applied.add(of_stage(stage, number, rdd_partition))
+        most = max(most, len(applied))
+        applied.end(ended(stage))
+    assert most <= 40
+    assert all(not scope.above for scope in applied._scopes.values())
+
+
+# -- as JSON ---------------------------------------------------------------------------------------------------------
+
+events = st.tuples(
+    st.builds(
+        RequestId,
+        st.sampled_from("abc"),
+        st.integers(0, 12) | st.integers(2**63, 2**64 - 1),
+        settled=st.just(0) | st.integers(0, 4),
+        part=st.integers(0, 2),
+        parts=st.just(3),
+        series=st.just("app"),
+        stage=st.integers(0, 3),
+    ),
+    st.none() | st.integers(1, 4),
+)
+
+
+def after(history):
+    applied = AppliedIds()
+    for id, begun in history:
+        if begun is None:
+            applied.add(id)
+        else:
+            applied.add_begun(id, begun)
+    return applied
+
+
+@given(st.lists(events, max_size=40), st.lists(events, max_size=10), st.lists(events, max_size=20), st.integers(0, 4))
+def test_json_when_read_again_then_it_answers_the_same_now_and_later(history, later, asked, below):
+    applied = after(history)
+    again = AppliedIds.from_json(json.loads(json.dumps(applied.to_json())))
+    for one in (applied, again):
+        for id, begun in later:
+            if begun is None:
+                one.add(id)
+            else:
+                one.add_begun(id, begun)
+        one.end(ended(below))
+    assert len(again) == len(applied)
+    for id, _ in history + later + asked:
+        assert (id in again) == (id in applied)
+        assert [again.covers(id, position) for position in range(5)] == [
+            applied.covers(id, position) for position in range(5)
+        ]
+
+
+def test_json_when_the_original_goes_on_then_what_was_taken_stays():
+    applied = after([(of_stage(0, 3), None), (of_stage(0, 5), 1)])
+    taken = applied.to_json()
+    before = json.dumps(taken)
+    applied.add(of_stage(0, 4))
+    applied.add(of_stage(0, 5))
+    assert json.dumps(taken) == before

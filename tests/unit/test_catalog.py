@@ -10,20 +10,21 @@ from hypothesis import strategies as st
 
 from ps2.config import FleetConfig
 from ps2.coordinator.catalog import Catalog, Entry
-from ps2.coordinator.master import Master
-from ps2.errors import LimitError, NotFoundError, UnavailableError
+from ps2.coordinator.master import Caller, Master
+from ps2.errors import ConfigError, LimitError, NotFoundError, StoppedError, UnavailableError
 from ps2.partition import MAX_ROWS, MatrixSpec, Partition
 from ps2.route import Route
+from ps2.wire.messages import RequestId
 from tests.fakes import ServerHangs, ServerRefuses
 
 
 def an_entry(rows=4):
-    return Entry(1, MatrixSpec(10, rows), Route(1, (0, 5, 10), ("a:1", "b:2")))
+    return Entry(1, MatrixSpec(10, rows), Route(1, (0, 5, 10), ("a:1", "b:2")), (0, 1))
 
 
 def take(entry, count):
     grant = entry.grant(count)
-    entry.hand_out(grant)
+    entry.hand_out(grant, 0)
     return grant
 
 
@@ -79,7 +80,7 @@ def test_reserved_when_granted_then_it_is_all_that_exists_and_is_not_in_use():
 def test_reserved_when_none_is_left_then_no_rows():
     entry = an_entry(rows=2)
     take(entry, 2)
-    entry.hand_out(entry.grant_reserved())
+    entry.hand_out(entry.grant_reserved(), 0)
     assert entry.used == {0, 1}
 
 
@@ -104,21 +105,21 @@ def test_rows_when_taken_and_freed_then_no_row_is_handed_out_twice(events):
         assert set(grant.reused) == ever.intersection(grant.rows)
         assert len(set(grant.rows)) == len(grant.rows) == (event or len(grant.rows))
         assert max(grant.rows, default=0) < grant.total
-        entry.hand_out(grant)
+        entry.hand_out(grant, 0)
         used.update(grant.rows)
         ever.update(grant.rows)
     assert entry.used == used
 
 
-def test_partitions_on_when_asked_then_they_are_those_of_that_server():
-    assert an_entry().partitions_on("b:2") == [Partition(1, 5, 10)]
+def test_partitions_of_when_asked_then_they_are_those_of_that_server():
+    assert an_entry().partitions_of(1) == [Partition(1, 5, 10)]
 
 
 def test_plan_when_made_then_partitions_are_spread_and_ids_grow():
     catalog = Catalog(100)
-    first, second = (catalog.plan(MatrixSpec(10, 1, partitions_per_server=2), ["a:1", "b:2"]) for _ in range(2))
+    first, second = (catalog.plan(MatrixSpec(10, 1, partitions_per_server=2), ["a:1", "b:2"], 7) for _ in range(2))
     assert (first.id, second.id) == (101, 102)
-    assert first.route == Route(1, (0, 2, 5, 7, 10), ("a:1", "a:1", "b:2", "b:2"))
+    assert first.route == Route(7, (0, 2, 5, 7, 10), ("a:1", "a:1", "b:2", "b:2"))
 
 
 @pytest.mark.parametrize("when", ["never there", "removed"])
@@ -130,6 +131,37 @@ def test_get_when_it_is_not_there_then_not_found_names_it(when):
         catalog.remove(entry.id)
     with pytest.raises(NotFoundError, match=f"matrix {entry.id:x} does not exist"):
         catalog.get(entry.id)
+
+
+def test_born_when_a_row_is_handed_out_again_then_it_has_a_later_generation():
+    catalog = Catalog(0)
+    entry = catalog.plan(MatrixSpec(10, 4), ["a:1"])
+    for count in (1, 2):
+        catalog.hand_out(entry, entry.grant(count))
+    assert entry.born == {0: 0, 1: 1, 2: 2}
+    catalog.retire(entry, [1])
+    catalog.hand_out(entry, entry.grant(1))
+    assert entry.born == {0: 0, 1: 3, 2: 2}
+
+
+def test_names_when_their_rows_are_freed_then_they_are_free_again():
+    catalog = Catalog(0)
+    entry = catalog.plan(MatrixSpec(10, 4), ["a:1"])
+    catalog.hand_out(entry, entry.grant(1), "weight")
+    catalog.hand_out(entry, entry.grant(1), "bias")
+    catalog.retire(entry, [1])
+    assert catalog.names == {"weight": (entry.id, 0)}
+    catalog.remove(entry.id)
+    assert catalog.names == {}
+
+
+def test_names_when_one_is_taken_then_config_error_names_it_and_no_row_is_handed_out():
+    catalog = Catalog(0)
+    entry = catalog.plan(MatrixSpec(10, 4), ["a:1"])
+    catalog.hand_out(entry, entry.grant(1), "weight")
+    with pytest.raises(ConfigError, match="name 'weight' is that of row 0 of matrix 1 already"):
+        catalog.hand_out(entry, entry.grant(1), "weight")
+    assert entry.used == {0}
 
 
 # -- the master ------------------------------------------------------------------------------------------------------
@@ -181,7 +213,7 @@ def test_take_rows_when_rows_are_reserved_then_no_server_is_asked():
     servers = ServerRefuses()
     master = a_master(servers)
     entry = master.new_matrix(MatrixSpec(10, 4))
-    assert list(master.take_rows(entry.id, 2, reserved=False)) == [1, 2]
+    assert list(master.take_rows(entry.id, 2)) == [1, 2]
     assert asked(servers, "update_rows") == []
 
 
@@ -189,8 +221,8 @@ def test_take_rows_when_memory_is_short_for_double_then_it_grows_by_what_is_need
     servers = ServerRefuses(update_rows=lambda _a, _id, rows, *_: LimitError("full") if rows > 5 else None)
     master = a_master(servers)
     entry = master.new_matrix(MatrixSpec(10, 4))
-    master.take_rows(entry.id, 3, reserved=False)
-    assert list(master.take_rows(entry.id, 1, reserved=False)) == [4]
+    master.take_rows(entry.id, 3)
+    assert list(master.take_rows(entry.id, 1)) == [4]
     assert entry.spec.rows == 5
 
 
@@ -198,7 +230,7 @@ def test_take_rows_when_no_server_can_grow_then_limit_error_and_the_rows_are_as_
     master = a_master(ServerRefuses(update_rows=lambda *_: LimitError("full")))
     entry = master.new_matrix(MatrixSpec(10, 1))
     with pytest.raises(LimitError):
-        master.take_rows(entry.id, 1, reserved=False)
+        master.take_rows(entry.id, 1)
     assert (entry.used, entry.spec.rows) == ({0}, 1)
 
 
@@ -214,7 +246,7 @@ def test_free_rows_when_freed_before_then_no_server_is_asked():
     servers = ServerRefuses()
     master = a_master(servers)
     entry = master.new_matrix(MatrixSpec(10, 2))
-    master.take_rows(entry.id, 1, reserved=False)
+    master.take_rows(entry.id, 1)
     master.free_rows(entry.id, [1])
     master.free_rows(entry.id, [1])
     assert [freed for *_, freed, _ in asked(servers, "update_rows")] == [[1], [1]]
@@ -237,7 +269,7 @@ def test_matrix_when_a_server_of_it_is_lost_then_it_says_why():
     entry = master.new_matrix(MatrixSpec(2, 1))
     master.ended(1, "exit code 1")
     master.ended(2, "holds nothing of it")
-    assert master.matrix(entry.id)[1] == ["server 1 (server1:1): exit code 1"]
+    assert master.matrix(entry.id).lost == ("server 1 (server1:1): exit code 1",)
 
 
 def test_master_when_a_server_hangs_in_a_call_then_heartbeats_and_routes_are_still_answered():
@@ -245,13 +277,13 @@ def test_master_when_a_server_hangs_in_a_call_then_heartbeats_and_routes_are_sti
     servers = ServerHangs()
     master = a_master(servers)
     entry = master.new_matrix(MatrixSpec(10, 1))
-    growing = threading.Thread(target=master.take_rows, args=(entry.id, 1, False))
+    growing = threading.Thread(target=master.take_rows, args=(entry.id, 1))
     growing.start()
     assert servers.reached.wait(10)
     answered = threading.Event()
 
     def ask():
-        master.heartbeat(1, "id1")
+        master.heartbeat(1, "id1", 0)
         master.tick()
         master.matrix(entry.id)
         answered.set()
@@ -269,7 +301,7 @@ def test_take_rows_when_callers_race_then_no_row_is_handed_out_twice():
     entry = master.new_matrix(MatrixSpec(10, 1))
     rows = []
     threads = [
-        threading.Thread(target=lambda: [rows.extend(master.take_rows(entry.id, 2, False)) for _ in range(20)])
+        threading.Thread(target=lambda: [rows.extend(master.take_rows(entry.id, 2)) for _ in range(20)])
         for _ in range(4)
     ]
     for thread in threads:
@@ -277,3 +309,154 @@ def test_take_rows_when_callers_race_then_no_row_is_handed_out_twice():
     for thread in threads:
         thread.join()
     assert sorted(rows) == list(range(1, 161))
+
+
+# -- calls that come again, and rows of tasks ------------------------------------------------------------------------
+
+STAGE = 3
+
+
+def of_task(attempt, number=0, stage=STAGE):
+    """A call of a task; its attempts send the same id."""
+    return Caller(RequestId(f"app/{stage}/0", number, series="app", stage=stage), f"app/attempt/{attempt}")
+
+
+def of_driver(number, settled=0):
+    return Caller(RequestId("session/a", number, settled), "session/a")
+
+
+@pytest.fixture
+def master():
+    return a_master(ServerRefuses())
+
+
+@pytest.fixture
+def entry(master):
+    return master.new_matrix(MatrixSpec(10, 8))
+
+
+def end(master):
+    master.end_stages("app", STAGE + 1, [])
+
+
+def test_new_matrix_when_a_second_attempt_asks_then_it_gets_the_same(master):
+    first, second = (master.new_matrix(MatrixSpec(10, 1), caller=of_task(attempt)) for attempt in (1, 2))
+    assert first is second
+
+
+def test_new_matrix_when_its_name_is_taken_then_config_error_and_nothing_is_left():
+    servers = ServerRefuses()
+    master = a_master(servers)
+    master.new_matrix(MatrixSpec(10, 1), "weight")
+    with pytest.raises(ConfigError, match="name 'weight'"):
+        master.new_matrix(MatrixSpec(10, 1), "weight")
+    assert len(asked(servers, "create_matrix")) == 2
+
+
+def test_take_rows_when_a_second_attempt_asks_then_it_gets_the_same(master, entry):
+    assert [list(master.take_rows(entry.id, 2, caller=of_task(attempt))) for attempt in (1, 2)] == [[1, 2]] * 2
+    assert entry.used == {0, 1, 2}
+
+
+def test_take_rows_when_a_session_asks_again_then_it_gets_the_same(master, entry):
+    assert [list(master.take_rows(entry.id, 1, caller=of_driver(0))) for _ in range(2)] == [[1]] * 2
+
+
+def test_free_rows_when_a_task_asks_then_they_are_freed_when_its_stage_is_over(master, entry):
+    master.take_rows(entry.id, 1, caller=of_task(1))
+    for _ in range(2):
+        master.free_rows(entry.id, [1], of_task(1).id)
+    assert entry.used == {0, 1}
+    end(master)
+    assert entry.used == {0}
+
+
+def test_free_rows_when_its_stage_is_over_then_stopped_error(master, entry):
+    end(master)
+    with pytest.raises(StoppedError, match="stage 3 of app is over"):
+        master.free_rows(entry.id, [0], of_task(1).id)
+
+
+def test_free_rows_when_the_row_is_another_vectors_by_the_end_then_it_stays(master, entry):
+    """The driver freed it, and it was handed out again."""
+    master.take_rows(entry.id, 1, caller=of_driver(0))
+    master.free_rows(entry.id, [1], of_task(1).id)
+    master.free_rows(entry.id, [1], of_driver(1).id)
+    assert list(master.take_rows(entry.id, 1, caller=of_driver(2))) == [1]
+    end(master)
+    assert entry.used == {0, 1}
+
+
+def test_free_rows_when_a_session_sends_it_again_late_then_the_rows_next_owner_keeps_it(master, entry):
+    master.take_rows(entry.id, 1, caller=of_driver(0))
+    master.free_rows(entry.id, [1], of_driver(1).id)
+    master.take_rows(entry.id, 1, caller=of_driver(2))
+    master.free_rows(entry.id, [1], of_driver(1).id)
+    assert entry.used == {0, 1}
+
+
+def test_drop_rows_when_a_session_has_dropped_its_handle_then_freed_at_once(master, entry):
+    master.take_rows(entry.id, 1, caller=of_driver(0))
+    master.drop_rows(entry.id, [1], "session/a")
+    assert entry.used == {0}
+
+
+def test_drop_rows_when_another_attempt_has_the_row_then_it_stays(master, entry):
+    """The first attempt failed; the second has returned its handle to the driver."""
+    for attempt in (1, 2):
+        master.take_rows(entry.id, 1, caller=of_task(attempt))
+    for _ in range(2):
+        master.drop_rows(entry.id, [1], of_task(1).holder)
+    end(master)
+    assert entry.used == {0, 1}
+
+
+def test_drop_rows_when_another_attempt_gets_the_row_afterwards_then_it_stays(master, entry):
+    master.take_rows(entry.id, 1, caller=of_task(1))
+    master.drop_rows(entry.id, [1], of_task(1).holder)
+    master.take_rows(entry.id, 1, caller=of_task(2))
+    end(master)
+    assert entry.used == {0, 1}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_drop_rows_when_all_attempts_have_dropped_it_then_freed_when_the_stage_is_over(master, entry, late):
+    """A worker tells of its last handles with its next call for rows, perhaps in a later stage."""
+    for attempt in (1, 2):
+        master.take_rows(entry.id, 1, caller=of_task(attempt))
+    master.drop_rows(entry.id, [1], of_task(1).holder)
+    if late:
+        end(master)
+    master.drop_rows(entry.id, [1], of_task(2).holder)
+    assert entry.used == ({0} if late else {0, 1})
+    end(master)
+    assert entry.used == {0}
+
+
+def test_drop_rows_when_the_holder_never_had_the_row_then_it_stays(master, entry):
+    """Its own was freed, and the number was handed out again."""
+    master.take_rows(entry.id, 1, caller=of_driver(0))
+    master.drop_rows(entry.id, [0, 1, 99], of_task(1).holder)
+    assert entry.used == {0, 1}
+
+
+def test_end_stages_when_taking_back_fails_then_the_other_matrices_rows_are_taken_back():
+    refuses = {}
+    master = a_master(ServerRefuses(update_rows=lambda _, id, *__: refuses.get(id)))
+    entries = [master.new_matrix(MatrixSpec(10, 2)) for _ in range(2)]
+    for entry in entries:
+        master.take_rows(entry.id, 1)
+        master.free_rows(entry.id, [1], of_task(1).id)
+    refuses[entries[0].id] = LimitError("no")
+    end(master)
+    assert [entry.used for entry in entries] == [{0}] * 2
+
+
+def test_calls_when_many_stages_of_many_tasks_ask_for_rows_then_only_those_of_the_last_are_kept(master, entry):
+    for stage in range(50):
+        for number in range(4):
+            caller = of_task(stage, number, stage)
+            (row,) = master.take_rows(entry.id, 1, caller=caller)
+            master.drop_rows(entry.id, [row], caller.holder)
+        master.end_stages("app", stage + 1, [])
+    assert (len(master._ledger), len(master._late), entry.used, set(entry.taken)) == (0, 0, {0}, set())

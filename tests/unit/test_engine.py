@@ -19,10 +19,11 @@ from ps2.errors import (
     ProtocolError,
     ShapeError,
     StaleRouteError,
+    StoppedError,
     UsageError,
 )
 from ps2.partition import HASH_SPACE, MatrixSpec, Partition
-from ps2.server import engine as engines
+from ps2.server import kept as keeping
 from ps2.server.engine import Engine
 from ps2.wire.messages import Operation, Request, RequestId
 
@@ -105,7 +106,8 @@ def test_map_when_its_id_comes_again_then_its_first_result_comes_again(engine):
 
 
 def test_map_when_its_result_is_no_longer_kept_then_op_error_says_that_it_was_applied(engine, monkeypatch):
-    monkeypatch.setattr(engines, "KEPT_RESULTS_BYTES", 1000)
+    monkeypatch.setattr(keeping, "KEPT_RESULTS_BYTES", 1000)
+    monkeypatch.setattr(keeping, "KEPT_RESULT_BYTES", 100)
     run(engine, mapped(lambda w: bytes(600), 0), id=number(0))
     run(engine, mapped(lambda w: bytes(600), 0), id=number(1))
     assert kept(run(engine, mapped(lambda w: bytes(600), 0), id=number(1))) == bytes(600)
@@ -114,8 +116,55 @@ def test_map_when_its_result_is_no_longer_kept_then_op_error_says_that_it_was_ap
 
 
 def test_map_when_its_result_is_larger_than_what_is_kept_then_it_comes_once(engine, monkeypatch):
-    monkeypatch.setattr(engines, "KEPT_RESULTS_BYTES", 1000)
+    monkeypatch.setattr(keeping, "KEPT_RESULTS_BYTES", 1000)
     assert kept(run(engine, mapped(lambda w: bytes(5000), 0), id=number(0))) == bytes(5000)
+
+
+def test_map_when_its_results_are_empty_then_not_all_of_them_are_kept(engine, monkeypatch):
+    """Many small results take memory too."""
+    monkeypatch.setattr(keeping, "KEPT_RESULTS_BYTES", 10 * keeping.KEPT_RESULT_BYTES)
+    for k in range(100):
+        run(engine, mapped(lambda w: None, 0), id=number(k))
+    assert len(engine.kept._results) <= 10
+
+
+# -- stages that are over --------------------------------------------------------------------------------------------
+
+
+def of_stage(stage, k=0, rdd_partition=0):
+    return RequestId(f"app/{stage}/{rdd_partition}", k, series="app", stage=stage)
+
+
+def scopes(engine):
+    return sum(len(shard.applied) for shard in engine.shards().values())
+
+
+def test_mutation_when_its_stage_is_over_then_stopped_error_names_it_and_nothing_is_applied(engine):
+    run(engine, add(0), id=of_stage(3))
+    engine.end_stages("app", 4, [])
+    for again in (of_stage(3), of_stage(3, k=1)):
+        with pytest.raises(StoppedError, match="stage 3 of app is over"):
+            run(engine, add(0), id=again)
+    assert row(engine, 0) == [1] * 4
+
+
+def test_mutation_when_its_stage_is_live_then_it_still_counts_once(engine):
+    run(engine, add(0), id=of_stage(3))
+    engine.end_stages("app", 9, [3])
+    run(engine, add(0), id=of_stage(3))
+    assert row(engine, 0) == [1] * 4
+
+
+def test_applied_ids_when_many_stages_run_then_those_of_a_few_are_kept(engine):
+    most = 0
+    for stage in range(50):
+        for rdd_partition in range(8):
+            for k in range(3):
+                run(engine, add(0), add(0, partition=1), id=of_stage(stage, k, rdd_partition))
+        most = max(most, scopes(engine))
+        engine.end_stages("app", stage, [])
+    assert most <= 2 * 2 * 8
+    assert row(engine, 0) == [50 * 8 * 3] * 4
 
 
 @pytest.mark.parametrize("change", [add(0), mapped(len, 0)])

@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from ps2.errors import AuthError, NotFoundError, ProtocolError, UnavailableError
-from ps2.server.process import Membership, _heartbeat
+from ps2.server.engine import Engine
+from ps2.server.process import Heart, Membership, _heartbeat
 
 INTERVAL_S = 0.001
 
@@ -20,7 +21,7 @@ class AnswersWith:
         self.then = then
         self.asked = 0
 
-    def heartbeat(self, index, server_id):
+    def heartbeat(self, index, server_id, mutations):
         self.asked += 1
         answer = self.answers[0]
         if len(self.answers) > 1:
@@ -31,11 +32,15 @@ class AnswersWith:
             raise answer
 
 
+def heart_of(master):
+    return Heart(master, Membership("m:1", 0), "id", Engine(1 << 20, allow_udf=False))
+
+
 def beat(master, orphan_timeout_s):
     """Run the heartbeat until it ends; return whether it did by itself."""
     stop = threading.Event()
     thread = threading.Thread(
-        target=_heartbeat, args=(master, Membership("m:1", 0), "id", INTERVAL_S, orphan_timeout_s, stop), daemon=True
+        target=_heartbeat, args=(heart_of(master), INTERVAL_S, orphan_timeout_s, stop), daemon=True
     )
     thread.start()
     thread.join(10)
@@ -57,5 +62,5 @@ def test_server_when_the_master_is_gone_too_long_then_it_ends_whatever_answers_a
 def test_server_when_the_master_comes_back_in_time_then_it_goes_on():
     stop = threading.Event()
     master = AnswersWith(UnavailableError("gone"), UnavailableError("gone"), None, None, None, then=stop.set)
-    _heartbeat(master, Membership("m:1", 0), "id", INTERVAL_S, 60, stop)
+    _heartbeat(heart_of(master), INTERVAL_S, 60, stop)
     assert master.asked == 5

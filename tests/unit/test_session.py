@@ -12,11 +12,12 @@ import pytest
 
 from ps2.client import plans, session, task
 from ps2.client import requests as client_requests
-from ps2.client.fleet import FleetRef, seal, unseal
+from ps2.client.fleet import Access, FleetRef, seal, unseal
 from ps2.client.plans import Target
 from ps2.client.task import MutationIds
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import (
+    LostError,
     NotFoundError,
     ShapeError,
     StaleRouteError,
@@ -177,9 +178,9 @@ def test_request_when_partitions_move_then_it_follows_them_under_the_same_id(fle
     first, second = fleet.addresses
 
     def move():
-        entry, _ = fleet.master.matrix(target.matrix)
+        entry = fleet.master.matrix(target.matrix).entry
         entry.route = Route(2, target.route.bounds, (second, second))
-        fleet.engines[second].create_matrix(target.matrix, SPEC, entry.partitions_on(second))
+        fleet.engines[second].create_matrix(target.matrix, SPEC, entry.route.partitions)
         fleet.engines[first].free_matrix(target.matrix)
 
     session_over(MovesThePartitions(fleet, move, address=first)).run([add_ones(target)])
@@ -253,7 +254,7 @@ def test_request_when_stale_for_good_then_the_error_is_about_the_route(fleet, ta
 def test_rows_when_dropped_then_they_are_freed_with_the_next_call_for_rows(fleet, target):
     over = session_over(fleet)
     (row,) = over.take_rows(target.matrix, 1)
-    over.drop(target.matrix, [row])
+    over.drop(target.matrix, [row], over.holder)
     assert over.take_rows(target.matrix, 1) == [row]
 
 
@@ -267,13 +268,84 @@ def test_rows_when_threads_release_them_together_then_none_fails(fleet, target):
             failures.append(error)
 
     for _ in range(20):
-        over.drop(target.matrix, range(100, 400))
+        over.drop(target.matrix, range(100, 400), over.holder)
         threads = [threading.Thread(target=release) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     assert failures == []
+
+
+# -- calls to the master ---------------------------------------------------------------------------------------------
+
+
+class LosesTheMastersReply:
+    """The master does what it is asked, but its first replies are lost."""
+
+    def __init__(self, fleet, times=1):
+        self.fleet = fleet
+        self.left = times
+
+    def call(self, address, method, message, reply, timeout_s):
+        answer = self.fleet.call(address, method, message, reply, timeout_s)
+        if self.left:
+            self.left -= 1
+            raise UnavailableError(f"{address}: connection reset")
+        return answer
+
+
+def test_take_rows_when_the_masters_reply_is_lost_then_one_row_is_taken(fleet, target):
+    assert session_over(LosesTheMastersReply(fleet, times=3)).take_rows(target.matrix, 1) == [1]
+    assert fleet.master.matrix(target.matrix).entry.used == {0, 1}
+
+
+def test_new_matrix_when_the_masters_reply_is_lost_then_one_is_made(fleet, target):
+    session_over(LosesTheMastersReply(fleet)).new_matrix(SPEC)
+    assert len(fleet.master._catalog.ids()) == 2
+
+
+def test_free_rows_when_the_masters_reply_is_lost_then_freed_once(fleet, target):
+    session_over(LosesTheMastersReply(fleet)).free_rows(target.matrix, [0])
+    assert fleet.master._catalog.ids() == []
+
+
+def test_take_rows_when_the_master_is_gone_then_the_error_comes_after_the_retry_time(fleet, target):
+    over = session_over(MasterGone(fleet), RetryConfig(total_s=0.2, first_pause_s=0.01, longest_pause_s=0.05))
+    started_s = time.monotonic()
+    with pytest.raises(UnavailableError, match="master:1: connection refused"):
+        over.take_rows(target.matrix, 1)
+    assert 0.1 < time.monotonic() - started_s < 2
+
+
+def test_new_matrix_when_a_server_is_lost_for_good_then_it_fails_at_once(fleet):
+    fleet.master.ended(1, "ended by SIGKILL")
+    started_s = time.monotonic()
+    with pytest.raises(LostError, match="ended by SIGKILL"):
+        session_over(fleet, RetryConfig(total_s=60)).new_matrix(SPEC)
+    assert time.monotonic() - started_s < 5
+
+
+def test_calls_when_answered_then_the_session_has_no_number_under_way(fleet, target):
+    over = session_over(fleet)
+    over.free_rows(target.matrix, over.take_rows(target.matrix, 1))
+    assert over._ids._under_way == set()
+
+
+def test_rows_when_freed_or_dropped_in_a_task_then_the_ids_of_its_mutations_stay_the_same(fleet, target, in_task):
+    """The collector runs when it likes, so in another attempt a handle goes at another time."""
+    over, numbers = session_over(fleet), []
+    for attempt, gone in ((1, True), (2, False)):
+        in_task(attempt=attempt)
+        rows = over.take_rows(target.matrix, 2)
+        if gone:
+            over.drop(target.matrix, rows[:1], over.holder)
+            over.free_rows(target.matrix, rows[1:])
+        over.take_rows(target.matrix, 1)
+        over.run([add_ones(target)])
+        numbers.append(over._ids.next().number)
+    assert numbers == [3, 3]
+    assert values(fleet, target) == [1.0] * 10
 
 
 def test_session_when_closed_then_its_transport_is(fleet):
@@ -309,14 +381,14 @@ def test_current_session_when_there_is_no_context_then_stopped_error_says_what_t
 
 
 def test_session_of_when_the_task_belongs_to_another_fleet_then_usage_error_names_both(in_task):
-    in_task(fleet=seal(FleetRef("theirs", MASTER), "token"))
+    in_task(fleet=seal(Access(FleetRef("theirs", MASTER), "token", "app")))
     with pytest.raises(UsageError, match="is of fleet mine, this task's context drives fleet theirs"):
         session.session_of(FleetRef("mine", MASTER))
 
 
 def test_session_of_when_in_a_task_then_it_is_made_once(in_task):
     ref = FleetRef("tasks", MASTER)
-    in_task(fleet=seal(ref, "token"))
+    in_task(fleet=seal(Access(ref, "token", "app")))
     try:
         assert session.session_of(ref) is session.session_of(ref) is session.current_session()
     finally:
@@ -326,14 +398,14 @@ def test_session_of_when_in_a_task_then_it_is_made_once(in_task):
 
 def test_session_of_when_the_task_knows_that_the_fleet_is_stopped_then_stopped_error(in_task):
     ref = FleetRef("old", MASTER)
-    in_task(fleet=seal(ref, None), stopped="older old")
+    in_task(fleet=seal(Access(ref, None, "app")), stopped="older old")
     with pytest.raises(StoppedError, match="fleet old"):
         session.session_of(ref)
 
 
 def test_fleet_when_sealed_then_it_is_unsealed_with_its_token():
-    ref = FleetRef("a", MASTER, strict=True)
-    assert unseal(seal(ref, "secret")) == (ref, "secret")
+    access = Access(FleetRef("a", MASTER, strict=True), "secret", "app-1")
+    assert unseal(seal(access)) == access
 
 
 # -- ids of mutations ------------------------------------------------------------------------------------------------
@@ -385,16 +457,16 @@ def test_ids_when_two_functions_run_in_one_task_then_they_differ(in_task, monkey
     made = []
     for copy in ("a", "b"):
         monkeypatch.setattr(task, "_function", task._Function())
-        task.note_handle(copy)
+        task.note_used(copy)
         made.append(MutationIds("f").next())
     assert made[0] != made[1]
 
 
 def test_ids_when_more_handles_come_then_the_first_names_the_function(in_task):
     in_task()
-    task.note_handle("a")
+    task.note_used("a")
     before = MutationIds("f").next()
-    task.note_handle("b")
+    task.note_used("b")
     assert MutationIds("f").next() == before
 
 
@@ -406,6 +478,33 @@ def test_ids_when_of_another_stage_or_partition_then_they_differ(in_task, other)
     mine = ids.next()
     in_task(**{"attempt": 2, **other})
     assert ids.next() != mine
+
+
+def test_ids_when_in_a_task_then_they_name_application_and_stage(in_task):
+    in_task(stage=7, fleet=seal(Access(FleetRef("f", MASTER), None, "app-1")))
+    id = MutationIds("f").next()
+    assert (id.series, id.stage) == ("f/app-1", 7)
+    assert id.scope.startswith("f/app-1/7/0/")
+
+
+def test_ids_when_of_another_spark_application_then_they_differ(in_task):
+    """Its stages begin at 0 again."""
+    made = []
+    for application in ("app-1", "app-2"):
+        in_task(fleet=seal(Access(FleetRef("f", MASTER), None, application)))
+        made.append(MutationIds("f").next())
+    assert made[0] != made[1]
+
+
+def test_ids_when_a_handle_is_unpickled_while_the_function_runs_then_it_names_nothing(in_task):
+    """Another attempt may have it from an earlier task, in a broadcast; the first that is used is the same in both."""
+    in_task(attempt=1)
+    task.note_unpickled("b")
+    task.note_used("a")
+    unpickled = MutationIds("f").next()
+    in_task(attempt=2)
+    task.note_used("a")
+    assert MutationIds("f").next() == unpickled
 
 
 def test_ids_when_of_another_fleet_then_they_differ(in_task):

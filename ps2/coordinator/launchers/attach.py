@@ -2,45 +2,75 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
-from ps2.errors import LaunchError, UnavailableError
+from ps2.errors import LaunchError, PS2Error, UnavailableError
 from ps2.wire.control import ServerControl
+
+log = logging.getLogger(__name__)
+
+# Servers asked at once.
+MAX_PARALLEL = 32
+LOOK_TIMEOUT_S = 1.0
 
 
 class AttachLauncher:
     """Meets each server at a known address; starts and ends nothing."""
 
     def __init__(
-        self, addresses: Sequence[str], server: ServerControl, register: Callable[[int, str, str], None]
+        self,
+        addresses: Sequence[str],
+        server: ServerControl,
+        register: Callable[[int, str, str], None],
+        coordinator: str = "",
     ) -> None:
         """Args:
         addresses: ``host:port`` of each server.
         register: told index, server id and address of each server that answers.
+        coordinator: who asks.
         """
         self._addresses = list(addresses)
         self._server = server
         self._register = register
+        self._coordinator = coordinator
         self._met: dict[int, str] = {}
 
     @property
     def servers(self) -> int:
         return len(self._addresses)
 
+    @property
+    def replaces(self) -> bool:
+        return False
+
     def start(self, index: int, master: str) -> None:
         address = self._addresses[index]
         try:
-            self._met[index] = self._server.hello(self._addresses[index])
+            self._met[index] = self._server.hello(self._addresses[index]).server_id
         except UnavailableError as error:
             raise UnavailableError(f"no server answers at {address}: {error}") from error
         if len(set(self._met.values())) < len(self._met):
             raise LaunchError(f"{address}: this server is named twice in the fleet")
         self._register(index, self._met[index], address)
 
-    def gone(self, index: int) -> str | None:
-        """Ask the server; one that answers with another id has been restarted, and holds nothing."""
-        found = self._server.hello(self._addresses[index])
-        return None if found == self._met[index] else "it was restarted, and what it held is gone"
+    def look(self) -> dict[int, str | None]:
+        """Ask every server; one that answers with another id has been restarted, and holds nothing."""
+        with ThreadPoolExecutor(min(len(self._met), MAX_PARALLEL), thread_name_prefix="ps2-look") as pool:
+            found = dict(zip(self._met, pool.map(self._id_of, self._met), strict=True))
+        return {
+            index: None if id == self._met[index] else "it was restarted, and what it held is gone"
+            for index, id in found.items()
+            if id is not None
+        }
+
+    def _id_of(self, index: int) -> str | None:
+        try:
+            return self._server.hello(self._addresses[index], self._coordinator, LOOK_TIMEOUT_S).server_id
+        except PS2Error as error:  # silence is judged by its length
+            log.debug("server %d: %s", index, error)
+            return None
 
     def stop(self) -> None:
         """Leave the servers as they are."""

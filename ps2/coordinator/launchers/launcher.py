@@ -13,16 +13,21 @@ class Launcher(Protocol):
         """How many servers the fleet has."""
         ...
 
+    @property
+    def replaces(self) -> bool:
+        """Whether it can end a server that hangs, and start another."""
+        ...
+
     def start(self, index: int, master: str) -> None:
-        """Start one server, told to register with the master; return without waiting for it.
+        """Start one server, told to register with the master, in place of any before; return without waiting for it.
 
         Raises:
             LaunchError: it cannot be started.
         """
         ...
 
-    def gone(self, index: int) -> str | None:
-        """Return why a server's process has ended, or None while it runs, as far as one knows."""
+    def look(self) -> dict[int, str | None]:
+        """Return by index why servers' processes have ended, and None for those that were found alive by asking."""
         ...
 
     def stop(self) -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 from ps2.config import write_token
@@ -33,25 +34,34 @@ class LocalLauncher:
         self._folder = Path(tempfile.mkdtemp(prefix="ps2-"))
         self._token_file = self._folder / "token"
         write_token(self._token_file, token)
+        self._lock = threading.Lock()
+        self._stopped = False
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     @property
     def servers(self) -> int:
         return self._servers
 
+    @property
+    def replaces(self) -> bool:
+        return True
+
     def start(self, index: int, master: str) -> None:
-        command = [
-            *(sys.executable, "-m", "ps2.cli.main", "server"),
-            *("--master", master, "--index", str(index), "--listen", f"{self._host}:0"),
-            *("--token-file", str(self._token_file), "--memory-limit", str(self._memory)),
-            *("--exit-with-parent", str(os.getpid()), "--scratch", str(self._folder)),
-        ]
+        with self._lock:
+            if self._stopped:
+                raise LaunchError(f"server {index} cannot be started: the fleet was stopped")
+            if index in self._children:
+                self._children[index].kill()  # it may be stopped, and deaf to anything milder
+                self._children[index].wait()
+            self._children[index] = self._spawn(index, master)
+
+    def _spawn(self, index: int, master: str) -> subprocess.Popen[bytes]:
         # Users' functions may come from any module that the driver can import.
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         with open(self._log(index), "wb") as log:
             try:
-                self._children[index] = subprocess.Popen(
-                    command,
+                return subprocess.Popen(
+                    self._command(index, master),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -61,11 +71,21 @@ class LocalLauncher:
             except OSError as error:
                 raise LaunchError(f"server {index} cannot be started: {error}") from error
 
-    def gone(self, index: int) -> str | None:
-        code = self._children[index].poll()
-        return None if code is None else how_it_ended(code, self._log(index))
+    def _command(self, index: int, master: str) -> list[str]:
+        return [
+            *(sys.executable, "-m", "ps2.cli.main", "server"),
+            *("--master", master, "--index", str(index), "--listen", f"{self._host}:0"),
+            *("--token-file", str(self._token_file), "--memory-limit", str(self._memory)),
+            *("--exit-with-parent", str(os.getpid()), "--scratch", str(self._folder)),
+        ]
+
+    def look(self) -> dict[int, str | None]:
+        codes = {index: child.poll() for index, child in list(self._children.items())}
+        return {index: how_it_ended(code, self._log(index)) for index, code in codes.items() if code is not None}
 
     def stop(self) -> None:
+        with self._lock:
+            self._stopped = True
         end(self._children.values())
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -26,12 +26,14 @@ class RegisterReply(_message.Message):
     def __init__(self, heartbeat_interval_s: _Optional[float] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("index", "server_id")
+    __slots__ = ("index", "server_id", "mutations")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    MUTATIONS_FIELD_NUMBER: _ClassVar[int]
     index: int
     server_id: str
-    def __init__(self, index: _Optional[int] = ..., server_id: _Optional[str] = ...) -> None: ...
+    mutations: int
+    def __init__(self, index: _Optional[int] = ..., server_id: _Optional[str] = ..., mutations: _Optional[int] = ...) -> None: ...
 
 class HeartbeatReply(_message.Message):
     __slots__ = ()
@@ -48,32 +50,50 @@ class Route(_message.Message):
     def __init__(self, version: _Optional[int] = ..., bounds: _Optional[_Iterable[int]] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Matrix(_message.Message):
-    __slots__ = ("id", "spec", "route", "lost")
+    __slots__ = ("id", "spec", "route", "lost", "recovering", "epoch", "step")
     ID_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     ROUTE_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
+    RECOVERING_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
     id: int
     spec: _server_pb2.MatrixSpec
     route: Route
     lost: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[int] = ..., spec: _Optional[_Union[_server_pb2.MatrixSpec, _Mapping]] = ..., route: _Optional[_Union[Route, _Mapping]] = ..., lost: _Optional[_Iterable[str]] = ...) -> None: ...
+    recovering: _containers.RepeatedScalarFieldContainer[str]
+    epoch: int
+    step: int
+    def __init__(self, id: _Optional[int] = ..., spec: _Optional[_Union[_server_pb2.MatrixSpec, _Mapping]] = ..., route: _Optional[_Union[Route, _Mapping]] = ..., lost: _Optional[_Iterable[str]] = ..., recovering: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
 
 class NewMatrixRequest(_message.Message):
-    __slots__ = ("spec",)
+    __slots__ = ("spec", "id", "name", "holder")
     SPEC_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
     spec: _server_pb2.MatrixSpec
-    def __init__(self, spec: _Optional[_Union[_server_pb2.MatrixSpec, _Mapping]] = ...) -> None: ...
+    id: _server_pb2.RequestId
+    name: str
+    holder: str
+    def __init__(self, spec: _Optional[_Union[_server_pb2.MatrixSpec, _Mapping]] = ..., id: _Optional[_Union[_server_pb2.RequestId, _Mapping]] = ..., name: _Optional[str] = ..., holder: _Optional[str] = ...) -> None: ...
 
 class TakeRowsRequest(_message.Message):
-    __slots__ = ("matrix", "count", "reserved")
+    __slots__ = ("matrix", "count", "reserved", "id", "name", "holder")
     MATRIX_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     RESERVED_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
     matrix: int
     count: int
     reserved: bool
-    def __init__(self, matrix: _Optional[int] = ..., count: _Optional[int] = ..., reserved: bool = ...) -> None: ...
+    id: _server_pb2.RequestId
+    name: str
+    holder: str
+    def __init__(self, matrix: _Optional[int] = ..., count: _Optional[int] = ..., reserved: bool = ..., id: _Optional[_Union[_server_pb2.RequestId, _Mapping]] = ..., name: _Optional[str] = ..., holder: _Optional[str] = ...) -> None: ...
 
 class TakeRowsReply(_message.Message):
     __slots__ = ("rows",)
@@ -82,12 +102,16 @@ class TakeRowsReply(_message.Message):
     def __init__(self, rows: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class FreeRowsRequest(_message.Message):
-    __slots__ = ("matrix", "rows")
+    __slots__ = ("matrix", "rows", "id", "holder")
     MATRIX_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    HOLDER_FIELD_NUMBER: _ClassVar[int]
     matrix: int
     rows: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, matrix: _Optional[int] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
+    id: _server_pb2.RequestId
+    holder: str
+    def __init__(self, matrix: _Optional[int] = ..., rows: _Optional[_Iterable[int]] = ..., id: _Optional[_Union[_server_pb2.RequestId, _Mapping]] = ..., holder: _Optional[str] = ...) -> None: ...
 
 class FreeRowsReply(_message.Message):
     __slots__ = ()

@@ -89,26 +89,36 @@ class Operation(_message.Message):
     def __init__(self, name: _Optional[str] = ..., matrix: _Optional[int] = ..., partition: _Optional[int] = ..., rows: _Optional[_Iterable[int]] = ..., params: _Optional[_Iterable[_Union[Param, _Mapping]]] = ..., arrays: _Optional[_Iterable[_Union[ArraySpec, _Mapping]]] = ..., keys: _Optional[_Union[Keys, _Mapping]] = ..., reply_dtype: _Optional[_Union[DType, str]] = ...) -> None: ...
 
 class RequestId(_message.Message):
-    __slots__ = ("scope", "number", "settled", "part", "parts")
+    __slots__ = ("scope", "number", "settled", "part", "parts", "series", "stage")
     SCOPE_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
     scope: str
     number: int
     settled: int
     part: int
     parts: int
-    def __init__(self, scope: _Optional[str] = ..., number: _Optional[int] = ..., settled: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ...) -> None: ...
+    series: str
+    stage: int
+    def __init__(self, scope: _Optional[str] = ..., number: _Optional[int] = ..., settled: _Optional[int] = ..., part: _Optional[int] = ..., parts: _Optional[int] = ..., series: _Optional[str] = ..., stage: _Optional[int] = ...) -> None: ...
 
 class RequestHeader(_message.Message):
-    __slots__ = ("id", "operations")
+    __slots__ = ("id", "operations", "route_version", "forwarded", "begun")
     ID_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FORWARDED_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_FIELD_NUMBER: _ClassVar[int]
     id: RequestId
     operations: _containers.RepeatedCompositeFieldContainer[Operation]
-    def __init__(self, id: _Optional[_Union[RequestId, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ...) -> None: ...
+    route_version: int
+    forwarded: bool
+    begun: int
+    def __init__(self, id: _Optional[_Union[RequestId, _Mapping]] = ..., operations: _Optional[_Iterable[_Union[Operation, _Mapping]]] = ..., route_version: _Optional[int] = ..., forwarded: bool = ..., begun: _Optional[int] = ...) -> None: ...
 
 class RequestFrame(_message.Message):
     __slots__ = ("header", "data")
@@ -145,24 +155,34 @@ class ReplyFrame(_message.Message):
     def __init__(self, header: _Optional[_Union[ReplyHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
-    __slots__ = ("protocol",)
+    __slots__ = ("protocol", "coordinator")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     protocol: int
-    def __init__(self, protocol: _Optional[int] = ...) -> None: ...
+    coordinator: str
+    def __init__(self, protocol: _Optional[int] = ..., coordinator: _Optional[str] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("protocol", "server_id", "version", "data_port", "data_socket")
+    __slots__ = ("protocol", "server_id", "version", "data_port", "data_socket", "route_version", "coordinator", "heard_s", "catalog")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SERVER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     DATA_PORT_FIELD_NUMBER: _ClassVar[int]
     DATA_SOCKET_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    HEARD_S_FIELD_NUMBER: _ClassVar[int]
+    CATALOG_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     server_id: str
     version: str
     data_port: int
     data_socket: str
-    def __init__(self, protocol: _Optional[int] = ..., server_id: _Optional[str] = ..., version: _Optional[str] = ..., data_port: _Optional[int] = ..., data_socket: _Optional[str] = ...) -> None: ...
+    route_version: int
+    coordinator: str
+    heard_s: float
+    catalog: bytes
+    def __init__(self, protocol: _Optional[int] = ..., server_id: _Optional[str] = ..., version: _Optional[str] = ..., data_port: _Optional[int] = ..., data_socket: _Optional[str] = ..., route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., heard_s: _Optional[float] = ..., catalog: _Optional[bytes] = ...) -> None: ...
 
 class Greeting(_message.Message):
     __slots__ = ("protocol", "token", "server_id")
@@ -203,44 +223,233 @@ class Partition(_message.Message):
     def __init__(self, index: _Optional[int] = ..., begin: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class CreateMatrixRequest(_message.Message):
-    __slots__ = ("matrix", "spec", "partitions")
+    __slots__ = ("matrix", "spec", "partitions", "route_version", "copies")
     MATRIX_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
     matrix: int
     spec: MatrixSpec
     partitions: _containers.RepeatedCompositeFieldContainer[Partition]
-    def __init__(self, matrix: _Optional[int] = ..., spec: _Optional[_Union[MatrixSpec, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ...) -> None: ...
+    route_version: int
+    copies: bool
+    def __init__(self, matrix: _Optional[int] = ..., spec: _Optional[_Union[MatrixSpec, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., route_version: _Optional[int] = ..., copies: bool = ...) -> None: ...
 
 class CreateMatrixReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class UpdateRowsRequest(_message.Message):
-    __slots__ = ("matrix", "rows", "freed", "reused")
+    __slots__ = ("matrix", "rows", "freed", "reused", "route_version")
     MATRIX_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     FREED_FIELD_NUMBER: _ClassVar[int]
     REUSED_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
     matrix: int
     rows: int
     freed: _containers.RepeatedScalarFieldContainer[int]
     reused: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, matrix: _Optional[int] = ..., rows: _Optional[int] = ..., freed: _Optional[_Iterable[int]] = ..., reused: _Optional[_Iterable[int]] = ...) -> None: ...
+    route_version: int
+    def __init__(self, matrix: _Optional[int] = ..., rows: _Optional[int] = ..., freed: _Optional[_Iterable[int]] = ..., reused: _Optional[_Iterable[int]] = ..., route_version: _Optional[int] = ...) -> None: ...
 
 class UpdateRowsReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class FreeMatrixRequest(_message.Message):
-    __slots__ = ("matrix",)
+    __slots__ = ("matrix", "route_version")
     MATRIX_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
     matrix: int
-    def __init__(self, matrix: _Optional[int] = ...) -> None: ...
+    route_version: int
+    def __init__(self, matrix: _Optional[int] = ..., route_version: _Optional[int] = ...) -> None: ...
 
 class FreeMatrixReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ActivateRequest(_message.Message):
+    __slots__ = ("route_version", "coordinator", "lease_s", "loaded", "backup", "seed", "catalog")
+    ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    LEASE_S_FIELD_NUMBER: _ClassVar[int]
+    LOADED_FIELD_NUMBER: _ClassVar[int]
+    BACKUP_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    CATALOG_FIELD_NUMBER: _ClassVar[int]
+    route_version: int
+    coordinator: str
+    lease_s: float
+    loaded: bool
+    backup: str
+    seed: bool
+    catalog: bytes
+    def __init__(self, route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., lease_s: _Optional[float] = ..., loaded: bool = ..., backup: _Optional[str] = ..., seed: bool = ..., catalog: _Optional[bytes] = ...) -> None: ...
+
+class ActivateReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class EndStagesRequest(_message.Message):
+    __slots__ = ("series", "below", "live", "route_version")
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    BELOW_FIELD_NUMBER: _ClassVar[int]
+    LIVE_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    series: str
+    below: int
+    live: _containers.RepeatedScalarFieldContainer[int]
+    route_version: int
+    def __init__(self, series: _Optional[str] = ..., below: _Optional[int] = ..., live: _Optional[_Iterable[int]] = ..., route_version: _Optional[int] = ...) -> None: ...
+
+class EndStagesReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FreezeRequest(_message.Message):
+    __slots__ = ("checkpoint", "timeout_s", "route_version")
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: str
+    timeout_s: float
+    route_version: int
+    def __init__(self, checkpoint: _Optional[str] = ..., timeout_s: _Optional[float] = ..., route_version: _Optional[int] = ...) -> None: ...
+
+class FreezeReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CopyRequest(_message.Message):
+    __slots__ = ("checkpoint",)
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: str
+    def __init__(self, checkpoint: _Optional[str] = ...) -> None: ...
+
+class CopyReply(_message.Message):
+    __slots__ = ("pause_s", "bytes", "mutations")
+    PAUSE_S_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    MUTATIONS_FIELD_NUMBER: _ClassVar[int]
+    pause_s: float
+    bytes: int
+    mutations: int
+    def __init__(self, pause_s: _Optional[float] = ..., bytes: _Optional[int] = ..., mutations: _Optional[int] = ...) -> None: ...
+
+class WriteRequest(_message.Message):
+    __slots__ = ("checkpoint", "url")
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: str
+    url: str
+    def __init__(self, checkpoint: _Optional[str] = ..., url: _Optional[str] = ...) -> None: ...
+
+class WriteReply(_message.Message):
+    __slots__ = ("shards",)
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    shards: _containers.RepeatedCompositeFieldContainer[SavedShard]
+    def __init__(self, shards: _Optional[_Iterable[_Union[SavedShard, _Mapping]]] = ...) -> None: ...
+
+class SavedFile(_message.Message):
+    __slots__ = ("name", "bytes", "xxh3")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    XXH3_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    bytes: int
+    xxh3: str
+    def __init__(self, name: _Optional[str] = ..., bytes: _Optional[int] = ..., xxh3: _Optional[str] = ...) -> None: ...
+
+class SavedShard(_message.Message):
+    __slots__ = ("matrix", "partition", "files")
+    class FilesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: SavedFile
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[SavedFile, _Mapping]] = ...) -> None: ...
+    MATRIX_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    matrix: int
+    partition: Partition
+    files: _containers.MessageMap[str, SavedFile]
+    def __init__(self, matrix: _Optional[int] = ..., partition: _Optional[_Union[Partition, _Mapping]] = ..., files: _Optional[_Mapping[str, SavedFile]] = ...) -> None: ...
+
+class DiscardRequest(_message.Message):
+    __slots__ = ("checkpoint",)
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: str
+    def __init__(self, checkpoint: _Optional[str] = ...) -> None: ...
+
+class DiscardReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LoadMatrix(_message.Message):
+    __slots__ = ("matrix", "spec", "partitions", "sources", "unused", "zeros", "saved")
+    MATRIX_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    UNUSED_FIELD_NUMBER: _ClassVar[int]
+    ZEROS_FIELD_NUMBER: _ClassVar[int]
+    SAVED_FIELD_NUMBER: _ClassVar[int]
+    matrix: int
+    spec: MatrixSpec
+    partitions: _containers.RepeatedCompositeFieldContainer[Partition]
+    sources: _containers.RepeatedCompositeFieldContainer[SavedShard]
+    unused: _containers.RepeatedScalarFieldContainer[int]
+    zeros: _containers.RepeatedScalarFieldContainer[int]
+    saved: MatrixSpec
+    def __init__(self, matrix: _Optional[int] = ..., spec: _Optional[_Union[MatrixSpec, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[SavedShard, _Mapping]]] = ..., unused: _Optional[_Iterable[int]] = ..., zeros: _Optional[_Iterable[int]] = ..., saved: _Optional[_Union[MatrixSpec, _Mapping]] = ...) -> None: ...
+
+class LoadRequest(_message.Message):
+    __slots__ = ("url", "matrices", "ids", "route_version")
+    URL_FIELD_NUMBER: _ClassVar[int]
+    MATRICES_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    matrices: _containers.RepeatedCompositeFieldContainer[LoadMatrix]
+    ids: bool
+    route_version: int
+    def __init__(self, url: _Optional[str] = ..., matrices: _Optional[_Iterable[_Union[LoadMatrix, _Mapping]]] = ..., ids: bool = ..., route_version: _Optional[int] = ...) -> None: ...
+
+class LoadReply(_message.Message):
+    __slots__ = ("bytes",)
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    def __init__(self, bytes: _Optional[int] = ...) -> None: ...
+
+class SendRequest(_message.Message):
+    __slots__ = ("to", "shards", "copies", "route_version")
+    TO_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    COPIES_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    to: str
+    shards: _containers.RepeatedCompositeFieldContainer[ShardName]
+    copies: bool
+    route_version: int
+    def __init__(self, to: _Optional[str] = ..., shards: _Optional[_Iterable[_Union[ShardName, _Mapping]]] = ..., copies: bool = ..., route_version: _Optional[int] = ...) -> None: ...
+
+class ShardName(_message.Message):
+    __slots__ = ("matrix", "partition")
+    MATRIX_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    matrix: int
+    partition: int
+    def __init__(self, matrix: _Optional[int] = ..., partition: _Optional[int] = ...) -> None: ...
+
+class SendReply(_message.Message):
+    __slots__ = ("bytes",)
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    def __init__(self, bytes: _Optional[int] = ...) -> None: ...
 
 class StatusRequest(_message.Message):
     __slots__ = ()
@@ -277,7 +486,7 @@ class OperationStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., count: _Optional[int] = ..., failures: _Optional[int] = ..., seconds: _Optional[float] = ..., keys: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("server_id", "version", "pid", "uptime_s", "memory_bytes", "memory_limit_bytes", "rss_bytes", "requests", "failed", "bytes_in", "bytes_out", "matrices", "outcomes", "in_progress", "waiting", "lock_waits", "lock_wait_s", "key_cache_hits", "key_cache_misses", "key_cache_bytes", "connections", "operations")
+    __slots__ = ("server_id", "version", "pid", "uptime_s", "memory_bytes", "memory_limit_bytes", "rss_bytes", "requests", "failed", "bytes_in", "bytes_out", "matrices", "outcomes", "in_progress", "waiting", "lock_waits", "lock_wait_s", "key_cache_hits", "key_cache_misses", "key_cache_bytes", "connections", "operations", "route_version", "backup", "copies_bytes", "applied_scopes", "mutations", "behind")
     class OutcomesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -307,6 +516,12 @@ class StatusReply(_message.Message):
     KEY_CACHE_BYTES_FIELD_NUMBER: _ClassVar[int]
     CONNECTIONS_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    BACKUP_FIELD_NUMBER: _ClassVar[int]
+    COPIES_BYTES_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_SCOPES_FIELD_NUMBER: _ClassVar[int]
+    MUTATIONS_FIELD_NUMBER: _ClassVar[int]
+    BEHIND_FIELD_NUMBER: _ClassVar[int]
     server_id: str
     version: str
     pid: int
@@ -329,7 +544,13 @@ class StatusReply(_message.Message):
     key_cache_bytes: int
     connections: int
     operations: _containers.RepeatedCompositeFieldContainer[OperationStatus]
-    def __init__(self, server_id: _Optional[str] = ..., version: _Optional[str] = ..., pid: _Optional[int] = ..., uptime_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., requests: _Optional[int] = ..., failed: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., matrices: _Optional[_Iterable[_Union[MatrixStatus, _Mapping]]] = ..., outcomes: _Optional[_Mapping[str, int]] = ..., in_progress: _Optional[int] = ..., waiting: _Optional[int] = ..., lock_waits: _Optional[int] = ..., lock_wait_s: _Optional[float] = ..., key_cache_hits: _Optional[int] = ..., key_cache_misses: _Optional[int] = ..., key_cache_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ...) -> None: ...
+    route_version: int
+    backup: str
+    copies_bytes: int
+    applied_scopes: int
+    mutations: int
+    behind: int
+    def __init__(self, server_id: _Optional[str] = ..., version: _Optional[str] = ..., pid: _Optional[int] = ..., uptime_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., requests: _Optional[int] = ..., failed: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., matrices: _Optional[_Iterable[_Union[MatrixStatus, _Mapping]]] = ..., outcomes: _Optional[_Mapping[str, int]] = ..., in_progress: _Optional[int] = ..., waiting: _Optional[int] = ..., lock_waits: _Optional[int] = ..., lock_wait_s: _Optional[float] = ..., key_cache_hits: _Optional[int] = ..., key_cache_misses: _Optional[int] = ..., key_cache_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., route_version: _Optional[int] = ..., backup: _Optional[str] = ..., copies_bytes: _Optional[int] = ..., applied_scopes: _Optional[int] = ..., mutations: _Optional[int] = ..., behind: _Optional[int] = ...) -> None: ...
 
 class StopRequest(_message.Message):
     __slots__ = ()

@@ -1,0 +1,189 @@
+"""Logistic regression whose tasks fail with probability 0, 0.01 and 0.1 (paper, section 6.5, Figure 13(c)).
+
+    python -m benchmarks.failures --steps 60
+
+docs/performance.md says what is measured and how to read it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import quantiles
+from typing import Any
+
+import click
+import numpy as np
+import pyspark
+
+from benchmarks.clicks import Clicks, Problem
+from benchmarks.local_spark import start_spark
+from benchmarks.mishaps import Done, Training
+from benchmarks.report import facts, machine, write_json
+from ps2 import PS2Context
+from ps2.cli.output import Column, print_table
+
+SERVERS = 2
+# Each probability, with the goal for its time over that of probability 0, and what the paper's figure comes to.
+PROBABILITIES: tuple[tuple[float, float, float], ...] = ((0.0, 1.0, 1.0), (0.01, 1.15, 74 / 66), (0.1, 1.5, 127 / 66))
+ATTEMPTS = 8
+# Of a task's rows, in each step: tasks are long enough for what Spark adds to each not to be all of a retry.
+FRACTION = 0.5
+FIRST_STEPS = 10
+# Each training takes so many steps at a stretch.
+BLOCK_STEPS = 5
+# Of the largest weight: what the order of additions in float64 may change.
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Line:
+    """One training.
+
+    Attributes:
+        probability: with which an attempt of a task fails.
+        seconds: of all steps.
+        ratio: of these to probability 0.
+        spread: quartiles of the ratios of the single stretches.
+        goal: what the ratio is to be at most.
+        paper: what it is there.
+        tasks: that were run, without failed attempts.
+        failed: attempts that did.
+        difference: largest difference of a weight from probability 0, over the largest weight.
+    """
+
+    probability: float
+    seconds: float
+    ratio: float
+    spread: tuple[float, float]
+    goal: float
+    paper: float
+    tasks: int
+    failed: int
+    difference: float
+
+
+@dataclass
+class _Run:
+    """A training on its way: its stretches so far."""
+
+    training: Training
+    stretches: list[list[Done]] = field(default_factory=list)
+
+    def take(self, first: int) -> None:
+        self.stretches.append([self.training.step(number) for number in range(first, first + BLOCK_STEPS)])
+
+    def stretches_s(self) -> list[float]:
+        return [sum(step.seconds for step in stretch) for stretch in self.stretches]
+
+    def failed(self) -> int:
+        return sum(step.failed for stretch in self.stretches for step in stretch)
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--steps", type=click.IntRange(2 * BLOCK_STEPS), default=60, help="Steps of each training, in fives.")
+@click.option("--features", type=click.IntRange(100), default=1_000_000, help="Of the data set.")
+@click.option("--rows", type=click.IntRange(100), default=640_000, help="Of the data set.")
+@click.option("--tasks", type=click.IntRange(1), default=16, help="Of a step.")
+@click.option("--seed", type=click.IntRange(0), default=Problem.seed, help="Of data, sampling and failures.")
+@click.option("--preload/--no-preload", default=True, help="Import modules before workers are forked, or in each.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if a goal is missed, too.")
+@click.option("-o", "form", type=click.Choice(["table", "json"]), default="table", help="What to print.")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON to a file too.")
+def main(
+    steps: int,
+    features: int,
+    rows: int,
+    tasks: int,
+    seed: int,
+    preload: bool,
+    strict: bool,
+    form: str,
+    output: Path | None,
+) -> None:
+    """Train with failing tasks; exit with 1 if the weights differ from those without."""
+    problem = Problem(rows=rows, fraction=FRACTION, seed=seed, partitions=tasks)
+    load_before = os.getloadavg()[0]
+    settings = {"spark.driver.memory": "4g"} | ({"spark.python.daemon.module": "benchmarks.daemon"} if preload else {})
+    spark = start_spark(f"local[2,{ATTEMPTS}]", "benchmarks.failures", settings)
+    try:
+        with PS2Context.getOrCreate(spark, servers=SERVERS) as ps:
+            click.echo(f"{steps // BLOCK_STEPS} stretches of {BLOCK_STEPS} steps", err=True)
+            lines = _measure(ps, Clicks.make(spark.sparkContext, problem, features), steps // BLOCK_STEPS)
+    finally:
+        spark.stop()
+    agrees = all(line.difference <= TOLERANCE for line in lines)
+    report: dict[str, Any] = {
+        "machine": machine(load_before, pyspark=pyspark.__version__),
+        "problem": {**asdict(problem), "features": features, "preload": preload},
+        "tolerance": TOLERANCE,
+        "agrees": agrees,
+        "lines": [asdict(line) for line in lines],
+    }
+    text = json.dumps(report, indent=2)
+    if output is not None:
+        write_json(output, text)
+    if form == "json":
+        click.echo(text)
+    else:
+        click.echo(facts(report["machine"]))
+        click.echo(facts(report["problem"]))
+        click.echo()
+        _print(lines)
+        click.echo(f"\n{'the same weights' if agrees else 'DIFFERENT WEIGHTS'} ({TOLERANCE:g} may)")
+    sys.exit(0 if agrees and not (strict and any(line.ratio > line.goal for line in lines)) else 1)
+
+
+def _measure(ps: PS2Context, clicks: Clicks, stretches: int) -> list[Line]:
+    """Let the trainings take turns, so that what else goes on in the machine hits all alike."""
+    warm_up = Training(ps, clicks, 0.1)
+    for number in range(1, FIRST_STEPS + 1):
+        warm_up.step(number)
+    warm_up.close()
+    runs = [_Run(Training(ps, clicks, probability)) for probability, _, _ in PROBABILITIES]
+    for round_ in range(stretches):
+        for at in range(len(runs)):
+            runs[(round_ + at) % len(runs)].take(round_ * BLOCK_STEPS + 1)
+    return _lines(runs, stretches * BLOCK_STEPS * clicks.problem.partitions)
+
+
+def _lines(runs: Sequence[_Run], tasks: int) -> list[Line]:
+    without_s, without = runs[0].stretches_s(), runs[0].training.weights()
+    lines = []
+    for run, (probability, goal, paper) in zip(runs, PROBABILITIES, strict=True):
+        taken_s = run.stretches_s()
+        low, _, high = quantiles(mine / other for mine, other in zip(taken_s, without_s, strict=True))
+        difference = np.max(np.abs(run.training.weights() - without)) / np.max(np.abs(without))
+        ratio = sum(taken_s) / sum(without_s)
+        lines.append(
+            Line(probability, sum(taken_s), ratio, (low, high), goal, paper, tasks, run.failed(), float(difference))
+        )
+    return lines
+
+
+def _print(lines: Sequence[Line]) -> None:
+    titles = ("probability", "seconds", "ratio", "spread", "goal", "paper", "tasks", "failed", "difference")
+    rows = [
+        (
+            f"{line.probability:g}",
+            f"{line.seconds:.2f}",
+            f"{line.ratio:.2f}",
+            "{:.2f}-{:.2f}".format(*line.spread),
+            f"{line.goal:g}",
+            f"{line.paper:.2f}",
+            str(line.tasks),
+            str(line.failed),
+            f"{line.difference:.1e}",
+            "met" if line.ratio <= line.goal else "MISSED",
+        )
+        for line in lines
+    ]
+    print_table([*(Column(title, right=True) for title in titles), Column("")], rows)
+
+
+if __name__ == "__main__":
+    main()

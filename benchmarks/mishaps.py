@@ -1,0 +1,117 @@
+"""Logistic regression with Adam in float64, some of whose tasks fail (paper, section 6.5)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pyspark import TaskContext
+
+from benchmarks.clicks import Clicks, Problem, generate, minibatch
+from ps2 import DCV, PS2Context
+from ps2.algorithms.logistic_math import LocalBlock, gradient
+from ps2.ops import packing
+
+# Of a task: before it does anything, between its pull and its two additions, and when all is done but the answer.
+PLACES = ("start", "pulled", "added", "end")
+
+
+class Mishap(RuntimeError):
+    """What a task fails of."""
+
+
+@dataclass(frozen=True)
+class Fate:
+    """Where an attempt of a task fails, the same whenever the arguments are; "" if it does not."""
+
+    place: str
+
+    @staticmethod
+    def draw(probability: float, seed: int, step: int, rdd_partition: int, attempt: int) -> Fate:
+        sequence = np.random.SeedSequence(seed, spawn_key=(step, rdd_partition, attempt))
+        random = np.random.default_rng(sequence)
+        fails, place = random.random() < probability, PLACES[random.integers(len(PLACES))]
+        return Fate(place if fails else "")
+
+    def meet(self, place: str) -> None:
+        """Raise Mishap if this is the place."""
+        if place == self.place:
+            raise Mishap(f"the benchmark lets this task fail here: {place}")
+
+
+@dataclass(frozen=True)
+class Done:
+    """One step: seconds that its driver waited, and attempts of its tasks that failed."""
+
+    seconds: float
+    failed: int
+
+
+class Training:
+    """One training from step 1, whose tasks fail with some probability."""
+
+    def __init__(self, ps: PS2Context, clicks: Clicks, probability: float) -> None:
+        self.probability = probability
+        self._ps = ps
+        self._clicks = clicks
+        weight = DCV.dense(clicks.features, 4, dtype="float64")
+        self._vectors = (weight, weight.derive(), weight.derive(), weight.derive())
+        # Rows of the step's minibatch, and their loss.
+        self._totals = DCV.dense(2, 1, dtype="float64")
+
+    def step(self, number: int) -> Done:
+        """Take step ``number``, from 1: tasks pull weights and add gradients, the servers run Adam."""
+        weight, velocity, square, gradients = self._vectors
+        began_s = time.monotonic()
+        failed = sum(self._add_gradients(number))
+        rows, _ = self._totals.pull()
+        with self._ps.batch():
+            gradients.mul(1.0 / rows)
+            weight.zip(velocity, square, gradients).apply("adam", lr=self._clicks.problem.lr, step=number)
+            gradients.zero()
+            self._totals.zero()
+        return Done(time.monotonic() - began_s, failed)
+
+    def weights(self) -> Any:
+        """Return the weights, float64 of shape (features,)."""
+        return self._vectors[0].pull()
+
+    def close(self) -> None:
+        for vector in (*self._vectors, self._totals):
+            vector.free()
+
+    def _add_gradients(self, number: int) -> list[int]:
+        """Run the tasks of a step; return how many attempts of each failed."""
+        problem, probability = self._clicks.problem, self.probability
+        weight, gradients, totals = self._vectors[0], self._vectors[3], self._totals
+
+        def work(rdd_partition: int, blocks: Iterator[LocalBlock]) -> Iterator[int]:
+            context = TaskContext.get()
+            assert context is not None
+            attempt = context.attemptNumber()
+            fate = Fate.draw(probability, problem.seed, number, rdd_partition, attempt)
+            for block in blocks:
+                fate.meet("start")
+                rows = minibatch(problem, block, number, rdd_partition)
+                w = weight.pull(rows.keys)
+                fate.meet("pulled")
+                g, loss, _ = gradient(rows, w)
+                gradients.add(g, rows.keys)
+                fate.meet("added")
+                totals.add([len(rows.y), loss])
+                fate.meet("end")
+            yield attempt
+
+        return self._clicks.rdd.mapPartitionsWithIndex(work).collect()
+
+
+def rehearse() -> None:
+    """Do on a little what tasks do, without servers: afterwards modules and compiled loops are loaded."""
+    problem = Problem(rows=100, partitions=1)
+    rows = minibatch(problem, generate(problem, 1000, 0), 1, 0)
+    gradient(rows, np.zeros(len(rows.keys)))
+    packing.is_ascending(rows.keys)
+    packing.pack_keys(rows.keys)

@@ -1,0 +1,175 @@
+"""``ps2 checkpoint``: what checkpoints there are, and whether their files are what was saved."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ps2.cli.exits import EXIT_FAILURE
+from ps2.cli.output import Column, Format, duration, format_option, print_data, print_table, short_time, size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ps2.checkpoint_folders import Found
+
+LS_EPILOG = """\b
+Examples:
+  ps2 checkpoint ls /data/checkpoints
+  ps2 checkpoint ls hdfs://namenode/models/ads -o json
+
+\b
+Exit codes: 0 fine, 1 there is no such folder, or a manifest cannot be read.
+"""
+VERIFY_EPILOG = """\b
+Examples:
+  ps2 checkpoint verify /data/checkpoints                        the newest complete one
+  ps2 checkpoint verify /data/checkpoints/checkpoint-00000012
+
+\b
+Exit codes: 0 all files are what was saved, 1 one is not, or there is no complete checkpoint.
+"""
+# Columns of a terminal that has room for what can be done without.
+WIDE = 96
+LS_COLUMNS = (
+    Column("number", right=True),
+    Column("state"),
+    Column("step", right=True),
+    Column("age", right=True),
+    Column("created (UTC)", room=WIDE),
+    Column("took", right=True),
+    Column("pause", right=True, room=WIDE),
+    Column("size", right=True),
+    Column("matrices", right=True),
+    Column("shards", right=True, room=WIDE),
+)
+FILE_COLUMNS = (Column("file"), Column("size", right=True), Column("state", folds=True))
+
+
+@click.group()
+def checkpoint() -> None:
+    """List and verify checkpoints."""
+
+
+@checkpoint.command(epilog=LS_EPILOG)
+@click.argument("path")
+@format_option
+def ls(path: str, output: Format) -> None:
+    """List the checkpoints in the folder PATH, the oldest first.
+
+    PATH is a path or a URL that fsspec knows, of a folder of checkpoints or of one of them.
+    """
+    from ps2 import checkpoint_folders as folders
+
+    found = [folders.Found(path, 0, True)] if folders.is_complete(path) else folders.find(path)
+    records = [_record(checkpoint) for checkpoint in found]
+    if output != "table":
+        print_data({"path": path, "checkpoints": records}, output)
+    elif records:
+        print_table(LS_COLUMNS, [_row(record) for record in records])
+    else:
+        click.echo(f"there are no checkpoints in {path}")
+    if problems := [record["problem"] for record in records if record["problem"]]:
+        click.echo(f"ps2: {'; '.join(problems)}", err=True)
+        sys.exit(EXIT_FAILURE)
+
+
+@checkpoint.command(epilog=VERIFY_EPILOG)
+@click.argument("path")
+@format_option
+def verify(path: str, output: Format) -> None:
+    """Read all files of a checkpoint, and compare them with what was saved.
+
+    PATH is the checkpoint's folder, or the folder of several: then it is the newest complete one.
+    """
+    from ps2 import checkpoint_folders as folders
+
+    url = folders.newest(path)
+    manifest = folders.read_manifest(url)
+    with _progress(manifest.nbytes) as progress:
+        verified = folders.verify(url, progress)
+    files = [
+        {"name": file.name, "bytes": file.nbytes, "ok": file.problem is None, "problem": file.problem}
+        for file in verified
+    ]
+    bad = [file for file in verified if file.problem is not None]
+    if output != "table":
+        print_data(
+            {"path": url, "number": manifest.number, "step": manifest.step, "ok": not bad, "files": files}, output
+        )
+    else:
+        rows = [[file.name, size(file.nbytes), _state(file.name, file.problem)] for file in verified]
+        print_table(FILE_COLUMNS, rows)
+    if bad:
+        click.echo(f"ps2: {url}: {len(bad)} of {len(verified)} files cannot be used", err=True)
+        sys.exit(EXIT_FAILURE)
+    if output == "table":
+        click.echo(f"\n{url}: all {len(verified)} files, {size(manifest.nbytes)}, are what was saved")
+
+
+def _record(found: Found) -> dict[str, Any]:
+    from ps2 import checkpoint_folders as folders
+    from ps2.errors import RecoveryError
+
+    record: dict[str, Any] = {"number": found.number, "path": found.url, "state": "incomplete", "problem": None}
+    if not found.complete:
+        return record
+    try:
+        manifest = folders.read_manifest(found.url)
+    except RecoveryError as error:
+        return {**record, "state": "unreadable", "problem": str(error)}
+    return {
+        **record,
+        "number": manifest.number,
+        "state": "complete",
+        "step": manifest.step,
+        "created_s": manifest.created_s,
+        "seconds": manifest.seconds,
+        "pause_s": manifest.pause_s,
+        "bytes": manifest.nbytes,
+        "matrices": len(manifest.matrices),
+        "shards": sum(len(matrix.shards) for matrix in manifest.matrices),
+        "version": manifest.version,
+    }
+
+
+def _row(record: Mapping[str, Any]) -> list[str]:
+    if record["state"] != "complete":
+        return [str(record["number"]), record["state"], *["-"] * (len(LS_COLUMNS) - 2)]
+    return [
+        str(record["number"]),
+        record["state"],
+        "-" if record["step"] is None else f"{record['step']:,}",
+        duration(max(time.time() - record["created_s"], 0.0)),
+        time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(record["created_s"])),
+        short_time(record["seconds"]),
+        short_time(record["pause_s"]),
+        size(record["bytes"]),
+        f"{record['matrices']:,}",
+        f"{record['shards']:,}",
+    ]
+
+
+def _state(name: str, problem: str | None) -> str:
+    """Return what the file's row says; its folder is the same for all, so it is left out."""
+    if problem is None:
+        return "ok"
+    return problem.partition(f"/{name}: ")[2] or problem
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """Show how much has been read, where a person watches."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("verifying"), BarColumn(bar_width=30), DownloadColumn(True), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda count: bar.advance(task, count)

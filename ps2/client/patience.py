@@ -1,0 +1,33 @@
+"""How long a client tries again what may pass by itself."""
+
+from __future__ import annotations
+
+import time
+
+from ps2.config import RetryConfig
+from ps2.errors import TransientError
+
+
+class Patience:
+    """Of one call: pauses between its attempts, and the point where it gives up."""
+
+    def __init__(self, retry: RetryConfig) -> None:
+        self._retry = retry
+        self._pause_s = retry.first_pause_s
+        self._failing_s: float | None = None  # since when
+        self._unexplained_s = 0.0  # since when, without a server being brought back
+
+    def wait(self, error: TransientError) -> None:
+        """Pause before the next attempt; raise the error instead if it has been too long."""
+        now_s = time.monotonic()
+        if self._failing_s is None:
+            self._failing_s = self._unexplained_s = now_s
+        failing_s, unexplained_s = now_s - self._failing_s, now_s + self._pause_s - self._unexplained_s
+        if failing_s > self._retry.recovery_s or unexplained_s > self._retry.total_s:
+            raise error
+        time.sleep(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, self._retry.longest_pause_s)
+
+    def explain(self) -> None:
+        """Note that the coordinator is bringing a server back: that is worth waiting for."""
+        self._unexplained_s = time.monotonic()

@@ -1,0 +1,108 @@
+"""How a context begins: with empty servers, with a checkpoint, or with what the driver before has left on a fleet."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+
+from ps2 import checkpoint_folders as folders
+from ps2.checkpoint import SavedMatrix, matrices_from_json
+from ps2.client.dcv import DCV
+from ps2.client.session import Session
+from ps2.coordinator.checkpoints import Checkpoints, Newest
+from ps2.coordinator.master import Master
+from ps2.coordinator.options import Options
+from ps2.coordinator.supervisor import Supervisor
+from ps2.errors import CheckpointCorruptError, NotFoundError, UsageError
+from ps2.wire.control import Meeting, ServerControl
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.2
+
+
+def start_from(
+    master: Master, supervisor: Supervisor, checkpoints: Checkpoints, servers: ServerControl, options: Options
+) -> None:
+    """Bring started servers to where the context begins."""
+    if options.checkpoint_dir is not None:
+        folders.prepare(options.checkpoint_dir)
+    restored = None
+    if options.restore is not None:  # looked at before anything is taken over
+        folder = folders.newest(options.restore)
+        restored = Newest(folder, folders.read_manifest(folder), {})
+    if options.fleet:
+        master.publish = supervisor.publish
+        _take_over(master, supervisor, servers, options, adopt=restored is None)
+    else:
+        supervisor.activate()
+    if restored is not None:
+        master.adopt(restored.manifest.matrices, cut_anew=True)
+        everyone = range(options.count)
+        supervisor.load(restored, everyone, ids=False)
+        supervisor.take_loaded(everyone)
+        checkpoints.newest = restored
+        master.hope()
+    if options.replicas:
+        master.hope()
+
+
+def named_vector(session: Session, master: Master, name: str) -> DCV:
+    """Return the vector of that name; raises NotFoundError if there is none."""
+    names = master.names()
+    if name not in names:
+        raise NotFoundError(f"there is no vector {name!r}; expected one of {', '.join(sorted(names)) or '(none)'}")
+    matrix, row = names[name]
+    info = session.matrix(matrix)
+    return DCV(session.fleet, matrix, row, info.spec, info.route)
+
+
+def _take_over(master: Master, supervisor: Supervisor, servers: ServerControl, options: Options, adopt: bool) -> None:
+    """Become the coordinator of running servers, once the one before has been silent for long enough."""
+    meetings = _wait_until_alone(master, servers, options)
+    servers.route_version = max(meeting.route_version for meeting in meetings)
+    left = [meeting.catalog for meeting in meetings if meeting.catalog]
+    supervisor.activate()
+    supervisor.discard_checkpoints()
+    held = _catalog(max(left, key=_number_of), meetings) if adopt and left else ()
+    kept = {matrix.id for matrix in held}
+    for address in master.addresses():
+        for status in servers.status(address).matrices:
+            if status.matrix not in kept:  # it has no name, so nobody can reach it any more
+                servers.free_matrix(address, status.matrix)
+    if held:
+        master.adopt(held, cut_anew=False)
+        log.info("took over %d matrices of the driver before", len(held))
+
+
+def _wait_until_alone(master: Master, servers: ServerControl, options: Options) -> list[Meeting]:
+    deadline_s = time.monotonic() + 2 * options.lost_after_s
+    while True:
+        meetings = [servers.hello(address) for address in master.addresses()]
+        driven = [m for m in meetings if m.coordinator and m.heard_s < options.lost_after_s]
+        if not driven:
+            return meetings
+        if time.monotonic() > deadline_s:
+            raise UsageError(
+                f"this fleet is driven by coordinator {driven[0].coordinator}, which gave a sign of life "
+                f"{driven[0].heard_s:.1f} s ago: stop it first"
+            )
+        time.sleep(POLL_S)
+
+
+def _number_of(catalog: bytes) -> int:
+    return int(json.loads(catalog)["number"])
+
+
+def _catalog(text: bytes, meetings: list[Meeting]) -> tuple[SavedMatrix, ...]:
+    """Return what the driver before has named, unless servers were restarted since: then it is gone."""
+    content = json.loads(text)
+    if content["servers"] != [meeting.server_id for meeting in meetings]:
+        log.warning("servers were restarted, or are in another order, since the driver before: what it had is dropped")
+        return ()
+    try:
+        return matrices_from_json(content["matrices"], "the catalog of the driver before")
+    except CheckpointCorruptError as error:
+        log.warning("%s", error)
+        return ()

@@ -1,0 +1,217 @@
+"""Checkpoints of a fleet: one cut over all servers, written by them, made whole by a manifest that comes last."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from ps2 import __version__
+from ps2 import checkpoint_folders as folders
+from ps2.checkpoint import LoadMatrix, Manifest, SavedMatrix, SavedShard
+from ps2.coordinator.catalog import Entry
+from ps2.coordinator.master import Master
+from ps2.errors import ConfigError, PS2Error, RecoveryError
+from ps2.partition import Partition
+from ps2.wire.control import Copied, ServerControl
+
+log = logging.getLogger(__name__)
+
+# For all servers to be frozen, and to begin copying; a coordinator that dies in between holds nobody longer than that.
+FREEZE_TIMEOUT_S = 30.0
+MAX_PARALLEL = 32
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A complete checkpoint.
+
+    Attributes:
+        path: its folder.
+        number: the how-manieth in the folder around it.
+        step: first step that it does not hold, if it has one.
+        nbytes: of its files.
+        pauseS: longest time that a server held its requests.
+        seconds: until it was complete.
+    """
+
+    path: str
+    number: int
+    step: int | None
+    nbytes: int
+    pauseS: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Newest:
+    """The checkpoint to go back to; ``mutations`` counts those it holds, by the id of the server."""
+
+    path: str
+    manifest: Manifest
+    mutations: dict[str, int]
+
+
+class Checkpoints:
+    """Makes the checkpoints of one coordinator, one at a time."""
+
+    def __init__(self, master: Master, servers: ServerControl, folder: str | None, keep: int) -> None:
+        """Args:
+        folder: where they go unless said otherwise.
+        keep: how many complete ones stay there.
+        """
+        self._master = master
+        self._servers = servers
+        self._folder = folder
+        self._keep = keep
+        self._one_at_a_time = threading.Lock()
+        self.newest: Newest | None = None
+
+    def take(self, path: str | None, step: int | None) -> Checkpoint:
+        """Make a checkpoint in a new folder below ``path``.
+
+        Raises:
+            ConfigError: there is no path, or it cannot be written to.
+            RecoveryError: it failed on the way; the one before stays as it was.
+        """
+        root = path or self._folder
+        if root is None:
+            raise ConfigError("checkpoint: give a path, or a checkpointDir to PS2Context.getOrCreate")
+        with self._one_at_a_time:
+            folders.prepare(root)
+            number = 1 + max((found.number for found in folders.find(root)), default=0)
+            folder = folders.folder(root, number)
+            try:
+                made, newest = self._take(folder, number, step)
+            except PS2Error as error:
+                with suppress(PS2Error):
+                    folders.remove(folder)
+                before = f"; {self.newest.path} stays the newest complete one" if self.newest is not None else ""
+                raise RecoveryError(f"checkpoint {folder} failed: {error}{before}") from error
+            self.newest = newest
+            self._master.hope()
+            folders.prune(root, self._keep)
+            log.info("checkpoint %s: %d bytes, requests held for %.3f s", folder, made.nbytes, made.pauseS)
+            return made
+
+    def _take(self, folder: str, number: int, step: int | None) -> tuple[Checkpoint, Newest]:
+        began_s = time.monotonic()
+        name = uuid.uuid4().hex
+        with self._master.changing():
+            cut_s = time.time()
+            members = self._master.members()
+            addresses = [address for _, address in members]
+            matrices = saved_matrices(self._master)
+            frozen_s = time.monotonic()
+            try:
+                each(addresses, lambda address: self._servers.freeze(address, name, FREEZE_TIMEOUT_S))
+                copied: list[Copied] = each(addresses, lambda address: self._servers.copy(address, name))
+            except PS2Error:
+                self._discard(addresses, name)
+                raise
+        try:
+            written = each(addresses, lambda address: self._servers.write(address, name, folder))
+        except PS2Error:
+            self._discard(addresses, name)
+            raise
+        shards = [shard for mine in written for shard in mine]
+        pause_s = max(copy.pause_s for copy in copied)
+        if shards and any(copy.nbytes == 0 for copy in copied):
+            # A server without memory for copies held its requests until its files were there.
+            pause_s = max(pause_s, time.monotonic() - frozen_s)
+        manifest = Manifest(
+            number=number,
+            step=step,
+            created_s=cut_s,
+            pause_s=pause_s,
+            seconds=time.monotonic() - began_s,
+            version=__version__,
+            matrices=tuple(replace(matrix, shards=_of(matrix.id, shards)) for matrix in matrices),
+        )
+        folders.write_manifest(folder, manifest)
+        counts = {id: copy.mutations for (id, _), copy in zip(members, copied, strict=True)}
+        made = Checkpoint(folder, number, step, manifest.nbytes, pause_s, time.monotonic() - began_s)
+        return made, Newest(folder, manifest, counts)
+
+    def _discard(self, addresses: Sequence[str], name: str) -> None:
+        for address in addresses:
+            try:
+                self._servers.discard(address, name)
+            except PS2Error as error:  # it may be the server that is gone; a frozen one goes on by itself
+                log.debug("discarding a checkpoint on %s: %s", address, error)
+
+
+def saved_matrices(master: Master) -> list[SavedMatrix]:
+    """Return what a manifest says of the matrices, without their files."""
+    names = master.names()
+    return [
+        SavedMatrix(
+            id=entry.id,
+            spec=entry.spec,
+            bounds=entry.route.bounds,
+            born=dict(entry.born),
+            names={name: row for name, (matrix, row) in names.items() if matrix == entry.id},
+            fresh=entry.fresh,
+            retired=tuple(entry.retired),
+            shards=(),
+        )
+        for entry in master.entries()
+    ]
+
+
+def to_load(manifest: Manifest, entry: Entry, index: int) -> LoadMatrix | None:
+    """Return what a server has to read to hold its partitions of a matrix again; None if it has none."""
+    partitions = tuple(entry.partitions_of(index))
+    if not partitions:
+        return None
+    saved = next((matrix for matrix in manifest.matrices if matrix.id == entry.id), None)
+    born = saved.born if saved is not None else {}
+    return LoadMatrix(
+        matrix=entry.id,
+        spec=entry.spec,
+        partitions=partitions,
+        saved=saved.spec if saved is not None else entry.spec,
+        sources=tuple(shard for shard in saved.shards if _touches(shard, partitions)) if saved is not None else (),
+        unused=tuple(entry.retired),
+        zeros=tuple(row for row, generation in sorted(entry.born.items()) if born.get(row) != generation),
+    )
+
+
+def younger(manifest: Manifest, entries: Collection[Entry]) -> tuple[str, ...]:
+    """Name the matrices, and the rows of others, that a checkpoint does not have."""
+    found: list[str] = []
+    saved = {matrix.id: matrix for matrix in manifest.matrices}
+    for entry in entries:
+        if entry.id not in saved:
+            found.append(f"matrix {entry.id:x}")
+            continue
+        born = saved[entry.id].born
+        rows = [row for row, generation in sorted(entry.born.items()) if born.get(row) != generation]
+        if rows:
+            found.append(f"rows {rows} of matrix {entry.id:x}")
+    return tuple(found)
+
+
+def _of(matrix: int, shards: Sequence[SavedShard]) -> tuple[SavedShard, ...]:
+    """Return the shards of one matrix, in the order of their partitions."""
+    return tuple(sorted((s for s in shards if s.matrix == matrix), key=lambda shard: shard.partition.index))
+
+
+def _touches(shard: SavedShard, partitions: Sequence[Partition]) -> bool:
+    return any(p.begin < shard.partition.end and shard.partition.begin < p.end for p in partitions)
+
+
+def each(things: Collection[U], call: Callable[[U], T]) -> list[T]:
+    """Call something for each server, at the same time; raise the first error when all are done."""
+    with ThreadPoolExecutor(min(len(things), MAX_PARALLEL), thread_name_prefix="ps2-each") as pool:
+        futures = [pool.submit(call, thing) for thing in things]
+    return [future.result() for future in futures]

@@ -1,0 +1,129 @@
+"""What ``PS2Context.getOrCreate`` is asked for, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from ps2.config import split_address
+from ps2.errors import ConfigError
+
+MAX_SERVERS = 4096
+MODES = ("shard", "consistent")
+# Names of fields as callers know them, where they differ.
+CALLED = {
+    "bind": "bindAddress",
+    "memory_limit": "memoryLimit",
+    "checkpoint_dir": "checkpointDir",
+    "checkpoint_every_s": "checkpointEveryS",
+    "checkpoint_every_steps": "checkpointEverySteps",
+    "heartbeat_s": "heartbeatS",
+    "lost_after_s": "lostAfterS",
+    "retry_timeout_s": "retryTimeoutS",
+    "token_file": "tokenFile",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Arguments of ``getOrCreate``, documented there. ``servers`` is None, and ``fleet`` empty, if not given."""
+
+    servers: int | None = None
+    fleet: tuple[str, ...] = ()
+    token_file: str | None = None
+    strict: bool = False
+    bind: str = "127.0.0.1"
+    memory_limit: int | None = None
+    checkpoint_dir: str | None = None
+    checkpoint_every_s: float | None = None
+    checkpoint_every_steps: int | None = None
+    keep: int = 3
+    recover: str = "shard"
+    replicas: int = 0
+    restore: str | None = None
+    heartbeat_s: float = 1.0
+    lost_after_s: float = 5.0
+    retry_timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.servers is not None and self.fleet:
+            raise ConfigError("give either servers (start a local fleet) or fleet (attach to one), not both")
+        if self.token_file is not None and not self.fleet:
+            raise ConfigError("tokenFile goes with fleet: a local fleet makes a token of its own")
+        self._check_whole("servers", 1, MAX_SERVERS)
+        self._check_whole("checkpoint_every_steps", 1)
+        self._check_whole("keep", 1)
+        if self.memory_limit is not None and (not _is_whole(self.memory_limit) or self.memory_limit <= 0):
+            raise ConfigError(f"memoryLimit: expected a positive number of bytes, got {self.memory_limit!r}")
+        for name in ("checkpoint_every_s", "heartbeat_s", "lost_after_s", "retry_timeout_s"):
+            self._check_seconds(name)
+        if self.lost_after_s < 2 * self.heartbeat_s:
+            raise ConfigError(
+                f"lostAfterS: expected at least two heartbeats of {self.heartbeat_s} s, got {self.lost_after_s}"
+            )
+        if self.recover not in MODES:
+            raise ConfigError(f"recover: expected {' or '.join(map(repr, MODES))}, got {self.recover!r}")
+        if not _is_whole(self.replicas) or self.replicas not in (0, 1):
+            raise ConfigError(f"replicas: expected 0 or 1, got {self.replicas!r}")
+        if self.replicas and self.count < 2:
+            raise ConfigError(f"replicas=1 needs two servers at least, got {self.count}")
+        every = self.checkpoint_every_s is not None or self.checkpoint_every_steps is not None
+        if every and self.checkpoint_dir is None:
+            raise ConfigError("checkpointEveryS and checkpointEverySteps need a checkpointDir")
+
+    @property
+    def count(self) -> int:
+        """How many servers there are to be."""
+        return len(self.fleet) or self.servers or 2
+
+    def check_same(self, asked: Options) -> None:
+        """Raise ConfigError if another call asks for something else than what is running."""
+        if asked.restore is not None:
+            raise ConfigError("restore: a context is running; stop() it first")
+        if (asked.servers or asked.fleet) and (asked.count, asked.fleet) != (self.count, self.fleet):
+            raise ConfigError(f"a context with {_named(self)} is running, {_named(asked)} came; stop() it first")
+        unsaid = Options()
+        for name in (field.name for field in fields(self)):
+            running, came = getattr(self, name), getattr(asked, name)
+            if name not in ("servers", "fleet") and came not in (running, getattr(unsaid, name)):
+                called = CALLED.get(name, name)
+                raise ConfigError(f"{called}: {running} is that of the running context, {came} came; stop() it first")
+
+    def _check_whole(self, name: str, low: int, high: int | None = None) -> None:
+        value, called = getattr(self, name), CALLED.get(name, name)
+        if value is None:
+            return
+        if not _is_whole(value):
+            raise ConfigError(f"{called}: expected an integer, got {value!r}")
+        if value < low or (high is not None and value > high):
+            raise ConfigError(f"{called}: expected {low} {f'to {high}' if high else 'at least'}, got {value}")
+
+    def _check_seconds(self, name: str) -> None:
+        value = getattr(self, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+            raise ConfigError(f"{CALLED[name]}: expected a positive number of seconds, got {value!r}")
+
+
+def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
+    """Return the servers of a fleet: "host:port,host:port", or a list of them."""
+    if fleet is None:
+        return ()
+    given = fleet.split(",") if isinstance(fleet, str) else fleet
+    wrong = ConfigError(f"fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}")
+    if not isinstance(given, Sequence) or not all(isinstance(address, str) for address in given):
+        raise wrong
+    found = tuple(address.strip() for address in given if address.strip())
+    if not found:
+        raise wrong
+    for address in found:
+        split_address(address)
+    return found
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _named(options: Options) -> str:
+    return f"the fleet {','.join(options.fleet)}" if options.fleet else f"{options.count} local servers"

@@ -1,0 +1,77 @@
+"""The master's gRPC face: decode, call one method of the master, encode."""
+
+from __future__ import annotations
+
+from ps2.config import WireConfig
+from ps2.coordinator.catalog import Entry
+from ps2.coordinator.master import Caller, Master
+from ps2.errors import ProtocolError
+from ps2.wire.codec import id_from_pb
+from ps2.wire.convert import route_to_pb, spec_from_pb, spec_to_pb
+from ps2.wire.messages import PROTOCOL_VERSION, RequestId
+from ps2.wire.pb import master_pb2 as pb
+from ps2.wire.serving import RpcServer
+
+THREADS = 16
+
+
+class MasterServicer:
+    """Method by method what ``service Master`` of the contract says."""
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+
+    def Register(self, request: pb.RegisterRequest) -> pb.RegisterReply:
+        if request.protocol != PROTOCOL_VERSION:
+            raise ProtocolError(f"this master speaks protocol {PROTOCOL_VERSION}, the server {request.protocol}")
+        self._master.register(request.index, request.server_id, request.address)
+        return pb.RegisterReply(heartbeat_interval_s=self._master.config.heartbeat_s)
+
+    def Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
+        self._master.heartbeat(request.index, request.server_id, request.mutations)
+        return pb.HeartbeatReply()
+
+    def NewMatrix(self, request: pb.NewMatrixRequest) -> pb.Matrix:
+        entry = self._master.new_matrix(spec_from_pb(request.spec), request.name, _caller(request))
+        return _matrix_to_pb(entry, self._master.epoch)
+
+    def GetMatrix(self, request: pb.GetMatrixRequest) -> pb.Matrix:
+        found = self._master.matrix(request.matrix)
+        reply = _matrix_to_pb(found.entry, self._master.epoch)
+        reply.lost.extend(found.lost)
+        reply.recovering.extend(found.recovering)
+        if found.step is not None:
+            reply.step = found.step
+        return reply
+
+    def TakeRows(self, request: pb.TakeRowsRequest) -> pb.TakeRowsReply:
+        count = 0 if request.reserved else request.count
+        if not request.reserved and not count:
+            return pb.TakeRowsReply()
+        return pb.TakeRowsReply(rows=self._master.take_rows(request.matrix, count, request.name, _caller(request)))
+
+    def FreeRows(self, request: pb.FreeRowsRequest) -> pb.FreeRowsReply:
+        if request.holder:
+            self._master.drop_rows(request.matrix, request.rows, request.holder)
+        else:
+            self._master.free_rows(request.matrix, request.rows, _id(request))
+        return pb.FreeRowsReply()
+
+
+def listen(master: Master, bind: str, token: str | None) -> RpcServer:
+    """Start the master's gRPC face."""
+    service = pb.DESCRIPTOR.services_by_name["Master"]
+    return RpcServer(service, MasterServicer(master), bind, token, THREADS, WireConfig())
+
+
+def _id(request: pb.NewMatrixRequest | pb.TakeRowsRequest | pb.FreeRowsRequest) -> RequestId | None:
+    return id_from_pb(request.id) if request.HasField("id") else None
+
+
+def _caller(request: pb.NewMatrixRequest | pb.TakeRowsRequest) -> Caller | None:
+    id = _id(request)
+    return None if id is None else Caller(id, request.holder or id.scope)
+
+
+def _matrix_to_pb(entry: Entry, epoch: int) -> pb.Matrix:
+    return pb.Matrix(id=entry.id, spec=spec_to_pb(entry.spec), route=route_to_pb(entry.route), epoch=epoch)

@@ -1,0 +1,81 @@
+"""Steps of the driver's loop: what it goes back to, and checkpoints by interval."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ps2.client.session import Session
+from ps2.coordinator.checkpoints import Checkpoint, Checkpoints
+from ps2.coordinator.master import Master
+from ps2.coordinator.options import Options
+from ps2.errors import CheckpointWarning, PS2Error
+
+
+class Steps:
+    """Counts the steps of one driver, and makes its checkpoints."""
+
+    def __init__(self, checkpoints: Checkpoints, session: Session, master: Master, options: Options) -> None:
+        self._checkpoints = checkpoints
+        self._session = session
+        self._master = master
+        self._options = options
+        self._last_s = time.monotonic()  # when the last checkpoint was begun
+        self._closing = threading.Event()
+        newest = checkpoints.newest
+        self.next = newest.manifest.step or 0 if newest is not None else 0
+        self._timer: threading.Thread | None = None
+        # A cut in the middle of a step is no place for everybody to go back to.
+        if options.checkpoint_every_s is not None and options.recover == "shard":
+            self._timer = threading.Thread(target=self._by_time, name="ps2-checkpoints", daemon=True)
+            self._timer.start()
+
+    def checkpoint(self, path: str | None, step: int | None) -> Checkpoint:
+        self._last_s = time.monotonic()
+        return self._checkpoints.take(path, self.next if step is None else step)
+
+    @contextmanager
+    def step(self, number: int | None) -> Iterator[int]:
+        self._check()
+        current = self.next if number is None else number
+        try:
+            yield current
+            self._session.flush()
+        except Exception as error:
+            try:
+                self._check()
+            except PS2Error as rolled_back:
+                raise rolled_back from error
+            raise
+        self._check()
+        self.next = current + 1
+        if self._due():
+            self._automatic()
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def _check(self) -> None:
+        self._session.check_epoch((self._master.epoch, self._master.step))
+
+    def _due(self) -> bool:
+        every_steps, every_s = self._options.checkpoint_every_steps, self._options.checkpoint_every_s
+        if every_steps is not None and self.next % every_steps == 0:
+            return True
+        return self._timer is None and every_s is not None and time.monotonic() - self._last_s >= every_s
+
+    def _by_time(self) -> None:
+        assert self._options.checkpoint_every_s is not None
+        while not self._closing.wait(self._options.checkpoint_every_s):
+            self._automatic()
+
+    def _automatic(self) -> None:
+        """Make a checkpoint that nobody waits for: if it fails, the loop goes on, and is told."""
+        try:
+            self.checkpoint(None, None)
+        except PS2Error as error:
+            if not self._closing.is_set():
+                warnings.warn(CheckpointWarning(str(error)), stacklevel=2)

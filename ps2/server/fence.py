@@ -1,0 +1,75 @@
+"""Whether this server may still take requests: what keeps a replaced server, or coordinator, from changing anything."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from ps2.errors import StaleRouteError
+
+
+class Fence:
+    """The route version and the lease that this server has from its coordinator. Safe for threads.
+
+    A server without a coordinator takes requests of any version, unless it waits for one: it may get the shards of
+    another one first.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.waits = False
+        self.route_version = 0
+        self.coordinator = ""
+        self._lease_s = 0.0
+        self._leased_s = self._heard_s = time.monotonic()
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since the coordinator last gave a sign of life."""
+        return time.monotonic() - self._heard_s
+
+    def activate(self, route_version: int, coordinator: str, lease_s: float) -> None:
+        """Follow a coordinator from this version on; raises StaleRouteError if another one has come since."""
+        with self._lock:
+            same = coordinator == self.coordinator
+            if route_version < self.route_version or (not same and route_version == self.route_version):
+                raise StaleRouteError(
+                    f"this server is at route version {self.route_version} of coordinator {self.coordinator}, "
+                    f"{route_version} of {coordinator} came: another coordinator has taken over"
+                )
+            self.route_version, self.coordinator, self._lease_s = route_version, coordinator, lease_s
+            self.waits = False
+            self._leased_s = self._heard_s = time.monotonic()
+
+    def answered(self, at_s: float) -> None:
+        """Note that the coordinator has answered a call of ours, sent at that time (of ``time.monotonic``).
+
+        The lease runs from there: however long this process was stopped meanwhile, the coordinator has counted as long.
+        """
+        with self._lock:
+            self._leased_s = max(self._leased_s, at_s)
+            self._heard_s = max(self._heard_s, at_s)
+
+    def called(self) -> None:
+        """Note that the coordinator has called: a sign of life of it, of any age, which prolongs no lease."""
+        with self._lock:
+            self._heard_s = time.monotonic()
+
+    def check(self, route_version: int) -> None:
+        """Raise StaleRouteError unless a call that knows this version may be taken now."""
+        if self.coordinator and route_version != self.route_version:
+            raise StaleRouteError(f"this server is at route version {self.route_version}, {route_version} came")
+        self.check_lease()
+
+    def check_active(self) -> None:
+        """Raise StaleRouteError if clients have no business here yet."""
+        if self.waits:
+            raise StaleRouteError("this server waits for its coordinator to give it its shards")
+
+    def check_lease(self) -> None:
+        """Raise StaleRouteError if the coordinator may have replaced this server meanwhile."""
+        alone_s = time.monotonic() - self._leased_s
+        if self._lease_s and alone_s > self._lease_s:
+            raise StaleRouteError(
+                f"this server has had no answer from its coordinator for {alone_s:.1f} s, and may be replaced"
+            )

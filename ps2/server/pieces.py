@@ -1,0 +1,133 @@
+"""Requests too large to be forwarded in one: cut into pieces of their bytes, and put together again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ps2.errors import ProtocolError, PS2Error, StaleRouteError
+from ps2.server.memory import MemoryAccount
+from ps2.wire.codec import request_parts
+from ps2.wire.framing import Filling, read_request, written
+from ps2.wire.messages import Operation, Request, byte_view
+
+PIECE = "piece"
+PIECE_BYTES = 16 << 20
+# A row with a user's changes travels whole.
+WHOLE_BYTES = 1 << 40
+
+Name = tuple[object, int, int]  # request id, matrix and partition of its first operation
+
+
+def cut(request: Request) -> list[Request]:
+    """Return requests that together bring this one; raises ProtocolError if it has no id to keep them together."""
+    if request.id is None:
+        raise ProtocolError("a request without an id cannot be cut into pieces")
+    first = request.operations[0]
+    pieces: list[Request] = []
+    at = 0
+    for block in _blocks(written(request_parts(request))):
+        piece = Operation(PIECE, first.matrix, first.partition, params={"at": at}, arrays=(np.asarray(block),))
+        pieces.append(Request((piece,), request.id, request.route_version, request.forwarded))
+        at += len(block)
+    return pieces
+
+
+def is_piece(request: Request) -> bool:
+    return request.forwarded and bool(request.operations) and request.operations[0].name == PIECE
+
+
+class Pieces:
+    """Requests of which some pieces have come; their memory is accounted. Safe for threads."""
+
+    def __init__(self, memory: MemoryAccount) -> None:
+        self._memory = memory
+        self._lock = threading.Lock()
+        self._begun: dict[Name, _Begun] = {}
+
+    def put(self, piece: Request) -> tuple[Request, int] | None:
+        """Add a piece; with the last one, return the request and the bytes to give back when it has been run.
+
+        Raises:
+            StaleRouteError: it does not follow the piece that came last.
+            LimitError: there is no memory for the whole.
+        """
+        operation = piece.operations[0]
+        name = (piece.id, operation.matrix, operation.partition)
+        at = int(operation.params.get("at", -1))
+        with self._lock:
+            # Those of a server that has been replaced would stay for good.
+            for old in [n for n, b in self._begun.items() if b.route_version != piece.route_version]:
+                self._drop(old)
+            if at == 0:
+                self._drop(name)
+                self._begun[name] = _Begun(piece.route_version, self._memory)
+            begun = self._begun.get(name)
+            if begun is None or begun.came != at:
+                raise StaleRouteError("a piece of a forwarded request does not follow the one before it")
+            try:
+                whole = begun.add(byte_view(operation.arrays[0]))
+            except PS2Error:
+                self._drop(name)
+                raise
+            if whole is None:
+                return None
+            del self._begun[name]
+            return whole, begun.taken_bytes
+
+    def run(self, piece: Request, run: Callable[[Request], object]) -> None:
+        """Add a piece, and run the request if it was the last."""
+        came = self.put(piece)
+        if came is None:
+            return
+        request, taken_bytes = came
+        try:
+            run(request)
+        finally:
+            self._memory.give(taken_bytes)
+
+    def _drop(self, name: Name) -> None:
+        begun = self._begun.pop(name, None)
+        if begun is not None:
+            self._memory.give(begun.taken_bytes)
+
+
+class _Begun:
+    """One request, as far as it has come."""
+
+    def __init__(self, route_version: int, memory: MemoryAccount) -> None:
+        self.route_version = route_version
+        self.came = 0
+        self.taken_bytes = 0
+        self._memory = memory
+        self._reading: Filling[Request | PS2Error] = read_request(WHOLE_BYTES, self._reserve)
+        self._view = next(self._reading)
+
+    def add(self, data: memoryview) -> Request | None:
+        self.came += len(data)
+        while len(data):
+            size = min(len(data), len(self._view))
+            self._view[:size] = data[:size]
+            self._view, data = self._view[size:], data[size:]
+            if len(self._view):
+                continue
+            try:
+                self._view = next(self._reading)
+            except StopIteration as read:
+                request: Request | PS2Error = read.value
+                if isinstance(request, PS2Error):
+                    raise request from None
+                return request
+        return None
+
+    def _reserve(self, size: int) -> None:
+        self._memory.take(size, "a forwarded request")
+        self.taken_bytes = size
+
+
+def _blocks(views: list[memoryview]) -> Iterator[memoryview]:
+    for view in views:
+        for begin in range(0, len(view), PIECE_BYTES):
+            yield view[begin : begin + PIECE_BYTES]

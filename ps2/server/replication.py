@@ -1,0 +1,334 @@
+"""Copies of this server's shards on another one, which has applied a mutation before it is acknowledged here."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+from ps2.errors import (
+    DeadlineError,
+    LimitError,
+    PS2Error,
+    RecoveryError,
+    StaleRouteError,
+    StoppedError,
+    UnavailableError,
+)
+from ps2.server.copies import BLOCK_BYTES, FILLING, Change, filling_of, noted, operations_of
+from ps2.server.engine import Engine
+from ps2.server.kept import Place
+from ps2.server.pieces import cut
+from ps2.server.shard import Shard
+from ps2.wire.messages import Operation, Request, RequestId, nbytes
+from ps2.wire.transport import Transport
+
+log = logging.getLogger(__name__)
+
+PAUSE_S = 0.05
+LONGEST_PAUSE_S = 1.0
+# How long a backup may refuse what is forwarded: it may hear of a new route version a moment later than this server,
+# or be short of memory while other requests run.
+PATIENCE_S = 3.0
+# Of a shard, sent without waiting for replies.
+WINDOW_BYTES = 32 << 20
+MOST_OPERATIONS = 1000  # in one request
+
+
+class _Backup:
+    """A server with copies, and the shards whose copies there are not in step. One for each ``follow`` that changes it.
+
+    A shard goes out of ``behind`` under its lock only, so that a request knows where it stands until it is answered.
+    """
+
+    def __init__(self, address: str, peers: Transport, behind: Iterable[Shard]) -> None:
+        self.address = address
+        self.peers = peers
+        self.behind = set(behind)
+
+
+class Replication:
+    """Forwards changes to the backup, brings it shards that it has not got, and sends shards elsewhere."""
+
+    def __init__(self, engine: Engine, connect: Callable[[], Transport], limit_bytes: int) -> None:
+        """Nobody is followed yet.
+
+        Args:
+            connect: makes a transport to other servers of the fleet.
+            limit_bytes: most that the arrays of one request may take.
+        """
+        self._engine = engine
+        self._connect = connect
+        self._limit_bytes = limit_bytes
+        self._changed = threading.Condition()
+        self._backup: _Backup | None = None
+        self._closed = False
+        self._sessions = itertools.count(1)
+        engine.copying = self
+
+    @property
+    def backup(self) -> str:
+        """Address of the server with the copies; "" if there is none."""
+        backup = self._backup
+        return "" if backup is None else backup.address
+
+    @property
+    def in_step(self) -> int:
+        """How many of this server's shards have a copy that is in step."""
+        backup = self._backup
+        return 0 if backup is None else sum(shard not in backup.behind for _, shard in self._own())
+
+    @property
+    def behind(self) -> int:
+        """How many of this server's shards have no copy that is in step, though there is a backup."""
+        backup = self._backup
+        return 0 if backup is None else sum(shard in backup.behind for _, shard in self._own())
+
+    def follow(self, backup: str, seed: bool) -> None:
+        """Keep copies on another server from now on, or on none.
+
+        Args:
+            backup: its address; "" for none.
+            seed: its copies are empty, and are to be sent in the background; else they are in step. A copy that is
+                known to have fallen behind on the same server is sent again in any case.
+        """
+        with self._changed:
+            if self._closed:
+                raise UnavailableError("this server is about to end")
+            before = self._backup
+            if seed or backup != self.backup:
+                shards = [shard for _, shard in self._own()] if seed else []
+                self._backup = _Backup(backup, self._connect(), shards) if backup else None
+            after = self._backup
+            # Those that wait for the backup look again: at its address, or at the route version.
+            self._changed.notify_all()
+        if before is after:
+            return
+        if before is not None:
+            before.peers.close()
+        if after is not None:
+            threading.Thread(target=self._keep_in_step, args=(after,), name="ps2-seed", daemon=True).start()
+
+    def bring(self, shards: Mapping[Place, Shard]) -> None:
+        """Send new shards at once; if that fails, it goes on in the background."""
+        backup = self._backup
+        if backup is None:
+            return
+        with self._changed:
+            backup.behind.update(shards.values())
+        for place, shard in shards.items():
+            try:
+                self._catch_up(backup, place, shard)
+            except PS2Error as error:
+                log.warning("the copy of partition %d of matrix %x is not sent yet: %s", place[1], place[0], error)
+                break
+        with self._changed:
+            self._changed.notify_all()
+
+    def wants(self, shard: Shard) -> bool:
+        backup = self._backup
+        return backup is not None and shard not in backup.behind
+
+    def lose(self, shards: Iterable[Shard]) -> None:
+        backup = self._backup
+        if backup is not None:
+            with self._changed:
+                backup.behind.update(shards)
+                self._changed.notify_all()
+
+    def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
+        in_step = False
+        try:
+            self._deliver(id, begun, changes, shards)
+            in_step = True
+        finally:
+            if not in_step:
+                self.lose({change.shard for change in changes} | set(shards.values()))
+
+    def send(self, to: str, shards: Sequence[Place], copies: bool) -> int:
+        """Send shards to a server that has allocated them; return their bytes.
+
+        Args:
+            copies: they are this server's, and copies there; else they are copies here, and that server's there.
+
+        Raises:
+            RecoveryError: a copy here has never been sent as a whole.
+            StaleRouteError: a shard is not here.
+        """
+        held = self._engine.shards()
+        peers = self._connect()
+        try:
+            sent = 0
+            for place in shards:
+                where = f"partition {place[1]} of matrix {place[0]:x}"
+                shard = held.get(place)
+                if shard is None or shard.copy is copies:
+                    raise StaleRouteError(f"this server holds no {'shard' if copies else 'copy'} of {where}")
+                with shard.lock:
+                    if shard.filling:
+                        raise RecoveryError(f"the copy of {where} here is not whole: it was still being sent")
+                    if shard.copy:
+                        # Whoever held the shard may yet wake up; what it forwards now would be lost on the new one.
+                        shard.sealed = self._engine.fence.route_version
+                    sent += self._fill(peers, to, place, shard)
+            return sent
+        finally:
+            peers.close()
+
+    def close(self) -> None:
+        """Stop sending; requests that wait for the backup fail."""
+        with self._changed:
+            self._closed = True
+            backup, self._backup = self._backup, None
+            self._changed.notify_all()
+        if backup is not None:
+            backup.peers.close()
+
+    def _own(self) -> list[tuple[Place, Shard]]:
+        return [(place, shard) for place, shard in sorted(self._engine.shards().items()) if not shard.copy]
+
+    def _deliver(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
+        """Send changes until the backup has acknowledged them, or needs none; raises where neither can be expected."""
+        refused_s: float | None = None
+        pauses = _pauses()
+        while True:
+            backup = self._backup
+            if self._closed:
+                raise UnavailableError("this server is about to end")
+            if backup is None:
+                return
+            operations = _for_copies(backup, changes, shards)
+            if not operations:
+                return
+            self._engine.fence.check_lease()
+            version = self._engine.fence.route_version
+            request = Request(tuple(operations), id, version, True, begun)
+            error = self._send(backup.peers, backup.address, [request])
+            if error is None:
+                return
+            if backup is not self._backup:
+                continue
+            if isinstance(error, (UnavailableError, DeadlineError)):
+                refused_s = None
+            elif isinstance(error, (StaleRouteError, LimitError)):
+                refused_s = refused_s or time.monotonic()
+                if time.monotonic() - refused_s > PATIENCE_S:
+                    raise _refusal(backup, error)
+            else:
+                raise _refusal(backup, error)
+            if self._wait(backup, version, next(pauses)):
+                refused_s, pauses = None, _pauses()
+
+    def _send(self, peers: Transport, address: str, requests: Sequence[Request]) -> PS2Error | None:
+        """Send requests to a server, those that are too large in pieces; return the first error."""
+        sent: list[Request] = []
+        for request in requests:
+            sent += [request] if _size(request.operations) <= self._limit_bytes else cut(request)
+        try:
+            outcomes = peers.exchange({address: sent})[address]
+        except StoppedError as error:  # closed meanwhile: another backup is followed
+            return UnavailableError(str(error))
+        return next((outcome for outcome in outcomes if isinstance(outcome, PS2Error)), None)
+
+    def _wait(self, backup: _Backup, version: int, pause_s: float) -> bool:
+        """Wait before another attempt; return True at once if the backup or the route version is another one."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._backup is not backup or self._engine.fence.route_version != version, pause_s
+            )
+
+    def _keep_in_step(self, backup: _Backup) -> None:
+        """Send the shards that are behind, as long as this backup is followed."""
+        pauses = _pauses()
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: backup.behind or self._backup is not backup)
+                if self._backup is not backup:
+                    return
+                own = self._own()
+                # Those that are gone need no copy.
+                backup.behind.intersection_update(shard for _, shard in own)
+                behind = [(place, shard) for place, shard in own if shard in backup.behind]
+            for place, shard in behind:
+                try:
+                    self._catch_up(backup, place, shard)
+                    pauses = _pauses()
+                except PS2Error as error:
+                    if self._backup is not backup:
+                        return
+                    log.warning("the copy of partition %d of matrix %x is not sent: %s", place[1], place[0], error)
+                    self._wait(backup, self._engine.fence.route_version, next(pauses))
+
+    def _catch_up(self, backup: _Backup, place: Place, shard: Shard) -> None:
+        """Send a shard whose copy is behind, and forward what changes it from then on."""
+        with shard.lock:
+            if self._backup is backup and shard in backup.behind:
+                self._fill(backup.peers, backup.address, place, shard)
+                with self._changed:
+                    backup.behind.discard(shard)
+
+    def _fill(self, peers: Transport, to: str, place: Place, shard: Shard) -> int:
+        """Send a shard, whose lock is held; return its bytes."""
+        version = self._engine.fence.route_version
+        id = RequestId(FILLING, next(self._sessions))
+        sent = 0
+        for window in _windows(filling_of(place, shard, self._engine.kept)):
+            # A server that may have been replaced must not change what its successor builds on.
+            self._engine.fence.check_lease()
+            error = self._send(peers, to, [Request(tuple(operations), id, version, True) for operations in window])
+            if error is not None:
+                raise error
+            sent += sum(_size(operations) for operations in window)
+        return sent
+
+
+def _for_copies(backup: _Backup, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> list[Operation]:
+    """Return what to forward: of shards whose copies are in step."""
+    mine = [change for change in changes if change.shard not in backup.behind]
+    changed = {change.shard for change in mine}
+    only_noted = [place for place, shard in shards.items() if shard not in backup.behind and shard not in changed]
+    return operations_of(mine) + [noted(place) for place in only_noted]
+
+
+def _size(operations: Sequence[Operation]) -> int:
+    return sum(nbytes(o.arrays) + (o.keys.nbytes if o.keys is not None else 0) for o in operations)
+
+
+def _windows(operations: Iterator[Operation]) -> Iterator[list[list[Operation]]]:
+    """Return operations as requests in groups; the first and the last alone, as they begin and end something."""
+    window: list[list[Operation]] = [[]]
+    size = total = 0
+    for operation in operations:
+        alone = operation.name in ("clear", "full")
+        added = _size([operation])
+        if window[0] and (alone or total + added > WINDOW_BYTES):
+            yield window
+            window, size, total = [[]], 0, 0
+        if window[-1] and (size + added > BLOCK_BYTES or len(window[-1]) == MOST_OPERATIONS):
+            window.append([])
+            size = 0
+        window[-1].append(operation)
+        size, total = size + added, total + added
+        if alone:
+            yield window
+            window, size, total = [[]], 0, 0
+    if window[0]:
+        yield window
+
+
+def _pauses() -> Iterator[float]:
+    pause_s = PAUSE_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+
+def _refusal(backup: _Backup, error: PS2Error) -> PS2Error:
+    where = f"the backup at {backup.address}"
+    if isinstance(error, LimitError):
+        return LimitError(f"{where} has no memory left for its copy: {error}\n(the change is made, but only here)")
+    if isinstance(error, StaleRouteError):
+        return StaleRouteError(f"{where} refuses what is forwarded: {error}")
+    return type(error)(f"{where} cannot follow: {error}")

@@ -1,0 +1,92 @@
+"""A driver that is killed (-9) or stopped: its own fleet ends with it, another's waits for the next driver."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack, contextmanager
+
+import numpy as np
+import pytest
+from faults import driver_app, processes
+from faults.programs import running
+
+from ps2 import PS2Context
+from ps2.config import new_token, write_token
+
+APP = driver_app.__file__
+START_S = 60
+# A server looks for its parent twice a second, and gives requests under way two more.
+ORPHAN_S = 20
+
+pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("leaves_nothing")]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextmanager
+def external_fleet(folder, until):
+    """Two servers of nobody's: their addresses and their token file."""
+    token_file = folder / "token"
+    write_token(token_file, new_token())
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    with ExitStack() as servers:
+        for index, address in enumerate(addresses):
+            command = ("-m", "ps2.cli.main", "server", "--listen", address, "--token-file", token_file)
+            server = servers.enter_context(running(folder / f"server-{index}.log", *command))
+            until(lambda server=server: any("listening" in line for line in server.lines()), "it listens", START_S)
+        yield ",".join(addresses), token_file
+
+
+def steps_of(program):
+    return [int(line) for line in program.lines() if line.isdecimal()]
+
+
+def test_a_loop_when_its_driver_is_killed_then_another_one_ends_it_as_if_undisturbed(tmp_path, until):
+    checkpoints = tmp_path / "checkpoints"
+    with running(tmp_path / "out.txt", APP, "local", checkpoints) as driver:
+        until(lambda: len(steps_of(driver)) >= 5, "it has done five steps", START_S)
+        servers = driver.children()
+        processes.kill(driver.pid)
+        driver.process.wait()
+        done = len(steps_of(driver))
+    until(lambda: all(map(processes.is_dead, servers)), "its servers have ended", ORPHAN_S)
+    assert len(servers) >= 2
+    with PS2Context.getOrCreate(servers=3, restore=str(checkpoints)) as ps:
+        assert done - 2 <= ps.nextStep <= done + 1
+        weight = ps.vector("weight")
+        driver_app.train(ps, weight)
+        assert np.unique(weight.pull()).tolist() == [driver_app.undisturbed()]
+
+
+def test_an_external_fleet_when_its_driver_is_killed_then_the_next_one_finds_its_vectors(tmp_path, until):
+    with external_fleet(tmp_path, until) as (fleet, token_file):
+        with running(tmp_path / "out.txt", APP, fleet, token_file) as driver:
+            until(lambda: len(steps_of(driver)) >= 3, "it has done three steps", START_S)
+            processes.kill(driver.pid)
+            done = len(steps_of(driver))
+        with PS2Context.getOrCreate(fleet=fleet, tokenFile=str(token_file)) as ps:
+            (value,) = np.unique(ps.vector("weight").pull()).tolist()
+        # The step that it was in may have been done, or half of it.
+        halfway = 0.5 * driver_app.undisturbed(done)
+        assert value in (driver_app.undisturbed(done), halfway, driver_app.undisturbed(done + 1))
+
+
+def test_a_stopped_driver_when_it_wakes_up_after_another_one_took_over_then_it_is_refused(tmp_path, until):
+    with (
+        external_fleet(tmp_path, until) as (fleet, token_file),
+        running(tmp_path / "out.txt", APP, fleet, token_file) as old,
+    ):
+        until(lambda: len(steps_of(old)) >= 3, "it has done three steps", START_S)
+        with processes.stopped(old.pid):
+            ps = PS2Context.getOrCreate(fleet=fleet, tokenFile=str(token_file))
+            weight = ps.vector("weight").fill(7.0)
+            done = steps_of(old)
+        with ps:
+            until(lambda: old.process.poll() is not None or not old.lines()[-1].isdecimal(), "it gives up", START_S)
+            assert np.unique(weight.pull()).tolist() == [7.0]
+            assert len(steps_of(old)) <= len(done) + 1
+            assert any("Error" in line for line in old.lines())

@@ -1,0 +1,40 @@
+"""Requests that a server gets twice: at once, in a race with themselves, and long after they were answered."""
+
+from __future__ import annotations
+
+import pytest
+from faults.rules import Duplicate, Rule, every, of_clients
+
+pytestmark = pytest.mark.usefixtures("fleet")
+
+
+@pytest.mark.parametrize(
+    "duplicate",
+    [Duplicate("same"), Duplicate("other"), Duplicate("other", late_s=0.5)],
+    ids=["on-its-connection", "in-a-race", "late"],
+)
+def test_a_count_when_requests_come_twice_then_every_column_is_exact(duplicate, spark, network, job, counted):
+    network.rules = [Rule(duplicate, every(2), of_clients)]
+    replays = network.replays
+    assert counted(spark, job(tasks=8)) == [job(tasks=8).total]
+    network.settle()
+    happened = [one for one in network.happened(Duplicate) if one.fault == duplicate]
+    assert len(happened) >= 30
+    assert network.replays - replays >= len(happened)
+
+
+@pytest.mark.chaos
+def test_a_vector_when_duplicates_come_after_the_count_then_it_stays_as_it_is(spark, network, job, until):
+    from faults import counting
+
+    from ps2 import DCV
+
+    late = Duplicate("other", late_s=3.0)
+    network.rules = [Rule(late, every(3), of_clients)]
+    total = DCV.dense(1000, dtype="int64")
+    counting.count(spark.sparkContext, total, job(tasks=4, adds=4))
+    before = len([one for one in network.happened(Duplicate) if one.fault == late])
+    network.rules = []
+    network.settle()
+    assert len([one for one in network.happened(Duplicate) if one.fault == late]) > before
+    assert counting.values_of(total) == [16]

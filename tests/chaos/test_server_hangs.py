@@ -1,0 +1,87 @@
+"""A server that is stopped (SIGSTOP) and wakes up when another one has its place: it may not change anything then."""
+
+from __future__ import annotations
+
+import socket
+
+import numpy as np
+import pytest
+from faults import processes
+
+from ps2 import DCV, PS2Context
+from ps2.config import split_address
+from ps2.coordinator import context
+from ps2.coordinator.launchers.child import end
+from ps2.coordinator.launchers.local import LocalLauncher
+from ps2.wire import codec, framing
+from ps2.wire.messages import PROTOCOL_VERSION, Operation, Request, RequestId
+from ps2.wire.pb import server_pb2 as pb
+
+DIM = 1000
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
+
+class CannotKill(LocalLauncher):
+    """Starts another server in the place of a lost one, which lives on: another host's, say."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self._left = []
+
+    def start(self, index, master):
+        if index in self._children:
+            self._left.append(self._children.pop(index))
+        super().start(index, master)
+
+    def stop(self):
+        end(self._left)
+        super().stop()
+
+
+@pytest.fixture
+def ps(monkeypatch):
+    monkeypatch.setattr(context, "LocalLauncher", CannotKill)
+    with PS2Context.getOrCreate(servers=2, replicas=1, heartbeatS=0.2, lostAfterS=1.0) as ps:
+        yield ps
+
+
+def dialled(ps, address):
+    """An open data connection to a server."""
+    hello = ps._control._transport.call(
+        address, "Server/Hello", pb.HelloRequest(protocol=PROTOCOL_VERSION), pb.HelloReply, timeout_s=5
+    )
+    host, _ = split_address(address)
+    connection = socket.create_connection((host, hello.data_port), timeout=20)
+    connection.sendall(framing.greeting(ps._token, hello.server_id))
+    assert heard(connection) == pb.ReplyHeader()
+    return connection
+
+
+def heard(connection):
+    file = connection.makefile("rb", buffering=0)
+    length, size = framing.HEAD.unpack(file.read(framing.HEAD.size))
+    assert size == 0
+    return pb.ReplyHeader.FromString(file.read(length))
+
+
+def writing(total, number, version):
+    """The bytes of a request that adds 1000 to the first columns."""
+    add = Operation("add", total._matrix, 0, (total._row,), {"start": 0}, (np.full(DIM // 2, 1000),))
+    return b"".join(framing.written(codec.request_parts(Request((add,), RequestId("late", number), version))))
+
+
+def test_a_stopped_server_when_it_wakes_up_then_it_accepts_no_write(ps):
+    total = DCV.dense(DIM, dtype="int64")
+    total.add(np.ones(DIM, np.int64))
+    old, pid = ps.servers[0], processes.servers_of(ps)[0]
+    version = ps._control.status(old).route_version
+    with dialled(ps, old) as connection:
+        connection.sendall(writing(total, 0, version)[:10])
+        with processes.stopped(pid):
+            total.add(np.ones(DIM, np.int64))  # waits until another server is there
+            assert ps.servers[0] != old
+            connection.sendall(writing(total, 0, version)[10:])  # read at once when it wakes up
+        assert heard(connection).error.type == "StaleRouteError"
+    assert np.unique(total.pull()).tolist() == [2]
+    assert [recovery.servers for recovery in ps.recoveries] == [(0,)]

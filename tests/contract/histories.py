@@ -1,0 +1,152 @@
+"""Random requests of every kind that changes something, good and bad ones, and what servers hold after them."""
+
+from __future__ import annotations
+
+import cloudpickle
+import numpy as np
+
+from ps2.ops import table
+from ps2.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.wire.messages import Keys, Operation, Request, RequestId, key_digest
+
+WIDE = 1 << 17  # wide enough for sets of touched columns
+MATRICES = {
+    1: (MatrixSpec(600, 4, dtype="float32"), [Partition(0, 0, 300), Partition(1, 300, 600)]),
+    2: (MatrixSpec(2**40, 4, dtype="float64", kind="sparse"), [Partition(0, 0, HASH_SPACE)]),
+    3: (MatrixSpec(200, 4, dtype="int64"), [Partition(0, 0, 200)]),
+    4: (MatrixSpec(WIDE, 4, dtype="float32"), [Partition(0, 0, WIDE)]),
+    5: (MatrixSpec(2**40, 4, dtype="float32", kind="sparse"), [Partition(0, 0, HASH_SPACE)]),
+    6: (MatrixSpec(300, 4, dtype="float64"), [Partition(0, 0, 300)]),
+}
+table.load()
+WRITING = sorted(name for name, op in table.TABLE.items() if op.writes)
+SCALARS = {"step": 3, "lazy": 1, "alpha": 0.3, "value": 2.0, "lr": 0.1}
+
+
+def scale(*rows):
+    for row in rows:
+        row *= 3
+    return float(sum(row.sum() for row in rows))
+
+
+def spoil(*rows):
+    for row in rows:
+        row += 1
+    raise ValueError("spoilt")
+
+
+FUNCTIONS = [np.frombuffer(cloudpickle.dumps(fn), np.uint8) for fn in (scale, spoil)]
+
+
+class History:
+    """Requests one after the other, from a seed; now and then one that has been sent before."""
+
+    def __init__(self, seed):
+        self._rng = np.random.default_rng(seed)
+        self._sent = []
+        self._scopes = {}
+
+    def requests(self, count):
+        for _ in range(count):
+            if self._sent and self._rng.random() < 0.1:
+                yield self._sent[self._rng.integers(len(self._sent))]
+                continue
+            operations = []
+            for _ in range(self._rng.integers(1, 5)):
+                operations.append(self._operation(operations[-1] if operations else None))
+            self._sent.append(Request(tuple(operations), self._id()))
+            yield self._sent[-1]
+
+    def _id(self):
+        rng = self._rng
+        scope = f"scope {rng.integers(4)}"
+        number = self._scopes[scope] = self._scopes.get(scope, -1) + 1
+        parts = int(rng.integers(1, 3))
+        return RequestId(scope, number, max(0, number - 5), parts - 1, parts, "series" if scope > "scope 1" else "", 1)
+
+    def _operation(self, before):
+        rng = self._rng
+        matrix = int(rng.choice(list(MATRICES)))
+        spec, partitions = MATRICES[matrix]
+        partition = partitions[rng.integers(len(partitions))]
+        if before is not None and rng.random() < 0.3:
+            matrix, partition = before.matrix, MATRICES[before.matrix][1][before.partition]
+            spec = MATRICES[matrix][0]
+        if rng.random() < 0.15:
+            rows = tuple(int(row) for row in rng.choice(4, 2, replace=False))
+            return Operation("map", matrix, partition.index, rows, arrays=(FUNCTIONS[rng.random() < 0.3],))
+        if rng.random() < 0.1:
+            return Operation("sum", matrix, partition.index, (0,))
+        op = table.TABLE[rng.choice([name for name in WRITING if spec.dtype in table.TABLE[name].dtypes])]
+        return self._call(op, matrix, partition, before)
+
+    def _call(self, op, matrix, partition, before):
+        rng = self._rng
+        spec, _ = MATRICES[matrix]
+        rows = tuple(int(row) for row in rng.choice(5 if rng.random() < 0.1 else 4, op.rows, replace=False))
+        columns = self._columns(spec, partition)
+        ids = rng.integers(0, 4, 3)
+        width = partition.width if spec.kind == "dense" else 64  # room for that many keys at first
+        sizes = {"push": 10, "rows_push": 3 * width, "rows_add": 3 * width}
+        count = sizes.get(op.name, columns.size if "row_ids" not in op.arrays else 3 * columns.size)
+        count += int(rng.random() < 0.1)  # one too many
+        given = {
+            "slots": columns,
+            "row_ids": ids,
+            "values": (rng.standard_normal(count) * 5).astype(spec.np_dtype),
+            "floats": rng.standard_normal(3),
+        }
+        arrays = [given[kind] for kind in op.arrays]
+        keys = None
+        if "slots" in op.arrays and rng.random() < 0.7:
+            arrays = [given[kind] for kind in op.arrays if kind != "slots"]
+            keys = self._keys(columns, before, (matrix, partition.index))
+            if keys.count != columns.size:
+                arrays = [array[: keys.count] if array.size == columns.size else array for array in arrays]
+        wire = (
+            rng.choice([None, "bfloat16", "float16"]) if spec.dtype != "int64" and "floats" not in op.arrays else None
+        )
+        params = {name: SCALARS[name] for name in op.params if name in SCALARS}
+        return Operation(op.name, matrix, partition.index, rows, params, tuple(arrays), keys, wire)
+
+    def _columns(self, spec, partition):
+        end = 5000 if spec.kind == "sparse" else partition.width
+        begin = 0 if spec.kind == "sparse" else partition.begin
+        return np.sort(self._rng.choice(end, self._rng.integers(2, 60), replace=False)) + begin
+
+    def _keys(self, columns, before, place):
+        how = self._rng.random()
+        if before is not None and before.keys is not None and (before.matrix, before.partition) == place and how < 0.5:
+            return Keys(before.keys.count)
+        if how < 0.6:
+            return Keys(columns.size, columns)
+        digest = key_digest(columns)
+        return Keys(columns.size, columns, digest)
+
+
+def remembered(request):
+    """The same request with another id, its key sets by their hashes alone; None if it has none of these."""
+    if not any(op.keys is not None and op.keys.digest is not None for op in request.operations):
+        return None
+    operations = []
+    for op in request.operations:
+        keys = op.keys
+        if keys is not None and keys.digest is not None:
+            keys = Keys(keys.count, None, keys.digest)
+        operations.append(Operation(op.name, op.matrix, op.partition, op.rows, op.params, op.arrays, keys, op.wire))
+    return Request(tuple(operations), RequestId("again", request.id.number, part=hash(request.id.scope) % 1000))
+
+
+def held(engine, copies):
+    """Everything that an engine holds of its shards, or of copies, to the bit."""
+    return {
+        place: {
+            "rows": [shard.row(n).tobytes() for n in range(shard.rows) if n not in shard.unused],
+            "unused": shard.unused,
+            "keys": None if shard.index is None else shard.index.keys.tolist(),
+            "applied": shard.applied.to_json(),
+            "kept": {(k.id, k.position): k.pickled.tobytes() for k in engine.kept.of(place)},
+        }
+        for place, shard in engine.shards().items()
+        if shard.copy is copies
+    }

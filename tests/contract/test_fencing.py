@@ -1,0 +1,185 @@
+"""A server that was stopped for longer than its lease, and wakes up, changes and acknowledges nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ps2.config import WireConfig, write_token
+from ps2.errors import StaleRouteError, UnavailableError
+from ps2.partition import MatrixSpec, Partition
+from ps2.wire.control import Activation, ServerControl
+from ps2.wire.messages import Request, RequestId
+from ps2.wire.pb import master_pb2
+from ps2.wire.serving import RpcServer
+from tests.contract.servers import TOKEN, connected, op, send
+
+COORDINATOR = "the coordinator"
+LEASE_S = 1.0
+HEARTBEAT_S = 0.1
+MATRIX = 1
+
+
+class Master:
+    """A coordinator's face as servers see it; it answers heartbeats while ``answers`` is set."""
+
+    def __init__(self):
+        self.registered = threading.Event()
+        self.answers = threading.Event()
+        self.answers.set()
+        self.beats = 0
+        self.address = ""
+
+    def Register(self, request):
+        self.address = request.address
+        self.registered.set()
+        return master_pb2.RegisterReply(heartbeat_interval_s=HEARTBEAT_S)
+
+    def Heartbeat(self, request):
+        if not self.answers.is_set():
+            raise UnavailableError("busy with something else")
+        self.beats += 1
+        return master_pb2.HeartbeatReply()
+
+    def NewMatrix(self, request):
+        raise NotImplementedError
+
+    TakeRows = FreeRows = GetMatrix = NewMatrix
+
+
+@pytest.fixture
+def master():
+    servicer = Master()
+    service = master_pb2.DESCRIPTOR.services_by_name["Master"]
+    rpc = RpcServer(service, servicer, "127.0.0.1:0", TOKEN, 4, WireConfig())
+    servicer.listens = rpc.address
+    yield servicer
+    rpc.stop(0)
+
+
+class Sleeper:
+    """A server process that can be stopped and woken."""
+
+    def __init__(self, process, until):
+        self._process = process
+        self._until = until
+
+    def stop(self):
+        os.kill(self._process.pid, signal.SIGSTOP)
+        tasks = list(Path(f"/proc/{self._process.pid}/task").glob("*/stat"))
+        self._until(
+            lambda: all(s.read_text().rpartition(") ")[2].startswith("T") for s in tasks), "the process stopped"
+        )
+
+    def wake(self):
+        os.kill(self._process.pid, signal.SIGCONT)
+
+
+@pytest.fixture
+def sleeper(master, tmp_path, until):
+    """An activated server of that master, in a process of its own, with one matrix."""
+    write_token(tmp_path / "token", TOKEN)
+    command = [sys.executable, "-m", "ps2.cli.main", "server", "--master", master.listens, "--token-file"]
+    with open(tmp_path / "log", "w") as log:
+        process = subprocess.Popen([*command, str(tmp_path / "token")], stderr=log)
+    try:
+        until(lambda: master.registered.is_set() or process.poll() is not None, "the server registered", 60)
+        assert master.registered.is_set(), (tmp_path / "log").read_text()
+        yield Sleeper(process, until)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def transport():
+    # A server that sleeps must not be given up, or what is sent to it would be cut off.
+    with connected("unix", keepalive_s=60, keepalive_timeout_s=60) as made:
+        yield made
+
+
+@pytest.fixture
+def control(master, sleeper, transport):
+    made = ServerControl(transport)
+    made.route_version = 1
+    made.activate(master.address, Activation(COORDINATOR, LEASE_S))
+    made.create_matrix(master.address, MATRIX, MatrixSpec(10, 2, dtype="float64"), [Partition(0, 0, 10)])
+    return made
+
+
+def add(number):
+    return Request((op("add_scalar", 0, value=1),), RequestId("client", number), route_version=1)
+
+
+def total(transport, address):
+    return send(transport, address, Request((op("sum", 0),), route_version=1)).results[0].scalar
+
+
+def outcome_of(fn, results):
+    try:
+        results.append(fn())
+    except Exception as error:
+        results.append(error)
+
+
+def test_server_when_it_slept_beyond_its_lease_then_it_takes_no_writes_until_it_is_answered_again(
+    master, sleeper, transport, control, until
+):
+    send(transport, master.address, add(0))
+    sleeper.stop()
+    master.answers.clear()
+    results = []
+    waiting = threading.Thread(target=outcome_of, args=(lambda: send(transport, master.address, add(1)), results))
+    waiting.start()  # over the connection that is open already: it stays in the socket's buffer
+    waiting.join(LEASE_S + 0.5)
+    assert waiting.is_alive()
+    sleeper.wake()
+    waiting.join(30)
+    assert isinstance(results[0], StaleRouteError)
+    with pytest.raises(StaleRouteError, match="no answer from its coordinator"):
+        send(transport, master.address, add(2))
+    # That somebody calls it tells nothing of when the call was sent.
+    control.hello(master.address, COORDINATOR)
+    with pytest.raises(StaleRouteError, match="no answer from its coordinator"):
+        send(transport, master.address, add(2))
+    master.answers.set()
+    beats = master.beats
+    until(lambda: master.beats >= beats + 2, "heartbeats are answered again")
+    send(transport, master.address, add(3))
+    assert total(transport, master.address) == 2 * 10
+
+
+def test_server_when_it_slept_and_is_at_an_older_version_then_it_refuses_those_of_the_newer(
+    master, sleeper, transport, control
+):
+    send(transport, master.address, add(0))
+    sleeper.stop()
+    sleeper.wake()
+    newer = Request(add(1).operations, RequestId("client", 1), route_version=2)
+    with pytest.raises(StaleRouteError, match="at route version 1, 2 came"):
+        send(transport, master.address, newer)
+
+
+def test_server_when_its_coordinator_falls_silent_then_it_takes_nothing_after_the_lease(
+    master, transport, control, until
+):
+    send(transport, master.address, add(0))
+    master.answers.clear()
+    numbers = iter(range(1, 10_000))
+
+    def is_refused():
+        results = []
+        outcome_of(lambda: send(transport, master.address, add(next(numbers))), results)
+        return isinstance(results[0], StaleRouteError)
+
+    until(is_refused, "writes are refused")
+    master.answers.set()
+    until(lambda: not is_refused(), "writes are taken again")
+    assert np.isfinite(total(transport, master.address))

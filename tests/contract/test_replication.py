@@ -1,0 +1,473 @@
+"""With a backup, what is acknowledged is on two servers; the copy is the shard to the bit, ids and results included."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from ps2.errors import LimitError, OpError, PS2Error, RecoveryError, StaleRouteError
+from ps2.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.server.engine import Engine
+from ps2.wire.control import Activation, ServerControl
+from ps2.wire.messages import Request, RequestId
+from tests.contract.histories import FUNCTIONS, MATRICES, History, held, remembered
+from tests.contract.servers import Proxy, Served, connected, op
+from tests.contract.servers import send as send_as_it_is
+
+COORDINATOR = "the coordinator"
+LEASE_S = 60.0
+LIMIT_BYTES = 1 << 28
+SPARSE = {2: (MatrixSpec(2**40, 2, dtype="float64", kind="sparse"), [Partition(0, 0, HASH_SPACE)])}
+
+
+class Fleet:
+    """Servers in this process, and calls to them at the route version that is ``control.route_version``."""
+
+    def __init__(self, transport):
+        self.transport = transport
+        self.control = ServerControl(transport)
+        self.control.route_version = 1
+        self.servers = []
+        self._number = 0
+
+    def start(self, limit_bytes=LIMIT_BYTES, places=None):
+        self.servers.append(Served(Engine(limit_bytes, allow_udf=True), places=places))
+        return self.servers[-1]
+
+    def create(self, server, matrices=MATRICES, copies=False):
+        for matrix, (spec, partitions) in matrices.items():
+            self.control.create_matrix(server.address, matrix, spec, partitions, copies)
+
+    def activate(self, server, backup=None, seed=False):
+        address = backup.address if backup is not None else ""
+        self.control.activate(server.address, Activation(COORDINATOR, LEASE_S, backup=address, seed=seed))
+
+    def send(self, server, request):
+        return send_as_it_is(self.transport, server.address, replace(request, route_version=self.control.route_version))
+
+    def try_to_send(self, server, request):
+        try:
+            return self.send(server, request)
+        except PS2Error as error:
+            return error
+
+    def change(self, server, *operations):
+        self._number += 1
+        return self.send(server, Request(operations, RequestId("driver", self._number)))
+
+    def stop(self, server):
+        self.servers.remove(server)
+        server.stop()
+
+
+@pytest.fixture
+def fleet():
+    with connected("unix") as transport:
+        made = Fleet(transport)
+        yield made
+        for server in list(made.servers):
+            made.stop(server)
+
+
+@pytest.fixture
+def pair(fleet):
+    """A server and its backup, with empty matrices that are in step."""
+    return in_step(fleet)
+
+
+def in_step(fleet, matrices=MATRICES, limits_bytes=(LIMIT_BYTES, LIMIT_BYTES)):
+    primary, backup = map(fleet.start, limits_bytes)
+    fleet.activate(backup, primary)
+    fleet.activate(primary, backup)
+    fleet.create(backup, matrices, copies=True)
+    fleet.create(primary, matrices)
+    return primary, backup
+
+
+def behind(server):
+    return server.servicer._replication.behind
+
+
+@contextmanager
+def background(fn):
+    """Run ``fn`` in a thread until the block ends; its result is in the list that this yields."""
+    result = []
+    thread = threading.Thread(target=lambda: result.append(fn()), daemon=True)
+    thread.start()
+    yield result
+    thread.join(30)
+    assert not thread.is_alive()
+
+
+def push(value, row=0, matrix=3, start=0):
+    return op("push", row, matrix=matrix, arrays=(np.full(10, value),), start=start)
+
+
+def sleep_and_write(row):
+    time.sleep(1)
+    row += 5
+
+
+def row_of(engine, matrix=3, number=0, partition=0):
+    return engine.shards()[matrix, partition].row(number)
+
+
+# -- the copy is the shard -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_copies_when_any_requests_have_run_then_they_are_the_shards_to_the_bit(fleet, pair, seed):
+    primary, backup = pair
+    done = failed = 0
+    for request in History(seed).requests(150):
+        outcome = fleet.try_to_send(primary, request)
+        done, failed = done + (not isinstance(outcome, PS2Error)), failed + isinstance(outcome, PS2Error)
+        if again := remembered(request):
+            fleet.try_to_send(primary, again)
+    assert done > 50
+    assert failed > 10
+    assert behind(primary) == 0
+    assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+
+
+def test_copies_when_a_server_has_no_memory_for_some_requests_then_they_are_the_shards(fleet):
+    primary, backup = in_step(fleet, SPARSE, (1 << 20, LIMIT_BYTES))
+    rng, failed = np.random.default_rng(0), 0
+    for number in range(60):
+        keys = rng.integers(0, 1 << 40, int(rng.integers(1, 6000)))
+        few, many = (op("scatter_add", 0, matrix=2, arrays=(some, np.ones(some.size))) for some in (keys[:3], keys))
+        request = Request((few, many), RequestId("driver", number))
+        failed += isinstance(fleet.try_to_send(primary, request), LimitError)
+    assert 5 < failed < 55
+    assert behind(primary) == 0
+    assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+
+
+def test_copies_when_what_a_failed_function_wrote_cannot_be_undone_then_they_are_made_anew(fleet, until):
+    wide = {1: (MatrixSpec(1 << 18, 1, dtype="float64"), [Partition(0, 0, 1 << 18)])}
+    primary, backup = in_step(fleet, wide, (3 << 20, LIMIT_BYTES))
+    with pytest.raises(OpError, match="was NOT undone"):
+        fleet.change(primary, op("map", 0, arrays=(FUNCTIONS[1],)))
+    until(lambda: behind(primary) == 0, "the copy is made anew")
+    assert row_of(backup.engine, matrix=1)[0] == 1
+    assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+
+
+def test_copies_when_rows_come_and_go_then_they_are_the_shards(fleet, pair):
+    primary, backup = pair
+    for server in (backup, primary):
+        fleet.control.update_rows(server.address, 3, rows=9, freed=[2])
+    fleet.change(primary, push(5, row=8))
+    assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+
+
+def test_request_when_it_is_larger_than_one_may_be_then_it_is_forwarded_in_pieces(fleet, until):
+    dim = (64 << 20) // 8 + 1000
+    large = {1: (MatrixSpec(dim, 2, dtype="float64"), [Partition(0, 0, dim)])}
+    primary, backup = in_step(fleet, large)
+    fleet.change(primary, op("map", 0, arrays=(np.frombuffer(pickle.dumps(np.ndarray.sort), np.uint8),)))
+    fleet.change(primary, op("fill", 1, value=2.5), op("map", 0, arrays=(FUNCTIONS[0],)))
+    assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+    shard = backup.engine.shards()[1, 0]
+    until(lambda: backup.engine.memory.taken_bytes == shard.nbytes, "the memory of the pieces is given back")
+
+
+def test_request_of_a_client_when_it_names_a_copy_then_it_is_refused(fleet, pair):
+    _, backup = pair
+    with pytest.raises(StaleRouteError, match="does not hold"):
+        fleet.change(backup, push(1))
+
+
+def test_forwarded_request_when_it_names_a_shard_that_is_no_copy_then_it_is_refused(fleet, pair):
+    primary, _ = pair
+    with pytest.raises(StaleRouteError, match="does not hold"):
+        fleet.send(primary, Request((push(1),), RequestId("old", 0), forwarded=True))
+    with pytest.raises(StaleRouteError, match="does not hold"):
+        fleet.send(
+            primary, Request((op("clear", matrix=3, rows=4),), RequestId("ps2 filling", 1 << 40), forwarded=True)
+        )
+
+
+def test_two_servers_when_each_is_the_backup_of_the_other_then_both_take_writes_at_once(fleet):
+    first, second = fleet.start(), fleet.start()
+    fleet.activate(first, second)
+    fleet.activate(second, first)
+    spec = MATRICES[3][0]
+    for holder, other, partition in ((first, second, Partition(0, 0, 100)), (second, first, Partition(1, 100, 200))):
+        fleet.control.create_matrix(other.address, 3, spec, [partition], copies=True)
+        fleet.control.create_matrix(holder.address, 3, spec, [partition])
+
+    def write(server, partition, scope):
+        for number in range(200):
+            add = op("add_scalar", 0, matrix=3, partition=partition, value=1)
+            fleet.send(server, Request((add,), RequestId(scope, number)))
+        return "done"
+
+    with (
+        background(lambda: write(first, 0, "a")) as a,
+        background(lambda: write(second, 1, "b")) as b,
+        background(lambda: write(first, 0, "c")) as c,
+    ):
+        pass
+    assert a == b == c == ["done"]
+    assert held(second.engine, copies=True) == held(first.engine, copies=False)
+    assert held(first.engine, copies=True) == held(second.engine, copies=False)
+    assert row_of(first.engine).tolist() == [400] * 100
+
+
+def test_copies_when_the_connection_to_them_is_cut_again_and_again_then_they_are_the_shards(fleet, until):
+    """What was applied there but not acknowledged is sent again, and applied once."""
+    proxies = []
+
+    def places(data):
+        proxies.append(Proxy(socket.AF_INET, ("127.0.0.1", data.port)))
+        return proxies[0].place[1], ""
+
+    primary, backup = fleet.start(), fleet.start(places=places)
+    fleet.activate(backup)
+    fleet.activate(primary, backup)
+    fleet.create(backup, copies=True)
+    fleet.create(primary)
+    (proxy,) = proxies
+    rng, cuts = np.random.default_rng(0), 0
+    try:
+        for request in History(70).requests(60):
+            up, down = (rng.integers(1500), 1 << 60) if rng.random() < 0.5 else (1 << 60, rng.integers(30))
+            proxy.arm(int(up), int(down))
+            with background(lambda request=request: fleet.try_to_send(primary, request)) as reply:
+                until(lambda reply=reply: reply or min(proxy._left) < 0, "the reply, or the cut")
+                cuts += min(proxy._left) < 0
+                proxy.arm()
+    finally:
+        proxy.close()
+    assert cuts > 5
+    assert behind(primary) == 0
+    assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+
+
+# -- a backup that cannot follow -------------------------------------------------------------------------------------
+
+
+def test_write_when_the_backup_is_gone_then_it_waits_until_there_is_no_backup_any_more(fleet, pair, until):
+    primary, backup = pair
+    fleet.stop(backup)
+    with background(lambda: fleet.change(primary, push(7))) as reply:
+        until(lambda: row_of(primary.engine)[0] == 7, "the change is made here")
+        time.sleep(0.3)
+        assert not reply
+        fleet.activate(primary)
+        until(lambda: reply, "the write is answered")
+    assert not isinstance(reply[0], PS2Error)
+
+
+def test_write_when_another_backup_comes_then_it_is_answered_and_the_copy_has_it(fleet, pair, until):
+    primary, backup = pair
+    fleet.change(primary, push(1, row=1))
+    fleet.stop(backup)
+    with background(lambda: fleet.change(primary, push(7))) as reply:
+        until(lambda: row_of(primary.engine)[0] == 7, "the change is made here")
+        other = fleet.start()
+        fleet.create(other, copies=True)
+        fleet.activate(other)
+        fleet.activate(primary, other, seed=True)
+        until(lambda: reply, "the write is answered")
+    until(lambda: behind(primary) == 0, "the copies are made")
+    assert held(other.engine, copies=True) == held(primary.engine, copies=False)
+
+
+def test_write_when_the_backup_is_at_another_version_then_it_waits_for_that_version(fleet, pair, until):
+    primary, backup = pair
+    fleet.control.route_version = 2
+    fleet.activate(backup, primary)
+    request = Request((push(7),), RequestId("client", 0), route_version=1)
+    with background(lambda: send_as_it_is(fleet.transport, primary.address, request)) as reply:
+        until(lambda: row_of(primary.engine)[0] == 7, "the change is made here")
+        fleet.activate(primary, backup)
+        until(lambda: reply, "the write is answered")
+    assert row_of(backup.engine)[0] == 7
+    assert behind(primary) == 0
+
+
+def test_write_when_the_backup_stays_at_another_version_then_stale_and_the_copy_is_made_anew(fleet, pair, until):
+    primary, backup = pair
+    fleet.control.route_version = 2
+    fleet.activate(backup, primary)
+    with pytest.raises(StaleRouteError, match="refuses what is forwarded"):
+        send_as_it_is(fleet.transport, primary.address, Request((push(7),), RequestId("client", 0), route_version=1))
+    assert behind(primary) == 1
+    assert row_of(backup.engine)[0] == 0
+    fleet.activate(primary, backup)
+    until(lambda: behind(primary) == 0, "the copy is made anew")
+    assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+
+
+def test_write_when_the_backup_has_no_memory_left_then_limit_error_says_so_and_the_copy_is_not_in_step(fleet):
+    primary, backup = in_step(fleet, SPARSE, (LIMIT_BYTES, 2 << 20))
+    keys = np.arange(100_000)
+    with pytest.raises(LimitError, match=f"backup at {backup.address} has no memory left"):
+        fleet.change(primary, op("scatter_add", 0, matrix=2, arrays=(keys, np.ones(keys.size))))
+    assert behind(primary) == 1
+
+
+def test_copy_when_a_forwarded_request_fails_in_the_middle_then_it_is_of_no_use_until_sent_anew(fleet, pair):
+    _, backup = pair
+    broken = Request((push(1), op("nothing", 0, matrix=3)), RequestId("p", 0), forwarded=True)
+    for _ in range(2):
+        with pytest.raises(PS2Error):
+            fleet.send(backup, broken)
+    with pytest.raises(StaleRouteError, match="has not been sent as a whole"):
+        fleet.send(backup, Request((push(1),), RequestId("p", 1), forwarded=True))
+    other = fleet.start()
+    fleet.create(other, {3: MATRICES[3]})
+    with pytest.raises(RecoveryError, match="is not whole"):
+        fleet.control.send(backup.address, other.address, [(3, 0)], copies=False)
+
+
+def test_write_when_the_lease_runs_out_while_it_runs_then_it_is_neither_forwarded_nor_acknowledged(fleet, pair):
+    """The server may have been replaced meanwhile, by one that was made of the copy."""
+    primary, backup = pair
+    was = held(backup.engine, copies=True)
+    fleet.control.activate(primary.address, Activation(COORDINATOR, 0.5, backup=backup.address))
+    slow = np.frombuffer(cloudpickle.dumps(sleep_and_write), np.uint8)
+    with pytest.raises(StaleRouteError, match="no answer from its coordinator"):
+        fleet.change(primary, op("map", 0, matrix=3, arrays=(slow,)))
+    assert row_of(primary.engine)[0] == 5
+    assert held(backup.engine, copies=True) == was
+
+
+# -- shards are sent whole -------------------------------------------------------------------------------------------
+
+
+def test_seed_when_writers_go_on_then_the_copies_come_into_step(fleet, until):
+    primary, backup = fleet.start(), fleet.start()
+    fleet.activate(primary)
+    fleet.create(primary)
+    for request in History(100).requests(100):
+        fleet.try_to_send(primary, request)
+    fleet.create(backup, copies=True)
+    fleet.activate(backup)
+
+    def write():
+        return sum(not isinstance(fleet.try_to_send(primary, r), PS2Error) for r in History(101).requests(150))
+
+    with background(write) as written:
+        fleet.activate(primary, backup, seed=True)
+        until(lambda: behind(primary) == 0, "the copies are made")
+    assert written[0] > 50
+    assert primary.servicer._replication.in_step == len(primary.engine.shards())
+    assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+
+
+def test_seed_when_the_copies_hold_something_else_then_that_is_gone(fleet, pair, until):
+    primary, backup = pair
+    for request in History(7).requests(50):
+        fleet.try_to_send(primary, request)
+    fleet.activate(primary)
+    for request in History(8).requests(50):
+        fleet.try_to_send(primary, request)
+    assert held(backup.engine, copies=True) != held(primary.engine, copies=False)
+    fleet.activate(primary, backup, seed=True)
+    until(lambda: behind(primary) == 0, "the copies are made")
+    assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+
+
+def test_copy_when_it_is_made_for_a_shard_in_use_then_it_takes_nothing_before_it_is_sent(fleet):
+    backup = fleet.start()
+    fleet.create(backup, copies=True)
+    fleet.activate(backup)
+    with pytest.raises(StaleRouteError, match="has not been sent as a whole"):
+        fleet.send(backup, Request((push(1),), RequestId("p", 1), forwarded=True))
+
+
+def test_filling_when_an_older_one_comes_late_then_it_changes_nothing(fleet, pair, until):
+    primary, backup = pair
+    fleet.change(primary, push(7))
+    fleet.activate(primary, backup, seed=True)
+    until(lambda: behind(primary) == 0, "the copies are made")
+    late = op("clear", matrix=3, rows=4), op("push", 0, matrix=3, arrays=(np.full(10, 1),), start=0)
+    for operation in late:
+        with pytest.raises(StaleRouteError, match="sent anew"):
+            fleet.send(backup, Request((operation,), RequestId("ps2 filling", 0), forwarded=True))
+    assert row_of(backup.engine)[0] == 7
+
+
+@pytest.fixture
+def successor(fleet, pair):
+    """A server that takes the primary's place after it was lost, and the requests that it had acknowledged."""
+    primary, backup = pair
+    fleet.control.update_rows(backup.address, 1, rows=6, freed=[5])
+    fleet.control.update_rows(primary.address, 1, rows=6, freed=[5])
+    sent = []
+    for request in History(55).requests(150):
+        outcome = fleet.try_to_send(primary, request)
+        if not isinstance(outcome, PS2Error):
+            sent.append((request, outcome))
+    was = held(primary.engine, copies=False)
+    fleet.stop(primary)
+    new = fleet.start()
+    fleet.create(new)
+    places = sorted(was)
+    assert fleet.control.send(backup.address, new.address, places, copies=False) > 0
+    fleet.control.route_version = 2
+    fleet.activate(backup, new)
+    fleet.activate(new, backup)
+    return new, backup, was, sent
+
+
+def test_send_when_a_server_was_lost_then_its_successor_is_what_it_was(successor):
+    new, backup, was, _ = successor
+    assert held(new.engine, copies=False) == was
+    assert held(backup.engine, copies=True) == was
+
+
+def test_successor_when_acknowledged_requests_come_again_then_nothing_changes_and_results_are_the_same(
+    fleet, successor
+):
+    new, _, was, sent = successor
+    maps = 0
+    for request, reply in sent:
+        again = fleet.send(new, request)
+        for before, now, operation in zip(reply.results, again.results, request.operations, strict=True):
+            if operation.name == "map":
+                maps += 1
+                assert before.arrays[0].tobytes() == now.arrays[0].tobytes()
+    assert maps > 5
+    assert held(new.engine, copies=False) == was
+
+
+def test_successor_when_requests_go_on_then_the_copies_follow(fleet, successor):
+    new, backup, _, _ = successor
+    for request in History(56).requests(50):
+        fleet.try_to_send(new, request)
+    assert behind(new) == 0
+    assert held(backup.engine, copies=True) == held(new.engine, copies=False)
+
+
+def test_copy_when_it_was_sent_on_then_the_server_that_was_lost_changes_it_no_more(fleet, pair):
+    primary, backup = pair
+    new = fleet.start()
+    fleet.create(new)
+    fleet.control.send(backup.address, new.address, [(3, 0)], copies=False)
+    with pytest.raises(StaleRouteError):
+        fleet.change(primary, push(9))
+    assert row_of(backup.engine)[0] == 0
+
+
+def test_memory_when_copies_are_freed_then_it_is_given_back(fleet, pair, until):
+    primary, backup = pair
+    for request in History(3).requests(50):
+        fleet.try_to_send(primary, request)
+    fleet.activate(primary, backup, seed=True)
+    until(lambda: behind(primary) == 0, "the copies are made")
+    assert backup.engine.matrices() == []
+    for matrix in MATRICES:
+        fleet.control.free_matrix(backup.address, matrix)
+    until(lambda: backup.engine.memory.taken_bytes == backup.engine.keys.nbytes, "all memory is given back")

@@ -1,0 +1,214 @@
+"""A manifest comes back as it was written, or as an error that says what is wrong; folders are what their names say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from ps2 import checkpoint_folders as folders
+from ps2.checkpoint import Manifest, SavedFile, SavedMatrix, SavedShard, file_kinds
+from ps2.errors import CheckpointCorruptError, CheckpointMissingError, ConfigError, RecoveryError
+from ps2.partition import HASH_SPACE, MatrixSpec, partitions
+
+DENSE = MatrixSpec(10, 3, align=5)
+SPARSE = MatrixSpec(2**62, 2, dtype="float64", kind="sparse", wire="float16")
+
+
+def matrix(id, spec, bounds):
+    shards = tuple(
+        SavedShard(
+            id, p, {kind: SavedFile(f"{id}-{p.index}-{kind}", p.index + 7, f"{id:032x}") for kind in file_kinds(spec)}
+        )
+        for p in partitions(bounds)
+    )
+    return SavedMatrix(id, spec, bounds, {0: 0, 2: 4} if spec.rows > 2 else {}, {}, spec.rows, (1,), shards)
+
+
+def manifest(number=3, step=17):
+    dense = matrix(5, DENSE, (0, 5, 10))
+    named = replace(dense, names={"weight": 2})
+    return Manifest(
+        number, step, 1.5, 0.25, 2.5, "0.1.0", (named, matrix(2**63 + 1, SPARSE, (0, HASH_SPACE // 3, HASH_SPACE)))
+    )
+
+
+def content():
+    return json.loads(json.dumps(manifest().to_json()))
+
+
+def put(value, *path):
+    """Return the manifest's content with one part of it changed."""
+    made = content()
+    inner = made
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return made
+
+
+# -- manifests ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step", [None, 0, 17])
+def test_manifest_when_it_went_through_json_then_is_the_same(step):
+    made = manifest(step=step)
+    assert Manifest.from_json(json.loads(json.dumps(made.to_json())), "m") == made
+
+
+@pytest.mark.parametrize("name", [name for name in content() if name != "format"])
+def test_manifest_when_a_field_is_missing_then_error_names_it(name):
+    made = content()
+    del made[name]
+    with pytest.raises(CheckpointCorruptError, match=rf"^m: {name} is missing$"):
+        Manifest.from_json(made, "m")
+
+
+@pytest.mark.parametrize("name", list(content()["matrices"][0]))
+def test_manifest_when_a_field_of_a_matrix_is_missing_then_error_names_it(name):
+    made = content()
+    del made["matrices"][0][name]
+    with pytest.raises(CheckpointCorruptError, match=rf"^m: matrices\[0\]: {name} is missing$"):
+        Manifest.from_json(made, "m")
+
+
+@pytest.mark.parametrize(
+    ("made", "match"),
+    [
+        ([], r"^m: expected an object, got \[\]"),
+        (put("ps2.checkpoint.v2", "format"), r"^m: expected format 'ps2.checkpoint.v1', got 'ps2.checkpoint.v2'"),
+        (put("3", "number"), r"^m: number: expected an integer, got '3'"),
+        (put(True, "number"), r"^m: number: expected an integer, got True"),
+        (put(-1, "number"), r"^m: number: expected an integer that is not negative, got -1"),
+        (put("now", "created_s"), r"^m: created_s: expected a number or an integer, got 'now'"),
+        (put({}, "matrices"), r"^m: matrices: expected a list"),
+        (put("float16", "matrices", 0, "spec", "dtype"), r"matrices\[0\]: spec: dtype: expected one of .* 'float16'"),
+        (put(11, "matrices", 0, "spec", "dim"), r"matrices\[0\]: bounds: expected ascending integers from 0 to 11"),
+        (put([0, 10, 10], "matrices", 0, "bounds"), r"matrices\[0\]: bounds: expected ascending"),
+        (put({"3": 0}, "matrices", 0, "born"), r"matrices\[0\]: born: expected rows below 3"),
+        (put({"w": 1}, "matrices", 0, "names"), r"matrices\[0\]: names: expected names of rows in use"),
+        (put(4, "matrices", 0, "fresh"), r"matrices\[0\]: fresh: expected at most 3"),
+        (put([0], "matrices", 0, "retired"), r"matrices\[0\]: retired: expected rows below 3 that are not in use"),
+        (put([], "matrices", 0, "shards"), r"matrices\[0\]: shards: expected one for each of 2 partitions"),
+        (put(2, "matrices", 0, "shards", 0, "partition"), r"shards\[0\]: partition: expected one below 2, got 2"),
+        (put({}, "matrices", 1, "shards", 0, "files"), r"matrices\[1\]: shards\[0\]: files: keys is missing"),
+        (put("../up", "matrices", 0, "shards", 0, "files", "ids", "name"), r"ids: name: expected the name of a file"),
+        (put("0x", "matrices", 0, "shards", 0, "files", "ids", "xxh3"), r"ids: xxh3: expected 32 hexadecimal digits"),
+    ],
+)
+def test_manifest_when_a_part_is_wrong_then_error_says_what_was_expected_and_what_came(made, match):
+    with pytest.raises(CheckpointCorruptError, match=match):
+        Manifest.from_json(made, "m")
+
+
+def test_read_manifest_when_it_is_no_json_then_error_names_the_file(tmp_path):
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(CheckpointCorruptError, match=r"manifest\.json: not JSON"):
+        folders.read_manifest(str(tmp_path))
+
+
+# -- folders -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=["path", "memory"])
+def root(request, tmp_path):
+    return str(tmp_path / "checkpoints") if request.param == "path" else f"memory://{tmp_path.name}"
+
+
+def write(root, *numbers):
+    for number in numbers:
+        folders.write_manifest(folders.folder(root, number), manifest(number))
+
+
+def test_newest_when_there_are_several_then_is_the_complete_one_with_the_greatest_number(root, tmp_path):
+    write(root, 9, 10, 11)
+    folders.remove(folders.folder(root, 11))
+    assert folders.newest(root) == f"{root}/checkpoint-00000010"
+    assert folders.read_manifest(folders.newest(root)) == manifest(10)
+
+
+def test_newest_when_given_a_checkpoint_then_is_that(root):
+    write(root, 1, 2)
+    assert folders.newest(folders.folder(root, 1)) == folders.folder(root, 1)
+
+
+def test_find_when_a_manifest_is_not_there_then_says_incomplete(tmp_path):
+    write(str(tmp_path), 1)
+    (tmp_path / "checkpoint-00000002").mkdir()
+    (tmp_path / "checkpoint-00000003").touch()
+    (tmp_path / "other").mkdir()
+    assert [(found.number, found.complete) for found in folders.find(str(tmp_path))] == [(1, True), (2, False)]
+
+
+def test_newest_when_folder_holds_nothing_then_error_says_so(tmp_path):
+    with pytest.raises(CheckpointMissingError, match="folder of checkpoint-NNNNNNNN; it holds nothing"):
+        folders.newest(str(tmp_path))
+
+
+def test_newest_when_none_is_complete_then_error_says_so(tmp_path):
+    (tmp_path / "checkpoint-00000002").mkdir()
+    with pytest.raises(CheckpointMissingError, match=r"1 checkpoint\(s\) without manifest\.json"):
+        folders.newest(str(tmp_path))
+
+
+def test_newest_when_path_does_not_exist_then_error_says_so(root):
+    with pytest.raises(CheckpointMissingError, match="expected a folder with a checkpoint, and there is nothing"):
+        folders.newest(f"{root}/nope")
+
+
+def test_newest_when_path_is_a_file_then_error_says_so(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointMissingError, match="and this is a file"):
+        folders.newest(str(tmp_path / "file"))
+
+
+def test_prune_when_there_are_more_than_keep_then_the_oldest_and_unfinished_ones_go(root):
+    write(root, 1, 2, 4, 5)
+    fs, unfinished = folders.place(folders.folder(root, 3))
+    fs.makedirs(unfinished)
+    folders.prune(root, 2)
+    assert [found.number for found in folders.find(root)] == [4, 5]
+
+
+def test_prune_when_a_later_one_is_unfinished_then_it_stays(tmp_path):
+    write(str(tmp_path), 1)
+    (tmp_path / "checkpoint-00000002").mkdir()
+    assert folders.prune(str(tmp_path), 3) == []
+
+
+def test_prepare_when_folder_is_new_then_is_made_and_empty(root):
+    folders.prepare(root)
+    assert folders.find(root) == []
+
+
+@pytest.mark.parametrize("below", ["", "/below"])
+def test_prepare_when_path_is_a_file_then_error_says_so(tmp_path, below):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"^checkpointDir: expected a folder that can be written to"):
+        folders.prepare(f"{tmp_path}/file{below}")
+
+
+def test_prepare_when_folder_cannot_be_made_then_error_names_it():
+    with pytest.raises(ConfigError, match=r"expected a folder that can be written to, got /proc/ps2"):
+        folders.prepare("/proc/ps2")
+
+
+def test_prepare_when_disk_is_full_then_error_says_so(small_disk):
+    with pytest.raises(RecoveryError, match=rf"there is no space left at {small_disk}$"):
+        folders.prepare(str(small_disk))
+    assert [path.name for path in small_disk.iterdir()] == ["filler"]
+
+
+def test_write_manifest_when_disk_is_full_then_none_is_there(small_disk):
+    with pytest.raises(RecoveryError, match="No space left on device"):
+        folders.write_manifest(str(small_disk), manifest())
+    assert [path.name for path in small_disk.iterdir()] == ["filler"]
+
+
+def test_write_manifest_when_a_shard_is_missing_then_none_is_there(tmp_path):
+    whole = manifest()
+    lacking = replace(whole, matrices=(replace(whole.matrices[0], shards=whole.matrices[0].shards[:1]),))
+    with pytest.raises(CheckpointCorruptError, match=r"shards: expected one for each of 2 partitions"):
+        folders.write_manifest(str(tmp_path), lacking)
+    assert list(tmp_path.iterdir()) == []

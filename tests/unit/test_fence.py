@@ -1,0 +1,97 @@
+"""Which requests a server takes: those of its route version, while its coordinator surely counts it among its own."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from ps2.errors import StaleRouteError
+from ps2.server.fence import Fence
+
+LONG_S = 1000.0
+SHORT_S = 0.01
+
+
+def active(version=3, lease_s=LONG_S):
+    fence = Fence()
+    fence.activate(version, "a", lease_s)
+    return fence
+
+
+def is_taken(fence, version):
+    try:
+        fence.check(version)
+    except StaleRouteError:
+        return False
+    return True
+
+
+def run_out(fence, until):
+    """Wait until the lease is over."""
+    until(lambda: not is_taken(fence, fence.route_version), "the lease is over")
+
+
+def test_fence_when_never_activated_then_any_version_is_taken():
+    assert is_taken(Fence(), 0)
+    assert is_taken(Fence(), 7)
+
+
+@pytest.mark.parametrize(("version", "taken"), [(0, False), (2, False), (3, True), (4, False)])
+def test_fence_when_activated_then_only_its_version_is_taken(version, taken):
+    assert is_taken(active(), version) is taken
+
+
+@pytest.mark.parametrize(("version", "coordinator"), [(2, "a"), (2, "b"), (3, "b")])
+def test_activate_when_it_is_not_newer_then_stale_and_nothing_changes(version, coordinator):
+    fence = active()
+    with pytest.raises(StaleRouteError, match="another coordinator has taken over"):
+        fence.activate(version, coordinator, LONG_S)
+    assert (fence.route_version, fence.coordinator) == (3, "a")
+
+
+@pytest.mark.parametrize(("version", "coordinator"), [(3, "a"), (4, "a"), (4, "b")])
+def test_activate_when_it_is_newer_or_the_same_again_then_it_is_followed(version, coordinator):
+    fence = active()
+    fence.activate(version, coordinator, LONG_S)
+    assert (fence.route_version, fence.coordinator) == (version, coordinator)
+
+
+def test_lease_when_it_is_zero_then_there_is_no_such_limit(until):
+    fence = active(lease_s=0)
+    until(lambda: fence.silent_s > SHORT_S, "some time passes")
+    assert is_taken(fence, 3)
+
+
+def test_lease_when_it_is_over_then_nothing_is_taken_until_the_next_answer(until):
+    fence = active(lease_s=SHORT_S)
+    run_out(fence, until)
+    with pytest.raises(StaleRouteError, match="no answer from its coordinator"):
+        fence.check_lease()
+    fence.answered(time.monotonic() + LONG_S)
+    assert is_taken(fence, 3)
+
+
+def test_lease_when_an_answer_comes_to_a_call_of_long_ago_then_it_is_still_over(until):
+    fence = active(lease_s=SHORT_S)
+    sent_s = time.monotonic()
+    run_out(fence, until)
+    fence.answered(sent_s)
+    assert not is_taken(fence, 3)
+
+
+def test_lease_when_answers_come_out_of_order_then_the_later_call_counts():
+    fence = active()
+    fence.answered(time.monotonic() + LONG_S)
+    fence.answered(time.monotonic() - 2 * LONG_S)
+    assert is_taken(fence, 3)
+
+
+def test_lease_when_the_coordinator_calls_then_it_is_a_sign_of_life_and_no_more(until):
+    """Its call may have waited in a buffer for as long as this process was stopped."""
+    fence = active(lease_s=SHORT_S)
+    run_out(fence, until)
+    before_s = fence.silent_s
+    fence.called()
+    assert fence.silent_s < before_s
+    assert not is_taken(fence, 3)

@@ -1,0 +1,58 @@
+"""Where lost shards come from, and what is missing of them afterwards."""
+
+from __future__ import annotations
+
+import pytest
+
+from ps2.coordinator.recovery import Lost, Policy, backup_of, backups, source_of
+
+ADDRESSES = ["a:1", "b:2", "c:3"]
+
+
+@pytest.mark.parametrize(
+    ("lost", "replicas", "has_checkpoint", "source"),
+    [
+        ([1], 0, False, None),
+        ([1], 0, True, "checkpoint"),
+        ([1], 1, False, "replica"),
+        ([1], 1, True, "replica"),
+        ([0, 2], 1, False, None),  # server 2's copies are on 0
+        ([0, 2], 1, True, "checkpoint"),
+        ([0, 1, 2], 1, True, "checkpoint"),
+    ],
+)
+def test_source_when_servers_are_lost_then_copies_come_first_and_a_checkpoint_next(
+    lost, replicas, has_checkpoint, source
+):
+    assert source_of(lost, 3, Policy(replicas, consistent=False), has_checkpoint) == source
+
+
+def test_source_when_lost_servers_are_no_neighbours_then_their_copies_do():
+    assert source_of([0, 2], 4, Policy(1, consistent=True), has_checkpoint=False) == "replica"
+
+
+def test_backups_when_all_servers_are_there_then_each_has_the_next_one():
+    assert backups(ADDRESSES, [], 1) == ["b:2", "c:3", "a:1"]
+    assert [backup_of(index, 3) for index in range(3)] == [1, 2, 0]
+
+
+def test_backups_when_a_server_is_lost_then_the_one_before_it_has_none():
+    assert backups(ADDRESSES, [1], 1) == ["", "c:3", "a:1"]
+
+
+def test_backups_when_there_are_no_replicas_then_nobody_has_one():
+    assert backups(ADDRESSES, [], 0) == ["", "", ""]
+
+
+def test_mutations_lost_when_a_checkpoint_holds_some_then_the_rest_is_counted():
+    lost = Lost("ended", 0.5, {0: ("id-0", 10), 1: ("id-1", 7)})
+    assert lost.mutations_since({"id-0": 4, "id-1": 7}, [0]) == 6
+    assert lost.mutations_since({"id-0": 4, "id-1": 7}, [0, 1]) == 6
+
+
+def test_mutations_lost_when_the_server_is_younger_than_the_checkpoint_then_all_of_its_are():
+    assert Lost("ended", 0.5, {0: ("its successor", 3)}).mutations_since({"id-0": 9}, [0]) == 3
+
+
+def test_mutations_lost_when_the_last_heartbeat_is_older_than_the_checkpoint_then_none_is():
+    assert Lost("ended", 0.5, {0: ("id-0", 2)}).mutations_since({"id-0": 4}, [0]) == 0

@@ -1,0 +1,359 @@
+"""A checkpoint of a server is one moment of it; whatever goes wrong, requests go on and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ps2.errors import DeadlineError, RecoveryError, UsageError
+from ps2.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.server.engine import Engine
+from ps2.server.snapshots import Snapshots
+from ps2.wire.messages import Request, RequestId
+from tests.checkpoints import LIMIT_BYTES, Writers, ids, op
+from tests.conftest import wait_until
+
+DENSE, SPARSE, OTHERS = 1, 2, 3
+WIDTH = 1000
+LONG_S = 60.0
+PART = Partition(0, 0, WIDTH)
+
+
+def make(limit_bytes=LIMIT_BYTES):
+    engine = Engine(limit_bytes, allow_udf=True)
+    engine.create_matrix(DENSE, MatrixSpec(2 * WIDTH, 3, dtype="float64"), [PART, Partition(1, WIDTH, 2 * WIDTH)])
+    engine.create_matrix(SPARSE, MatrixSpec(2**40, 2, dtype="int64", kind="sparse"), [Partition(0, 0, HASH_SPACE)])
+    return engine
+
+
+@pytest.fixture
+def engine():
+    return make()
+
+
+@pytest.fixture
+def snapshots(engine):
+    made = Snapshots(engine)
+    yield made
+    made.close()
+
+
+def fill(engine, value, id=None, partitions=(0,)):
+    operations = tuple(op("fill", DENSE, partition, 0, value=float(value)) for partition in partitions)
+    return engine.execute(Request(operations, id or RequestId(f"fill {value}", 0)))
+
+
+def first(engine):
+    pull = op("pull", DENSE, 0, 0, start=0, stop=1)
+    return float(engine.execute(Request((pull,))).results[0].arrays[0][0])
+
+
+def frozen(engine):
+    """Tell whether somebody else holds the locks of all shards."""
+    locks = [shard.lock for shard in engine.shards().values() if not shard.copy]
+    free = [lock for lock in locks if lock.acquire(blocking=False)]
+    for lock in free:
+        lock.release()
+    return not free
+
+
+def checkpoint(snapshots, folder, name="a"):
+    snapshots.freeze(name, LONG_S)
+    snapshots.copy(name)
+    return snapshots.write(name, str(folder))
+
+
+def array(folder, shard, kind="values"):
+    return np.load(folder / shard.files[kind].name)
+
+
+def of(saved, matrix, partition=0):
+    return next(shard for shard in saved if (shard.matrix, shard.partition.index) == (matrix, partition))
+
+
+# -- one moment ------------------------------------------------------------------------------------------------------
+
+
+def test_write_when_dense_then_file_holds_rows_of_the_cut(engine, snapshots, tmp_path):
+    fill(engine, 7)
+    snapshots.freeze("a", LONG_S)
+    snapshots.copy("a")
+    fill(engine, 8)
+    values = array(tmp_path, of(snapshots.write("a", str(tmp_path)), DENSE))
+    assert (values.shape, values.dtype.name, set(values[0]), set(values[1])) == ((3, WIDTH), "float64", {7.0}, {0.0})
+    assert first(engine) == 8
+
+
+def test_write_when_sparse_then_keys_and_values_are_those_in_use(engine, snapshots, tmp_path):
+    keys = np.arange(5, 500, 3)
+    engine.execute(Request((op("scatter", SPARSE, 0, 1, arrays=[keys, keys * 2]),), RequestId("s", 0)))
+    shard = of(checkpoint(snapshots, tmp_path), SPARSE)
+    assert np.array_equal(array(tmp_path, shard, "keys"), keys)
+    assert np.array_equal(array(tmp_path, shard), [np.zeros_like(keys), keys * 2])
+
+
+def test_write_when_rows_are_longer_than_a_block_then_all_of_them_are_there(snapshots, engine, tmp_path):
+    width = 700_000
+    engine.create_matrix(9, MatrixSpec(width, 3, dtype="float64"), [Partition(0, 0, width)])
+    values = np.arange(width) * 1.5
+    engine.execute(Request((op("push", 9, 0, 2, arrays=[values], start=0),), RequestId("s", 0)))
+    assert np.array_equal(array(tmp_path, of(checkpoint(snapshots, tmp_path), 9))[2], values)
+
+
+def test_write_when_done_then_sizes_are_those_of_the_files(snapshots, tmp_path):
+    files = [file for shard in checkpoint(snapshots, tmp_path) for file in shard.files.values()]
+    assert {file.name: file.nbytes for file in files} == {p.name: p.stat().st_size for p in tmp_path.iterdir()}
+
+
+def test_write_when_ids_were_applied_then_they_and_freed_rows_are_in_the_file(engine, snapshots, tmp_path):
+    fill(engine, 1, RequestId("task", 0))
+    engine.update_rows(DENSE, 0, freed=[2], reused=[])
+    shard = of(checkpoint(snapshots, tmp_path), DENSE)
+    content = json.loads((tmp_path / shard.files["ids"].name).read_text())
+    assert (list(content["applied"]), content["unused"]) == (["task"], [2])
+
+
+def test_freeze_when_shards_are_copies_of_others_then_they_are_not_held(engine, snapshots, tmp_path):
+    engine.create_matrix(OTHERS, MatrixSpec(4, 1), [Partition(0, 0, 4)], copies=True)
+    snapshots.freeze("a", LONG_S)
+    assert frozen(engine)
+    lock = engine.shards()[OTHERS, 0].lock
+    assert lock.acquire(blocking=False)
+    lock.release()
+
+
+def test_copy_when_requests_go_over_two_shards_then_cut_holds_whole_requests(engine, snapshots, tmp_path):
+    def writer(scope):
+        numbers = ids(scope)
+        return lambda: fill_both(next(numbers))
+
+    def fill_both(id):
+        add = [op("push_add", DENSE, p, 0, arrays=[np.ones(WIDTH)], start=0) for p in (0, 1)]
+        engine.execute(Request(tuple(add), id))
+
+    with Writers(writer("a"), writer("b"), writer("c")):
+        for turn in range(8):
+            saved = checkpoint(snapshots, tmp_path, f"c{turn}")
+            left, right = (array(tmp_path, of(saved, DENSE, partition))[0] for partition in (0, 1))
+            content = json.loads((tmp_path / of(saved, DENSE).files["ids"].name).read_text())
+            applied = sum(scope["below"] + len(scope["above"]) for scope in content["applied"].values())
+            assert set(left) == set(right) == {float(applied)}
+
+
+def test_copy_when_done_then_tells_mutations_and_bytes(engine, snapshots, tmp_path):
+    fill(engine, 1)
+    snapshots.freeze("a", LONG_S)
+    copied = snapshots.copy("a")
+    assert (copied.mutations, copied.nbytes) == (1, 2 * 3 * WIDTH * 8)
+    assert 0 < copied.pause_s < LONG_S
+
+
+def test_copy_when_a_matrix_is_being_freed_then_it_is_left_out(engine, snapshots, tmp_path):
+    snapshots.freeze("a", LONG_S)
+    freeing = threading.Thread(target=engine.free_matrix, args=(SPARSE,))
+    freeing.start()
+    wait_until(lambda: (SPARSE, 0) not in engine.shards(), "the matrix is out of the engine")
+    snapshots.copy("a")
+    freeing.join()
+    assert {shard.matrix for shard in snapshots.write("a", str(tmp_path))} == {DENSE}
+
+
+def test_freeze_when_a_matrix_is_made_meanwhile_then_it_is_no_part_of_the_cut(engine, snapshots, tmp_path):
+    snapshots.freeze("a", LONG_S)
+    engine.create_matrix(9, MatrixSpec(4, 1), [Partition(0, 0, 4)])
+    snapshots.copy("a")
+    assert {shard.matrix for shard in snapshots.write("a", str(tmp_path))} == {DENSE, SPARSE}
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_write_when_done_then_memory_is_as_before(engine, snapshots, tmp_path):
+    before = engine.memory.taken_bytes
+    snapshots.freeze("a", LONG_S)
+    snapshots.copy("a")
+    assert engine.memory.taken_bytes > before
+    snapshots.write("a", str(tmp_path))
+    assert engine.memory.taken_bytes == before
+
+
+def test_copy_when_there_is_no_room_then_shards_stay_held_until_they_are_written(tmp_path, caplog):
+    engine = make(2 * 3 * WIDTH * 8 + 20_000)
+    snapshots = Snapshots(engine)
+    fill(engine, 7)
+    snapshots.freeze("a", LONG_S)
+    assert snapshots.copy("a").nbytes == 0
+    assert frozen(engine)
+    with caplog.at_level(logging.WARNING):
+        saved = snapshots.write("a", str(tmp_path))
+    assert set(array(tmp_path, of(saved, DENSE))[0]) == {7.0}
+    assert "checkpoint a: requests waited for" in caplog.text
+    assert not frozen(engine)
+
+
+# -- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_freeze_when_it_is_not_copied_in_time_then_requests_go_on_and_copy_fails(engine, snapshots):
+    snapshots.freeze("a", 0.05)
+    fill(engine, 1)
+    with pytest.raises(RecoveryError, match="'a': its timeout has passed, and this server has gone on"):
+        snapshots.copy("a")
+    snapshots.freeze("b", LONG_S)
+
+
+def test_freeze_when_the_one_before_has_lapsed_then_takes_its_place(engine, snapshots):
+    snapshots.freeze("a", 0.01)
+    wait_until(lambda: not frozen(engine), "the locks are free again")
+    snapshots.freeze("b", LONG_S)
+    assert frozen(engine)
+
+
+def test_freeze_when_a_shard_is_busy_for_too_long_then_fails_and_holds_nothing(engine, snapshots):
+    lock = engine.shards()[SPARSE, 0].lock
+    with lock, pytest.raises(DeadlineError, match=r"not all of 3 shards could be held within 0\.1 s"):
+        snapshots.freeze("a", 0.1)
+    assert not frozen(engine)
+    snapshots.freeze("b", LONG_S)
+
+
+@pytest.mark.parametrize("state", ["frozen", "copied"])
+def test_freeze_when_another_is_under_way_then_is_refused(snapshots, state):
+    snapshots.freeze("a", LONG_S)
+    if state == "copied":
+        snapshots.copy("a")
+    with pytest.raises(UsageError, match=rf"'b': 'a' is {state} on this server; one at a time"):
+        snapshots.freeze("b", LONG_S)
+
+
+@pytest.mark.parametrize("call", ["copy", "write"])
+def test_calls_when_there_is_no_checkpoint_then_error_says_so(snapshots, tmp_path, call):
+    with pytest.raises(RecoveryError, match=r"'a': expected it to be .* here, and no checkpoint is"):
+        snapshots.copy("a") if call == "copy" else snapshots.write("a", str(tmp_path))
+
+
+def test_write_when_not_copied_yet_then_error_says_so(snapshots, tmp_path):
+    snapshots.freeze("a", LONG_S)
+    with pytest.raises(RecoveryError, match="expected it to be copied here, and 'a' is frozen"):
+        snapshots.write("a", str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["a", ""])
+@pytest.mark.parametrize("state", ["frozen", "copied", "held"])
+def test_discard_when_under_way_then_locks_and_memory_are_free(tmp_path, state, name):
+    engine = make(200_000 if state != "held" else 2 * 3 * WIDTH * 8 + 20_000)
+    snapshots, before = Snapshots(engine), engine.memory.taken_bytes
+    snapshots.freeze("a", LONG_S)
+    if state != "frozen":
+        snapshots.copy("a")
+    snapshots.discard(name)
+    assert not frozen(engine)
+    assert engine.memory.taken_bytes == before
+    with pytest.raises(RecoveryError):
+        snapshots.write("a", str(tmp_path))
+
+
+def test_discard_when_another_is_under_way_then_that_goes_on(engine, snapshots):
+    snapshots.freeze("a", LONG_S)
+    snapshots.discard("b")
+    assert frozen(engine)
+
+
+def test_discard_when_locks_are_still_waited_for_then_freeze_ends(engine, snapshots):
+    errors = []
+
+    def freeze():
+        try:
+            snapshots.freeze("a", LONG_S)
+        except DeadlineError as error:
+            errors.append(error)
+
+    freezing = threading.Thread(target=freeze)
+    with engine.shards()[SPARSE, 0].lock:
+        freezing.start()
+        wait_until(lambda: not free(engine.shards()[DENSE, 0].lock), "the first lock is taken")
+        snapshots.discard("a")
+        freezing.join(timeout=30)
+    assert len(errors) == 1
+    assert not frozen(engine)
+
+
+def free(lock):
+    if taken := lock.acquire(blocking=False):
+        lock.release()
+    return taken
+
+
+def test_discard_when_writing_then_write_fails_and_leaves_no_files(engine, snapshots, tmp_path, monkeypatch):
+    reached, go_on = threading.Event(), threading.Event()
+
+    def slow_header(dtype, shape):
+        reached.set()
+        assert go_on.wait(30)
+        return b"header"
+
+    monkeypatch.setattr("ps2.server.snapshots.npy_header", slow_header)
+    snapshots.freeze("a", LONG_S)
+    snapshots.copy("a")
+    errors = []
+
+    def write():
+        try:
+            snapshots.write("a", str(tmp_path))
+        except RecoveryError as error:
+            errors.append(str(error))
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    assert reached.wait(30)
+    snapshots.discard("a")
+    go_on.set()
+    writing.join(timeout=30)
+    assert errors == ["checkpoint 'a' was discarded"]
+    assert list(tmp_path.iterdir()) == []
+    snapshots.freeze("b", LONG_S)
+
+
+def test_write_when_disk_is_full_then_error_names_it_and_nothing_is_left(engine, snapshots, small_disk):
+    before = engine.memory.taken_bytes
+    with pytest.raises(RecoveryError, match=rf"{small_disk}/1-0-.*: writing failed: No space left on device"):
+        checkpoint(snapshots, small_disk)
+    assert [path.name for path in small_disk.iterdir()] == ["filler"]
+    assert engine.memory.taken_bytes == before
+    assert not frozen(engine)
+
+
+def test_write_when_disk_becomes_full_on_the_way_then_nothing_is_left(engine, snapshots, small_disk):
+    (small_disk / "filler").write_bytes(bytes(900_000))
+    engine.create_matrix(9, MatrixSpec(100_000, 1, dtype="float64"), [Partition(0, 0, 100_000)])
+    with pytest.raises(RecoveryError, match=r"9-0-values\.npy: writing failed: No space left on device"):
+        checkpoint(snapshots, small_disk)
+    assert [path.name for path in small_disk.iterdir()] == ["filler"]
+
+
+def test_write_when_folder_is_a_file_then_error_names_it(snapshots, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RecoveryError, match="file: making the folder failed: File exists"):
+        checkpoint(snapshots, tmp_path / "file")
+
+
+def test_write_when_folder_cannot_be_made_then_error_names_it(snapshots):
+    with pytest.raises(RecoveryError, match="/proc/ps2: making the folder failed"):
+        checkpoint(snapshots, "/proc/ps2")
+
+
+def test_requests_when_a_checkpoint_is_being_copied_then_wait_no_longer_than_that(engine, snapshots):
+    snapshots.freeze("a", LONG_S)
+    waiting = threading.Thread(target=fill, args=(engine, 5))
+    began_s = time.monotonic()
+    waiting.start()
+    wait_until(lambda: engine.meter.read().waiting == 1, "the request waits")
+    snapshots.copy("a")
+    waiting.join(timeout=30)
+    assert time.monotonic() - began_s < LONG_S / 2
+    assert first(engine) == 5
