@@ -1,7 +1,7 @@
 """Spark's daemon of Python workers, with all that the tasks of ``benchmarks.failures`` load there beforehand.
 
-Spark ends the worker of a failed task and forks another from this daemon. Without it, what comes back is not a task of
-some 50 ms, but an interpreter: more than a second of imports, of which none is PS2's or the task's own work.
+Spark ends the worker of a failed task and forks another. From Spark's own daemon, that one begins with more than a
+second of imports, before a task that takes some 50 ms.
 """
 
 from __future__ import annotations

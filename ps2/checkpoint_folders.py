@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,8 +161,11 @@ def remove(url: str) -> None:
             fs.rm(root, recursive=True)
 
 
-def prune(url: str, keep: int) -> list[str]:
+def prune(url: str, keep: int, numbers: Collection[int]) -> list[str]:
     """Remove the oldest complete checkpoints beyond ``keep``, and what never became complete before the newest.
+
+    Args:
+        numbers: of those that it is about; others, of another run, stay.
 
     Returns:
         The folders that are gone.
@@ -170,7 +173,7 @@ def prune(url: str, keep: int) -> list[str]:
     Raises:
         RecoveryError: the file system refuses.
     """
-    found = find(url)
+    found = [checkpoint for checkpoint in find(url) if checkpoint.number in numbers]
     complete = [checkpoint for checkpoint in found if checkpoint.complete]
     kept = complete[max(len(complete) - keep, 0) :]
     last = complete[-1].number if complete else 0

@@ -50,7 +50,7 @@ class RetryConfig:
         longest_pause_s: longest pause between two attempts.
     """
 
-    total_s: float = 20.0
+    total_s: float = 60.0
     recovery_s: float = 600.0
     first_pause_s: float = 0.02
     longest_pause_s: float = 0.5

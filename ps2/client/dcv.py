@@ -34,9 +34,9 @@ class DCV:
     Methods that change the vector return it, so that calls chain. Inside ``ps.batch()`` the methods that read return a
     ``Deferred`` instead of the answer.
 
-    A row is freed by ``free()``, or when its handle is garbage-collected and was never pickled. Vectors of one matrix
-    are co-located: column operations between them move no data. Others are realigned through this process first, with
-    a ``NotColocatedWarning``.
+    A row is freed by ``free()``, or when its handle is garbage-collected, was never pickled and has no name. Vectors of
+    one matrix are co-located: column operations between them move no data. Others are realigned through this process
+    first, with a ``NotColocatedWarning``.
 
     On a sparse vector an absent key is 0; ``fill``, ``mul``, ``div``, the arithmetic with a number, and
     ``mapPartitions`` act on the active keys only: those that any row of the matrix has been pushed or added to.
@@ -80,7 +80,7 @@ class DCV:
             wire: "float16" or "bfloat16" halves what values take on the network, both ways, and rounds them to the
                 nearest: by at most 2**-11 (float16: of numbers from 6.1e-5 to 65,504; smaller ones by 2**-25) or 2**-8
                 (bfloat16: of all) of their size. What is stored and computed on the servers stays in ``dtype``.
-            name: by which a later driver finds it: ``ps.vector(name)``.
+            name: by which ``ps.vector(name)`` finds it, here and in a later driver; it stays until ``free()``.
 
         Raises:
             ConfigError, DTypeError: an argument cannot be used, or another vector has this name.
@@ -110,7 +110,7 @@ class DCV:
         """Make a vector of zeros co-located with this one (paper, section 4.3). ``DCV.derive(u)`` is the same.
 
         Args:
-            name: by which a later driver finds it: ``ps.vector(name)``.
+            name: by which ``ps.vector(name)`` finds it, here and in a later driver; it stays until ``free()``.
 
         Raises:
             ConfigError: another vector has this name.
@@ -118,7 +118,8 @@ class DCV:
         """
         self._check_usable()
         row = self._session.take_rows(self._matrix, 1, _name(name))[0]
-        return _owned(self._session, DCV(self._fleet, self._matrix, row, self._spec, self._route))
+        vector = DCV(self._fleet, self._matrix, row, self._spec, self._route)
+        return vector if name else _owned(self._session, vector)
 
     duplicate = derive
 
@@ -506,7 +507,8 @@ def _is_number(value: object) -> bool:
 def _create(spec: MatrixSpec, name: str | None) -> DCV:
     session = current_session()
     info = session.new_matrix(spec, _name(name))
-    return _owned(session, DCV(session.fleet, info.id, 0, info.spec, info.route))
+    vector = DCV(session.fleet, info.id, 0, info.spec, info.route)
+    return vector if name else _owned(session, vector)
 
 
 def _owned(session: Session, vector: DCV) -> DCV:

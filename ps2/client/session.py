@@ -243,7 +243,8 @@ class Session:
         """Ask the master where the matrices are now; tell whether it is bringing a server of theirs back.
 
         Raises:
-            UnavailableError: they are nowhere, or the master does not answer either.
+            LostError: they are nowhere any more.
+            UnavailableError: the master does not answer either.
             RolledBack: they are not what they were.
         """
         recovering = False
@@ -253,7 +254,7 @@ class Session:
             except TransientError as unreachable:
                 raise UnavailableError(f"{error}; nor does the master answer: {unreachable}") from error
             if info.lost:
-                raise UnavailableError(f"{'; '.join(info.lost)}; {error}") from error
+                raise LostError(f"{'; '.join(info.lost)}; {error}") from error
             recovering = recovering or bool(info.recovering)
         self.check_epoch()
         return recovering

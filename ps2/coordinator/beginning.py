@@ -32,6 +32,7 @@ def start_from(
     if options.restore is not None:  # looked at before anything is taken over
         folder = folders.newest(options.restore)
         restored = Newest(folder, folders.read_manifest(folder), {})
+        checkpoints.go_on_from(restored, options.restore)
     if options.fleet:
         master.publish = supervisor.publish
         _take_over(master, supervisor, servers, options, adopt=restored is None)
@@ -42,7 +43,6 @@ def start_from(
         everyone = range(options.count)
         supervisor.load(restored, everyone, ids=False)
         supervisor.take_loaded(everyone)
-        checkpoints.newest = restored
         master.hope()
     if options.replicas:
         master.hope()
@@ -77,22 +77,25 @@ def _take_over(master: Master, supervisor: Supervisor, servers: ServerControl, o
 
 
 def _wait_until_alone(master: Master, servers: ServerControl, options: Options) -> list[Meeting]:
-    deadline_s = time.monotonic() + 2 * options.lost_after_s
+    began_s = time.monotonic()
     while True:
         meetings = [servers.hello(address) for address in master.addresses()]
         driven = [m for m in meetings if m.coordinator and m.heard_s < options.lost_after_s]
         if not driven:
             return meetings
-        if time.monotonic() > deadline_s:
+        # A sign of life that was given since: that driver is there.
+        alive = [m for m in driven if m.heard_s < time.monotonic() - began_s - POLL_S]
+        if alive:
             raise UsageError(
-                f"this fleet is driven by coordinator {driven[0].coordinator}, which gave a sign of life "
-                f"{driven[0].heard_s:.1f} s ago: stop it first"
+                f"this fleet has a driver (coordinator {alive[0].coordinator}), which gave a sign of life "
+                f"{alive[0].heard_s:.1f} s ago; a fleet has one at a time: stop it first"
             )
         time.sleep(POLL_S)
 
 
-def _number_of(catalog: bytes) -> int:
-    return int(json.loads(catalog)["number"])
+def _number_of(catalog: bytes) -> list[int]:
+    number: list[int] = json.loads(catalog)["number"]
+    return number
 
 
 def _catalog(text: bytes, meetings: list[Meeting]) -> tuple[SavedMatrix, ...]:

@@ -172,7 +172,10 @@ class Catalog:
         """Raise ConfigError if a vector has this name already."""
         if name in self.names:
             matrix, row = self.names[name]
-            raise ConfigError(f"name {name!r} is that of row {row} of matrix {matrix:x} already; free it first")
+            raise ConfigError(
+                f"name {name!r} is that of row {row} of matrix {matrix:x} already; free it first, or take it "
+                f"by ps.vector({name!r})"
+            )
 
     def hand_out(self, entry: Entry, grant: Grant, name: str = "") -> None:
         """Note that rows are in use, the first of them under a name if one is given."""

@@ -74,7 +74,26 @@ class Checkpoints:
         self._folder = folder
         self._keep = keep
         self._one_at_a_time = threading.Lock()
-        self.newest: Newest | None = None
+        self._trusted: list[Newest] = []
+        self._numbers: dict[str, set[int]] = {}  # of one's own checkpoints, by the folder around them
+        self.distrusted = ""  # why the last one that could not be read could not
+
+    @property
+    def newest(self) -> Newest | None:
+        """The checkpoint to go back to."""
+        return self._trusted[-1] if self._trusted else None
+
+    def go_on_from(self, restored: Newest, folder: str) -> None:
+        """Begin with a checkpoint that was there before; the others beside it are one's own from now on."""
+        self._trusted.append(restored)
+        if not folders.is_complete(folder):
+            self._numbers[folder] = {found.number for found in folders.find(folder)}
+
+    def distrust(self, newest: Newest, reason: str) -> None:
+        """Note that a checkpoint cannot be read: the one before it is the newest."""
+        log.warning("checkpoint %s cannot be used: %s", newest.path, reason)
+        self.distrusted = reason
+        self._trusted = [trusted for trusted in self._trusted if trusted is not newest]
 
     def take(self, path: str | None, step: int | None) -> Checkpoint:
         """Make a checkpoint in a new folder below ``path``.
@@ -83,7 +102,7 @@ class Checkpoints:
             ConfigError: there is no path, or it cannot be written to.
             RecoveryError: it failed on the way; the one before stays as it was.
         """
-        root = path or self._folder
+        root = self._folder if path is None else path
         if root is None:
             raise ConfigError("checkpoint: give a path, or a checkpointDir to PS2Context.getOrCreate")
         with self._one_at_a_time:
@@ -97,15 +116,22 @@ class Checkpoints:
                     folders.remove(folder)
                 before = f"; {self.newest.path} stays the newest complete one" if self.newest is not None else ""
                 raise RecoveryError(f"checkpoint {folder} failed: {error}{before}") from error
-            self.newest = newest
+            numbers = self._numbers.setdefault(root, set())
+            numbers.add(number)
+            # Those that are pruned are of no use any more.
+            self._trusted = [*self._trusted, newest][-self._keep :]
             self._master.hope()
-            folders.prune(root, self._keep)
+            try:
+                folders.prune(root, self._keep, numbers)
+            except RecoveryError as error:  # this one is complete all the same
+                log.warning("an older checkpoint cannot be removed: %s", error)
             log.info("checkpoint %s: %d bytes, requests held for %.3f s", folder, made.nbytes, made.pauseS)
             return made
 
     def _take(self, folder: str, number: int, step: int | None) -> tuple[Checkpoint, Newest]:
         began_s = time.monotonic()
         name = uuid.uuid4().hex
+        self._master.check_all_there()
         with self._master.changing():
             cut_s = time.time()
             members = self._master.members()
@@ -186,18 +212,18 @@ def to_load(manifest: Manifest, entry: Entry, index: int) -> LoadMatrix | None:
     )
 
 
-def younger(manifest: Manifest, entries: Collection[Entry]) -> tuple[str, ...]:
-    """Name the matrices, and the rows of others, that a checkpoint does not have."""
+def younger(manifest: Manifest, master: Master) -> tuple[str, ...]:
+    """Name the vectors, or else matrices and rows, that a checkpoint does not have."""
     found: list[str] = []
+    names = {place: name for name, place in master.names().items()}
     saved = {matrix.id: matrix for matrix in manifest.matrices}
-    for entry in entries:
-        if entry.id not in saved:
-            found.append(f"matrix {entry.id:x}")
-            continue
-        born = saved[entry.id].born
+    for entry in master.entries():
+        born = saved[entry.id].born if entry.id in saved else {}
         rows = [row for row, generation in sorted(entry.born.items()) if born.get(row) != generation]
-        if rows:
-            found.append(f"rows {rows} of matrix {entry.id:x}")
+        found += [repr(names[entry.id, row]) for row in rows if (entry.id, row) in names]
+        nameless = [row for row in rows if (entry.id, row) not in names]
+        if nameless:
+            found.append(f"rows {nameless} of matrix {entry.id:x}")
     return tuple(found)
 
 

@@ -160,6 +160,20 @@ class Master:
         with self._lock:
             self._hope, self._given_up = False, why
 
+    def dispossess(self, why: str) -> None:
+        """Note that the servers are another coordinator's now."""
+        with self._lock:
+            self._hope, self._given_up = False, ""
+            for index in self._membership.members:
+                self._membership.ended(index, why)
+
+    def check_all_there(self) -> None:
+        """Raise RecoveringError, or LostError if nothing brings it back, if a server is lost."""
+        with self._lock:
+            if lost := self._membership.lost() or self._restoring:
+                reasons = "; ".join(lost.values())
+                raise RecoveringError(reasons) if self._hope else LostError(reasons)
+
     def lost(self, replaces: bool) -> list[int]:
         """Return which servers have to be replaced.
 
@@ -267,9 +281,7 @@ class Master:
         with self.changing():
             with self._lock:
                 self._catalog.check_name(name)
-                if lost := self._membership.lost() or self._restoring:
-                    reasons = "; ".join(lost.values())
-                    raise RecoveringError(reasons) if self._hope else LostError(reasons)
+                self.check_all_there()
                 entry = self._catalog.plan(spec, self.addresses(), self._servers.route_version)
             try:
                 with self._explaining():
@@ -304,12 +316,12 @@ class Master:
     def matrix(self, id: int) -> Located:
         with self._lock:
             entry, lost = self._catalog.get(id), self._membership.lost()
-            gone = tuple(lost[address] for address in entry.route.servers if address in lost)
-            if not self._hope:
-                why = f" ({self._given_up})" if self._given_up else ""
-                return Located(entry, tuple(reason + why for reason in gone), (), self.epoch, self.step)
-            restoring = tuple(reason for index, reason in self._restoring.items() if index in entry.owners)
-            return Located(entry, (), gone + restoring, self.epoch, self.step)
+            gone = [lost[address] for address in entry.route.servers if address in lost]
+            gone += [reason for index, reason in self._restoring.items() if index in entry.owners]
+            if self._hope:
+                return Located(entry, (), tuple(gone), self.epoch, self.step)
+            why = f"{self._given_up}: " if self._given_up else ""
+            return Located(entry, tuple(why + reason for reason in gone), (), self.epoch, self.step)
 
     def take_rows(self, id: int, count: int = 0, name: str = "", caller: Caller | None = None) -> Sequence[int]:
         """Hand out rows as zeros.
@@ -415,13 +427,17 @@ class Master:
                 entry = self._catalog.get(id)
                 if born is not None:
                     rows = [row for row in rows if entry.born.get(row) == born[row]]
+                names = len(self._catalog.names)
                 freed = self._catalog.retire(entry, rows)
                 if not entry.used:
                     self._catalog.remove(id)
+                renamed = len(self._catalog.names) < names
             if not entry.used:
                 self._drop(entry)
             elif freed:
                 self._update_rows(entry, freed=freed)
+            if renamed:
+                self.publish()
 
     def free_all(self) -> None:
         """Drop every matrix (of a fleet that lives on without us)."""

@@ -64,6 +64,10 @@ class Options:
             )
         if self.recover not in MODES:
             raise ConfigError(f"recover: expected {' or '.join(map(repr, MODES))}, got {self.recover!r}")
+        for name in ("checkpoint_dir", "restore"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise ConfigError(f"{CALLED.get(name, name)}: expected a path or a URL, got {value!r}")
         if not _is_whole(self.replicas) or self.replicas not in (0, 1):
             raise ConfigError(f"replicas: expected 0 or 1, got {self.replicas!r}")
         if self.replicas and self.count < 2:

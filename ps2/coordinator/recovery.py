@@ -78,6 +78,16 @@ class Recovery:
     def seconds(self) -> float:
         return self.detectS + self.startS + self.loadS
 
+    def __str__(self) -> str:
+        which = ", ".join(map(str, self.servers))
+        text = f"server {which} is back after {self.seconds:.1f} s ({self.reason.splitlines()[0].rstrip(';')})"
+        if self.source == "replica":
+            return f"{text}: from the copies, nothing is missing"
+        who = "all servers are" if self.rolledBack else "it is"
+        text += f": {who} at checkpoint {self.checkpoint} again (next step {self.step})"
+        text += f", {self.mutationsLost} requests that changed something are missing"
+        return f"{text}; zeros, as younger: {', '.join(self.zeros)}" if self.zeros else text
+
 
 def backup_of(index: int, servers: int) -> int:
     """Return the server that holds the copies of a server's shards."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import warnings
@@ -12,7 +13,9 @@ from ps2.client.session import Session
 from ps2.coordinator.checkpoints import Checkpoint, Checkpoints
 from ps2.coordinator.master import Master
 from ps2.coordinator.options import Options
-from ps2.errors import CheckpointWarning, PS2Error
+from ps2.errors import CheckpointWarning, ConfigError, PS2Error, UsageError
+
+log = logging.getLogger(__name__)
 
 
 class Steps:
@@ -25,6 +28,7 @@ class Steps:
         self._options = options
         self._last_s = time.monotonic()  # when the last checkpoint was begun
         self._closing = threading.Event()
+        self._inside = False
         newest = checkpoints.newest
         self.next = newest.manifest.step or 0 if newest is not None else 0
         self._timer: threading.Thread | None = None
@@ -39,8 +43,13 @@ class Steps:
 
     @contextmanager
     def step(self, number: int | None) -> Iterator[int]:
+        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
+            raise ConfigError(f"step: expected a number that is not negative, got {number!r}")
+        if self._inside:
+            raise UsageError("step: steps do not nest")
         self._check()
         current = self.next if number is None else number
+        self._inside = True
         try:
             yield current
             self._session.flush()
@@ -50,6 +59,8 @@ class Steps:
             except PS2Error as rolled_back:
                 raise rolled_back from error
             raise
+        finally:
+            self._inside = False
         self._check()
         self.next = current + 1
         if self._due():
@@ -78,4 +89,5 @@ class Steps:
             self.checkpoint(None, None)
         except PS2Error as error:
             if not self._closing.is_set():
+                log.warning("%s", error)  # each time, while Python shows the same warning once
                 warnings.warn(CheckpointWarning(str(error)), stacklevel=2)

@@ -13,7 +13,7 @@ from ps2.coordinator.checkpoints import Checkpoints, Newest, each, saved_matrice
 from ps2.coordinator.launchers.launcher import Launcher
 from ps2.coordinator.master import Master
 from ps2.coordinator.recovery import Lost, Policy, Recovery, Source, backup_of, backups, source_of
-from ps2.errors import LaunchError, PS2Error
+from ps2.errors import CheckpointCorruptError, CheckpointMissingError, LaunchError, PS2Error, StoppedError
 from ps2.wire.control import Activation, ServerControl
 
 log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ class Supervisor:
         self._failing_since_s: float | None = None
         self._next_attempt_s = 0.0
         self._published = 0
+        self._dispossessed = False
         self.recoveries: list[Recovery] = []
 
     def start(self, face: str) -> None:
@@ -86,7 +87,7 @@ class Supervisor:
         self._published += 1
         text = json.dumps(
             {
-                "number": self._published,
+                "number": [self._servers.route_version, self._published],
                 "servers": [server_id for server_id, _ in self._master.members()],
                 "matrices": [matrix_to_json(matrix) for matrix in saved_matrices(self._master) if matrix.names],
             }
@@ -101,10 +102,9 @@ class Supervisor:
 
     def release(self) -> None:
         """Leave the servers to whoever comes next."""
-        self._servers.route_version += 1
         for address in self._master.addresses():
             try:
-                self._servers.activate(address, Activation(""))
+                self._servers.activate(address, Activation(self._master.id, leave=True))
             except PS2Error as error:
                 log.debug("leaving %s: %s", address, error)
 
@@ -114,7 +114,16 @@ class Supervisor:
 
     def poll(self) -> None:
         """Look after the servers; replace lost ones if there is something to get their shards back from."""
-        for index, reason in self._launcher.look().items():
+        if self._dispossessed:
+            return
+        try:
+            found = self._launcher.look()
+        except StoppedError as error:
+            self._dispossessed = True
+            self._master.dispossess(str(error))
+            log.warning("%s", error)
+            return
+        for index, reason in found.items():
             if reason is None:
                 self._master.alive(index)
             else:
@@ -127,9 +136,15 @@ class Supervisor:
         if source is None:
             self._master.give_up(self._why_nothing())
             return
+        newest = self._checkpoints.newest
         try:
             self._recover(tuple(sorted(indices)), source)
             self._failing_since_s = None
+        except (CheckpointMissingError, CheckpointCorruptError) as error:
+            if newest is None:
+                self._failed(indices, error)
+            else:
+                self._checkpoints.distrust(newest, str(error))
         except PS2Error as error:
             self._failed(indices, error)
 
@@ -143,6 +158,8 @@ class Supervisor:
             self._next_attempt_s = math.inf
 
     def _why_nothing(self) -> str:
+        if self._checkpoints.distrusted:
+            return f"no checkpoint can be read: {self._checkpoints.distrusted}"
         if self._policy.replicas:
             return "the server with copies of its shards is lost, too, and there is no checkpoint"
         return "there is no checkpoint to get its shards back from"
@@ -171,6 +188,7 @@ class Supervisor:
             recovery = self._report(indices, lost, newest if source == "checkpoint" else None, times, nbytes)
         self.recoveries.append(recovery)
         log.warning("%s", recovery)
+        self._master.publish()  # it names the processes that hold what there is
 
     def _report(
         self, indices: tuple[int, ...], lost: Lost, newest: Newest | None, times: tuple[float, float], nbytes: int
@@ -190,7 +208,7 @@ class Supervisor:
             loadS=load_s,
             nbytes=nbytes,
             mutationsLost=lost.mutations_since(newest.mutations, gone_back) if newest is not None else 0,
-            zeros=younger(newest.manifest, self._master.entries()) if newest is not None else (),
+            zeros=younger(newest.manifest, self._master) if newest is not None else (),
         )
 
     def _from_copies(self, indices: Collection[int]) -> int:

@@ -7,6 +7,9 @@ import time
 
 from ps2.errors import StaleRouteError
 
+# A coordinator that is there says so twice a second; one that has slept must not take the fleet back.
+TAKE_OVER_AFTER_S = 1.5
+
 
 class Fence:
     """The route version and the lease that this server has from its coordinator. Safe for threads.
@@ -29,9 +32,14 @@ class Fence:
         return time.monotonic() - self._heard_s
 
     def activate(self, route_version: int, coordinator: str, lease_s: float) -> None:
-        """Follow a coordinator from this version on; raises StaleRouteError if another one has come since."""
+        """Follow a coordinator from this version on; raises StaleRouteError if another one is there, or was since."""
         with self._lock:
             same = coordinator == self.coordinator
+            if self.coordinator and not same and self.silent_s < TAKE_OVER_AFTER_S:
+                raise StaleRouteError(
+                    f"this server follows coordinator {self.coordinator}, which gave a sign of life "
+                    f"{self.silent_s:.1f} s ago; {coordinator} came"
+                )
             if route_version < self.route_version or (not same and route_version == self.route_version):
                 raise StaleRouteError(
                     f"this server is at route version {self.route_version} of coordinator {self.coordinator}, "
@@ -40,6 +48,11 @@ class Fence:
             self.route_version, self.coordinator, self._lease_s = route_version, coordinator, lease_s
             self.waits = False
             self._leased_s = self._heard_s = time.monotonic()
+
+    def leave(self) -> None:
+        """Follow nobody any more: take requests of any version, from whoever comes."""
+        with self._lock:
+            self.coordinator = ""
 
     def answered(self, at_s: float) -> None:
         """Note that the coordinator has answered a call of ours, sent at that time (of ``time.monotonic``).
@@ -58,7 +71,10 @@ class Fence:
     def check(self, route_version: int) -> None:
         """Raise StaleRouteError unless a call that knows this version may be taken now."""
         if self.coordinator and route_version != self.route_version:
-            raise StaleRouteError(f"this server is at route version {self.route_version}, {route_version} came")
+            raise StaleRouteError(
+                f"this server follows coordinator {self.coordinator} at route version {self.route_version}, "
+                f"{route_version} came"
+            )
         self.check_lease()
 
     def check_active(self) -> None:

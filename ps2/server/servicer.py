@@ -129,6 +129,9 @@ class ServerServicer:
             self._loading.take()
         self._replication.follow(request.backup, request.seed)
         self._catalog = request.catalog or self._catalog
+        if request.leave:
+            self._catalog = b""
+            self._engine.fence.leave()
         return pb.ActivateReply()
 
     def EndStages(self, request: pb.EndStagesRequest) -> pb.EndStagesReply:

@@ -53,12 +53,13 @@ class Activation:
     """What a server is to know of its fleet from now on.
 
     Attributes:
-        coordinator: whom it follows; "": nobody any more.
+        coordinator: whom it follows.
         lease_s: it takes no requests after so long without an answer to a heartbeat; 0: no such limit.
         loaded: it is to put what ``load`` has read in the place of all shards that it has.
         backup: address of the server that holds copies of its shards; "": there is none.
         seed: that server has nothing of them yet: send them, while requests go on.
         catalog: to keep for a later coordinator; empty: keep what there is.
+        leave: it is to follow nobody any more.
     """
 
     coordinator: str
@@ -67,6 +68,7 @@ class Activation:
     backup: str = ""
     seed: bool = False
     catalog: bytes = b""
+    leave: bool = False
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,8 @@ def attacked(ps):
     )
     # Without a coordinator it takes messages of any route version.
     control = ServerControl(transport)
-    control.route_version = control.status(address).route_version + 1
-    control.activate(address, Activation(""))
+    control.route_version = control.status(address).route_version
+    control.activate(address, Activation(ps._master.id, leave=True))
     with grpc.insecure_channel(address) as channel:
         metadata = (("authorization", f"Bearer {ps._token}"),)
         made = Victim(

@@ -167,14 +167,20 @@ def test_prune_when_there_are_more_than_keep_then_the_oldest_and_unfinished_ones
     write(root, 1, 2, 4, 5)
     fs, unfinished = folders.place(folders.folder(root, 3))
     fs.makedirs(unfinished)
-    folders.prune(root, 2)
+    folders.prune(root, 2, range(1, 6))
     assert [found.number for found in folders.find(root)] == [4, 5]
+
+
+def test_prune_when_some_are_of_another_run_then_they_stay(root):
+    write(root, 1, 2, 4, 5)
+    folders.prune(root, 1, [4, 5])
+    assert [found.number for found in folders.find(root)] == [1, 2, 5]
 
 
 def test_prune_when_a_later_one_is_unfinished_then_it_stays(tmp_path):
     write(str(tmp_path), 1)
     (tmp_path / "checkpoint-00000002").mkdir()
-    assert folders.prune(str(tmp_path), 3) == []
+    assert folders.prune(str(tmp_path), 3, [1, 2]) == []
 
 
 def test_prepare_when_folder_is_new_then_is_made_and_empty(root):

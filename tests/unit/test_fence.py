@@ -7,10 +7,16 @@ import time
 import pytest
 
 from ps2.errors import StaleRouteError
+from ps2.server import fence as fences
 from ps2.server.fence import Fence
 
 LONG_S = 1000.0
 SHORT_S = 0.01
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(fences, "TAKE_OVER_AFTER_S", 0)
 
 
 def active(version=3, lease_s=LONG_S):
@@ -48,6 +54,23 @@ def test_activate_when_it_is_not_newer_then_stale_and_nothing_changes(version, c
     with pytest.raises(StaleRouteError, match="another coordinator has taken over"):
         fence.activate(version, coordinator, LONG_S)
     assert (fence.route_version, fence.coordinator) == (3, "a")
+
+
+def test_activate_when_the_coordinator_is_still_there_then_another_one_is_refused(monkeypatch):
+    monkeypatch.setattr(fences, "TAKE_OVER_AFTER_S", LONG_S)
+    fence = active()
+    with pytest.raises(StaleRouteError, match=r"follows coordinator a, which gave a sign of life \d.\d s ago; b came"):
+        fence.activate(9, "b", LONG_S)
+    assert (fence.route_version, fence.coordinator) == (3, "a")
+
+
+def test_fence_when_its_coordinator_has_left_then_any_version_is_taken_and_anybody_may_come(monkeypatch):
+    monkeypatch.setattr(fences, "TAKE_OVER_AFTER_S", LONG_S)
+    fence = active()
+    fence.leave()
+    assert is_taken(fence, 0)
+    fence.activate(4, "b", LONG_S)
+    assert (fence.route_version, fence.coordinator) == (4, "b")
 
 
 @pytest.mark.parametrize(("version", "coordinator"), [(3, "a"), (4, "a"), (4, "b")])

@@ -21,6 +21,8 @@ from ps2.errors import ConfigError
         ({"checkpoint_dir": "d", "checkpoint_every_steps": 0}, "checkpointEverySteps: expected 1 at least, got 0"),
         ({"checkpoint_dir": "d", "checkpoint_every_s": 0}, "checkpointEveryS: expected a positive number of seconds"),
         ({"checkpoint_dir": "d", "checkpoint_every_s": "30"}, "checkpointEveryS: expected a positive number of seco"),
+        ({"checkpoint_dir": ""}, "checkpointDir: expected a path or a URL, got ''"),
+        ({"restore": 7}, "restore: expected a path or a URL, got 7"),
         ({"keep": 0}, "keep: expected 1 at least, got 0"),
         ({"keep": 2.5}, "keep: expected an integer, got 2.5"),
         ({"heartbeat_s": -1.0}, "heartbeatS: expected a positive number of seconds, got -1.0"),

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ps2.errors import LaunchError, PS2Error, UnavailableError
-from ps2.wire.control import ServerControl
+from ps2.errors import LaunchError, PS2Error, StoppedError, UnavailableError
+from ps2.wire.control import Meeting, ServerControl
 
 log = logging.getLogger(__name__)
 
@@ -56,18 +56,25 @@ class AttachLauncher:
         self._register(index, self._met[index], address)
 
     def look(self) -> dict[int, str | None]:
-        """Ask every server; one that answers with another id has been restarted, and holds nothing."""
+        """Ask every server; one that answers with another id has been restarted, and holds nothing.
+
+        Raises:
+            StoppedError: another driver has taken the fleet over.
+        """
         with ThreadPoolExecutor(min(len(self._met), MAX_PARALLEL), thread_name_prefix="ps2-look") as pool:
-            found = dict(zip(self._met, pool.map(self._id_of, self._met), strict=True))
+            found = dict(zip(self._met, pool.map(self._meet, self._met), strict=True))
+        answers = {index: meeting for index, meeting in found.items() if meeting is not None}
+        for meeting in answers.values():
+            if meeting.coordinator not in ("", self._coordinator):
+                raise StoppedError(f"another driver (coordinator {meeting.coordinator}) has taken this fleet over")
         return {
-            index: None if id == self._met[index] else "it was restarted, and what it held is gone"
-            for index, id in found.items()
-            if id is not None
+            index: None if meeting.server_id == self._met[index] else "it was restarted, and what it held is gone"
+            for index, meeting in answers.items()
         }
 
-    def _id_of(self, index: int) -> str | None:
+    def _meet(self, index: int) -> Meeting | None:
         try:
-            return self._server.hello(self._addresses[index], self._coordinator, LOOK_TIMEOUT_S).server_id
+            return self._server.hello(self._addresses[index], self._coordinator, LOOK_TIMEOUT_S)
         except PS2Error as error:  # silence is judged by its length
             log.debug("server %d: %s", index, error)
             return None

@@ -271,7 +271,7 @@ class FreeMatrixReply(_message.Message):
     def __init__(self) -> None: ...
 
 class ActivateRequest(_message.Message):
-    __slots__ = ("route_version", "coordinator", "lease_s", "loaded", "backup", "seed", "catalog")
+    __slots__ = ("route_version", "coordinator", "lease_s", "loaded", "backup", "seed", "catalog", "leave")
     ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
@@ -279,6 +279,7 @@ class ActivateRequest(_message.Message):
     BACKUP_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     CATALOG_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
     route_version: int
     coordinator: str
     lease_s: float
@@ -286,7 +287,8 @@ class ActivateRequest(_message.Message):
     backup: str
     seed: bool
     catalog: bytes
-    def __init__(self, route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., lease_s: _Optional[float] = ..., loaded: bool = ..., backup: _Optional[str] = ..., seed: bool = ..., catalog: _Optional[bytes] = ...) -> None: ...
+    leave: bool
+    def __init__(self, route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., lease_s: _Optional[float] = ..., loaded: bool = ..., backup: _Optional[str] = ..., seed: bool = ..., catalog: _Optional[bytes] = ..., leave: bool = ...) -> None: ...
 
 class ActivateReply(_message.Message):
     __slots__ = ()

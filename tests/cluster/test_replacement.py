@@ -1,0 +1,201 @@
+"""Servers that die, with something to get their shards back from, and without."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+
+import numpy as np
+import pytest
+
+from ps2 import DCV, PS2Context
+from ps2.config import new_token, write_token
+from ps2.coordinator.launchers.detached import DetachedLauncher, ServerOptions
+from ps2.errors import ConfigError, LostError, RecoveryError, RolledBack, UsageError
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
+VALUES = np.arange(1000.0)
+# Server 0 of two has the first half.
+FIRST = slice(0, 500)
+
+
+def kill(ps, *indices):
+    for index in indices:
+        ps._launcher._children[index].kill()
+
+
+def test_a_server_when_it_dies_and_there_is_nothing_to_get_it_back_from_then_calls_say_why_at_once():
+    with PS2Context.getOrCreate(servers=2) as ps:
+        weight = DCV.dense(1000, dtype="float64").push(VALUES)
+        kill(ps, 0)
+        with pytest.raises(
+            LostError, match=r"there is no checkpoint to get its shards back from: server 0 .*ended by SIGKILL"
+        ):
+            weight.pull()
+        with pytest.raises(LostError, match="server 0"):
+            DCV.dense(10)
+
+
+def test_a_server_when_it_dies_alone_then_what_came_after_the_checkpoint_is_missing_on_it_and_counted(tmp_path, until):
+    with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path)) as ps:
+        weight = DCV.dense(1000, dtype="float64").push(VALUES)
+        ps.checkpoint(step=4)
+        younger = weight.derive().fill(3)
+        for _ in range(5):
+            weight.add(1)
+        member = ps._master._membership.members[0]
+        until(lambda: member.mutations == 7, "the server has told of its mutations in a heartbeat")
+        kill(ps, 0)
+        found = weight.pull()
+        assert np.array_equal(found[FIRST], VALUES[FIRST])
+        assert np.array_equal(found[500:], VALUES[500:] + 5)
+        assert younger.nnz() == 500
+        (recovery,) = ps.recoveries
+        assert (recovery.servers, recovery.source, recovery.step) == ((0,), "checkpoint", 4)
+        assert recovery.mutationsLost == 6
+        assert recovery.zeros == (f"rows [{younger._row}] of matrix {weight._matrix:x}",)
+
+
+def test_a_server_when_the_newest_checkpoint_is_damaged_then_the_one_before_serves(tmp_path):
+    with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path)) as ps:
+        weight = DCV.dense(1000, dtype="float64").push(VALUES)
+        ps.checkpoint(step=1)
+        weight.add(1)
+        spoiled = ps.checkpoint(step=2)
+        for file in (tmp_path / spoiled.path).glob("*.npy"):
+            file.write_bytes(file.read_bytes()[:100])
+        kill(ps, 0)
+        assert np.array_equal(weight.pull()[FIRST], VALUES[FIRST])
+        assert ps.recoveries[0].step == 1
+
+
+def test_a_server_when_every_checkpoint_is_damaged_then_calls_say_so_at_once(tmp_path):
+    with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path)) as ps:
+        weight = DCV.dense(1000, dtype="float64").push(VALUES)
+        spoiled = ps.checkpoint()
+        for file in (tmp_path / spoiled.path).iterdir():
+            file.unlink()
+        kill(ps, 0)
+        with pytest.raises(LostError, match=r"(?s)no checkpoint can be read: .*server 0"):
+            weight.pull()
+        with pytest.raises(RecoveryError, match="server 0: ended by SIGKILL"):
+            ps.checkpoint()
+
+
+def test_checkpoints_of_another_run_when_one_goes_on_beside_them_then_they_stay(tmp_path):
+    for _ in range(2):
+        with PS2Context.getOrCreate(servers=1, checkpointDir=str(tmp_path), keep=1) as ps:
+            DCV.dense(10)
+            ps.checkpoint()
+            ps.checkpoint()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-00000002", "checkpoint-00000004"]
+
+
+def test_servers_when_neighbours_with_copies_die_together_then_the_checkpoint_serves(tmp_path):
+    with PS2Context.getOrCreate(servers=3, replicas=1, checkpointDir=str(tmp_path)) as ps:
+        weight = DCV.dense(999, dtype="float64").push(VALUES[:999])
+        ps.checkpoint()
+        kill(ps, 0, 1)
+        assert np.array_equal(weight.pull(), VALUES[:999])
+        assert [recovery.source for recovery in ps.recoveries][-1] == "checkpoint"
+        weight.add(1)
+        assert np.array_equal(weight.pull(), VALUES[:999] + 1)
+
+
+def test_all_servers_when_they_go_back_then_the_driver_is_told_once_and_vectors_are_of_one_moment(tmp_path):
+    with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path), recover="consistent") as ps:
+        weight = DCV.dense(1000, dtype="float64").push(VALUES)
+        ps.checkpoint(step=4)
+        weight.add(1)
+        kill(ps, 1)
+        with pytest.raises(RolledBack) as caught:
+            weight.pull()
+        assert caught.value.step == ps.nextStep == 4
+        assert np.array_equal(weight.pull(), VALUES)
+
+
+def test_step_when_everything_went_back_in_it_then_it_raises_rolled_back_whatever_else_failed(tmp_path, until):
+    with PS2Context.getOrCreate(
+        servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=2, recover="consistent"
+    ) as ps:
+        weight = DCV.dense(1000, dtype="float64")
+        done, told = [], []
+        while ps.nextStep < 6:
+            try:
+                with ps.step() as t:
+                    if t == 3 and not ps.recoveries:
+                        kill(ps, 0)
+                        until(lambda: ps.recoveries, "the server is back", 60)
+                        raise ValueError("because of it")
+                    weight.add(1)
+                    done.append(t)
+            except RolledBack as back:
+                told.append((back.step, type(back.__cause__)))
+        assert told == [(2, ValueError)]
+        assert done == [0, 1, 2, 2, 3, 4, 5]
+        assert np.array_equal(weight.pull(), np.full(1000, 6.0))
+
+
+def test_step_when_its_number_is_none_or_they_nest_then_refused():
+    with PS2Context.getOrCreate(servers=1) as ps:
+        for number in (-1, "x", True):
+            with pytest.raises(ConfigError, match="step: expected a number"), ps.step(number):
+                pass
+        with ps.step(), pytest.raises(UsageError, match="steps do not nest"), ps.step():
+            pass
+        assert ps.nextStep == 1
+
+
+def free_address():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_an_attached_server_when_it_is_started_again_then_it_gets_its_shards_and_calls_go_on(tmp_path, until):
+    addresses = [free_address(), free_address()]
+    token = tmp_path / "token"
+    write_token(token, new_token())
+    options = ServerOptions(token, 1 << 30, exit_with_parent=True)
+    launcher = DetachedLauncher(addresses, tmp_path, options)
+    second = DetachedLauncher(addresses[:1], tmp_path, options)
+    running = launcher.start()
+    try:
+        until(lambda: all(_listens(address) for address in addresses), "the servers listen", 60)
+        with PS2Context.getOrCreate(fleet=addresses, tokenFile=str(token), checkpointDir=str(tmp_path / "c")) as ps:
+            weight = DCV.dense(1000, dtype="float64").push(VALUES)
+            ps.checkpoint()
+            running[0].send(signal.SIGKILL)
+            until(lambda: not running[0].alive(), "it is dead")
+            pulled = []
+            waiting = threading.Thread(target=lambda: pulled.append(weight.pull()))
+            waiting.start()
+            second.start()
+            waiting.join(60)
+            assert np.array_equal(pulled[0], VALUES)
+            assert "restarted" in ps.recoveries[0].reason
+            DCV.dense(10, name="left").fill(2)
+            with pytest.raises(UsageError, match="this fleet has a driver"):
+                _another_driver(addresses, token)
+        # A driver that has ended in order leaves nothing, names least of all.
+        with PS2Context.getOrCreate(fleet=addresses, tokenFile=str(token)):
+            assert DCV.dense(10, name="left").sum() == 0
+    finally:
+        launcher.stop()
+        second.stop()
+
+
+def _another_driver(addresses, token):
+    running, PS2Context._active = PS2Context._active, None
+    try:
+        PS2Context.getOrCreate(fleet=addresses, tokenFile=str(token))
+    finally:
+        PS2Context._active = running
+
+
+def _listens(address):
+    host, port = address.split(":")
+    with socket.socket() as probe:
+        return probe.connect_ex((host, int(port))) == 0

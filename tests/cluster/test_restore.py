@@ -1,0 +1,148 @@
+"""A context that begins with a checkpoint, on any number of servers; and what it says when it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ps2 import DCV, PS2Context
+from ps2.errors import (
+    CheckpointCorruptError,
+    CheckpointMissingError,
+    ConfigError,
+    LimitError,
+    NotFoundError,
+)
+
+DENSE = np.random.default_rng(0).standard_normal(1000)
+KEYS = np.arange(300) * 10**15
+COUNTS = np.arange(300)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A folder with one checkpoint of two servers, made after step 6."""
+    folder = str(tmp_path_factory.mktemp("checkpoints"))
+    with PS2Context.getOrCreate(servers=2, checkpointDir=folder) as ps:
+        weight = DCV.dense(1000, dtype="float64", name="weight").push(DENSE)
+        weight.derive(name="velocity").push(2 * DENSE)
+        weight.derive().fill(9).free()
+        DCV.sparse(2**62, dtype="int64", name="counts").add(COUNTS, KEYS)
+        ps.checkpoint(step=7)
+    return folder
+
+
+@pytest.fixture
+def copied(saved, tmp_path):
+    """A checkpoint's folder of one's own, to be spoiled."""
+    import shutil
+
+    return Path(shutil.copytree(Path(saved, "checkpoint-00000001"), tmp_path / "checkpoint-00000001"))
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+def test_restore_when_there_are_other_servers_then_named_vectors_are_what_they_were(saved, servers):
+    with PS2Context.getOrCreate(servers=servers, restore=saved) as ps:
+        weight, velocity, counts = (ps.vector(name) for name in ("weight", "velocity", "counts"))
+        assert np.array_equal(weight.pull(), DENSE)
+        assert np.array_equal(velocity.pull(), 2 * DENSE)
+        assert np.array_equal(counts.pull(KEYS), COUNTS)
+        assert weight.isColocated(velocity)
+        assert ps.nextStep == 7
+
+
+def test_restore_when_vectors_are_derived_then_they_are_zeros_and_the_others_stay(saved):
+    """A row that was freed before the checkpoint is handed out again."""
+    with PS2Context.getOrCreate(servers=2, restore=saved) as ps:
+        weight = ps.vector("weight")
+        assert [weight.derive().nnz() for _ in range(6)] == [0] * 6
+        assert np.array_equal(weight.pull(), DENSE)
+
+
+def test_restore_when_a_server_dies_afterwards_then_it_gets_its_shards_from_that_checkpoint(saved):
+    with PS2Context.getOrCreate(servers=3, restore=saved) as ps:
+        ps._launcher._children[1].kill()
+        assert np.array_equal(ps.vector("weight").pull(), DENSE)
+        assert np.array_equal(ps.vector("counts").pull(KEYS), COUNTS)
+
+
+def test_vector_when_there_is_none_of_that_name_then_those_that_are_there_are_named(saved):
+    with (
+        PS2Context.getOrCreate(servers=1, restore=saved) as ps,
+        pytest.raises(NotFoundError, match="no vector 'w'; expected one of counts, velocity, weight"),
+    ):
+        ps.vector("w")
+
+
+def fails_with(error, path, match, **more):
+    with pytest.raises(error, match=match):
+        PS2Context.getOrCreate(servers=2, restore=str(path), **more)
+    assert PS2Context._active is None
+
+
+def test_restore_when_the_path_does_not_exist_then_it_is_named(tmp_path):
+    fails_with(CheckpointMissingError, tmp_path / "nowhere", "nowhere: expected a folder with a checkpoint")
+
+
+def test_restore_when_the_path_is_empty_then_it_is_named(tmp_path):
+    fails_with(CheckpointMissingError, tmp_path, "no complete checkpoint|expected a checkpoint")
+
+
+def test_restore_when_the_path_is_a_file_then_it_is_named(tmp_path):
+    (tmp_path / "file").write_text("x")
+    fails_with(CheckpointMissingError, tmp_path / "file", "and this is a file")
+
+
+def test_restore_when_a_shard_is_missing_then_it_is_named(copied):
+    gone = next(copied.glob("*.npy"))
+    gone.unlink()
+    fails_with(CheckpointCorruptError, copied, gone.name)
+
+
+def test_restore_when_a_shard_is_cut_off_then_both_sizes_are_named(copied):
+    short = next(copied.glob("*.npy"))
+    short.write_bytes(short.read_bytes()[:-8])
+    fails_with(CheckpointCorruptError, copied, rf"{short.name}: expected [\d,]+ bytes, got [\d,]+")
+
+
+def test_restore_when_a_byte_is_flipped_then_the_checksum_tells(copied):
+    spoiled = max(copied.glob("*.npy"), key=lambda file: file.stat().st_size)
+    data = bytearray(spoiled.read_bytes())
+    data[-1] ^= 1
+    spoiled.write_bytes(data)
+    fails_with(CheckpointCorruptError, copied, rf"{spoiled.name}: expected bytes with XXH3-128")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (
+            lambda m: m.update(format="ps2.checkpoint.v9"),
+            "expected format 'ps2.checkpoint.v1', got 'ps2.checkpoint.v9'",
+        ),
+        (lambda m: m["matrices"][0]["spec"].update(dtype="float16"), "dtype: expected one of float32"),
+        (lambda m: m["matrices"][0]["spec"].update(dtype="float32"), "float32"),
+        (lambda m: m["matrices"][0]["spec"].update(dim=999), "bounds: expected ascending integers from 0 to 999"),
+        (lambda m: m.pop("matrices"), "matrices is missing"),
+    ],
+)
+def test_restore_when_the_manifest_does_not_fit_then_it_says_where(copied, change, match):
+    manifest = json.loads((copied / "manifest.json").read_text())
+    change(manifest)
+    (copied / "manifest.json").write_text(json.dumps(manifest))
+    fails_with(CheckpointCorruptError, copied, match)
+
+
+def test_restore_when_servers_have_too_little_memory_then_limit_error(saved):
+    fails_with(LimitError, saved, "left of the server's limit of 10,000", memoryLimit=10_000)
+
+
+def test_restore_when_a_context_is_running_then_refused_and_it_goes_on(saved):
+    with PS2Context.getOrCreate(servers=1):
+        weight = DCV.dense(10).fill(1)
+        with pytest.raises(ConfigError, match="restore: a context is running"):
+            PS2Context.getOrCreate(restore=saved)
+        assert weight.sum() == 10

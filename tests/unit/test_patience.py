@@ -1,0 +1,65 @@
+"""How long a client tries again."""
+
+from __future__ import annotations
+
+import pytest
+
+from ps2.client import patience as patiences
+from ps2.client.patience import Patience
+from ps2.config import RetryConfig
+from ps2.errors import UnavailableError
+
+RETRY = RetryConfig(total_s=10, recovery_s=100, first_pause_s=1, longest_pause_s=4)
+
+
+class Clock:
+    """Time that passes only in pauses."""
+
+    def __init__(self):
+        self.now_s = 1000.0
+        self.pauses = []
+
+    def monotonic(self):
+        return self.now_s
+
+    def sleep(self, pause_s):
+        self.pauses.append(pause_s)
+        self.now_s += pause_s
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(patiences, "time", clock)
+    return clock
+
+
+def until_it_gives_up(patience, explained=lambda: False):
+    while True:
+        patience.wait(UnavailableError("refused"))
+        if explained():
+            patience.explain()
+
+
+def test_wait_when_it_fails_again_then_pauses_double_up_to_the_longest(clock):
+    with pytest.raises(UnavailableError, match="refused"):
+        until_it_gives_up(Patience(RETRY))
+    assert clock.pauses == [1, 2, 4]
+
+
+def test_wait_when_nobody_knows_why_then_it_gives_up_after_the_total(clock):
+    with pytest.raises(UnavailableError):
+        until_it_gives_up(Patience(RETRY))
+    assert 1000 + RETRY.total_s - RETRY.longest_pause_s < clock.now_s <= 1000 + RETRY.total_s
+
+
+def test_wait_when_a_server_is_brought_back_then_it_goes_on_for_as_long_as_that_may_take(clock):
+    with pytest.raises(UnavailableError):
+        until_it_gives_up(Patience(RETRY), explained=lambda: True)
+    assert 1000 + RETRY.recovery_s <= clock.now_s <= 1000 + RETRY.recovery_s + RETRY.longest_pause_s
+
+
+def test_wait_when_it_is_explained_for_a_while_then_the_total_counts_from_there(clock):
+    with pytest.raises(UnavailableError):
+        until_it_gives_up(Patience(RETRY), explained=lambda: clock.now_s < 1050)
+    assert 1050 < clock.now_s < 1050 + RETRY.longest_pause_s + RETRY.total_s
