@@ -13,7 +13,14 @@ from ps2.coordinator.checkpoints import Checkpoints, Newest, each, saved_matrice
 from ps2.coordinator.launchers.launcher import Launcher
 from ps2.coordinator.master import Master
 from ps2.coordinator.recovery import Lost, Policy, Recovery, Source, backup_of, backups, source_of
-from ps2.errors import CheckpointCorruptError, CheckpointMissingError, LaunchError, PS2Error, StoppedError
+from ps2.errors import (
+    CheckpointCorruptError,
+    CheckpointMissingError,
+    LaunchError,
+    PS2Error,
+    RecoveryError,
+    StoppedError,
+)
 from ps2.wire.control import Activation, ServerControl
 
 log = logging.getLogger(__name__)
@@ -37,6 +44,7 @@ class Supervisor:
         self._policy = policy
         self._pending: set[int] = set()  # replaced, and without their shards yet
         self._failing_since_s: float | None = None
+        self._copies_broken = False  # those that are needed were not whole
         self._next_attempt_s = 0.0
         self._published = 0
         self._dispossessed = False
@@ -132,21 +140,24 @@ class Supervisor:
         indices = set(self._master.lost(self._launcher.replaces)) | self._pending
         if not indices or time.monotonic() < self._next_attempt_s:
             return
-        source = source_of(indices, self._launcher.servers, self._policy, self._checkpoints.newest is not None)
+        newest = self._checkpoints.newest
+        source = source_of(indices, self._launcher.servers, self._policy, newest is not None)
+        if source == "replica" and self._copies_broken:
+            source = "checkpoint" if newest is not None else None
         if source is None:
             self._master.give_up(self._why_nothing())
             return
-        newest = self._checkpoints.newest
         try:
             self._recover(tuple(sorted(indices)), source)
-            self._failing_since_s = None
-        except (CheckpointMissingError, CheckpointCorruptError) as error:
-            if newest is None:
-                self._failed(indices, error)
-            else:
-                self._checkpoints.distrust(newest, str(error))
+            self._failing_since_s, self._copies_broken = None, False
         except PS2Error as error:
-            self._failed(indices, error)
+            if newest is not None and isinstance(error, (CheckpointMissingError, CheckpointCorruptError)):
+                self._checkpoints.distrust(newest, str(error))
+            elif source == "replica" and isinstance(error, RecoveryError):
+                log.warning("servers %s do not come back from their copies: %s", sorted(indices), error)
+                self._copies_broken = True
+            else:
+                self._failed(indices, error)
 
     def _failed(self, indices: Collection[int], error: PS2Error) -> None:
         now_s = time.monotonic()
@@ -160,6 +171,8 @@ class Supervisor:
     def _why_nothing(self) -> str:
         if self._checkpoints.distrusted:
             return f"no checkpoint can be read: {self._checkpoints.distrusted}"
+        if self._copies_broken:
+            return "the copies of its shards were still being made, and there is no checkpoint"
         if self._policy.replicas:
             return "the server with copies of its shards is lost, too, and there is no checkpoint"
         return "there is no checkpoint to get its shards back from"

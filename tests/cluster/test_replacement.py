@@ -104,6 +104,29 @@ def test_servers_when_neighbours_with_copies_die_together_then_the_checkpoint_se
         assert np.array_equal(weight.pull(), VALUES[:999] + 1)
 
 
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_server_when_its_copies_are_not_whole_then_the_checkpoint_serves_or_calls_say_so(tmp_path, has_checkpoint):
+    with PS2Context.getOrCreate(servers=2, replicas=1, checkpointDir=str(tmp_path)) as ps:
+        weight = DCV.dense(1000, dtype="float64").push(VALUES)
+        if has_checkpoint:
+            ps.checkpoint()
+        # Copies that were never sent: what a server leaves that dies while it sends them.
+        address = ps.servers[1]
+        ps._control.free_matrix(address, weight._matrix)
+        entry = ps._master.entries()[0]
+        ps._control.create_matrix(address, entry.id, entry.spec, entry.partitions_of(0), copies=True)
+        ps._control.create_matrix(address, entry.id, entry.spec, entry.partitions_of(1))
+        kill(ps, 0)
+        if has_checkpoint:
+            assert np.array_equal(weight.pull()[FIRST], VALUES[FIRST])
+            assert ps.recoveries[0].source == "checkpoint"
+        else:
+            with pytest.raises(
+                LostError, match="the copies of its shards were still being made, and there is no check"
+            ):
+                weight.pull()
+
+
 def test_all_servers_when_they_go_back_then_the_driver_is_told_once_and_vectors_are_of_one_moment(tmp_path):
     with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path), recover="consistent") as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
