@@ -18,7 +18,7 @@ unexport SPARK_HOME
 # Arguments of the verbs below, such as `make test ARGS='tests/unit -x'`.
 ARGS :=
 # Benchmarks to run.
-BENCH := adam wire failures recovery
+BENCH := adam wire failures recovery run
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
 .PHONY: help setup fmt check test chaos proto run bench clean
@@ -87,7 +87,7 @@ run: $(WARM) ## train logistic regression on two servers, on data that come with
 	data=$$($(PYTHON) -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent / "data/mllib/sample_libsvm_data.txt")'); \
 	.venv/bin/ps2 train lr --input "$$data" --servers 2 --steps 100 --output out/lr $(ARGS)
 
-bench: $(WARM) ## run the benchmarks (BENCH: adam, wire, failures or recovery, for one; ARGS: its)
+bench: $(WARM) ## run the benchmarks (BENCH: adam, wire, failures, recovery or run, for one; ARGS: its)
 	@$(with_java) for bench in $(BENCH); do echo "bench: $$bench"; $(PYTHON) -m benchmarks.$$bench $(ARGS); done
 
 clean: ## remove what runs and tools leave behind (not .venv)

@@ -13,9 +13,9 @@ import click
 from ps2.cli.output import Column, print_table
 
 # Rates are better high, times are better low; each with what one of it is.
-RATES = {"GB/s": 1e9, "M keys/s": 1e6}
+RATES = {"GB/s": 1e9, "M keys/s": 1e6, "steps/s": 1.0}
 TIMES = {"us": 1e-6, "ms": 1e-3}
-Unit = Literal["GB/s", "M keys/s", "us", "ms"]
+Unit = Literal["GB/s", "M keys/s", "steps/s", "us", "ms"]
 WARM_UPS = 3
 
 

@@ -22,7 +22,7 @@ from benchmarks.keys import FEATURES, KEYS, Keys, KeySource, count
 from benchmarks.ratio import Pair
 from benchmarks.raw import Family, RawSocket, chunks_of, process, raw_grpc, raw_socket, receive
 from ps2 import DCV, PS2Context
-from ps2.client import session
+from ps2.client import sessions
 from ps2.client.fleet import Access, seal, unseal
 from ps2.ops.kernels import gather, scatter_add
 from ps2.ops.optimizers import adam
@@ -192,7 +192,7 @@ def _client(ps: PS2Context, vector: DCV) -> Iterator[Connection]:
 def _serve_client(connection: Connection, access: str, pickled: bytes) -> None:
     # What the first use of a handle does in a Spark task, where the access is in the environment.
     given = unseal(access)
-    session._open(given.fleet, given.token)  # there is no public way outside of tasks
+    sessions._open(given.fleet, given.token)  # there is no public way outside of tasks
     vector: DCV = pickle.loads(pickled)
     out = np.ones(vector.dim, np.float32)
     _pull(vector, out)

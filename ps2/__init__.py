@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from ps2.client.dcv import DCV
     from ps2.client.matrix import DCVMatrix
     from ps2.client.results import PartitionResults
-    from ps2.client.session import flush
+    from ps2.client.sessions import flush
+    from ps2.client.worker import Worker
     from ps2.coordinator.context import PS2Context
+    from ps2.coordinator.result import RunResult
     from ps2.errors import NotColocatedWarning, PS2Error
     from ps2.partition import Partition
 
@@ -28,8 +30,10 @@ _HOME = {
     "PS2Error": "ps2.errors",
     "Partition": "ps2.partition",
     "PartitionResults": "ps2.client.results",
+    "RunResult": "ps2.coordinator.result",
+    "Worker": "ps2.client.worker",
     "batch": "ps2.client.batch",
-    "flush": "ps2.client.session",
+    "flush": "ps2.client.sessions",
 }
 
 __all__ = [
@@ -40,6 +44,8 @@ __all__ = [
     "PS2Error",
     "Partition",
     "PartitionResults",
+    "RunResult",
+    "Worker",
     "batch",
     "flush",
 ]

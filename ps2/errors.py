@@ -1,7 +1,8 @@
 """Every error that PS2 raises, as one tree whose branches are what a caller can do about it.
 
 ``UsageError``: change the call. ``TransientError``: try again. ``RecoveryError``: choose another checkpoint.
-``OpError``: fix the function that ran on the server. ``ps2.wire.status`` maps each class to a gRPC status and back.
+``OpError``: fix the function that ran on the server; ``WorkerError``: the one that ran in a task.
+``ps2.wire.status`` maps each class to a gRPC status and back.
 """
 
 from __future__ import annotations
@@ -121,6 +122,10 @@ class RolledBack(RecoveryError):
 
 class OpError(PS2Error):
     """An operation or a user's function failed on a server; the text carries that server's traceback."""
+
+
+class WorkerError(PS2Error):
+    """A worker of ``ps.run`` failed; the text names its rank and clock, and carries its traceback."""
 
 
 class NotColocatedWarning(UserWarning):

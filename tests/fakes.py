@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
+from ps2.client import sessions
 from ps2.client.fleet import FleetRef
 from ps2.client.session import Session
 from ps2.config import FleetConfig, RetryConfig, WireConfig
@@ -26,6 +28,17 @@ def outcome_of(fn):
         return fn()
     except PS2Error as error:
         return error
+
+
+@contextlib.contextmanager
+def installed(session):
+    """Make a session this process's current one meanwhile."""
+    sessions.install(session)
+    try:
+        yield session
+    finally:
+        del sessions._sessions[next(key for key, value in sessions._sessions.items() if value is session)]
+        sessions._current = None
 
 
 class FleetInProcess:

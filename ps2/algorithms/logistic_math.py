@@ -17,14 +17,13 @@ import scipy.sparse as sp
 from ps2.algorithms.libsvm import Block
 from ps2.errors import ConfigError, InputError, OutOfRangeError, ShapeError
 from ps2.ops.kernels import kernel
+from ps2.rows import number_columns, renumber, take_rows
 
 Array = npt.NDArray[Any]
 Int32Array = npt.NDArray[np.int32]
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
-# Up to this many possible features for each entry, marking them in a table is faster than sorting the entries.
-TABLE_PER_ENTRY = 16
 SHOWN_LABELS = 10
 
 
@@ -132,7 +131,7 @@ def compact_block(block: Block, classes: tuple[float, float], *, intercept: int 
             raise InputError(f"feature {intercept}: expected no row to use the intercept's column, but one does")
         indices, values = np.insert(indices, indptr[1:], intercept), np.insert(values, indptr[1:], 1)
         indptr = indptr + np.arange(len(indptr))
-    keys, columns = _number_features(indices)
+    keys, columns = number_columns(indices)
     return LocalBlock(keys, indptr, columns, values, y)
 
 
@@ -151,8 +150,8 @@ def compact(block: LocalBlock, rows: Int64Array) -> CompactRows:
     """
     if len(rows) and not 0 <= rows.min() <= rows.max() < len(block.y):
         raise OutOfRangeError(f"rows: expected numbers in [0, {len(block.y)}), got {rows.min()} to {rows.max()}")
-    indptr, columns, values = _take_rows(block.indptr, block.columns, block.values, rows)
-    used = _renumber(columns, columns, len(block.keys))
+    indptr, columns, values = take_rows(block.indptr, block.columns, block.values, rows)
+    used = renumber(columns, columns, len(block.keys))
     x = sp.csr_array((values, columns, indptr), shape=(len(rows), len(used)))
     return CompactRows(block.keys[used], x, block.y[rows])
 
@@ -199,46 +198,6 @@ def _check_shapes(x: sp.csr_array, y: Float64Array, w: Array) -> None:
         raise ShapeError(f"w: expected shape ({x.shape[1]},), got {w.shape}")
     if y.shape != (x.shape[0],):
         raise ShapeError(f"y: expected shape ({x.shape[0]},), got {y.shape}")
-
-
-def _number_features(indices: Int64Array) -> tuple[Int64Array, Int32Array]:
-    """Find the sorted unique features and each entry's place among them."""
-    span = int(indices.max()) + 1 if len(indices) else 0
-    if span > TABLE_PER_ENTRY * len(indices):
-        keys, inverse = np.unique(indices, return_inverse=True)
-        return keys, inverse.astype(np.int32)
-    places = np.empty(len(indices), np.int32)
-    keys = _renumber(indices, places, span)
-    return keys, places
-
-
-@kernel
-def _take_rows(indptr: Int64Array, columns: Int32Array, values: Array, rows: Int64Array) -> tuple[Array, Array, Array]:
-    """Copy the entries of some rows, one row after the other."""
-    taken = np.zeros(len(rows) + 1, np.int64)
-    for row in range(len(rows)):
-        taken[row + 1] = taken[row] + indptr[rows[row] + 1] - indptr[rows[row]]
-    taken_columns, taken_values = np.empty(taken[-1], columns.dtype), np.empty(taken[-1], values.dtype)
-    for row in range(len(rows)):
-        begin, end = indptr[rows[row]], indptr[rows[row] + 1]
-        taken_columns[taken[row] : taken[row + 1]] = columns[begin:end]
-        taken_values[taken[row] : taken[row + 1]] = values[begin:end]
-    return taken, taken_columns, taken_values
-
-
-@kernel
-def _renumber(ids: Array, places: Int32Array, size: int) -> Int64Array:
-    """Find the sorted unique ids in [0, size) and write each entry's place among them; ``places`` may be ``ids``."""
-    seen = np.zeros(size, np.bool_)
-    for entry in ids:
-        seen[entry] = True
-    used = np.flatnonzero(seen)
-    place_of = np.empty(size, np.int32)
-    for place in range(len(used)):
-        place_of[used[place]] = place
-    for position in range(len(ids)):
-        places[position] = place_of[ids[position]]
-    return used
 
 
 @kernel

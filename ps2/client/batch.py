@@ -123,6 +123,7 @@ def _settled(plan: Plan[T]) -> Plan[T]:
 
 def _own(operation: Operation) -> Operation:
     keys = operation.keys
-    if keys is not None and keys.columns is not None:
+    # Sets of keys that have a name are remembered, and nobody changes them.
+    if keys is not None and keys.columns is not None and keys.digest is None:
         keys = replace(keys, columns=keys.columns.copy())
     return replace(operation, arrays=tuple(array.copy() for array in operation.arrays), keys=keys)

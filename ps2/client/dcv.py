@@ -13,7 +13,8 @@ import numpy as np
 from ps2.client import plans
 from ps2.client.batch import hold, in_batch, submit, submit_all, submit_later
 from ps2.client.fleet import FleetRef
-from ps2.client.session import Session, current_session, session_of
+from ps2.client.session import Session
+from ps2.client.sessions import current_session, session_of
 from ps2.client.task import note_unpickled, note_used
 from ps2.errors import ConfigError, DTypeError, NotFoundError, UsageError
 from ps2.partition import MatrixSpec, Wire

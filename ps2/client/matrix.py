@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ps2.client import pairs, plans
 from ps2.client.batch import hold, submit
-from ps2.client.session import session_of
+from ps2.client.sessions import session_of
 
 if TYPE_CHECKING:
     from ps2.client.dcv import DCV

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from ps2.client.overlay import Reading
+from ps2.client.pace import Entry, Pace
 from ps2.client.plans import Plan
 from ps2.errors import PS2Error
 from ps2.wire.messages import RequestId
@@ -14,69 +17,184 @@ from ps2.wire.messages import RequestId
 # What may be under way at once: the caller waits when there is more.
 WINDOW_BYTES = 64 << 20
 WINDOW_PLANS = 64
+# The same for chunks, of which one addition has many.
+WINDOW_CHUNKS = 4096
+# With less waiting, a read is quicker if it lets it leave first.
+BACKED_UP_BYTES = 4 << 20
 
 Mutation = tuple["Plan[Any]", RequestId]
 
 
 class Outbox:
-    """Sends mutations in order, by a thread that lives as long as there are any. Safe for threads."""
+    """Sends mutations by a thread that lives as long as there are any, in the order that ``pace`` says.
+
+    Safe for threads.
+    """
 
     def __init__(self, send: Callable[[Sequence[Mutation]], list[PS2Error]]) -> None:
         """``send`` sends mutations, and returns the errors of those that failed."""
         self._send = send
         self._changed = threading.Condition()
-        self._waiting: deque[Mutation] = deque()
+        self._waiting: list[Entry] = []
+        self._flying: list[Entry] = []
         self._bytes = 0
-        self._count = 0
         self._errors: list[Exception] = []
         self._running = False
+        self._pace = Pace()
+        self._holders = 0
+        self._readings: list[Reading] = []
 
-    def put(self, plan: Plan[Any], id: RequestId) -> None:
-        """Send a mutation soon; wait while the window is full. Its arrays must not change any more."""
-        size = _size(plan)
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether a read should not wait until everything has been answered."""
         with self._changed:
-            self._changed.wait_for(
-                lambda: not self._count or (self._count < WINDOW_PLANS and self._bytes + size <= WINDOW_BYTES)
-            )
-            self._waiting.append((plan, id))
-            self._count += 1
-            self._bytes += size
+            if self._pace.is_managed:
+                return bool(self._waiting)
+            return sum(entry.held_bytes for entry in self._waiting) >= BACKED_UP_BYTES
+
+    def cut(self, plan: Plan[Any]) -> list[Plan[Any]]:
+        """Return an addition as the chunks in which it is to leave, each with an id of its own."""
+        return self._pace.cut(plan)
+
+    def put(self, plan: Plan[Any], id: RequestId, clock: int = 0) -> None:
+        """Send a mutation soon; wait while the window is full. Its arrays must not change any more."""
+        entry = self._pace.entry(plan, id, clock)
+        with self._changed:
+            self._changed.wait_for(lambda: self._has_room(entry))
+            self._waiting.append(entry)
+            self._bytes += entry.held_bytes
+            for reading in self._readings:
+                reading.lacks(plan)
             if not self._running:
                 self._running = True
                 threading.Thread(target=self._run, name="ps2-outbox", daemon=True).start()
 
     def flush(self) -> None:
         """Wait until everything has been answered; raise the first error, if there was one since the last time."""
-        self.drain()
         with self._changed:
-            errors, self._errors = self._errors, []
-        if errors:
-            raise errors[0]
+            self._changed.wait_for(self._is_empty)
+            self._raise_errors()
 
     def drain(self) -> None:
         """Wait until everything has been answered."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._count)
+            self._changed.wait_for(self._is_empty)
+
+    def settle(self, below: int) -> int | None:
+        """Wait until what was made in the clocks below has been answered; raise the first error, of any clock.
+
+        Returns:
+            The first clock of which something has not been answered yet; None if all has.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: all(entry.clock >= below for entry in self._open()))
+            self._raise_errors()
+            return min((entry.clock for entry in self._open()), default=None)
+
+    def set_pace(self, pace: Pace) -> None:
+        """Let what waits leave as that says."""
+        with self._changed:
+            self._pace = pace
+            self._changed.notify_all()
+
+    def set_due(self, below: int) -> None:
+        """Let what was made in the clocks below leave before all else."""
+        with self._changed:
+            self._pace.due = below
+            self._changed.notify_all()
+
+    def discard(self) -> None:
+        """Forget what has not been sent, and what failed; wait until what was has been answered."""
+        with self._changed:
+            self._bytes -= sum(entry.held_bytes for entry in self._waiting)
+            self._waiting.clear()
+            self._changed.notify_all()
+            self._changed.wait_for(self._is_empty)
+            self._errors.clear()
+
+    @contextmanager
+    def held(self, plans: Sequence[Plan[Any]]) -> Iterator[Reading]:
+        """Send nothing meanwhile; yield what collects, until ``forget``, what a read sent now lacks."""
+        reading = Reading(plans)
+        with self._changed:
+            self._holders += 1
+            self._changed.wait_for(lambda: not self._flying)
+            for entry in self._waiting:
+                reading.lacks(entry.plan)
+            self._readings.append(reading)
+        try:
+            yield reading
+        finally:
+            with self._changed:
+                self._holders -= 1
+                self._changed.notify_all()
+
+    def forget(self, reading: Reading) -> None:
+        """Collect no more what a read lacks."""
+        with self._changed:
+            if reading in self._readings:
+                self._readings.remove(reading)
+
+    def note_written(self, plans: Sequence[Plan[Any]]) -> None:
+        """Note that somebody else of this process has changed data."""
+        with self._changed:
+            for reading in self._readings:
+                for plan in plans:
+                    reading.may_lack(plan)
+
+    def check(self) -> None:
+        """Raise the first error, if there was one since the last time."""
+        with self._changed:
+            self._raise_errors()
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                if not self._waiting:
-                    self._running = False
-                    return
-                taken = list(self._waiting)
-                self._waiting.clear()
+        while taken := self._take():
             errors: list[Exception]
             try:
-                errors = list(self._send(taken))
+                errors = list(self._send([(entry.plan, entry.id) for entry in taken]))
             except Exception as error:  # a bug: for whoever waits, as this thread has nobody to tell
                 errors = [error]
             with self._changed:
                 self._errors += errors
-                self._count -= len(taken)
-                self._bytes -= sum(_size(plan) for plan, _ in taken)
+                self._flying = []
+                self._bytes -= sum(entry.held_bytes for entry in taken)
                 self._changed.notify_all()
 
+    def _take(self) -> list[Entry]:
+        """Return what leaves next, when it may; nothing if nothing waits: then the thread ends."""
+        with self._changed:
+            while self._waiting:
+                if self._holders:
+                    self._changed.wait()
+                    continue
+                now_s = time.monotonic()
+                taken = self._pace.choose(self._waiting)
+                delay_s = self._pace.delay_s(taken, now_s)
+                if delay_s > 0:
+                    self._changed.wait(delay_s)
+                    continue
+                self._pace.leave(taken, now_s)
+                gone = set(taken)
+                self._waiting = [entry for entry in self._waiting if entry not in gone]
+                self._flying = taken
+                return taken
+            self._running = False
+            return []
 
-def _size(plan: Plan[Any]) -> int:
-    return sum(operation.nbytes for operation in plan.operations)
+    def _open(self) -> list[Entry]:
+        return self._waiting + self._flying
+
+    def _is_empty(self) -> bool:
+        return not self._waiting and not self._flying
+
+    def _has_room(self, entry: Entry) -> bool:
+        if self._is_empty():
+            return True
+        most = WINDOW_CHUNKS if self._pace.is_managed else WINDOW_PLANS
+        count = len(self._waiting) + len(self._flying)
+        return count < most and self._bytes + entry.held_bytes <= WINDOW_BYTES
+
+    def _raise_errors(self) -> None:
+        errors, self._errors = self._errors, []
+        if errors:
+            raise errors[0]

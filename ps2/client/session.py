@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ps2.client.fleet import Access, FleetRef, unseal
+from ps2.client.fleet import FleetRef
 from ps2.client.keysets import KnownKeys
 from ps2.client.outbox import Mutation, Outbox
+from ps2.client.overlay import Reading, is_plain
+from ps2.client.pace import Pace
 from ps2.client.patience import Patience
 from ps2.client.plans import Plan
 from ps2.client.requests import Piece, cut, group
-from ps2.client.task import MutationIds, stopped_fleets, task_epoch, task_fleet
+from ps2.client.stopwatch import Stopwatch
+from ps2.client.task import MutationIds, RunIds, task_epoch
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import (
     KeyMissError,
@@ -25,16 +26,15 @@ from ps2.errors import (
     PS2Error,
     RecoveringError,
     RolledBack,
-    StoppedError,
     TransientError,
     UnavailableError,
-    UsageError,
 )
+from ps2.ops.table import writes
 from ps2.partition import MatrixSpec
 from ps2.route import Route
 from ps2.wire.master_control import MasterControl, MatrixInfo
 from ps2.wire.messages import RequestId, Result
-from ps2.wire.transport import GrpcTransport, Transport
+from ps2.wire.transport import Transport
 
 Results = list[list[Result | None]]
 T = TypeVar("T")
@@ -60,6 +60,7 @@ class Session:
         self._ids = MutationIds(self.fleet.id)
         self._routes: dict[int, Route] = {}
         self._route_version = 0
+        self.stopwatch = Stopwatch()
         self._known = KnownKeys()
         self._outbox = Outbox(self._send_mutations)
         # Rows of handles that were garbage-collected; the collector may run anywhere, so it only notes them here.
@@ -71,16 +72,46 @@ class Session:
         All servers work at the same time. A plan that changes data is applied once, however often it is sent. What
         takes more than ``wire.block_bytes`` on a server travels as several requests, each applied by itself.
         """
+        with self.stopwatch.running("push" if any(plan.mutates for plan in plans) else "pull"):
+            return self._run(plans)
+
+    def _run(self, plans: Sequence[Plan[Any]]) -> list[Any]:
+        if self._ids.run is not None and self._outbox.is_backed_up and is_plain(plans):
+            self._outbox.check()
+            results, reading = self.read(plans)
+            self._outbox.forget(reading)
+            if not reading.is_void:
+                reading.lay()
+                return _merged(plans, results)
         self.flush()
         self._note_routes(plans)
         self.check_epoch()
         id = self._ids.next() if any(plan.mutates for plan in plans) else None
         try:
-            results = self._send(plans, id)
+            results = self._send_or_drop(plans, id)
         finally:
             if id is not None:
                 self._ids.done(id)
-        return [plan.merge(found) for plan, found in zip(plans, results, strict=True)]  # type: ignore[arg-type]
+                self._outbox.note_written(plans)
+        return _merged(plans, results)
+
+    def read(self, plans: Sequence[Plan[Any]]) -> tuple[Results, Reading]:
+        """Run plans that only read, while additions wait.
+
+        Returns:
+            The results, and what collects, until the outbox is told to forget it, which additions they lack. Nothing
+            is read if they lack what cannot be laid over them.
+        """
+        with self._outbox.held(plans) as reading:
+            if reading.is_void:
+                return [], reading
+            try:
+                self._note_routes(plans)
+                self.check_epoch()
+                return self._send_or_drop(plans, None), reading
+            except BaseException:
+                self._outbox.forget(reading)
+                raise
 
     def run_later(self, plan: Plan[Any]) -> None:
         """Run a plan that changes data, and whose arrays nobody changes, while the caller goes on.
@@ -88,29 +119,66 @@ class Session:
         Plans run in no particular order among themselves, and before any that ``run`` is given later.
         """
         self._note_routes([plan])
-        self._outbox.put(plan, self._ids.next())
+        clock = 0 if self._ids.run is None else self._ids.run.clock
+        with self.stopwatch.running("push"):
+            for part in self._outbox.cut(plan):
+                self._outbox.put(part, self._ids.next(), clock)
 
     def flush(self) -> None:
         """Wait for what ``run_later`` was given; raise if any of it failed."""
-        self._outbox.flush()
+        with self.stopwatch.running("push"):
+            self._outbox.flush()
+
+    @property
+    def outbox(self) -> Outbox:
+        """What ``run_later`` was given and has not been answered."""
+        return self._outbox
 
     def check_epoch(self, newest: tuple[int, int | None] | None = None) -> None:
         """Raise RolledBack if the fleet has gone back to a checkpoint since the caller's loop began, or was told so.
 
-        The driver is told once; a task, which may be a late one of an earlier stage, each time.
+        The driver is told once; a task, which may be a late one of an earlier stage, each time; a worker of a run
+        never, as its run tells it where it stands: see ``_send_or_drop``.
 
         Args:
             newest: how often the fleet has gone back, and to which step, if the caller knows better.
         """
         self._newest = max(self._newest, newest or self._newest, key=lambda known: known[0])
         epoch, step = self._newest
+        if self._ids.run is not None:
+            return
         told = task_epoch()
         if epoch <= (self.epoch if told is None else told):
             return
         if told is None:
             self.epoch = epoch
             self.on_rollback(epoch, step)
-        raise RolledBack(f"the fleet went back to a checkpoint; go on from step {step}", step)
+        raise self._rolled_back()
+
+    @contextlib.contextmanager
+    def in_run(self, ids: RunIds, pace: Pace | None = None) -> Iterator[None]:
+        """Name what changes data after a run's worker meanwhile, and let additions leave at its pace.
+
+        What has not been sent in the end is forgotten: a worker that leaves has flushed, and one that fails sends it
+        again.
+        """
+        self._ids.run = ids
+        self._outbox.set_pace(pace or Pace())
+        try:
+            yield
+        finally:
+            self._outbox.discard()
+            self._outbox.set_pace(Pace())
+            self._ids.run = None
+
+    def go_on(self, epoch: int) -> None:
+        """Note that the run has told its worker where it stands, this often having gone back."""
+        run = self._ids.run
+        if run is not None and epoch > run.epoch:
+            self._newest = max(self._newest, (epoch, None), key=lambda known: known[0])
+            run.seen = max(run.seen, epoch)
+            self._outbox.discard()  # what is still under way is of a clock that is done again
+            run.epoch = epoch
 
     @property
     def holder(self) -> str:
@@ -153,10 +221,38 @@ class Session:
     def close(self) -> None:
         self.transport.close()
 
+    def _send_or_drop(self, plans: Sequence[Plan[Any]], id: RequestId | None) -> Results:
+        """Send plans; in a run, drop changes of a clock that will be done again, as the fleet has gone back.
+
+        Raises:
+            RolledBack: outside a run, or a change has an answer.
+        """
+        while True:
+            try:
+                return self._send(plans, id)
+            except RolledBack:
+                if not self._drift(plans):
+                    raise
+
+    def _drift(self, plans: Sequence[Plan[Any]]) -> bool:
+        """Let a run's worker go on in a clock that will be done again; False if it cannot."""
+        run = self._ids.run
+        if run is None or any(plan.mutates and _has_answer(plan) for plan in plans):
+            return False
+        run.seen = self._newest[0]
+        return True
+
     def _send(self, plans: Sequence[Plan[Any]], id: RequestId | None) -> Results:
         """Send the operations of plans until all are answered; return the results by plan."""
         results: Results = [[None] * len(plan.operations) for plan in plans]
-        pieces = cut(plans, self._routes, self.wire.block_bytes, id)
+        run = self._ids.run
+        if run is not None and run.seen > run.epoch:
+            if any(plan.mutates and _has_answer(plan) for plan in plans):
+                raise self._rolled_back()
+            pieces = cut(plans, self._routes, self.wire.block_bytes)
+            pieces = [piece for piece in pieces if not plans[piece.plan].mutates]
+        else:
+            pieces = cut(plans, self._routes, self.wire.block_bytes, id)
         if len(plans) == 1:
             self._send_pieces(pieces, results)
         else:
@@ -182,7 +278,7 @@ class Session:
             # Which one failed, and have the others been applied? Their ids let each be sent again by itself.
             for plan, id in mutations:
                 try:
-                    self._send([plan], id)
+                    self._send_or_drop([plan], id)
                 except PS2Error as error:
                     errors.append(error)
         finally:
@@ -214,6 +310,8 @@ class Session:
     def _attempt(self, pieces: Sequence[Piece], results: Results) -> tuple[list[Piece], TransientError | None]:
         """Send pieces to their servers; return those to send again, with the error that is why."""
         requests = group(pieces, self._routes, self._route_version)
+        # After the routes were looked up: who has those to a fleet that has gone back knows that it has.
+        self._check_run(changes=any(piece.id is not None for piece in pieces))
         outcomes = self.transport.exchange(
             {address: [self._known.shorten(request) for _, request in mine] for address, mine in requests.items()}
         )
@@ -259,9 +357,22 @@ class Session:
         self.check_epoch()
         return recovering
 
+    def _check_run(self, changes: bool) -> None:
+        """Raise RolledBack if the fleet is not what a run's worker takes it for: for reads, or for its changes."""
+        run = self._ids.run
+        if run is None:
+            self.check_epoch()
+        elif self._newest[0] > (run.epoch if changes else run.seen):
+            raise self._rolled_back()
+
+    def _rolled_back(self) -> RolledBack:
+        step = self._newest[1]
+        return RolledBack(f"the fleet went back to a checkpoint; go on from step {step}", step)
+
     def _remember(self, info: MatrixInfo) -> MatrixInfo:
-        self._note_route(info.id, info.route)
+        # In this order: see _attempt.
         self._newest = max(self._newest, (info.epoch, info.step), key=lambda known: known[0])
+        self._note_route(info.id, info.route)
         return info
 
     def _release_dropped(self) -> None:
@@ -279,7 +390,8 @@ class Session:
     @contextlib.contextmanager
     def _new_id(self) -> Iterator[RequestId]:
         """The id of a call to the master, given up afterwards."""
-        id = self._ids.next()
+        # A worker's next attempt asks once more for what it had before its first clock.
+        id = replace(self._ids.next(), settled=0) if self._ids.run is not None else self._ids.next()
         try:
             yield id
         finally:
@@ -299,76 +411,10 @@ class Session:
                     patience.explain()
 
 
-_lock = threading.Lock()
-_sessions: dict[tuple[int, str], Session] = {}  # by process: workers fork, and a channel does not survive that
-_stopped: set[str] = set()
-_current: str | None = None
+def _merged(plans: Sequence[Plan[Any]], results: Results) -> list[Any]:
+    return [plan.merge(found) for plan, found in zip(plans, results, strict=True)]  # type: ignore[arg-type]
 
 
-def install(session: Session) -> None:
-    """Make a session this process's current one (the coordinator does, in the driver)."""
-    global _current
-    with _lock:
-        _sessions[os.getpid(), session.fleet.id] = session
-        _current = session.fleet.id
-
-
-def uninstall(fleet_id: str) -> None:
-    """Close a session for good: handles of its fleet raise StoppedError from now on."""
-    global _current
-    with _lock:
-        session = _sessions.pop((os.getpid(), fleet_id), None)
-        _stopped.add(fleet_id)
-        if _current == fleet_id:
-            _current = None
-    if session is not None:
-        session.close()
-
-
-def session_of(fleet: FleetRef) -> Session:
-    """Return this process's session with a handle's fleet, made at its first use.
-
-    Raises:
-        StoppedError: its context was stopped.
-        UsageError: this process has no access to that fleet.
-    """
-    with _lock:
-        if fleet.id in _stopped or fleet.id in stopped_fleets():
-            raise StoppedError(f"the PS2Context of this vector (fleet {fleet.id}) was stopped")
-        session = _sessions.get((os.getpid(), fleet.id))
-        if session is not None:
-            return session
-        access = _from_task()
-        if access.fleet.id != fleet.id:
-            raise UsageError(f"this vector is of fleet {fleet.id}, this task's context drives fleet {access.fleet.id}")
-        return _open(fleet, access.token)
-
-
-def current_session() -> Session:
-    """Return the session that new vectors are made in."""
-    with _lock:
-        if _current is not None and (session := _sessions.get((os.getpid(), _current))) is not None:
-            return session
-        access = _from_task()
-        return _sessions.get((os.getpid(), access.fleet.id)) or _open(access.fleet, access.token)
-
-
-def flush() -> None:
-    """Wait until all additions of this process made with ``wait=False`` are applied; raise what failed of them."""
-    current_session().flush()
-
-
-def _from_task() -> Access:
-    text = task_fleet()
-    if text is None:
-        raise StoppedError(
-            "there is no PS2Context here: call PS2Context.getOrCreate(spark, ...) in the driver first; vectors work in "
-            "the driver and in the tasks of its jobs"
-        )
-    return unseal(text)
-
-
-def _open(fleet: FleetRef, token: str | None) -> Session:
-    session = Session(fleet, GrpcTransport(token))
-    _sessions[os.getpid(), fleet.id] = session
-    return session
+def _has_answer(plan: Plan[Any]) -> bool:
+    """Tell whether a plan that changes data also brings something back."""
+    return not plan.batchable or not all(writes(operation.name) for operation in plan.operations)

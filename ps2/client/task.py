@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from ps2.client.fleet import unseal
+from ps2.errors import UsageError
 from ps2.wire.messages import RequestId
 
 # Spark hands the environment of a Python function to the workers that run it, whichever thread submits the job; a local
@@ -91,16 +92,66 @@ def _is_reading_closure() -> bool:
     return False
 
 
+# Mutations that a worker may make in one phase.
+PHASE_BITS = 20
+
+
+@dataclass
+class RunIds:
+    """Numbers the mutations of one worker of a run: by phase, then in order, so that a later attempt asks for the same.
+
+    Attributes:
+        series: fleet, and that these are runs.
+        run: which one; it is over when all have returned.
+        phase: 2 t before clock t, 2 t + 1 in it.
+        settled: no mutation of an earlier phase ever comes again.
+        epoch: how often the fleet had gone back to a checkpoint when the worker was last told where it stands.
+        seen: the same, of what it reads; if that is more, its clock will be done again, and its changes are dropped.
+    """
+
+    series: str
+    run: int
+    rank: int
+    phase: int = 0
+    settled: int = 0
+    epoch: int = 0
+    seen: int = 0
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    @property
+    def clock(self) -> int:
+        """The clock that what is done now belongs to."""
+        return self.phase // 2
+
+    def enter(self, phase: int) -> None:
+        """Begin a phase."""
+        self.phase = phase
+        self._numbers = itertools.count()
+
+    def next(self) -> RequestId:
+        number = next(self._numbers)
+        if number >> PHASE_BITS:
+            raise UsageError(f"a worker changes vectors at most {1 << PHASE_BITS} times in a clock")
+        return RequestId(
+            f"{self.series}/{self.run}/{self.rank}",
+            (self.phase << PHASE_BITS) + number,
+            settled=self.settled << PHASE_BITS,
+            series=self.series,
+            stage=self.run,
+        )
+
+
 @dataclass
 class MutationIds:
     """Hands out the ids of mutations.
 
-    In a task: (fleet, Spark application, stage, rdd_partition, function) and the how-manieth mutation of this attempt,
-    so that a retried or speculative attempt, of the task or of its stage, asks for the same ids. Elsewhere: this
-    session and a counter.
+    In a run: see ``RunIds``. In another task: (fleet, Spark application, stage, rdd_partition, function) and the
+    how-manieth mutation of this attempt, so that a retried or speculative attempt, of the task or of its stage, asks
+    for the same ids. Elsewhere: this session and a counter.
     """
 
     fleet: str
+    run: RunIds | None = None
     session: str = field(default_factory=lambda: f"session/{uuid.uuid4().hex}")
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
@@ -111,6 +162,8 @@ class MutationIds:
     def next(self) -> RequestId:
         context = task_context()
         with self._lock:
+            if self.run is not None:
+                return self.run.next()
             if context is None:
                 number = next(self._numbers)
                 self._under_way.add(number)
@@ -124,10 +177,12 @@ class MutationIds:
             return RequestId(scope, next(self._attempt_numbers), series=series, stage=stage)
 
     def unnumbered(self) -> RequestId | None:
-        """Return what names this task's stage without being one of its mutations; None outside a task."""
+        """Return what names this task's stage, or run, without being one of its mutations; None outside a task."""
         context = task_context()
         if context is None:
             return None
+        if self.run is not None:
+            return RequestId(f"{self.run.series}/{self.run.run}", 0, series=self.run.series, stage=self.run.run)
         series, stage = _series(self.fleet), context.stageId()
         return RequestId(f"{series}/{stage}", 0, series=series, stage=stage)
 

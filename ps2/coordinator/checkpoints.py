@@ -95,8 +95,14 @@ class Checkpoints:
         self.distrusted = reason
         self._trusted = [trusted for trusted in self._trusted if trusted is not newest]
 
-    def take(self, path: str | None, step: int | None) -> Checkpoint:
+    def take(
+        self, path: str | None, step: int | None, epoch: int, note: Callable[[str], None] = lambda folder: None
+    ) -> Checkpoint:
         """Make a checkpoint in a new folder below ``path``.
+
+        Args:
+            epoch: how often the fleet had gone back to a checkpoint when the step was that.
+            note: called with its folder when it is complete, before anybody can go back to it.
 
         Raises:
             ConfigError: there is no path, or it cannot be written to.
@@ -110,12 +116,13 @@ class Checkpoints:
             number = 1 + max((found.number for found in folders.find(root)), default=0)
             folder = folders.folder(root, number)
             try:
-                made, newest = self._take(folder, number, step)
+                made, newest = self._take(folder, number, step, epoch)
             except PS2Error as error:
                 with suppress(PS2Error):
                     folders.remove(folder)
                 before = f"; {self.newest.path} stays the newest complete one" if self.newest is not None else ""
                 raise RecoveryError(f"checkpoint {folder} failed: {error}{before}") from error
+            note(folder)
             numbers = self._numbers.setdefault(root, set())
             numbers.add(number)
             # Those that are pruned are of no use any more.
@@ -128,11 +135,13 @@ class Checkpoints:
             log.info("checkpoint %s: %d bytes, requests held for %.3f s", folder, made.nbytes, made.pauseS)
             return made
 
-    def _take(self, folder: str, number: int, step: int | None) -> tuple[Checkpoint, Newest]:
+    def _take(self, folder: str, number: int, step: int | None, epoch: int) -> tuple[Checkpoint, Newest]:
         began_s = time.monotonic()
         name = uuid.uuid4().hex
         self._master.check_all_there()
         with self._master.changing():
+            if self._master.epoch != epoch:
+                raise RecoveryError("the fleet has gone back to a checkpoint meanwhile")
             cut_s = time.time()
             members = self._master.members()
             addresses = [address for _, address in members]

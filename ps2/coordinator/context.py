@@ -9,13 +9,14 @@ import os
 import sys
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ps2.client.batch import batch
 from ps2.client.fleet import Access, FleetRef, seal
-from ps2.client.session import Session, install, uninstall
+from ps2.client.session import Session
+from ps2.client.sessions import install, uninstall
 from ps2.client.task import EPOCH_PROPERTY, FLEET_VARIABLE, STOPPED_PROPERTY, task_context
 from ps2.config import FleetConfig, is_loopback, join_address, new_token, read_token, split_address
 from ps2.coordinator.beginning import named_vector, start_from
@@ -26,6 +27,9 @@ from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.coordinator.master import Master
 from ps2.coordinator.options import Options, addresses
 from ps2.coordinator.recovery import Policy, Recovery
+from ps2.coordinator.result import RunResult
+from ps2.coordinator.run_options import RunOptions
+from ps2.coordinator.running import Runs
 from ps2.coordinator.servicer import listen
 from ps2.coordinator.slots import wait_for_slots
 from ps2.coordinator.stages import StageWatch
@@ -156,6 +160,8 @@ class PS2Context:
         self._token = read_token(options.token_file) if options.token_file is not None else None
         if not options.fleet:
             self._token = new_token()
+        # What tasks show. Servers without a token take it as well; a run, whose results are unpickled here, wants one.
+        self._task_token = self._token or new_token()
         id = uuid.uuid4().hex[:12]
         config = FleetConfig(options.heartbeat_s, options.lost_after_s, give_up_after_s=options.retry_timeout_s)
         with contextlib.ExitStack() as undo:
@@ -185,6 +191,12 @@ class PS2Context:
             self._session = Session(ref, transport, on_rollback=self._rolled_back)
             self._steps = Steps(self._checkpoints, self._session, self._master, options)
             undo.callback(self._steps.close)
+            self._runs = Runs(
+                self._master, control, self._session, self._steps, join_address(options.bind, 0), self._task_token
+            )
+            self._master.on_going_back = self._runs.go_back
+            self._master.on_roll_back = self._runs.roll_back
+            self._master.on_give_up = self._runs.give_up
             undo.pop_all()
         install(self._session)
         self._watcher = threading.Thread(target=self._monitor, name="ps2-monitor", daemon=True)
@@ -277,13 +289,79 @@ class PS2Context:
 
         Raises:
             SlotsError: after ``timeout`` seconds it still cannot; names how many there are.
-        StoppedError: this context or the SparkContext was stopped.
+            StoppedError: this context or the SparkContext was stopped.
         """
         self._check_running()
         if self._spark is None:
             raise ConfigError("waitForSlots: this context has no SparkContext")
         _check_spark_runs(self._spark)
         wait_for_slots(self._spark, slots, timeout)
+
+    def run(  # noqa: PLR0913 - keywords
+        self,
+        data: Any,
+        worker_fn: Callable[..., Any],
+        workers: int | None = None,
+        staleness: int | None = 0,
+        *,
+        onClock: Callable[[int], object] | None = None,
+        onLog: Callable[[int, int, str, float], object] | None = None,
+        timeoutS: float | None = None,
+        firstClock: int = 0,
+        seed: int = 0,
+        priority: Literal["magnitude"] | None = None,
+        bandwidthLimit: float | None = None,
+    ) -> RunResult:
+        """Run workers that stay: one Spark stage whose tasks keep their rows and loop over clocks.
+
+        Example::
+
+            def work(worker, rows):
+                x, y = ...  # once
+                for t in worker.clocks(100):
+                    w = weight.pull(keys)
+                    gradient.add(my_gradient(w, x, y), keys)
+
+
+            ps.run(data, work, workers=4, onClock=lambda t: update(t))
+
+        A task that dies is started again by Spark, by itself, and goes on with the clock that it had not finished; what
+        it had changed counts once.
+
+        Args:
+            data: a DataFrame, whose rows come as an iterator of ``pyarrow.RecordBatch``, or an RDD, as one of records.
+            worker_fn: called as ``worker_fn(worker, rows)``, once in each worker; see ``ps2.Worker``.
+            workers: how many; the data are repartitioned if they have not as many partitions. Default: one for each
+                partition, as far as there are task slots.
+            staleness: clocks that a worker may be ahead of the slowest. 0 is BSP; s is SSP: a view at clock t holds
+                every update of the clocks up to t - s - 1; None is ASP: nobody waits.
+            onClock: called here with each clock that all workers have finished, in order, before any of them enters the
+                clock ``staleness + 1`` later.
+            onLog: called here with rank, clock, name and value of what ``worker.log`` was given, while the job runs.
+            timeoutS: longest time for all of it, in seconds.
+            firstClock: where the clocks begin, such as ``nextStep`` after ``restore=``.
+            seed: of ``worker.rng``; not negative.
+            priority: "magnitude": of updates with ``wait=False``, the large ones leave first.
+            bandwidthLimit: bytes a second that updates with ``wait=False`` take, of each worker.
+
+        Returns:
+            What the workers returned, by rank, like a list; and where the time went: ``summary()`` prints it,
+            ``plot()`` draws it.
+
+        Raises:
+            UsageError: ``worker_fn`` cannot be pickled, or another run is under way.
+            ConfigError: an argument cannot be used.
+            SlotsError: Spark has fewer free task slots than workers.
+            WorkerError: ``worker_fn`` failed as often as Spark lets a task fail; names rank, clock and traceback.
+            DeadlineError: not done after ``timeoutS``.
+            StoppedError: the context was stopped meanwhile.
+        """
+        self._check_running()
+        if self._spark is None:
+            raise ConfigError("run: this context has no SparkContext")
+        _check_spark_runs(self._spark)
+        options = RunOptions(workers, staleness, onClock, onLog, timeoutS, firstClock, seed, priority, bandwidthLimit)
+        return self._runs.run(self._spark, data, worker_fn, options)
 
     def stop(self) -> None:
         """End a local fleet, or leave an attached one without our matrices. Calling it again changes nothing.
@@ -312,6 +390,7 @@ class PS2Context:
 
     def _end_fleet(self) -> None:
         self._stopping.set()
+        self._runs.stop()
         self._steps.close()
         for watch in self._stages:
             watch.stop()
@@ -334,6 +413,9 @@ class PS2Context:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError("a PS2Context belongs into the driver: in a task, use the vectors that came with its closure")
 
     def __repr__(self) -> str:
         state = "stopped" if self._stopped else ", ".join(self.servers)
@@ -365,7 +447,7 @@ class PS2Context:
                 spark_context.master,
                 host,
             )
-        access = Access(self._session.fleet, self._token, spark_context.applicationId)
+        access = Access(self._session.fleet, self._task_token, spark_context.applicationId)
         spark_context.environment[FLEET_VARIABLE] = seal(access)
         if not any(watch.watches(spark_context) for watch in self._stages):
             # Those of earlier ones end by themselves.

@@ -26,6 +26,7 @@ from ps2.errors import (
     UnavailableError,
 )
 from ps2.partition import MatrixSpec
+from ps2.route import Route
 from ps2.server.applied import EndedStages
 from ps2.wire.control import ServerControl
 from ps2.wire.messages import RequestId
@@ -76,11 +77,18 @@ class Master:
         self._replicas = replicas
         # Called when what a later coordinator has to know has changed.
         self.publish: Callable[[], None] = lambda: None
+        # Called when the whole fleet is about to go back to a checkpoint; with epoch and checkpoint when it has; and
+        # with the reason when lost servers stay so.
+        self.on_going_back: Callable[[], None] = lambda: None
+        self.on_give_up: Callable[[str], None] = lambda why: None
+        self.on_roll_back: Callable[[int, str], None] = lambda epoch, checkpoint: None
         self.id = id
         self.config = config
         # What a fleet goes back to as a whole: how often it has, and the step that it went back to last.
         self.epoch = 0
         self.step: int | None = None
+        # The same, once all servers have.
+        self.gone_back: tuple[int, int | None] = (0, None)
         self._servers = servers
         self._lock = threading.RLock()  # of what is known here; never held while a server is asked
         self._changing = threading.Lock()  # one change of rows at a time; taken before the other
@@ -159,6 +167,7 @@ class Master:
         """Note that servers which are lost now stay so."""
         with self._lock:
             self._hope, self._given_up = False, why
+        self.on_give_up(why)
 
     def dispossess(self, why: str) -> None:
         """Note that the servers are another coordinator's now."""
@@ -233,10 +242,28 @@ class Master:
             self._catalog.rehome(self.addresses(), self._servers.route_version)
 
     def roll_back(self, step: int | None) -> None:
-        """Note that the whole fleet goes back to a checkpoint: who has not been told yet gets RolledBack."""
+        """Note that the whole fleet is about to go back to a checkpoint.
+
+        The route version is another one from here on: who has a route to what the servers will hold also knows that it
+        has gone back, and who does not know that cannot reach it.
+        """
         with self._lock:
+            # First, so that no worker who knows already does what counts.
+            self.on_going_back()
             self.epoch += 1
             self.step = step
+            self.rehome()
+
+    def rolled_back(self, checkpoint: str) -> None:
+        """Note that all servers have gone back to a checkpoint: who has not been told yet gets RolledBack."""
+        with self._lock:
+            self.gone_back = self.epoch, self.step
+        self.on_roll_back(self.epoch, checkpoint)
+
+    def where(self, entry: Entry) -> tuple[Route, int]:
+        """Return the route of a matrix, and how often the fleet had gone back when it was made."""
+        with self._lock:
+            return entry.route, self.epoch
 
     def stages_over(self) -> list[tuple[str, int, list[int]]]:
         """Return which stages are over: series, the number below which they are, and the live ones."""

@@ -54,7 +54,7 @@ class Options:
         self._check_whole("servers", 1, MAX_SERVERS)
         self._check_whole("checkpoint_every_steps", 1)
         self._check_whole("keep", 1)
-        if self.memory_limit is not None and (not _is_whole(self.memory_limit) or self.memory_limit <= 0):
+        if self.memory_limit is not None and (not is_whole(self.memory_limit) or self.memory_limit <= 0):
             raise ConfigError(f"memoryLimit: expected a positive number of bytes, got {self.memory_limit!r}")
         for name in ("checkpoint_every_s", "heartbeat_s", "lost_after_s", "retry_timeout_s"):
             self._check_seconds(name)
@@ -68,7 +68,7 @@ class Options:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise ConfigError(f"{CALLED.get(name, name)}: expected a path or a URL, got {value!r}")
-        if not _is_whole(self.replicas) or self.replicas not in (0, 1):
+        if not is_whole(self.replicas) or self.replicas not in (0, 1):
             raise ConfigError(f"replicas: expected 0 or 1, got {self.replicas!r}")
         if self.replicas and self.count < 2:
             raise ConfigError(f"replicas=1 needs two servers at least, got {self.count}")
@@ -98,7 +98,7 @@ class Options:
         value, called = getattr(self, name), CALLED.get(name, name)
         if value is None:
             return
-        if not _is_whole(value):
+        if not is_whole(value):
             raise ConfigError(f"{called}: expected an integer, got {value!r}")
         if value < low or (high is not None and value > high):
             raise ConfigError(f"{called}: expected {low} {f'to {high}' if high else 'at least'}, got {value}")
@@ -125,7 +125,7 @@ def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
     return found
 
 
-def _is_whole(value: object) -> bool:
+def is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 

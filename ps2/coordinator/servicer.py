@@ -6,6 +6,7 @@ from ps2.config import WireConfig
 from ps2.coordinator.catalog import Entry
 from ps2.coordinator.master import Caller, Master
 from ps2.errors import ProtocolError
+from ps2.route import Route
 from ps2.wire.codec import id_from_pb
 from ps2.wire.convert import route_to_pb, spec_from_pb, spec_to_pb
 from ps2.wire.messages import PROTOCOL_VERSION, RequestId
@@ -33,11 +34,11 @@ class MasterServicer:
 
     def NewMatrix(self, request: pb.NewMatrixRequest) -> pb.Matrix:
         entry = self._master.new_matrix(spec_from_pb(request.spec), request.name, _caller(request))
-        return _matrix_to_pb(entry, self._master.epoch)
+        return _matrix_to_pb(entry, *self._master.where(entry))
 
     def GetMatrix(self, request: pb.GetMatrixRequest) -> pb.Matrix:
         found = self._master.matrix(request.matrix)
-        reply = _matrix_to_pb(found.entry, self._master.epoch)
+        reply = _matrix_to_pb(found.entry, *self._master.where(found.entry))
         reply.lost.extend(found.lost)
         reply.recovering.extend(found.recovering)
         if found.step is not None:
@@ -73,5 +74,5 @@ def _caller(request: pb.NewMatrixRequest | pb.TakeRowsRequest) -> Caller | None:
     return None if id is None else Caller(id, request.holder or id.scope)
 
 
-def _matrix_to_pb(entry: Entry, epoch: int) -> pb.Matrix:
-    return pb.Matrix(id=entry.id, spec=spec_to_pb(entry.spec), route=route_to_pb(entry.route), epoch=epoch)
+def _matrix_to_pb(entry: Entry, route: Route, epoch: int) -> pb.Matrix:
+    return pb.Matrix(id=entry.id, spec=spec_to_pb(entry.spec), route=route_to_pb(route), epoch=epoch)

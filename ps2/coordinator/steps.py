@@ -7,13 +7,14 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from ps2.client.session import Session
 from ps2.coordinator.checkpoints import Checkpoint, Checkpoints
 from ps2.coordinator.master import Master
 from ps2.coordinator.options import Options
-from ps2.errors import CheckpointWarning, ConfigError, PS2Error, UsageError
+from ps2.coordinator.run import Run
+from ps2.errors import CheckpointWarning, ConfigError, PS2Error, RecoveryError, RolledBack, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,8 @@ class Steps:
         self._last_s = time.monotonic()  # when the last checkpoint was begun
         self._closing = threading.Event()
         self._inside = False
+        # The run of workers that is under way, whose clocks are the steps.
+        self.run: Run | None = None
         newest = checkpoints.newest
         self.next = newest.manifest.step or 0 if newest is not None else 0
         self._timer: threading.Thread | None = None
@@ -39,7 +42,19 @@ class Steps:
 
     def checkpoint(self, path: str | None, step: int | None) -> Checkpoint:
         self._last_s = time.monotonic()
-        return self._checkpoints.take(path, self.next if step is None else step)
+        run = self.run
+        if run is None:
+            self._check()
+            return self._checkpoints.take(path, self.next if step is None else step, self._session.epoch)
+        # Asked before the checkpoint is made: what came in between is done again, and counts once.
+        epoch, cut = run.epoch, run.cut()
+        first = min(cut.applied) if step is None else step
+        try:
+            return self._checkpoints.take(path, first, epoch, lambda folder: run.note_cut(folder, cut))
+        except RecoveryError as error:
+            if run.epoch != epoch:
+                raise RolledBack("the fleet went back to a checkpoint", min(run.applied())) from error
+            raise
 
     @contextmanager
     def step(self, number: int | None) -> Iterator[int]:
@@ -47,6 +62,8 @@ class Steps:
             raise ConfigError(f"step: expected a number that is not negative, got {number!r}")
         if self._inside:
             raise UsageError("step: steps do not nest")
+        if self.run is not None:
+            raise UsageError("step: the clocks of the run that is under way are the steps")
         self._check()
         current = self.next if number is None else number
         self._inside = True
@@ -66,11 +83,51 @@ class Steps:
         if self._due():
             self._automatic()
 
+    @property
+    def by_clock(self) -> bool:
+        """Whether checkpoints are made at the end of steps."""
+        return self._options.checkpoint_every_steps is not None or (
+            self._options.checkpoint_every_s is not None and self._timer is None
+        )
+
+    def end_clock(self, clock: int) -> None:
+        """Note that all workers of a run have finished a clock; make the checkpoint that is due."""
+        self.next = clock + 1
+        if self._due():
+            self._automatic()
+
+    def begin_run(self, run: Run) -> None:
+        """Let the clocks of a run be the steps.
+
+        Raises:
+            UsageError: a step is under way.
+            RolledBack: the fleet has gone back to a checkpoint, and the caller does not know yet.
+        """
+        if self._inside:
+            raise UsageError("run: a step is under way, and the clocks of a run are steps themselves: call it outside")
+        self._check()
+        self.run = run
+
+    def checkpoint_beginning(self) -> None:
+        """Let all go back to the beginning of a run at least, if all go back together."""
+        if self._options.recover == "consistent" and self._options.checkpoint_dir is not None:
+            self.checkpoint(None, None)
+
+    def end_run(self) -> None:
+        """Go on from where a run has come to; what it has dealt with is no news any more."""
+        run, self.run = self.run, None
+        if run is not None:
+            ended = isinstance(run.error, RolledBack)
+            with suppress(RolledBack):
+                self._session.check_epoch(self._master.gone_back if ended else (run.epoch, None))
+            if not ended:
+                self.next = min(run.applied())
+
     def close(self) -> None:
         self._closing.set()
 
     def _check(self) -> None:
-        self._session.check_epoch((self._master.epoch, self._master.step))
+        self._session.check_epoch(self._master.gone_back)
 
     def _due(self) -> bool:
         every_steps, every_s = self._options.checkpoint_every_steps, self._options.checkpoint_every_s
@@ -87,6 +144,8 @@ class Steps:
         """Make a checkpoint that nobody waits for: if it fails, the loop goes on, and is told."""
         try:
             self.checkpoint(None, None)
+        except RolledBack:
+            raise
         except PS2Error as error:
             if not self._closing.is_set():
                 log.warning("%s", error)  # each time, while Python shows the same warning once

@@ -244,11 +244,13 @@ class Supervisor:
         everyone = range(self._launcher.servers)
         goes_back = everyone if self._policy.consistent else indices
         nbytes = self.load(newest, goes_back, ids=True)
-        if self._policy.consistent:
-            self._master.roll_back(newest.manifest.step)
         self._end_stages(indices)
         self.discard_checkpoints()  # one under way may hold what is to be replaced
+        if self._policy.consistent:
+            self._master.roll_back(newest.manifest.step)
         self.take_loaded(goes_back)
+        if self._policy.consistent:
+            self._master.rolled_back(newest.path)
         return nbytes
 
     def load(self, newest: Newest, indices: Collection[int], ids: bool) -> int:

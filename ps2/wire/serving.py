@@ -21,6 +21,9 @@ from ps2.wire.status import MAX_METADATA_BYTES, internal_error, to_status
 
 log = logging.getLogger(__name__)
 
+# Takes what is to be called when the caller has gone, in a thread of gRPC; False: it has already.
+OnGone = Callable[[Callable[[], None]], bool]
+
 HEALTH_PREFIX = "/grpc.health.v1.Health/"
 
 
@@ -39,7 +42,8 @@ class RpcServer:
         """Bind and start.
 
         Args:
-            service: of the contract; ``servicer`` has one method an rpc, named like it.
+            service: of the contract; ``servicer`` has one method an rpc, named like it. That of a stream of messages
+                takes what comes and an ``OnGone``, and yields answers.
             listen: ``host:port``; port 0 takes a free one.
             token: what every call must carry; None only on loopback.
 
@@ -116,26 +120,30 @@ class _TokenCheck(grpc.ServerInterceptor):
 
 def _handler(method: MethodDescriptor, fn: Callable[..., Any]) -> Any:
     # A frame stays bytes: the codec reads and writes it.
-    if method.server_streaming:
-        return grpc.stream_stream_rpc_method_handler(_guard_stream(fn))
-    if method.input_type.name.endswith("Frame"):
+    frames = method.input_type.name.endswith("Frame")
+    if method.server_streaming and frames:
+        return grpc.stream_stream_rpc_method_handler(_guard_stream(lambda requests, _: fn(requests)))
+    if frames:
         return grpc.unary_unary_rpc_method_handler(_guard(fn))
     encode = message_factory.GetMessageClass(method.output_type).SerializeToString
-    return grpc.unary_unary_rpc_method_handler(_guard(_decoded(method, fn)), None, encode)
+    decode = _decoder(method)
+    if method.server_streaming:
+        talk = _guard_stream(lambda requests, on_gone: fn(map(decode, requests), on_gone))
+        return grpc.stream_stream_rpc_method_handler(talk, None, encode)
+    return grpc.unary_unary_rpc_method_handler(_guard(lambda request: fn(decode(request))), None, encode)
 
 
-def _decoded(method: MethodDescriptor, fn: Callable[[Message], Message]) -> Callable[[bytes], Message]:
+def _decoder(method: MethodDescriptor) -> Callable[[bytes], Message]:
     # gRPC would call it an internal error of ours that a message cannot be read.
     parse = message_factory.GetMessageClass(method.input_type).FromString
 
-    def call(message: bytes) -> Message:
+    def decode(message: bytes) -> Message:
         try:
-            request = parse(message)
+            return parse(message)
         except DecodeError as error:
             raise ProtocolError(f"a message {method.input_type.name} cannot be read: {error}") from error
-        return fn(request)
 
-    return call
+    return decode
 
 
 def _guard(fn: Callable[[Any], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
@@ -148,10 +156,10 @@ def _guard(fn: Callable[[Any], Any]) -> Callable[[Any, grpc.ServicerContext], An
     return call
 
 
-def _guard_stream(fn: Callable[[Any], Iterator[bytes]]) -> Callable[[Any, grpc.ServicerContext], Iterator[bytes]]:
-    def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+def _guard_stream(fn: Callable[[Any, OnGone], Iterator[Any]]) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
+    def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
         try:
-            yield from fn(requests)
+            yield from fn(requests, context.add_callback)
         except Exception as error:
             _abort(context, error)
 

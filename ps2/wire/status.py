@@ -44,6 +44,7 @@ STATUS: dict[type[PS2Error], grpc.StatusCode] = {
     errors.CheckpointCorruptError: grpc.StatusCode.DATA_LOSS,
     errors.RolledBack: grpc.StatusCode.ABORTED,
     errors.OpError: grpc.StatusCode.ABORTED,
+    errors.WorkerError: grpc.StatusCode.ABORTED,
 }
 BY_NAME = {cls.__name__: cls for cls in STATUS}
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from queue import SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -51,9 +52,50 @@ class Transport(Protocol):
         """Call a control rpc (``Service/Method``) and wait for its reply."""
         ...
 
+    def converse(self, address: str, method: str, reply: type[M]) -> Conversation[M]:
+        """Open a stream of questions and answers (``Service/Method``)."""
+        ...
+
     def close(self) -> None:
         """Close every connection; calls in flight fail."""
         ...
+
+
+class Conversation(Generic[M]):
+    """A stream on which each message is answered by one. One thread asks at a time; ``close`` it when done."""
+
+    def __init__(self, address: str, method: str, reply: type[M], metadata: Any, wire: WireConfig) -> None:
+        self._address = address
+        self._questions: SimpleQueue[Message | None] = SimpleQueue()
+        # Of its own: it ends with the conversation, and the other side may never be met again.
+        self._channel = grpc.insecure_channel(address, options=channel_options(wire))
+        rpc: Any = self._channel.stream_stream(
+            f"/ps2.v1.{method}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=reply.FromString,
+        )
+        self._call = rpc(iter(self._questions.get, None), metadata=metadata)
+
+    def ask(self, message: Message) -> M:
+        """Send a message and wait, as long as it takes, for its answer.
+
+        Raises:
+            UnavailableError: the stream is broken.
+            PS2Error: what the other side refused it with.
+        """
+        self._questions.put(message)
+        try:
+            answer: M = next(self._call)
+        except grpc.RpcError as error:
+            raise from_rpc(error, self._address) from None
+        except StopIteration:
+            raise UnavailableError(f"{self._address}: the other side has ended the stream") from None
+        return answer
+
+    def close(self) -> None:
+        self._questions.put(None)  # a thread of gRPC waits for the next one
+        self._call.cancel()
+        self._channel.close()
 
 
 @dataclass
@@ -125,6 +167,9 @@ class GrpcTransport:
                 return rpc(message, timeout=timeout_s, metadata=self._metadata)
             except grpc.RpcError as error:
                 raise from_rpc(error, address) from None
+
+    def converse(self, address: str, method: str, reply: type[M]) -> Conversation[M]:
+        return Conversation(address, method, reply, self._metadata, self._wire)
 
     def close(self) -> None:
         with self._lock:

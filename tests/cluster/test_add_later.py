@@ -10,7 +10,7 @@ import pytest
 import ps2
 from ps2 import DCV
 from ps2.client import outbox
-from ps2.client.session import session_of
+from ps2.client.sessions import session_of
 from ps2.errors import ShapeError
 
 

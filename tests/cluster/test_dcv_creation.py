@@ -227,7 +227,7 @@ def test_operation_when_not_colocated_in_a_batch_then_usage_error(ps):
 
 def test_fleet_when_vector_is_used_after_a_restart_then_stopped_error(ps):
     # A handle of a fleet that this process has no context of, as after stop() and getOrCreate().
-    import ps2.client.session as sessions
+    from ps2.client import sessions
 
     foreign = pickle.loads(pickle.dumps(DCV.dense(3)))
     object.__setattr__(foreign, "_fleet", type(foreign._fleet)("0" * 12, foreign._fleet.master))

@@ -285,7 +285,7 @@ def test_operation_when_a_server_pauses_for_a_moment_then_it_succeeds_once(fresh
 
 
 def test_session_when_server_cannot_be_reached_then_gives_up_after_its_time(fresh):
-    from ps2.client.session import session_of
+    from ps2.client.sessions import session_of
 
     u = DCV.dense(10)
     session = session_of(u._fleet)

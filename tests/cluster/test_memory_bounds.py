@@ -14,7 +14,7 @@ import pytest
 from ps2 import DCV, PS2Context
 from ps2.client import plans
 from ps2.client.requests import cut, group
-from ps2.client.session import session_of
+from ps2.client.sessions import session_of
 from ps2.config import WireConfig
 from ps2.wire.codec import request_parts
 from ps2.wire.control import ServerControl

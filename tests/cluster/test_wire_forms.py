@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps2 import DCV, NotColocatedWarning
-from ps2.client.session import session_of
+from ps2.client.sessions import session_of
 from ps2.errors import ConfigError, DTypeError, OutOfRangeError, UsageError
 from ps2.server.keycache import CACHE_BYTES
 

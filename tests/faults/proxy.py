@@ -173,6 +173,13 @@ class Proxy:
         for thread in self._threads:  # those that listen end first, so that no more are added
             thread.join()
 
+    def cut(self) -> None:
+        """Cut all connections that there are; new ones are passed on."""
+        with self._lock:
+            connections = [one for one in self._sockets if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)]
+        for connection in connections:
+            _cut(connection)
+
     def pause(self, seconds: float) -> None:
         """Wait, unless the proxy is closed."""
         self._ended.wait(seconds)

@@ -47,8 +47,8 @@ def sparking(master: str, settings: Mapping[str, str] | None = None) -> Iterator
 
 
 @contextmanager
-def workers_on(*hosts: str) -> Iterator[str]:
-    """Start a standalone cluster in the Java process of this one, a worker of one core on each host; yield its master.
+def workers_on(*hosts: str, cores: int = 1) -> Iterator[str]:
+    """Start a standalone cluster in the Java process of this one, a worker on each host; yield its master.
 
     Its executors are processes of their own, as in local-cluster mode. But there all are on one host, and Spark starts
     a second attempt of a slow task only on another.
@@ -69,7 +69,7 @@ def workers_on(*hosts: str) -> Iterator[str]:
             for host in hosts:
                 started.append(
                     deploy.worker.Worker.startRpcEnvAndEndpoint(
-                        host, 0, 0, 1, WORKER_MB, urls, str(Path(folder, host)), none, settings, none
+                        host, 0, 0, cores, WORKER_MB, urls, str(Path(folder, host)), none, settings, none
                     )
                 )
             yield url

@@ -10,6 +10,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
@@ -87,6 +88,34 @@ def by_value(request):
     cloudpickle.register_pickle_by_value(request.module)
     yield
     cloudpickle.unregister_pickle_by_value(request.module)
+
+
+@pytest.fixture
+def busy(sc, tmp_path, until):
+    """Two tasks on the two slots of the shared session; calling it, or the test's end, ends them."""
+    from ps2.coordinator.slots import free_slots
+
+    release = str(tmp_path / "release")
+
+    def work(_):
+        import os
+        import time
+
+        give_up_s = time.monotonic() + 60
+        while not os.path.exists(release) and time.monotonic() < give_up_s:
+            time.sleep(0.05)
+
+    def end():
+        open(release, "w").close()
+
+    job = threading.Thread(target=lambda: sc.parallelize(range(2), 2).foreach(work))
+    job.start()
+    try:
+        until(lambda: free_slots(sc) == 0, "both slots taken")
+        yield end
+    finally:
+        end()
+        job.join()
 
 
 @pytest.fixture(scope="session")

@@ -112,7 +112,12 @@ def retry_a_stage(sc):
     rows.mapPartitionsWithIndex(counted(2)).collect()
     tracker = sc.statusTracker()
     stages = sorted(tracker.getJobInfo(max(tracker.getJobIdsForGroup())).stageIds)
-    return total.pull().tolist(), [tracker.getStageInfo(stage).currentAttemptId for stage in stages]
+
+    def last_attempts():
+        return [tracker.getStageInfo(stage).currentAttemptId for stage in stages]
+
+    until(lambda: any(last_attempts()))  # Spark may tell late
+    return total.pull().tolist(), last_attempts()
 
 
 def session(master):

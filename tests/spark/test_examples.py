@@ -8,16 +8,16 @@ import sys
 import pytest
 
 
-@pytest.fixture(scope="module")
-def adam(run_program, mllib):
-    """examples/lr_adam.py through spark-submit."""
+@pytest.fixture(scope="module", params=["lr_adam.py", "lr_adam_run.py"])
+def adam(request, run_program, mllib):
+    """Figure 3 through spark-submit."""
     from pathlib import Path
 
     import pyspark
 
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     settings = ["--master", "local[2]", "--conf", "spark.ui.enabled=false"]
-    return run_program(submit, *settings, "examples/lr_adam.py", mllib / "sample_libsvm_data.txt", 20)
+    return run_program(submit, *settings, f"examples/{request.param}", mllib / "sample_libsvm_data.txt", 20)
 
 
 def test_lr_adam_when_submitted_then_it_exits_with_0(adam):

@@ -9,7 +9,6 @@ import threading
 
 import pytest
 
-from ps2.coordinator.slots import free_slots
 from ps2.errors import SlotsError
 
 WITHOUT_WORKERS = """
@@ -42,32 +41,6 @@ except StoppedError as error:
     said["created on a stopped spark"] = str(error)
 print(json.dumps(said))
 """
-
-
-@pytest.fixture
-def busy(sc, tmp_path, until):
-    """Two tasks on the two slots of the shared session; calling it, or the test's end, ends them."""
-    release = str(tmp_path / "release")
-
-    def work(_):
-        import os
-        import time
-
-        give_up_s = time.monotonic() + 60
-        while not os.path.exists(release) and time.monotonic() < give_up_s:
-            time.sleep(0.05)
-
-    def end():
-        open(release, "w").close()
-
-    job = threading.Thread(target=lambda: sc.parallelize(range(2), 2).foreach(work))
-    job.start()
-    try:
-        until(lambda: free_slots(sc) == 0, "both slots taken")
-        yield end
-    finally:
-        end()
-        job.join()
 
 
 def test_wait_for_slots_when_all_are_free_then_it_returns(ps):

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ps2.client import plans, session, task
+from ps2.client import plans, sessions, task
 from ps2.client import requests as client_requests
 from ps2.client.fleet import Access, FleetRef, seal, unseal
 from ps2.client.plans import Target
@@ -359,48 +359,48 @@ def test_session_when_closed_then_its_transport_is(fleet):
 @pytest.fixture
 def installed(fleet):
     over = session_over(fleet)
-    session.install(over)
+    sessions.install(over)
     yield over
-    session.uninstall("fleet")
-    session._stopped.discard("fleet")
+    sessions.uninstall("fleet")
+    sessions._stopped.discard("fleet")
 
 
 def test_session_of_when_installed_then_it_is_that_one(installed):
-    assert session.session_of(installed.fleet) is session.current_session() is installed
+    assert sessions.session_of(installed.fleet) is sessions.current_session() is installed
 
 
 def test_session_of_when_uninstalled_then_stopped_error_names_the_fleet(installed):
-    session.uninstall("fleet")
+    sessions.uninstall("fleet")
     with pytest.raises(StoppedError, match="fleet fleet"):
-        session.session_of(installed.fleet)
+        sessions.session_of(installed.fleet)
 
 
 def test_current_session_when_there_is_no_context_then_stopped_error_says_what_to_do():
     with pytest.raises(StoppedError, match=r"PS2Context\.getOrCreate"):
-        session.current_session()
+        sessions.current_session()
 
 
 def test_session_of_when_the_task_belongs_to_another_fleet_then_usage_error_names_both(in_task):
     in_task(fleet=seal(Access(FleetRef("theirs", MASTER), "token", "app")))
     with pytest.raises(UsageError, match="is of fleet mine, this task's context drives fleet theirs"):
-        session.session_of(FleetRef("mine", MASTER))
+        sessions.session_of(FleetRef("mine", MASTER))
 
 
 def test_session_of_when_in_a_task_then_it_is_made_once(in_task):
     ref = FleetRef("tasks", MASTER)
     in_task(fleet=seal(Access(ref, "token", "app")))
     try:
-        assert session.session_of(ref) is session.session_of(ref) is session.current_session()
+        assert sessions.session_of(ref) is sessions.session_of(ref) is sessions.current_session()
     finally:
-        session.uninstall("tasks")
-        session._stopped.discard("tasks")
+        sessions.uninstall("tasks")
+        sessions._stopped.discard("tasks")
 
 
 def test_session_of_when_the_task_knows_that_the_fleet_is_stopped_then_stopped_error(in_task):
     ref = FleetRef("old", MASTER)
     in_task(fleet=seal(Access(ref, None, "app")), stopped="older old")
     with pytest.raises(StoppedError, match="fleet old"):
-        session.session_of(ref)
+        sessions.session_of(ref)
 
 
 def test_fleet_when_sealed_then_it_is_unsealed_with_its_token():

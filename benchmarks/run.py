@@ -1,0 +1,120 @@
+"""Workers that stay (``ps.run``): what a clock costs, stragglers, against a stage a step, and many features.
+
+    python -m benchmarks.run --part overhead
+
+docs/performance.md says what is measured and how to read it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import grpc
+import numpy as np
+import pyspark
+
+from benchmarks.adam_report import read_numbers
+from benchmarks.ratio import print_lines
+from benchmarks.report import facts, machine, write_json
+from benchmarks.run_part import Asked, ask
+from ps2.cli.output import Column, print_table
+
+# In the order in which they are measured.
+PARTS = ("overhead", "stragglers", "news20", "features")
+
+
+@click.command(context_settings={"show_default": True})
+@click.option("--rounds", type=click.IntRange(2), default=7, help="Turns that the medians are of.")
+@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS, help="What to measure.")
+@click.option(
+    "--data",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    help="libsvm file of news20-bigram for the part news20.  [default: rows of that shape are generated]",
+)
+@click.option(
+    "--features", default="40000,3000000,30000000,60000000", metavar="N,...", help="Sizes of the part features."
+)
+@click.option("--mllib/--no-mllib", default=True, help="Let pyspark.ml train in the part features, too.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if a target is missed, too.")
+@click.option("-o", "form", type=click.Choice(["table", "json"]), default="table", help="What to print.")
+@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON to a file too.")
+def main(
+    rounds: int,
+    parts: tuple[str, ...],
+    data: str | None,
+    features: str,
+    mllib: bool,
+    strict: bool,
+    form: str,
+    output: Path | None,
+) -> None:
+    """Measure ps.run; exit with 1 if a result is not what it should be."""
+    asked = Asked(rounds, data, read_numbers(features), mllib)
+    load_before = os.getloadavg()[0]
+    found: dict[str, dict[str, Any]] = {}
+    for part in (part for part in PARTS if part in parts):
+        click.echo(f"measuring: {part}", err=True)
+        found[part] = ask(part, asked)
+    versions = {"pyspark": pyspark.__version__, "numpy": np.__version__, "grpcio": grpc.__version__}
+    report: dict[str, Any] = {"machine": machine(load_before, **versions), "rounds": rounds, "parts": found}
+    text = json.dumps(report, indent=2)
+    if output is not None:
+        write_json(output, text)
+    if form == "json":
+        click.echo(text)
+    else:
+        _print(report)
+    lines = [line for part in found.values() for line in part["lines"]]
+    checks = [check for part in found.values() for check in part["checks"]]
+    missed = strict and any(line["met"] is False for line in lines)
+    sys.exit(1 if missed or not all(check["met"] for check in checks) else 0)
+
+
+def _print(report: dict[str, Any]) -> None:
+    click.echo(facts(report["machine"]))
+    click.echo(f"medians of {report['rounds']} turns")
+    for name, part in report["parts"].items():
+        click.echo(f"\n{name}: {facts(part['facts'])}")
+    click.echo()
+    print_lines([line for part in report["parts"].values() for line in part["lines"]])
+    checks = [check for part in report["parts"].values() for check in part["checks"]]
+    if checks:
+        click.echo()
+    for check in checks:
+        verdict = "" if check["met"] else "  WRONG"
+        click.echo(f"{check['what']}: {check['value']:.2g} ({check['at_most']:g} may){verdict}")
+    for part in report["parts"].values():
+        if part["sizes"]:
+            click.echo()
+            _print_sizes(part["sizes"])
+
+
+def _print_sizes(sizes: Sequence[dict[str, Any]]) -> None:
+    titles = ("features", "keys", "ps.run: ms a step", "ratio", "pyspark.ml: s an iteration", "ratio")
+    first = sizes[0]
+
+    def figure(size: dict[str, Any], name: str, form: str) -> tuple[str, str]:
+        if size[name] is None:
+            return "-", "-"
+        return format(size[name], form), f"{size[name] / first[name]:.2f}"
+
+    rows = [
+        (
+            f"{size['features']:,}",
+            f"{size['keys']:,}",
+            *figure(size, "step_ms", ".2f"),
+            *figure(size, "iteration_s", ".3f"),
+        )
+        for size in sizes
+    ]
+    print_table([Column(title, right=True) for title in titles], rows)
+
+
+if __name__ == "__main__":
+    main()

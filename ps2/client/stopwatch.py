@@ -1,0 +1,50 @@
+"""Where a worker's time goes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+Kind = Literal["pull", "push", "wait"]
+
+
+class Stopwatch:
+    """Seconds that the calls of one thread took; those of other threads do not count.
+
+    A call within a call counts for itself: a pull that first waits for additions under way is a push for so long.
+    """
+
+    def __init__(self) -> None:
+        self._thread: int | None = None
+        self._running: list[Kind] = []
+        self._since_s = 0.0
+        self.seconds: dict[Kind, float] = {"pull": 0.0, "push": 0.0, "wait": 0.0}
+
+    def reset(self) -> None:
+        """Count what this thread does, from zero."""
+        self._thread = threading.get_ident()
+        self._since_s = time.monotonic()
+        self.seconds = {"pull": 0.0, "push": 0.0, "wait": 0.0}
+
+    @contextmanager
+    def running(self, kind: Kind) -> Iterator[None]:
+        if self._thread != threading.get_ident():
+            yield
+            return
+        self._count()
+        self._running.append(kind)
+        try:
+            yield
+        finally:
+            self._count()
+            self._running.pop()
+
+    def _count(self) -> None:
+        """Give the time since the last time to what is running."""
+        now_s = time.monotonic()
+        if self._running:
+            self.seconds[self._running[-1]] += now_s - self._since_s
+        self._since_s = now_s

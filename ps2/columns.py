@@ -1,0 +1,200 @@
+"""Columns of Arrow batches as checked NumPy arrays: vectors, arrays and numbers that a DataFrame's rows hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ps2.errors import InputError
+
+Array = npt.NDArray[Any]
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+
+# What a vector of pyspark.ml (or mllib) is in Arrow; type 0 is sparse, 1 is dense, without size and indices.
+VECTOR = {"type", "size", "indices", "values"}
+VECTORS = "a vector of pyspark.ml, an array of numbers, or the names of number columns"
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """The features of some rows, one row's entries after the other's.
+
+    Attributes:
+        lengths: int64, shape (n,): entries of each row.
+        columns: int32 or int64, shape (nnz,).
+        values: float32 or float64, shape (nnz,), finite.
+        size: columns that each row has; None if there is no row.
+    """
+
+    lengths: Int64Array
+    columns: Array
+    values: Array
+    size: int | None
+
+
+def read_features(batch: pa.RecordBatch, names: str | Sequence[str], dtype: np.dtype[Any], before: int) -> Features:
+    """Read the features of a batch.
+
+    Args:
+        names: a column of vectors or arrays, or several columns of numbers.
+        dtype: of the values.
+        before: rows that came before this batch, for messages.
+
+    Raises:
+        InputError: a column is missing or of another type, or a row's features cannot be used.
+    """
+    if not isinstance(names, str):
+        return _from_numbers(batch, names, dtype, before)
+    column = _column(batch, names)
+    place = _Place(names, before)
+    place.check_no_nulls(column, VECTORS)
+    if pa.types.is_struct(column.type) and {field.name for field in column.type} == VECTOR:
+        return _from_vectors(column, dtype, place)
+    if _is_list(column.type) and _is_number(column.type.value_type):
+        return _from_arrays(column, dtype, place)
+    raise InputError(f"column {names!r}: expected {VECTORS}, got {column.type}")
+
+
+def read_numbers(batch: pa.RecordBatch, name: str, before: int) -> Float64Array:
+    """Read a column of numbers; null, NaN and infinity are errors as in ``read_features``."""
+    column = _column(batch, name)
+    place = _Place(name, before)
+    if not (_is_number(column.type) or pa.types.is_boolean(column.type) or pa.types.is_decimal(column.type)):
+        raise InputError(f"column {name!r}: expected numbers, got {column.type}")
+    place.check_no_nulls(column, "a number")
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    place.check_rows(~np.isfinite(values), values, "a finite number")
+    return values
+
+
+def read_weights(batch: pa.RecordBatch, name: str, before: int) -> Float64Array:
+    """Read a column of numbers that are not negative."""
+    values = read_numbers(batch, name, before)
+    _Place(name, before).check_rows(values < 0, values, "a weight that is not negative")
+    return values
+
+
+class _Place:
+    """Names the row of a column in errors."""
+
+    def __init__(self, name: str, before: int) -> None:
+        self._name = name
+        self._before = before
+
+    def fail(self, row: int, what: str, expected: str, more: int = 0) -> NoReturn:
+        others = f" (and {more} more of these rows)" if more else ""
+        raise InputError(f"column {self._name!r}, row {self._before + row}: expected {expected}, got {what}{others}")
+
+    def check_rows(self, bad: Array, shown: Array, expected: str) -> None:
+        """Fail if ``bad`` holds for a row, and show the first one's ``shown``."""
+        if bad.any():
+            rows = np.flatnonzero(bad)
+            self.fail(int(rows[0]), f"{shown[rows[0]]:g}", expected, len(rows) - 1)
+
+    def check_no_nulls(self, column: pa.Array, expected: str) -> None:
+        if column.null_count:
+            rows = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+            self.fail(int(rows[0]), "null", expected, len(rows) - 1)
+
+    def entries(self, flat: pa.Array, lengths: Int64Array, dtype: np.dtype[Any]) -> Array:
+        """Return the values of all rows; null, NaN, infinity and what does not fit the dtype are errors."""
+        expected = f"finite features that fit {dtype}"
+        if flat.null_count:
+            entry = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False)))
+            self.fail(_row_of(entry, lengths), "null in it", expected)
+        given = flat.to_numpy(zero_copy_only=False)
+        with np.errstate(over="ignore"):
+            values: Array = given.astype(dtype, copy=False)
+        finite = np.isfinite(values)
+        if not finite.all():
+            entry = int(np.argmin(finite))
+            self.fail(_row_of(entry, lengths), f"{given[entry]:g} in it", expected)
+        return values
+
+    def one_size(self, sizes: Array) -> int | None:
+        """Return the size that all rows have."""
+        other = sizes != sizes[:1]
+        if other.any():
+            self.fail(int(np.argmax(other)), f"{sizes[np.argmax(other)]}", f"size {sizes[0]} as in the rows before")
+        return int(sizes[0]) if len(sizes) else None
+
+
+def _from_numbers(batch: pa.RecordBatch, names: Sequence[str], dtype: np.dtype[Any], before: int) -> Features:
+    if not names:
+        raise InputError("features: expected the names of columns, got none")
+    values = np.empty((batch.num_rows, len(names)), dtype)
+    for column, name in enumerate(names):
+        given = read_numbers(batch, name, before)
+        with np.errstate(over="ignore"):
+            values[:, column] = given
+        _Place(name, before).check_rows(~np.isfinite(values[:, column]), given, f"a number that fits {dtype}")
+    lengths = np.full(batch.num_rows, len(names), np.int64)
+    return Features(lengths, _dense_columns(lengths), values.reshape(-1), len(names))
+
+
+def _from_arrays(column: pa.Array, dtype: np.dtype[Any], place: _Place) -> Features:
+    lengths = _lengths(column)
+    return Features(
+        lengths, _dense_columns(lengths), place.entries(column.flatten(), lengths, dtype), place.one_size(lengths)
+    )
+
+
+def _from_vectors(column: pa.StructArray, dtype: np.dtype[Any], place: _Place) -> Features:
+    # field() knows of a slice of the struct, and flatten() of one of the list.
+    kinds, sizes, indices, values = (column.field(name) for name in ("type", "size", "indices", "values"))
+    lengths = _lengths(values)
+    entries = place.entries(values.flatten(), lengths, dtype)
+    dense = kinds.to_numpy(zero_copy_only=False) == 1
+    if dense.all():
+        return Features(lengths, _dense_columns(lengths), entries, place.one_size(lengths))
+    given = indices.flatten().to_numpy(zero_copy_only=False)
+    malformed = np.where(dense, 0, lengths) != _lengths(indices)
+    place.check_rows(malformed, lengths, "as many indices as values")
+    sizes = np.where(dense, lengths, sizes.fill_null(-1).to_numpy(zero_copy_only=False))
+    size = place.one_size(sizes)
+    if not dense.any():
+        columns = given
+    else:
+        columns = _dense_columns(lengths)
+        columns[np.repeat(~dense, lengths)] = given
+    if len(columns) and not 0 <= columns.min() <= columns.max() < sizes[0]:
+        entry = int(np.argmax((columns < 0) | (columns >= sizes[0])))
+        place.fail(_row_of(entry, lengths), f"{columns[entry]}", f"indices in [0, {sizes[0]})")
+    return Features(lengths, columns, entries, size)
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    if name not in batch.schema.names:
+        raise InputError(f"there is no column {name!r}; there are: {', '.join(batch.schema.names)}")
+    return batch.column(name)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _lengths(lists: pa.Array) -> Int64Array:
+    lengths: Int64Array = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return lengths
+
+
+def _dense_columns(lengths: Int64Array) -> Array:
+    """Number the entries of each row from 0."""
+    ends = np.cumsum(lengths)
+    return (np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)).astype(np.int32)
+
+
+def _row_of(entry: int, lengths: Int64Array) -> int:
+    return int(np.searchsorted(np.cumsum(lengths), entry, side="right"))

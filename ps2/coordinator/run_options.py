@@ -1,0 +1,53 @@
+"""What ``ps.run`` is asked for, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ps2.coordinator.options import is_whole
+from ps2.errors import ConfigError
+
+PRIORITIES = (None, "magnitude")
+# Each takes a thread in the driver.
+MAX_WORKERS = 1 << 16
+MAX_STALENESS = 1 << 31
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Arguments of ``PS2Context.run``, documented there."""
+
+    workers: int | None = None
+    staleness: int | None = 0
+    on_clock: Callable[[int], object] | None = None
+    on_log: Callable[[int, int, str, float], object] | None = None
+    timeout_s: float | None = None
+    first_clock: int = 0
+    seed: int = 0
+    priority: str | None = None
+    bandwidth_limit: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and (not is_whole(self.workers) or not 1 <= self.workers <= MAX_WORKERS):
+            raise ConfigError(f"workers: expected an integer from 1 to {MAX_WORKERS}, got {self.workers!r}")
+        if self.staleness is not None and (not is_whole(self.staleness) or not 0 <= self.staleness < MAX_STALENESS):
+            raise ConfigError(
+                f"staleness: expected 0 (BSP), a positive integer (SSP) or None (ASP), got {self.staleness!r}"
+            )
+        for name, call in (("onClock", self.on_clock), ("onLog", self.on_log)):
+            if call is not None and not callable(call):
+                raise ConfigError(f"{name}: expected a function, got {call!r}")
+        for name, value in (("firstClock", self.first_clock), ("seed", self.seed)):
+            if not is_whole(value) or value < 0:
+                raise ConfigError(f"{name}: expected an integer that is not negative, got {value!r}")
+        if self.priority not in PRIORITIES:
+            raise ConfigError(f"priority: expected None or 'magnitude', got {self.priority!r}")
+        _check_positive("timeoutS", self.timeout_s, "seconds")
+        _check_positive("bandwidthLimit", self.bandwidth_limit, "bytes a second")
+
+
+def _check_positive(name: str, value: Any, unit: str) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+        raise ConfigError(f"{name}: expected a positive number of {unit}, got {value!r}")

@@ -1,0 +1,136 @@
+"""Where the workers' time went, as tables; who waited for whom. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps2.wire.run_control import ClockTimes
+
+# A table has a row for each time a worker was in a clock, or outside of them, in the order in which that was.
+Table = Any  # np.recarray, whose columns numpy's types do not know
+KINDS = ("wait", "pull", "compute", "push")
+FIELDS = np.dtype([("clock", "i8"), ("began", "f8"), ("compute", "f8"), ("pull", "f8"), ("push", "f8"), ("wait", "f8")])
+ALL_FIELDS = np.dtype([*FIELDS.descr, ("outside", "?")])
+
+
+def to_table(times: Iterable[ClockTimes]) -> Table:
+    """Return one rank's times as a record array."""
+    return np.array([*map(attrgetter(*ALL_FIELDS.names or ()), times)], ALL_FIELDS).view(np.recarray)
+
+
+def rows(table: Table, outside: bool) -> Table:
+    """Return the rows of clocks, or those outside of them, without the column that tells which."""
+    chosen = table[table.outside == outside]
+    short = np.empty(len(chosen), FIELDS)
+    for name in FIELDS.names or ():
+        short[name] = chosen[name]
+    return short.view(np.recarray)
+
+
+def busy(table: Table) -> NDArray[np.float64]:
+    """Return the seconds of each row without what it waited."""
+    return np.asarray(table.compute + table.pull + table.push)
+
+
+def ended(table: Table) -> NDArray[np.float64]:
+    """Return when each row ended, in seconds since the run began."""
+    return np.asarray(table.began + table.wait + busy(table))
+
+
+def clocks_done(table: Table) -> int:
+    """Return how many clocks a rank was in; one that was done again counts once."""
+    clocks = table.clock[~table.outside]
+    return len(clocks) if (np.diff(clocks) > 0).all() else len(np.unique(clocks))
+
+
+@dataclass(frozen=True)
+class WaitedFor:
+    """How long, and how often, the others waited for each rank."""
+
+    seconds: NDArray[np.float64]
+    times: NDArray[np.int64]
+
+
+def waited_for(tables: Sequence[Table], staleness: int | None) -> WaitedFor:
+    """Find out whom the workers waited for.
+
+    Who stands before clock t waits for the last one to end clock t - staleness - 1. What it waited beyond that, for
+    ``onClock``, at barriers or for the coordinator's answer, was not for that rank.
+    """
+    seconds, times = np.zeros(len(tables)), np.zeros(len(tables), np.int64)
+    clocks = np.concatenate([table.clock for table in tables])
+    if staleness is None or not len(clocks):
+        return WaitedFor(seconds, times)
+    base = int(clocks.min())
+    last_s = np.full(int(clocks.max()) - base + 1, -np.inf)
+    last_rank = np.zeros(len(last_s), np.int64)
+    for rank, table in enumerate(tables):
+        inside = table[~table.outside]
+        mine = np.full(len(last_s), -np.inf)
+        mine[inside.clock - base] = ended(inside)  # of a clock that was done again, the last time
+        later = mine > last_s
+        last_s[later], last_rank[later] = mine[later], rank
+    for rank, table in enumerate(tables):
+        needed = table.clock - base - staleness - 1
+        table, needed = table[needed >= 0], needed[needed >= 0]
+        waited_s = np.clip(last_s[needed] - table.began, 0.0, table.wait)
+        for_others = (waited_s > 0) & (last_rank[needed] != rank)
+        culprits = last_rank[needed][for_others]
+        seconds += np.bincount(culprits, waited_s[for_others], len(tables))
+        times += np.bincount(culprits, minlength=len(tables))
+    return WaitedFor(seconds, times)
+
+
+def clocks_span(tables: Sequence[Table]) -> tuple[float, float] | None:
+    """Return when the first worker's first clock began and the last one's last clock ended; None without clocks."""
+    inside = [table[~table.outside] for table in tables if not table.outside.all()]
+    if not inside:
+        return None
+    return float(min(table.began.min() for table in inside)), float(max(ended(table).max() for table in inside))
+
+
+def progress(tables: Sequence[Table]) -> str:
+    """Say how many clocks there were, and how many a second while there were any: "30 clocks at 52.1 a second"."""
+    done = [*map(clocks_done, tables)]
+    least, most, span_s = min(done), max(done), clocks_span(tables)
+    if span_s is None:
+        return "no clocks"
+    if least == most:
+        said, number = count(most, "clock"), most
+    else:
+        number = sum(done)
+        said = f"{least:,} to {count(most, 'clock')} a worker, {number:,} in all,"
+    spent_s = span_s[1] - span_s[0]
+    return f"{said} at {rounded(number / spent_s)} a second" if spent_s > 0 else said.rstrip(",")
+
+
+def some_ranks(tables: Sequence[Table], most: int) -> list[int]:
+    """Choose ranks to show: the busiest, and as many that are evenly spread among the others."""
+    if len(tables) <= most:
+        return list(range(len(tables)))
+    by_work = sorted(range(len(tables)), key=lambda rank: -busy(tables[rank]).sum())
+    busiest = by_work[: most // 2]
+    others = sorted(by_work[most // 2 :])
+    spread = np.linspace(0, len(others) - 1, most - len(busiest)).astype(int)
+    return sorted([*busiest, *(others[index] for index in spread)])
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with what it counts: "1 clock", "1,000 clocks"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def rounded(value: float) -> str:
+    """Return a number with three digits or more, and a large one never as a power."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def discipline(staleness: int | None) -> str:
+    """Return what a staleness is called."""
+    return "ASP" if staleness is None else "BSP" if staleness == 0 else f"SSP, staleness {staleness}"

@@ -1,0 +1,217 @@
+"""What a worker that stays asks of the coordinator, as plain calls over one stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from ps2.config import WireConfig
+from ps2.errors import LimitError, PS2Error, RolledBack, StoppedError, UnavailableError
+from ps2.wire.pb import run_pb2 as pb
+from ps2.wire.transport import Conversation, Transport
+
+# From the first failure until an attempt takes it that the driver has gone.
+GIVE_UP_S = 10.0
+FIRST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 0.5
+# Of a result, or of what ``once`` made, pickled.
+LIMIT_BYTES = WireConfig().request_limit_bytes
+
+
+@dataclass(frozen=True)
+class Place:
+    """What an attempt is told when it takes its rank's place.
+
+    Attributes:
+        clock: the first one that the rank has not finished.
+        epoch: how often the fleet has gone back to a checkpoint.
+        run_s: seconds since the run began.
+        done: another attempt has left with a result.
+    """
+
+    workers: int
+    clock: int
+    epoch: int
+    run_s: float
+    done: bool
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The clock that a worker is in now, and the highest one that the others allow."""
+
+    clock: int
+    horizon: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A number that a worker logged in a clock."""
+
+    name: str
+    value: float
+    clock: int
+
+
+@dataclass(frozen=True)
+class ClockTimes:
+    """Where the time of one worker went, in one clock or outside of them, in seconds.
+
+    Attributes:
+        clock: for what is outside of clocks, the next one.
+        began: since the run began: when the worker came to stand before the clock. The parts add up to the time from
+            here to where the next one begins.
+        wait: for other workers and ``onClock``: before the clock, and at barriers in it.
+        outside: rows being read, between two loops, after the last one.
+    """
+
+    clock: int
+    began: float
+    compute: float
+    pull: float
+    push: float
+    wait: float
+    outside: bool = False
+
+
+class RunControl:
+    """One attempt's questions to the coordinator. One thread asks at a time.
+
+    When the connection is cut, it comes back by itself: it joins again and asks again. All methods raise:
+        UnavailableError: the driver could not be reached for ``GIVE_UP_S``.
+        StoppedError, WorkerError: the run has ended, or another attempt has the place.
+    """
+
+    def __init__(self, transport: Transport, address: str) -> None:
+        self._transport = transport
+        self._address = address
+        self._conversation: Conversation[pb.CoordinatorMessage] | None = None
+        self._join = pb.WorkerMessage()
+        self._number = 0  # of the last message
+        self._epoch = 0  # that the worker knows of
+        self._clock = 0  # that it is in, or before
+        self._failing_s: float | None = None  # since when
+        self._final: PS2Error | None = None
+
+    def join(self, rank: int, attempt: int, host: str, pid: int) -> Place:
+        """Take a rank's place; waits while another attempt is there."""
+        self._join = pb.WorkerMessage(join=pb.Join(rank=rank, attempt=attempt, host=host, pid=pid))
+        reply = self._ask(self._join).joined
+        self._epoch, self._clock = reply.epoch, reply.clock
+        return Place(reply.workers, reply.clock, reply.epoch, reply.run_s, reply.done)
+
+    def arrive(
+        self, clock: int, applied: int, epoch: int, times: ClockTimes | None, metrics: Sequence[Metric] = ()
+    ) -> Entry:
+        """Wait until a clock may be entered; return which one that is."""
+        self._epoch = epoch
+        ask = pb.Arrive(clock=clock, applied=applied, times=_message(times))
+        reply = self._ask(pb.WorkerMessage(arrive=ask), metrics).enter
+        self._epoch, self._clock = reply.epoch, reply.clock
+        return Entry(reply.clock, reply.horizon, reply.epoch)
+
+    def barrier(self, phase: int, number: int, metrics: Sequence[Metric] = ()) -> None:
+        self._ask(pb.WorkerMessage(barrier=pb.Barrier(phase=phase, number=number)), metrics)
+
+    def once(self, phase: int, number: int, metrics: Sequence[Metric] = ()) -> bytes | None:
+        """Return what was made at a point; None if it has to be made here."""
+        reply = self._ask(pb.WorkerMessage(once=pb.Once(phase=phase, number=number)), metrics).once
+        return None if reply.make else reply.value
+
+    def once_made(self, phase: int, number: int, value: bytes) -> bytes:
+        """Tell what was made at a point; return what counts: another attempt may have been there before.
+
+        Raises:
+            LimitError: it takes more than ``LIMIT_BYTES``.
+        """
+        _check_size("what once() made", value)
+        reply = self._ask(pb.WorkerMessage(once_made=pb.OnceMade(phase=phase, number=number, value=value))).once
+        return value if reply.make else reply.value
+
+    def note(self, metrics: Sequence[Metric]) -> None:
+        self._ask(pb.WorkerMessage(note=pb.Note()), metrics)
+
+    def leave(self, result: bytes, times: ClockTimes | None = None, metrics: Sequence[Metric] = ()) -> None:
+        """Tell the result; waits until all workers have left.
+
+        Raises:
+            LimitError: it takes more than ``LIMIT_BYTES``.
+            RolledBack: the fleet has gone back to a checkpoint, and another attempt has to go on from there.
+        """
+        _check_size("the worker's result", result)
+        leave = pb.Leave(result=result, clock=self._clock, times=_message(times))
+        reply = self._ask(pb.WorkerMessage(leave=leave), metrics).left
+        if reply.again:
+            raise RolledBack(
+                "the fleet went back to a checkpoint when this worker had returned and others had not: its next "
+                "attempt goes on from there"
+            )
+
+    def fail(self, error: str, times: ClockTimes, fatal: bool, metrics: Sequence[Metric] = ()) -> None:
+        leave = pb.Leave(error=error, clock=times.clock, fatal=fatal, times=_message(times))
+        self._ask(pb.WorkerMessage(leave=leave), metrics)
+
+    def close(self) -> None:
+        if self._conversation is not None:
+            self._conversation.close()
+            self._conversation = None
+
+    def _ask(self, message: pb.WorkerMessage, metrics: Sequence[Metric] = ()) -> pb.CoordinatorMessage:
+        """Ask until there is an answer; what was final stays so."""
+        if self._final is not None:
+            raise self._final
+        if metrics:
+            message.metrics.extend(pb.Metric(**asdict(metric)) for metric in metrics)
+        self._number += 1
+        message.number, message.epoch = self._number, self._epoch
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                return self._try(message)
+            except UnavailableError as error:
+                self.close()
+                self._give_up_after_a_while(error)
+            except PS2Error as error:
+                self._final = error
+                raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _try(self, message: pb.WorkerMessage) -> pb.CoordinatorMessage:
+        if self._conversation is None:
+            self._conversation = self._transport.converse(self._address, "Run/Work", pb.CoordinatorMessage)
+            if message is not self._join:
+                joined = self._told(self._conversation.ask(self._join)).joined
+                if joined.done and message.WhichOneof("ask") == "leave":
+                    return pb.CoordinatorMessage(left=pb.Left())
+                if joined.done:
+                    raise StoppedError(f"another attempt of rank {self._join.join.rank} has left with a result")
+        return self._told(self._conversation.ask(message))
+
+    def _told(self, answer: pb.CoordinatorMessage) -> pb.CoordinatorMessage:
+        self._failing_s = None
+        return answer
+
+    def _give_up_after_a_while(self, error: UnavailableError) -> None:
+        now_s = time.monotonic()
+        if self._failing_s is None:
+            self._failing_s = now_s
+        if now_s - self._failing_s > GIVE_UP_S:
+            self._final = UnavailableError(
+                f"the driver of this run cannot be reached at {self._address}, tried for {GIVE_UP_S:.0f} s: {error}"
+            )
+            raise self._final from error
+
+
+def _message(times: ClockTimes | None) -> pb.ClockTimes | None:
+    return None if times is None else pb.ClockTimes(**asdict(times))
+
+
+def _check_size(what: str, value: bytes) -> None:
+    if len(value) > LIMIT_BYTES:
+        raise LimitError(
+            f"{what} takes {len(value)} bytes, pickled; at most {LIMIT_BYTES} travel to the driver: what is large "
+            "belongs into vectors on the servers"
+        )

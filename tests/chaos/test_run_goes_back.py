@@ -1,0 +1,158 @@
+"""A server is killed (-9) in the middle of a run: with a checkpoint all go back to it, and the clocks with them."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from faults import processes
+from faults.processes import AtRandom
+
+from ps2 import DCV, PS2Context
+
+CLOCKS = 10
+DIM = 1000
+ONES = np.ones(DIM, np.int64)
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
+
+def counting(total, folder, read=True, wait=True, pause=None):
+    """A worker that adds 1 to every column in each clock, and tells the clocks that it was in."""
+
+    def work(worker, rows):
+        clocks = []
+        for clock in worker.clocks(CLOCKS):
+            clocks.append(clock)
+            Path(folder, f"{worker.rank}-{clock}").touch()
+            if pause is not None:
+                pause(worker)
+            if read:
+                total.pull()
+            total.add(ONES, wait=wait)
+        return clocks
+
+    return work
+
+
+class KillOnce:
+    """Kills a server when a clock is over, once; notes the clocks that it was called for."""
+
+    def __init__(self, ps, clock, before=lambda clock: None):
+        self.ps, self.clock, self.calls, self.before = ps, clock, [], before
+
+    def __call__(self, clock):
+        self.before(clock)
+        self.calls.append(clock)
+        if clock == self.clock and self.calls.count(clock) == 1:
+            processes.kill(processes.servers_of(self.ps)[clock % 2])
+
+
+@pytest.mark.parametrize(
+    ("staleness", "wait"),
+    [
+        (0, True),
+        pytest.param(0, False, marks=pytest.mark.chaos),
+        pytest.param(2, True, marks=pytest.mark.chaos),
+        (2, False),
+    ],
+)
+def test_a_run_when_a_server_is_killed_then_the_clocks_after_the_checkpoint_are_done_again(
+    staleness, wait, spark, tmp_path
+):
+    settings = {"checkpointDir": str(tmp_path), "checkpointEverySteps": 3, "recover": "consistent"}
+    with PS2Context.getOrCreate(spark, servers=2, **settings) as ps:
+        total, calls = DCV.dense(DIM, dtype="int64"), DCV.dense(DIM, dtype="int64")
+        kills = KillOnce(ps, 4, lambda clock: calls.add(ONES))
+        rows = spark.sparkContext.parallelize(range(2), 2)
+        clocks = ps.run(rows, counting(total, tmp_path, wait=wait), workers=2, staleness=staleness, onClock=kills)
+        assert np.unique(total.pull()).tolist() == [2 * CLOCKS]
+        assert np.unique(calls.pull()).tolist() == [CLOCKS]
+        assert [recovery.rolledBack for recovery in ps.recoveries] == [True]
+        assert kills.calls == [0, 1, 2, 3, 4, *range(3, CLOCKS)]
+        for mine in clocks:
+            assert any(later < sooner for sooner, later in pairwise(mine))
+            assert set(mine) == set(range(CLOCKS))
+        assert ps.nextStep == CLOCKS
+        total.add(ONES)  # the driver is not told of what the run has dealt with
+        with ps.step():
+            pass
+
+
+@pytest.mark.chaos
+def test_a_run_when_a_server_is_killed_before_any_checkpoint_of_its_own_then_it_begins_anew(spark, tmp_path):
+    with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), recover="consistent") as ps:
+        total = DCV.dense(DIM, dtype="int64")
+        total.add(100 * ONES)
+        rows = spark.sparkContext.parallelize(range(2), 2)
+        kills = KillOnce(ps, 2)
+        ps.run(rows, counting(total, tmp_path), workers=2, onClock=kills)
+        assert np.unique(total.pull()).tolist() == [100 + 2 * CLOCKS]
+        assert kills.calls == [0, 1, 2, *range(CLOCKS)]
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("settings", [{"replicas": 1}, {}], ids=["replicas", "shard"])
+def test_a_run_when_a_server_is_killed_and_brought_back_then_its_workers_go_on(settings, spark, tmp_path):
+    with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), **settings) as ps:
+        total = DCV.dense(DIM, dtype="int64")
+        kills = KillOnce(ps, 4, lambda clock: ps.checkpoint() if clock == 4 else None)
+        rows = spark.sparkContext.parallelize(range(2), 2)
+        clocks = list(ps.run(rows, counting(total, tmp_path), workers=2, onClock=kills))
+        # All waited for onClock, so that nothing came after the checkpoint.
+        assert np.unique(total.pull()).tolist() == [2 * CLOCKS]
+        assert clocks == [list(range(CLOCKS))] * 2
+        assert [recovery.rolledBack for recovery in ps.recoveries] == [False]
+
+
+def test_a_run_when_restored_in_the_middle_then_it_goes_on_with_the_next_clock(spark, tmp_path):
+    rows = spark.sparkContext.parallelize(range(2), 2)
+    with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=4) as ps:
+        total = DCV.dense(DIM, dtype="int64", name="total")
+
+        def on_clock(clock):
+            if clock == 6:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            ps.run(rows, counting(total, tmp_path), workers=2, onClock=on_clock)
+    with PS2Context.getOrCreate(spark, servers=3, restore=str(tmp_path)) as ps:
+        assert ps.nextStep == 4
+        total = ps.vector("total")
+        clocks = list(ps.run(rows, counting(total, tmp_path), workers=2, firstClock=ps.nextStep))
+        assert clocks == [list(range(4, CLOCKS))] * 2
+        assert np.unique(total.pull()).tolist() == [2 * CLOCKS]
+        assert ps.nextStep == CLOCKS
+
+
+@pytest.mark.chaos
+@pytest.mark.filterwarnings("ignore::ps2.errors.CheckpointWarning")
+@pytest.mark.parametrize("staleness", [0, 2])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_when_servers_are_killed_at_random_then_every_column_is_exact(seed, staleness, spark, tmp_path):
+    settings = {"checkpointDir": str(tmp_path), "checkpointEverySteps": 5, "recover": "consistent"}
+    with PS2Context.getOrCreate(spark, servers=2, **settings) as ps:
+        total, calls = DCV.dense(DIM, dtype="int64"), DCV.dense(DIM, dtype="int64")
+
+        def victims():
+            run = ps._runs._run
+            early = run is not None and not run.absent() and min(run.applied()) < CLOCKS * 5
+            return processes.servers_of(ps) if early and len(ps.recoveries) == len(killer.done) else []
+
+        killer = AtRandom(processes.kill, victims, times=3, pause_s=(0.1, 1.5), seed=seed)
+
+        def work(worker, rows):
+            for clock in worker.clocks(CLOCKS * 10):
+                total.add(ONES, wait=clock % 2 == 0)
+                time.sleep(0.02)
+                total.add(2 * ONES)
+
+        rows = spark.sparkContext.parallelize(range(2), 2)
+        with killer:
+            ps.run(rows, work, workers=2, staleness=staleness, onClock=lambda clock: calls.add(ONES))
+        assert len(killer.done) >= 1
+        assert np.unique(total.pull()).tolist() == [3 * 2 * CLOCKS * 10]
+        assert np.unique(calls.pull()).tolist() == [CLOCKS * 10]

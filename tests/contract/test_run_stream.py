@@ -1,0 +1,309 @@
+"""A run's gRPC face and the workers' side of it, over real connections."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+from faults.proxy import PROXY_HOST, SERVER_HOST, Network, Proxy, free_ports
+
+from ps2.coordinator.clocks import Clocks
+from ps2.coordinator.run import Run
+from ps2.coordinator.run_servicer import listen
+from ps2.errors import (
+    AuthError,
+    LimitError,
+    OutOfRangeError,
+    ProtocolError,
+    RolledBack,
+    StoppedError,
+    UnavailableError,
+    WorkerError,
+)
+from ps2.wire import run_control
+from ps2.wire.pb import run_pb2 as pb
+from ps2.wire.run_control import ClockTimes, Metric, RunControl
+from ps2.wire.transport import GrpcTransport
+
+TOKEN = "token"
+NO_TIME = ClockTimes(0, 0, 0, 0, 0, 0)
+
+# Joins as rank 0, says so, and asks for the value of a point; then it holds its place until it is killed.
+CLIENT = """
+import sys
+from ps2.wire.run_control import RunControl
+from ps2.wire.transport import GrpcTransport
+
+control = RunControl(GrpcTransport("token"), sys.argv[1])
+control.join(0, 100, "host", 1)
+print(control.once(0, 0), flush=True)
+sys.stdin.read()
+"""
+
+
+class Ignores:
+    """A listener of a run that nobody drives."""
+
+    def clock_due(self): ...
+    def logged(self, rank, metric): ...
+    def failed(self): ...
+
+
+@pytest.fixture
+def stack():
+    with ExitStack() as made:
+        yield made
+
+
+@pytest.fixture
+def start(stack):
+    """``start(workers, staleness, host)``: a run, and the address of its face."""
+
+    def make(workers, staleness=0, host="127.0.0.1"):
+        run = Run(workers, Clocks(workers, staleness), Ignores())
+        face = listen(run, f"{host}:0", TOKEN)
+        stack.callback(face.stop, 0)
+        stack.callback(run.fail, StoppedError("the test is over"))
+        return run, face.address
+
+    return make
+
+
+@pytest.fixture
+def join(stack):
+    """``join(address, rank, attempt)``: a worker's side that has its place."""
+
+    def make(address, rank, attempt=None):
+        control = controlled(stack, address)
+        control.join(rank, rank if attempt is None else attempt, "host", 1)
+        return control
+
+    return make
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(64) as made:
+        yield made
+
+
+def controlled(stack, address, token=TOKEN):
+    transport = GrpcTransport(token)
+    stack.callback(transport.close)
+    control = RunControl(transport, address)
+    stack.callback(control.close)
+    return control
+
+
+def conversation(stack, address):
+    transport = GrpcTransport(TOKEN)
+    stack.callback(transport.close)
+    made = transport.converse(address, "Run/Work", pb.CoordinatorMessage)
+    stack.callback(made.close)
+    return made
+
+
+def test_join_when_the_token_is_wrong_then_is_refused(start, stack):
+    _, address = start(1)
+    with pytest.raises(AuthError, match="not the fleet's token"):
+        controlled(stack, address, "wrong").join(0, 1, "host", 1)
+
+
+def test_join_when_the_rank_does_not_exist_then_is_refused(start, join):
+    _, address = start(2)
+    with pytest.raises(OutOfRangeError, match="rank 2: this run has 2 workers"):
+        join(address, 2)
+
+
+def test_stream_when_the_first_message_is_not_join_then_is_refused(start, stack):
+    _, address = start(1)
+    with pytest.raises(ProtocolError, match="first message is Join, not note"):
+        conversation(stack, address).ask(pb.WorkerMessage(note=pb.Note()))
+
+
+def test_stream_when_join_comes_twice_then_is_refused(start, stack):
+    _, address = start(1)
+    talk = conversation(stack, address)
+    talk.ask(pb.WorkerMessage(join=pb.Join()))
+    with pytest.raises(ProtocolError, match="join comes at the wrong place"):
+        talk.ask(pb.WorkerMessage(join=pb.Join()))
+
+
+def test_workers_when_there_are_many_then_all_finish_their_clocks(start, join, pool):
+    run, address = start(64, staleness=1)
+
+    def work(rank):
+        control = join(address, rank)
+        for clock in range(1, 6):
+            assert control.arrive(clock, clock, 0, None).clock == clock
+            control.barrier(2 * clock + 1, 0)
+            value = control.once(2 * clock + 1, 1)
+            if value is None:
+                value = control.once_made(2 * clock + 1, 1, b"%d" % clock)
+            assert value == b"%d" % clock
+        control.leave(b"%d" % rank)
+
+    for done in [pool.submit(work, rank) for rank in range(64)]:
+        done.result(60)
+    assert run.results == {rank: b"%d" % rank for rank in range(64)}
+
+
+def test_client_when_killed_then_its_seat_is_free_and_its_next_attempt_makes_the_value(start, join, pool, until):
+    run, address = start(2)
+    client = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert client.stdout.readline() == "None\n"
+        other = join(address, 1)
+        value = pool.submit(other.once, 0, 0)
+        parked = pool.submit(join, address, 0, 101)
+        until(lambda: run._parked and run._blocked, "both wait")
+    finally:
+        client.kill()
+        client.communicate()
+    control = parked.result(5)
+    assert control.once(0, 0) is None
+    control.once_made(0, 0, b"value")
+    assert value.result(5) == b"value"
+
+
+def test_join_when_the_rank_is_done_then_says_so(start, stack, join, pool, until):
+    run, address = start(1)
+    join(address, 0).leave(b"result")
+    assert controlled(stack, address).join(0, 7, "host", 1).done
+    assert run.results == {0: b"result"}
+
+
+def test_leave_when_the_result_is_too_large_then_says_so_and_the_failure_can_be_told(start, join):
+    run, address = start(1)
+    control = join(address, 0)
+    with pytest.raises(LimitError, match=r"the worker's result takes 67108865 bytes, pickled; at most 67108864 travel"):
+        control.leave(bytes((64 << 20) + 1))
+    control.fail("LimitError", NO_TIME, fatal=False)
+    assert run.failures == {0: (0, "LimitError")}
+
+
+def test_leave_when_the_result_is_as_large_as_allowed_then_it_comes_whole(start, join):
+    run, address = start(1)
+    result = bytes(64 << 20)
+    join(address, 0).leave(result)
+    assert run.results[0] == result
+
+
+def test_leave_when_the_fleet_has_gone_back_then_the_attempt_fails_and_says_so(start, join, pool, until):
+    run, address = start(2)
+    run.note_cut("checkpoint", run.cut())
+    control = join(address, 0)
+    ask = pool.submit(control.leave, b"")
+    until(lambda: run.results, "rank 0 has returned")
+    run.roll_back(1, "checkpoint")
+    with pytest.raises(RolledBack, match="its next attempt goes on from there"):
+        ask.result(5)
+    control.fail("RolledBack", NO_TIME, fatal=False)
+    assert run.failures == {0: (0, "RolledBack")}
+
+
+def test_ask_when_the_run_has_ended_then_it_is_refused_for_good(start, join):
+    run, address = start(1)
+    control = join(address, 0)
+    run.fail(WorkerError("rank 3 failed"))
+    for _ in range(2):
+        with pytest.raises(StoppedError, match="the run has ended: rank 3 failed"):
+            control.arrive(1, 1, 0, None)
+
+
+def test_ask_when_others_returned_too_early_then_says_so(start, join, pool):
+    _, address = start(2)
+    controls = [join(address, rank) for rank in range(2)]
+    leaving = pool.submit(controls[0].leave, b"")
+    with pytest.raises((WorkerError, StoppedError), match="rank 0 returned in clock 0"):
+        controls[1].arrive(1, 1, 0, None)
+    with pytest.raises((WorkerError, StoppedError), match="rank 0 returned in clock 0"):
+        leaving.result(5)
+
+
+# -- connections that are cut --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def proxied(start, stack):
+    """A run of two workers, a proxy before it, and the proxy's address."""
+    run, address = start(2, host=SERVER_HOST)
+    port = int(address.rpartition(":")[2])
+    proxy = Proxy(Network(), 0, (port, free_ports()[0]))
+    stack.callback(proxy.close)
+    return run, proxy, f"{PROXY_HOST}:{port}"
+
+
+def test_connection_when_cut_between_questions_then_the_attempt_goes_on(proxied, join, until):
+    run, proxy, address = proxied
+    control = join(address, 0)
+    proxy.cut()
+    until(lambda: not run._seats, "the seat is free")
+    assert control.arrive(0, 0, 0, None).clock == 0
+
+
+def test_connection_when_cut_while_a_worker_waits_then_it_is_answered(proxied, join, pool, until):
+    run, proxy, address = proxied
+    first, second = join(address, 0), join(address, 1)
+    asks = [
+        (lambda control: control.arrive(1, 1, 0, None), lambda: run.clocks.waiting),
+        (lambda control: control.barrier(3, 0), lambda: run._blocked),
+        (lambda control: control.leave(b"result"), lambda: run.results),
+    ]
+    for ask, waits in asks:
+        answer = pool.submit(ask, first)
+        until(waits, "the first one waits")
+        seat = run._seats[0]
+        proxy.cut()
+        until(lambda seat=seat: seat.gone, "the seat is free")
+        ask(second)
+        answer.result(10)
+    assert run.results == {0: b"result", 1: b"result"}
+
+
+def test_connection_when_cut_while_a_value_is_made_then_its_maker_stays(proxied, join, pool, until):
+    run, proxy, address = proxied
+    first, second = join(address, 0), join(address, 1)
+    assert first.once(0, 0) is None
+    answer = pool.submit(second.once, 0, 0)
+    until(lambda: run._blocked, "the second one waits")
+    proxy.cut()
+    assert first.once_made(0, 0, b"value") == b"value"
+    assert answer.result(10) == b"value"
+
+
+def test_connection_when_cut_again_and_again_then_everything_counts_once(proxied, join, pool):
+    run, proxy, address = proxied
+    clocks = 60
+
+    def work(rank):
+        control = join(address, rank)
+        for clock in range(clocks):
+            if rank == 0 and clock % 5 == 0:
+                pool.submit(proxy.cut)  # some moment of this clock
+            times = ClockTimes(clock, 0, 0, 0, 0, 0)
+            entry = control.arrive(clock + 1, clock + 1, 0, times, [Metric("loss", clock, clock)])
+            assert entry.clock == clock + 1
+        control.leave(b"")
+
+    for done in [pool.submit(work, rank) for rank in range(2)]:
+        done.result(60)
+    assert run.seat(0, 0).number > 10, "streams were cut"
+    for rank in range(2):
+        assert [times.clock for times in run.timeline[rank]] == list(range(clocks))
+        assert [metric.clock for of, metric in run.metrics if of == rank] == list(range(clocks))
+
+
+def test_connection_when_the_driver_has_gone_then_the_attempt_gives_up_and_says_so(proxied, join, monkeypatch):
+    _, proxy, address = proxied
+    control = join(address, 0)
+    monkeypatch.setattr(run_control, "GIVE_UP_S", 0.3)
+    proxy.close()
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match=f"driver of this run cannot be reached at {address}"):
+            control.arrive(1, 1, 0, None)

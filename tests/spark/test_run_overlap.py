@@ -1,0 +1,143 @@
+"""Workers that compute while their additions and reads travel: each addition counts once, no read is too old."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from ps2 import DCV
+from ps2.errors import WorkerError
+
+pytestmark = pytest.mark.usefixtures("by_value")
+DIM = 40_000
+CLOCKS = 6
+LIMITED = 8 << 20
+
+
+@pytest.fixture
+def rows(sc):
+    return sc.parallelize(range(2), 2)
+
+
+@pytest.mark.parametrize(
+    ("staleness", "priority", "limit"),
+    [(0, "magnitude", LIMITED), (2, "magnitude", None), (2, None, LIMITED), (None, "magnitude", LIMITED)],
+)
+def test_additions_when_a_task_dies_in_the_middle_then_each_counts_once(ps, rows, staleness, priority, limit):
+    total = DCV.dense(DIM, dtype="int64")
+    keys = np.random.default_rng(0).permutation(DIM)
+
+    def work(worker, rows):
+        from pyspark import TaskContext
+
+        for t in worker.clocks(CLOCKS):
+            total.add(np.ones(DIM, np.int64), keys, wait=False)
+            total.sub(np.full(DIM, 3), wait=False)
+            if t == 3 and worker.rank == 0 and TaskContext.get().attemptNumber() == 0:
+                os._exit(1)
+
+    ps.run(rows, work, workers=2, staleness=staleness, priority=priority, bandwidthLimit=limit)
+    assert set(total.pull().tolist()) == {-2 * 2 * CLOCKS}
+
+
+@pytest.mark.parametrize(("staleness", "kind"), [(0, "sparse"), (1, "dense"), (None, "dense")])
+def test_pull_when_own_additions_wait_for_the_limit_then_they_are_in_it(ps, rows, staleness, kind):
+    total = DCV.dense(DIM) if kind == "dense" else DCV.sparse(2**50)
+
+    def work(worker, rows):
+        mine, found = np.arange(worker.rank, DIM, 2), []
+        for t in worker.clocks(3):
+            for part in range(3):
+                total.add(np.ones(mine.size), mine, wait=False)
+                found.append((3 * t + part + 1, *np.unique(total.pull(mine))))
+        return found
+
+    results = ps.run(rows, work, workers=2, staleness=staleness, bandwidthLimit=1 << 20)
+    assert list(results) == [[(n, n) for n in range(1, 10)]] * 2
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_prefetch_when_the_driver_updates_the_weights_then_it_is_as_fresh_as_a_pull_must_be(ps, rows, staleness):
+    """``onClock`` makes weight t + 1 of clock t: a view in clock t is of clock t - staleness at the oldest."""
+    weight = DCV.dense(1)  # on one server: a view is of one moment
+
+    def work(worker, rows):
+        found, ahead = [], worker.prefetch(weight, ahead=0)
+        for t in worker.clocks(CLOCKS):
+            found.append(bool(t - staleness <= ahead.result()[0] <= weight.pull()[0]))
+            ahead = worker.prefetch(weight)
+        return found
+
+    results = ps.run(rows, work, workers=2, staleness=staleness, onClock=lambda t: weight.fill(t + 1))
+    assert list(results) == [[True] * CLOCKS] * 2
+
+
+def test_prefetch_when_this_worker_adds_then_all_of_it_is_in_the_result(ps, rows):
+    total = DCV.dense(DIM)
+
+    def work(worker, rows):
+        mine = np.arange(worker.rank, DIM, 2)
+        found, ahead = [], worker.prefetch(total, mine)
+        for _ in worker.clocks(CLOCKS):
+            found += np.unique(ahead.result()).tolist()
+            total.add(np.ones(mine.size), mine, wait=False)
+            ahead = worker.prefetch(total, mine)
+            total.add(np.ones(mine.size), mine, wait=False)
+        return found
+
+    results = ps.run(rows, work, workers=2, staleness=2, priority="magnitude", bandwidthLimit=LIMITED)
+    assert list(results) == [[2.0 * t for t in range(CLOCKS)]] * 2
+
+
+def test_budget_when_one_worker_is_slow_then_it_does_less_and_both_finish_all_clocks(ps, rows):
+    total = DCV.dense(2, dtype="int64")
+
+    def work(worker, rows):
+        done = []
+        for _ in worker.clocks(4, budgetS=0.1):
+            done.append(0)
+            for _ in worker.within(itertools.count()):
+                if worker.rank == 0:
+                    threading.Event().wait(0.06)
+                done[-1] += 1
+            total.add([done[-1]], [worker.rank])
+        return done
+
+    slow, fast = ps.run(rows, work, workers=2)
+    assert (len(slow), len(fast)) == (4, 4)
+    assert all(1 <= count <= 2 for count in slow)
+    assert sum(fast) > sum(slow)
+    assert total.pull().tolist() == [sum(slow), sum(fast)]
+
+
+def test_addition_when_it_fails_then_the_run_fails_with_its_cause(ps, rows):
+    total = DCV.dense(10)
+    stale = cloudpickle.loads(cloudpickle.dumps(total))
+    total.free()
+
+    def work(worker, rows):
+        for _ in worker.clocks(100):
+            stale.add(np.ones(10), wait=False)
+
+    with pytest.raises(WorkerError, match="NotFoundError"):
+        ps.run(rows, work, workers=2, staleness=2)
+
+
+def test_threads_when_a_run_has_ended_then_they_are_gone_from_the_workers(ps, rows):
+    total = DCV.dense(DIM)
+
+    def work(worker, rows):
+        for _ in worker.clocks(2):
+            total.add(np.ones(DIM), wait=False)
+            worker.prefetch(total)
+
+    def threads(rows):
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("ps2")]
+
+    ps.run(rows, work, workers=2, staleness=None, priority="magnitude")
+    assert rows.mapPartitions(threads).collect() == []

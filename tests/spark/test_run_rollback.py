@@ -1,0 +1,101 @@
+"""The fleet goes back to a checkpoint when some workers have returned: they do again what is lost."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ps2 import DCV, PS2Context
+
+WORKERS, CLOCKS = 2, 6
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def ps(spark, tmp_path_factory):
+    with PS2Context.getOrCreate(
+        spark,
+        servers=2,
+        checkpointDir=str(tmp_path_factory.mktemp("checkpoints")),
+        checkpointEverySteps=4,
+        recover="consistent",
+    ) as context:
+        yield context
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """A file that lets a worker go on when it is there."""
+    return tmp_path / "gate"
+
+
+@pytest.fixture
+def kill_when(ps, until, gate):
+    """``kill_when(condition)``: kill a server when that is true of the run, then open the gate."""
+    killers = []
+
+    def kill(condition):
+        until(lambda: ps._runs._run is not None and condition(ps._runs._run), "the moment has come", WAIT_S)
+        before = len(ps.recoveries)
+        ps._launcher._children[0].kill()
+        until(lambda: len(ps.recoveries) > before, "the server is back", WAIT_S)
+        gate.touch()
+
+    def start(condition):
+        killers.append(threading.Thread(target=kill, args=(condition,)))
+        killers[-1].start()
+
+    yield start
+    for killer in killers:
+        killer.join()
+
+
+def wait_for(path):
+    give_up_s = time.monotonic() + WAIT_S
+    while not os.path.exists(path):
+        assert time.monotonic() < give_up_s
+        time.sleep(0.05)
+
+
+def test_fleet_when_it_goes_back_and_one_has_returned_then_all_is_done_again_and_counts_once(
+    ps, by_value, sc, gate, kill_when
+):
+    counts = DCV.dense(WORKERS, 1, dtype="int64").fill(0)
+    called, path = [], str(gate)
+
+    def work(worker, _):
+        for _ in worker.clocks(CLOCKS):
+            counts.add(np.ones(1, np.int64), np.array([worker.rank]))
+        if worker.rank == 1:
+            wait_for(path)
+        return worker.rank
+
+    kill_when(lambda run: 0 in run.results)
+    results = ps.run(sc.parallelize(range(WORKERS), WORKERS), work, WORKERS, onClock=called.append, timeoutS=WAIT_S)
+    assert list(results) == [0, 1]
+    assert called == [0, 1, 2, 3, 4, 5, 4, 5]
+    assert counts.pull().tolist() == [CLOCKS] * WORKERS
+
+
+def test_fleet_when_it_goes_back_to_an_earlier_loop_then_each_clock_runs_its_own_loop_again(
+    ps, by_value, sc, gate, kill_when
+):
+    counts = DCV.dense(2 * WORKERS, 1, dtype="int64").fill(0)
+    path = str(gate)
+
+    def work(worker, _):
+        one, mine = np.ones(1, np.int64), np.array([worker.rank])
+        for _ in worker.clocks(5):
+            counts.add(one, mine)
+        for clock in worker.clocks(CLOCKS + 2):
+            counts.add(one, mine + WORKERS)
+            if clock == CLOCKS and worker.rank == 1:
+                wait_for(path)
+
+    kill_when(lambda run: run.clocks.waiting.get(0) == CLOCKS + 1)
+    ps.run(sc.parallelize(range(WORKERS), WORKERS), work, WORKERS, timeoutS=WAIT_S)
+    assert counts.pull().tolist() == [5] * WORKERS + [CLOCKS - 3] * WORKERS

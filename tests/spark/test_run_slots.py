@@ -1,0 +1,48 @@
+"""A run without enough task slots is an error that names both numbers, never a hang."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from ps2 import DCV
+from ps2.errors import SlotsError
+
+CLOCKS = 3
+
+
+@pytest.fixture
+def rows(sc):
+    return sc.parallelize(range(4), 2)
+
+
+def test_a_run_when_another_job_has_all_slots_then_the_error_names_both_numbers(ps, rows, busy, monkeypatch):
+    monkeypatch.setattr("ps2.coordinator.running.SLOTS_TIMEOUT_S", 1.0)
+    with pytest.raises(SlotsError, match="has 0 free task slots after 1 s, and 2 are needed"):
+        ps.run(rows, lambda worker, rows: None, workers=2)
+
+
+def test_a_run_when_no_worker_gets_a_slot_then_the_error_names_both_numbers(ps, rows, busy, monkeypatch):
+    # As if another job had been quicker.
+    monkeypatch.setattr("ps2.coordinator.running.wait_for_slots", lambda *_: None)
+    monkeypatch.setattr("ps2.coordinator.spark_job.START_TIMEOUT_S", 2.0)
+    with pytest.raises(SlotsError, match=r"2 workers need a task slot each, and Spark at local\[2,4\] has 2"):
+        ps.run(rows, lambda worker, rows: None, workers=2)
+
+
+def test_a_run_when_an_earlier_stage_of_its_job_takes_long_then_it_waits_for_that(ps, sc, monkeypatch):
+    monkeypatch.setattr("ps2.coordinator.spark_job.START_TIMEOUT_S", 4.0)
+    total = DCV.dense(10, dtype="int64")
+
+    def slowly(row):
+        time.sleep(3)
+        return row, row
+
+    def work(worker, rows):
+        for _ in worker.clocks(CLOCKS):
+            total.add(np.ones(10, np.int64))
+
+    ps.run(sc.parallelize(range(4), 2).map(slowly).groupByKey(2), work, workers=2)
+    assert np.unique(total.pull()).tolist() == [2 * CLOCKS]

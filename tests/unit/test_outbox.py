@@ -1,0 +1,168 @@
+"""The outbox of a run: what leaves when, what is waited for, what is told."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from ps2.client import plans
+from ps2.client.outbox import Outbox
+from ps2.client.pace import Bucket, Pace
+from ps2.client.plans import Target
+from ps2.errors import LimitError
+from ps2.partition import MatrixSpec
+from ps2.route import Route
+from ps2.wire.messages import RequestId
+
+TARGET = Target(1, MatrixSpec(10, 2, "float64"), Route(0, (0, 10), ("a",)), (0,))
+
+
+def addition(value):
+    return plans.push(TARGET, "push_add", np.full(10, float(value)), 0, 10)
+
+
+class Sends:
+    """Notes what it is given to send; waits for ``release`` first; what holds -1 fails. ``reached``: it was called."""
+
+    def __init__(self):
+        self.sent = []
+        self.reached, self.release = threading.Event(), threading.Event()
+        self.release.set()
+
+    def __call__(self, mutations):
+        self.reached.set()
+        assert self.release.wait(10)
+        values = [plan.operations[0].arrays[0][0] for plan, _ in mutations]
+        self.sent.append(values)
+        return [LimitError("no room") for value in values if value == -1]
+
+
+@pytest.fixture
+def sends():
+    return Sends()
+
+
+@pytest.fixture
+def box(sends):
+    outbox = Outbox(sends)
+    outbox.numbers = iter(range(1000))
+    yield outbox
+    sends.release.set()
+    outbox.discard()
+
+
+def put(box, value, clock=0):
+    box.put(addition(value), RequestId("run", next(box.numbers)), clock)
+
+
+@contextmanager
+def nothing_leaves(box):
+    with box.held([]) as reading:
+        yield
+    box.forget(reading)
+
+
+def test_additions_when_they_wait_then_the_largest_leaves_first(box, sends):
+    box.set_pace(Pace(by_size=True, bucket=Bucket(1e9)))
+    with nothing_leaves(box):
+        for value in (1, 5, 3):
+            put(box, value)
+    box.flush()
+    assert sends.sent == [[5], [3], [1]]
+
+
+def test_additions_when_some_become_due_then_they_leave_first(box, sends):
+    box.set_pace(Pace(by_size=True, bucket=Bucket(1e9)))
+    with nothing_leaves(box):
+        put(box, 1, clock=0)
+        put(box, 5, clock=1)
+        box.set_due(1)
+    box.flush()
+    assert sends.sent == [[1], [5]]
+
+
+def test_additions_when_nothing_is_managed_then_those_that_wait_leave_together(box, sends):
+    with nothing_leaves(box):
+        for value in (1, 5, 3):
+            put(box, value)
+    box.flush()
+    assert sends.sent == [[1, 5, 3]]
+
+
+def test_settle_when_only_later_clocks_are_open_then_it_returns_the_first_of_them(box, sends):
+    with nothing_leaves(box):
+        put(box, 1, clock=4)
+        put(box, 1, clock=3)
+        assert box.settle(3) == 3
+
+
+def test_settle_when_nothing_is_open_then_it_returns_none(box):
+    put(box, 1)
+    box.flush()
+    assert box.settle(5) is None
+
+
+def test_settle_when_an_earlier_clock_is_open_then_it_waits_for_it(box, sends, until):
+    sends.release.clear()
+    put(box, 1, clock=2)
+    thread = threading.Thread(target=box.settle, args=(3,))
+    thread.start()
+    thread.join(0.1)
+    assert thread.is_alive()
+    sends.release.set()
+    until(lambda: not thread.is_alive(), "settle returns")
+
+
+def test_settle_when_something_of_a_later_clock_has_failed_then_it_raises_that(box):
+    put(box, -1, clock=7)
+    box.drain()
+    with pytest.raises(LimitError, match="no room"):
+        box.settle(0)
+
+
+def test_discard_when_additions_wait_then_they_never_leave(box, sends):
+    with nothing_leaves(box):
+        put(box, 1)
+        box.discard()
+    box.flush()
+    assert sends.sent == []
+
+
+def test_discard_when_one_is_under_way_then_it_waits_for_it(box, sends):
+    sends.release.clear()
+    put(box, 1)
+    assert sends.reached.wait(10)
+    threading.Timer(0.05, sends.release.set).start()
+    box.discard()
+    assert sends.sent == [[1]]
+
+
+def test_read_when_additions_wait_then_they_are_laid_over_it(box):
+    read = plans.pull(TARGET, 0, 10)
+    with nothing_leaves(box):
+        put(box, 2)
+        with box.held([read]) as reading:
+            read.operations[0].into[:] = 1
+            put(box, 3)
+        box.forget(reading)
+        put(box, 100)
+        reading.lay()
+    assert read.merge([]).tolist() == [6.0] * 10
+
+
+def test_read_when_an_addition_is_under_way_then_it_waits_for_it(box, sends):
+    sends.release.clear()
+    put(box, 2)
+    assert sends.reached.wait(10)
+    threading.Timer(0.05, sends.release.set).start()
+    with box.held([plans.pull(TARGET, 0, 10)]):
+        assert sends.sent == [[2]]
+
+
+def test_thread_when_nothing_waits_then_it_ends(box, until):
+    put(box, 1)
+    box.flush()
+    until(lambda: all(thread.name != "ps2-outbox" for thread in threading.enumerate()), "no thread sends")

@@ -1,0 +1,173 @@
+"""What is laid over a read makes it what the servers will hold when the additions have come."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ps2.client import overlay, plans
+from ps2.client.keysets import SPLITS
+from ps2.client.overlay import Reading, is_plain
+from ps2.client.plans import Target
+from ps2.ops.packing import narrow, widen
+from ps2.partition import MatrixSpec, partition_bounds
+from ps2.route import Route
+
+DIM = 60
+
+
+def target_of(kind="dense", servers=2, dtype="float64", row=0, wire=None):
+    spec = MatrixSpec(DIM, 4, dtype, kind, wire=wire)
+    bounds = partition_bounds(spec, servers)
+    return Target(1, spec, Route(0, bounds, tuple(f"server{i}" for i in range(len(bounds) - 1))), (row,))
+
+
+def where(target, operation):
+    """Return the columns of the row that an operation is about."""
+    if operation.keys is not None:
+        return operation.keys.columns
+    begin = target.route.bounds[operation.partition] + operation.params["start"]
+    count = operation.arrays[0].size if operation.arrays else operation.params["stop"] - operation.params["start"]
+    return np.arange(begin, begin + count)
+
+
+def apply(target, row, plan):
+    """Add a plan's values to the row as the servers do."""
+    for operation in plan.operations:
+        values = operation.arrays[0]
+        if operation.wire is not None:
+            values = widen(narrow(values, operation.wire), values.dtype)
+        row[where(target, operation)] += values if operation.name.endswith("add") else -values
+
+
+def serve(target, row, plan):
+    """Read into a plan's arrays as the servers do."""
+    for operation in plan.operations:
+        operation.into[:] = row[where(target, operation)]
+
+
+columns = st.lists(st.integers(0, DIM - 1), max_size=40)
+
+
+@st.composite
+def reads(draw, target):
+    if target.spec.kind == "sparse" or draw(st.booleans()):
+        return plans.pull_columns(target, np.array(draw(columns), np.int64))
+    lo, hi = sorted((draw(st.integers(0, DIM)), draw(st.integers(0, DIM))))
+    return plans.pull(target, lo, hi)
+
+
+@st.composite
+def additions(draw, target):
+    verb = draw(st.sampled_from(["add", "sub"]))
+    if target.spec.kind == "sparse" or draw(st.booleans()):
+        at = np.array(draw(columns), np.int64)
+        values = draw(st.lists(st.integers(-9, 9), min_size=at.size, max_size=at.size))
+        return plans.push_columns(target, f"scatter_{verb}", np.array(values, target.spec.np_dtype), at)
+    lo, hi = sorted((draw(st.integers(0, DIM)), draw(st.integers(0, DIM))))
+    values = draw(st.lists(st.integers(-9, 9), min_size=hi - lo, max_size=hi - lo))
+    return plans.push(target, f"push_{verb}", np.array(values, target.spec.np_dtype), lo, hi)
+
+
+@given(st.data())
+def test_read_when_additions_are_missing_then_they_are_laid_over_it(data):
+    kind = data.draw(st.sampled_from(["dense", "sparse"]))
+    dtype = data.draw(st.sampled_from(["float32", "float64", "int64"]))
+    target = target_of(kind, data.draw(st.integers(1, 4)), dtype)
+    row = np.arange(DIM, dtype=dtype)
+    read, expected = data.draw(reads(target)), None
+    reading = Reading([read])
+    serve(target, row, read)
+    for _ in range(data.draw(st.integers(0, 4))):
+        addition = data.draw(additions(target))
+        reading.lacks(addition)
+        apply(target, row, addition)
+    reading.lay()
+    found = read.merge([]).copy()
+    serve(target, row, read)
+    expected = read.merge([])
+    assert found.tolist() == expected.tolist()
+    assert not reading.is_void
+
+
+@pytest.mark.parametrize("wire", ["float16", "bfloat16"])
+def test_addition_when_it_travels_in_16_bits_then_it_is_laid_as_it_arrives(wire):
+    target = target_of(wire=wire)
+    row, read = np.zeros(DIM), plans.pull(target, 0, DIM)
+    reading = Reading([read])
+    addition = plans.push(target, "push_add", np.linspace(1000, 3000, DIM), 0, DIM)
+    reading.lacks(addition)
+    serve(target, row, read)
+    reading.lay()
+    apply(target, row, addition)
+    assert read.merge([]).tolist() == row.tolist()
+    assert row[1] != np.linspace(1000, 3000, DIM)[1]
+
+
+def test_addition_when_the_keys_of_both_have_the_same_name_then_they_match():
+    spec = MatrixSpec(10_000, 1, "float64")
+    target = Target(1, spec, Route(0, (0, 5_000, 10_000), ("a", "b")), (0,))
+    at = np.arange(0, 10_000, 3)
+    SPLITS.split(spec, target.route, at)
+    read = plans.pull_columns(target, at)
+    addition = plans.push_columns(target, "scatter_add", np.arange(at.size, dtype=float), at)
+    assert all(operation.keys.digest for operation in (*read.operations, *addition.operations))
+    reading = Reading([read])
+    reading.lacks(addition)
+    serve(target, np.ones(10_000), read)
+    reading.lay()
+    assert read.merge([]).tolist() == (1.0 + np.arange(at.size)).tolist()
+
+
+def test_addition_when_it_is_to_another_row_then_nothing_is_laid():
+    read = plans.pull(target_of(), 0, DIM)
+    reading = Reading([read])
+    reading.lacks(plans.push(target_of(row=1), "push_add", np.ones(DIM), 0, DIM))
+    serve(target_of(), np.zeros(DIM), read)
+    reading.lay()
+    assert not read.merge([]).any()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda target: plans.push(target, "push_mul", np.ones(DIM), 0, DIM),
+        lambda target: plans.call(target, "add_scalar", {"value": 1}),
+        lambda target: plans.rows_push(target, "rows_add", [0], np.ones((1, DIM))),
+    ],
+    ids=["mul", "add_scalar", "rows_add"],
+)
+def test_change_when_it_is_no_sum_of_arrays_then_the_read_is_void(other):
+    reading = Reading([plans.pull(target_of(), 0, DIM)])
+    reading.lacks(other(target_of()))
+    assert reading.is_void
+
+
+def test_change_when_it_may_have_come_before_the_read_then_that_is_void():
+    reading = Reading([plans.pull(target_of(), 0, DIM)])
+    reading.may_lack(plans.push(target_of(), "push_add", np.ones(DIM), 0, DIM))
+    assert reading.is_void
+
+
+def test_change_when_it_is_to_another_row_then_the_read_is_not_void():
+    reading = Reading([plans.pull(target_of(), 0, DIM)])
+    reading.may_lack(plans.push(target_of(row=1), "push_mul", np.ones(DIM), 0, DIM))
+    assert not reading.is_void
+
+
+def test_additions_when_they_are_more_than_the_bound_then_the_read_is_void(monkeypatch):
+    monkeypatch.setattr(overlay, "MISSING_BYTES", 3 * DIM * 8)
+    reading = Reading([plans.pull(target_of(), 0, DIM)])
+    for expected in (False, False, False, True):
+        reading.lacks(plans.push(target_of(), "push_add", np.ones(DIM), 0, DIM))
+        assert reading.is_void is expected
+
+
+def test_plans_when_they_do_more_than_read_rows_then_they_are_not_plain():
+    target, sparse = target_of(), target_of("sparse")
+    plain = [plans.pull(target, 0, 9), plans.pull_columns(target, [1, 5]), plans.pull_columns(sparse, [1])]
+    others = [plans.call(target, "sum", {}), plans.pull_active(sparse), plans.push_pull_columns(target, [1.0], [1])]
+    assert is_plain(plain)
+    assert [is_plain([plan]) for plan in others] == [False] * 3

@@ -1,0 +1,187 @@
+"""Reads in the background: when they are sent, and what their results hold. The fleet is in this process."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from ps2 import DCV
+from ps2.client import plans
+from ps2.client.pace import Bucket, Pace
+from ps2.client.prefetch import Prefetches, View
+from ps2.config import RetryConfig
+from ps2.errors import OutOfRangeError, UnavailableError, UsageError
+from tests.fakes import FailsBeforeSending, FleetInProcess, installed, session_over
+
+
+@pytest.fixture
+def fleet():
+    return FleetInProcess()
+
+
+@pytest.fixture
+def other(fleet):
+    """The session of another worker."""
+    return session_over(fleet)
+
+
+@pytest.fixture
+def session(fleet):
+    with installed(session_over(fleet)) as session:
+        yield session
+        session.outbox.set_pace(Pace())
+        session.flush()
+
+
+@pytest.fixture
+def vector(session):
+    return DCV.dense(10, dtype="float64")
+
+
+@pytest.fixture
+def prefetches(session):
+    """Those of a worker in clock 5, which the others allow to go to clock 6."""
+    prefetches = Prefetches(session, View(clock=5, horizon=6, epoch=0))
+    yield prefetches
+    prefetches.close()
+
+
+def sent(prefetch):
+    """Wait until a prefetch has been read."""
+    prefetch._thread.join()
+    return prefetch
+
+
+def change(other, vector, value):
+    """Another worker adds."""
+    other.run([plans.push(vector._target(), "push_add", np.full(10, float(value)), 0, 10)])
+
+
+def test_prefetch_when_the_clock_is_allowed_then_it_is_read_at_once(prefetches, vector, other):
+    ahead = sent(prefetches.begin(vector, None, 1))
+    change(other, vector, 1)
+    prefetches.enter(6, 6, 0)
+    assert ahead.result().tolist() == [0.0] * 10
+
+
+def test_prefetch_when_the_clock_is_not_allowed_yet_then_it_is_read_when_it_is_entered(prefetches, vector, other):
+    ahead = prefetches.begin(vector, None, 2)
+    assert not ahead.is_started
+    change(other, vector, 1)
+    prefetches.enter(6, 7, 0)
+    assert ahead.is_started
+    assert ahead.result().tolist() == [1.0] * 10
+
+
+def test_prefetch_when_it_is_asked_for_before_it_was_sent_then_it_is_pulled(prefetches, vector):
+    vector.add(2)
+    assert prefetches.begin(vector, None, 2).result().tolist() == [2.0] * 10
+
+
+def test_prefetch_when_it_is_used_in_a_later_clock_then_it_is_pulled_anew(prefetches, vector, other):
+    ahead = sent(prefetches.begin(vector, None, 1))
+    change(other, vector, 1)
+    prefetches.enter(7, 9, 0)
+    assert ahead.result().tolist() == [1.0] * 10
+
+
+def test_prefetch_when_the_fleet_went_back_then_it_is_pulled_anew(prefetches, vector, other):
+    ahead = sent(prefetches.begin(vector, None, 1))
+    change(other, vector, 1)
+    prefetches.enter(3, 6, 1)
+    assert ahead.result().tolist() == [1.0] * 10
+
+
+def test_prefetch_when_the_workers_have_met_then_it_is_pulled_anew(prefetches, vector, other):
+    ahead = sent(prefetches.begin(vector, None, 1))
+    change(other, vector, 1)
+    prefetches.meet()
+    assert ahead.result().tolist() == [1.0] * 10
+
+
+def test_prefetch_when_this_worker_adds_after_it_was_read_then_that_is_in_it(prefetches, vector):
+    ahead = sent(prefetches.begin(vector, np.array([3, 1, 3]), 1))
+    vector.add([5.0, 7.0], [3, 9], wait=False)
+    vector.sub(np.arange(10.0), wait=False)
+    assert ahead.result().tolist() == [2.0, -1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    "write",
+    [lambda u: u.fill(4), lambda u: u.zero().add(4, wait=False), lambda u: u.push(np.full(10, 4.0))],
+    ids=["fill", "add_scalar", "push"],
+)
+def test_prefetch_when_this_worker_changes_the_vector_otherwise_then_it_is_pulled_anew(prefetches, vector, write):
+    ahead = sent(prefetches.begin(vector, None, 1))
+    write(vector)
+    assert ahead.result().tolist() == [4.0] * 10
+
+
+def test_prefetch_when_this_worker_changes_another_vector_then_it_is_not_pulled_anew(prefetches, vector, fleet):
+    sibling = vector.derive()
+    ahead = sent(prefetches.begin(vector, None, 1))
+    sibling.fill(1)
+    before = len(fleet.sent)
+    assert not ahead.result().any()
+    assert len(fleet.sent) == before
+
+
+def test_prefetch_when_additions_wait_for_the_limit_then_they_are_in_it(prefetches, session, vector):
+    session.outbox.set_pace(Pace(by_size=True, bucket=Bucket(1.0)))
+    vector.add(np.ones(10), wait=False)
+    vector.add(np.ones(10), wait=False)
+    assert prefetches.begin(vector, None, 1).result().tolist() == [2.0] * 10
+    session.outbox.discard()
+
+
+def test_result_when_it_is_asked_for_twice_then_it_is_the_same_array(prefetches, vector):
+    ahead = prefetches.begin(vector, None, 1)
+    assert ahead.result() is ahead.result()
+
+
+def test_indices_when_the_caller_changes_them_then_those_given_are_read(prefetches, vector):
+    vector.push(np.arange(10.0))
+    indices = np.array([1, 2])
+    ahead = prefetches.begin(vector, indices, 2)
+    indices[:] = 0
+    assert ahead.result().tolist() == [1.0, 2.0]
+
+
+def test_prefetch_of_a_sparse_vector_when_own_additions_follow_then_they_are_in_it(prefetches, session):
+    clicks = DCV.sparse(2**40, dtype="int64").add([1, 2], [7, 2**39])
+    ahead = sent(prefetches.begin(clicks, [2**39, 7, 8], 1))
+    clicks.add([10, 10], [8, 7], wait=False)
+    assert ahead.result().tolist() == [2, 11, 10]
+
+
+def test_prefetch_when_the_read_fails_then_the_result_says_why(prefetches, session, vector, monkeypatch):
+    faulty = FailsBeforeSending(session.transport, times=10**6)
+    monkeypatch.setattr(session, "transport", faulty)
+    monkeypatch.setattr(session, "retry", RetryConfig(total_s=0.0, first_pause_s=0.001))
+    with pytest.raises(UnavailableError, match="refused"):
+        prefetches.begin(vector, None, 1).result()
+
+
+def test_threads_when_the_prefetches_are_closed_then_they_are_gone(prefetches, vector):
+    for _ in range(3):
+        prefetches.begin(vector, None, 1)
+    prefetches.close()
+    assert all(thread.name != "ps2-prefetch" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("ahead", [-1, 1.5, True, None])
+def test_prefetch_when_ahead_is_no_number_of_clocks_then_it_is_refused(prefetches, vector, ahead):
+    with pytest.raises(UsageError, match="ahead"):
+        prefetches.begin(vector, None, ahead)
+
+
+def test_prefetch_when_a_sparse_vector_has_no_indices_then_it_is_refused(prefetches, session):
+    with pytest.raises(UsageError, match="indices"):
+        prefetches.begin(DCV.sparse(100), None, 1)
+
+
+def test_prefetch_when_an_index_is_outside_then_it_is_refused_at_once(prefetches, vector):
+    with pytest.raises(OutOfRangeError):
+        prefetches.begin(vector, [10], 1)

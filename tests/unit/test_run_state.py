@@ -1,0 +1,380 @@
+"""A run, with a thread for each worker, as the servicer has it."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from ps2.coordinator.clocks import Clocks
+from ps2.coordinator.run import Run
+from ps2.errors import InputError, StoppedError, WorkerError
+from ps2.wire.run_control import ClockTimes, Metric
+
+POINT = (1, 0)  # in clock 0
+
+
+class Told:
+    """A listener that keeps what it is told."""
+
+    def __init__(self):
+        self.due, self.metrics, self.ended = 0, [], threading.Event()
+
+    def clock_due(self):
+        self.due += 1
+
+    def logged(self, rank, metric):
+        self.metrics.append((rank, metric))
+
+    def failed(self):
+        self.ended.set()
+
+
+class Workers:
+    """Asks a run in threads, one call at a time of each worker."""
+
+    def __init__(self, run, pool):
+        self.run, self._pool = run, pool
+        self.seats = {}
+
+    def sit(self, rank, attempt=None):
+        self.seats[rank] = self.run.seat(rank, rank if attempt is None else attempt)
+        return self._pool.submit(self.run.sit, self.seats[rank])
+
+    def gone(self, rank):
+        self.run.leave_seat(self.seats[rank])
+
+    def arrive(self, rank, clock):
+        return self._pool.submit(self.run.arrive, self.seats[rank], clock, clock, 0)
+
+    def barrier(self, rank, point=POINT):
+        return self._pool.submit(self.run.barrier, self.seats[rank], point, 0)
+
+    def once(self, rank, point=POINT):
+        return self._pool.submit(self.run.once, self.seats[rank], point, 0)
+
+    def leave(self, rank, clock=0):
+        return self._pool.submit(self.run.leave, self.seats[rank], clock, b"%d" % rank, self.run.epoch)
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(64) as made:
+        yield made
+
+
+@pytest.fixture
+def start(pool):
+    """``start(workers, staleness, calls)``: a run whose workers have sat down."""
+    runs = []
+
+    def make(workers, staleness=0, calls=False):
+        run = Run(workers, Clocks(workers, staleness, calls=calls), Told())
+        runs.append(run)
+        asking = Workers(run, pool)
+        for rank in range(workers):
+            asking.sit(rank).result(5)
+        return asking
+
+    yield make
+    for run in runs:
+        run.fail(StoppedError("the test is over"))
+
+
+def blocked(workers):
+    return set(workers.run._blocked) | set(workers.run.clocks.waiting)
+
+
+def test_arrive_when_all_have_come_then_all_enter(start):
+    workers = start(3)
+    entries = [workers.arrive(rank, 1) for rank in range(3)]
+    assert [entry.result(5).clock for entry in entries] == [1, 1, 1]
+
+
+def test_clocks_when_many_workers_make_many_then_nobody_is_held_up(start):
+    workers = start(32)
+
+    def work(rank):
+        for clock in range(1, 21):
+            entry = workers.run.arrive(workers.seats[rank], clock, clock, 0)
+            assert entry.clock == clock
+            workers.run.barrier(workers.seats[rank], (2 * clock + 1, 0), 0)
+        return workers.run.leave(workers.seats[rank], 20, b"", 0)
+
+    with ThreadPoolExecutor(32) as pool:
+        assert all(pool.map(work, range(32), timeout=30))
+
+
+def test_sit_when_another_attempt_is_there_then_waits_until_it_has_gone(start, until):
+    workers = start(1)
+    first = workers.seats[0]
+    second = workers.sit(0, attempt=7)
+    until(lambda: workers.run._parked, "the second attempt waits")
+    workers.run.leave_seat(first)
+    assert second.result(5).clock == 0
+
+
+def test_sit_when_the_same_attempt_comes_on_a_new_stream_then_the_old_one_is_told(start, until):
+    workers = start(2)
+    old = workers.arrive(0, 1)
+    until(lambda: 0 in blocked(workers), "rank 0 waits")
+    assert workers.sit(0).result(5).clock == 1
+    with pytest.raises(StoppedError, match="this attempt of rank 0 has lost its place"):
+        old.result(5)
+
+
+def test_sit_when_an_older_stream_of_the_same_attempt_comes_late_then_it_has_to_wait(start, until):
+    workers = start(1)
+    old = workers.run.seat(0, 0)
+    workers.sit(0).result(5)
+    workers._pool.submit(workers.run.sit, old)
+    until(lambda: workers.run._parked, "the older one waits")
+    assert workers.arrive(0, 0).result(5).clock == 0
+
+
+def test_arrive_when_the_attempt_comes_back_and_asks_again_then_is_answered(start):
+    workers = start(2)
+    workers.arrive(1, 1)
+    workers.arrive(0, 1).result(5)
+    workers.sit(0).result(5)
+    assert workers.arrive(0, 1).result(5).clock == 1
+
+
+def test_ask_when_another_attempt_has_the_place_then_says_so(start):
+    workers = start(1)
+    old = workers.seats[0]
+    workers.gone(0)
+    workers.sit(0, attempt=7).result(5)
+    with pytest.raises(StoppedError, match="this attempt of rank 0 has lost its place"):
+        workers.run.arrive(old, 1, 1, 0)
+
+
+def test_note_when_a_message_comes_twice_then_counts_once(start):
+    workers = start(1)
+    seat, metric = workers.seats[0], Metric("loss", 0.5, 0)
+    for number in (1, 1, 2):
+        workers.run.note(seat, number, [metric], ClockTimes(0, 0, 0, 0, 0, 0))
+    assert list(workers.run.metrics) == workers.run.listener.metrics == [(0, metric)] * 2
+    assert len(workers.run.timeline[0]) == 2
+
+
+# -- who waits for ever --------------------------------------------------------------------------------------------
+
+
+def test_run_when_one_waits_at_a_barrier_and_the_other_before_a_clock_then_ends(start):
+    workers = start(2)
+    asks = [workers.barrier(0), workers.arrive(1, 1)]
+    assert workers.run.listener.ended.wait(5)
+    assert isinstance(workers.run.error, WorkerError)
+    assert str(workers.run.error) == (
+        "workers wait for each other for ever: rank 0 waits at a barrier in clock 0; rank 1 waits before clock 1"
+    )
+    for ask in asks:
+        with pytest.raises(StoppedError, match="for ever"):
+            ask.result(5)
+
+
+def test_run_when_one_waits_at_a_barrier_and_another_returns_then_ends_though_a_third_works(start, until):
+    workers = start(3, staleness=None)
+    workers.barrier(0)
+    until(lambda: 0 in blocked(workers), "rank 0 waits")
+    workers.leave(1)
+    assert workers.run.listener.ended.wait(5)
+    assert "rank 0 waits at a barrier in clock 0; ranks [1] have returned" in str(workers.run.error)
+
+
+def test_run_when_a_barrier_comes_after_another_one_has_returned_then_ends(start, until):
+    workers = start(2, staleness=None)
+    workers.leave(1)
+    until(lambda: workers.run.results, "rank 1 has returned")
+    workers.barrier(0)
+    assert workers.run.listener.ended.wait(5)
+
+
+def test_run_when_the_maker_of_a_value_returns_without_it_then_ends(start, until):
+    workers = start(2)
+    assert workers.once(0).result(5) is None
+    workers.once(1)
+    until(lambda: 1 in blocked(workers), "rank 1 waits")
+    workers.leave(0)
+    assert workers.run.listener.ended.wait(5)
+    assert "rank 1 waits for what another one makes in clock 0" in str(workers.run.error)
+
+
+def test_run_when_the_other_one_is_between_attempts_then_goes_on(start, until):
+    workers = start(2)
+    ask = workers.barrier(0)
+    until(lambda: 0 in blocked(workers), "rank 0 waits")
+    workers.gone(1)
+    workers.sit(1, attempt=7).result(5)
+    workers.barrier(1).result(5)
+    ask.result(5)
+
+
+def test_run_when_one_makes_a_value_then_the_others_may_wait_for_it(start, until):
+    workers = start(2)
+    assert workers.once(0).result(5) is None
+    ask = workers.once(1)
+    until(lambda: 1 in blocked(workers), "rank 1 waits")
+    assert workers.run.once_made(workers.seats[0], POINT, b"value", 0) == b"value"
+    assert ask.result(5) == b"value"
+
+
+def test_run_when_a_call_is_under_way_then_all_may_wait(start, until):
+    workers = start(2, staleness=1, calls=True)
+    workers.arrive(0, 1).result(5)
+    workers.arrive(1, 1).result(5)
+    assert workers.run.call_due() == (0, 0)
+    asks = [workers.barrier(0, (3, 0)), workers.arrive(1, 3)]
+    until(lambda: blocked(workers) == {0, 1}, "both wait")
+    assert workers.run.error is None
+    workers.run.called_back(0)
+    assert "for ever" in str(workers.run.error)
+    for ask in asks:
+        with pytest.raises(StoppedError):
+            ask.result(5)
+
+
+def test_run_when_released_workers_have_not_woken_yet_then_goes_on(start):
+    workers = start(2)
+    for number in range(200):
+        asks = [workers.barrier(rank, (1, number)) for rank in range(2)]
+        asks[1].result(5)
+        # Rank 0 may still be asleep, and must not count as one that waits.
+        again = workers.barrier(1, (1, number + 1))
+        asks[0].result(5)
+        assert workers.run.error is None
+        workers.barrier(0, (1, number + 1)).result(5)
+        again.result(5)
+
+
+# -- values --------------------------------------------------------------------------------------------------------
+
+
+def test_once_when_the_maker_fails_then_its_next_attempt_makes_it(start, until):
+    workers = start(2)
+    workers.once(0).result(5)
+    ask = workers.once(1)
+    until(lambda: 1 in blocked(workers), "rank 1 waits")
+    workers.run.fail_attempt(workers.seats[0], 0, "ValueError", fatal=False)
+    workers.gone(0)
+    workers.sit(0, attempt=7).result(5)
+    assert workers.once(0).result(5) is None
+    workers.run.once_made(workers.seats[0], POINT, b"value", 0)
+    assert ask.result(5) == b"value"
+
+
+def test_once_made_when_it_comes_twice_then_the_first_counts(start):
+    workers = start(1)
+    workers.once(0).result(5)
+    assert workers.run.once_made(workers.seats[0], POINT, b"one", 0) == b"one"
+    assert workers.run.once_made(workers.seats[0], POINT, b"two", 0) == b"one"
+
+
+def test_fail_attempt_when_fatal_then_the_run_ends(start):
+    workers = start(1)
+    workers.run.fail_attempt(workers.seats[0], 0, "InputError: rank 0 has no rows", fatal=True)
+    assert isinstance(workers.run.error, InputError)
+    assert str(workers.run.error) == "rank 0 has no rows"
+
+
+# -- the end -------------------------------------------------------------------------------------------------------
+
+
+def test_leave_when_others_have_not_then_waits_for_them(start, until):
+    workers = start(2)
+    first = workers.leave(0)
+    until(lambda: workers.run.results, "rank 0 has returned")
+    assert not first.done()
+    assert workers.leave(1).result(5)
+    assert first.result(5)
+
+
+def test_leave_when_calls_are_due_then_waits_for_them(start, until):
+    workers = start(1, staleness=None, calls=True)
+    workers.arrive(0, 2).result(5)
+    ask = workers.leave(0, 2)
+    until(lambda: workers.run.results, "it has returned")
+    for clock in (0, 1):
+        assert not ask.done()
+        assert workers.run.call_due() == (clock, 0)
+        workers.run.called_back(clock)
+    assert ask.result(5)
+
+
+def test_leave_when_its_connection_is_cut_then_the_attempt_is_told_that_it_is_done(start, until):
+    workers = start(2)
+    workers.leave(0)
+    until(lambda: workers.run.results, "rank 0 has returned")
+    again = workers.sit(0)
+    assert workers.leave(1).result(5)
+    assert again.result(5).done
+
+
+def test_fail_when_workers_wait_anywhere_then_all_are_told(start, until):
+    workers = start(4)
+    asks = [workers.leave(0), workers.arrive(1, 0), workers.sit(2, attempt=7), workers.arrive(3, 0)]
+    until(lambda: workers.run._parked and workers.run.results, "they wait")
+    workers.run.fail(StoppedError("stopped"))
+    for ask in (asks[0], asks[2]):
+        with pytest.raises(StoppedError, match="the run has ended: stopped"):
+            ask.result(5)
+
+
+# -- going back ----------------------------------------------------------------------------------------------------
+
+
+def test_roll_back_when_one_has_returned_then_it_is_told_and_expected_again(start, until):
+    workers = start(2)
+    workers.run.note_cut("checkpoint", workers.run.cut())
+    ask = workers.leave(0)
+    until(lambda: workers.run.results, "rank 0 has returned")
+    workers.run.roll_back(1, "checkpoint")
+    assert not ask.result(5)
+    assert workers.run.results == {}
+    assert workers.run.clocks.unfinished == 2
+
+
+def test_roll_back_when_all_have_left_then_changes_nothing(start):
+    workers = start(1)
+    assert workers.leave(0).result(5)
+    workers.run.roll_back(1, "unknown")
+    assert workers.run.results == {0: b"0"}
+
+
+def test_roll_back_when_workers_wait_for_each_other_then_they_go_on_and_come_to_the_cut(start, until):
+    workers = start(4, staleness=1)
+    for rank in range(4):
+        workers.arrive(rank, 1).result(5)
+    workers.run.note_cut("checkpoint", workers.run.cut())
+    assert workers.once(3, (3, 1)).result(5) is None
+    waiting = [workers.arrive(0, 3), workers.barrier(1, (3, 0)), workers.once(2, (3, 1))]
+    until(lambda: blocked(workers) == {0, 1, 2}, "three wait")
+    workers.run.roll_back(1, "checkpoint")
+    assert waiting[0].result(5).clock == 1
+    assert waiting[0].result(5).epoch == 1
+    waiting[1].result(5)
+    assert waiting[2].result(5) is None, "it makes the value for itself"
+    assert workers.run.once_made(workers.seats[2], (3, 1), b"lost", 0) == b"lost"
+    assert workers.run._meetings.value((3, 1)) is None
+    assert workers.arrive(1, 2).result(5).clock == 1
+
+
+def test_roll_back_when_a_call_was_under_way_then_it_is_made_again(start):
+    workers = start(1, staleness=1, calls=True)
+    workers.arrive(0, 1).result(5)
+    workers.run.note_cut("checkpoint", workers.run.cut())
+    assert workers.run.call_due() == (0, 0)
+    workers.run.roll_back(1, "checkpoint")
+    workers.run.called_back(0)
+    assert workers.run.clocks.called == 0
+    assert workers.run.arrive(workers.seats[0], 1, 1, 1).clock == 1
+    assert workers.run.call_due() == (0, 1)
+
+
+def test_cut_when_a_call_is_under_way_then_counts_it(start):
+    workers = start(1, staleness=1, calls=True)
+    workers.arrive(0, 1).result(5)
+    workers.run.call_due()
+    assert workers.run.cut().called == 1

@@ -1,0 +1,91 @@
+"""A worker's session when the fleet goes back to a checkpoint: it reads what is there now, and changes nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ps2.client import plans
+from ps2.client.plans import Target
+from ps2.client.task import RunIds
+from ps2.errors import RolledBack
+from ps2.partition import MatrixSpec
+from tests.fakes import FleetInProcess, session_over
+
+ONES = np.ones(10)
+
+
+@pytest.fixture
+def fleet():
+    return FleetInProcess(servers=2)
+
+
+@pytest.fixture
+def target(fleet):
+    """Row 0 of a matrix of 10 columns on two servers."""
+    info = session_over(fleet).new_matrix(MatrixSpec(10, 2, dtype="float64"))
+    return Target(info.id, info.spec, info.route, (0,))
+
+
+@pytest.fixture
+def session(fleet):
+    """One that has just found out that the fleet has gone back once."""
+    made = session_over(fleet)
+    with made.in_run(RunIds("runs", 0, rank=1)):
+        made._newest = (1, 3)
+        yield made
+
+
+def add_ones(target):
+    return plans.push(target, "push_add", ONES, 0, 10)
+
+
+def value(session, target):
+    return np.unique(session.run([plans.pull(target, 0, 10)])[0]).tolist()
+
+
+def test_an_add_when_the_fleet_has_gone_back_then_it_is_dropped(session, target):
+    assert session.run([add_ones(target)]) == [None]
+    assert value(session, target) == [0.0]
+
+
+def test_an_add_without_waiting_when_the_fleet_has_gone_back_then_it_is_dropped(session, target):
+    session.run_later(add_ones(target))
+    session.flush()
+    assert value(session, target) == [0.0]
+
+
+def test_a_batch_when_the_fleet_has_gone_back_then_its_reads_are_answered(session, target):
+    _, found = session.run([add_ones(target), plans.pull(target, 0, 10)])
+    assert found.tolist() == [0.0] * 10
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_change_with_an_answer_when_the_fleet_has_gone_back_then_it_raises(told, session, target):
+    if told:
+        value(session, target)
+    with pytest.raises(RolledBack):
+        session.run([plans.push_pull(target, ONES)])
+
+
+def test_an_add_when_the_worker_was_told_where_it_stands_then_it_counts(session, target):
+    session.run([add_ones(target)])
+    session.go_on(1)
+    session.run([add_ones(target)])
+    assert value(session, target) == [1.0]
+
+
+def test_an_add_without_waiting_when_the_worker_is_told_before_it_left_then_it_is_dropped(fleet, target):
+    session = session_over(fleet)
+    with session.in_run(RunIds("runs", 0, rank=1)):
+        with session._outbox._changed:  # nothing leaves meanwhile
+            session._newest = (1, 3)
+            session.run_later(add_ones(target))
+        session.go_on(1)
+        assert value(session, target) == [0.0]
+
+
+def test_numbers_when_changes_are_dropped_then_they_are_used_up(session, target):
+    before = session._ids.next().number
+    session.run([add_ones(target)])
+    assert session._ids.next().number == before + 2

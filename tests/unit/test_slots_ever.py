@@ -1,0 +1,70 @@
+"""How many task slots there can ever be, by Spark's settings."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from ps2.coordinator.slots import most_slots, wait_for_slots
+from ps2.errors import SlotsError
+
+DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
+
+
+def spark(local=False, slots=2, **settings):
+    """A SparkContext with that many slots."""
+    scheduler = SimpleNamespace(runningTasksByExecutors=lambda: SimpleNamespace(values=_Texts))
+    scala = SimpleNamespace(
+        isLocal=lambda: local,
+        taskScheduler=lambda: scheduler,
+        maxNumConcurrentTasks=lambda profile: slots,
+        resourceProfileManager=lambda: SimpleNamespace(defaultResourceProfile=lambda: None),
+    )
+    return SimpleNamespace(master="there", _jsc=SimpleNamespace(sc=lambda: scala), getConf=lambda: settings)
+
+
+class _Texts:
+    def mkString(self, between):
+        return ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "most"),
+    [
+        ({}, None),
+        (DYNAMIC, None),
+        (DYNAMIC | {"spark.dynamicAllocation.maxExecutors": "3"}, None),
+        (DYNAMIC | {"spark.dynamicAllocation.maxExecutors": "3", "spark.executor.cores": "5"}, 15),
+        (
+            DYNAMIC
+            | {
+                "spark.dynamicAllocation.maxExecutors": "3",
+                "spark.executor.cores": "5",
+                "spark.task.cpus": "2",
+            },
+            6,
+        ),
+    ],
+)
+def test_most_slots_when_settings_tell_of_executors_then_that_many(settings, most):
+    assert most_slots(spark(**settings)) == most
+
+
+def test_most_slots_when_spark_is_local_then_those_that_there_are():
+    assert most_slots(spark(local=True, slots=4, **DYNAMIC)) == 4
+
+
+def test_wait_for_slots_when_dynamic_allocation_can_never_have_so_many_then_both_numbers_at_once():
+    few = spark(**DYNAMIC, **{"spark.dynamicAllocation.maxExecutors": "1", "spark.executor.cores": "2"})
+    with pytest.raises(SlotsError, match=r"at most 2 task slots .*and 3 are needed"):
+        wait_for_slots(few, 3, 1e6)
+
+
+def test_wait_for_slots_when_allocation_is_dynamic_then_it_leaves_it_to_the_job():
+    wait_for_slots(spark(slots=0, **DYNAMIC), 3, 1e6)
+
+
+def test_wait_for_slots_when_local_spark_has_too_few_then_both_numbers_at_once():
+    with pytest.raises(SlotsError, match="has 2 free task slots after 0 s, and 3 are needed"):
+        wait_for_slots(spark(local=True), 3, 1e6)

@@ -1,0 +1,338 @@
+"""A worker's clocks with additions under way and budgets of time; coordinator and fleet are in this process."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ps2 import DCV
+from ps2.client.pace import Pace
+from ps2.client.task import RunIds
+from ps2.client.worker import RunRef, Worker
+from ps2.coordinator.clocks import Clocks
+from ps2.coordinator.run import Run
+from ps2.errors import LimitError, UsageError
+from tests.fakes import FleetInProcess, RefusesForGood, installed, session_over
+
+WAIT_S = 10.0
+
+
+class ControlInProcess:
+    """Asks a run of this process; ``arrivals`` holds (clock, applied)."""
+
+    def __init__(self, run, rank, attempt):
+        self.run = run
+        self.seat = run.seat(rank, attempt)
+        self.entry = None
+        self.arrivals = []
+
+    def join(self):
+        return self.run.sit(self.seat)
+
+    def arrive(self, clock, applied, epoch, times, metrics=()):
+        self.arrivals.append((clock, applied))
+        self.entry = self.run.arrive(self.seat, clock, applied, epoch)
+        return self.entry
+
+    def leave(self):
+        self.run.leave(self.seat, self.entry.clock, b"", self.entry.epoch)
+
+    def die(self):
+        self.run.leave_seat(self.seat)
+
+
+class HoldsTheOutbox:
+    """Passes everything on; what the outbox sends waits while ``open`` is not set."""
+
+    def __init__(self, transport):
+        self.transport = transport
+        self.open = threading.Event()
+        self.open.set()
+
+    def exchange(self, requests):
+        if threading.current_thread().name == "ps2-outbox":
+            assert self.open.wait(WAIT_S)
+        return self.transport.exchange(requests)
+
+    def __getattr__(self, name):
+        return getattr(self.transport, name)
+
+
+@pytest.fixture
+def fleet():
+    return HoldsTheOutbox(FleetInProcess())
+
+
+@pytest.fixture
+def session(fleet):
+    with installed(session_over(fleet)) as session:
+        yield session
+        fleet.open.set()
+        session.flush()
+
+
+@pytest.fixture
+def vector(session):
+    return DCV.dense(10, dtype="float64")
+
+
+@pytest.fixture
+def start(session):
+    """``start(staleness, run)``: the next attempt of a run's only worker, as (worker, control)."""
+    started, attempts = [], itertools.count()
+
+    def begin(staleness=0, run=None):
+        listener = SimpleNamespace(clock_due=lambda: None, logged=lambda *_: None, failed=lambda: None)
+        run = run or Run(1, Clocks(1, staleness), listener)
+        control = ControlInProcess(run, 0, next(attempts))
+        ids = RunIds("fleet/runs", 0, 0)
+        ref = RunRef(session.fleet, "run:1", 0, staleness, 0, 0)
+        worker = Worker(ref, 0, control.join(), control, session, ids)
+        within = session.in_run(ids, Pace.of(ref.priority, ref.bandwidth))
+        within.__enter__()
+        started.append(within)
+        worker.end = lambda: started.pop().__exit__(None, None, None)
+        return worker, control
+
+    yield begin
+    while started:
+        started.pop().__exit__(None, None, None)
+
+
+def ones(vector, wait=False):
+    vector.add(np.ones(10), wait=wait)
+
+
+# -- additions across clocks -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("staleness", "applied"), [(1, [0, 0]), (2, [0, 0, 0]), (None, [0, 0, 0, 0, 0])])
+def test_clock_when_its_additions_are_under_way_then_the_worker_goes_on_within_the_staleness(
+    start, fleet, vector, staleness, applied
+):
+    worker, control = start(staleness)
+    fleet.open.clear()
+    for _ in worker.clocks(10):
+        if len(control.arrivals) == len(applied):
+            fleet.open.set()  # else it would wait at the end of this one
+        ones(vector)
+    assert [arrived for _, arrived in control.arrivals[: len(applied)]] == applied
+    assert control.arrivals[-1] == (10, 10)
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_clock_when_it_ends_then_only_staleness_clocks_are_under_way(start, fleet, vector, staleness):
+    worker, control = start(staleness)
+    for _ in worker.clocks(20):
+        ones(vector)
+    assert all(applied >= clock - staleness for clock, applied in control.arrivals)
+    assert vector.pull().tolist() == [20.0] * 10
+
+
+def test_loop_when_it_ends_then_all_additions_are_applied(start, session, vector):
+    worker, control = start(None)
+    for _ in worker.clocks(3):
+        ones(vector)
+    assert session_over(session.transport).run([vector._plan("sum")]) == [30.0]
+    assert control.run.applied() == [3]
+
+
+def test_ids_when_clocks_are_under_way_then_those_that_may_come_again_are_not_settled(start, fleet, vector):
+    worker, _ = start(2)
+    fleet.open.clear()
+    for t in worker.clocks(3):
+        ones(vector)
+        assert worker._ids.settled == 0
+        if t == 2:
+            fleet.open.set()
+    assert worker._ids.settled == 6
+
+
+def test_attempt_when_it_died_with_additions_under_way_then_the_next_makes_each_count_once(start, fleet, vector):
+    worker, control = start(3)
+    fleet.open.clear()
+    for t in worker.clocks(10):
+        ones(vector)
+        if t == 2:
+            break
+    threading.Timer(0.05, fleet.open.set).start()  # what is under way gets through, what waits does not
+    worker.end()
+    control.die()
+    worker, control = start(3, control.run)
+    seen = []
+    for t in worker.clocks(10):
+        seen.append(t)
+        ones(vector)
+    assert seen == list(range(10))
+    assert vector.pull().tolist() == [10.0] * 10
+
+
+def test_addition_when_it_fails_then_the_clock_ends_with_its_error(start, session, vector, monkeypatch):
+    worker, _ = start(3)
+    monkeypatch.setattr(session, "transport", RefusesForGood(session.transport, LimitError("no room"), times=1000))
+    clocks = worker.clocks(2)
+    next(clocks)
+    ones(vector)
+    session.outbox.drain()
+    with pytest.raises(LimitError, match="no room"):
+        next(clocks)
+
+
+def test_leave_when_a_loop_was_left_in_a_clock_then_that_is_where_the_worker_stands(start, fleet, vector):
+    worker, control = start(None)
+    fleet.open.clear()
+    for t in worker.clocks(10):
+        ones(vector)
+        if t == 4:
+            break
+    assert control.run.applied() == [0]
+    fleet.open.set()
+    worker._session.flush()
+    control.leave()
+    assert control.run.applied() == [4]
+
+
+def test_additions_when_the_fleet_goes_back_then_those_that_wait_are_forgotten_and_made_again(start, session, vector):
+    worker, control = start(3)
+    control.run.note_cut("checkpoint", control.run.cut())
+    seen = []
+    with session.outbox.held([]) as reading:  # nothing leaves before the fleet goes back
+        clocks = worker.clocks(4)
+        for _ in range(2):
+            seen.append(next(clocks))
+            ones(vector)
+        control.run.roll_back(1, "checkpoint")
+        seen.append(next(clocks))
+        assert session.outbox.settle(10) is None
+    session.outbox.forget(reading)
+    for t in itertools.chain(seen[-1:], clocks):
+        seen.append(t)
+        ones(vector)
+    assert seen == [0, 1, 0, 0, 1, 2, 3]
+    assert vector.pull().tolist() == [4.0] * 10
+
+
+# -- loops -----------------------------------------------------------------------------------------------------------
+
+
+def test_loop_when_one_before_was_left_in_a_clock_then_it_goes_on_there_and_all_additions_count(start, vector):
+    worker, _ = start()
+    for t in worker.clocks(5):
+        ones(vector, wait=True)
+        if t == 2:
+            break
+    for _ in worker.clocks(5):
+        ones(vector, wait=True)
+    assert vector.pull().tolist() == [6.0] * 10
+
+
+def test_loop_when_there_are_no_clocks_left_then_what_is_added_around_it_counts(start, vector):
+    worker, _ = start()
+    for n in (2, 2, 1):
+        for _ in worker.clocks(n):
+            pass
+        ones(vector, wait=True)
+    assert vector.pull().tolist() == [3.0] * 10
+
+
+def test_attempt_when_it_died_after_several_loops_then_the_next_goes_through_all_of_them(start, vector):
+    run = None
+    for _ in range(2):
+        worker, control = start(0, run)
+        run, seen = control.run, []
+        for n in (2, 4, 6):
+            seen += worker.clocks(n)
+            ones(vector, wait=True)
+        worker.end()
+        control.die()
+    assert seen == []
+    assert vector.pull().tolist() == [3.0] * 10
+
+
+# -- reading what waits ----------------------------------------------------------------------------------------------
+
+
+def test_pull_when_additions_wait_for_the_limit_then_they_are_in_it_and_go_on_waiting(start, session, vector):
+    worker, _ = start(1)
+    session.outbox.set_pace(Pace.of(None, 1.0))
+    for _ in worker.clocks(1):
+        for _ in range(3):
+            ones(vector)
+        assert vector.pull().tolist() == [3.0] * 10
+        assert vector.pull([4, 1, 4]).tolist() == [3.0] * 3
+        assert session.outbox.is_backed_up
+        session.outbox.set_pace(Pace())
+
+
+def test_pull_when_many_additions_wait_without_a_limit_then_it_does_not_wait_for_them(start, session):
+    start(1)
+    large = DCV.dense(1 << 20, dtype="float64")
+    with session.outbox.held([]) as reading:  # nothing leaves
+        large.add(np.ones(1 << 20), wait=False)
+        assert large.pull([0, 1 << 19]).tolist() == [1.0, 1.0]
+        assert session.outbox.is_backed_up
+    session.outbox.forget(reading)
+
+
+def test_sum_when_additions_wait_for_the_limit_then_it_comes_after_them(start, session, vector):
+    start(1)
+    session.outbox.set_pace(Pace.of(None, 4000.0))
+    for _ in range(5):
+        ones(vector)
+    assert vector.sum() == 50
+    assert not session.outbox.is_backed_up
+
+
+# -- budgets ---------------------------------------------------------------------------------------------------------
+
+
+def test_within_when_the_budget_is_spent_then_no_item_is_taken_that_is_not_worked_on(start, monkeypatch):
+    worker, _ = start()
+    items, now_s = iter(range(100)), [0.0]
+    monkeypatch.setattr("ps2.client.worker.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    done = []
+    for _ in worker.clocks(2, budgetS=1.0):
+        for item in worker.within(items):
+            done.append(item)
+            now_s[0] += 0.3
+    assert done == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert next(items) == 8
+
+
+def test_within_when_the_first_item_takes_all_the_budget_then_it_is_the_only_one(start, monkeypatch):
+    worker, _ = start()
+    now_s = [0.0]
+    monkeypatch.setattr("ps2.client.worker.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    for _ in worker.clocks(1, budgetS=1.0):
+        now_s[0] += 5
+        assert worker.timeLeft == 0
+        assert list(worker.within([1, 2, 3])) == [1]
+
+
+def test_within_when_there_is_no_budget_then_all_items_come(start):
+    worker, _ = start()
+    for _ in worker.clocks(1):
+        assert list(worker.within(range(5))) == [0, 1, 2, 3, 4]
+        assert worker.timeLeft == float("inf")
+
+
+def test_time_left_when_the_loop_is_over_then_it_has_no_end(start):
+    worker, _ = start()
+    for _ in worker.clocks(1, budgetS=0.001):
+        pass
+    assert worker.timeLeft == float("inf")
+
+
+@pytest.mark.parametrize("budget", [0, -1, "1", True, float("nan")])
+def test_clocks_when_the_budget_is_no_positive_number_then_they_are_refused(start, budget):
+    with pytest.raises(UsageError, match="budgetS"):
+        start()[0].clocks(3, budgetS=budget)
+
+
+def test_within_when_it_is_given_no_items_then_it_is_refused(start):
+    with pytest.raises(UsageError, match="within"):
+        start()[0].within(5)
