@@ -176,4 +176,5 @@ def _source(data: Any) -> _Records | _Table:
         return _Table(data)
     if hasattr(data, "mapPartitionsWithIndex"):
         return _Records(data)
-    raise ConfigError(f"run: expected a DataFrame or an RDD of Spark, got {kind.__module__}.{kind.__qualname__}")
+    home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # there are other DataFrames
+    raise ConfigError(f"run: expected a DataFrame or an RDD of Spark, got {home}{kind.__qualname__}")

@@ -177,9 +177,11 @@ def test_run_when_a_frame_is_of_spark_connect_then_config_error(ps):
         ps.run(frame, ids)
 
 
-@pytest.mark.parametrize("data", [None, [1, 2], pa.table({"id": [1]})])
-def test_run_when_data_are_neither_frame_nor_rdd_then_config_error_names_the_type(ps, data):
-    with pytest.raises(ConfigError, match=f"expected a DataFrame or an RDD, got {type(data).__name__}"):
+@pytest.mark.parametrize(
+    ("data", "named"), [(None, "NoneType"), ([1, 2], "list"), (pa.table({"id": [1]}), r"pyarrow\.lib\.Table")]
+)
+def test_run_when_data_are_neither_frame_nor_rdd_then_config_error_names_the_type(ps, data, named):
+    with pytest.raises(ConfigError, match=f"expected a DataFrame or an RDD of Spark, got {named}"):
         ps.run(data, ids)
 
 

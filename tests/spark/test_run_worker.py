@@ -76,13 +76,17 @@ def test_clocks_when_they_are_over_then_another_loop_has_none(ps, rdd):
 
 def test_clocks_when_asked_for_wrongly_then_it_says_what_was_expected(ps, rdd):
     def work(worker, rows):
-        told = [message_of(lambda n=n: worker.clocks(n)) for n in (2.5, "3", None, True)]
+        told = [message_of(lambda n=n: worker.clocks(n)) for n in (2.5, "3", None, True, -1)]
         for _ in worker.clocks(1):
             told.append(message_of(lambda: list(worker.clocks(2))))
         return told
 
-    expected = [f"clocks: expected how many clocks there are, got {n!r}" for n in (2.5, "3", None, True)]
-    assert ps.run(rdd, work)[0] == [*expected, "clocks: loops over clocks do not nest"]
+    expected = [f"clocks: expected an integer, the number of clocks, got {n!r}" for n in (2.5, "3", None, True)]
+    expected += [
+        "clocks: expected a number of clocks that is not negative, got -1",
+        "clocks: loops over clocks do not nest",
+    ]
+    assert ps.run(rdd, work)[0] == expected
 
 
 # -- random numbers
