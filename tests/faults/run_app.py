@@ -18,6 +18,11 @@ from pyspark.sql import SparkSession
 from ps2 import DCV, PS2Context
 
 DIM, CLOCKS = 1000, 1_000_000
+PATIENCE_S = 5.0
+
+
+def ours():
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ps2")]
 
 
 def main(folder, how):
@@ -47,7 +52,9 @@ def main(folder, how):
     ps.stop()
     while any(thread.name == "stopper" for thread in threading.enumerate()):
         time.sleep(0.01)
-    left = [thread.name for thread in threading.enumerate() if thread.name.startswith("ps2")]
+    deadline_s = time.monotonic() + PATIENCE_S
+    while (left := ours()) and time.monotonic() < deadline_s:  # gRPC's wake up to end
+        time.sleep(0.01)
     print("left", *left, flush=True)
     spark.stop()
 
