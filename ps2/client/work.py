@@ -16,12 +16,8 @@ from ps2.client.pace import Pace
 from ps2.client.sessions import session_of
 from ps2.client.task import RunIds, task_context
 from ps2.client.worker import RunRef, Worker
-from ps2.config import WireConfig
 from ps2.errors import PS2Error
-from ps2.wire.run_control import RunControl
-
-# It travels in one message.
-RESULT_LIMIT_BYTES = WireConfig.request_limit_bytes
+from ps2.wire.run_control import LIMIT_BYTES, RunControl
 
 
 def work(ref: RunRef, function: bytes, rows: Iterator[Any]) -> int:
@@ -85,9 +81,9 @@ def _pickled(result: Any, worker: Worker) -> bytes:
         raise _FatalError(
             f"WorkerError: rank {worker.rank} returned what cannot be pickled: {type(result).__name__}: {error}"
         ) from error
-    if len(pickled) > RESULT_LIMIT_BYTES:
+    if len(pickled) > LIMIT_BYTES:
         raise _FatalError(
             f"LimitError: rank {worker.rank} returned {len(pickled)} bytes (pickled), and a result may have "
-            f"{RESULT_LIMIT_BYTES}: keep what is large in a vector, or write it to a file and return its path"
+            f"{LIMIT_BYTES}: keep what is large in a vector, or write it to a file and return its path"
         )
     return pickled
