@@ -18,7 +18,7 @@ unexport SPARK_HOME
 # Arguments of the verbs below, such as `make test ARGS='tests/unit -x'`.
 ARGS :=
 # Benchmarks to run.
-BENCH := adam wire failures recovery run
+BENCH := adam wire failures recovery run ml
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
 .PHONY: help setup fmt check test chaos proto run bench clean
@@ -47,9 +47,10 @@ $(INSTALLED): pyproject.toml | $(PYTHON)
 	@$(PYTHON) -m pip install -q --disable-pip-version-check --root-user-action=ignore --use-pep517 -e '.[dev]'
 	@touch $@
 
-$(WARM): $(INSTALLED) $(wildcard ps2/ops/*.py)
+$(WARM): $(INSTALLED) $(wildcard ps2/ops/*.py ps2/algorithms/*/*kernels.py)
 	@echo "setup: compiling the numba kernels"
 	@$(PYTHON) -m ps2.ops.warm
+	@$(PYTHON) -m ps2.algorithms.losses.warm
 	@touch $@
 
 fmt: $(INSTALLED) ## format the code and fix what can be fixed
@@ -87,7 +88,7 @@ run: $(WARM) ## train logistic regression on two servers, on data that come with
 	data=$$($(PYTHON) -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent / "data/mllib/sample_libsvm_data.txt")'); \
 	.venv/bin/ps2 train lr --input "$$data" --servers 2 --steps 100 --output out/lr $(ARGS)
 
-bench: $(WARM) ## run the benchmarks (BENCH: adam, wire, failures, recovery or run, for one; ARGS: its)
+bench: $(WARM) ## run the benchmarks (BENCH: adam, wire, failures, recovery, run or ml, for one; ARGS: its)
 	@$(with_java) for bench in $(BENCH); do echo "bench: $$bench"; $(PYTHON) -m benchmarks.$$bench $(ARGS); done
 
 clean: ## remove what runs and tools leave behind (not .venv)

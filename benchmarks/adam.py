@@ -54,7 +54,7 @@ CONVERGENCE_ROUNDS = 3
 @click.option("-o", "form", type=click.Choice(["table", "json"]), default="table", help="What to print.")
 @click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON to a file too.")
 def main(features: str, steps: int, convergence: int, rows: int, form: str, output: Path | None) -> None:
-    """Measure three ways of training logistic regression with Adam; exit with 1 if their weights differ."""
+    """Measure ways of training logistic regression with Adam; exit with 1 if their weights differ."""
     sizes = read_numbers(features)
     problem = Problem(rows=rows)
     load_before = os.getloadavg()[0]
@@ -93,7 +93,7 @@ class _Contest:
         """Let each way take steps ``first`` to ``first + count - 1`` at a stretch; another one begins each round."""
         at = round_ % len(self.ways)
         turn = [*self.ways[at:], *self.ways[:at]]
-        return {way.name: [way.step(number) for number in range(first, first + count)] for way in turn}
+        return {way.name: way.steps(first, count) for way in turn}
 
     def measure(self, round_: int) -> None:
         for name, taken in self.run(round_, round_ * RUN_STEPS + 1, RUN_STEPS).items():
@@ -165,7 +165,7 @@ def _steps_to(way: Way, clicks: Clicks) -> dict[float, int | None]:
     """Train until the lowest of ``LOSSES``; return after how many steps each one was reached first."""
     found: dict[float, int | None] = dict.fromkeys(LOSSES)
     for number in range(1, MAX_CONVERGENCE_STEPS + 1):
-        way.step(number)
+        way.steps(number, 1)
         now = clicks.loss(way.weights())
         for loss in LOSSES:
             if now <= loss and found[loss] is None:

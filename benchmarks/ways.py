@@ -1,4 +1,4 @@
-"""Three ways of training logistic regression with Adam (paper, section 6.2.1).
+"""Ways of training logistic regression with Adam (paper, section 6.2.1).
 
 They sample the same rows, compute gradients with the same function, and update with the same kernel; they differ in
 where the weights live and in what moves.
@@ -7,14 +7,14 @@ where the weights live and in what moves.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from benchmarks.adam_report import StepTime
-from benchmarks.clicks import Clicks, minibatch
+from benchmarks.clicks import Clicks, Problem, minibatch
 from ps2 import DCV, PS2Context
 from ps2.algorithms.logistic_math import LocalBlock, gradient
 from ps2.ops.optimizers import adam
@@ -52,18 +52,18 @@ class Laps:
         """Count the time since the last lap as no phase's."""
         self.last_s = time.monotonic()
 
-    def step_time(self, began_s: float) -> StepTime:
-        """End the step; what no phase has is the stage's own."""
-        total_s = time.monotonic() - began_s
+    def step_time(self, began_s: float, end_s: float | None = None) -> StepTime:
+        """End the step, now if nothing else is said; what no phase has is the stage's own, or the run's."""
+        total_s = (time.monotonic() if end_s is None else end_s) - began_s
         return StepTime(total_s, {**self.phases_s, "stage": total_s - sum(self.phases_s.values())}, self.keys)
 
 
 class Way(Protocol):
-    """A way of training; ``step`` takes step ``number``, from 1."""
+    """A way of training; ``steps`` takes steps ``first``, from 1, to ``first + count - 1`` at a stretch."""
 
     name: str
 
-    def step(self, number: int) -> StepTime: ...
+    def steps(self, first: int, count: int) -> list[StepTime]: ...
 
     def weights(self) -> Any: ...
 
@@ -80,16 +80,16 @@ class PS2Adam:
         self._clicks = clicks
         self._vectors = _new_vectors(clicks.features)
 
-    def step(self, number: int) -> StepTime:
-        weight, velocity, square, gradients = self._vectors
+    def steps(self, first: int, count: int) -> list[StepTime]:
+        return [self._step(number) for number in range(first, first + count)]
+
+    def _step(self, number: int) -> StepTime:
+        weight, _, _, gradients = self._vectors
         began_s = time.monotonic()
         tasks = _add_gradients(self._clicks, weight, gradients, number)
         laps = _longest(tasks)
         laps.skip()
-        with self._ps.batch():
-            gradients.mul(_scale(tasks))
-            weight.zip(velocity, square, gradients).apply("adam", lr=self._clicks.problem.lr, step=number)
-            gradients.zero()
+        _update_on_servers(self._ps, self._vectors, _scale(tasks), self._clicks.problem.lr, number)
         laps.lap("update")
         return laps.step_time(began_s)
 
@@ -110,22 +110,16 @@ class PSAdam:
         self._clicks = clicks
         self._vectors = _new_vectors(clicks.features)
 
-    def step(self, number: int) -> StepTime:
-        weight, velocity, square, gradients = self._vectors
+    def steps(self, first: int, count: int) -> list[StepTime]:
+        return [self._step(number) for number in range(first, first + count)]
+
+    def _step(self, number: int) -> StepTime:
+        weight, _, _, gradients = self._vectors
         began_s = time.monotonic()
         tasks = _add_gradients(self._clicks, weight, gradients, number)
         laps = _longest(tasks)
         laps.skip()
-        with self._ps.batch():
-            pulled = [vector.pull() for vector in self._vectors]
-        w, v, s, g = (one.result() for one in pulled)
-        g *= _scale(tasks)
-        adam(w, v, s, g, lr=self._clicks.problem.lr, step=number)
-        # Not a batch: it would copy the arrays once more.
-        weight.push(w)
-        velocity.push(v)
-        square.push(s)
-        gradients.zero()
+        _update_in_driver(self._ps, self._vectors, _scale(tasks), self._clicks.problem.lr, number)
         laps.lap("update")
         return laps.step_time(began_s)
 
@@ -134,6 +128,96 @@ class PSAdam:
 
     def close(self) -> None:
         _free(self._vectors)
+
+
+class _Staying:
+    """One run of workers that stay instead of a stage a step; the rest is that of the ways with stages.
+
+    The first step of a run has the run's beginning in it.
+    """
+
+    name: str
+    # Takes the step: of context, vectors, what makes a mean of the summed gradients, learning rate and step number.
+    _update: Callable[[PS2Context, Sequence[DCV], float, float, int], None]
+
+    def __init__(self, ps: PS2Context, clicks: Clicks) -> None:
+        self._ps = ps
+        self._clicks = clicks
+        self._vectors = _new_vectors(clicks.features)
+        self._rows = DCV.dense(1, 1, "float64")  # of a step's minibatches, over all workers
+
+    def steps(self, first: int, count: int) -> list[StepTime]:
+        updates_s: list[tuple[float, float]] = []
+
+        def update(number: int) -> None:
+            began_s = time.monotonic()
+            rows = float(self._rows.pull()[0])
+            self._rows.zero()
+            type(self)._update(self._ps, self._vectors, 1.0 / rows, self._clicks.problem.lr, number)
+            updates_s.append((began_s, time.monotonic()))
+
+        began_s = time.monotonic()
+        problem = self._clicks.problem
+        of_workers = self._ps.run(
+            self._clicks.rdd,
+            _staying_work(problem, self._vectors, self._rows, first + count),
+            workers=problem.partitions,
+            onClock=update,
+            firstClock=first,
+        )
+        times = []
+        for (update_s, end_s), laps in zip(updates_s, zip(*of_workers, strict=True), strict=True):
+            longest = _longest(laps)
+            longest.phases_s["update"] = end_s - update_s
+            longest.last_s = end_s
+            times.append(longest.step_time(began_s, end_s))
+            began_s = end_s
+        return times
+
+    def weights(self) -> Any:
+        return self._vectors[0].pull()
+
+    def close(self) -> None:
+        _free([*self._vectors, self._rows])
+
+
+def _staying_work(
+    problem: Problem, vectors: Sequence[DCV], counted: DCV, end: int
+) -> Callable[[Any, Iterator[LocalBlock]], list[Laps]]:
+    """Return a worker's function: its part of each step."""
+    weight, _, _, gradients = vectors
+
+    def work(worker: Any, blocks: Iterator[LocalBlock]) -> list[Laps]:
+        block = next(blocks)
+        taken = []
+        for number in worker.clocks(end):
+            laps = _add_gradient(problem, block, weight, gradients, number, worker.rank)
+            counted.add(np.array([float(laps.rows)]))
+            laps.lap("push")
+            taken.append(laps)
+        return taken
+
+    return work
+
+
+class StayingPS2Adam(_Staying):
+    """PS2-Adam with workers that stay."""
+
+    name = "PS2-Adam, ps.run"
+
+    @staticmethod
+    def _update(ps: PS2Context, vectors: Sequence[DCV], scale: float, lr: float, number: int) -> None:
+        _update_on_servers(ps, vectors, scale, lr, number)
+
+
+class StayingPSAdam(_Staying):
+    """PS-Adam with workers that stay."""
+
+    name = "PS-Adam, ps.run"
+
+    @staticmethod
+    def _update(ps: PS2Context, vectors: Sequence[DCV], scale: float, lr: float, number: int) -> None:
+        _update_in_driver(ps, vectors, scale, lr, number)
 
 
 class SparkAdam:
@@ -146,7 +230,10 @@ class SparkAdam:
         self._clicks = clicks
         self._w, self._v, self._s = (np.zeros(clicks.features, np.float32) for _ in range(3))
 
-    def step(self, number: int) -> StepTime:
+    def steps(self, first: int, count: int) -> list[StepTime]:
+        return [self._step(number) for number in range(first, first + count)]
+
+    def _step(self, number: int) -> StepTime:
         problem, features = self._clicks.problem, self._clicks.features
         began_s = time.monotonic()
         weight = self._spark_context.broadcast(self._w)
@@ -192,8 +279,14 @@ class SparkAdam:
 
 
 def all_ways(ps: PS2Context, clicks: Clicks) -> list[Way]:
-    """Return the three ways at their first step; the others are compared with the first."""
-    return [PS2Adam(ps, clicks), PSAdam(ps, clicks), SparkAdam(ps.sparkContext, clicks)]
+    """Return all ways at their first step; the others are compared with the first."""
+    return [
+        StayingPS2Adam(ps, clicks),
+        StayingPSAdam(ps, clicks),
+        PS2Adam(ps, clicks),
+        PSAdam(ps, clicks),
+        SparkAdam(ps.sparkContext, clicks),
+    ]
 
 
 def _new_vectors(features: int) -> tuple[DCV, ...]:
@@ -213,19 +306,50 @@ def _add_gradients(clicks: Clicks, weight: DCV, gradients: DCV, number: int) -> 
 
     def work(rdd_partition: int, blocks: Iterator[LocalBlock]) -> Iterator[Laps]:
         for block in blocks:
-            laps = Laps.start()
-            rows = minibatch(problem, block, number, rdd_partition)
-            laps.rows, laps.keys = len(rows.y), len(rows.keys)
-            laps.lap("gradient")
-            w = weight.pull(rows.keys)
-            laps.lap("pull")
-            g, _, _ = gradient(rows, w)
-            laps.lap("gradient")
-            gradients.add(g, rows.keys)
-            laps.lap("push")
-            yield laps
+            yield _add_gradient(problem, block, weight, gradients, number, rdd_partition)
 
     return clicks.rdd.mapPartitionsWithIndex(work).collect()
+
+
+def _add_gradient(
+    problem: Problem, block: LocalBlock, weight: DCV, gradients: DCV, number: int, rdd_partition: int
+) -> Laps:
+    """Do a task's, or a worker's, part of a step."""
+    laps = Laps.start()
+    rows = minibatch(problem, block, number, rdd_partition)
+    laps.rows, laps.keys = len(rows.y), len(rows.keys)
+    laps.lap("gradient")
+    w = weight.pull(rows.keys)
+    laps.lap("pull")
+    g, _, _ = gradient(rows, w)
+    laps.lap("gradient")
+    gradients.add(g, rows.keys)
+    laps.lap("push")
+    return laps
+
+
+def _update_on_servers(ps: PS2Context, vectors: Sequence[DCV], scale: float, lr: float, number: int) -> None:
+    """Take a step of Adam where the vectors are."""
+    weight, velocity, square, gradients = vectors
+    with ps.batch():
+        gradients.mul(scale)
+        weight.zip(velocity, square, gradients).apply("adam", lr=lr, step=number)
+        gradients.zero()
+
+
+def _update_in_driver(ps: PS2Context, vectors: Sequence[DCV], scale: float, lr: float, number: int) -> None:
+    """Pull all vectors whole, take a step of Adam, push them."""
+    weight, velocity, square, gradients = vectors
+    with ps.batch():
+        pulled = [vector.pull() for vector in vectors]
+    w, v, s, g = (one.result() for one in pulled)
+    g *= scale
+    adam(w, v, s, g, lr=lr, step=number)
+    # Not a batch: it would copy the arrays once more.
+    weight.push(w)
+    velocity.push(v)
+    square.push(s)
+    gradients.zero()
 
 
 def _scale(tasks: Sequence[Laps]) -> float:

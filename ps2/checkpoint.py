@@ -159,7 +159,7 @@ class Manifest:
         Raises:
             CheckpointCorruptError: a part of it is missing, of another type or format, or does not fit the others.
         """
-        fields = _Fields(path, content)
+        fields = Fields(path, content)
         if (found := fields.get("format", str)) != FORMAT:
             raise CheckpointCorruptError(f"{path}: expected format {FORMAT!r}, got {found!r}")
         return cls(
@@ -173,7 +173,7 @@ class Manifest:
         )
 
 
-class _Fields:
+class Fields:
     """The fields of a JSON object, checked as they are read."""
 
     def __init__(self, where: str, content: object) -> None:
@@ -205,12 +205,12 @@ class _Fields:
             raise self.wrong(name, "a list of integers that are not negative")
         return tuple(values)
 
-    def objects(self, name: str) -> list[_Fields]:
+    def objects(self, name: str) -> list[Fields]:
         values: list[Any] = self.get(name, list)
-        return [_Fields(f"{self.where}: {name}[{i}]", value) for i, value in enumerate(values)]
+        return [Fields(f"{self.where}: {name}[{i}]", value) for i, value in enumerate(values)]
 
-    def object(self, name: str) -> _Fields:
-        return _Fields(f"{self.where}: {name}", self.get(name, dict))
+    def object(self, name: str) -> Fields:
+        return Fields(f"{self.where}: {name}", self.get(name, dict))
 
     def wrong(self, name: str, expected: str) -> CheckpointCorruptError:
         return CheckpointCorruptError(f"{self.where}: {name}: expected {expected}, got {_short(self._content[name])}")
@@ -225,7 +225,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _with_shards(fields: _Fields) -> SavedMatrix:
+def _with_shards(fields: Fields) -> SavedMatrix:
     matrix = _matrix_from_json(fields)
     if [shard.partition for shard in matrix.shards] != list(partitions(matrix.bounds)):
         found = [shard.partition.index for shard in matrix.shards]
@@ -258,10 +258,10 @@ def matrix_to_json(matrix: SavedMatrix) -> dict[str, Any]:
 
 def matrices_from_json(content: object, where: str) -> tuple[SavedMatrix, ...]:
     """Read a list of what ``matrix_to_json`` has made, files or not; raises CheckpointCorruptError."""
-    return tuple(_matrix_from_json(fields) for fields in _Fields(where, {"matrices": content}).objects("matrices"))
+    return tuple(_matrix_from_json(fields) for fields in Fields(where, {"matrices": content}).objects("matrices"))
 
 
-def _matrix_from_json(fields: _Fields) -> SavedMatrix:
+def _matrix_from_json(fields: Fields) -> SavedMatrix:
     id, spec, bounds = fields.count("id"), _spec(fields.object("spec")), fields.counts("bounds")
     ascending = all(begin < end for begin, end in pairwise(bounds))
     if len(bounds) < 2 or not ascending or (bounds[0], bounds[-1]) != (0, spec.space):
@@ -284,7 +284,7 @@ def _matrix_from_json(fields: _Fields) -> SavedMatrix:
     return SavedMatrix(id, spec, bounds, born, names, fresh, retired, tuple(shards))
 
 
-def _spec(fields: _Fields) -> MatrixSpec:
+def _spec(fields: Fields) -> MatrixSpec:
     try:
         return MatrixSpec(
             dim=fields.get("dim", int),
@@ -299,15 +299,16 @@ def _spec(fields: _Fields) -> MatrixSpec:
         raise CheckpointCorruptError(f"{fields.where}: {error}") from error
 
 
-def _shard(matrix: int, spec: MatrixSpec, cut: Sequence[Partition], fields: _Fields) -> SavedShard:
+def _shard(matrix: int, spec: MatrixSpec, cut: Sequence[Partition], fields: Fields) -> SavedShard:
     index = fields.count("partition")
     if index >= len(cut):
         raise fields.wrong("partition", f"one below {len(cut)}")
     files = fields.object("files")
-    return SavedShard(matrix, cut[index], {kind: _file(files.object(kind)) for kind in file_kinds(spec)})
+    return SavedShard(matrix, cut[index], {kind: file_from_json(files.object(kind)) for kind in file_kinds(spec)})
 
 
-def _file(fields: _Fields) -> SavedFile:
+def file_from_json(fields: Fields) -> SavedFile:
+    """Read a file of a checkpoint, or of a saved vector; raises CheckpointCorruptError."""
     file = SavedFile(fields.get("name", str), fields.count("nbytes"), fields.get("xxh3", str))
     if not FILE_NAME.fullmatch(file.name):
         raise fields.wrong("name", "the name of a file in this folder")

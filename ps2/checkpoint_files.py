@@ -129,6 +129,20 @@ def read_values(reading: CheckedFile, saved: MatrixSpec, columns: int) -> Iterat
     yield from _blocks(reading, saved.np_dtype, *header.shape)
 
 
+def read_row(reading: CheckedFile, dtype: np.dtype[Any], count: int, block: int) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield the values of a file in one dimension, ``block`` at a time; raises CheckpointCorruptError if they differ.
+
+    Args:
+        count: of all values; ``dtype`` and this are what the file must have.
+    """
+    header = read_npy_header(reading.path, reading)
+    _check(reading.path, header, dtype)
+    if header.shape != (count,):
+        raise CheckpointCorruptError(f"{reading.path}: expected {count:,} values, got shape {header.shape}")
+    for _, _, values in _blocks(reading, dtype, 1, count, block):
+        yield values[0]
+
+
 def verify(fs: Any, root: str, file: SavedFile, of: tuple[str, MatrixSpec, SavedShard], progress: Any = None) -> None:
     """Read a file to its end; raise as ``checked``, ``read_keys`` and ``read_values`` do.
 
@@ -158,9 +172,11 @@ def _check(path: str, header: NpyHeader, dtype: np.dtype[Any]) -> None:
         raise CheckpointCorruptError(f"{path}: expected values of {dtype}, got {header.dtype}")
 
 
-def _blocks(reading: CheckedFile, dtype: np.dtype[Any], rows: int, columns: int) -> Iterator[Block]:
-    """Yield whole rows while several fit into a block, else pieces of one."""
-    most = BLOCK_BYTES // dtype.itemsize
+def _blocks(
+    reading: CheckedFile, dtype: np.dtype[Any], rows: int, columns: int, block: int | None = None
+) -> Iterator[Block]:
+    """Yield whole rows while several fit into a block (of so many values), else pieces of one."""
+    most = block or BLOCK_BYTES // dtype.itemsize
     height = max(1, most // max(columns, 1))
     width = min(columns, most)
     for row in range(0, rows if columns else 0, height):

@@ -51,26 +51,20 @@ def read_features(batch: pa.RecordBatch, names: str | Sequence[str], dtype: np.d
     """
     if not isinstance(names, str):
         return _from_numbers(batch, names, dtype, before)
-    column = _column(batch, names)
+    column = feature_column(batch, names)
     place = _Place(names, before)
     place.check_no_nulls(column, VECTORS)
-    if pa.types.is_struct(column.type) and {field.name for field in column.type} == VECTOR:
+    if pa.types.is_struct(column.type):
         return _from_vectors(column, dtype, place)
-    if _is_list(column.type) and _is_number(column.type.value_type):
-        return _from_arrays(column, dtype, place)
-    raise InputError(f"column {names!r}: expected {VECTORS}, got {column.type}")
+    return _from_arrays(column, dtype, place)
 
 
 def read_numbers(batch: pa.RecordBatch, name: str, before: int) -> Float64Array:
     """Read a column of numbers; null, NaN and infinity are errors as in ``read_features``."""
-    column = _column(batch, name)
+    column = number_column(batch, name)
     place = _Place(name, before)
-    if not (_is_number(column.type) or pa.types.is_boolean(column.type) or pa.types.is_decimal(column.type)):
-        raise InputError(f"column {name!r}: expected numbers, got {column.type}")
     place.check_no_nulls(column, "a number")
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.int8())
-    values = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    values = column.to_numpy(zero_copy_only=False)
     place.check_rows(~np.isfinite(values), values, "a finite number")
     return values
 
@@ -80,6 +74,32 @@ def read_weights(batch: pa.RecordBatch, name: str, before: int) -> Float64Array:
     values = read_numbers(batch, name, before)
     _Place(name, before).check_rows(values < 0, values, "a weight that is not negative")
     return values
+
+
+def feature_column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column of vectors (a struct) or arrays of numbers (a list); its rows are not checked."""
+    column = named_column(batch, name)
+    if pa.types.is_struct(column.type) and {field.name for field in column.type} == VECTOR:
+        return column
+    if _is_list(column.type) and _is_number(column.type.value_type):
+        return column
+    raise InputError(f"column {name!r}: expected {VECTORS}, got {column.type}")
+
+
+def number_column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """Return a column of numbers or booleans as float64; its rows are not checked."""
+    column = named_column(batch, name)
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.int8())
+    elif not (_is_number(column.type) or pa.types.is_decimal(column.type)):
+        raise InputError(f"column {name!r}: expected numbers, got {column.type}")
+    return column.cast(pa.float64(), safe=False)
+
+
+def named_column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    if name not in batch.schema.names:
+        raise InputError(f"there is no column {name!r}; there are: {', '.join(batch.schema.names)}")
+    return batch.column(name)
 
 
 class _Place:
@@ -137,44 +157,38 @@ def _from_numbers(batch: pa.RecordBatch, names: Sequence[str], dtype: np.dtype[A
             values[:, column] = given
         _Place(name, before).check_rows(~np.isfinite(values[:, column]), given, f"a number that fits {dtype}")
     lengths = np.full(batch.num_rows, len(names), np.int64)
-    return Features(lengths, _dense_columns(lengths), values.reshape(-1), len(names))
+    return Features(lengths, dense_columns(lengths), values.reshape(-1), len(names))
 
 
 def _from_arrays(column: pa.Array, dtype: np.dtype[Any], place: _Place) -> Features:
-    lengths = _lengths(column)
+    lengths = lengths_of(column)
     return Features(
-        lengths, _dense_columns(lengths), place.entries(column.flatten(), lengths, dtype), place.one_size(lengths)
+        lengths, dense_columns(lengths), place.entries(column.flatten(), lengths, dtype), place.one_size(lengths)
     )
 
 
 def _from_vectors(column: pa.StructArray, dtype: np.dtype[Any], place: _Place) -> Features:
     # field() knows of a slice of the struct, and flatten() of one of the list.
     kinds, sizes, indices, values = (column.field(name) for name in ("type", "size", "indices", "values"))
-    lengths = _lengths(values)
+    lengths = lengths_of(values)
     entries = place.entries(values.flatten(), lengths, dtype)
     dense = kinds.to_numpy(zero_copy_only=False) == 1
     if dense.all():
-        return Features(lengths, _dense_columns(lengths), entries, place.one_size(lengths))
+        return Features(lengths, dense_columns(lengths), entries, place.one_size(lengths))
     given = indices.flatten().to_numpy(zero_copy_only=False)
-    malformed = np.where(dense, 0, lengths) != _lengths(indices)
+    malformed = np.where(dense, 0, lengths) != lengths_of(indices)
     place.check_rows(malformed, lengths, "as many indices as values")
     sizes = np.where(dense, lengths, sizes.fill_null(-1).to_numpy(zero_copy_only=False))
     size = place.one_size(sizes)
     if not dense.any():
         columns = given
     else:
-        columns = _dense_columns(lengths)
+        columns = dense_columns(lengths)
         columns[np.repeat(~dense, lengths)] = given
     if len(columns) and not 0 <= columns.min() <= columns.max() < sizes[0]:
         entry = int(np.argmax((columns < 0) | (columns >= sizes[0])))
         place.fail(_row_of(entry, lengths), f"{columns[entry]}", f"indices in [0, {sizes[0]})")
     return Features(lengths, columns, entries, size)
-
-
-def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    if name not in batch.schema.names:
-        raise InputError(f"there is no column {name!r}; there are: {', '.join(batch.schema.names)}")
-    return batch.column(name)
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -185,12 +199,13 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _lengths(lists: pa.Array) -> Int64Array:
+def lengths_of(lists: pa.Array) -> Int64Array:
+    """Return how many entries each list has; 0 where it is null."""
     lengths: Int64Array = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return lengths
 
 
-def _dense_columns(lengths: Int64Array) -> Array:
+def dense_columns(lengths: Int64Array) -> Array:
     """Number the entries of each row from 0."""
     ends = np.cumsum(lengths)
     return (np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)).astype(np.int32)

@@ -112,6 +112,16 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return header.getvalue()
 
 
+def npy(array: np.ndarray[Any, Any]) -> Iterator[Any]:
+    """Yield the bytes of an array as a .npy file; what lies apart in memory is copied, block by block."""
+    yield npy_header(array.dtype, array.shape)
+    rows = max(1, BLOCK_BYTES // max(array[:1].nbytes, 1))
+    for start in range(0, len(array) if array.size else 0, rows):
+        flat = np.ascontiguousarray(array[start : start + rows]).reshape(-1).view(np.uint8)
+        for begin in range(0, flat.size, BLOCK_BYTES):
+            yield flat[begin : begin + BLOCK_BYTES].data
+
+
 def read_npy_header(path: str, file: Readable) -> NpyHeader:
     """Read the first bytes of a .npy file; raises CheckpointCorruptError if they are not such."""
     try:
@@ -137,8 +147,8 @@ def write_json(fs: Any, path: str, value: object) -> None:
         raise
 
 
-def read_json(fs: Any, path: str, format: str) -> dict[str, Any] | None:
-    """Return a JSON object with that "format"; None if there is no file, CheckpointCorruptError if it is another."""
+def read_json(fs: Any, path: str, *formats: str) -> dict[str, Any] | None:
+    """Return a JSON object with such a "format"; None if there is no file, CheckpointCorruptError if it is another."""
     with reported(path, "reading"):
         try:
             with fs.open(path, "rb") as file:
@@ -148,6 +158,7 @@ def read_json(fs: Any, path: str, format: str) -> dict[str, Any] | None:
         except ValueError as error:
             raise CheckpointCorruptError(f"{path}: not JSON: {error}") from error
     found = content.get("format") if isinstance(content, dict) else None
-    if found != format:
-        raise CheckpointCorruptError(f"{path}: expected format {format!r}, got {found!r}")
+    if found not in formats:
+        expected = " or ".join(map(repr, formats))
+        raise CheckpointCorruptError(f"{path}: expected format {expected}, got {found!r}")
     return content

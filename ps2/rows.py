@@ -82,7 +82,7 @@ class Rows:
         # pyarrow takes half a second to import: not where rows are records.
         from ps2.columns import read_features, read_numbers, read_weights
 
-        parts = _Parts(_checked(dtype))
+        parts = RowParts(_checked(dtype))
         for batch in batches:
             if not hasattr(batch, "schema"):
                 raise InputError(
@@ -110,7 +110,7 @@ class Rows:
         Raises:
             InputError: a record is something else, or what ``fromBatches`` refuses.
         """
-        parts = _Parts(_checked(dtype))
+        parts = RowParts(_checked(dtype))
         indices: list[Array] = []
         values: list[Array] = []
         sizes: list[int] = []
@@ -152,7 +152,7 @@ class Rows:
                 f"x: expected columns in [0, {self.x.shape[1]}), got {columns.min()} to {columns.max()}"
             )
         keys, places = number_columns(columns)
-        x = sp.csr_array((self.x.data, places, self.x.indptr), shape=(len(self), len(keys)))
+        x = _matrix(self.x.data, places, self.x.indptr, len(keys))
         return LocalRows(keys, x, self.y, self.weights)
 
 
@@ -189,13 +189,19 @@ class LocalRows:
             raise OutOfRangeError(f"rows: expected numbers in [0, {len(self)}), got {rows.min()} to {rows.max()}")
         indptr, columns, values = take_rows(self.x.indptr, self.x.indices, self.x.data, rows)
         used = renumber(columns, columns, len(self.keys))
-        x = sp.csr_array((values, columns, indptr), shape=(len(rows), len(used)))
+        x = _matrix(values, columns, indptr, len(used))
         return LocalRows(
             self.keys[used],
             x,
             None if self.y is None else self.y[rows],
             None if self.weights is None else self.weights[rows],
         )
+
+    def chosen(self, numbers: npt.ArrayLike) -> LocalRows:
+        """Take rows, in the order given, with all keys."""
+        rows = np.asarray(numbers, np.int64)
+        weights = None if self.weights is None else self.weights[rows]
+        return LocalRows(self.keys, self.x[rows], None if self.y is None else self.y[rows], weights)
 
     def sample(self, fraction: float, rng: np.random.Generator) -> LocalRows:
         """Take each row with a probability: a minibatch, with the keys that it uses; possibly no row.
@@ -275,8 +281,15 @@ def _count_bits(word: np.uint64) -> int:
     return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))  # type: ignore[return-value]
 
 
-class _Parts:
-    """Arrays of rows that come one part after the other."""
+class RowParts:
+    """Arrays of rows that come one part after the other.
+
+    Attributes:
+        dtype: of the values.
+        rows: how many came so far.
+        size: columns that each row has; None: not known yet.
+        y, weights: a part's labels and weights are appended by the caller.
+    """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self.dtype = dtype
@@ -289,6 +302,7 @@ class _Parts:
         self.size: int | None = None
 
     def add(self, lengths: Int64Array, columns: Array, values: Array, size: int | None) -> None:
+        """Add rows' entries, as in ``ps2.columns.Features``."""
         if None not in (size, self.size) and size != self.size:
             raise InputError(f"features, row {self.rows}: expected size {self.size} as in the rows before, got {size}")
         self.size = size if self.size is None else self.size
@@ -298,15 +312,23 @@ class _Parts:
         self.values.append(values)
 
     def joined(self, has_y: bool, has_weights: bool) -> Rows:
+        """Put all parts together."""
         indptr = np.concatenate([[0], np.cumsum(_joined(self.lengths, np.int64))])
         columns = _joined(self.columns, np.int32)
         values = _joined(self.values, self.dtype)
-        x = sp.csr_array((values, columns, indptr), shape=(self.rows, self.size or 0))
+        x = _matrix(values, columns, indptr, self.size or 0)
         return Rows(
             x,
             _joined(self.y, np.float64) if has_y else None,
             _joined(self.weights, np.float64) if has_weights else None,
         )
+
+
+def _matrix(values: Array, columns: Array, indptr: Array, size: int) -> sp.csr_array:
+    """Make a sparse matrix; one integer of 64 bits would make scipy copy all columns to as many."""
+    narrow = columns.dtype == np.int32 and indptr[-1] <= np.iinfo(np.int32).max
+    indptr = indptr.astype(np.int32, copy=False) if narrow else indptr
+    return sp.csr_array((values, columns, indptr), shape=(len(indptr) - 1, size))
 
 
 def _joined(parts: list[Array], dtype: npt.DTypeLike) -> Array:
@@ -339,7 +361,7 @@ def _entries(vector: Any) -> tuple[Array, Array, int]:
     return np.arange(len(values), dtype=np.int32), values, len(values)
 
 
-def _check_records(parts: _Parts, sizes: list[int], numbers: list[tuple[float, ...]]) -> None:
+def _check_records(parts: RowParts, sizes: list[int], numbers: list[tuple[float, ...]]) -> None:
     """Raise InputError for the first record that differs from the others in form, or holds what is no number."""
     (columns,), (values,), (lengths,) = parts.columns, parts.values, parts.lengths
     ends = np.cumsum(lengths)

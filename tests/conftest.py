@@ -1,7 +1,8 @@
 """Fixtures that all tests share: fleets of real server processes, and the check that nothing of them is left.
 
-A process has one PS2Context at a time, so ``ps`` lives as long as its module. A module says how many servers it wants:
-``pytestmark = pytest.mark.parametrize("ps", [1, 2, 3, 4], indirect=True, scope="module")``; else it gets two.
+A process has one PS2Context at a time, so ``ps`` is a module's, and then the next one's if that wants as many servers.
+A module says how many: ``pytestmark = pytest.mark.parametrize("ps", [1, 2, 3, 4], indirect=True, scope="module")``;
+else it gets two.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import gc
 import tempfile
 import threading
 import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import psutil
@@ -22,6 +24,7 @@ settings.load_profile("ps2")
 
 DEADLINE_S = 10.0
 POLL_S = 0.02
+SERVERS = 2
 
 
 def wait_until(condition, what, deadline_s=DEADLINE_S):
@@ -53,10 +56,9 @@ def _command(process):
         return "ended"
 
 
-@pytest.fixture(scope="module")
-def leaves_nothing(tmp_path_factory):
-    """Fail unless every process, thread and ``ps2-*`` temp folder that appears during the module goes with it."""
-    folder = tmp_path_factory.mktemp("tmp")
+@contextmanager
+def leaving_nothing(folder):
+    """Fail unless every process, thread and ``ps2-*`` temp folder that appears meanwhile goes with it."""
     before, tempfile.tempdir = _remains(folder), str(folder)
     yield
     tempfile.tempdir = None
@@ -68,13 +70,79 @@ def leaves_nothing(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ps(request, leaves_nothing):
-    """A running PS2Context with ``request.param`` servers (2 unless parametrized)."""
-    from ps2 import PS2Context
+def leaves_nothing(tmp_path_factory):
+    """Fail unless every process, thread and ``ps2-*`` temp folder that appears during the module goes with it."""
+    with leaving_nothing(tmp_path_factory.mktemp("tmp")):
+        yield
 
-    context = PS2Context.getOrCreate(servers=getattr(request, "param", 2))
-    yield context
-    context.stop()
+
+class SharedFleet:
+    """The fleet behind ``ps``: it stays for the next module, if that wants as many servers.
+
+    Attributes:
+        next: the test that runs after this one.
+    """
+
+    next = None
+
+    def __init__(self, tmp_path_factory):
+        self._tmp = tmp_path_factory
+        self._ending = ExitStack()
+        self._servers = self._context = None
+
+    def of(self, servers):
+        """Return a running context with so many servers."""
+        from ps2 import PS2Context
+
+        if servers != self._servers or PS2Context._active is not self._context:
+            self.end()
+            with ExitStack() as undo:
+                undo.enter_context(leaving_nothing(self._tmp.mktemp("tmp")))
+                self._context = undo.enter_context(PS2Context.getOrCreate(servers=servers))
+                self._ending, self._servers = undo.pop_all(), servers
+        return self._context
+
+    def leave(self):
+        """Stop it, unless the next test wants the same."""
+        if self.next is None or servers_wanted(self.next) != self._servers:
+            self.end()
+
+    def end(self):
+        """Stop it; nothing of it may be left."""
+        self._servers = self._context = None
+        self._ending.close()
+
+
+@pytest.fixture(scope="session")
+def shared_fleet(tmp_path_factory):
+    fleet = SharedFleet(tmp_path_factory)
+    yield fleet
+    fleet.end()
+
+
+def servers_wanted(item):
+    """Return how many servers a test wants of the shared fleet; 0 if it does not use it."""
+    if "shared_fleet" not in getattr(item, "fixturenames", ()):
+        return 0
+    return item.callspec.params.get("ps", SERVERS) if hasattr(item, "callspec") else SERVERS
+
+
+def pytest_collection_modifyitems(items):
+    """In each folder, run together what wants as many servers of a shared fleet, and then what wants none."""
+    folders = list(dict.fromkeys(item.path.parent for item in items))
+    items.sort(key=lambda item: (folders.index(item.path.parent), servers_wanted(item) or float("inf")))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item, nextitem):
+    SharedFleet.next = nextitem
+
+
+@pytest.fixture(scope="module")
+def ps(request, shared_fleet):
+    """A running PS2Context with ``request.param`` servers (2 unless parametrized)."""
+    yield shared_fleet.of(getattr(request, "param", SERVERS))
+    shared_fleet.leave()
 
 
 @pytest.fixture(scope="module")

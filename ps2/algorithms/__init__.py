@@ -1,0 +1,56 @@
+"""Estimators and models with the faces of pyspark.ml's, trained on a fleet of servers.
+
+The names below are loaded when they are first used: they need pyspark, and other modules here do not.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ps2.algorithms.classification import (
+        FMClassificationModel,
+        FMClassifier,
+        LinearSVC,
+        LinearSVCModel,
+        LogisticRegression,
+        LogisticRegressionModel,
+    )
+    from ps2.algorithms.regression import FMRegressionModel, FMRegressor, LinearRegression, LinearRegressionModel
+
+_HOME = {
+    "FMClassificationModel": "ps2.algorithms.classification",
+    "FMClassifier": "ps2.algorithms.classification",
+    "FMRegressionModel": "ps2.algorithms.regression",
+    "FMRegressor": "ps2.algorithms.regression",
+    "LinearRegression": "ps2.algorithms.regression",
+    "LinearRegressionModel": "ps2.algorithms.regression",
+    "LinearSVC": "ps2.algorithms.classification",
+    "LinearSVCModel": "ps2.algorithms.classification",
+    "LogisticRegression": "ps2.algorithms.classification",
+    "LogisticRegressionModel": "ps2.algorithms.classification",
+}
+
+__all__ = [
+    "FMClassificationModel",
+    "FMClassifier",
+    "FMRegressionModel",
+    "FMRegressor",
+    "LinearRegression",
+    "LinearRegressionModel",
+    "LinearSVC",
+    "LinearSVCModel",
+    "LogisticRegression",
+    "LogisticRegressionModel",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'ps2.algorithms' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.libsvm import Block
+from ps2.algorithms.losses.margin_kernels import log_loss, sigmoid
 from ps2.errors import ConfigError, InputError, OutOfRangeError, ShapeError
 from ps2.ops.kernels import kernel
 from ps2.rows import number_columns, renumber, take_rows
@@ -210,23 +211,6 @@ def _margin(columns: Array, values: Array, w: Array) -> float:
 
 
 @kernel
-def _log_loss(margin: float, y: float) -> float:
-    """Compute log(1 + exp(margin)) - y margin, without overflow and without cancellation."""
-    signed = margin if y > 0.0 else -margin
-    if signed > 0.0:
-        return np.log1p(np.exp(-signed))
-    return np.log1p(np.exp(signed)) - signed
-
-
-@kernel
-def _sigmoid(margin: float) -> float:
-    if margin > 0.0:
-        return 1.0 / (1.0 + np.exp(-margin))
-    odds = np.exp(margin)
-    return odds / (1.0 + odds)
-
-
-@kernel
 def _gradient(
     indptr: Array, columns: Array, values: Array, y: Float64Array, w: Array, g: Float64Array
 ) -> tuple[float, int]:
@@ -235,9 +219,9 @@ def _gradient(
     for row in range(len(y)):
         begin, end = indptr[row], indptr[row + 1]
         margin = _margin(columns[begin:end], values[begin:end], w)
-        loss_sum += _log_loss(margin, y[row])
+        loss_sum += log_loss(margin, y[row])
         correct += (margin > 0.0) == (y[row] > 0.0)
-        error = _sigmoid(margin) - y[row]
+        error = sigmoid(margin) - y[row]
         for position in range(begin, end):
             g[columns[position]] += error * values[position]
     return loss_sum, correct
@@ -249,6 +233,6 @@ def _evaluate(indptr: Array, columns: Array, values: Array, y: Float64Array, w: 
     for row in range(len(y)):
         begin, end = indptr[row], indptr[row + 1]
         margin = _margin(columns[begin:end], values[begin:end], w)
-        loss_sum += _log_loss(margin, y[row])
+        loss_sum += log_loss(margin, y[row])
         correct += (margin > 0.0) == (y[row] > 0.0)
     return loss_sum, correct

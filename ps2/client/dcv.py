@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from ps2.client.fleet import FleetRef
 from ps2.client.session import Session
 from ps2.client.sessions import current_session, session_of
 from ps2.client.task import note_unpickled, note_used
-from ps2.errors import ConfigError, DTypeError, NotFoundError, UsageError
+from ps2.errors import ConfigError, DTypeError, NotFoundError, ShapeError, UsageError
 from ps2.partition import MatrixSpec, Wire
 from ps2.route import Route
 
@@ -238,6 +239,27 @@ class DCV:
         """
         return self._arithmetic("add", values, indices, wait)
 
+    def addFactors(self, b: Any, x: Any, keys: Any, wait: bool = True) -> DCV:
+        """Add ``sum over s of x[s, f] * b[s, k]`` to column ``keys[f] * width + k`` for all f and k.
+
+        That is the gradient of a model with ``width`` numbers a feature. Only b and x travel; the servers take the sum,
+        in float64. Worth it where x and b take fewer bytes than their product: ``ps2.client.factors.sizes`` tells.
+
+        Args:
+            b: shape (samples, width); goes to each server that holds some of the keys. The vector is dense and was made
+                with an ``align`` that is a multiple of width.
+            x: scipy sparse (its entries travel) or an array (all of it does), of shape (samples, len(keys)).
+            keys: int64, any order, duplicates accumulate.
+            wait: as for ``add``.
+
+        Raises:
+            UsageError: the vector is sparse, or not aligned so.
+            ShapeError, DTypeError, OutOfRangeError: naming what was expected and what came.
+        """
+        from ps2.client import factors
+
+        return self._change(factors.add_factors(self._target(), b, x, keys), wait)
+
     def sub(self, values: Any, indices: Any = None, wait: bool = True) -> DCV:
         """Subtract in place; arguments as for ``add``."""
         return self._arithmetic("sub", values, indices, wait)
@@ -263,6 +285,10 @@ class DCV:
         """Return how many elements are not 0, as an int (paper, Table 1)."""
         return self._submit(self._plan("nnz").then(int))
 
+    def norm1(self) -> float:
+        """Return the sum of absolute values, accumulated in float64."""
+        return self._scalar("norm1")
+
     def norm2(self) -> float:
         """Return the Euclidean norm, accumulated in float64 (paper, Table 1)."""
         return self._submit(self._plan("norm2_squared").then(np.sqrt).then(float))
@@ -280,6 +306,33 @@ class DCV:
     def dot(self, other: DCV) -> float:
         """Return the inner product, computed where the vectors lie, accumulated in float64 (paper, Figure 4)."""
         return self._scalar("dot", self._beside(other))
+
+    @staticmethod
+    def gram(us: Sequence[DCV], vs: Sequence[DCV]) -> Any:
+        """Return the inner products of each of some vectors with each of others, in one pass over them.
+
+        Args:
+            us, vs: any number of vectors, some of them in both if you like; one request a server.
+
+        Returns:
+            float64 of shape (len(us), len(vs)), accumulated in float64.
+        """
+        left, right = _vectors("gram: us", us), _vectors("gram: vs", vs)
+        first = left[0]
+        near = [first._beside(vector) for vector in (*left, *right)]
+        rows = [vector._row for vector in near]
+        return first._submit(plans.gram(first._target(*near), rows[: len(left)], rows[len(left) :]))
+
+    def combine(self, vectors: Sequence[DCV], alphas: Any) -> DCV:
+        """Set this vector to the sum of ``alphas[i] * vectors[i]`` on the servers, in one pass over them.
+
+        Args:
+            vectors: one or more; this one may be among them.
+            alphas: float64 of shape (len(vectors),). Sums are float64 until they are rounded to the vector's dtype.
+        """
+        near = [self._beside(vector) for vector in _vectors("combine: vectors", vectors)]
+        hold(*near)
+        return self._change(plans.combine(self._target(), [vector._row for vector in near], alphas), wait=True)
 
     def axpy(self, other: DCV, alpha: Scalar) -> DCV:
         """Set ``self += alpha * other`` on the servers (paper, Table 1)."""
@@ -348,9 +401,15 @@ class DCV:
     def save(self, url: str) -> None:
         """Write the vector, as it is stored, to a folder: ``manifest.json`` beside NumPy files; see ``load``.
 
+        The servers write the values, each its own; none pass through this process, which writes the manifest. What lies
+        in one partition is saved as it is at one moment; the moments of two partitions may differ.
+
         Args:
-            url: a path or any fsspec URL that this process can write. What was saved there before stays whole until
-                the new one is.
+            url: a path or any fsspec URL that the servers and this process can write, and that is one place for all of
+                them. What was saved there before stays whole until the new one is.
+
+        Raises:
+            RecoveryError: it cannot be written; nothing is left of it.
         """
         from ps2.client import storage
 
@@ -358,11 +417,16 @@ class DCV:
 
     @staticmethod
     def load(url: str, rows: int = DEFAULT_ROWS) -> DCV:
-        """Make a vector from what ``save`` wrote, on a fleet of any size.
+        """Make a vector from what ``save`` wrote, on a fleet of any size; the servers read the values.
+
+        Args:
+            url: of the folder, which the servers and this process can read.
+            rows: rows to reserve in its matrix, as for ``dense``; ``align`` is that of the vector that was saved.
 
         Raises:
             CheckpointMissingError: there is no complete save at this place.
             CheckpointCorruptError: the files are not what the manifest says.
+            LimitError: the servers' memory limit does not allow it. After any error nothing stays allocated.
         """
         from ps2.client import storage
 
@@ -499,6 +563,37 @@ class _Step:
     def plan_on(self, vector: DCV) -> plans.Plan[Any]:
         params = {} if self.value is None else {"value": self.value}
         return vector._plan(self.name, *self.others, **params)
+
+
+def _vectors(name: str, vectors: Sequence[DCV]) -> list[DCV]:
+    found = list(vectors)
+    if not found:
+        raise ShapeError(f"{name}: expected one or more vectors, got none")
+    for vector in found:
+        if not isinstance(vector, DCV):
+            raise DTypeError(f"{name}: expected DCVs, got {type(vector).__name__}")
+    return found
+
+
+def derive_all(vector: DCV, count: int) -> list[DCV]:
+    """Make so many vectors as ``vector.derive()`` does, by one call."""
+    vector._check_usable()
+    session = vector._session
+    rows = session.take_rows(vector._matrix, count) if count else []
+    return [_owned(session, DCV(vector._fleet, vector._matrix, row, vector._spec, vector._route)) for row in rows]
+
+
+def free_all(vectors: Iterable[DCV]) -> None:
+    """Free vectors of one fleet, by one call a matrix."""
+    of_matrix: dict[int, list[DCV]] = {}
+    for vector in vectors:
+        vector._check_usable()
+        of_matrix.setdefault(vector._matrix, []).append(vector)
+    for matrix, some in of_matrix.items():
+        some[0]._session.free_rows(matrix, [vector._row for vector in some])
+        for vector in some:
+            vector._disown()
+            vector._freed = True
 
 
 def _is_number(value: object) -> bool:

@@ -110,7 +110,7 @@ class Pace:
         held = sum(operation.nbytes for operation in plan.operations)
         if not self.is_managed:
             return Entry(plan, id, clock, held)
-        return Entry(plan, id, clock, held, sum(map(_sent_bytes, plan.operations)), _mean_size(plan))
+        return Entry(plan, id, clock, held, sum(map(sent_bytes, plan.operations)), _mean_size(plan))
 
     def choose(self, waiting: Sequence[Entry]) -> list[Entry]:
         """Return what leaves next."""
@@ -178,17 +178,18 @@ def _mean_size(plan: Plan[Any]) -> float:
     return float("inf") if np.isnan(total) else total / count
 
 
-def _sent_bytes(operation: Operation) -> int:
+def sent_bytes(operation: Operation) -> int:
+    """Return what an operation's values and keys take on the way; a set of keys that has a name counts in full."""
     keys = 0
     if operation.keys is not None and operation.keys.columns is not None:
-        keys = _packed_bytes(operation.keys.columns)
+        keys = packed_bytes(operation.keys.columns)
     return keys + sum(
         array.size * 2 if operation.wire is not None and array.dtype.kind == "f" else array.nbytes
         for array in operation.arrays
     )
 
 
-def _packed_bytes(columns: Array) -> int:
+def packed_bytes(columns: Array) -> int:
     """Return what ascending keys take: the first, and the steps to the others in the narrowest width."""
     if columns.size < 2:
         return 8 * columns.size

@@ -85,6 +85,16 @@ def call(target: Target, name: str, params: Mapping[str, Any]) -> Plan[Any]:
     return Plan(target.matrix, target.route, operations, merge, bool(op.writes))
 
 
+def call_at(target: Target, name: str, indices: Any, params: Mapping[str, Any]) -> Plan[None]:
+    """Plan an operation of the table that writes its rows at some columns only; duplicates are one."""
+    scalars = lookup(name).check(len(target.rows), target.spec.dtype, params)
+    parts = SPLITS.split(target.spec, target.route, as_indices(indices))
+    operations = tuple(
+        Operation(name, target.matrix, index, target.rows, scalars, keys=keys) for index, _, keys in parts.key_sets()
+    )
+    return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
+
+
 def pull(target: Target, start: int, stop: int, out: Array | None = None) -> Plan[Array]:
     """Plan to read columns ``[start, stop)`` of a dense row, into ``out`` if that is given."""
     dtype = target.spec.np_dtype
@@ -326,6 +336,32 @@ def rows_dot(target: Target, rows_a: Any, rows_b: Any) -> Plan[Array]:
         return out
 
     return Plan(target.matrix, target.route, operations, merge, mutates=False)
+
+
+def gram(target: Target, rows_u: Sequence[int], rows_v: Sequence[int]) -> Plan[Array]:
+    """Plan the inner products of each of some rows with each of others: float64 of shape (len(rows_u), len(rows_v))."""
+    u, v = np.array(rows_u, np.int64), np.array(rows_v, np.int64)
+    operations = tuple(
+        Operation("gram", target.matrix, p.index, arrays=(u, v), reply_bytes=8 * u.size * v.size)
+        for p in target.route.partitions
+    )
+
+    def merge(results: list[Result]) -> Array:
+        return np.sum([result.arrays[0] for result in results], axis=0).reshape(u.size, v.size)
+
+    return Plan(target.matrix, target.route, operations, merge, mutates=False)
+
+
+def combine(target: Target, rows: Sequence[int], alphas: Any) -> Plan[None]:
+    """Plan to set the target's row to the sum of other rows, each times a number."""
+    lookup("combine").check(1, target.spec.dtype, {})
+    numbers = np.array(rows, np.int64)
+    scales = as_values(alphas, np.dtype(np.float64), numbers.shape, "alphas")
+    operations = tuple(
+        Operation("combine", target.matrix, p.index, target.rows, arrays=(numbers, scales))
+        for p in target.route.partitions
+    )
+    return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
 
 
 def rows_axpy(target: Target, rows_y: Any, rows_x: Any, alphas: Any) -> Plan[None]:

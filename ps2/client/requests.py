@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from ps2.client.plans import Plan
 from ps2.ops.table import writes
 from ps2.route import Route
-from ps2.wire.messages import Operation, Request, RequestId
+from ps2.wire.messages import Keys, Operation, Request, RequestId
 
 # What an operation takes in the header at most, if nothing about it is unusual.
 HEADER_BYTES = 256
@@ -85,10 +87,35 @@ def address_of(operation: Operation, routes: Mapping[int, Route]) -> str:
     return routes[operation.matrix].addresses[operation.partition]
 
 
+def _sharing_keys(pieces: Sequence[Piece]) -> list[Piece]:
+    """Let an operation with the same keys as the one before it, on the same partition, use those: they travel once."""
+    found: list[Piece] = []
+    source: Operation | None = None
+    for piece in pieces:
+        operation = piece.operation
+        if operation.keys is None:
+            source = None
+        elif source is not None and _same_keys(source, operation):
+            piece = replace(piece, operation=replace(operation, keys=Keys(operation.keys.count)))
+        elif operation.keys.columns is not None:
+            source = operation
+        found.append(piece)
+    return found
+
+
+def _same_keys(source: Operation, operation: Operation) -> bool:
+    ours, theirs = source.keys, operation.keys
+    if ours is None or theirs is None or ours.columns is None or theirs.columns is None:
+        return False
+    if (source.matrix, source.partition, ours.count) != (operation.matrix, operation.partition, theirs.count):
+        return False
+    return ours.columns is theirs.columns or np.array_equal(ours.columns, theirs.columns)
+
+
 def _in_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:
     """Cut what is meant for one server into requests, partition by partition."""
     if sum(map(_size, pieces)) <= block_bytes:
-        return list(pieces)
+        return _sharing_keys(pieces)
     by_partition: dict[tuple[int, int], list[Piece]] = {}
     for piece in pieces:
         by_partition.setdefault((piece.operation.matrix, piece.operation.partition), []).append(piece)
@@ -104,7 +131,11 @@ def _in_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:
             parts[-1].append(piece)
         writing = sum(any(writes(piece.operation.name) for piece in part) for part in parts)
         count = 1 if len(parts) == 1 else max(writing, 2)
-        numbered += [replace(piece, part=number, parts=count) for number, part in enumerate(parts) for piece in part]
+        numbered += [
+            replace(piece, part=number, parts=count)
+            for number, part in enumerate(parts)
+            for piece in _sharing_keys(part)
+        ]
     return numbered
 
 

@@ -218,6 +218,38 @@ class Session:
         """Note that a holder's last handle to rows is gone; the master is told with the next call for rows."""
         self._dropped.extend((matrix, row, holder) for row in rows)
 
+    def at_one_version(self, matrix: int, attempt: Callable[[Route, int, RequestId], T]) -> T:
+        """Ask servers of a matrix for more than one request can bring; return what an attempt comes to.
+
+        It is made anew, as a whole, where a server could not answer or was replaced meanwhile.
+
+        Args:
+            attempt: is given the route, the route version that its calls are to carry, and the id of a mutation, the
+                same each time.
+
+        Raises:
+            LostError: a server is gone for good.
+            RolledBack: the fleet went back to a checkpoint meanwhile.
+        """
+        self.flush()
+        patience = Patience(self.retry)
+        with self._new_id() as id:
+            while True:
+                self._ask(lambda: self.matrix(matrix))
+                self._check_run(changes=True)
+                version = self._route_version
+                try:
+                    done = attempt(self._routes[matrix], version, id)
+                except TransientError as error:
+                    patience.wait(error)
+                    if self._refresh({matrix}, error):
+                        patience.explain()
+                    continue
+                self._ask(lambda: self.matrix(matrix))
+                self._check_run(changes=True)
+                if self._route_version == version:
+                    return done
+
     def close(self) -> None:
         self.transport.close()
 

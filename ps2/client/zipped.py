@@ -10,7 +10,7 @@ from ps2.client.batch import submit
 from ps2.client.dcv import DCV
 from ps2.client.results import PartitionResults
 from ps2.errors import ConfigError, DTypeError
-from ps2.ops.table import lookup
+from ps2.ops.table import lookup, lookup_at
 
 
 class ZippedDCV:
@@ -42,11 +42,13 @@ class ZippedDCV:
         """Call ``fn(partition, u, v, ...)``: like ``mapPartitions``, with the ``Partition`` first."""
         return self._map(fn, with_index=True)
 
-    def apply(self, name: str, **params: Any) -> DCV:
+    def apply(self, name: str, indices: Any = None, **params: Any) -> DCV:
         """Run a built-in kernel (``ps2 ops`` lists them) on the servers, atomically on each partition.
 
         Args:
             name: such as "adam", "sgd", "momentum", "adagrad", "rmsprop" or "ftrl".
+            indices: int64 of shape (n,), any order, duplicates count once: run it at these columns only, if it can
+                ("settle_plain", "settle_scaled", "settle_ftrl"); absent keys of a sparse vector stay absent.
             params: the kernel's scalars.
 
         Returns:
@@ -55,16 +57,21 @@ class ZippedDCV:
         Raises:
             NotFoundError, ConfigError, DTypeError, ShapeError: no such kernel, or not with these arguments.
         """
-        op = lookup(name)
+        op = lookup(name) if indices is None else lookup_at(name)
         first = self._vectors[0]
-        if set(op.operands) != {"row"} or not op.writes:
+        if set(op.operands) != ({"row"} if indices is None else {"row", "slots"}) or not op.writes:
             raise ConfigError(f"operation {name!r} is not a kernel for zipped vectors")
         op.check(len(self._vectors), first._spec.dtype, params)
         if len({(v._matrix, v._row) for v in self._vectors}) < len(self._vectors):
             raise ConfigError(f"operation {name!r}: the same vector is given twice")
         beside = self._beside()
-        submit(first._session, plans.call(first._target(*beside[1:]), name, params))
-        self._write_back(beside, written=op.writes, names=op.names)
+        target = first._target(*beside[1:])
+        if indices is None:
+            plan = plans.call(target, op.name, params)
+        else:
+            plan = plans.call_at(target, op.name, indices, params)
+        submit(first._session, plan)
+        self._write_back(beside, written=op.writes, names=op.reads)
         return first
 
     def _map(self, fn: Callable[..., Any], with_index: bool) -> PartitionResults:

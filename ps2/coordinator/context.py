@@ -150,6 +150,11 @@ class PS2Context:
             cls._active = context = cls(spark_context, options)
             return context
 
+    @classmethod
+    def getActive(cls) -> PS2Context | None:
+        """Return the running context; None: there is none."""
+        return cls._active
+
     def __init__(self, spark_context: Any, options: Options) -> None:
         """Not for users: see ``getOrCreate``."""
         self._spark: Any = None

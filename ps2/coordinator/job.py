@@ -130,22 +130,26 @@ class _Records:
         return self._rdd.mapPartitions(lambda rows: [work(ref, function, rows)])
 
 
-class _Table:
-    """A DataFrame whose plan is settled.
+def settled(frame: Any) -> tuple[Any, int]:
+    """Return a DataFrame of the same rows whose plan is settled, and how many rdd_partitions it has.
 
     How many partitions a plan has is known when its shuffles have run (adaptive execution); another plan of the same
     data, such as ``mapInArrow``, would run them once more. So this builds on the first one's rows.
     """
+    from pyspark.sql import DataFrame
+
+    rows = frame._jdf.queryExecution().toRdd()
+    session = frame.sparkSession
+    # What ``DataFrame.localCheckpoint`` does, without storing the rows.
+    same = session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False)
+    return DataFrame(same, session), rows.getNumPartitions()
+
+
+class _Table:
+    """A DataFrame whose plan is settled."""
 
     def __init__(self, frame: Any) -> None:
-        from pyspark.sql import DataFrame
-
-        rows = frame._jdf.queryExecution().toRdd()
-        self.partitions: int = rows.getNumPartitions()
-        session = frame.sparkSession
-        # What ``DataFrame.localCheckpoint`` does, without storing the rows.
-        settled = session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False)
-        self._frame = DataFrame(settled, session)
+        self._frame, self.partitions = settled(frame)
 
     def spread(self, partitions: int) -> _Table:
         return _Table(self._frame.repartition(partitions))

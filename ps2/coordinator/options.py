@@ -86,13 +86,13 @@ class Options:
         if asked.restore is not None:
             raise ConfigError("restore: a context is running; stop() it first")
         if (asked.servers or asked.fleet) and (asked.count, asked.fleet) != (self.count, self.fleet):
-            raise ConfigError(f"a context with {_named(self)} is running, {_named(asked)} came; stop() it first")
+            raise ConfigError(f"a context with {_named(self)} is running, not with {_named(asked)}; stop() it first")
         unsaid = Options()
         for name in (field.name for field in fields(self)):
             running, came = getattr(self, name), getattr(asked, name)
             if name not in ("servers", "fleet") and came not in (running, getattr(unsaid, name)):
                 called = CALLED.get(name, name)
-                raise ConfigError(f"{called}: {running} is that of the running context, {came} came; stop() it first")
+                raise ConfigError(f"{called}: {running} is that of the running context, not {came}; stop() it first")
 
     def _check_whole(self, name: str, low: int, high: int | None = None) -> None:
         value, called = getattr(self, name), CALLED.get(name, name)

@@ -78,6 +78,9 @@ class CallJobs:
     @contextmanager
     def marked(self) -> Iterator[None]:
         """Count the jobs that this thread starts meanwhile."""
+        # Threads of pyspark.ml's validators share one object of local properties; the tag is for this thread alone.
+        scala_context = self._spark._jsc.sc()
+        scala_context.setLocalProperties(scala_context.getLocalProperties().clone())
         self._spark.addJobTag(self._tag)
         try:
             yield
@@ -146,5 +149,8 @@ def said_by_spark(error: Exception | None) -> tuple[int | None, str]:
     text = str(error)
     found = re.search(r"Job aborted due to stage failure: [^\n]*", text)
     words = found[0] if found else " ".join(text.split("\n")[:2])
+    # Where a worker could not even start, such as without NumPy, what its Python says is all there is.
+    if raised := re.search(r"^Traceback .*\n(?:[ \t].*\n)*(\S.*)", text[text.find("Traceback") :], re.MULTILINE):
+        words = f"{words[: MAX_CHARS - len(raised[1]) - 1]} {raised[1]}"
     task = re.search(r"Task (\d+) in stage \S+ failed", words)
     return int(task[1]) if task else None, words[:MAX_CHARS]

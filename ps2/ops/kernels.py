@@ -127,6 +127,15 @@ def dot(u: Array, v: Array) -> float:
     return result
 
 
+@reduction
+def total_size(u: Array) -> float:
+    """Return the sum of absolute values."""
+    result = 0.0
+    for i in range(u.size):
+        result += abs(np.float64(u[i]))
+    return result
+
+
 @kernel
 def count_nonzero(u: Array) -> int:
     result = 0
@@ -181,6 +190,58 @@ def rows_dot(block: Array, rows_a: Int64s, rows_b: Int64s, out: Float64s) -> Non
         for j in range(block.shape[1]):
             result += np.float64(block[a, j]) * np.float64(block[b, j])
         out[i] = result
+
+
+@reduction
+def gram(starts: Int64s, block: Array, rows_u: Int64s, rows_v: Int64s, tile: int) -> Float64s:
+    """Return the inner products of each of ``rows_u`` with each of ``rows_v`` over some tiles of columns.
+
+    Args:
+        starts: first column of each tile; ``tile`` columns of all these rows stay in a processor's cache.
+    """
+    out = np.zeros((rows_u.size, rows_v.size))
+    for start in starts:
+        end = min(start + tile, block.shape[1])
+        for i in range(rows_u.size):
+            u = block[rows_u[i], start:end]
+            # Four at a time: u is read and widened once for them.
+            fours = rows_v.size // 4 * 4
+            for j in range(0, fours, 4):
+                v0, v1 = block[rows_v[j], start:end], block[rows_v[j + 1], start:end]
+                v2, v3 = block[rows_v[j + 2], start:end], block[rows_v[j + 3], start:end]
+                dot0 = dot1 = dot2 = dot3 = 0.0
+                for k in range(u.size):
+                    x = np.float64(u[k])
+                    dot0 += x * np.float64(v0[k])
+                    dot1 += x * np.float64(v1[k])
+                    dot2 += x * np.float64(v2[k])
+                    dot3 += x * np.float64(v3[k])
+                out[i, j] += dot0
+                out[i, j + 1] += dot1
+                out[i, j + 2] += dot2
+                out[i, j + 3] += dot3
+            for j in range(fours, rows_v.size):
+                v = block[rows_v[j], start:end]
+                result = 0.0
+                for k in range(u.size):
+                    result += np.float64(u[k]) * np.float64(v[k])
+                out[i, j] += result
+    return out
+
+
+@kernel
+def combine(starts: Int64s, u: Array, block: Array, rows: Int64s, alphas: Float64s, tile: int) -> None:
+    """Set ``u`` to the sum of ``alphas[i] * block[rows[i]]`` over some tiles of columns; u may be one of the rows."""
+    sums = np.empty(tile)
+    for start in starts:
+        width = min(tile, u.size - start)
+        sums[:] = 0
+        for i in range(rows.size):
+            alpha, v = alphas[i], block[rows[i], start : start + width]
+            for k in range(width):
+                sums[k] += alpha * np.float64(v[k])
+        for k in range(width):
+            u[start + k] = sums[k]
 
 
 @kernel

@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import numpy as np
 
+from ps2.errors import LimitError
 from ps2.ops import kernels
 from ps2.ops.guards import check_length, check_row_ids, check_slots, readable
 from ps2.ops.kernels import Float64s, Int64s
 from ps2.ops.parallel import SLOT_COST, over_blocks
-from ps2.ops.table import FLOATS, Array, Block, Floats, RowIds, Slots, Values, op
+from ps2.ops.table import FLOATS, Array, Block, Floats, Row, RowIds, Slots, Values, op
 
 # Old values that a pair update keeps at a time: what stays in a processor's cache, yet whole cache lines of each row.
 SCRATCH_BYTES = 2 << 20
 LINE_BYTES = 64
+# What the columns of all rows take that ``gram`` goes through at a time, and the sums of ``combine``.
+TILE_BYTES = 256 << 10
+SUMS = 2048
+# Inner products of one ``gram``: each block of columns has sums of its own.
+MAX_PRODUCTS = 1 << 16
 
 
 @op()
@@ -91,6 +97,49 @@ def rows_dot(m: Block, rows_a: RowIds, rows_b: RowIds) -> Float64s:
     block, rows_a, rows_b = readable(m), check_row_ids(rows_a, m.shape[0]), check_row_ids(rows_b, m.shape[0])
     over_blocks(lambda a, b, o: kernels.rows_dot(block, a, b, o), (rows_a, rows_b, out), cost=m.shape[1])
     return out
+
+
+@op(reduce="sum")
+def gram(m: Block, rows_u: RowIds, rows_v: RowIds) -> Float64s:
+    """Return the inner products of each of some rows with each of others, float64 of shape (n * k,), in one pass.
+
+    Row after row of the n by k matrix; accumulated in float64.
+
+    Raises:
+        LimitError: more than 65,536 of them.
+        OutOfRangeError: a row is not in the matrix.
+    """
+    pairs = rows_u.size * rows_v.size
+    if pairs > MAX_PRODUCTS:
+        raise LimitError(f"gram: at most {MAX_PRODUCTS:,} inner products in one call, got {pairs:,}")
+    block, u, v = readable(m), check_row_ids(rows_u, m.shape[0]), check_row_ids(rows_v, m.shape[0])
+    tile = _tile(TILE_BYTES // (max(u.size + v.size, 1) * m.itemsize))
+    starts = readable(np.arange(0, m.shape[1], tile))
+    sums = over_blocks(kernels.gram, (starts,), block, u, v, tile, cost=tile * max(pairs, 1))
+    return np.sum(sums, axis=0).reshape(pairs)
+
+
+@op(writes=("u",), dtypes=FLOATS)
+def combine(u: Row, m: Block, rows: RowIds, alphas: Floats) -> None:
+    """Set ``u`` to the sum of ``alphas[i] * row i`` in one pass; u may be one of the rows.
+
+    Args:
+        rows: rows that are added up.
+        alphas: float64, one a row; the sum of each column is rounded to the rows' dtype once.
+
+    Raises:
+        ShapeError: the two lists differ in length.
+        OutOfRangeError: a row is not in the matrix.
+    """
+    check_length("alphas", alphas, rows.size)
+    added = check_row_ids(rows, m.shape[0])
+    starts = readable(np.arange(0, u.size, SUMS))
+    over_blocks(kernels.combine, (starts,), u, readable(m), added, readable(alphas), SUMS, cost=SUMS * (rows.size + 1))
+
+
+def _tile(columns: int) -> int:
+    """Return about so many columns, as whole cache lines."""
+    return max(columns // LINE_BYTES, 1) * LINE_BYTES
 
 
 @op(writes=("m",), dtypes=FLOATS)

@@ -2,13 +2,18 @@
 
 The maths runs in the rows' dtype; what does not change from column to column is computed once, in float64. Ranges of
 hyperparameters are part of their types, and are checked by ``Op.check`` on the caller's side.
+
+``l1`` and ``l2`` are strengths of penalties that are not part of the gradient: the step is then followed by their
+proximal step, w <- sign(w) max(abs(w) - lr l1 / h, 0) / (1 + lr l2 / h), h being what the step divides by. Steps that
+stand still are at the optimum of loss + l1 |w|_1 + l2/2 |w|^2.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from ps2.ops import steps
+from ps2.errors import ConfigError
+from ps2.ops import proximal, steps
 from ps2.ops.guards import check_same_width, readable
 from ps2.ops.lazy import over_nonzero
 from ps2.ops.parallel import over_blocks
@@ -36,6 +41,8 @@ def adam(
     beta2: Decay = 0.9,
     eps: Positive = 1e-8,
     step: Step,
+    l1: NonNegative = 0.0,
+    l2: NonNegative = 0.0,
     lazy: bool = False,
     columns: Columns = None,
 ) -> None:
@@ -57,32 +64,76 @@ def adam(
         beta2: decay of the gradients.
         eps: added outside the root.
         step: t, which starts at 1.
+        l1: strength of the L1 penalty; h = sqrt(s') + eps.
+        l2: strength of the L2 penalty.
         lazy: leave columns whose gradient is 0 alone, at the cost of reading the gradient there. Their moments stand
             still, where the full step lets them decay and moves the weight on by them; t counts all steps still. So
-            the results differ, save at columns whose gradient is never 0.
+            the results differ, save at columns whose gradient is never 0. With a penalty: ``lazy_adam``.
+
+    Raises:
+        ConfigError: lazy, with a penalty.
     """
     check_same_width(weight, velocity, square, gradient)
     rows = (weight, velocity, square, readable(gradient))
     scalars = steps.adam_scalars(weight, lr, beta1, beta2, eps, step)
     if lazy:
+        _check_unpenalised("adam", l1, l2)
         over_nonzero(steps.adam_at, rows, scalars, columns)
+    elif l1 or l2:
+        over_blocks(proximal.adam, rows, (*scalars, *proximal.scaled(weight, l1, l2)), cost=STEP_COST)
     else:
         over_blocks(steps.adam, rows, scalars, cost=STEP_COST)
 
 
 @op(writes=("weight",), dtypes=FLOATS)
-def sgd(weight: Row, gradient: Row, *, lr: Positive) -> None:
-    """Take one step of gradient descent: w <- w - lr g."""
+def sgd(weight: Row, gradient: Row, *, lr: Positive, l1: NonNegative = 0.0, l2: NonNegative = 0.0) -> None:
+    """Take one step of gradient descent: w <- w - lr g.
+
+    Args:
+        weight: w, changed.
+        gradient: g.
+        lr: the learning rate.
+        l1: strength of the L1 penalty; h = 1.
+        l2: strength of the L2 penalty.
+    """
     check_same_width(weight, gradient)
-    over_blocks(steps.sgd, (weight, readable(gradient)), steps.in_dtype_of(weight, lr))
+    rows = (weight, readable(gradient))
+    scalars = steps.in_dtype_of(weight, lr)
+    if l1 or l2:
+        over_blocks(proximal.sgd, rows, (*scalars, *proximal.constant(weight, lr, l1, l2)))
+    else:
+        over_blocks(steps.sgd, rows, scalars)
 
 
 @op(writes=("weight", "velocity"), dtypes=FLOATS)
-def momentum(weight: Row, velocity: Row, gradient: Row, *, lr: Positive, momentum: Decay = 0.9) -> None:
-    """Take one step of gradient descent with momentum: v <- momentum v + g; w <- w - lr v."""
+def momentum(
+    weight: Row,
+    velocity: Row,
+    gradient: Row,
+    *,
+    lr: Positive,
+    momentum: Decay = 0.9,
+    l1: NonNegative = 0.0,
+    l2: NonNegative = 0.0,
+) -> None:
+    """Take one step of gradient descent with momentum: v <- momentum v + g; w <- w - lr v.
+
+    Args:
+        weight: w, changed.
+        velocity: v, changed; zeros before the first step.
+        gradient: g.
+        lr: the learning rate.
+        momentum: decay of the velocity.
+        l1: strength of the L1 penalty; h = 1 - momentum, as a gradient that lasts is added 1 / h times.
+        l2: strength of the L2 penalty.
+    """
     check_same_width(weight, velocity, gradient)
+    rows = (weight, velocity, readable(gradient))
     scalars = steps.in_dtype_of(weight, lr, momentum)
-    over_blocks(steps.momentum, (weight, velocity, readable(gradient)), scalars)
+    if l1 or l2:
+        over_blocks(proximal.momentum, rows, (*scalars, *proximal.constant(weight, lr / (1 - momentum), l1, l2)))
+    else:
+        over_blocks(steps.momentum, rows, scalars)
 
 
 @op(writes=("weight", "square"), dtypes=FLOATS, nonzero=LAZY)
@@ -93,6 +144,8 @@ def adagrad(
     *,
     lr: Positive,
     eps: Positive = 1e-8,
+    l1: NonNegative = 0.0,
+    l2: NonNegative = 0.0,
     lazy: bool = False,
     columns: Columns = None,
 ) -> None:
@@ -104,23 +157,57 @@ def adagrad(
         gradient: g.
         lr: the learning rate.
         eps: added outside the root.
+        l1: strength of the L1 penalty; h = sqrt(s) + eps.
+        l2: strength of the L2 penalty.
         lazy: only read the gradient at columns where it is 0. The result is the same: there nothing changes anyway.
+            With a penalty: ``lazy_adagrad``.
+
+    Raises:
+        ConfigError: lazy, with a penalty.
     """
     check_same_width(weight, square, gradient)
     rows = (weight, square, readable(gradient))
     scalars = steps.in_dtype_of(weight, lr, eps)
     if lazy:
+        _check_unpenalised("adagrad", l1, l2)
         over_nonzero(steps.adagrad_at, rows, scalars, columns)
+    elif l1 or l2:
+        over_blocks(proximal.adagrad, rows, (*scalars, *proximal.scaled(weight, l1, l2)), cost=STEP_COST)
     else:
         over_blocks(steps.adagrad, rows, scalars, cost=STEP_COST)
 
 
 @op(writes=("weight", "square"), dtypes=FLOATS)
-def rmsprop(weight: Row, square: Row, gradient: Row, *, lr: Positive, rho: Decay = 0.9, eps: Positive = 1e-8) -> None:
-    """Take one step of RMSProp: s <- rho s + (1 - rho) g^2; w <- w - lr g / (sqrt(s) + eps)."""
+def rmsprop(
+    weight: Row,
+    square: Row,
+    gradient: Row,
+    *,
+    lr: Positive,
+    rho: Decay = 0.9,
+    eps: Positive = 1e-8,
+    l1: NonNegative = 0.0,
+    l2: NonNegative = 0.0,
+) -> None:
+    """Take one step of RMSProp: s <- rho s + (1 - rho) g^2; w <- w - lr g / (sqrt(s) + eps).
+
+    Args:
+        weight: w, changed.
+        square: s, changed; zeros before the first step.
+        gradient: g.
+        lr: the learning rate.
+        rho: decay of the squares.
+        eps: added outside the root.
+        l1: strength of the L1 penalty; h = sqrt(s) + eps.
+        l2: strength of the L2 penalty.
+    """
     check_same_width(weight, square, gradient)
+    rows = (weight, square, readable(gradient))
     scalars = steps.in_dtype_of(weight, lr, rho, 1 - rho, eps)
-    over_blocks(steps.rmsprop, (weight, square, readable(gradient)), scalars, cost=STEP_COST)
+    if l1 or l2:
+        over_blocks(proximal.rmsprop, rows, (*scalars, *proximal.scaled(weight, l1, l2)), cost=STEP_COST)
+    else:
+        over_blocks(steps.rmsprop, rows, scalars, cost=STEP_COST)
 
 
 @op(writes=("weight", "z", "square"), dtypes=FLOATS, nonzero=LAZY)
@@ -162,3 +249,11 @@ def ftrl(
         over_nonzero(steps.ftrl_at, rows, scalars, columns)
     else:
         over_blocks(steps.ftrl, rows, scalars, cost=STEP_COST)
+
+
+def _check_unpenalised(name: str, l1: float, l2: float) -> None:
+    if l1 or l2:
+        raise ConfigError(
+            f"operation {name!r}: lazy=True takes no l1 or l2, which change columns without a gradient too: "
+            f"use 'lazy_{name}'; got l1={l1:g}, l2={l2:g}"
+        )

@@ -1,4 +1,4 @@
-"""Scalars of one or two rows: the row-access sum, nnz, norm2 and the column-access dot of the paper's Table 1.
+"""Scalars of one or two rows: the row-access sum, nnz, norm1, norm2 and the column-access dot of the paper's Table 1.
 
 Each returns a float that is combined over all partitions as its ``reduce`` says; sums accumulate in float64.
 """
@@ -25,6 +25,12 @@ def sum(u: Row) -> float:
 def nnz(u: Row) -> float:
     """Return how many columns of ``u`` are not zero; NaN is not zero."""
     return sum_blocks(kernels.count_nonzero, (readable(u),))
+
+
+@op(reduce="sum")
+def norm1(u: Row) -> float:
+    """Return the sum of absolute values of ``u``."""
+    return sum_blocks(kernels.total_size, (readable(u),))
 
 
 @op(reduce="sum")

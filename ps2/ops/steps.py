@@ -96,14 +96,19 @@ def rmsprop(w: Array, s: Array, g: Array, scalars: Scalars) -> None:
 
 
 @kernel
-def _ftrl(w: Any, z: Any, n: Any, g: Any, scalars: Scalars) -> tuple[Any, Any, Any]:
+def _ftrl_weight(z: Any, root: Any, scalars: Scalars) -> Any:
     alpha, beta, l1, l2, zero = scalars
+    excess = z - l1 if z > zero else z + l1
+    return zero if abs(z) <= l1 else -excess / ((beta + root) / alpha + l2)
+
+
+@kernel
+def _ftrl(w: Any, z: Any, n: Any, g: Any, scalars: Scalars) -> tuple[Any, Any, Any]:
+    alpha = scalars[0]
     root, n = sqrt(n), n + g * g
     new_root = sqrt(n)
     z = z + (g - (new_root - root) / alpha * w)
-    excess = z - l1 if z > zero else z + l1
-    w = zero if abs(z) <= l1 else -excess / ((beta + new_root) / alpha + l2)
-    return w, z, n
+    return _ftrl_weight(z, new_root, scalars), z, n
 
 
 @kernel
@@ -117,3 +122,16 @@ def ftrl_at(columns: Int64s, w: Array, z: Array, n: Array, g: Array, scalars: Sc
     for i in columns:
         if g[i] != 0:
             w[i], z[i], n[i] = _ftrl(w[i], z[i], n[i], g[i], scalars)
+
+
+@kernel
+def settle_ftrl(w: Array, z: Array, n: Array, scalars: Scalars) -> None:
+    for i in range(w.size):
+        w[i] = _ftrl_weight(z[i], sqrt(n[i]), scalars)
+
+
+@kernel
+def settle_ftrl_at(slots: Int64s, w: Array, z: Array, n: Array, scalars: Scalars) -> None:
+    for i in slots:
+        if i >= 0:
+            w[i] = _ftrl_weight(z[i], sqrt(n[i]), scalars)

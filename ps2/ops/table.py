@@ -24,10 +24,12 @@ Array = npt.NDArray[Any]
 # What a positional parameter is given.
 Row = Annotated[Array, "row"]  # one row of the shard, shape (width,): a writable view
 Block = Annotated[Array, "block"]  # all rows of the shard, shape (rows, width): a writable view
-# Local columns; -1 is a sparse key that the shard does not hold. With them, a Row is written at these columns only.
+# Local columns; -1 is a sparse key that the shard does not hold. With them, a Row is written at these columns only, or
+# at as many from each of them on as ``Op.span`` says.
 Slots = Annotated[npt.NDArray[np.int64], "slots"]
 RowIds = Annotated[npt.NDArray[np.int64], "row_ids"]  # row numbers of the matrix
 Values = Annotated[Array, "values"]  # numbers of the matrix's dtype that travelled with the request
+Unsigned = Annotated[Array, "unsigned"]  # unsigned integers that travelled with the request, as narrow as they came
 Floats = Annotated[npt.NDArray[np.float64], "floats"]  # float64 numbers that travelled with the request
 
 # What the keyword parameter ``columns`` of an operation with a ``Nonzero`` is given.
@@ -88,7 +90,8 @@ class Op:
     Attributes:
         name: what a request calls it.
         fn: the function on one shard's arrays.
-        operands: kind of each positional parameter ("row", "block", "slots", "row_ids", "values", "floats").
+        operands: kind of each positional parameter ("row", "block", "slots", "row_ids", "values", "unsigned",
+            "floats").
         names: name of each positional parameter.
         writes: names of the row or block operands that it changes; empty for a pure read.
         reduce: how the scalars (or equal-shaped arrays) of all partitions become one; None if it returns nothing,
@@ -97,6 +100,7 @@ class Op:
         params: its scalars.
         creates: absent sparse keys are added before it runs (a read leaves them absent).
         nonzero: the row of which it can do with the columns that are not 0; None if there is none.
+        span: the scalar that says how many columns, from each slot on, it writes; None if it writes at slots only.
     """
 
     name: str
@@ -109,6 +113,7 @@ class Op:
     params: Mapping[str, Param]
     creates: bool
     nonzero: Nonzero | None
+    span: str | None
     doc: str
 
     @property
@@ -193,6 +198,7 @@ def op(
     dtypes: tuple[str, ...] = ALL,
     creates: bool = False,
     nonzero: Nonzero | None = None,
+    span: str | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function on one shard's arrays as a server operation named after it."""
 
@@ -213,6 +219,7 @@ def op(
             params={p.name: _param(p, hints[p.name]) for p in scalars},
             creates=creates,
             nonzero=nonzero,
+            span=span,
             doc=inspect.getdoc(fn) or "",
         )
         return fn
@@ -235,6 +242,15 @@ def lookup(name: str) -> Op:
     return TABLE[name]
 
 
+def lookup_at(name: str) -> Op:
+    """Return the form of an operation that runs at slots only: the one called ``name_at``."""
+    lookup(name)
+    if f"{name}_at" not in TABLE:
+        known = ", ".join(sorted(at for at in TABLE if f"{at}_at" in TABLE))
+        raise ConfigError(f"operation {name!r} takes no indices; these do: {known}")
+    return TABLE[f"{name}_at"]
+
+
 def writes(name: str) -> bool:
     """Tell whether an operation changes data; "map" and "keys" are the server's own."""
     return name == "map" or (name != "keys" and bool(lookup(name).writes))
@@ -242,4 +258,14 @@ def writes(name: str) -> bool:
 
 def load() -> None:
     """Import every module that declares operations."""
-    from ps2.ops import access, elementwise, matrix, optimizers, reductions  # noqa: F401
+    from ps2.ops import (  # noqa: F401
+        access,
+        deferred,
+        elementwise,
+        factors,
+        matrix,
+        optimizers,
+        orthants,
+        reductions,
+        settling,
+    )

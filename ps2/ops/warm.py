@@ -15,17 +15,19 @@ import numpy as np
 
 from ps2.ops import kernels, packing, sorting
 from ps2.ops.keyindex import KeyIndex
-from ps2.ops.table import FLOATS, TABLE, load
+from ps2.ops.table import FLOATS, TABLE, Op, load
 from ps2.ops.touched import Touched
 from ps2.partition import DTYPES
 
-# With one column, one row, one slot and one value, the arguments of any operation fit together.
+# By name or kind. With one column, one row, one slot and one value, the arguments of any operation fit together.
 TINY: Mapping[str, Callable[[np.dtype[Any]], np.ndarray[Any, Any]]] = {
     "row": lambda dtype: np.ones(1, dtype),
     "block": lambda dtype: np.ones((1, 1), dtype),
     "slots": lambda dtype: np.zeros(1, np.int64),
     "row_ids": lambda dtype: np.zeros(1, np.int64),
     "values": lambda dtype: np.ones(1, dtype),
+    "unsigned": lambda dtype: np.ones(1, np.uint8),
+    "samples": lambda dtype: np.zeros(1, np.uint8),
     "floats": lambda dtype: np.ones(1, np.float64),
 }
 
@@ -41,11 +43,8 @@ def warm() -> None:
     with _compiling_alone(Path(folder)) if folder else nullcontext():
         for op in TABLE.values():
             for dtype in op.dtypes:
-                required = {param.name: 1 for param in op.params.values() if param.required}
-                # A flag may choose another kernel.
-                flags = {param.name: True for param in op.params.values() if param.type is bool}
-                for given in (required, required | flags) if flags else (required,):
-                    op.fn(*(TINY[kind](DTYPES[dtype]) for kind in op.operands), **op.check(op.rows, dtype, given))
+                for scalars in _scalars(op):
+                    op.fn(*_arguments(op, DTYPES[dtype]), **op.check(op.rows, dtype, scalars))
         for dtype in FLOATS:
             for wire in get_args(packing.Wire):
                 packing.widen(packing.narrow(np.ones(1, DTYPES[dtype]), wire), DTYPES[dtype])
@@ -58,6 +57,21 @@ def warm() -> None:
         touched.clear()
         index = KeyIndex()
         index.missing(index.insert(np.arange(100)))
+
+
+def _arguments(op: Op, dtype: np.dtype[Any]) -> list[np.ndarray[Any, Any]]:
+    return [TINY.get(name, TINY[kind])(dtype) for name, kind in zip(op.names, op.operands, strict=True)]
+
+
+def _scalars(op: Op) -> Iterator[dict[str, Any]]:
+    """Yield scalars of calls that between them use all of an operation's kernels."""
+    required = {param.name: 1 for param in op.params.values() if param.required}
+    yield required
+    # A flag may choose another kernel, and so may a penalty.
+    if flags := {param.name: True for param in op.params.values() if param.type is bool}:
+        yield required | flags
+    if penalties := {name: 1 for name in ("l1", "l2") if name in op.params}:
+        yield required | penalties
 
 
 @contextmanager

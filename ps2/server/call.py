@@ -47,6 +47,10 @@ def call(op: Op, operation: Operation, shard: Shard, keys: KeySet | None) -> Arr
 
 
 def _travelled(op: Op, kind: str, array: Array, shard: Shard, operation: Operation) -> Array:
+    if kind == "unsigned":
+        if array.dtype.kind != "u":
+            raise DTypeError(f"operation {op.name!r}: expected unsigned integers, got {array.dtype}")
+        return array
     expected = {"values": shard.spec.np_dtype, "floats": np.dtype(np.float64)}.get(kind, np.dtype(np.int64))
     if operation.wire is not None and kind == "values" and array.dtype == np.float32:
         array = array.astype(expected, copy=False)  # it was made shorter for the way

@@ -16,11 +16,14 @@ from ps2.server.engine import Engine
 from ps2.server.loading import Loading
 from ps2.server.replication import Replication
 from ps2.server.snapshots import Snapshots
-from ps2.wire.codec import error_parts, reply_parts, request_of, to_frame
+from ps2.server.vector_files import RowPlace, VectorFiles
+from ps2.wire.codec import error_parts, id_from_pb, reply_parts, request_of, to_frame
 from ps2.wire.convert import (
     load_matrix_from_pb,
     partition_from_pb,
     partition_to_pb,
+    saved_part_from_pb,
+    saved_part_to_pb,
     saved_shard_to_pb,
     spec_from_pb,
     spec_to_pb,
@@ -56,6 +59,7 @@ class ServerServicer:
         self._catalog = b""
         self._snapshots = Snapshots(engine)
         self._loading = Loading(engine)
+        self._vector_files = VectorFiles(engine)
         self._replication = Replication(engine, lambda: GrpcTransport(token, wire), wire.request_limit_bytes)
 
     def close(self) -> None:
@@ -161,6 +165,17 @@ class ServerServicer:
         matrices = [load_matrix_from_pb(matrix) for matrix in request.matrices]
         return pb.LoadReply(bytes=self._loading.load(request.url, matrices, request.ids))
 
+    def SaveRow(self, request: pb.SaveRowRequest) -> pb.SaveRowReply:
+        self._engine.fence.check(request.route_version)
+        parts = self._vector_files.save(_row_place(request), request.stem)
+        return pb.SaveRowReply(parts=map(saved_part_to_pb, parts))
+
+    def LoadRow(self, request: pb.LoadRowRequest) -> pb.LoadRowReply:
+        self._engine.fence.check(request.route_version)
+        parts = [saved_part_from_pb(part) for part in request.parts]
+        self._vector_files.load(_row_place(request), parts, id_from_pb(request.id))
+        return pb.LoadRowReply()
+
     def Send(self, request: pb.SendRequest) -> pb.SendReply:
         self._engine.fence.check(request.route_version)
         names = [(shard.matrix, shard.partition) for shard in request.shards]
@@ -217,3 +232,7 @@ class ServerServicer:
     def Stop(self, request: pb.StopRequest) -> pb.StopReply:
         self._stop()
         return pb.StopReply()
+
+
+def _row_place(request: pb.SaveRowRequest | pb.LoadRowRequest) -> RowPlace:
+    return RowPlace(request.matrix, request.row, tuple(request.partitions), request.url, request.route_version)

@@ -10,14 +10,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import Any, Literal
 
 import numpy as np
 
 from ps2.checkpoint import SavedFile, SavedShard
 from ps2.errors import LimitError, RecoveryError, UsageError
-from ps2.files import BLOCK_BYTES, npy_header, place, remove, reported, write
+from ps2.files import npy, place, remove, reported, write
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array
 from ps2.partition import Partition
@@ -268,20 +267,7 @@ def _files(shard: _Frozen) -> dict[str, tuple[str, Callable[[], Iterator[Any]]]]
     """Return the name of each file of a shard, and what makes its content."""
     stem = f"{shard.matrix:x}-{shard.partition.index}"
     files: dict[str, tuple[str, Callable[[], Iterator[Any]]]] = {
-        kind: (f"{stem}-{kind}.npy", partial(_npy, array)) for kind, array in shard.arrays.items()
+        kind: (f"{stem}-{kind}.npy", partial(npy, array)) for kind, array in shard.arrays.items()
     }
     files["ids"] = f"{stem}-ids.json", lambda: iter([shard.ids])
     return files
-
-
-def _npy(array: Array) -> Iterator[Any]:
-    return chain([npy_header(array.dtype, array.shape)], _blocks(array))
-
-
-def _blocks(array: Array) -> Iterator[memoryview]:
-    """Yield the bytes of an array in C order; what lies apart in memory is copied, block by block."""
-    rows = max(1, BLOCK_BYTES // max(array[:1].nbytes, 1))
-    for start in range(0, len(array) if array.size else 0, rows):
-        flat = np.ascontiguousarray(array[start : start + rows]).reshape(-1).view(np.uint8)
-        for begin in range(0, flat.size, BLOCK_BYTES):
-            yield flat[begin : begin + BLOCK_BYTES].data

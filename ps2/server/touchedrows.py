@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from ps2.errors import LimitError
 from ps2.ops.table import Array, Columns, Op
 from ps2.ops.touched import Touched
@@ -40,10 +42,10 @@ class TouchedRows:
         numbers = dict(zip(op.reads, rows, strict=False))  # a block has no number
         written = [numbers[name] for name in op.writes if name in numbers and name != sparse]
         if "slots" in op.operands:
-            self._mark(written, operands[op.operands.index("slots")])
+            self._mark(written, _columns_written(op, operands[op.operands.index("slots")], scalars))
         else:
             self.drop(written)
-        if op.writes and "block" in op.operands:
+        if any(op.operands[op.names.index(name)] == "block" for name in op.writes):
             self.drop_all()
         if sparse is None:
             return op.fn(*operands, **scalars)
@@ -96,3 +98,11 @@ class TouchedRows:
             except LimitError:
                 return
             self._sets[row] = Touched(self._width)
+
+
+def _columns_written(op: Op, slots: Array, scalars: Mapping[str, Any]) -> Array:
+    """Return the columns that an operation writes which is given slots."""
+    if op.span is None:
+        return slots
+    columns: Array = (slots[slots >= 0, np.newaxis] + np.arange(scalars[op.span])).reshape(-1)
+    return columns

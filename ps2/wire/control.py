@@ -10,15 +10,19 @@ from google.protobuf.message import Message
 
 from ps2.checkpoint import LoadMatrix, SavedShard
 from ps2.partition import MatrixSpec, Partition
+from ps2.saved_vectors import SavedPart
+from ps2.wire.codec import id_to_pb
 from ps2.wire.convert import (
     load_matrix_to_pb,
     partition_from_pb,
     partition_to_pb,
+    saved_part_from_pb,
+    saved_part_to_pb,
     saved_shard_from_pb,
     spec_from_pb,
     spec_to_pb,
 )
-from ps2.wire.messages import PROTOCOL_VERSION, MatrixStatus
+from ps2.wire.messages import PROTOCOL_VERSION, MatrixStatus, RequestId
 from ps2.wire.pb import server_pb2
 from ps2.wire.transport import Transport
 
@@ -144,6 +148,17 @@ class ServerStatus:
     behind: int
 
 
+@dataclass(frozen=True)
+class StoredRow:
+    """A row on the partitions that one server holds of its matrix, and the folder that it is saved in."""
+
+    address: str
+    matrix: int
+    row: int
+    partitions: Sequence[int]
+    url: str
+
+
 class ServerControl:
     """Control calls to servers, by address.
 
@@ -237,6 +252,32 @@ class ServerControl:
             url=url, matrices=map(load_matrix_to_pb, matrices), ids=ids, route_version=self.route_version
         )
         return self._call(address, "Load", request, server_pb2.LoadReply, LONG_TIMEOUT_S).bytes
+
+    def save_row(self, row: StoredRow, stem: str) -> list[SavedPart]:
+        """Let a server write what it holds of a row into files, whose names the stem makes unique."""
+        request = server_pb2.SaveRowRequest(
+            matrix=row.matrix,
+            row=row.row,
+            partitions=row.partitions,
+            url=row.url,
+            stem=stem,
+            route_version=self.route_version,
+        )
+        reply = self._call(row.address, "SaveRow", request, server_pb2.SaveRowReply, LONG_TIMEOUT_S)
+        return [saved_part_from_pb(part) for part in reply.parts]
+
+    def load_row(self, row: StoredRow, parts: Sequence[SavedPart], id: RequestId) -> None:
+        """Let a server overwrite what it holds of a row with those parts of a saved vector, as one mutation."""
+        request = server_pb2.LoadRowRequest(
+            matrix=row.matrix,
+            row=row.row,
+            partitions=row.partitions,
+            url=row.url,
+            parts=map(saved_part_to_pb, parts),
+            id=id_to_pb(id),
+            route_version=self.route_version,
+        )
+        self._call(row.address, "LoadRow", request, server_pb2.LoadRowReply, LONG_TIMEOUT_S)
 
     def send(self, address: str, to: str, shards: Sequence[tuple[int, int]], copies: bool) -> int:
         """Let a server send shards (matrix, partition) to another that has them allocated; return their bytes."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from ps2.checkpoint import LoadMatrix, SavedFile, SavedShard
 from ps2.errors import ProtocolError
 from ps2.partition import DTYPES, MatrixSpec, Partition
 from ps2.route import Route
+from ps2.saved_vectors import SavedPart
 from ps2.wire.codec import DTYPE_TO_PB, PB_TO_DTYPE, PB_TO_WIRE, WIRE_TO_PB
 from ps2.wire.pb import master_pb2, server_pb2
 
@@ -61,18 +64,30 @@ def route_from_pb(message: master_pb2.Route) -> Route:
 
 def saved_shard_to_pb(shard: SavedShard) -> server_pb2.SavedShard:
     return server_pb2.SavedShard(
-        matrix=shard.matrix,
-        partition=partition_to_pb(shard.partition),
-        files={
-            kind: server_pb2.SavedFile(name=file.name, bytes=file.nbytes, xxh3=file.xxh3)
-            for kind, file in shard.files.items()
-        },
+        matrix=shard.matrix, partition=partition_to_pb(shard.partition), files=_files_to_pb(shard.files)
     )
 
 
 def saved_shard_from_pb(message: server_pb2.SavedShard) -> SavedShard:
-    files = {kind: SavedFile(file.name, file.bytes, file.xxh3) for kind, file in message.files.items()}
-    return SavedShard(message.matrix, partition_from_pb(message.partition), files)
+    return SavedShard(message.matrix, partition_from_pb(message.partition), _files_from_pb(message.files))
+
+
+def saved_part_to_pb(part: SavedPart) -> server_pb2.SavedPart:
+    return server_pb2.SavedPart(begin=part.begin, end=part.end, count=part.count, files=_files_to_pb(part.files))
+
+
+def saved_part_from_pb(message: server_pb2.SavedPart) -> SavedPart:
+    return SavedPart(message.begin, message.end, message.count, _files_from_pb(message.files))
+
+
+def _files_to_pb(files: Mapping[str, SavedFile]) -> dict[str, server_pb2.SavedFile]:
+    return {
+        kind: server_pb2.SavedFile(name=file.name, bytes=file.nbytes, xxh3=file.xxh3) for kind, file in files.items()
+    }
+
+
+def _files_from_pb(files: Mapping[str, server_pb2.SavedFile]) -> dict[str, SavedFile]:
+    return {kind: SavedFile(file.name, file.bytes, file.xxh3) for kind, file in files.items()}
 
 
 def load_matrix_to_pb(matrix: LoadMatrix) -> server_pb2.LoadMatrix:

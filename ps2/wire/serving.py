@@ -5,8 +5,8 @@ from __future__ import annotations
 import hmac
 import logging
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 from google.protobuf import message_factory
@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 # Takes what is to be called when the caller has gone, in a thread of gRPC; False: it has already.
 OnGone = Callable[[Callable[[], None]], bool]
+
+T = TypeVar("T")
 
 HEALTH_PREFIX = "/grpc.health.v1.Health/"
 
@@ -54,7 +56,7 @@ class RpcServer:
         host, port = split_address(listen)
         if token is None and not is_loopback(host):
             raise ConfigError(f"listen: {listen} is not loopback, so a token is required")
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="ps2-rpc")
+        self._threads = _Threads(threads, thread_name_prefix="ps2-rpc")
         self._server = grpc.server(
             self._threads,
             interceptors=[_TokenCheck(token)] if token is not None else [],
@@ -94,6 +96,20 @@ def server_options(wire: WireConfig) -> list[tuple[str, int]]:
         # Without it gRPC gives a ping a minute, whatever the line above says.
         ("grpc.http2.ping_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
     ]
+
+
+class _Threads(ThreadPoolExecutor):
+    """Threads for calls. What comes while the interpreter ends is dropped: gRPC would print a traceback instead."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError as error:
+            if "shutdown" not in str(error):
+                raise
+            dropped: Future[T] = Future()
+            dropped.cancel()
+            return dropped
 
 
 class _TokenCheck(grpc.ServerInterceptor):

@@ -23,8 +23,8 @@ def left_over(leaves_nothing):
         return ps, DCV.dense(3)
 
 
-@pytest.fixture
-def running():
+@pytest.fixture(scope="module")
+def running(leaves_nothing):
     """(addresses, token file) of two servers that wait for somebody to attach."""
     with PS2Context.getOrCreate(servers=2) as launcher:
         # Any server answers whoever has its token, so a local fleet will do, once its coordinator has let it go.

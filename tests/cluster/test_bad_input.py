@@ -313,7 +313,7 @@ class LoadsNowhere:
         (
             {"servers": 3},
             ConfigError,
-            r"a context with 2 local servers is running, 3 local servers came; stop\(\) it first",
+            r"a context with 2 local servers is running, not with 3 local servers; stop\(\) it first",
         ),
         ({"fleet": "h:1"}, ConfigError, "a context with 2 local servers is running, the fleet h:1 came"),
         ({"strict": True}, ConfigError, "strict: False is that of the running context, True came"),

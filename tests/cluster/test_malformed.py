@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ps2 import PS2Context
 from ps2.errors import UsageError
 from ps2.wire import framing
 from ps2.wire.codec import MAX_HEADER_BYTES
@@ -14,12 +15,11 @@ from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.status import from_rpc
 from tests.cluster.victim import DIM, REFUSED, WAYS, ask, attacked, message, requests, unharmed
 
-pytestmark = pytest.mark.parametrize("ps", [1], indirect=True, scope="module")
-
 
 @pytest.fixture(scope="module")
-def victim(ps):
-    with attacked(ps) as made:
+def victim(leaves_nothing):
+    """A server of no other module: an attack may leave traces."""
+    with PS2Context.getOrCreate(servers=1) as ps, attacked(ps) as made:
         yield made
 
 

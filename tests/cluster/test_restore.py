@@ -79,7 +79,7 @@ def test_vector_when_there_is_none_of_that_name_then_those_that_are_there_are_na
 
 def fails_with(error, path, match, **more):
     with pytest.raises(error, match=match):
-        PS2Context.getOrCreate(servers=2, restore=str(path), **more)
+        PS2Context.getOrCreate(servers=1, restore=str(path), **more)
     assert PS2Context._active is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ps2 import PS2Context
 from ps2.wire import framing
 from ps2.wire.codec import MAX_OPERATIONS
 from ps2.wire.messages import Request
@@ -11,12 +12,12 @@ from ps2.wire.pb import server_pb2 as pb
 from tests.cluster.victim import DIM, NUMBERS, REFUSED, WAYS, ask, attacked, message, unharmed
 
 DENSE, SPARSE = 1, 2
-pytestmark = pytest.mark.parametrize("ps", [1], indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
-def victim(ps):
-    with attacked(ps) as made:
+def victim(leaves_nothing):
+    """A server of no other module: an attack may leave traces."""
+    with PS2Context.getOrCreate(servers=1) as ps, attacked(ps) as made:
         yield made
 
 
@@ -53,6 +54,16 @@ WRONG = {
     "a negative key": (
         header(operation("scatter_add", specs=[(I64, 1), (F32, 1)], matrix=SPARSE)), b"\xff" * 8 + bytes(4),
         "OutOfRange",
+    ),
+    "factors whose samples are signed": (
+        header(operation("add_factors", specs=[(I64, 1), (U8, 1), (I64, 1), (F64, 1), (F64, 1)],
+                         params=[pb.Param(name="width", whole=1)])),
+        bytes(33), "DTypeError",
+    ),
+    "factors that add to nothing": (
+        header(operation("add_factors", specs=[(I64, 2), (U64, 2), (U8, 0), (F64, 0), (F64, 1)],
+                         params=[pb.Param(name="width", whole=1)])),
+        bytes(16) + (b"\x00" * 7 + b"\x80") * 2 + bytes(8), "ShapeError",
     ),
     "more values than columns": (header(operation("push", specs=[(F64, DIM + 1)])), bytes(808), "ShapeError"),
     "a row that is not there": (header(operation("sum", (9,))), b"", "OutOfRange"),

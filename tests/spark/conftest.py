@@ -16,13 +16,12 @@ from pathlib import Path
 import psutil
 import pyspark
 import pytest
+from faults.sparks import ENVIRONMENT
 
 REPO = Path(__file__).resolve().parents[2]
 PROGRAM_TIMEOUT_S = 100
 
-# The Spark of this Python, and nothing that listens to other hosts.
-os.environ["PYSPARK_PYTHON"] = sys.executable
-os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+os.environ.update(ENVIRONMENT)
 os.environ.pop("SPARK_HOME", None)
 
 

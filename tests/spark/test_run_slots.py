@@ -37,7 +37,7 @@ def test_a_run_when_an_earlier_stage_of_its_job_takes_long_then_it_waits_for_tha
     total = DCV.dense(10, dtype="int64")
 
     def slowly(row):
-        time.sleep(3)
+        time.sleep(2.5)  # of two rows each task
         return row, row
 
     def work(worker, rows):

@@ -22,7 +22,7 @@ spark.sparkContext.setLogLevel("OFF")
 ps = PS2Context.getOrCreate(spark, servers=1)
 said = {}
 try:
-    ps.waitForSlots(1, timeout=3)
+    ps.waitForSlots(1, timeout=1)
 except SlotsError as error:
     said["no workers"] = str(error)
 spark.stop()
@@ -97,7 +97,7 @@ def start_master(environment, tmp_path_factory, until):
 
 
 def test_wait_for_slots_when_spark_has_no_workers_then_it_names_both_numbers(said):
-    assert re.search(r"spark://.* has 0 free task slots after 3 s, and 1 are needed", said["no workers"])
+    assert re.search(r"spark://.* has 0 free task slots after 1 s, and 1 are needed", said["no workers"])
 
 
 @pytest.mark.parametrize("name", ["spark stopped", "created on a stopped spark"])

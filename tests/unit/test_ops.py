@@ -13,7 +13,9 @@ load()
 WIDTHS = (1, 7, 1000)
 ROWS = 3
 PAIRS = 5
-REQUIRED = {"value": 3, "alpha": 2, "lr": 0.1, "step": 4}
+REQUIRED = {"value": 3, "alpha": 2, "lr": 0.1, "step": 4, "l1": 0.7, "l2": 0.2, "t": 0.5, "width": 1}
+SAMPLES = 4
+PENALTIES = {"l1": 0.3, "l2": 0.6}
 TOLERANCE = {
     "float32": {"rtol": 1e-5, "atol": 1e-5},
     "float64": {"rtol": 1e-10, "atol": 1e-10},
@@ -120,31 +122,132 @@ def oracle_dot(u, v):
     return float(np.dot(*wide(u, v)))
 
 
-def oracle_adam(weight, velocity, square, gradient, *, lr, beta1, beta2, eps, step):
+def oracle_gram(m, rows_u, rows_v):
+    u, v = wide(m[rows_u], m[rows_v])
+    return (u @ v.T).reshape(-1)
+
+
+def oracle_combine(u, m, rows, alphas):
+    u[:] = alphas @ m[rows].astype(np.float64)
+
+
+def oracle_add_factors(u, slots, counts, samples, x, b, *, width):
+    features = np.repeat(slots, counts)
+    for k in range(width):
+        kept = features >= 0
+        added = x.astype(np.float64) * b.reshape(-1, width)[samples, k]
+        np.add.at(u, features[kept] + k, added[kept])
+
+
+def oracle_add_dense_factors(u, slots, x, b, *, width):
+    added = x.reshape(len(slots), -1).astype(np.float64) @ b.reshape(-1, width)
+    for k in range(width):
+        np.add.at(u, slots[slots >= 0] + k, added[slots >= 0, k])
+
+
+def oracle_pseudo_gradient(out, weight, gradient, *, l1):
+    right, left = gradient + l1, gradient - l1
+    out[:] = np.select([weight > 0, weight < 0, right < 0, left > 0], [right, left, right, left], 0)
+
+
+def oracle_align(direction, pseudo):
+    direction[direction * pseudo >= 0] = 0
+
+
+def oracle_orthant_step(trial, weight, direction, pseudo, *, t):
+    trial[:] = weight + t * direction
+    trial[np.sign(trial) != np.where(weight != 0, np.sign(weight), np.sign(-pseudo))] = 0
+
+
+def shrink(weight, rate, l1, l2):
+    weight[:] = np.sign(weight) * np.maximum(np.abs(weight) - rate * l1, 0) / (1 + rate * l2)
+
+
+def oracle_adam(weight, velocity, square, gradient, *, lr, beta1, beta2, eps, step, l1, l2):
     square[:] = beta1 * square + (1 - beta1) * gradient**2
     velocity[:] = beta2 * velocity + (1 - beta2) * gradient
     square_unbiased = square / (1 - beta1**step)
     velocity_unbiased = velocity / (1 - beta2**step)
-    weight -= lr / (np.sqrt(square_unbiased) + eps) * velocity_unbiased
+    rate = lr / (np.sqrt(square_unbiased) + eps)
+    weight -= rate * velocity_unbiased
+    shrink(weight, rate, l1, l2)
 
 
-def oracle_sgd(weight, gradient, *, lr):
+def oracle_sgd(weight, gradient, *, lr, l1, l2):
     weight -= lr * gradient
+    shrink(weight, lr, l1, l2)
 
 
-def oracle_momentum(weight, velocity, gradient, *, lr, momentum):
+def oracle_momentum(weight, velocity, gradient, *, lr, momentum, l1, l2):
     velocity[:] = momentum * velocity + gradient
     weight -= lr * velocity
+    shrink(weight, lr / (1 - momentum), l1, l2)
 
 
-def oracle_adagrad(weight, square, gradient, *, lr, eps):
+def oracle_adagrad(weight, square, gradient, *, lr, eps, l1, l2):
     square += gradient**2
-    weight -= lr * gradient / (np.sqrt(square) + eps)
+    rate = lr / (np.sqrt(square) + eps)
+    weight -= rate * gradient
+    shrink(weight, rate, l1, l2)
 
 
-def oracle_rmsprop(weight, square, gradient, *, lr, rho, eps):
+def oracle_rmsprop(weight, square, gradient, *, lr, rho, eps, l1, l2):
     square[:] = rho * square + (1 - rho) * gradient**2
-    weight -= lr * gradient / (np.sqrt(square) + eps)
+    rate = lr / (np.sqrt(square) + eps)
+    weight -= rate * gradient
+    shrink(weight, rate, l1, l2)
+
+
+def make_up(weight, at, last, rate, l1, l2, columns):
+    """Take the proximal steps after ``at`` up to ``last`` one by one; ``rate(t)`` is lr / h of step t."""
+    for t in range(1, last + 1):
+        behind = columns & (at < t)
+        old = weight.copy()
+        shrink(weight, rate(t), l1, l2)
+        weight[~behind] = old[~behind]
+    at[columns] = np.maximum(at[columns], last)
+
+
+def deferring(oracle, rate):
+    """Take the oracle's step where the gradient is not 0, after the penalties that were missed there."""
+
+    def step_of(*rows, step, l1, l2, **params):
+        *state, at, gradient = rows
+        columns = gradient != 0
+        make_up(state[0], at, step - 1, lambda t: rate(t, state, **params), l1, l2, columns)
+        before = [row.copy() for row in state]
+        numbered = {"step": step} if oracle is oracle_adam else {}
+        oracle(*state, gradient, l1=l1, l2=l2, **params, **numbered)
+        for row, old in zip(state, before, strict=True):
+            row[~columns] = old[~columns]
+        at[columns] = np.maximum(at[columns], step)
+
+    return step_of
+
+
+def plain_rate(t, state, *, lr, momentum=0.0):
+    return lr / (1 - momentum)
+
+
+def scaled_rate(t, state, *, lr, eps, beta1=0.0, beta2=0.0, rho=0.0):
+    return lr / (np.sqrt(state[-1] / (1 - beta1**t)) + eps)
+
+
+def settling(rate):
+    def settle(*rows, step, l1, l2, **params):
+        *state, at = rows
+        make_up(state[0], at, step, lambda t: rate(t, state, **params), l1, l2, np.full(at.size, True))
+
+    return settle
+
+
+def settling_at(rate):
+    def settle(*rows, step, l1, l2, **params):
+        *state, at, slots = rows
+        columns = np.isin(np.arange(at.size), slots)
+        make_up(state[0], at, step, lambda t: rate(t, state, **params), l1, l2, columns)
+
+    return settle
 
 
 def oracle_ftrl(weight, z, square, gradient, *, alpha, beta, l1, l2):
@@ -153,6 +256,17 @@ def oracle_ftrl(weight, z, square, gradient, *, alpha, beta, l1, l2):
     square += gradient**2
     weight[:] = -(z - np.sign(z) * l1) / ((beta + np.sqrt(square)) / alpha + l2)
     weight[np.abs(z) <= l1] = 0
+
+
+def oracle_settle_ftrl(weight, z, square, *, alpha, beta, l1, l2):
+    weight[:] = -(z - np.sign(z) * l1) / ((beta + np.sqrt(square)) / alpha + l2)
+    weight[np.abs(z) <= l1] = 0
+
+
+def oracle_settle_ftrl_at(weight, z, square, slots, **params):
+    old = weight.copy()
+    oracle_settle_ftrl(weight, z, square, **params)
+    weight[:] = np.where(np.isin(np.arange(weight.size), slots), weight, old)
 
 
 def lazily(oracle):
@@ -181,6 +295,7 @@ ORACLES = {
     "div_scalar": in_place_scalar(np.divide),
     "sum": lambda u: float(u.sum(dtype=np.float64)),
     "nnz": lambda u: float(np.count_nonzero(u)),
+    "norm1": lambda u: float(np.abs(u).sum(dtype=np.float64)),
     "norm2_squared": lambda u: oracle_dot(u, u),
     "dot": oracle_dot,
     "max": lambda u: float(np.max(u)),
@@ -204,6 +319,8 @@ ORACLES = {
     "rows_add": oracle_rows_add,
     "rows_scatter_add": oracle_rows_scatter_add,
     "rows_dot": oracle_rows_dot,
+    "gram": oracle_gram,
+    "combine": oracle_combine,
     "rows_axpy": oracle_rows_axpy,
     "rows_pair_update": oracle_rows_pair_update,
     "adam": lazily(oracle_adam),
@@ -212,6 +329,22 @@ ORACLES = {
     "adagrad": lazily(oracle_adagrad),
     "rmsprop": oracle_rmsprop,
     "ftrl": lazily(oracle_ftrl),
+    "lazy_sgd": deferring(oracle_sgd, plain_rate),
+    "lazy_momentum": deferring(oracle_momentum, plain_rate),
+    "lazy_adagrad": deferring(oracle_adagrad, scaled_rate),
+    "lazy_rmsprop": deferring(oracle_rmsprop, scaled_rate),
+    "lazy_adam": deferring(oracle_adam, scaled_rate),
+    "settle_plain": settling(plain_rate),
+    "settle_plain_at": settling_at(plain_rate),
+    "settle_scaled": settling(scaled_rate),
+    "settle_scaled_at": settling_at(scaled_rate),
+    "add_factors": oracle_add_factors,
+    "add_dense_factors": oracle_add_dense_factors,
+    "settle_ftrl": oracle_settle_ftrl,
+    "settle_ftrl_at": oracle_settle_ftrl_at,
+    "pseudo_gradient": oracle_pseudo_gradient,
+    "align": oracle_align,
+    "orthant_step": oracle_orthant_step,
 }
 
 
@@ -226,6 +359,13 @@ def operands(op, dtype, width):
     rng = np.random.default_rng(width)
     slots = 2 * width
     values = (PAIRS if "row_ids" in op.operands else 1) * (slots if "slots" in op.operands else width)
+    counts = rng.integers(0, 5, slots).astype(np.uint8)
+    fitting = {
+        "counts": lambda: counts,
+        "samples": lambda: rng.integers(0, SAMPLES, counts.sum()).astype(np.uint16),
+        "x": lambda: numbers(rng, counts.sum() if "counts" in op.names else SAMPLES * slots, dtype),
+        "b": lambda: numbers(rng, SAMPLES, dtype),
+    }
     makers = {
         "row": lambda: numbers(rng, width, dtype),
         "block": lambda: numbers(rng, (ROWS, width), dtype),
@@ -234,8 +374,9 @@ def operands(op, dtype, width):
         "values": lambda: numbers(rng, values, dtype),
         "floats": lambda: rng.normal(size=PAIRS),
     }
-    arrays = [makers[kind]() for kind in op.operands]
-    return [np.abs(a) if name == "square" else a for name, a in zip(op.names, arrays, strict=True)]
+    arrays = [fitting.get(name, makers.get(kind))() for name, kind in zip(op.names, op.operands, strict=True)]
+    special = {"square": np.abs, "at": lambda a: np.floor(np.abs(a)).clip(0, 3)}
+    return [special.get(name, lambda a: a)(a) for name, a in zip(op.names, arrays, strict=True)]
 
 
 def scalars(op, dtype):
@@ -270,12 +411,26 @@ def test_op_when_called_then_agrees_with_numpy(op, dtype, width):
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("op", [op for op in TABLE.values() if "lazy" in op.params], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [op for op in TABLE.values() if {"l1", "l2"} <= set(op.params)], ids=lambda op: op.name)
+def test_op_when_given_penalties_then_agrees_with_numpy(op, dtype, width):
+    ours, theirs = operands(op, dtype, width), operands(op, dtype, width)
+    params = scalars(op, dtype) | PENALTIES
+    op.fn(*ours, **params)
+    ORACLES[op.name](*theirs, **params)
+    for name, a, b in zip(op.names, ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, **TOLERANCE[dtype], err_msg=name)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "op", [op for op in TABLE.values() if "lazy" in op.params or op.name.startswith("lazy_")], ids=lambda op: op.name
+)
 def test_lazy_op_when_gradients_are_zero_here_and_there_then_agrees_with_numpy(op, dtype, width):
     ours, theirs = operands(op, dtype, width), operands(op, dtype, width)
     for rows in (ours, theirs):
         rows[-1][np.random.default_rng(1).random(width) < 0.7] = 0
-    params = scalars(op, dtype) | {"lazy": True}
+    params = scalars(op, dtype) | ({"lazy": True} if "lazy" in op.params else PENALTIES)
     op.fn(*ours, **params)
     ORACLES[op.name](*theirs, **params)
     for name, a, b in zip(op.names, ours, theirs, strict=True):
@@ -315,7 +470,8 @@ def test_reduction_of_rows_when_called_then_returns_a_float(op):
 
 @pytest.mark.parametrize("op", [op for op in TABLE.values() if "row" in op.operands], ids=lambda op: op.name)
 def test_op_when_a_shard_is_empty_then_runs(op):
-    arrays = [np.zeros(0, np.int64 if kind in ("slots", "row_ids") else np.float32) for kind in op.operands]
+    dtypes = {"slots": np.int64, "row_ids": np.int64, "floats": np.float64, "unsigned": np.uint8}
+    arrays = [np.zeros((ROWS, 0) if kind == "block" else 0, dtypes.get(kind, np.float32)) for kind in op.operands]
     op.fn(*arrays, **scalars(op, "float32"))
 
 

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from ps2.errors import OutOfRangeError, ShapeError
-from ps2.ops import access, elementwise, matrix, optimizers, reductions
+from ps2.errors import LimitError, OutOfRangeError, ShapeError
+from ps2.ops import access, elementwise, matrix, optimizers, orthants, reductions
 
 NAN = math.nan
 INF = math.inf
@@ -287,3 +287,49 @@ def test_scatter_add_when_arrays_came_misaligned_and_read_only_then_adds():
     u = floats(0, 0)
     access.scatter_add(u, slots, values)
     np.testing.assert_array_equal(u, floats(4, 3))
+
+
+def test_gram_when_asked_for_too_many_products_then_raises_before_it_takes_memory():
+    with pytest.raises(LimitError, match="gram: at most 65,536 inner products in one call, got 65,792"):
+        matrix.gram(np.zeros((1, 4)), np.zeros(256, np.int64), np.zeros(257, np.int64))
+
+
+def test_gram_when_rows_are_longer_than_tiles_then_adds_all_of_them_in_float64():
+    m = np.random.default_rng(0).normal(size=(7, 100_001)).astype(np.float32)
+    found = matrix.gram(m, ints(0, 3), ints(0, 1, 2, 3, 4, 5, 6))
+    expected = m[[0, 3]].astype(np.float64) @ m.T.astype(np.float64)
+    np.testing.assert_allclose(found.reshape(2, 7), expected, rtol=1e-11, atol=1e-9)
+
+
+def test_combine_when_its_row_is_longer_than_a_tile_and_among_the_rows_then_reads_it_before_it_writes():
+    m = np.random.default_rng(0).normal(size=(3, 10_001))
+    expected = 2 * m[1] - m[2] + m[1]
+    matrix.combine(m[1], m, ints(1, 2, 1), np.array([2.0, -1.0, 1.0]))
+    np.testing.assert_allclose(m[1], expected, rtol=1e-12, atol=1e-12)
+
+
+def test_pseudo_gradient_when_a_weight_is_zero_then_is_what_the_penalty_does_not_hold_back():
+    out = np.empty(7)
+    orthants.pseudo_gradient(out, np.array([1.0, -1, 0, 0, 0, 0, NAN]), np.array([1.0, 1, 3, -3, 1, -1, 1]), l1=2)
+    np.testing.assert_array_equal(out, [3, -1, 1, -1, 0, 0, 0])
+
+
+def test_align_when_a_product_would_underflow_then_its_sign_decides():
+    direction = np.array([1e-300, 1e-300, NAN])
+    orthants.align(direction, np.array([-1e-300, 1e-300, 1]))
+    np.testing.assert_array_equal(direction, [1e-300, 0, NAN])
+
+
+def test_orthant_step_when_it_would_leave_the_orthant_then_stops_at_its_face():
+    weight, pseudo = np.array([1.0, 1, -1, 0, 0, 0, 0]), np.array([0.0, 0, 0, -1, 1, -1, 0])
+    direction = np.array([-1.0, -3, 1, 1, 1, NAN, 1])
+    trial = np.empty(7)
+    orthants.orthant_step(trial, weight, direction, pseudo, t=0.5)
+    np.testing.assert_array_equal(trial, [0.5, 0, -0.5, 0.5, 0, NAN, 0])
+
+
+@pytest.mark.parametrize("penalty", [{"l1": 0.1}, {"l2": 0.1}])
+def test_penalised_step_when_a_gradient_is_nan_then_spoils_its_column_and_no_other(penalty):
+    weight = np.ones(3)
+    optimizers.sgd(weight, np.array([0, NAN, 0]), lr=0.1, **penalty)
+    assert np.isnan(weight).tolist() == [False, True, False]

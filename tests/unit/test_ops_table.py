@@ -15,7 +15,8 @@ load()
 
 def test_check_when_scalars_are_left_out_then_fills_the_defaults_in():
     checked = lookup("adam").check(4, "float32", {"lr": 1, "step": 3})
-    assert checked == {"lr": 1.0, "beta1": 0.999, "beta2": 0.9, "eps": 1e-8, "step": 3, "lazy": False}
+    betas = {"beta1": 0.999, "beta2": 0.9, "eps": 1e-8}
+    assert checked == {"lr": 1.0, **betas, "step": 3, "l1": 0.0, "l2": 0.0, "lazy": False}
 
 
 @pytest.mark.parametrize(("dtype", "expected"), [("float32", float), ("int64", int)])

@@ -10,13 +10,18 @@ import pytest
 
 from ps2.ops import (
     access,
+    deferred,
     elementwise,
+    factors,
     kernels,
     keyindex,
     matrix,
     nonzero,
     optimizers,
+    orthants,
     packing,
+    proximal,
+    settling,
     sorting,
     steps,
     touched,
@@ -32,7 +37,16 @@ INNER = {
     "ps2.ops.steps._adagrad",
     "ps2.ops.steps._adam",
     "ps2.ops.steps._ftrl",
+    "ps2.ops.steps._ftrl_weight",
     "ps2.ops.nonzero._popcount",
+    "ps2.ops.proximal._adagrad",
+    "ps2.ops.proximal._adam",
+    "ps2.ops.proximal._missed",
+    "ps2.ops.proximal._missed_scaled",
+    "ps2.ops.proximal._momentum",
+    "ps2.ops.proximal._rmsprop",
+    "ps2.ops.proximal._sgd",
+    "ps2.ops.proximal._shrink",
 }
 
 
@@ -40,7 +54,7 @@ def compiled():
     """Return the signatures of every kernel compiled so far."""
     return {
         f"{module.__name__}.{name}": list(member.signatures)
-        for module in (kernels, keyindex, nonzero, packing, sorting, steps, touched)
+        for module in (factors, kernels, keyindex, nonzero, orthants, packing, proximal, sorting, steps, touched)
         for name, member in inspect.getmembers(module)
         if hasattr(member, "signatures")
     }
@@ -64,10 +78,18 @@ def test_ops_when_called_after_warm_then_compile_nothing():
     matrix.rows_pair_update(block, slots, slots, np.ones(3))
     matrix.pair_changes(block, *matrix.number_pairs(slots, slots)[1:], np.ones(3))
     optimizers.adam(*block, lr=0.1, step=1)
+    optimizers.adam(*block, lr=0.1, step=1, l1=1)
+    matrix.gram(block, slots, slots[:1])
+    matrix.combine(row, block, slots, np.frombuffer(b"x" + bytes(24), np.float64, 3, 1))
     optimizers.adam(*block, lr=0.1, step=1, lazy=True)
+    factors.add_factors(row, slots, np.ones(3, np.uint8), np.zeros(3, np.uint16), values, values, width=3)
+    factors.add_dense_factors(row, slots, values, values, width=3)
+    deferred.lazy_adam(*np.zeros((5, 9), np.float32), lr=0.1, step=1, l1=1)
+    settling.settle_plain_at(*block[:2], slots, lr=0.1, step=1, l1=1, l2=0)
     columns = touched.Touched(64)
     columns.mark(slots[:1])
     optimizers.adam(*block, lr=0.1, step=1, lazy=True, columns=columns.columns)
+    deferred.lazy_sgd(*block[:3], lr=0.1, step=1, columns=columns.columns)
     elementwise.fill(row, value=0, columns=columns.columns)
     columns.clear()
     packing.widen(packing.narrow(values, "float16"), "float32")

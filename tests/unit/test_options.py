@@ -50,10 +50,10 @@ def test_check_same_when_nothing_else_is_asked_for_then_the_running_context_will
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"replicas": 1}, "replicas: 0 is that of the running context, 1 came; stop() it first"),
-        ({"checkpoint_dir": "d"}, "checkpointDir: None is that of the running context, d came; stop() it first"),
+        ({"replicas": 1}, "replicas: 0 is that of the running context, not 1; stop() it first"),
+        ({"checkpoint_dir": "d"}, "checkpointDir: None is that of the running context, not d; stop() it first"),
         ({"restore": "d"}, "restore: a context is running; stop() it first"),
-        ({"servers": 3}, "a context with 2 local servers is running, 3 local servers came; stop() it first"),
+        ({"servers": 3}, "a context with 2 local servers is running, not with 3 local servers; stop() it first"),
     ],
 )
 def test_check_same_when_something_else_is_asked_for_then_both_are_named(asked, message):

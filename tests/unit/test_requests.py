@@ -93,6 +93,30 @@ def test_requests_when_an_operation_uses_the_keys_before_it_then_they_travel_tog
     assert [[piece.operation.name for piece in pieces] for pieces, _ in found["a"]] == [["scatter_add", "gather"]] * 3
 
 
+def a_gather(partition, columns):
+    return Operation("gather", 1, partition, (0,), keys=Keys(len(columns), np.array(columns)))
+
+
+def test_requests_when_calls_one_after_the_other_name_the_same_keys_then_these_travel_once():
+    calls = [a_plan(a_gather(0, [1, 2]), a_gather(2, [21])), a_plan(a_gather(0, [1, 2]), a_gather(2, [22]))]
+    found = requests([*calls, a_plan(a_gather(0, [1, 2]))], 4 << 20)
+    keys = {address: [p.operation.keys.columns for p in mine[0][0]] for address, mine in found.items()}
+    assert [columns is not None for columns in keys["a"]] == [True, False, False]
+    assert [columns.tolist() for columns in keys["b"]] == [[21], [22]]
+
+
+def test_requests_when_another_call_is_between_the_same_keys_then_they_travel_again():
+    found = requests([a_plan(a_gather(0, [1])), a_plan(a_pull(0, 5)), a_plan(a_gather(0, [1]))], 4 << 20)
+    first, _, last = (piece.operation.keys for piece in found["a"][0][0])
+    assert first.columns.tolist() == last.columns.tolist() == [1]
+
+
+def test_requests_when_the_same_keys_take_more_than_a_block_then_they_travel_in_each(light):
+    found = requests([a_plan(*(a_gather(0, [1, 2]) for _ in range(4)))], 32)
+    keys = [[piece.operation.keys.columns is not None for piece in pieces] for pieces, _ in found["a"]]
+    assert keys == [[True, False], [True, False]]
+
+
 def test_requests_when_operations_are_many_then_headers_are_bounded():
     found = requests([a_plan(*(a_pull(0, 0) for _ in range(20_000)))], 4 << 20)
     assert all(len(request_parts(request)[0]) < MAX_HEADER_BYTES for _, request in found["a"])

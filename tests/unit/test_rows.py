@@ -300,3 +300,10 @@ def test_sample_when_the_fraction_is_one_then_takes_all(many):
 def test_sample_when_the_fraction_is_outside_its_range_then_config_error(many, fraction):
     with pytest.raises(ConfigError, match="fraction: expected a number in"):
         many.sample(fraction, np.random.default_rng(5))
+
+
+def test_rows_when_their_columns_are_of_32_bits_then_the_matrix_is_too():
+    read = Rows.fromBatches([batch_of([sparse(9, {1: 2.0}), sparse(9, {8: 3.0})])])
+    local = read.localize()
+    for x in (read.x, local.x, local.take([1]).x):
+        assert (x.indices.dtype, x.indptr.dtype) == (np.int32, np.int32)

@@ -297,7 +297,7 @@ def test_discard_when_writing_then_write_fails_and_leaves_no_files(engine, snaps
         assert go_on.wait(30)
         return b"header"
 
-    monkeypatch.setattr("ps2.server.snapshots.npy_header", slow_header)
+    monkeypatch.setattr("ps2.files.npy_header", slow_header)
     snapshots.freeze("a", LONG_S)
     snapshots.copy("a")
     errors = []

@@ -453,6 +453,69 @@ class SendReply(_message.Message):
     bytes: int
     def __init__(self, bytes: _Optional[int] = ...) -> None: ...
 
+class SaveRowRequest(_message.Message):
+    __slots__ = ("matrix", "row", "partitions", "url", "stem", "route_version")
+    MATRIX_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
+    STEM_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    matrix: int
+    row: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    url: str
+    stem: str
+    route_version: int
+    def __init__(self, matrix: _Optional[int] = ..., row: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., url: _Optional[str] = ..., stem: _Optional[str] = ..., route_version: _Optional[int] = ...) -> None: ...
+
+class SaveRowReply(_message.Message):
+    __slots__ = ("parts",)
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    parts: _containers.RepeatedCompositeFieldContainer[SavedPart]
+    def __init__(self, parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ...) -> None: ...
+
+class SavedPart(_message.Message):
+    __slots__ = ("begin", "end", "count", "files")
+    class FilesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: SavedFile
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[SavedFile, _Mapping]] = ...) -> None: ...
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    begin: int
+    end: int
+    count: int
+    files: _containers.MessageMap[str, SavedFile]
+    def __init__(self, begin: _Optional[int] = ..., end: _Optional[int] = ..., count: _Optional[int] = ..., files: _Optional[_Mapping[str, SavedFile]] = ...) -> None: ...
+
+class LoadRowRequest(_message.Message):
+    __slots__ = ("matrix", "row", "partitions", "url", "parts", "id", "route_version")
+    MATRIX_FIELD_NUMBER: _ClassVar[int]
+    ROW_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    matrix: int
+    row: int
+    partitions: _containers.RepeatedScalarFieldContainer[int]
+    url: str
+    parts: _containers.RepeatedCompositeFieldContainer[SavedPart]
+    id: RequestId
+    route_version: int
+    def __init__(self, matrix: _Optional[int] = ..., row: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., url: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ..., id: _Optional[_Union[RequestId, _Mapping]] = ..., route_version: _Optional[int] = ...) -> None: ...
+
+class LoadRowReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class StatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -1,0 +1,262 @@
+"""Classification: pyspark.ml's LogisticRegression, LinearSVC and FMClassifier, trained on a fleet of servers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.ml import classification
+from pyspark.ml.classification import (
+    ClassificationModel,
+    Classifier,
+    ProbabilisticClassificationModel,
+    ProbabilisticClassifier,
+    _LinearSVCParams,
+    _LogisticRegressionParams,
+)
+from pyspark.ml.linalg import DenseVector, Matrix, Vector, Vectors
+from pyspark.ml.param import Param
+from pyspark.ml.param.shared import HasLoss
+
+from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.factors import FactorModel, FactorParams, FactorSetters
+from ps2.algorithms.estimators.heads import ClassHead
+from ps2.algorithms.estimators.models import ClassifyingModel, ProbabilityModel, as_matrix, as_vector, check_thresholds
+from ps2.algorithms.estimators.params import LinearSetters, TrainingParams, described
+from ps2.algorithms.estimators.tables import Survey
+from ps2.algorithms.estimators.weights import Weights
+from ps2.algorithms.training.problem import Problem
+from ps2.errors import ConfigError, InputError, UsageError
+
+FAMILIES = ("auto", "binomial", "multinomial")
+LOSSES_OF_SVC = ("hinge", "squaredHinge")
+
+
+class _LogisticParams(TrainingParams, _LogisticRegressionParams):
+    _UNSERVED = (
+        "lowerBoundsOnCoefficients",
+        "upperBoundsOnCoefficients",
+        "lowerBoundsOnIntercepts",
+        "upperBoundsOnIntercepts",
+    )
+
+
+class LogisticRegression(FleetEstimator, LinearSetters, _LogisticParams, ProbabilisticClassifier):
+    """Logistic regression, binomial or multinomial: ``pyspark.ml.classification.LogisticRegression`` on servers.
+
+    Example::
+
+        model = LogisticRegression(regParam=0.01).fit(df)
+        model.transform(df).select("label", "probability", "prediction").show()
+    """
+
+    _CLASSES = 0
+
+    def setParams(self, **params: Any) -> LogisticRegression:
+        super().setParams(**params)
+        self._checkThresholdConsistency()
+        return self
+
+    def setFamily(self, value: str) -> LogisticRegression:
+        """Set "binomial", "multinomial" or "auto", which is multinomial for more than two classes."""
+        return self._set(family=value)
+
+    def setElasticNetParam(self, value: float) -> LogisticRegression:
+        """Set which share of the penalty is L1; the rest is L2."""
+        return self._set(elasticNetParam=value)
+
+    def setLowerBoundsOnCoefficients(self, value: Matrix) -> LogisticRegression:
+        """Not served: ConfigError."""
+        return self._set(lowerBoundsOnCoefficients=value)
+
+    def setUpperBoundsOnCoefficients(self, value: Matrix) -> LogisticRegression:
+        """Not served: ConfigError."""
+        return self._set(upperBoundsOnCoefficients=value)
+
+    def setLowerBoundsOnIntercepts(self, value: Vector) -> LogisticRegression:
+        """Not served: ConfigError."""
+        return self._set(lowerBoundsOnIntercepts=value)
+
+    def setUpperBoundsOnIntercepts(self, value: Vector) -> LogisticRegression:
+        """Not served: ConfigError."""
+        return self._set(upperBoundsOnIntercepts=value)
+
+    def _check(self) -> None:
+        super()._check()
+        self._checkThresholdConsistency()
+        if self.getFamily() not in FAMILIES:
+            raise ConfigError(f"family: expected one of {', '.join(FAMILIES)}, got {self.getFamily()!r}")
+        if not 0 <= self.getOrDefault(self.threshold) <= 1:
+            raise ConfigError(f"threshold: expected a number in [0, 1], got {self.getOrDefault(self.threshold)}")
+
+    def _problem(self, found: Survey) -> Problem:
+        classes = len(found.facts.class_weights)
+        family = self.getFamily()
+        if family == "binomial" and classes > 2:
+            raise InputError(f"column {self.getLabelCol()!r}: expected 2 classes (family 'binomial'), got {classes}")
+        if self.isSet(self.thresholds):
+            check_thresholds(tuple(self.getThresholds()), classes)
+        multinomial = family == "multinomial" or classes > 2
+        l1, l2 = self._strengths()
+        return Problem(
+            loss="softmax" if multinomial else "logistic",
+            dim=found.dim,
+            width=classes if multinomial else 1,
+            fit_intercept=self.getFitIntercept(),
+            l1=l1,
+            l2=l2,
+            standardize=self.getStandardization(),
+        )
+
+    def _model(self, weights: Weights) -> LogisticRegressionModel:
+        return LogisticRegressionModel(weights.centred() if weights.problem.loss == "softmax" else weights)
+
+
+class LogisticRegressionModel(ProbabilityModel, _LogisticParams, ProbabilisticClassificationModel):
+    """What ``LogisticRegression.fit`` returns."""
+
+    @property
+    def _is_multinomial(self) -> bool:
+        return self._weights.problem.loss == "softmax"
+
+    def _check_binomial(self, name: str) -> None:
+        if self._is_multinomial:
+            raise UsageError(f"{name}: a multinomial model has coefficientMatrix and interceptVector")
+
+    @property
+    def coefficients(self) -> Vector:
+        """Weights of the features of a binomial model."""
+        self._check_binomial("coefficients")
+        return as_vector(self._weights.array("coefficients")[:, 0])
+
+    @property
+    def intercept(self) -> float:
+        """Intercept of a binomial model."""
+        self._check_binomial("intercept")
+        return float(self._weights.biases[0])
+
+    @property
+    def coefficientMatrix(self) -> Matrix:
+        """Weights: a row of a binomial model, else one for each class."""
+        return as_matrix(self._weights.array("coefficientMatrix").T)
+
+    @property
+    def interceptVector(self) -> Vector:
+        """Intercepts: one of a binomial model, else one for each class."""
+        return DenseVector(self._weights.biases)
+
+    def _head(self) -> ClassHead:
+        if self._is_multinomial:
+            return ClassHead(self.numClasses, "softmax", thresholds=self._thresholds())
+        return ClassHead(2, "logistic", threshold=self.getThreshold())
+
+    def toPyspark(self) -> classification.LogisticRegressionModel:
+        """Return the same model as pyspark.ml's.
+
+        Raises:
+            UsageError: its weights are too many for the driver.
+        """
+        return self._as_pyspark(
+            classification.LogisticRegressionModel,
+            self.coefficientMatrix,
+            self.interceptVector,
+            self.numClasses,
+            self._is_multinomial,
+        )
+
+
+class _SVCParams(TrainingParams, _LinearSVCParams, HasLoss):
+    loss: Param[str] = described(HasLoss.loss, f"the loss function to be optimized: {', '.join(LOSSES_OF_SVC)}")
+
+    def _set_theirs(self) -> None:
+        self._setDefault(loss="hinge")
+
+
+class LinearSVC(FleetEstimator, LinearSetters, _SVCParams, Classifier["LinearSVCModel"]):
+    """Linear support vector machine: ``pyspark.ml.classification.LinearSVC`` on servers, with a squared hinge too.
+
+    Example::
+
+        model = LinearSVC(regParam=0.01, loss="squaredHinge").fit(df)
+    """
+
+    _CLASSES = 2
+
+    def setThreshold(self, value: float) -> LinearSVC:
+        """Set the raw prediction above which a row is of class 1."""
+        return self._set(threshold=value)
+
+    def setLoss(self, value: str) -> LinearSVC:
+        """Set "hinge" or "squaredHinge"."""
+        return self._set(loss=value)
+
+    def _check(self) -> None:
+        super()._check()
+        if self.getLoss() not in LOSSES_OF_SVC:
+            raise ConfigError(f"loss: expected one of {', '.join(LOSSES_OF_SVC)}, got {self.getLoss()!r}")
+
+    def _problem(self, found: Survey) -> Problem:
+        return Problem(
+            loss=self.getLoss(),  # type: ignore[arg-type]
+            dim=found.dim,
+            fit_intercept=self.getFitIntercept(),
+            l2=self.getRegParam(),
+            standardize=self.getStandardization(),
+        )
+
+    def _model(self, weights: Weights) -> LinearSVCModel:
+        return LinearSVCModel(weights)
+
+
+class LinearSVCModel(ClassifyingModel, _SVCParams, ClassificationModel):
+    """What ``LinearSVC.fit`` returns."""
+
+    def setThreshold(self, value: float) -> LinearSVCModel:
+        """Set the raw prediction above which a row is of class 1."""
+        return self._set(threshold=value)
+
+    @property
+    def coefficients(self) -> Vector:
+        """Weights of the features."""
+        return Vectors.dense(self._weights.array("coefficients")[:, 0])
+
+    @property
+    def intercept(self) -> float:
+        """Intercept."""
+        return float(self._weights.biases[0])
+
+    def _head(self) -> ClassHead:
+        return ClassHead(2, None, threshold=self.getThreshold())
+
+    def toPyspark(self) -> classification.LinearSVCModel:
+        """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""
+        return self._as_pyspark(classification.LinearSVCModel, self.coefficients, self.intercept)
+
+
+class FMClassifier(FleetEstimator, FactorSetters, ProbabilisticClassifier):
+    """Factorization machine for two classes: ``pyspark.ml.classification.FMClassifier`` on servers.
+
+    Example::
+
+        model = FMClassifier(factorSize=8, stepSize=0.05).fit(df)
+    """
+
+    _CLASSES = 2
+
+    def _problem(self, found: Survey) -> Problem:
+        if self.isSet(self.thresholds):
+            check_thresholds(tuple(self.getThresholds()), 2)
+        return self._factor_problem("fmLogistic", found.dim)
+
+    def _model(self, weights: Weights) -> FMClassificationModel:
+        return FMClassificationModel(weights)
+
+
+class FMClassificationModel(FactorModel, ProbabilityModel, FactorParams, ProbabilisticClassificationModel):
+    """What ``FMClassifier.fit`` returns."""
+
+    def _head(self) -> ClassHead:
+        return ClassHead(2, "logistic", thresholds=self._thresholds())
+
+    def toPyspark(self) -> classification.FMClassificationModel:
+        """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""
+        return self._as_pyspark(classification.FMClassificationModel, self.intercept, self.linear, self.factors)

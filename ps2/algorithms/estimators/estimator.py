@@ -1,0 +1,139 @@
+"""``fit``: from a DataFrame to a model, on the servers of the active context."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from pyspark.ml.util import DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.sql import DataFrame
+
+from ps2.algorithms.estimators.dealing import check_workers, deal
+from ps2.algorithms.estimators.model_files import EstimatorReader
+from ps2.algorithms.estimators.params import TrainingSetters, check_ranges, recipe_of
+from ps2.algorithms.estimators.tables import Survey, check_columns, survey
+from ps2.algorithms.estimators.weights import Weights
+from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.problem import Problem, Recipe, Table
+from ps2.algorithms.training.progress import progress
+from ps2.algorithms.training.trainer import Trained, train
+from ps2.coordinator.context import PS2Context
+from ps2.coordinator.slots import free_slots
+from ps2.coordinator.spark_job import is_stopped
+from ps2.errors import InputError, SlotsError, StoppedError
+
+T = TypeVar("T")
+
+# For other jobs of the application, such as evaluations of other threads, to give their task slots back.
+PATIENCE_S = 3600.0
+POLL_S = 0.2
+
+# A context has one run at a time: fits of several threads (CrossValidator, OneVsRest) come one after the other.
+_one_fit = threading.Lock()
+
+
+class FleetEstimator(TrainingSetters, MLReadable[Any], MLWritable):
+    """What all estimators have in common."""
+
+    # How many classes there may be: None: labels are numbers; 0: as many as there are.
+    _CLASSES: int | None = None
+
+    def _check(self) -> None:
+        """Raise ConfigError for params that cannot be used, before any job."""
+        check_ranges(self)
+
+    def _problem(self, found: Survey) -> Problem:
+        """Return the objective for a table."""
+        raise NotImplementedError
+
+    def _model(self, weights: Weights) -> Any:
+        """Return the model of trained weights."""
+        raise NotImplementedError
+
+    def _strengths(self) -> tuple[float, float]:
+        """Return the strengths of the L1 and of the L2 penalty."""
+        strength = self.getOrDefault("regParam")
+        share = self.getOrDefault("elasticNetParam") if self.hasParam("elasticNetParam") else 0.0
+        return strength * share, strength * (1.0 - share)
+
+    def _fit(self, dataset: DataFrame) -> Any:
+        if not isinstance(dataset, DataFrame):
+            raise InputError(f"dataset: expected a DataFrame, got {type(dataset).__name__}")
+        if is_stopped(dataset.sparkSession.sparkContext):
+            raise StoppedError("the SparkSession of the DataFrame is stopped: make a new one, and read the rows again")
+        self._check()
+        recipe = recipe_of(self, self._strengths()[0])
+        workers = self.getNumWorkers() if self.isSet(self.numWorkers) else None
+        columns = self._columns()
+        check_columns(dataset, columns)
+        check_workers(dataset.sparkSession.sparkContext, workers)
+        found = survey(dataset, columns, self._CLASSES)
+        problem = self._problem(found)
+        table = deal(dataset, columns, found, workers)
+        servers = self.getNumServers() if self.isSet(self.numServers) else None
+        with _one_fit:
+            ps = PS2Context.getOrCreate(dataset.sparkSession, servers)
+            trained = self._train(ps, table, problem, recipe, found)
+            weights = Weights.of(problem, trained.weight, trained.biases)
+            if not weights.is_on_fleet:
+                trained.weight.free()
+        model = self._copyValues(self._model(weights)._resetUid(self.uid))
+        model._remember(dataset, trained.history)
+        return model
+
+    def _train(self, ps: PS2Context, table: Table, problem: Problem, recipe: Recipe, found: Survey) -> Trained:
+        spark_context = table.frame.sparkSession.sparkContext
+
+        def run() -> Trained:
+            with progress(type(self).__name__, recipe.steps, spark_context) as on_step:
+                return train(ps, table, problem, recipe, found.facts, on_step)
+
+        return when_free(spark_context, table.workers, run)
+
+    def _columns(self) -> Columns:
+        """Return the names of the columns to train on."""
+
+        def named(param: str) -> str | None:
+            return self.getOrDefault(param) or None if self.isSet(param) else None
+
+        return Columns(
+            self._features, self.getOrDefault("labelCol"), named("weightCol"), named("validationIndicatorCol")
+        )
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def write(self) -> MLWriter:
+        """Return a writer: ``write().overwrite().save(path)``."""
+        return DefaultParamsWriter(self)
+
+    @classmethod
+    def read(cls) -> MLReader[Any]:
+        """Return a reader: ``read().load(path)``, of estimators of this class."""
+        return EstimatorReader(cls)
+
+
+def when_free(spark_context: Any, slots: int, run: Callable[[], T]) -> T:
+    """Run workers when other jobs of the application have given their task slots back.
+
+    Args:
+        slots: how many the workers need.
+        run: is called again if another job was quicker to take them; it has done nothing then.
+
+    Raises:
+        SlotsError: there are too few, and no other job has them, or they were not given back in time.
+    """
+    deadline_s = time.monotonic() + PATIENCE_S
+    while True:
+        while _others_run(spark_context) and free_slots(spark_context) < slots and time.monotonic() < deadline_s:
+            time.sleep(POLL_S)
+        try:
+            return run()
+        except SlotsError:
+            if not _others_run(spark_context) or time.monotonic() > deadline_s:
+                raise
+
+
+def _others_run(spark_context: Any) -> bool:
+    return bool(spark_context.statusTracker().getActiveJobsIds())

@@ -1,0 +1,77 @@
+"""What factorization machines have in common, of classes and of numbers."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pyspark.ml.linalg import DenseMatrix, Matrix, Vector, Vectors
+from pyspark.ml.param import Param
+from pyspark.ml.regression import _FactorizationMachinesParams
+
+from ps2.algorithms.estimators.models import FleetModel
+from ps2.algorithms.estimators.params import SOLVERS_OF_FM, TrainingParams, TrainingSetters, described
+from ps2.algorithms.training.problem import LossName, Problem
+
+P = TypeVar("P", bound="FactorSetters")
+
+
+class FactorParams(TrainingParams, _FactorizationMachinesParams):
+    """Params of factorization machines, with pyspark.ml's own defaults."""
+
+    _SOLVERS = SOLVERS_OF_FM
+
+    solver: Param[str] = described(
+        TrainingParams.solver,
+        f"how to train: {', '.join(SOLVERS_OF_FM)}; gd is minibatch with sgd, adamW (default) minibatch with adam",
+    )
+
+    def _set_theirs(self) -> None:
+        self._setDefault(solver="adamW", stepSize=1.0, seed=hash(type(self).__name__))
+
+
+class FactorSetters(FactorParams, TrainingSetters):
+    """Setters of factorization machines."""
+
+    def setFactorSize(self: P, value: int) -> P:
+        """Set the number of factors of a feature."""
+        return self._set(factorSize=value)
+
+    def setFitLinear(self: P, value: bool) -> P:
+        """Set whether there are linear weights."""
+        return self._set(fitLinear=value)
+
+    def setInitStd(self: P, value: float) -> P:
+        """Set the standard deviation of the factors at the beginning."""
+        return self._set(initStd=value)
+
+    def _factor_problem(self, loss: LossName, dim: int) -> Problem:
+        return Problem(
+            loss=loss,
+            dim=dim,
+            width=1 + self.getFactorSize(),
+            fit_intercept=self.getFitIntercept(),
+            fit_linear=self.getFitLinear(),
+            l2=self.getRegParam(),
+            standardize=False,
+            init_std=self.getInitStd(),
+        )
+
+
+class FactorModel(FleetModel):
+    """A trained factorization machine."""
+
+    @property
+    def intercept(self) -> float:
+        """Intercept."""
+        return float(self._weights.biases[0])
+
+    @property
+    def linear(self) -> Vector:
+        """Linear weights of the features."""
+        return Vectors.dense(self._weights.array("linear")[:, 0])
+
+    @property
+    def factors(self) -> Matrix:
+        """Factors, a row for each feature."""
+        factors = self._weights.array("factors")[:, 1:]
+        return DenseMatrix(factors.shape[0], factors.shape[1], factors.reshape(-1), isTransposed=True)

@@ -1,0 +1,87 @@
+"""From margins to raw predictions, probabilities and predictions, by pyspark.ml's rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import scipy.special
+
+Float64Array = npt.NDArray[np.float64]
+
+
+class Head(Protocol):
+    """Makes predictions of margins; picklable."""
+
+    @property
+    def classes(self) -> int | None:
+        """How many there are; None: predictions are numbers."""
+
+    def raw(self, margins: Float64Array) -> Float64Array:
+        """Return raw predictions, shape (n, classes); of a regression, (n, 1)."""
+
+    def probability(self, raw: Float64Array) -> Float64Array | None:
+        """Return probabilities, shape (n, classes); None: the model has none."""
+
+    def prediction(self, raw: Float64Array) -> Float64Array:
+        """Return classes or values, shape (n,)."""
+
+
+@dataclass(frozen=True)
+class ValueHead:
+    """A regression: the margin is the prediction."""
+
+    classes: int | None = None
+
+    def raw(self, margins: Float64Array) -> Float64Array:
+        return margins
+
+    def probability(self, raw: Float64Array) -> None:
+        return None
+
+    def prediction(self, raw: Float64Array) -> Float64Array:
+        return raw[:, 0]
+
+
+@dataclass(frozen=True)
+class ClassHead:
+    """A classification.
+
+    Attributes:
+        classes: how many there are.
+        link: from raw predictions to probabilities; None: the model has none.
+        threshold: class 1 of two needs a probability (a raw prediction, if there are none) above it; None: the largest
+            decides.
+        thresholds: the largest probability divided by its class's threshold decides; None: as if they were equal.
+    """
+
+    classes: int
+    link: Literal["logistic", "softmax"] | None
+    threshold: float | None = None
+    thresholds: tuple[float, ...] | None = None
+
+    def raw(self, margins: Float64Array) -> Float64Array:
+        if self.link == "softmax":
+            return margins
+        return np.concatenate([-margins, margins], axis=1)
+
+    def probability(self, raw: Float64Array) -> Float64Array | None:
+        if self.link is None:
+            return None
+        if self.link == "softmax":
+            return np.asarray(scipy.special.softmax(raw, axis=1))
+        of_0 = scipy.special.expit(raw[:, :1])
+        return np.concatenate([of_0, 1.0 - of_0], axis=1)
+
+    def prediction(self, raw: Float64Array) -> Float64Array:
+        probability = self.probability(raw)
+        score = raw if probability is None else probability
+        if self.threshold is not None:
+            return (score[:, 1] > self.threshold).astype(np.float64)
+        if self.thresholds is not None:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                score = score / np.array(self.thresholds)
+            score = np.where(np.isnan(score), -np.inf, score)  # 0 / 0 never wins
+        return np.argmax(score, axis=1).astype(np.float64)

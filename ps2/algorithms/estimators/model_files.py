@@ -1,0 +1,174 @@
+"""Estimators and models in folders: pyspark's metadata, and beside it the arrays of a model.
+
+A small model has ``weight.npy``, shape (dim, width), and ``biases.npy``; the weights of one on the fleet are a saved
+vector, ``weight``, whose shards the servers write and read. The metadata, which say what there is, come last.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import asdict, fields
+from typing import Any
+
+import numpy as np
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
+
+from ps2.algorithms.estimators.weights import Float64Array, Weights
+from ps2.algorithms.training.problem import Problem
+from ps2.client.dcv import DCV
+from ps2.coordinator.context import PS2Context
+from ps2.errors import CheckpointCorruptError, CheckpointMissingError, StoppedError, UsageError
+from ps2.files import place, reported, write
+
+FORMAT = "ps2.model.v1"
+# In the metadata, beside what pyspark writes.
+KEY = "ps2"
+
+
+class ModelWriter(MLWriter):
+    """Writes a model."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self._model = model
+
+    def saveImpl(self, path: str) -> None:
+        """Write the model to a folder that is not there yet.
+
+        Raises:
+            UsageError: it is there.
+            RecoveryError: the file system refuses.
+        """
+        url, exists = _located(self.sparkSession, path)
+        if exists:
+            raise UsageError(f"{path}: there is something already; write().overwrite().save(path) replaces it")
+        content = _write_weights(url, self._model._weights)
+        DefaultParamsWriter.saveMetadata(self._model, path, self.sc, extraMetadata={KEY: content})
+
+
+class ModelReader(MLReader[Any]):
+    """Reads a model."""
+
+    def __init__(self, cls: type) -> None:
+        super().__init__()
+        self._cls = cls
+
+    def load(self, path: str) -> Any:
+        """Read a model.
+
+        Raises:
+            CheckpointMissingError: there is none.
+            UsageError: it is of another class, or of a version that is not known here.
+            CheckpointCorruptError: the files are not what the metadata say.
+            StoppedError: its weights belong on servers, and no PS2Context is active.
+        """
+        metadata = _metadata(self.sparkSession, path, self._cls)
+        url, _ = _located(self.sparkSession, path)
+        model = self._cls(_read_weights(path, url, metadata.get(KEY)))
+        model._resetUid(metadata["uid"])
+        DefaultParamsReader.getAndSetParams(model, metadata)
+        return model
+
+
+class EstimatorReader(DefaultParamsReader[Any]):
+    """Reads an estimator; one of another class is an error."""
+
+    def __init__(self, cls: type) -> None:
+        super().__init__(cls)
+
+    def load(self, path: str) -> Any:
+        """Read an estimator.
+
+        Raises:
+            CheckpointMissingError: there is none.
+            UsageError: it is of another class.
+        """
+        metadata = _metadata(self.sparkSession, path, self.cls)
+        estimator: Any = self.cls()
+        estimator._resetUid(metadata["uid"])
+        DefaultParamsReader.getAndSetParams(estimator, metadata)
+        return estimator
+
+
+def _located(spark: Any, path: str) -> tuple[str, bool]:
+    """Return the URL that a path means to Spark, for fsspec, and whether there is something."""
+    if not isinstance(path, str):
+        raise TypeError(f"path: expected a string, got {type(path).__name__}")
+    context = spark.sparkContext
+    location = context._jvm.org.apache.hadoop.fs.Path(path)
+    file_system = location.getFileSystem(context._jsc.hadoopConfiguration())
+    url = location.makeQualified(file_system.getUri(), file_system.getWorkingDirectory()).toString()
+    return url.removeprefix("file:"), bool(file_system.exists(location))
+
+
+def _metadata(spark: Any, path: str, cls: type) -> dict[str, Any]:
+    """Read what pyspark wrote of an object, and check that it is of a class."""
+    expected = f"{cls.__module__}.{cls.__name__}"
+    if not _located(spark, f"{path}/metadata")[1]:
+        raise CheckpointMissingError(f"{path}: expected a {expected}, and there is no folder metadata in it")
+    metadata = DefaultParamsReader.loadMetadata(path, spark.sparkContext)
+    if metadata["class"] != expected:
+        raise UsageError(f"{path}: expected a {expected}, got a {metadata['class']}")
+    return metadata
+
+
+def _write_weights(url: str, weights: Weights) -> dict[str, Any]:
+    """Write arrays; return what the metadata have to say of them."""
+    fs, root = place(url)
+    with reported(root, "making the folder"):
+        fs.makedirs(root, exist_ok=True)
+    files = {"biases.npy": _write_array(fs, f"{root}/biases.npy", weights.biases)}
+    if isinstance(weights.weight, DCV):
+        weights.weight.save(f"{url}/weight")
+    else:
+        files["weight.npy"] = _write_array(fs, f"{root}/weight.npy", weights.weight)
+    return {"format": FORMAT, "problem": asdict(weights.problem), "files": files}
+
+
+def _read_weights(path: str, url: str, content: Any) -> Weights:
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise UsageError(f"{path}: expected a model of format {FORMAT!r}, got {found!r}; another version wrote it")
+    try:
+        problem = Problem(**{name: content["problem"][name] for name in (field.name for field in fields(Problem))})
+        files = dict(content["files"])
+        biases = _read_array(url, "biases.npy", files, (problem.biases,))
+        if "weight.npy" in files:
+            return Weights(problem, _read_array(url, "weight.npy", files, (problem.dim, problem.width)), biases)
+    except (KeyError, TypeError) as error:
+        raise CheckpointCorruptError(f"{path}: a part of the metadata is missing or wrong: {error!r}") from error
+    if PS2Context.getActive() is None:
+        raise StoppedError(
+            f"{path}: the model has {problem.size:,} weights, which belong on servers; start them with "
+            "PS2Context.getOrCreate(spark) first"
+        )
+    weight = DCV.load(f"{url}/weight")
+    if weight.dim != problem.size:
+        raise CheckpointCorruptError(f"{path}/weight: expected {problem.size} weights, got {weight.dim}")
+    return Weights(problem, weight, biases)
+
+
+def _write_array(fs: Any, path: str, array: Float64Array) -> dict[str, Any]:
+    content = io.BytesIO()
+    np.save(content, np.ascontiguousarray(array, np.float64), allow_pickle=False)
+    size, digest = write(fs, path, [content.getbuffer()])
+    return {"bytes": size, "xxh3_128": digest}
+
+
+def _read_array(url: str, name: str, files: dict[str, Any], shape: tuple[int, ...]) -> Float64Array:
+    """Read an array; CheckpointCorruptError unless it is what was written."""
+    import xxhash
+
+    fs, root = place(url)
+    path = f"{root}/{name}"
+    try:
+        with fs.open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError as error:
+        raise CheckpointCorruptError(f"{path}: named by the metadata, but not there") from error
+    if xxhash.xxh3_128(data).hexdigest() != files[name]["xxh3_128"]:
+        raise CheckpointCorruptError(f"{path}: its checksum is not that of the metadata: the file has changed")
+    array = np.load(io.BytesIO(data), allow_pickle=False)
+    if array.shape != shape:
+        raise CheckpointCorruptError(f"{path}: expected shape {shape}, got {array.shape}")
+    return np.asarray(array, np.float64)

@@ -1,0 +1,272 @@
+"""What all models have in common: weights, predictions, summaries, files, and how they become pyspark.ml's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from pyspark.ml.linalg import DenseMatrix, DenseVector, Matrix, SparseMatrix, Vector, Vectors
+from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.ml.wrapper import JavaWrapper
+from pyspark.sql import DataFrame
+
+from ps2.algorithms.estimators.heads import Head
+from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
+from ps2.algorithms.estimators.params import TrainingParams
+from ps2.algorithms.estimators.predict import rows_of, with_predictions
+from ps2.algorithms.estimators.summaries import (
+    BinaryClassificationSummary,
+    BinaryClassificationTrainingSummary,
+    ClassificationSummary,
+    ClassificationTrainingSummary,
+    RegressionSummary,
+    RegressionTrainingSummary,
+)
+from ps2.algorithms.estimators.tables import field
+from ps2.algorithms.estimators.weights import Float64Array, Weights
+from ps2.algorithms.training.problem import TrainingHistory
+from ps2.client.dcv import DCV
+from ps2.errors import UsageError
+
+M = TypeVar("M", bound="FleetModel")
+
+# Smaller ones travel with the function that uses them.
+BROADCAST_FROM = 1 << 17
+
+
+class FleetModel(TrainingParams, MLReadable[Any], MLWritable):
+    """A trained model. Made by ``fit`` or ``load``."""
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__()
+        self._weights = weights
+        self._summary: Any = None
+        self._broadcast: Any = None
+
+    # -- what it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def numFeatures(self) -> int:
+        """Number of features that it was trained on."""
+        return self._weights.problem.dim
+
+    @property
+    def weightVector(self) -> DCV:
+        """The weights of a model too large for the driver, on the servers, feature by feature.
+
+        Raises:
+            UsageError: the model is small, its weights are arrays in the driver.
+        """
+        weight = self._weights.weight
+        if not isinstance(weight, DCV):
+            raise UsageError(f"weightVector: the {self._weights.problem.size:,} weights are held in the driver")
+        return weight
+
+    def __repr__(self) -> str:
+        classes = f", numClasses={self.numClasses}" if hasattr(self, "numClasses") else ""
+        return f"{type(self).__name__}: uid={self.uid}{classes}, numFeatures={self.numFeatures}"
+
+    # -- predictions -----------------------------------------------------------------------------------------------
+
+    def _head(self) -> Head:
+        """Return what makes predictions of margins, as the params say now."""
+        raise NotImplementedError
+
+    def _outputs(self) -> list[tuple[str, str]]:
+        """Return the names of the columns to add, each with what it is; without those that are not wanted ("")."""
+        raise NotImplementedError
+
+    def predict(self, value: Any) -> float:
+        """Predict one row.
+
+        Args:
+            value: a vector of pyspark, an array or a list of ``numFeatures`` numbers.
+        """
+        head = self._head()
+        return float(head.prediction(self._raw(value))[0])
+
+    def _raw(self, value: Any) -> Float64Array:
+        return self._head().raw(self._weights.margins(rows_of(value, self.numFeatures)))
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        names = [(name, what) for name, what in self._outputs() if name]
+        if not names:
+            return dataset
+        return with_predictions(
+            dataset, self._features, self._share(dataset.sparkSession.sparkContext), self._head(), names
+        )
+
+    def _share(self, spark_context: Any) -> Callable[[], Weights]:
+        """Return what gives tasks the weights; large arrays travel once an executor, those on the fleet not at all."""
+        weights = self._weights
+        if weights.is_on_fleet or weights.problem.size < BROADCAST_FROM:
+            return lambda: weights
+        if self._broadcast is None or self._broadcast._sc is not spark_context:
+            self._broadcast = spark_context.broadcast(weights)
+        broadcast = self._broadcast
+        return lambda: broadcast.value
+
+    # -- summaries -------------------------------------------------------------------------------------------------
+
+    @property
+    def hasSummary(self) -> bool:
+        """Whether ``summary`` is there: after ``fit``, not after ``load``."""
+        return self._summary is not None
+
+    @property
+    def summary(self) -> Any:
+        """How the training went, and metrics of the data trained on.
+
+        Raises:
+            RuntimeError: the model was loaded.
+        """
+        if self._summary is None:
+            raise RuntimeError(f"No training summary available for this {type(self).__name__}")
+        return self._summary
+
+    def evaluate(self, dataset: DataFrame) -> Any:
+        """Return a summary of the predictions for a DataFrame with labels; metrics are computed when asked for."""
+        if not isinstance(dataset, DataFrame):
+            raise TypeError(f"dataset: expected a DataFrame, got {type(dataset).__name__}")
+        field(dataset, self.getOrDefault("labelCol"))  # or an error that says which columns there are
+        return self._summaries()[0](self, dataset)
+
+    def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
+        """Keep how the training went."""
+        self._summary = self._summaries()[1](self, dataset, history)
+
+    def _summaries(self) -> tuple[Any, Any]:
+        """Return the classes of summaries: of ``evaluate``, and of the training."""
+        raise NotImplementedError
+
+    def _with_all_columns(self: M) -> M:
+        """Return this model, or a copy that names all columns of predictions."""
+        unnamed = [what for name, what in self._outputs() if not name]
+        if not unnamed:
+            return self
+        columns = {"raw": "rawPredictionCol", "probability": "probabilityCol", "prediction": "predictionCol"}
+        return self.copy({getattr(self, columns[what]): f"{what} of {self.uid}" for what in unnamed})
+
+    @property
+    def _weight_column(self) -> str | None:
+        """The column of weights; None: there is none."""
+        return self.getOrDefault("weightCol") or None if self.isSet("weightCol") else None
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def write(self) -> MLWriter:
+        """Return a writer: ``write().overwrite().save(path)``."""
+        return ModelWriter(self)
+
+    @classmethod
+    def read(cls) -> MLReader[Any]:
+        """Return a reader: ``read().load(path)``, of models of this class."""
+        return ModelReader(cls)
+
+    # -- pyspark.ml ------------------------------------------------------------------------------------------------
+
+    def _as_pyspark(self, cls: type, *arguments: Any) -> Any:
+        """Make pyspark.ml's model.
+
+        Args:
+            cls: of pyspark.ml.
+            arguments: of its Java class, after the uid.
+        """
+        package = cls.__module__.replace("pyspark", "org.apache.spark")
+        java_model = JavaWrapper._new_java_obj(f"{package}.{cls.__name__}", self.uid, *arguments)
+        model = cls(java_model)
+        for ours, put in ((self._defaultParamMap, model._setDefault), (self._paramMap, model._set)):
+            put(**{param.name: value for param, value in ours.items() if model.hasParam(param.name)})
+        return model
+
+
+class ClassifyingModel(FleetModel):
+    """What all classifications have in common."""
+
+    @property
+    def numClasses(self) -> int:
+        """Number of classes: labels are 0 to this less 1."""
+        return self._weights.problem.classes or 2
+
+    def predictRaw(self, value: Any) -> Vector:
+        """Return the raw prediction of each class for one row."""
+        return DenseVector(self._raw(value)[0])
+
+    def _outputs(self) -> list[tuple[str, str]]:
+        return [(self.getOrDefault("rawPredictionCol"), "raw"), (self.getOrDefault("predictionCol"), "prediction")]
+
+    @property
+    def _score_column(self) -> str:
+        return self.getOrDefault("rawPredictionCol")
+
+    def _summaries(self) -> tuple[Any, Any]:
+        if self.numClasses == 2:
+            return BinaryClassificationSummary, BinaryClassificationTrainingSummary
+        return ClassificationSummary, ClassificationTrainingSummary
+
+
+class ProbabilityModel(ClassifyingModel):
+    """What all classifications with probabilities have in common."""
+
+    def predictProbability(self, value: Any) -> Vector:
+        """Return the probability of each class for one row."""
+        probability = self._head().probability(self._raw(value))
+        assert probability is not None
+        return DenseVector(probability[0])
+
+    def _outputs(self) -> list[tuple[str, str]]:
+        raw, prediction = super()._outputs()
+        return [raw, (self.getOrDefault("probabilityCol"), "probability"), prediction]
+
+    @property
+    def _score_column(self) -> str:
+        return self.getOrDefault("probabilityCol")
+
+    def _thresholds(self) -> tuple[float, ...] | None:
+        """Return the thresholds that are set.
+
+        Raises:
+            UsageError: they are not one a class.
+        """
+        if not self.isSet("thresholds"):
+            return None
+        thresholds = tuple(self.getOrDefault("thresholds"))
+        check_thresholds(thresholds, self.numClasses)
+        return thresholds
+
+
+class RegressionHalf(FleetModel):
+    """What all regressions have in common."""
+
+    def _outputs(self) -> list[tuple[str, str]]:
+        return [(self.getOrDefault("predictionCol"), "prediction")]
+
+    def _summaries(self) -> tuple[Any, Any]:
+        return RegressionSummary, RegressionTrainingSummary
+
+
+def check_thresholds(thresholds: tuple[float, ...], classes: int) -> None:
+    """Raise UsageError unless there is a threshold a class, none negative and at most one 0."""
+    if len(thresholds) != classes:
+        raise UsageError(f"thresholds: expected one for each of {classes} classes, got {len(thresholds)}")
+    if min(thresholds) < 0 or sum(value == 0 for value in thresholds) > 1:
+        raise UsageError(f"thresholds: expected positive numbers, of which one may be 0, got {list(thresholds)}")
+
+
+def as_vector(values: Float64Array) -> Vector:
+    """Return weights as the smaller of a dense and a sparse vector, as pyspark.ml does."""
+    nonzero = np.flatnonzero(values)
+    if 1.5 * (len(nonzero) + 1) < len(values):
+        return Vectors.sparse(len(values), nonzero, values[nonzero])
+    return DenseVector(values)
+
+
+def as_matrix(rows: Float64Array) -> Matrix:
+    """Return a matrix, row by row, as the smaller of a dense and a sparse one."""
+    count, width = rows.shape
+    at = np.nonzero(rows)
+    if 1.5 * (len(at[0]) + count) < rows.size:
+        starts = np.searchsorted(at[0], np.arange(count + 1))
+        return SparseMatrix(count, width, starts, at[1], rows[at], isTransposed=True)
+    return DenseMatrix(count, width, rows.reshape(-1), isTransposed=True)

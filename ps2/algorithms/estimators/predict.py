@@ -1,0 +1,153 @@
+"""Predictions: from vectors in the driver, and by a pandas UDF over the columns of a DataFrame."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import scipy.sparse as sp
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import ArrayType
+
+from ps2.algorithms.estimators.heads import Head
+from ps2.algorithms.estimators.tables import check_features, column, field, unwrapped
+from ps2.algorithms.estimators.weights import Weights
+from ps2.columns import read_features
+from ps2.errors import InputError
+
+Float64Array = npt.NDArray[np.float64]
+_WHOLE = "ps2 predictions"
+_STRUCT = "raw array<double>, probability array<double>, prediction double"
+_VECTOR = pa.struct(
+    [
+        ("type", pa.int8()),
+        ("size", pa.int32()),
+        ("indices", pa.list_(pa.int32())),
+        ("values", pa.list_(pa.float64())),
+    ]
+)
+_ARRAY = pa.list_(pa.float64())
+
+
+def rows_of(value: Any, dim: int) -> sp.csr_array:
+    """Return a vector of pyspark, an array or a list of numbers as a matrix of one row.
+
+    Raises:
+        InputError: it is something else, or not of ``dim`` finite numbers.
+    """
+    if hasattr(value, "indices") and hasattr(value, "size"):
+        columns, values, size = np.asarray(value.indices), np.asarray(value.values), int(value.size)
+    else:
+        try:
+            values = np.asarray(value.toArray() if hasattr(value, "toArray") else value, np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"features: expected a vector of {dim} numbers, got {value!r:.100}") from error
+        columns, size = np.arange(values.size), values.size
+    if size != dim or values.ndim != 1:
+        raise InputError(f"features: expected a vector of size {dim}, got {value!r:.100}")
+    if not np.isfinite(values).all():
+        raise InputError(f"features: expected finite numbers, got {value!r:.100}")
+    return sp.csr_array((values, columns, [0, len(values)]), shape=(1, dim))
+
+
+def with_predictions(
+    frame: DataFrame,
+    features: str | tuple[str, ...],
+    share: Callable[[], Weights],
+    head: Head,
+    names: Sequence[tuple[str, str]],
+) -> DataFrame:
+    """Add columns of predictions.
+
+    Args:
+        features: a column of vectors or arrays, or columns of numbers.
+        share: gives a task the weights.
+        names: of the columns, each with what it is: "raw", "probability" or "prediction".
+
+    Raises:
+        InputError: there is no such column of features, or one of the new ones is there already.
+    """
+    check_features(frame, features)
+    for name, _ in names:
+        if name in frame.columns:
+            raise InputError(f"column {name!r}: it is there already; choose another name for the predictions")
+    predicted = _vectorised(_predictor(share, head))(*_inputs(frame, features))
+    with_all = frame.select("*", predicted.alias(_WHOLE))
+    new = [_described(column(_WHOLE)[what], what).alias(name, metadata=_metadata(what, head)) for name, what in names]
+    return with_all.select("*", *new).drop(_WHOLE)
+
+
+def _vectorised(function: Any) -> Any:
+    # The overloads of its type hints do not know a type in words for structs.
+    make: Any = pandas_udf
+    return make(function, _STRUCT)
+
+
+def _described(value: Column, what: str) -> Column:
+    """Return a column of the type that pyspark.ml gives it."""
+    from pyspark.ml.functions import array_to_vector
+
+    # A prediction is never null; coalesce says so to Spark.
+    return F.coalesce(value, F.lit(math.nan)) if what == "prediction" else array_to_vector(value)
+
+
+def _metadata(what: str, head: Head) -> dict[str, Any]:
+    """Return what pyspark.ml says of a column of predictions."""
+    if head.classes is None:
+        return {"ml_attr": {}}
+    if what == "prediction":
+        return {"ml_attr": {"type": "nominal", "num_vals": head.classes}}
+    return {"ml_attr": {"num_attrs": head.classes}}
+
+
+def _inputs(frame: DataFrame, features: str | tuple[str, ...]) -> list[Column]:
+    """Return the column that the UDF gets: a struct, which pandas holds as columns."""
+    if not isinstance(features, str):
+        return [F.struct(F.array(*(column(name).cast("double") for name in features)).alias("values"))]
+    if isinstance(field(frame, features).dataType, ArrayType):
+        return [F.struct(column(features).cast("array<double>").alias("values"))]
+    return [unwrapped(column(features))]
+
+
+def _predictor(share: Callable[[], Weights], head: Head) -> Any:
+    def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        weights = share()
+        before = 0
+        for batch in batches:
+            x = _read(batch, before, weights.problem.dim)
+            raw = head.raw(weights.margins(x))
+            probability = head.probability(raw)
+            prediction = head.prediction(raw)
+            before += len(batch)
+            none = [None] * len(batch)
+            yield pd.DataFrame(
+                {
+                    "raw": list(raw),
+                    "probability": none if probability is None else list(probability),
+                    "prediction": prediction,
+                }
+            )
+
+    return predict
+
+
+def _read(batch: pd.DataFrame, before: int, dim: int) -> sp.csr_array:
+    """Return the rows of a batch as a matrix."""
+    if "type" in batch.columns:
+        missing = batch["type"].isna().to_numpy()
+        parts = [pa.array(batch[part.name], part.type, from_pandas=True) for part in _VECTOR]
+        whole = pa.StructArray.from_arrays(parts, fields=list(_VECTOR), mask=pa.array(missing))
+    else:
+        whole = pa.array(batch["values"], _ARRAY)
+    found = read_features(pa.record_batch([whole], ["features"]), "features", np.dtype(np.float64), before)
+    if found.size is not None and found.size != dim:
+        raise InputError(f"features: expected {dim} as in training, got rows of {found.size}")
+    indptr = np.concatenate([[0], np.cumsum(found.lengths)])
+    return sp.csr_array((found.values, found.columns, indptr), shape=(len(batch), dim))

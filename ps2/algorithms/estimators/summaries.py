@@ -1,0 +1,263 @@
+"""What ``model.summary`` and ``model.evaluate(df)`` tell: how a training went, and pyspark's own metrics."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, TypeVar
+
+from pyspark.ml.evaluation import (
+    BinaryClassificationEvaluator,
+    MulticlassClassificationEvaluator,
+    RegressionEvaluator,
+)
+from pyspark.sql import DataFrame
+
+from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.training.problem import TrainingHistory
+
+S = TypeVar("S", bound="TrainingSummary")
+
+
+class Summary:
+    """Predictions for a DataFrame, and what they are worth; metrics are computed when they are asked for.
+
+    Attributes:
+        featuresCol, labelCol, predictionCol: names of its columns; featuresCol may be several.
+        weightCol: name of its column of weights; None: there is none.
+    """
+
+    def __init__(self, model: Any, dataset: DataFrame) -> None:
+        self._model = model = model._with_all_columns()
+        self._dataset = dataset
+        self.featuresCol: str | tuple[str, ...] = model._features
+        self.labelCol: str = model.getLabelCol()
+        self.predictionCol: str = model.getPredictionCol()
+        self.weightCol: str | None = model._weight_column
+
+    @cached_property
+    def predictions(self) -> DataFrame:
+        """What ``transform`` makes of it."""
+        return self._model.transform(self._dataset)
+
+    @property
+    def numInstances(self) -> int:
+        """Number of rows."""
+        return self.predictions.count()
+
+    def _measured_by(self, evaluator: Any) -> Any:
+        """Return the JVM's metrics, which look at the predictions once."""
+        evaluator.setLabelCol(self.labelCol)
+        if self.weightCol is not None:
+            evaluator.setWeightCol(self.weightCol)
+        evaluator._transfer_params_to_java()
+        return evaluator._java_obj.getMetrics(self.predictions._jdf)
+
+
+class RegressionSummary(Summary):
+    """Of a regression."""
+
+    def __init__(self, model: Any, dataset: DataFrame) -> None:
+        super().__init__(model, dataset)
+        self._through_origin = not model.getFitIntercept()
+
+    @cached_property
+    def _metrics(self) -> Any:
+        return self._measured_by(
+            RegressionEvaluator(predictionCol=self.predictionCol, throughOrigin=self._through_origin)
+        )
+
+    @property
+    def rootMeanSquaredError(self) -> float:
+        """Square root of the mean squared error."""
+        return float(self._metrics.rootMeanSquaredError())
+
+    @property
+    def meanSquaredError(self) -> float:
+        """Mean squared error."""
+        return float(self._metrics.meanSquaredError())
+
+    @property
+    def meanAbsoluteError(self) -> float:
+        """Mean absolute error."""
+        return float(self._metrics.meanAbsoluteError())
+
+    @property
+    def r2(self) -> float:
+        """Coefficient of determination."""
+        return float(self._metrics.r2())
+
+    @property
+    def explainedVariance(self) -> float:
+        """Variance of the predictions around the labels' mean."""
+        return float(self._metrics.explainedVariance())
+
+    @property
+    def residuals(self) -> DataFrame:
+        """Label less prediction, in a column ``residuals``."""
+        return self.predictions.select((column(self.labelCol) - column(self.predictionCol)).alias("residuals"))
+
+
+class ClassificationSummary(Summary):
+    """Of a classification.
+
+    Attributes:
+        scoreCol: name of the column of raw predictions, or of probabilities if the model has some.
+    """
+
+    def __init__(self, model: Any, dataset: DataFrame) -> None:
+        super().__init__(model, dataset)
+        self.scoreCol: str = model._score_column
+
+    @cached_property
+    def _metrics(self) -> Any:
+        return self._measured_by(MulticlassClassificationEvaluator(predictionCol=self.predictionCol))
+
+    @cached_property
+    def _labels(self) -> list[float]:
+        return [float(label) for label in self._metrics.labels()]
+
+    @property
+    def labels(self) -> list[float]:
+        """The classes that rows have, in order; what is told by label is in this order."""
+        return list(self._labels)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the rows whose prediction is their label."""
+        return float(self._metrics.accuracy())
+
+    @property
+    def weightedPrecision(self) -> float:
+        """Precision, averaged over the labels."""
+        return float(self._metrics.weightedPrecision())
+
+    @property
+    def weightedRecall(self) -> float:
+        """Recall, averaged over the labels."""
+        return float(self._metrics.weightedRecall())
+
+    @property
+    def weightedTruePositiveRate(self) -> float:
+        """True positive rate, averaged over the labels."""
+        return float(self._metrics.weightedTruePositiveRate())
+
+    @property
+    def weightedFalsePositiveRate(self) -> float:
+        """False positive rate, averaged over the labels."""
+        return float(self._metrics.weightedFalsePositiveRate())
+
+    def weightedFMeasure(self, beta: float = 1.0) -> float:
+        """F-measure, averaged over the labels."""
+        return float(self._metrics.weightedFMeasure(float(beta)))
+
+    @property
+    def precisionByLabel(self) -> list[float]:
+        """Precision of each label."""
+        return [float(self._metrics.precision(label)) for label in self._labels]
+
+    @property
+    def recallByLabel(self) -> list[float]:
+        """Recall of each label."""
+        return [float(self._metrics.recall(label)) for label in self._labels]
+
+    @property
+    def truePositiveRateByLabel(self) -> list[float]:
+        """True positive rate of each label."""
+        return [float(self._metrics.truePositiveRate(label)) for label in self._labels]
+
+    @property
+    def falsePositiveRateByLabel(self) -> list[float]:
+        """False positive rate of each label."""
+        return [float(self._metrics.falsePositiveRate(label)) for label in self._labels]
+
+    def fMeasureByLabel(self, beta: float = 1.0) -> list[float]:
+        """F-measure of each label."""
+        return [float(self._metrics.fMeasure(label, float(beta))) for label in self._labels]
+
+
+class BinaryClassificationSummary(ClassificationSummary):
+    """Of a classification into two classes."""
+
+    @cached_property
+    def _curves(self) -> Any:
+        return self._measured_by(BinaryClassificationEvaluator(rawPredictionCol=self.scoreCol))
+
+    @property
+    def areaUnderROC(self) -> float:
+        """Area under the receiver operating characteristic."""
+        return float(self._curves.areaUnderROC())
+
+    @property
+    def areaUnderPR(self) -> float:
+        """Area under the curve of precision over recall."""
+        return float(self._curves.areaUnderPR())
+
+    @property
+    def roc(self) -> DataFrame:
+        """The receiver operating characteristic, columns FPR and TPR, from (0, 0) to (1, 1)."""
+        return self._curve(self._curves.roc(), "FPR", "TPR")
+
+    @property
+    def pr(self) -> DataFrame:
+        """Columns recall and precision, from (0, p), p the precision at the lowest recall."""
+        return self._curve(self._curves.pr(), "recall", "precision")
+
+    @property
+    def precisionByThreshold(self) -> DataFrame:
+        """Columns threshold and precision."""
+        return self._curve(self._curves.precisionByThreshold(), "threshold", "precision")
+
+    @property
+    def recallByThreshold(self) -> DataFrame:
+        """Columns threshold and recall."""
+        return self._curve(self._curves.recallByThreshold(), "threshold", "recall")
+
+    @property
+    def fMeasureByThreshold(self) -> DataFrame:
+        """Columns threshold and F-Measure, of beta 1."""
+        return self._curve(self._curves.fMeasureByThreshold(), "threshold", "F-Measure")
+
+    def _curve(self, points: Any, *names: str) -> DataFrame:
+        pairs = [(float(point._1()), float(point._2())) for point in points.collect()]
+        return self.predictions.sparkSession.createDataFrame(pairs, ", ".join(f"`{name}` double" for name in names))
+
+
+class TrainingSummary(Summary):
+    """How a training went; with it, what ``evaluate`` tells of the data trained on.
+
+    Attributes:
+        objectiveHistory: before the first step and after each one; of solvers other than "l-bfgs", the mean loss of
+            each step's rows as the step began, without penalties.
+        totalIterations: steps that were taken.
+        stepSeconds: of each step.
+        validationHistory: mean loss of the rows held out, where there are any.
+        rows: that losses were computed of, in all steps together.
+        bytes: that workers sent to servers and got from them.
+        reason: why it ended, in words.
+    """
+
+    def __init__(self, model: Any, dataset: DataFrame, history: TrainingHistory) -> None:
+        super().__init__(model, dataset)
+        self.objectiveHistory = list(history.objective)
+        self.totalIterations = history.steps
+        self.stepSeconds = list(history.seconds)
+        self.validationHistory = list(history.validation)
+        self.rows = history.rows
+        self.bytes = history.bytes
+        self.reason = history.reason
+
+    def __call__(self: S) -> S:
+        """Return this: ``summary`` of some of pyspark.ml's models is a method."""
+        return self
+
+
+class RegressionTrainingSummary(TrainingSummary, RegressionSummary):
+    """Of a regression."""
+
+
+class ClassificationTrainingSummary(TrainingSummary, ClassificationSummary):
+    """Of a classification."""
+
+
+class BinaryClassificationTrainingSummary(TrainingSummary, BinaryClassificationSummary):
+    """Of a classification into two classes."""

@@ -1,0 +1,313 @@
+"""What is known of a DataFrame before training: its columns, labels, weights, and how its rows are dealt out.
+
+Labels and weights are looked at by one aggregation inside Spark, before a worker starts; no row comes to Python for it.
+Features are checked by the workers as they read them, before the first step (``ps2.algorithms.training.reading``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from pyspark.ml.linalg import VectorUDT
+from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BooleanType, NumericType, StructField
+
+from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.problem import Facts
+from ps2.errors import InputError
+
+# As pyspark.ml infers at most; a label column with metadata of its classes may have more.
+MAX_CLASSES = 100
+SHOWN_CHARS = 200
+NOT_FINITE = ("null", "NaN", "infinite")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What a look at a table has found.
+
+    Attributes:
+        facts: of the rows to train on.
+        dim: number of features.
+        rows_in: number of rows in each rdd_partition that has any.
+    """
+
+    facts: Facts
+    dim: int
+    rows_in: dict[int, int]
+
+    @property
+    def rows(self) -> int:
+        """How many there are, those held out among them."""
+        return sum(self.rows_in.values())
+
+
+def names_of(columns: Columns) -> list[str]:
+    """Return all names, each once."""
+    features = [columns.features] if isinstance(columns.features, str) else list(columns.features)
+    others = [name for name in (columns.label, columns.weight, columns.validation) if name is not None]
+    return list(dict.fromkeys([*features, *others]))
+
+
+def column(name: str) -> Column:
+    """Return a column whatever is in its name."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def check_columns(frame: DataFrame, columns: Columns) -> None:
+    """Raise InputError unless all columns are there and of types that can be used; starts no job."""
+    check_features(frame, columns.features)
+    for name, role in ((columns.label, "labels"), (columns.weight, "weights")):
+        if name is not None and not isinstance(field(frame, name).dataType, (NumericType, BooleanType)):
+            raise InputError(f"column {name!r}: expected numbers as {role}, got {_type(frame, name)}")
+    name = columns.validation
+    if name is not None and not isinstance(field(frame, name).dataType, BooleanType):
+        raise InputError(f"column {name!r}: expected booleans, true for rows to hold out, got {_type(frame, name)}")
+
+
+def check_features(frame: DataFrame, features: str | tuple[str, ...]) -> None:
+    """Raise InputError unless features are in columns that can be used; starts no job."""
+    if isinstance(features, str):
+        kind = field(frame, features).dataType
+        of_numbers = isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)
+        if not of_numbers and not isinstance(kind, (VectorUDT, OldVectorUDT)):
+            raise InputError(
+                f"column {features!r}: expected vectors of pyspark.ml or arrays of numbers, got "
+                f"{_type(frame, features)}"
+            )
+        return
+    if not features:
+        raise InputError("featuresCols: expected the names of columns of numbers, got none")
+    for name in features:
+        if not isinstance(field(frame, name).dataType, (NumericType, BooleanType)):
+            raise InputError(f"column {name!r}: expected numbers as a feature, got {_type(frame, name)}")
+
+
+def field(frame: DataFrame, name: str) -> StructField:
+    """Return what the schema says of a column.
+
+    Raises:
+        InputError: there is none of that name; says which there are.
+    """
+    for found in frame.schema.fields:
+        if found.name == name:
+            return found
+    raise InputError(f"there is no column {name!r}; there are: {', '.join(frame.columns)}")
+
+
+def survey(frame: DataFrame, columns: Columns, classes: int | None) -> Survey:
+    """Look at labels, weights and the number of features; two Spark jobs, of which the first reads a row.
+
+    Args:
+        frame: with columns that ``check_columns`` accepts.
+        classes: None: labels are numbers; else classes, this many at most, 0: as many as there are.
+
+    Raises:
+        InputError: there is no row to train on; a label or weight is null, NaN, infinite, negative (a weight) or no
+            class; all rows are of one class; all weights are 0. Says how many, and shows a row.
+    """
+    first = frame.select(*map(column, names_of(columns))).head()
+    if first is None:
+        raise InputError("expected rows to train on, got an empty DataFrame")
+    of_labels = _Labels(columns.label, classes, field(frame, columns.label))
+    shift = _finite_or_0(first[columns.label]) if classes is None else 0.0
+    found = _aggregate(frame, columns, of_labels, shift)
+    _check_faults(frame, columns, of_labels, found)
+    rows_in: Counter[int] = Counter()
+    for row in found:
+        rows_in[row["part"]] += row["rows"]
+    used = [row for row in found if row["class"] >= 0]
+    facts = _facts(used, of_labels, shift)
+    if classes is not None:
+        _check_classes(of_labels, used)
+    return Survey(facts, _dim(frame, columns.features, first), dict(rows_in))
+
+
+class _Labels:
+    """Which labels there may be."""
+
+    def __init__(self, name: str, classes: int | None, field: StructField) -> None:
+        self.name = name
+        self.classes = classes
+        self.described = _described_classes(field)
+        self.most = classes or self.described or MAX_CLASSES
+
+    @property
+    def expected(self) -> str:
+        """What a label has to be, in words."""
+        if self.classes is None:
+            return "a finite number"
+        source = "" if self.classes or self.described else f" ({MAX_CLASSES} classes at most without metadata)"
+        return f"a class, one of 0 to {self.most - 1}{source}"
+
+    def strange(self, y: Column) -> Column:
+        """Whether a finite label is no class."""
+        if self.classes is None:
+            return F.lit(False)
+        return (y != F.floor(y)) | (y < 0) | (y >= self.most)
+
+    def number(self, y: Column) -> Column:
+        """The class of a label that is fine."""
+        return F.lit(0) if self.classes is None else y.cast("int")
+
+
+def _aggregate(frame: DataFrame, columns: Columns, labels: _Labels, shift: float) -> list[Row]:
+    """Count and sum, by rdd_partition and class (-1: not trained on)."""
+    y = column(columns.label).cast("double")
+    w = F.lit(1.0) if columns.weight is None else column(columns.weight).cast("double")
+    held = F.lit(False) if columns.validation is None else column(columns.validation)
+    faults = {**_not_finite("label", y), "label_strange": _is_finite(y) & labels.strange(y)}
+    if columns.weight is not None:
+        faults |= {**_not_finite("weight", w), "weight_negative": _is_finite(w) & (w < 0)}
+    if columns.validation is not None:
+        faults["validation_null"] = held.isNull()
+    bad = F.lit(False)
+    for fault in faults.values():
+        bad = bad | fault
+    rows = frame.select(
+        F.spark_partition_id().alias("part"),
+        F.when(bad | held, -1).otherwise(labels.number(y)).alias("class"),
+        (y - shift).alias("y"),
+        w.alias("w"),
+        *(fault.cast("long").alias(name) for name, fault in faults.items()),
+    )
+    y, w = F.col("y"), F.col("w")
+    sums = {"weight": w, "squared": w * w, "wy": w * y, "wyy": w * y * y, **{name: F.col(name) for name in faults}}
+    return (
+        rows.groupBy("part", "class")
+        .agg(F.count(F.lit(1)).alias("rows"), *(F.sum(value).alias(name) for name, value in sums.items()))
+        .collect()
+    )
+
+
+def _is_finite(x: Column) -> Column:
+    return x.isNotNull() & ~F.isnan(x) & (F.abs(x) != math.inf)
+
+
+def _not_finite(role: str, x: Column) -> dict[str, Column]:
+    there = x.isNotNull()
+    return {
+        f"{role}_null": x.isNull(),
+        f"{role}_NaN": there & F.isnan(x),
+        f"{role}_infinite": there & (F.abs(x) == math.inf),
+    }
+
+
+def _check_faults(frame: DataFrame, columns: Columns, labels: _Labels, found: list[Row]) -> None:
+    total = sum(row["rows"] for row in found)
+    kinds = [
+        ("label", columns.label, (*NOT_FINITE, "strange"), labels.expected),
+        ("weight", columns.weight, (*NOT_FINITE, "negative"), "a finite weight that is not negative"),
+        ("validation", columns.validation, ("null",), "true or false"),
+    ]
+    for role, name, kinds_of_fault, expected in kinds:
+        if name is None:
+            continue
+        counts = {kind: sum(row[f"{role}_{kind}"] for row in found) for kind in kinds_of_fault}
+        if not any(counts.values()):
+            continue
+        x = column(name)
+        conditions = {"null": x.isNull()}
+        if role != "validation":
+            x = x.cast("double")
+            conditions = {
+                **{kind: _not_finite(role, x)[f"{role}_{kind}"] for kind in NOT_FINITE},
+                "strange": labels.strange(x),
+                "negative": x < 0,
+            }
+        wrong = F.lit(False)
+        for kind, count in counts.items():
+            wrong = wrong | conditions[kind] if count else wrong
+        words = {"strange": "no such class"}
+        told = ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.items() if count)
+        _fail(
+            frame.where(F.coalesce(wrong, F.lit(True))), columns, f"column {name!r}: expected {expected}", told, total
+        )
+
+
+def _fail(wrong: DataFrame, columns: Columns, expected: str, told: str, total: int) -> NoReturn:
+    """Raise InputError with counts, and one of the rows that are wrong."""
+    row = wrong.select(*map(column, names_of(columns))).head()
+    sample = "" if row is None else f"; such a row: {str(row)[:SHOWN_CHARS]}"
+    raise InputError(f"{expected}, got {told} in {total} rows{sample}")
+
+
+def _facts(used: list[Row], labels: _Labels, shift: float) -> Facts:
+    weight, squared = (math.fsum(row[name] for row in used) for name in ("weight", "squared"))
+    rows = sum(row["rows"] for row in used)
+    if not rows:
+        raise InputError("expected rows to train on, but all of them are held out (validationIndicatorCol)")
+    if not weight > 0:
+        raise InputError(f"expected weights of which some are above 0, got {rows} rows whose weights are all 0")
+    mean = math.fsum(row["wy"] for row in used) / weight
+    variance = math.fsum(row["wyy"] for row in used) - weight * mean * mean
+    freedom = weight - squared / weight
+    std = math.sqrt(max(variance / freedom, 0.0)) if freedom > 0 else 0.0
+    return Facts(rows, weight, squared, _class_weights(used, labels), mean + shift, std)
+
+
+def _class_weights(used: list[Row], labels: _Labels) -> tuple[float, ...]:
+    if labels.classes is None:
+        return ()
+    count = labels.classes or labels.described or 1 + max(row["class"] for row in used)
+    sums = [0.0] * max(count, 2)
+    for row in used:
+        sums[row["class"]] += row["weight"]
+    return tuple(sums)
+
+
+def _check_classes(labels: _Labels, used: list[Row]) -> None:
+    there = sorted({row["class"] for row in used if row["weight"] > 0})
+    if len(there) < 2:
+        raise InputError(
+            f"column {labels.name!r}: expected rows of two classes at least, got rows of class {there[0]} alone"
+        )
+
+
+def _described_classes(field: StructField) -> int | None:
+    """Return the number of classes that the label's metadata tell (ml_attr)."""
+    attributes = field.metadata.get("ml_attr", {})
+    if attributes.get("type") == "binary":
+        return 2
+    if attributes.get("type") != "nominal":
+        return None
+    if "vals" in attributes:
+        return len(attributes["vals"])
+    return int(attributes["num_vals"]) if "num_vals" in attributes else None
+
+
+def _dim(frame: DataFrame, features: str | tuple[str, ...], first: Row) -> int:
+    if not isinstance(features, str):
+        return len(features)
+    attributes = field(frame, features).metadata.get("ml_attr", {})
+    if "num_attrs" in attributes or "attrs" in attributes:
+        told = attributes.get("num_attrs") or sum(map(len, attributes["attrs"].values()))
+        return int(told)
+    value = first[features]
+    if value is None:
+        nulls = frame.where(column(features).isNull()).count()
+        raise InputError(
+            f"column {features!r}: expected vectors or arrays, got null in {nulls} rows; such a row: {first}"
+        )
+    dim = len(value)
+    if not dim:
+        raise InputError(f"column {features!r}: expected features, got a vector of size 0 in the first row")
+    return dim
+
+
+def _finite_or_0(value: Any) -> float:
+    return float(value) if value is not None and math.isfinite(value) else 0.0
+
+
+def _type(frame: DataFrame, name: str) -> str:
+    return str(field(frame, name).dataType.simpleString())
+
+
+def unwrapped(vectors: Column) -> Column:
+    """Return vectors as the structs that they are stored as: type, size, indices, values."""
+    return F.unwrap_udt(vectors)

@@ -1,0 +1,121 @@
+"""The weights of a trained model: arrays in the driver, or vectors that stay on the fleet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ps2.algorithms.losses.choice import loss_of
+from ps2.algorithms.training.parameters import columns_of
+from ps2.algorithms.training.problem import Problem
+from ps2.client.dcv import DCV
+from ps2.errors import ShapeError, StoppedError, UsageError
+from ps2.rows import number_columns
+
+Float64Array = npt.NDArray[np.float64]
+
+# Models of more weights stay on the servers: 128 MiB.
+MOST_IN_DRIVER = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """What a model computes with; picklable.
+
+    Attributes:
+        problem: what they are the solution of.
+        weight: float64, shape (dim, width); or a vector of dim * width columns on the fleet, feature by feature.
+        biases: float64, shape (biases,).
+    """
+
+    problem: Problem
+    weight: Float64Array | DCV
+    biases: Float64Array
+
+    @staticmethod
+    def of(problem: Problem, weight: DCV, biases: Float64Array) -> Weights:
+        """Take over trained weights: into the driver if they are few, and their memory on the servers goes."""
+        if problem.size > MOST_IN_DRIVER:
+            return Weights(problem, weight, biases)
+        return Weights(problem, _pulled(weight).reshape(problem.dim, problem.width), biases)
+
+    @property
+    def is_on_fleet(self) -> bool:
+        return isinstance(self.weight, DCV)
+
+    def array(self, what: str) -> Float64Array:
+        """Return the weights of shape (dim, width).
+
+        Args:
+            what: is asked for, for messages.
+
+        Raises:
+            UsageError: they are too many.
+        """
+        if isinstance(self.weight, DCV):
+            raise UsageError(
+                f"{what}: the model has {self.problem.size:,} weights, and up to {MOST_IN_DRIVER:,} are held in the "
+                "driver; they are on the servers, weightVector pulls from there"
+            )
+        return self.weight
+
+    def margins(self, x: sp.csr_array) -> Float64Array:
+        """Compute what the model says of rows before any link function; pulls the weights of their features alone.
+
+        Args:
+            x: float64, shape (n, dim).
+
+        Returns:
+            Shape (n, outputs): 1 output, or one a class.
+
+        Raises:
+            ShapeError: the rows have another number of features.
+        """
+        problem = self.problem
+        if x.shape[1] != problem.dim:
+            raise ShapeError(f"features: expected {problem.dim} as in training, got rows of {x.shape[1]}")
+        if isinstance(self.weight, DCV):
+            keys, places = number_columns(x.indices)
+            x = sp.csr_array((x.data, places, x.indptr), shape=(x.shape[0], len(keys)))
+            w = self._pull(columns_of(keys, problem.width)) if len(keys) else np.empty(0)
+        else:
+            w = self.weight.reshape(-1)
+        loss = loss_of(replace(problem, dim=x.shape[1]))
+        return np.asarray(loss.margins(x, w, self.biases)).reshape(x.shape[0], -1)
+
+    def centred(self) -> Weights:
+        """Return the same model with intercepts of mean 0 over the classes and, where no penalty has chosen them,
+        weights of mean 0, as pyspark.ml does: adding the same to all classes changes nothing.
+
+        Weights on the fleet are as they are: where they begin at 0, gradients keep their mean there.
+        """
+        biases, weight = self.biases, self.weight
+        if self.problem.fit_intercept:
+            biases = biases - biases.mean()
+        if self.problem.l1 == self.problem.l2 == 0 and not isinstance(weight, DCV):
+            weight = weight - weight.mean(axis=1, keepdims=True)
+        return Weights(self.problem, weight, biases)
+
+    def _pull(self, columns: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        assert isinstance(self.weight, DCV)
+        try:
+            return np.asarray(self.weight.pull(columns))
+        except StoppedError as error:
+            raise StoppedError(
+                f"the model's {self.problem.size:,} weights are on servers that are gone; save() it before stop(), "
+                "and load() it in an active PS2Context"
+            ) from error
+
+
+def _pulled(weight: DCV) -> Float64Array:
+    """Read a whole vector."""
+    if not weight.isSparse:
+        return np.asarray(weight.pull(), np.float64)
+    keys, values = weight.pull()
+    whole = np.zeros(weight.dim)
+    whole[keys] = values
+    return whole

@@ -1,0 +1,138 @@
+"""Regression: pyspark.ml's LinearRegression and FMRegressor, trained on a fleet of servers."""
+
+from __future__ import annotations
+
+import math
+
+from pyspark.ml import regression
+from pyspark.ml.linalg import Vector
+from pyspark.ml.param import Param
+from pyspark.ml.regression import RegressionModel, Regressor, _LinearRegressionParams
+
+from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.factors import FactorModel, FactorParams, FactorSetters
+from ps2.algorithms.estimators.heads import ValueHead
+from ps2.algorithms.estimators.models import RegressionHalf, as_vector
+from ps2.algorithms.estimators.params import SOLVERS_OF_LINEAR, LinearSetters, TrainingParams, described
+from ps2.algorithms.estimators.tables import Survey
+from ps2.algorithms.estimators.weights import Weights
+from ps2.algorithms.training.problem import LossName, Problem
+from ps2.errors import ConfigError
+
+LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
+
+
+class _LinearParams(TrainingParams, _LinearRegressionParams):
+    solver: Param[str] = described(
+        TrainingParams.solver,
+        f"how to train: {', '.join(SOLVERS_OF_LINEAR)}; auto is minibatch if an optimizer is set, else l-bfgs; "
+        "pyspark.ml's normal is not served",
+    )
+
+
+class LinearRegression(FleetEstimator, LinearSetters, _LinearParams, Regressor["LinearRegressionModel"]):
+    """Linear regression with squared or Huber loss: ``pyspark.ml.regression.LinearRegression`` on servers.
+
+    Example::
+
+        model = LinearRegression(regParam=0.1, elasticNetParam=0.5).fit(df)
+    """
+
+    def setElasticNetParam(self, value: float) -> LinearRegression:
+        """Set which share of the penalty is L1; the rest is L2."""
+        return self._set(elasticNetParam=value)
+
+    def setLoss(self, value: str) -> LinearRegression:
+        """Set "squaredError" or "huber"."""
+        return self._set(loss=value)
+
+    def setEpsilon(self, value: float) -> LinearRegression:
+        """Set from how many scales on Huber's loss is linear."""
+        return self._set(epsilon=value)
+
+    def _check(self) -> None:
+        super()._check()
+        if self.getLoss() not in LOSSES:
+            raise ConfigError(f"loss: expected one of {', '.join(LOSSES)}, got {self.getLoss()!r}")
+        if self.getLoss() == "huber" and self._strengths()[0] > 0:
+            raise ConfigError(
+                f"elasticNetParam: loss 'huber' takes L2 penalties only, got {self.getElasticNetParam():g}"
+            )
+
+    def _problem(self, found: Survey) -> Problem:
+        l1, l2 = self._strengths()
+        if self.getLoss() == "squaredError":
+            l2 /= _label_scale(found)
+        return Problem(
+            loss=LOSSES[self.getLoss()],
+            dim=found.dim,
+            fit_intercept=self.getFitIntercept(),
+            l1=l1,
+            l2=l2,
+            standardize=self.getStandardization(),
+            epsilon=self.getEpsilon(),
+        )
+
+    def _model(self, weights: Weights) -> LinearRegressionModel:
+        return LinearRegressionModel(weights)
+
+
+def _label_scale(found: Survey) -> float:
+    """Return what pyspark.ml divides labels by.
+
+    It minimises 1/2 |x w' - y / s|^2 + r (a |w'|_1 + (1 - a) / 2 |w'|^2) / s with w' = w / s; times s^2 that is
+    1/2 |x w - y|^2 + r a |w|_1 + (1 - a) r / (2 s) |w|^2: the L2 penalty is divided by s, the L1 penalty is not.
+    """
+    return found.facts.label_std or abs(found.facts.label_mean) or 1.0
+
+
+class LinearRegressionModel(RegressionHalf, _LinearParams, RegressionModel[Vector]):
+    """What ``LinearRegression.fit`` returns."""
+
+    @property
+    def coefficients(self) -> Vector:
+        """Weights of the features."""
+        return as_vector(self._weights.array("coefficients")[:, 0])
+
+    @property
+    def intercept(self) -> float:
+        """Intercept."""
+        return float(self._weights.biases[0])
+
+    @property
+    def scale(self) -> float:
+        """What Huber's loss divides residuals by; 1 with the squared loss."""
+        return math.exp(self._weights.biases[1]) if self._weights.problem.loss == "huber" else 1.0
+
+    def _head(self) -> ValueHead:
+        return ValueHead()
+
+    def toPyspark(self) -> regression.LinearRegressionModel:
+        """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""
+        return self._as_pyspark(regression.LinearRegressionModel, self.coefficients, self.intercept, self.scale)
+
+
+class FMRegressor(FleetEstimator, FactorSetters, Regressor["FMRegressionModel"]):
+    """Factorization machine for numbers: ``pyspark.ml.regression.FMRegressor`` on servers.
+
+    Example::
+
+        model = FMRegressor(factorSize=8, stepSize=0.05).fit(df)
+    """
+
+    def _problem(self, found: Survey) -> Problem:
+        return self._factor_problem("fmSquared", found.dim)
+
+    def _model(self, weights: Weights) -> FMRegressionModel:
+        return FMRegressionModel(weights)
+
+
+class FMRegressionModel(FactorModel, RegressionHalf, FactorParams, RegressionModel[Vector]):
+    """What ``FMRegressor.fit`` returns."""
+
+    def _head(self) -> ValueHead:
+        return ValueHead()
+
+    def toPyspark(self) -> regression.FMRegressionModel:
+        """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""
+        return self._as_pyspark(regression.FMRegressionModel, self.intercept, self.linear, self.factors)

@@ -1,0 +1,117 @@
+"""What every solver is: one half in the driver, between clocks, and one in each worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ps2.algorithms.losses.loss import Loss
+from ps2.algorithms.training.parameters import (
+    STOP,
+    Float64Array,
+    Parameters,
+    Space,
+    View,
+)
+from ps2.algorithms.training.problem import Facts, Problem, Recipe
+from ps2.algorithms.training.record import Record
+from ps2.client.batch import Deferred, batch
+from ps2.client.dcv import DCV
+from ps2.rows import LocalRows
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """A worker's rows.
+
+    Attributes:
+        rows: to train on.
+        held: held out, with the same keys; None: there are none.
+    """
+
+    rows: LocalRows
+    held: LocalRows | None = None
+
+    @property
+    def weight(self) -> float:
+        """The sum of the weights of the rows to train on."""
+        return float(len(self.rows) if self.rows.weights is None else self.rows.weights.sum())
+
+    def sample(self, fraction: float, rng: np.random.Generator) -> LocalRows:
+        """Take each row to train on with a probability, and all keys."""
+        if fraction == 1.0:
+            return self.rows
+        return self.rows.chosen(np.flatnonzero(rng.random(len(self.rows)) < fraction))
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """What a solver has to work with in the driver.
+
+    Attributes:
+        space: where vectors are made.
+        beginning: the parameters to begin with.
+        control: float64 vector of ``CONTROL`` columns.
+        tally: float64 vector of ``TALLY`` columns.
+        record: what has been done so far.
+        workers: how many there are.
+        first_clock: of the run, in which the solver's clock 0 is.
+        center: means of the scaled features, which the solver is to subtract; None: it is not.
+    """
+
+    problem: Problem
+    recipe: Recipe
+    facts: Facts
+    loss: Loss
+    space: Space
+    beginning: Parameters
+    control: DCV
+    tally: DCV
+    record: Record
+    workers: int
+    first_clock: int
+    center: DCV | None = None
+
+    def take_tally(self) -> Float64Array:
+        """Return what the workers have added up, and begin anew."""
+        with batch():
+            taken = self.take_tally_later()
+        return taken.result()
+
+    def take_tally_later(self) -> Deferred[Float64Array]:
+        """Do the same within a batch."""
+        taken: Deferred[Float64Array] = self.tally.pull()
+        self.tally.zero()
+        return taken
+
+    def stop(self, reason: str) -> None:
+        """Tell the workers to stop when they begin their next clock."""
+        self.record.reason = reason
+        self.control.push(np.array([1.0]), np.array([STOP]))
+
+
+class Part(Protocol):
+    """A solver's half in a worker; picklable."""
+
+    def __call__(self, worker: Any, data: Data, view: View, clocks: int) -> None:
+        """Take part in the clocks up to ``clocks``, or until the driver says that it is over."""
+
+
+class Solver(Protocol):
+    """A solver's half in the driver."""
+
+    @property
+    def clocks(self) -> int:
+        """How many it takes at most."""
+
+    @property
+    def part(self) -> Part:
+        """Its half in the workers."""
+
+    def on_clock(self, clock: int) -> None:
+        """Go on after a clock, counted from 0, in which all workers have done their share."""
+
+    def result(self) -> Parameters:
+        """Return the parameters found."""

@@ -1,0 +1,172 @@
+"""What is trained, and how: the words that losses, solvers and estimators share.
+
+A model is a vector of ``dim * width`` weights, feature by feature (a feature's ``width`` numbers lie side by side), and
+a short vector of biases, which no penalty touches. The objective is
+
+    sum_i c_i loss(x_i, y_i; w, b) / sum_i c_i + l1 |w|_1 + l2 / 2 |w|^2
+
+where c_i is the weight of row i, and w belongs to features that have been divided by their standard deviation if
+``standardize`` is set, as in pyspark.ml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ps2.algorithms.training.faults import Columns
+from ps2.errors import ConfigError
+
+LossName = Literal["logistic", "softmax", "hinge", "squaredHinge", "squared", "huber", "fmLogistic", "fmSquared"]
+SolverName = Literal["l-bfgs", "minibatch", "ma-sgd", "ftsgd"]
+OptimizerName = Literal["sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An objective.
+
+    Attributes:
+        loss: "logistic", "hinge" and "squaredHinge" want labels 0 and 1, "softmax" 0 to width - 1; "huber" is Owen's,
+            with a scale of its own (2007, as in pyspark.ml), "fm..." that of a factorization machine.
+        dim: number of features.
+        width: weights of a feature: 1; the number of classes ("softmax"); 1 + factors ("fm...": linear weight first).
+        fit_intercept: whether the intercepts are trained; else they stay 0.
+        fit_linear: whether a factorization machine has linear weights.
+        l1: strength of the L1 penalty, at least 0.
+        l2: strength of the L2 penalty, at least 0.
+        standardize: whether features are divided by their standard deviation first.
+        epsilon: of "huber", above 1: where it turns from quadratic to linear, in scales.
+        init_std: standard deviation of the factors at the beginning ("fm...").
+    """
+
+    loss: LossName
+    dim: int
+    width: int = 1
+    fit_intercept: bool = True
+    fit_linear: bool = True
+    l1: float = 0.0
+    l2: float = 0.0
+    standardize: bool = True
+    epsilon: float = 1.35
+    init_std: float = 0.01
+
+    @property
+    def biases(self) -> int:
+        """How many: the intercepts; with "huber" also the logarithm of the scale, which comes last."""
+        return {"softmax": self.width, "huber": 2}.get(self.loss, 1)
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes labels are of; None: they are numbers."""
+        return {"softmax": self.width, "logistic": 2, "hinge": 2, "squaredHinge": 2, "fmLogistic": 2}.get(self.loss)
+
+    @property
+    def size(self) -> int:
+        """How many weights there are."""
+        return self.dim * self.width
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of the labels and weights of all training rows; without a column of weights, each row's is 1.
+
+    Attributes:
+        rows: how many there are.
+        weight: the sum of their weights.
+        weight_squared: the sum of their squares.
+        class_weights: the summed weight of each class; empty for a regression.
+        label_mean: weighted.
+        label_std: weighted, unbiased as pyspark's Summarizer: its denominator is weight - weight_squared / weight.
+    """
+
+    rows: int
+    weight: float
+    weight_squared: float
+    class_weights: tuple[float, ...]
+    label_mean: float
+    label_std: float
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train.
+
+    Attributes:
+        solver: "l-bfgs" (OWL-QN where there is an L1 penalty), "minibatch" with an ``optimizer``, "ma-sgd" or "ftsgd".
+        optimizer: of "minibatch".
+        lazy: only columns that a minibatch uses take its step ("minibatch").
+        steps: at most; iterations of "l-bfgs", communication steps of the others.
+        tol: "l-bfgs" stops when the objective improves by less than this, relatively.
+        step_size: learning rate.
+        fraction: share of the rows in a minibatch, in (0, 1] ("minibatch", "ftsgd").
+        local_passes: over a worker's rows between two averages ("ma-sgd").
+        local_batch: rows that a local step averages; 0: all of a worker's ("ma-sgd").
+        local_steps: between two averages, at most ("ftsgd").
+        staleness: 0 for BSP, s for SSP, None for ASP ("minibatch").
+        workers: None: as many as the data have partitions, and at most one for each task slot.
+        seed: of minibatches, orders and beginnings.
+        validate: rows marked for validation are held out, and training stops when their loss gets worse.
+        validation_tol: by how much that has to improve, relatively.
+    """
+
+    solver: SolverName = "l-bfgs"
+    optimizer: OptimizerName = "adam"
+    lazy: bool = False
+    steps: int = 100
+    tol: float = 1e-6
+    step_size: float = 0.1
+    fraction: float = 1.0
+    local_passes: int = 1
+    local_batch: int = 1
+    local_steps: int = 5
+    staleness: int | None = 0
+    workers: int | None = None
+    seed: int = 0
+    validate: bool = False
+    validation_tol: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.staleness != 0 and self.solver != "minibatch":
+            raise ConfigError(f"staleness: solver {self.solver!r} takes none, got {self.staleness}")
+        if self.staleness != 0 and self.validate:
+            raise ConfigError(f"staleness: expected 0 with rows held out for validation, got {self.staleness}")
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows to train on, one rdd_partition for each worker, none of them empty.
+
+    Attributes:
+        frame: DataFrame.
+        columns: which of its columns are what.
+        workers: how many rdd_partitions it has.
+    """
+
+    frame: Any
+    columns: Columns
+    workers: int
+
+
+@dataclass(frozen=True)
+class TrainingHistory:
+    """What a training did.
+
+    Attributes:
+        objective: before the first step and after each one ("l-bfgs"), or the mean loss of each step's rows as the step
+            began ("ma-sgd": of each row as it was passed), without penalties; NaN where it had no row.
+        seconds: of each step.
+        validation: mean loss of the held-out rows, where there are any.
+        steps: how many were taken.
+        rows: that losses were computed of, summed over all steps.
+        bytes: that workers sent to servers and got from them, as arrays.
+        reason: why it ended, in words.
+    """
+
+    objective: list[float]
+    seconds: list[float]
+    validation: list[float]
+    steps: int
+    rows: int
+    bytes: int
+    reason: str

@@ -1,0 +1,101 @@
+"""What a person sees of a training: a live line in a terminal or a notebook, else a line in the log now and then."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ps2.algorithms.training.record import StepReport
+
+log = logging.getLogger(__name__)
+
+LOG_INTERVAL_S = 5.0
+# Spark's own progress bar, which would overwrite the line, comes back half a second after it was told to go.
+QUIET_INTERVAL_S = 0.3
+# Of a terminal; in a narrower one the words need the place.
+WIDTH_WITH_BAR = 110
+PREFIXES = " KMGTPE"
+
+
+@contextmanager
+def progress(name: str, steps: int, spark_context: Any = None) -> Iterator[Callable[[StepReport], None]]:
+    """Show a training under way; yield the function to call after each step.
+
+    Args:
+        name: of what is trained.
+        steps: how many there may be.
+        spark_context: whose progress bar is kept away meanwhile.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if console.is_terminal or console.is_jupyter:
+        with _live_line(console, name, steps, spark_context) as show:
+            yield show
+    else:
+        yield _LogLine(name, steps)
+
+
+def describe(report: StepReport, steps: int) -> str:
+    """Return a step in words: how far, how good, how fast, at what traffic."""
+    speed = report.rows / report.seconds if report.seconds else 0.0
+    return (
+        f"step {report.number}/{steps}, objective {report.objective:.6g}, {_short(speed, 1000)} rows/s, "
+        f"{_short(report.bytes, 1024)}B"
+    )
+
+
+class _LogLine:
+    """Tells the log of a step when some time has passed since the last one that it was told of."""
+
+    def __init__(self, name: str, steps: int) -> None:
+        self._name = name
+        self._steps = steps
+        self._told_s = time.monotonic()
+
+    def __call__(self, report: StepReport) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s >= LOG_INTERVAL_S:
+            self._told_s = now_s
+            log.info("%s: %s", self._name, describe(report, self._steps))
+
+
+@contextmanager
+def _live_line(console: Any, name: str, steps: int, spark_context: Any) -> Iterator[Callable[[StepReport], None]]:
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bars = [BarColumn(bar_width=20)] if console.width >= WIDTH_WITH_BAR else []
+    clock = [TimeElapsedColumn()] if bars else []
+    columns = TextColumn("{task.description}"), *bars, TextColumn("{task.fields[words]}"), *clock
+    bar = _spark_bar(spark_context)
+    quieted_s = 0.0
+    with Progress(*columns, console=console, transient=True) as shown:
+        task = shown.add_task(name, total=steps, words="reading")
+
+        def show(report: StepReport) -> None:
+            nonlocal quieted_s
+            if bar is not None and time.monotonic() - quieted_s > QUIET_INTERVAL_S:
+                bar.finishAll()
+                quieted_s = time.monotonic()
+            shown.update(task, completed=report.number, words=describe(report, steps))
+
+        yield show
+
+
+def _spark_bar(spark_context: Any) -> Any:
+    """Return Spark's progress bar, if it has one."""
+    if spark_context is None:
+        return None
+    bar = spark_context._jsc.sc().progressBar()
+    return bar.get() if bar.isDefined() else None
+
+
+def _short(number: float, base: int) -> str:
+    """Return a number with a unit prefix, in three digits: 1.2M."""
+    power = 0
+    while number >= 999.5 and power < len(PREFIXES) - 1:
+        number, power = number / base, power + 1
+    return f"{number:.3g}{PREFIXES[power].strip()}"

@@ -1,0 +1,117 @@
+"""A worker's rows: Arrow batches as arrays for training and for validation, or what is wrong with them.
+
+Batches are read one after the other. The first one with a fault ends the reading; from then on faults are only counted,
+so that an error can tell of all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ps2.algorithms.training.faults import Columns, Faults, Mask, outside, validation_column
+from ps2.columns import read_features, read_numbers, read_weights
+from ps2.errors import InputError
+from ps2.rows import Float, LocalRows, RowParts
+
+Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """What a worker has read.
+
+    Attributes:
+        training: rows to train with; none where there are faults.
+        held_out: rows for validation; None if no column marks them.
+        size: columns of the features; None if there was no row.
+        faults: float64, shape (ps2.algorithms.training.faults.LENGTH,): for ``error_of``.
+    """
+
+    training: LocalRows
+    held_out: LocalRows | None
+    size: int | None
+    faults: Float64Array
+
+
+def read(
+    batches: Iterable[pa.RecordBatch],
+    columns: Columns,
+    dtype: Float = "float64",
+    classes: int | None = None,
+    size: int | None = None,
+) -> Reading:
+    """Read a worker's rows.
+
+    Args:
+        batches: of any number of rows each.
+        columns: their names.
+        dtype: of the features.
+        classes: labels have to be integers below this; None: any number.
+        size: columns that features must have; None: as many as those of the first row.
+
+    Raises:
+        InputError: a column is missing or of another type. Faults of rows are counted, not raised.
+    """
+    parts = _Parts(columns, np.dtype(dtype), classes, size)
+    faults = Faults(columns, np.dtype(dtype), classes, size)
+    for batch in batches:
+        if not faults:
+            try:
+                parts.add(batch)
+            except InputError:
+                faults.size = parts.rows.size
+                # What was read so far is of no use any more.
+                parts = _Parts(columns, np.dtype(dtype), classes, size)
+                faults.count(batch)
+                if not faults:
+                    raise
+            else:
+                faults.rows += batch.num_rows
+        else:
+            faults.count(batch)
+    if not faults:
+        faults.size = parts.rows.size
+    training, held_out = parts.split()
+    return Reading(training, held_out, faults.size, faults.array())
+
+
+class _Parts:
+    """Batches that were fine."""
+
+    def __init__(self, columns: Columns, dtype: np.dtype[Any], classes: int | None, size: int | None) -> None:
+        self.rows = RowParts(dtype)
+        self.rows.size = len(columns.features) if isinstance(columns.features, tuple) else size
+        self._columns = columns
+        self._classes = classes
+        self._held_out: list[Mask] = [np.zeros(0, bool)]
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Read a batch, or raise InputError for its first fault."""
+        names, rows, before = self._columns, self.rows, self.rows.rows
+        found = read_features(batch, names.features, rows.dtype, before)
+        y = read_numbers(batch, names.label, before)
+        if self._classes is not None and outside(y, self._classes).any():
+            raise InputError(f"column {names.label!r}: expected labels below {self._classes}")
+        if names.weight is not None:
+            rows.weights.append(read_weights(batch, names.weight, before))
+        if names.validation is not None:
+            marks = validation_column(batch, names.validation)
+            if marks.null_count:
+                raise InputError(f"column {names.validation!r}: expected no null")
+            self._held_out.append(marks.to_numpy(zero_copy_only=False).astype(bool))
+        rows.add(found.lengths, found.columns, found.values, found.size)
+        rows.y.append(y)
+
+    def split(self) -> tuple[LocalRows, LocalRows | None]:
+        """Return the rows for training, and those to hold out if a column marks them, with the same keys."""
+        rows = self.rows.joined(has_y=True, has_weights=self._columns.weight is not None).localize()
+        if self._columns.validation is None:
+            return rows, None
+        held_out = np.concatenate(self._held_out)
+        return rows.chosen(np.flatnonzero(~held_out)), rows.chosen(np.flatnonzero(held_out))

@@ -1,0 +1,225 @@
+"""Gradients as the two factors of which the servers make the sum: what travels, and how many bytes that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from ps2.client import plans
+from ps2.client.arguments import as_indices, as_sent
+from ps2.client.keysets import SPLITS, Split
+from ps2.client.pace import packed_bytes
+from ps2.client.plans import Plan, Target
+from ps2.errors import DTypeError, OutOfRangeError, ShapeError, UsageError
+from ps2.ops.table import Array, lookup
+from ps2.partition import Int64Array, MatrixSpec
+from ps2.route import Route
+from ps2.wire.messages import Keys, Operation
+
+if TYPE_CHECKING:
+    from ps2.client.dcv import DCV
+
+
+def add_factors(target: Target, b: Any, x: Any, keys: Any) -> Plan[None]:
+    """Plan to add ``sum over s of x[s, f] * b[s, k]`` to column ``keys[f] * width + k`` of a dense row, for all f, k.
+
+    Args:
+        b: shape (samples, width); the matrix's ``align`` is a multiple of width.
+        x: shape (samples, len(keys)), scipy sparse or an array.
+        keys: int64, any order, duplicates accumulate.
+    """
+    spec = target.spec
+    lookup("add_factors").check(1, spec.dtype, {"width": 1})
+    rows = _rows(b, spec)
+    width = rows.shape[1]
+    parts = _split(spec, target.route, keys, width)
+    operations: list[Operation] = []
+    for some in _samples(rows, spec):
+        factor = _factor(x, rows, parts, some)
+        for index, where, key_set in parts.key_sets():
+            for cut in factor.cuts(where):
+                group = key_set
+                if (cut.start, cut.stop) != (where.start, where.stop):
+                    group = Keys(cut.stop - cut.start, parts.columns[cut])
+                operations.append(
+                    Operation(
+                        factor.operation,
+                        target.matrix,
+                        index,
+                        target.rows,
+                        {"width": width},
+                        arrays=(*factor.arrays(cut), rows[some]),
+                        keys=group,
+                        wire=spec.wire,
+                    )
+                )
+    return Plan(target.matrix, target.route, tuple(operations), lambda results: None, mutates=True)
+
+
+def factor_bytes(b: Any, x: Any, keys: Any, spec: MatrixSpec, route: Route) -> int:
+    """Return about how many bytes ``add_factors`` sends of these; a set of keys that servers remember takes less."""
+    samples, width = np.shape(b)
+    item = _sent_itemsize(spec)
+    parts = _split(spec, route, keys, width)
+    servers = len({group.partition for group in parts.groups})
+    size = _key_bytes(parts) + servers * samples * width * item
+    if not sp.issparse(x):
+        return size + samples * len(parts.columns) * item
+    most = int(np.diff(x.tocsc().indptr).max(initial=0))
+    return size + int(x.nnz) * (item + _unsigned(samples).itemsize) + len(parts.columns) * _unsigned(most + 1).itemsize
+
+
+def sizes(vector: DCV, width: int, x: Any, keys: Any) -> tuple[int, int]:
+    """Return about how many bytes ``addFactors`` would send, and ``add`` of the same sum.
+
+    Args:
+        vector: dense.
+        width: columns of a key.
+        x, keys: as for ``addFactors``.
+    """
+    shape = np.broadcast_to(np.float64(0.0), (x.shape[0], width))
+    spec, route = vector._spec, vector._route
+    return factor_bytes(shape, x, keys, spec, route), add_bytes(width, keys, spec, route)
+
+
+def add_bytes(width: int, keys: Any, spec: MatrixSpec, route: Route) -> int:
+    """Return about how many bytes ``add`` sends for all ``width`` columns of each key."""
+    parts = _split(spec, route, keys, width)
+    size = width * len(parts.columns) * _sent_itemsize(spec)
+    for _, _, group in parts.key_sets():
+        assert group.columns is not None
+        # Steps of 1 inside a key's columns, and from its last column to the next key's first.
+        steps = packed_bytes(np.array([0, 1])) if group.count < 2 else packed_bytes(_widest(group.columns, width))
+        size += 8 + (steps - 8) * (width * group.count - 1)
+    return size
+
+
+@dataclass(frozen=True)
+class _Sparse:
+    """x, feature by feature: entry ``i`` of feature f is in ``[indptr[f], indptr[f + 1])``."""
+
+    indptr: Int64Array
+    samples: Array
+    values: Array
+    block_bytes: int
+
+    operation = "add_factors"
+
+    def cuts(self, where: slice) -> Iterator[slice]:
+        """Cut features into runs of about half a block."""
+        entry = self.values.itemsize + self.samples.itemsize
+        at = where.start
+        while at < where.stop:
+            room = self.indptr[at] + self.block_bytes // (2 * entry)
+            end = int(np.searchsorted(self.indptr[at + 1 : where.stop + 1], room, side="right")) + at
+            yield slice(at, max(end, at + 1))
+            at = max(end, at + 1)
+
+    def arrays(self, cut: slice) -> tuple[Array, ...]:
+        entries = slice(int(self.indptr[cut.start]), int(self.indptr[cut.stop]))
+        counts = np.diff(self.indptr[cut.start : cut.stop + 1])
+        counts = counts.astype(_unsigned(int(counts.max(initial=0)) + 1))
+        return counts, self.samples[entries], self.values[entries]
+
+
+@dataclass(frozen=True)
+class _Dense:
+    """x, feature by feature: shape (features, samples)."""
+
+    values: Array
+    block_bytes: int
+
+    operation = "add_dense_factors"
+
+    def cuts(self, where: slice) -> Iterator[slice]:
+        """Cut features into runs of about half a block."""
+        step = max(1, self.block_bytes // (2 * self.values.itemsize * max(1, self.values.shape[1])))
+        for start in range(where.start, where.stop, step):
+            yield slice(start, min(start + step, where.stop))
+
+    def arrays(self, cut: slice) -> tuple[Array, ...]:
+        return (self.values[cut].reshape(-1),)
+
+
+def _rows(b: Any, spec: MatrixSpec) -> Array:
+    shape = np.shape(b)
+    if len(shape) != 2 or not shape[1]:
+        raise ShapeError(f"addFactors: b: expected shape (samples, width), width at least 1, got {shape}")
+    return as_sent(b, spec, shape)
+
+
+def _split(spec: MatrixSpec, route: Route, keys: Any, width: int) -> Split:
+    """Return the first column of each key, grouped by partition."""
+    if spec.kind == "sparse":
+        raise UsageError(
+            "addFactors needs a dense vector: the columns of one key of a sparse one lie on different servers; use add"
+        )
+    if spec.align % width:
+        raise UsageError(
+            f"addFactors: align of the vector must be a multiple of width {width}, so that a key's columns lie on one "
+            f"server, got align={spec.align}; make it with DCV.dense(..., align={width})"
+        )
+    found, count = as_indices(keys), spec.dim // width
+    if found.size and (found.min() < 0 or found.max() >= count):
+        bad = found.min() if found.min() < 0 else found.max()
+        raise OutOfRangeError(
+            f"addFactors: key {bad} (at position {int(np.argmax(found == bad))}) is outside [0, {count}), which are "
+            f"the keys of {width} columns each of a vector of {spec.dim}"
+        )
+    return SPLITS.split(spec, route, found * width)
+
+
+def _samples(rows: Array, spec: MatrixSpec) -> Iterator[slice]:
+    """Cut samples into runs whose numbers take about half a block."""
+    step = max(1, plans.BLOCK_BYTES // (2 * (rows.shape[1] + 1) * rows.itemsize))
+    for start in range(0, len(rows), step):
+        yield slice(start, min(start + step, len(rows)))
+
+
+def _factor(x: Any, rows: Array, parts: Split, some: slice) -> _Sparse | _Dense:
+    """Return some samples of x, its features in the order of the parts, those of equal keys as one."""
+    count = parts.columns.size if parts.order is None else parts.order.size
+    if np.shape(x) != (len(rows), count):
+        raise ShapeError(f"addFactors: x: expected shape {(len(rows), count)}, got {np.shape(x)}")
+    dtype = rows.dtype
+    if not sp.issparse(x):
+        values = np.asarray(x)[some]
+        _check_numbers(values)
+        values = values if parts.order is None else parts.summed(values.astype(dtype, copy=False))
+        return _Dense(np.ascontiguousarray(values.T, dtype=dtype), plans.BLOCK_BYTES)
+    _check_numbers(x.data)
+    by_feature = sp.csc_array(x if (some.start, some.stop) == (0, len(rows)) else sp.csr_array(x)[some])
+    if parts.order is not None:
+        by_feature = by_feature[:, parts.order]
+    indptr = by_feature.indptr.astype(np.int64)
+    if parts.firsts is not None:
+        indptr = indptr[np.append(parts.firsts, count)]
+    samples = by_feature.indices.astype(_unsigned(some.stop - some.start))
+    return _Sparse(indptr, samples, by_feature.data.astype(dtype, copy=False), plans.BLOCK_BYTES)
+
+
+def _check_numbers(values: Array) -> None:
+    if values.dtype.kind not in "biuf":
+        raise DTypeError(f"addFactors: x: expected numbers, got {values.dtype}")
+
+
+def _unsigned(count: int) -> np.dtype[Any]:
+    """Return the narrowest dtype of the numbers below ``count``."""
+    return np.min_scalar_type(max(count - 1, 0))
+
+
+def _sent_itemsize(spec: MatrixSpec) -> int:
+    return 2 if spec.wire is not None else spec.np_dtype.itemsize
+
+
+def _key_bytes(parts: Split) -> int:
+    return sum(packed_bytes(parts.columns[where]) for _, where, _ in parts.key_sets())
+
+
+def _widest(columns: Int64Array, width: int) -> Int64Array:
+    """Return two columns as far from each other as neighbours are at most, among all columns of the keys."""
+    return np.array([0, max(int(np.diff(columns).max()) - width + 1, 1)])

@@ -1,0 +1,132 @@
+"""Gradients of several numbers a feature, as the two factors that they are the product of (sufficient factors).
+
+The gradient of a linear model with ``width`` outputs is x^T b: x the features of some samples, b what the loss makes of
+each sample's outputs. Where a feature has many outputs, x and b take fewer bytes than their product (Xie et al.,
+"Distributed Machine Learning via Sufficient Factor Broadcasting", 2016).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import numpy as np
+
+from ps2.errors import OutOfRangeError, ShapeError
+from ps2.ops.guards import check_length, check_targets, readable
+from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.parallel import over_blocks
+from ps2.ops.table import FLOATS, Array, Range, Row, Slots, Unsigned, Values, op
+
+Width = Annotated[int, Range(at_least=1)]
+
+
+@kernel
+def _add(slots: Int64s, starts: Int64s, ends: Int64s, u: Array, samples: Int64s, x: Array, b: Array) -> None:
+    sums = np.empty(b.shape[1])
+    for i in range(slots.size):
+        sums[:] = 0
+        for entry in range(starts[i] - starts[0], ends[i] - starts[0]):
+            value, row = np.float64(x[entry]), b[samples[entry]]
+            for k in range(sums.size):
+                sums[k] += value * np.float64(row[k])
+        if slots[i] >= 0:
+            for k in range(sums.size):
+                u[slots[i] + k] += sums[k]
+
+
+@kernel
+def _add_dense(slots: Int64s, x: Array, u: Array, b: Array) -> None:
+    sums = np.empty(b.shape[1])
+    for i in range(slots.size):
+        sums[:] = 0
+        for sample in range(b.shape[0]):
+            value, row = np.float64(x[i, sample]), b[sample]
+            for k in range(sums.size):
+                sums[k] += value * np.float64(row[k])
+        if slots[i] >= 0:
+            for k in range(sums.size):
+                u[slots[i] + k] += sums[k]
+
+
+@op(writes=("u",), dtypes=FLOATS, span="width")
+def add_factors(
+    u: Row, slots: Slots, counts: Unsigned, samples: Unsigned, x: Values, b: Values, *, width: Width
+) -> None:
+    """Add ``sum over s of x[s, f] * b[s]`` to the ``width`` columns from slot f on; x is sparse.
+
+    Sums are taken in float64, and rounded to the row's dtype when they are added.
+
+    Args:
+        u: changed.
+        slots: first column of each feature.
+        counts: how many entries each feature has.
+        samples: the sample s of each entry, feature by feature.
+        x: the value of each entry.
+        b: ``width`` numbers a sample, sample by sample.
+        width: columns of a feature.
+
+    Raises:
+        ShapeError: the lengths do not fit together.
+        OutOfRangeError: a slot, or one of the columns from it on, is not inside the row; there is no such sample.
+    """
+    rows = _rows_of(b, width)
+    check_length("counts", counts, slots.size)
+    # A sum of numbers beyond this may come round to the right one.
+    if counts.size and int(counts.max()) > samples.size:
+        raise ShapeError(f"counts: expected at most {samples.size}, as there are samples, got {counts.max()}")
+    ends = np.cumsum(counts, dtype=np.int64)
+    entries = int(ends[-1]) if ends.size else 0
+    check_length("samples", samples, entries)
+    check_length("x", x, entries)
+    if entries and int(samples.max()) >= len(rows):
+        at = int(np.argmax(samples))
+        raise OutOfRangeError(f"sample {samples[at]} (at position {at}) is outside [0, {len(rows)})")
+    starts = readable(ends - counts.astype(np.int64))
+
+    def add(slots: Int64s, starts: Int64s, ends: Int64s) -> None:
+        if slots.size:
+            some = slice(int(starts[0]), int(ends[-1]))
+            _add(slots, starts, ends, u, readable(samples[some].astype(np.int64)), readable(x[some]), rows)
+
+    _over_features(add, u, slots, (starts, readable(ends)), width, entries)
+
+
+@op(writes=("u",), dtypes=FLOATS, span="width")
+def add_dense_factors(u: Row, slots: Slots, x: Values, b: Values, *, width: Width) -> None:
+    """Add ``sum over s of x[s, f] * b[s]`` to the ``width`` columns from slot f on; x is dense.
+
+    Args:
+        u: changed.
+        slots: first column of each feature.
+        x: as many numbers as there are samples, feature by feature.
+        b: ``width`` numbers a sample, sample by sample.
+        width: columns of a feature.
+
+    Raises:
+        ShapeError: the lengths do not fit together.
+        OutOfRangeError: a slot, or one of the columns from it on, is not inside the row.
+    """
+    rows = _rows_of(b, width)
+    check_length("x", x, slots.size * len(rows))
+    values = readable(x).reshape(slots.size, len(rows))
+    _over_features(lambda slots, x: _add_dense(slots, x, u, rows), u, slots, (values,), width, x.size)
+
+
+def _rows_of(b: Array, width: int) -> Array:
+    if b.size % width:
+        raise ShapeError(f"b: expected a multiple of width {width}, got {b.size} numbers")
+    return readable(b).reshape(-1, width)
+
+
+def _over_features(
+    add: Callable[..., None], u: Array, slots: Int64s, rest: tuple[Array, ...], width: int, entries: int
+) -> None:
+    """Call ``add`` with blocks of slots, and of what belongs to them, if they write apart from each other."""
+    slots, ascending = check_targets(slots, u.size)
+    if slots.size and int(slots.max()) > u.size - width:
+        raise OutOfRangeError(f"slot {slots.max()}: {width} columns from it on are not inside [0, {u.size})")
+    if ascending and (slots.size < 2 or int(np.diff(slots).min()) >= width):
+        over_blocks(add, (slots, *rest), cost=max(1, entries // max(slots.size, 1)) * width)
+    else:
+        add(slots, *rest)

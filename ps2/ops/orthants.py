@@ -1,0 +1,80 @@
+"""What a quasi-Newton method needs for an L1 penalty: OWL-QN (Andrew & Gao, 2007), whose steps keep to an orthant."""
+
+from __future__ import annotations
+
+from ps2.ops import steps
+from ps2.ops.guards import check_same_width, readable
+from ps2.ops.kernels import kernel
+from ps2.ops.optimizers import NonNegative
+from ps2.ops.parallel import over_blocks
+from ps2.ops.table import FLOATS, Array, Row, op
+
+
+@kernel
+def _pseudo_gradient(out: Array, w: Array, g: Array, scalars: steps.Scalars) -> None:
+    l1, zero = scalars
+    for i in range(w.size):
+        right, left = g[i] + l1, g[i] - l1
+        # At 0 the penalty pulls either way with up to l1: what it does not hold back is left.
+        inside = right if right < zero else (left if left > zero else zero)
+        out[i] = right if w[i] > zero else (left if w[i] < zero else inside)
+
+
+@kernel
+def _align(d: Array, p: Array, scalars: steps.Scalars) -> None:
+    (zero,) = scalars
+    for i in range(d.size):
+        # Not their product, which may underflow.
+        uphill = ((d[i] >= zero) & (p[i] >= zero)) | ((d[i] <= zero) & (p[i] <= zero))
+        d[i] = zero if uphill else d[i]
+
+
+@kernel
+def _orthant_step(trial: Array, w: Array, d: Array, p: Array, scalars: steps.Scalars) -> None:
+    t, zero = scalars
+    for i in range(w.size):
+        moved = w[i] + t * d[i]
+        sign = w[i] if w[i] != zero else -p[i]
+        stays = ((moved > zero) & (sign > zero)) | ((moved < zero) & (sign < zero)) | (moved != moved)
+        trial[i] = moved if stays else zero
+
+
+@op(writes=("out",), dtypes=FLOATS)
+def pseudo_gradient(out: Row, weight: Row, gradient: Row, *, l1: NonNegative) -> None:
+    """Set ``out`` to the pseudo-gradient of loss + l1 |w|_1 (Andrew & Gao, 2007, Equation 4).
+
+    g + l1 where w > 0; g - l1 where w < 0; where w = 0, the one of g + l1 < 0 and g - l1 > 0 that holds, else 0.
+
+    Args:
+        out: changed.
+        weight: w.
+        gradient: g, of the loss without the L1 penalty.
+        l1: strength of the L1 penalty.
+    """
+    check_same_width(out, weight, gradient)
+    over_blocks(_pseudo_gradient, (out, readable(weight), readable(gradient)), steps.in_dtype_of(weight, l1, 0))
+
+
+@op(writes=("direction",), dtypes=FLOATS)
+def align(direction: Row, pseudo: Row) -> None:
+    """Set ``direction`` to 0 where it does not go down the pseudo-gradient: where direction * pseudo >= 0."""
+    check_same_width(direction, pseudo)
+    over_blocks(_align, (direction, readable(pseudo)), steps.in_dtype_of(direction, 0))
+
+
+@op(writes=("trial",), dtypes=FLOATS)
+def orthant_step(trial: Row, weight: Row, direction: Row, pseudo: Row, *, t: float) -> None:
+    """Set ``trial`` to weight + t * direction, and to 0 where that leaves the orthant of the weight.
+
+    The orthant is that of sign(weight), and of sign(-pseudo) where weight is 0 (Andrew & Gao, 2007, Equation 6).
+
+    Args:
+        trial: changed.
+        weight: the present point.
+        direction: where to go, aligned with the pseudo-gradient.
+        pseudo: the pseudo-gradient at ``weight``.
+        t: the length of the step.
+    """
+    check_same_width(trial, weight, direction, pseudo)
+    rows = (trial, readable(weight), readable(direction), readable(pseudo))
+    over_blocks(_orthant_step, rows, steps.in_dtype_of(weight, t, 0))

@@ -1,0 +1,261 @@
+"""Models: predictions as pyspark.ml's own, in the driver or on the fleet; their files; what fit refuses."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pytest
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import functions as F
+
+from ps2 import DCV, PS2Context
+from ps2.algorithms import (
+    FMClassificationModel,
+    FMRegressionModel,
+    LinearRegressionModel,
+    LinearSVC,
+    LinearSVCModel,
+    LogisticRegression,
+    LogisticRegressionModel,
+)
+from ps2.algorithms.estimators.weights import Weights
+from ps2.algorithms.training.problem import Problem
+from ps2.errors import CheckpointCorruptError, ConfigError, InputError, SlotsError, StoppedError, UsageError
+
+pytestmark = pytest.mark.usefixtures("ps")
+
+DIM = 5
+RNG = np.random.default_rng(3)
+ROWS = [(Vectors.dense(RNG.normal(size=DIM)),) for _ in range(4)] + [(Vectors.sparse(DIM, [1, 3], [2.0, -1.0]),)]
+
+
+def model(cls, loss, width=1, biases=1, **of_problem):
+    problem = Problem(loss, DIM, width=width, **of_problem)
+    return cls(Weights(problem, RNG.normal(size=(DIM, width)), RNG.normal(size=biases)))
+
+
+MODELS = {
+    "binomial": model(LogisticRegressionModel, "logistic"),
+    "multinomial": model(LogisticRegressionModel, "softmax", 3, 3),
+    "svc": model(LinearSVCModel, "squaredHinge"),
+    "linear": model(LinearRegressionModel, "squared"),
+    "huber": model(LinearRegressionModel, "huber", 1, 2),
+    "fm classes": model(FMClassificationModel, "fmLogistic", 3),
+    "fm numbers": model(FMRegressionModel, "fmSquared", 3),
+}
+
+
+@pytest.fixture(scope="module")
+def df(spark):
+    return spark.createDataFrame(ROWS, ["features"]).coalesce(2).cache()
+
+
+def arrays(frame):
+    """Predictions of all rows, side by side."""
+    names = [name for name in ("rawPrediction", "probability", "prediction") if name in frame.columns]
+    return np.array([np.hstack([np.asarray(row[name]) for name in names]) for row in frame.collect()])
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_transform_when_compared_with_pysparks_model_then_predictions_are_the_same(kind, df):
+    ours, theirs = MODELS[kind].transform(df), MODELS[kind].toPyspark().transform(df)
+    np.testing.assert_allclose(arrays(ours), arrays(theirs), rtol=1e-10, atol=1e-12)
+    assert ours.columns == theirs.columns
+
+
+@pytest.mark.parametrize("kind", ["binomial", "multinomial", "fm classes"])
+def test_predict_when_asked_for_a_row_then_it_is_what_transform_says(kind, df):
+    row = MODELS[kind].transform(df).head()
+    assert MODELS[kind].predict(row.features) == row.prediction
+    np.testing.assert_allclose(MODELS[kind].predictRaw(row.features), row.rawPrediction)
+    np.testing.assert_allclose(MODELS[kind].predictProbability(row.features), row.probability)
+
+
+def test_to_pyspark_when_params_are_set_then_they_come_along():
+    ours = MODELS["binomial"].copy({MODELS["binomial"].threshold: 0.3})
+    theirs = ours.toPyspark()
+    assert (theirs.uid, theirs.getThreshold(), theirs.numFeatures) == (ours.uid, 0.3, DIM)
+
+
+def test_transform_when_features_are_arrays_or_columns_then_predictions_are_the_same(spark):
+    names = [f"x{i}" for i in range(DIM)]
+    rows = [tuple(map(float, vector.toArray())) for (vector,) in ROWS]
+    frame = spark.createDataFrame(rows, names).withColumn("array", F.array(*names))
+    of_array = MODELS["linear"].copy().setFeaturesCol("array").transform(frame)
+    of_columns = MODELS["linear"].copy().setFeaturesCols(names).transform(frame)
+    expected = [MODELS["linear"].predict(vector) for (vector,) in ROWS]
+    np.testing.assert_allclose(arrays(of_array)[:, 0], expected)
+    np.testing.assert_allclose(arrays(of_columns)[:, 0], expected)
+
+
+def test_transform_when_weights_are_broadcast_then_predictions_are_the_same(df, monkeypatch):
+    monkeypatch.setattr("ps2.algorithms.estimators.models.BROADCAST_FROM", 1)
+    np.testing.assert_array_equal(
+        arrays(MODELS["svc"].copy().transform(df))[:, -1], [MODELS["svc"].predict(vector) for (vector,) in ROWS]
+    )
+
+
+def test_transform_when_a_column_is_not_wanted_then_it_is_left_out(df):
+    quiet = MODELS["binomial"].copy().setRawPredictionCol("").setProbabilityCol("")
+    assert quiet.transform(df).columns == ["features", "prediction"]
+
+
+def test_transform_when_a_column_is_there_already_then_the_error_names_it(df):
+    with pytest.raises(InputError, match="'prediction': it is there already"):
+        MODELS["linear"].transform(df.withColumn("prediction", F.lit(1.0)))
+
+
+def test_transform_when_rows_have_another_size_then_the_error_names_both(spark):
+    frame = spark.createDataFrame([(Vectors.dense(1.0, 2.0),)], ["features"])
+    with pytest.raises(Exception, match="expected 5 as in training, got rows of 2"):
+        MODELS["linear"].transform(frame).collect()
+
+
+def test_evaluate_when_metrics_are_asked_for_then_they_are_pysparks(df):
+    labelled = df.withColumn("label", F.monotonically_increasing_id() % 2)
+    ours = MODELS["binomial"].evaluate(labelled)
+    theirs = MODELS["binomial"].toPyspark().evaluate(labelled)
+    for name in ("accuracy", "areaUnderROC", "weightedPrecision", "precisionByLabel", "labels"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name))
+    np.testing.assert_allclose(ours.weightedFMeasure(), theirs.weightedFMeasure())
+    assert ours.roc.collect() == theirs.roc.collect()
+
+
+def test_evaluate_when_it_is_a_regression_then_metrics_are_pysparks(df):
+    labelled = df.withColumn("label", F.rand(1))
+    ours, theirs = MODELS["linear"].evaluate(labelled), MODELS["linear"].toPyspark().evaluate(labelled)
+    for name in ("rootMeanSquaredError", "meanAbsoluteError", "r2", "explainedVariance"):
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name))
+
+
+# -- models on the fleet ---------------------------------------------------------------------------------------------
+
+
+def on_fleet(small):
+    """The same model with its weights on the servers."""
+    weights = small._weights
+    vector = DCV.sparse(weights.problem.size, dtype="float64")
+    vector.push(weights.weight.reshape(-1), np.arange(weights.problem.size))
+    return type(small)(Weights(weights.problem, vector, weights.biases))
+
+
+@pytest.mark.parametrize("kind", ["multinomial", "fm numbers"])
+def test_a_model_on_the_fleet_when_it_predicts_then_predictions_are_the_same(kind, df):
+    large = on_fleet(MODELS[kind])
+    np.testing.assert_allclose(arrays(large.transform(df)), arrays(MODELS[kind].transform(df)))
+    assert large.predict(ROWS[-1][0]) == MODELS[kind].predict(ROWS[-1][0])
+
+
+def test_a_model_on_the_fleet_when_saved_and_loaded_then_predictions_are_the_same(df, tmp_path):
+    large = on_fleet(MODELS["binomial"])
+    large.save(str(tmp_path / "m"))
+    loaded = LogisticRegressionModel.load(str(tmp_path / "m"))
+    assert loaded.weightVector.isSparse
+    np.testing.assert_allclose(arrays(loaded.transform(df)), arrays(large.transform(df)))
+
+
+def test_a_model_on_the_fleet_when_asked_for_arrays_then_the_error_says_where_they_are():
+    large = on_fleet(MODELS["binomial"])
+    for ask in (lambda: large.coefficients, large.toPyspark):
+        with pytest.raises(UsageError, match="they are on the servers"):
+            ask()
+
+
+def test_a_model_on_the_fleet_when_there_is_no_context_then_load_says_so(tmp_path, monkeypatch):
+    on_fleet(MODELS["binomial"]).save(str(tmp_path / "m"))
+    monkeypatch.setattr(PS2Context, "_active", None)
+    with pytest.raises(StoppedError, match=r"belong on servers; start them with PS2Context.getOrCreate"):
+        LogisticRegressionModel.load(str(tmp_path / "m"))
+
+
+# -- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_load_when_the_format_is_of_another_version_then_the_error_names_both(tmp_path):
+    MODELS["linear"].save(str(tmp_path / "m"))
+    (part,) = (tmp_path / "m" / "metadata").glob("part-*")
+    content = json.loads(part.read_text())
+    content["ps2"]["format"] = "ps2.model.v99"
+    part.write_text(json.dumps(content))
+    for checksum in (tmp_path / "m" / "metadata").glob(".*.crc"):
+        checksum.unlink()
+    with pytest.raises(UsageError, match=r"expected a model of format 'ps2.model.v1', got 'ps2.model.v99'"):
+        LinearRegressionModel.load(str(tmp_path / "m"))
+
+
+def test_load_when_an_array_has_changed_then_the_error_names_the_file(tmp_path):
+    MODELS["linear"].save(str(tmp_path / "m"))
+    np.save(tmp_path / "m" / "weight.npy", np.zeros((DIM, 1)))
+    with pytest.raises(CheckpointCorruptError, match=r"weight.npy: its checksum is not"):
+        LinearRegressionModel.load(str(tmp_path / "m"))
+
+
+def test_a_saved_model_when_read_by_numpy_then_it_is_its_weights(tmp_path):
+    MODELS["svc"].save(str(tmp_path / "m"))
+    np.testing.assert_array_equal(np.load(tmp_path / "m" / "weight.npy")[:, 0], MODELS["svc"].coefficients)
+
+
+# -- fit ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def labelled(spark):
+    rows = [(float(i % 2), Vectors.dense(i % 2 + 0.1 * i, -1.0)) for i in range(8)]
+    return spark.createDataFrame(rows, ["label", "features"]).coalesce(2).cache()
+
+
+def test_fit_when_threads_fit_at_once_then_they_come_one_after_the_other(labelled):
+    models = []
+    fits = [threading.Thread(target=lambda: models.append(LinearSVC(maxIter=2).fit(labelled))) for _ in range(2)]
+    for fit in fits:
+        fit.start()
+    for fit in fits:
+        fit.join()
+    np.testing.assert_allclose(models[0].coefficients, models[1].coefficients)
+
+
+def test_fit_when_another_job_has_the_slots_then_it_waits_for_them(labelled, busy):
+    threading.Timer(1.0, busy).start()
+    assert LogisticRegression(maxIter=2).fit(labelled).numClasses == 2
+
+
+def test_fit_when_numworkers_is_more_than_the_slots_then_the_error_names_both(labelled):
+    with pytest.raises(SlotsError, match="numWorkers: 3 workers need a task slot each"):
+        LogisticRegression(numWorkers=3).fit(labelled)
+
+
+def test_fit_when_numservers_is_not_that_of_the_context_then_the_error_names_both(labelled):
+    with pytest.raises(ConfigError, match="a context with 2 local servers is running, 3 local servers came"):
+        LogisticRegression(numServers=3).fit(labelled)
+
+
+def test_fit_when_features_cannot_be_then_the_error_counts_them(spark):
+    rows = [(0.0, [1.0, 2.0]), (1.0, [float("nan"), 1.0]), (1.0, None), (0.0, [1.0, 2.0, 3.0])]
+    frame = spark.createDataFrame(rows, "label double, features array<double>").coalesce(1)
+    with pytest.raises(InputError, match=r"1 of 4 rows hold null.*1 of 4 rows hold NaN.*1 of 4 rows have another size"):
+        LogisticRegression().fit(frame)
+
+
+def test_fit_when_labels_are_more_than_the_family_has_then_it_is_an_error(labelled):
+    three = labelled.withColumn("label", F.monotonically_increasing_id() % 3)
+    with pytest.raises(InputError, match="expected 2 classes"):
+        LogisticRegression(family="binomial").fit(three)
+
+
+def test_fit_when_the_model_is_large_then_its_weights_stay_on_the_fleet(labelled, monkeypatch):
+    monkeypatch.setattr("ps2.algorithms.estimators.weights.MOST_IN_DRIVER", 1)
+    large = LogisticRegression(maxIter=3, regParam=0.1).fit(labelled)
+    monkeypatch.undo()
+    small = LogisticRegression(maxIter=3, regParam=0.1).fit(labelled)
+    np.testing.assert_allclose(large.weightVector.pull(), small.coefficients)
+    assert large.summary.accuracy == small.summary.accuracy
+
+
+def test_summary_when_a_model_was_fitted_then_it_tells_how(labelled):
+    summary = LogisticRegression(maxIter=2, regParam=0.1).fit(labelled).summary
+    assert summary.totalIterations == len(summary.stepSeconds) == 2
+    assert summary.objectiveHistory[-1] < summary.objectiveHistory[0]
+    assert summary.bytes > 0
+    assert summary.rows >= 16

@@ -1,0 +1,142 @@
+"""A look at a table before training: facts, faults of labels and weights, and how rows are dealt out."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from pyspark.ml.feature import VectorAssembler
+from pyspark.sql import functions as F
+
+from ps2.algorithms.estimators.dealing import check_workers, deal
+from ps2.algorithms.estimators.tables import check_columns, survey
+from ps2.algorithms.training.faults import Columns
+from ps2.errors import InputError, SlotsError
+
+COLUMNS = Columns()
+WEIGHTED = Columns(weight="weight")
+
+
+def table(spark, rows, types="label double, weight double", partitions=2):
+    """Rows of (label, weight), with features beside them."""
+    frame = spark.createDataFrame(rows, types).coalesce(1).repartition(partitions)
+    return frame.withColumn("features", F.array(F.lit(1.0), F.lit(2.0)))
+
+
+def counts(frame):
+    sizes = frame.rdd.mapPartitions(lambda rows: [sum(1 for _ in rows)]).collect()
+    return sorted(sizes)
+
+
+def test_survey_when_labels_are_numbers_then_mean_and_std_are_weighted_and_unbiased(spark):
+    y, w = np.array([1000.5, 1001.0, 1004.0, 999.0]), np.array([1.0, 2.0, 0.5, 3.0])
+    facts = survey(table(spark, list(zip(y.tolist(), w.tolist(), strict=True))), WEIGHTED, None).facts
+    mean = np.average(y, weights=w)
+    variance = w @ (y - mean) ** 2 / (w.sum() - (w**2).sum() / w.sum())
+    assert facts.rows == 4
+    np.testing.assert_allclose([facts.weight, facts.weight_squared], [w.sum(), (w**2).sum()])
+    np.testing.assert_allclose([facts.label_mean, facts.label_std], [mean, math.sqrt(variance)], rtol=1e-10)
+
+
+def test_survey_when_labels_are_classes_then_weights_are_by_class(spark):
+    found = survey(table(spark, [(0.0, 1.0), (2.0, 2.0), (2.0, 0.5)]), WEIGHTED, 0)
+    assert found.facts.class_weights == (1.0, 0.0, 2.5)
+    assert found.dim == 2
+    assert found.rows == 3
+
+
+def test_survey_when_metadata_tell_of_more_classes_then_there_are_so_many(spark):
+    frame = table(spark, [(0.0, 1.0), (1.0, 1.0)])
+    nominal = F.col("label").alias("label", metadata={"ml_attr": {"type": "nominal", "vals": ["a", "b", "c"]}})
+    assert survey(frame.select("features", nominal), COLUMNS, 0).facts.class_weights == (1.0, 1.0, 0.0)
+
+
+def test_survey_when_rows_are_held_out_then_facts_are_of_the_others(spark):
+    frame = table(spark, [(0.0, 1.0), (1.0, 1.0), (1.0, 5.0)]).withColumn("held", F.col("weight") > 2)
+    assert survey(frame, Columns(weight="weight", validation="held"), 2).facts.class_weights == (1.0, 1.0)
+
+
+def test_survey_when_vectors_have_metadata_then_dim_is_from_there(spark):
+    frame = VectorAssembler(inputCols=["label", "weight"], outputCol="both").transform(table(spark, [(0.0, 1.0)] * 2))
+    assert survey(frame, Columns("both"), None).dim == 2
+
+
+BAD = [
+    (
+        [(None, 1.0), (1.0, 1.0), (math.nan, 1.0), (math.inf, 1.0)],
+        None,
+        "'label': expected a finite number, got 1 null, 1 NaN, 1 infinite in 4 rows; such a row: Row",
+    ),
+    (
+        [(0.0, 1.0), (1.0, 1.0), (2.0, 1.0), (0.5, 1.0), (-1.0, 1.0)],
+        2,
+        "'label': expected a class, one of 0 to 1, got 3 no such class in 5 rows; such a row: Row",
+    ),
+    ([(0.0, 1.0), (100.0, 1.0)], 0, r"one of 0 to 99 \(100 classes at most without metadata\), got 1 no such class"),
+    ([(1.0, 1.0), (1.0, 1.0)], 0, "'label': expected rows of two classes at least, got rows of class 1 alone"),
+    ([(0.0, 1.0), (1.0, 0.0)], 2, "expected rows of two classes at least, got rows of class 0 alone"),
+    (
+        [(0.0, -1.0), (1.0, None), (1.0, math.nan), (1.0, 1.0)],
+        2,
+        "'weight': expected a finite weight that is not negative, got 1 null, 1 NaN, 1 negative in 4 rows",
+    ),
+    ([(0.0, 0.0), (1.0, 0.0)], None, "weights of which some are above 0, got 2 rows whose weights are all 0"),
+    ([], None, "expected rows to train on, got an empty DataFrame"),
+]
+
+
+@pytest.mark.parametrize(("rows", "classes", "message"), BAD)
+def test_survey_when_labels_or_weights_cannot_be_then_the_error_counts_them(spark, rows, classes, message):
+    with pytest.raises(InputError, match=message):
+        survey(table(spark, rows), WEIGHTED, classes)
+
+
+def test_survey_when_all_rows_are_held_out_then_it_is_an_error(spark):
+    frame = table(spark, [(0.0, 1.0)]).withColumn("held", F.lit(True))
+    with pytest.raises(InputError, match="all of them are held out"):
+        survey(frame, Columns(validation="held"), None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (Columns("other"), "there is no column 'other'; there are: label, weight, name, features"),
+        (Columns("name"), "'name': expected vectors of pyspark.ml or arrays of numbers, got string"),
+        (Columns(("weight", "name")), "'name': expected numbers as a feature, got string"),
+        (Columns(()), "featuresCols: expected the names of columns of numbers, got none"),
+        (Columns(label="name"), "'name': expected numbers as labels, got string"),
+        (Columns(weight="name"), "'name': expected numbers as weights, got string"),
+        (Columns(validation="weight"), "'weight': expected booleans, true for rows to hold out, got double"),
+    ],
+)
+def test_check_columns_when_one_cannot_be_used_then_the_error_names_it(spark, columns, message):
+    frame = table(spark, [(1.0, 1.0)]).select("label", "weight", F.lit("a").alias("name"), "features")
+    with pytest.raises(InputError, match=message):
+        check_columns(frame, columns)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "wanted", "expected"),
+    [(2, None, [4, 4]), (4, 2, [4, 4]), (1, 2, [4, 4]), (8, None, [4, 4])],
+)
+def test_deal_when_rows_are_dealt_then_each_worker_has_its_share(spark, partitions, wanted, expected):
+    frame = table(spark, [(float(i), 1.0) for i in range(8)], partitions=partitions)
+    dealt = deal(frame, COLUMNS, survey(frame, COLUMNS, None), wanted)
+    assert (dealt.workers, counts(dealt.frame)) == (len(expected), expected)
+
+
+def test_deal_when_partitions_are_empty_then_each_worker_has_rows(spark):
+    frame = table(spark, [(float(i), 1.0) for i in range(8)], partitions=4).where(F.spark_partition_id() == 3)
+    dealt = deal(frame, COLUMNS, survey(frame, COLUMNS, None), 2)
+    assert counts(dealt.frame) == [1, 1]
+
+
+def test_deal_when_there_are_less_rows_than_workers_then_there_are_less_workers(spark):
+    frame = table(spark, [(1.0, 1.0)])
+    assert deal(frame, COLUMNS, survey(frame, COLUMNS, None), 2).workers == 1
+
+
+def test_check_workers_when_there_are_less_slots_then_the_error_names_both(sc):
+    with pytest.raises(SlotsError, match=r"numWorkers: 3 workers need a task slot each, and Spark at .* has 2"):
+        check_workers(sc, 3)

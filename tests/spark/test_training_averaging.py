@@ -1,0 +1,212 @@
+"""Averaged models of workers on real servers equal those that NumPy averages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.special import expit
+from training import Rows, logistic_gradient, make, trained
+
+from ps2.algorithms.losses.choice import loss_of
+from ps2.algorithms.training.fast_turn import is_gaussian
+from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.problem import Problem, Recipe
+from ps2.errors import ConfigError
+
+WEIGHTED = Columns(weight="weight")
+L2 = 0.2
+PROBLEM = Problem("logistic", 5, standardize=False, l2=L2)
+
+
+@pytest.fixture(scope="module", params=[30, 10], ids=["equal shards", "unequal shards"])
+def rows(request):
+    return make(cuts=(request.param,))
+
+
+@pytest.fixture(scope="module")
+def frame(spark, rows):
+    return rows.frame(spark)
+
+
+@pytest.fixture(scope="module")
+def uneven():
+    return make(cuts=(10,))
+
+
+@pytest.fixture(scope="module")
+def uneven_frame(spark, uneven):
+    return uneven.frame(spark)
+
+
+@pytest.fixture(scope="module")
+def opposite():
+    """What is right for one shard is wrong for the other."""
+    x = np.abs(np.random.default_rng(0).normal(size=(40, 2))) + 0.5
+    return Rows(x, np.repeat([0.0, 1.0], 20), np.ones(40), (20,))
+
+
+def ended(ps, frame, rows, problem, recipe):
+    made = trained(ps, frame, rows, problem, recipe, WEIGHTED)
+    w = made.weight.pull()
+    made.weight.free()
+    return w, made.biases, made.history
+
+
+def beginning(rows, problem=PROBLEM):
+    return loss_of(problem).first_biases(rows.facts(2))
+
+
+# -- ma-sgd ------------------------------------------------------------------------------------------------------------
+
+
+def test_average_when_each_local_step_takes_all_rows_then_is_gradient_descent(ps, rows, frame):
+    recipe = Recipe(solver="ma-sgd", steps=3, step_size=0.5, local_batch=0)
+    w, b, history = ended(ps, frame, rows, PROBLEM, recipe)
+    expected, intercept = np.zeros(5), beginning(rows)
+    for step in range(3):
+        eta = 0.5 / (1 + 0.5 * L2 * step)
+        gradient, of_bias = logistic_gradient(rows, expected, intercept)
+        expected, intercept = (1 - eta * L2) * expected - eta * gradient, intercept - eta * of_bias
+    np.testing.assert_allclose(w, expected, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(b, intercept, rtol=1e-12, atol=1e-12)
+    assert (history.steps, history.rows) == (3, 180)
+
+
+def test_average_when_local_steps_take_few_rows_then_is_that_of_both_workers_models(ps, uneven, uneven_frame):
+    recipe = Recipe(solver="ma-sgd", steps=2, step_size=0.3, local_batch=4, local_passes=2, seed=5)
+    w, b, history = ended(ps, uneven_frame, uneven, PROBLEM, recipe)
+    expected, intercept = np.zeros(5), beginning(uneven)
+    for clock in range(2):
+        models = [passed(shard, expected, intercept, rank, clock) for rank, shard in enumerate(uneven.shards)]
+        shares = [shard.c.sum() / uneven.c.sum() for shard in uneven.shards]
+        expected = sum(share * model for share, (model, _) in zip(shares, models, strict=True))
+        intercept = sum(share * bias for share, (_, bias) in zip(shares, models, strict=True))
+    np.testing.assert_allclose(w, expected, rtol=1e-10)
+    np.testing.assert_allclose(b, intercept, rtol=1e-10)
+    assert history.rows == 2 * 2 * 60
+
+
+def passed(shard, w, b, rank, clock):
+    """Two passes over a shard in steps of four rows; the solver's clock 0 is clock 3 of the run."""
+    seeds = np.random.SeedSequence(5, spawn_key=(rank, 3 + clock))
+    rng = np.random.Generator(np.random.Philox(seeds))
+    order = np.concatenate([rng.permutation(len(shard.y)) for _ in range(2)])
+    steps = -(-len(order) // 4)
+    for step in range(steps):
+        eta = 0.3 / (1 + 0.3 * L2 * (clock * steps + step))
+        part = order[4 * step : 4 * step + 4]
+        gradient, of_bias = logistic_gradient(Rows(shard.x[part], shard.y[part], shard.c[part], ()), w, b)
+        w, b = (1 - eta * L2) * w - eta * gradient, b - eta * of_bias
+    return w, b
+
+
+def test_penalty_when_a_worker_lacks_a_feature_then_shrinks_it_there_too(spark, ps):
+    rows = make(n=40, dim=6, cuts=(15,))
+    rows.x[:15, :2] = 0
+    rows.x[15:, 4:] = 0
+    recipe = Recipe(solver="ma-sgd", steps=4, step_size=0.5, local_batch=0, local_passes=2)
+    problem = replace(PROBLEM, dim=6)
+    w, b, _ = ended(ps, rows.sparse_frame(spark), rows, problem, recipe)
+    expected, intercept = np.zeros(6), beginning(rows, problem)
+    for step in range(4):
+        models = []
+        for shard in rows.shards:
+            u, c = expected, intercept
+            for local in range(2):
+                eta = 0.5 / (1 + 0.5 * L2 * (2 * step + local))
+                gradient, of_bias = logistic_gradient(shard, u, c)
+                u, c = (1 - eta * L2) * u - eta * gradient, c - eta * of_bias
+            models.append((shard.c.sum() / rows.c.sum(), u, c))
+        expected = sum(share * u for share, u, _ in models)
+        intercept = sum(share * c for share, _, c in models)
+    np.testing.assert_allclose(w, expected, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(b, intercept, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("problem", "solver", "message"),
+    [
+        (replace(PROBLEM, l1=0.1), "ma-sgd", "ma-sgd: takes L2 penalties only, got l1=0.1"),
+        (replace(PROBLEM, l1=0.1), "ftsgd", "ftsgd: takes L2 penalties only"),
+        (Problem("softmax", 5, 3), "ma-sgd", "expected a linear model's loss other than huber, got 'softmax'"),
+    ],
+)
+def test_training_when_the_solver_cannot_do_it_then_config_error_and_no_run(
+    ps, uneven, uneven_frame, problem, solver, message
+):
+    with pytest.raises(ConfigError, match=message):
+        trained(ps, uneven_frame, uneven, problem, Recipe(solver=solver))
+
+
+# -- ftsgd -------------------------------------------------------------------------------------------------------------
+
+
+class Worker:
+    """FTSGD's Algorithm 3 on one shard, with all of its rows in each step; vectors end with the intercept."""
+
+    def __init__(self, shard, share):
+        self.shard, self.share, self.old = shard, share, None
+
+    def gradient(self, v):
+        slopes = self.shard.c * (expit(self.shard.x @ v[:-1] + v[-1]) - self.shard.y) / self.shard.c.sum()
+        return np.append(self.shard.x.T @ slopes + L2 * v[:-1], slopes.sum())
+
+    def train(self, v, beta, steps):
+        """Return the model and whether it has oscillated."""
+        velocity, turned = np.zeros_like(v), False
+        for _ in range(steps):
+            g = self.gradient(v)
+            cos = 0.0 if self.old is None else g @ self.old / np.linalg.norm(g) / np.linalg.norm(self.old)
+            self.old = g
+            if cos < 0 and turned:
+                return v, True
+            turned = cos < 0
+            velocity = (0.0 if turned else 0.45 * (1 + cos)) * velocity + beta / 2 * g
+            v = v - velocity
+        return v, False
+
+
+def simulated(rows, problem, recipe):
+    """Return the last model, the learning rate, and how many local steps were allowed in the end."""
+    total = rows.c.sum()
+    workers = [Worker(shard, shard.c.sum() / total) for shard in rows.shards]
+    v, beta, steps = np.append(np.zeros(problem.dim), beginning(rows, problem)), recipe.step_size, recipe.local_steps
+    first = []
+    for clock in range(recipe.steps):
+        if clock == 1:
+            cosines = [m @ v / np.linalg.norm(m) / np.linalg.norm(v) for m in first]
+            steps = recipe.local_steps if is_gaussian(np.array(cosines)) else 1
+        made = [worker.train(v, beta, steps) for worker in workers]
+        first = first or [model for model, _ in made]
+        v = sum(worker.share * model for worker, (model, _) in zip(workers, made, strict=True))
+        if sum(oscillated for _, oscillated in made) >= len(workers) / 2:
+            beta /= 2
+    return v, beta, steps
+
+
+@pytest.mark.parametrize("step_size", [0.5, 7.0])
+def test_fast_turns_when_all_rows_are_taken_then_equal_algorithm_3(ps, rows, frame, step_size):
+    """The second learning rate is so large that workers turn round and it is halved."""
+    recipe = Recipe(solver="ftsgd", steps=5, step_size=step_size, local_steps=4)
+    w, b, _ = ended(ps, frame, rows, PROBLEM, recipe)
+    expected, beta, steps = simulated(rows, PROBLEM, recipe)
+    np.testing.assert_allclose(np.append(w, b), expected, rtol=1e-9, atol=1e-12)
+    assert steps == 4
+    assert (beta < step_size) == (step_size > 1)
+
+
+def test_fast_turns_when_the_shards_are_opposite_then_go_on_with_one_local_step(ps, spark, opposite):
+    problem = replace(PROBLEM, dim=2, fit_intercept=False)
+    recipe = Recipe(solver="ftsgd", steps=4, step_size=0.4, local_steps=3)
+    w, _, history = ended(ps, opposite.frame(spark), opposite, problem, recipe)
+    # Three steps of 40 rows in the first round, one in each of the others.
+    assert history.rows == 40 * (3 + 1 + 1 + 1)
+    assert np.isfinite(w).all()
+
+
+def test_fast_turns_when_minibatches_are_small_then_the_loss_falls(ps, uneven, uneven_frame):
+    recipe = Recipe(solver="ftsgd", steps=15, step_size=1.0, fraction=0.1)
+    _, _, history = ended(ps, uneven_frame, uneven, PROBLEM, recipe)
+    assert history.objective[-1] < history.objective[0] - 0.05

@@ -1,0 +1,199 @@
+"""Training when rows are wrong or held out, when workers die, and what is left on the servers afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from training import make, minimum, objective, trained
+
+from ps2.algorithms.solvers import lbfgs, minibatch
+from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.problem import Problem, Recipe, Table
+from ps2.algorithms.training.trainer import train
+from ps2.errors import ConfigError, InputError
+
+HELD = Columns(validation="held")
+PROBLEM = Problem("logistic", 5, l2=0.01)
+SOLVERS = {
+    "l-bfgs": Recipe(steps=20, tol=0.0),
+    "lazy minibatch": Recipe(solver="minibatch", optimizer="adagrad", lazy=True, steps=20, step_size=0.5),
+    "ma-sgd": Recipe(solver="ma-sgd", steps=10, step_size=0.5, local_batch=8),
+    "ftsgd": Recipe(solver="ftsgd", steps=10, step_size=0.5),
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return make(cuts=(20,))
+
+
+@pytest.fixture(scope="module")
+def frame(spark, rows):
+    return rows.frame(spark)
+
+
+@pytest.fixture
+def allocated(statuses):
+    """``allocated()``: matrices and bytes on each server."""
+    return lambda: [(len(status.matrices), status.memory_bytes) for status in statuses()]
+
+
+# -- workers that die --------------------------------------------------------------------------------------------------
+
+
+class Died(Exception):
+    pass
+
+
+class DyingView:
+    """A view whose worker is killed (-9) when it has sent its part of a clock, before that clock counts; once."""
+
+    def __init__(self, view, worker, path):
+        self._view, self._worker, self._path = view, worker, path
+        self.pull = view.pull
+
+    def add(self, *arguments):
+        self._view.add(*arguments)
+        if self._worker.rank == 1 and self._worker.clock == 7 and not os.path.exists(self._path):
+            Path(self._path).touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingLbfgs(lbfgs.LbfgsPart):
+    path = ""
+
+    def __call__(self, worker, data, view, clocks):
+        super().__call__(worker, data, DyingView(view, worker, self.path), clocks)
+
+
+class DyingMinibatch(minibatch.MinibatchPart):
+    path = ""
+
+    def __call__(self, worker, data, view, clocks):
+        super().__call__(worker, data, DyingView(view, worker, self.path), clocks)
+
+
+@pytest.mark.parametrize(
+    ("solver", "module", "name", "part"),
+    [
+        ("l-bfgs", lbfgs, "LbfgsPart", DyingLbfgs),
+        ("lazy minibatch", minibatch, "MinibatchPart", DyingMinibatch),
+    ],
+)
+def test_training_when_a_worker_is_killed_then_the_model_is_the_same_to_the_bit(
+    ps, by_value, rows, frame, tmp_path, monkeypatch, solver, module, name, part
+):
+    recipe = replace(SOLVERS[solver], steps=8, fraction=0.5)
+    expected = trained(ps, frame, rows, PROBLEM, recipe)
+    monkeypatch.setattr(part, "path", str(tmp_path / "died"))
+    monkeypatch.setattr(module, name, part)
+    made = trained(ps, frame, rows, PROBLEM, recipe)
+    assert (tmp_path / "died").exists()
+    np.testing.assert_array_equal(made.weight.pull(), expected.weight.pull())
+    np.testing.assert_array_equal(made.biases, expected.biases)
+    assert made.history.objective == expected.history.objective
+    for model in (made, expected):
+        model.weight.free()
+
+
+# -- rows held out -----------------------------------------------------------------------------------------------------
+
+
+def held_loss(rows, problem, made):
+    """The loss of rows held out, of a model whose penalties are left out."""
+    alone = replace(rows, x=rows.x[rows.held], y=rows.y[rows.held], c=np.ones(rows.held.sum()))
+    plain = replace(problem, l1=0.0, l2=0.0, standardize=False)
+    return objective(plain, alone, made.weight.pull()[:, None], made.biases)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_training_when_the_loss_held_out_gets_worse_then_stops_with_the_best_model(ps, spark, rows, solver):
+    """Rows held out have random labels: after some steps, what is learnt is of no use for them."""
+    held = np.arange(60) % 3 == 0
+    rng = np.random.default_rng(3)
+    noisy = replace(rows, y=np.where(held & (rng.random(60) < 0.4), 1 - rows.y, rows.y), held=held)
+    problem, recipe = replace(PROBLEM, l1=0.001), replace(SOLVERS[solver], validate=True, steps=60)
+    if solver in ("ma-sgd", "ftsgd"):
+        problem = replace(problem, l1=0.0)
+    made = trained(ps, noisy.frame(spark), noisy, problem, recipe, HELD)
+    history = made.history
+    assert "held out" in history.reason
+    assert history.steps < 60
+    assert history.validation.index(min(history.validation)) < len(history.validation)
+    assert held_loss(noisy, problem, made) == pytest.approx(min(history.validation), rel=1e-9)
+    made.weight.free()
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_training_when_a_worker_has_rows_held_out_only_then_learns_from_the_other(ps, spark, rows, solver):
+    alone = replace(rows, held=np.arange(60) >= 20)
+    recipe = replace(SOLVERS[solver], validate=True, validation_tol=-1e9)
+    made = trained(ps, alone.frame(spark), alone, PROBLEM, recipe, HELD)
+    history = made.history
+    assert history.objective[-1] < 0.6
+    assert held_loss(alone, PROBLEM, made) == pytest.approx(min(history.validation), rel=1e-9)
+    made.weight.free()
+
+
+def test_training_when_no_row_is_held_out_after_all_then_takes_all_steps(ps, spark, rows):
+    none = replace(rows, held=np.full(60, False))
+    made = trained(ps, none.frame(spark), none, PROBLEM, replace(SOLVERS["l-bfgs"], tol=1e-9, validate=True), HELD)
+    plain = replace(rows, c=np.ones(60))
+    reached = objective(PROBLEM, plain, made.weight.pull()[:, None], made.biases)
+    assert reached == pytest.approx(minimum(PROBLEM, plain), abs=1e-6)
+    assert made.history.validation == []
+    made.weight.free()
+
+
+@pytest.mark.parametrize("more", [{"solver": "l-bfgs"}, {"solver": "minibatch", "validate": True}])
+def test_recipe_when_staleness_does_not_go_with_it_then_config_error(more):
+    with pytest.raises(ConfigError, match=r"staleness: .* got 2"):
+        Recipe(staleness=2, **more)
+
+
+# -- what is left ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_training_when_its_model_is_freed_then_nothing_is_left_on_the_servers(ps, rows, frame, allocated, solver):
+    before = allocated()
+    made = trained(ps, frame, rows, PROBLEM, replace(SOLVERS[solver], steps=2))
+    assert allocated() != before
+    made.weight.free()
+    assert allocated() == before
+
+
+def test_training_when_rows_are_wrong_then_says_how_many_and_leaves_nothing(ps, spark, rows, allocated):
+    x = rows.x.copy()
+    x[[3, 25, 26], 1] = np.nan
+    wrong = replace(rows, x=x)
+    before, steps = allocated(), []
+    table = Table(wrong.frame(spark), Columns(), 2)
+    with pytest.raises(InputError, match=r"features: 3 of 60 rows hold NaN or infinite values, such as row 3 of"):
+        train(ps, table, PROBLEM, SOLVERS["l-bfgs"], rows.facts(2), steps.append)
+    assert steps == []
+    assert allocated() == before
+
+
+def test_training_when_a_callback_fails_then_its_error_comes_out_and_nothing_is_left(ps, rows, frame, allocated):
+    def fail(report):
+        raise Died(report.number)
+
+    before = allocated()
+    with pytest.raises(Died, match="1"):
+        train(ps, Table(frame, Columns(), 2), PROBLEM, SOLVERS["ma-sgd"], rows.facts(2), fail)
+    assert allocated() == before
+
+
+def test_training_when_the_objective_overflows_then_input_error_before_the_first_step(ps, spark, allocated):
+    rows = make(n=20, dim=1, cuts=(10,))
+    large = replace(rows, y=rows.y * 1e200)
+    problem, before = Problem("squared", 1, fit_intercept=False), allocated()
+    with pytest.raises(InputError, match="the objective is inf before the first step"):
+        train(ps, Table(large.frame(spark), Columns(), 2), problem, Recipe(), rows.facts(None))
+    assert allocated() == before

@@ -1,0 +1,153 @@
+"""L-BFGS and OWL-QN on real servers reach the minimum that SciPy finds, and say how."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from training import Rows, make, minimum, objective, trained
+
+from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.parameters import SPARSE_FROM
+from ps2.algorithms.training.problem import Problem, Recipe
+
+WEIGHTED = Columns(weight="weight")
+RECIPE = Recipe(steps=200, tol=1e-10)
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Three classes, and features of different scales."""
+    made = make(cuts=(20,), classes=3)
+    return replace(made, x=made.x * [1, 3, 0.2, 1, 10])
+
+
+@pytest.fixture(scope="module")
+def frame(spark, rows):
+    return rows.frame(spark)
+
+
+@pytest.fixture(scope="module")
+def two(rows):
+    """The same features and two classes."""
+    return replace(rows, y=(rows.y > 0).astype(float))
+
+
+@pytest.fixture(scope="module")
+def two_frame(spark, two):
+    return two.frame(spark)
+
+
+def found(ps, frame, rows, problem, recipe=RECIPE):
+    made = trained(ps, frame, rows, problem, recipe, WEIGHTED)
+    w, b = made.weight.pull().reshape(problem.dim, problem.width), made.biases
+    made.weight.free()
+    return w, b, made.history
+
+
+CASES = [
+    Problem("logistic", 5, l2=0.1),
+    Problem("logistic", 5, l2=0.1, fit_intercept=False, standardize=False),
+    Problem("softmax", 5, 3, l2=0.05),
+    Problem("softmax", 5, 3, l2=0.05, fit_intercept=False),
+    Problem("squared", 5, l2=0.1),
+    Problem("squared", 5, standardize=False),
+    Problem("huber", 5, l2=0.1),
+    Problem("huber", 5, l2=0.1, fit_intercept=False),
+    Problem("squaredHinge", 5, l2=0.1),
+    Problem("logistic", 5, l1=0.03),
+    Problem("squared", 5, l1=0.05, l2=0.05),
+    Problem("squaredHinge", 5, l1=0.02, standardize=False),
+]
+
+
+@pytest.mark.parametrize("problem", CASES, ids=lambda p: f"{p.loss}-{p.fit_intercept:d}{p.standardize:d}-{p.l1}")
+def test_training_when_converged_then_is_at_scipys_minimum(ps, rows, frame, two, two_frame, problem):
+    given, table = (two, two_frame) if problem.classes == 2 else (rows, frame)
+    w, b, history = found(ps, table, given, problem)
+    reached = objective(problem, given, w, b)
+    assert reached == pytest.approx(minimum(problem, given), abs=1e-6)
+    assert history.objective[-1] == pytest.approx(reached, rel=1e-9)
+    if not problem.fit_intercept:
+        assert not b[: 3 if problem.loss == "softmax" else 1].any()
+
+
+def test_lasso_when_trained_then_has_the_zeros_of_proximal_gradient_descent(ps, two, two_frame):
+    problem = Problem("logistic", 5, l1=0.08, standardize=False, fit_intercept=False)
+    w, _, _ = found(ps, two_frame, two, problem)
+    sign, share = 2 * two.y - 1, two.c / two.c.sum()
+    step = 4 / np.linalg.norm(two.x * np.sqrt(share)[:, None], 2) ** 2
+    expected = np.zeros(5)
+    for _ in range(20_000):
+        moved = expected + step * two.x.T @ (share * sign / (1 + np.exp(sign * (two.x @ expected))))
+        expected = np.sign(moved) * np.maximum(np.abs(moved) - step * problem.l1, 0)
+    np.testing.assert_allclose(w[:, 0], expected, atol=1e-4)
+    assert ((w[:, 0] == 0) == (expected == 0)).all()
+    assert 0 < np.count_nonzero(w) < 5
+
+
+def test_history_when_trained_then_begins_before_the_first_step_and_falls(ps, two, two_frame):
+    problem = Problem("logistic", 5, l2=0.1)
+    _, _, history = found(ps, two_frame, two, problem)
+    prior = two.c @ two.y / two.c.sum()
+    assert history.objective[0] == pytest.approx(-prior * np.log(prior) - (1 - prior) * np.log(1 - prior))
+    assert (np.diff(history.objective) <= 0).all()
+    assert len(history.objective) == history.steps + 1 == len(history.seconds) + 1
+    evaluations = history.rows / 60
+    assert history.steps + 1 <= evaluations <= 2 * history.steps + 2
+    # Both workers pull and push five weights and a bias at each evaluation, beside what is told.
+    assert evaluations * 2 * 2 * 6 * 8 <= history.bytes + 1000 <= evaluations * 2 * 400
+    assert "tolerance" in history.reason
+
+
+@pytest.mark.parametrize("l1", [0.0, 0.01])
+def test_training_when_there_are_millions_of_features_then_float32_comes_near_the_minimum(spark, ps, l1):
+    rows, stride = make(n=40, dim=30, cuts=(25,), zeros=0.8), SPARSE_FROM // 20
+    problem = Problem("logistic", 29 * stride + 1, l1=l1, l2=0.02)
+    made = trained(ps, rows.sparse_frame(spark, stride), rows, problem, Recipe(steps=60, tol=1e-7), WEIGHTED)
+    w, alone = made.weight.pull(np.arange(30) * stride), replace(problem, dim=30)
+    assert made.weight.isSparse
+    assert objective(alone, rows, w[:, None], made.biases) == pytest.approx(minimum(alone, rows), abs=1e-5)
+    made.weight.free()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_training_when_steps_are_few_then_takes_no_more(ps, two, two_frame, steps):
+    _, _, history = found(ps, two_frame, two, Problem("logistic", 5, l2=1e-3), Recipe(steps=steps, tol=0.0))
+    assert (history.steps, history.reason) == (steps, "all iterations were made")
+
+
+def test_features_when_constant_then_get_no_weight(spark, ps):
+    rows = make(n=30, dim=3, cuts=(10,))
+    rows = replace(rows, x=np.stack([rows.x[:, 0], np.full(30, 0.1), np.full(30, 7e8)], axis=1), c=rows.c / 10)
+    problem = Problem("logistic", 3, l2=0.01)
+    w, b, _ = found(ps, rows.frame(spark), rows, problem)
+    assert w[1:].ravel().tolist() == [0, 0]
+    alone, of_one = replace(rows, x=rows.x[:, :1]), replace(problem, dim=1)
+    assert objective(of_one, alone, w[:1], b) == pytest.approx(minimum(of_one, alone), abs=1e-6)
+
+
+def test_features_when_all_are_constant_then_the_intercept_is_that_of_the_classes(spark, ps):
+    rows = make(n=20, dim=1, cuts=(10,))
+    rows = replace(rows, x=np.full((20, 1), 0.3), c=np.ones(20))
+    w, b, _ = found(ps, rows.frame(spark), rows, Problem("logistic", 1))
+    assert (w.tolist(), b[0]) == ([[0.0]], pytest.approx(np.log(rows.y.sum() / (20 - rows.y.sum()))))
+
+
+def test_features_when_their_means_are_large_then_takes_hardly_more_steps(spark, ps, two, two_frame):
+    problem, recipe = Problem("logistic", 5, l2=1e-3), Recipe(steps=100, tol=1e-9)
+    far = replace(two, x=two.x + 100 * two.x.std(axis=0))
+    w, b, near = found(ps, two_frame, two, problem, recipe)
+    moved, shifted, history = found(ps, far.frame(spark), far, problem, recipe)
+    assert history.steps <= near.steps + 3
+    np.testing.assert_allclose(moved, w, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(far.x @ moved + shifted, two.x @ w + b, atol=1e-2)
+
+
+def test_training_when_a_class_is_told_by_a_feature_then_stays_finite(spark, ps):
+    """Without a penalty there is no minimum: weights grow until the tolerance or the steps end it."""
+    rows = Rows(np.repeat([[-1.0], [1.0]], 10, axis=0), np.repeat([0.0, 1.0], 10), np.ones(20), (7,))
+    w, _, history = found(ps, rows.frame(spark), rows, Problem("logistic", 1), Recipe(steps=50, tol=1e-6))
+    assert np.isfinite(w).all()
+    assert history.objective[-1] < 1e-3

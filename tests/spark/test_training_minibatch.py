@@ -1,0 +1,181 @@
+"""Minibatch training on real servers takes the steps that NumPy takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from training import COLUMNS, Rows, logistic_gradient, make, trained
+
+from ps2.algorithms.losses.choice import loss_of
+from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.parameters import SPARSE_FROM
+from ps2.algorithms.training.problem import Problem, Recipe
+
+WEIGHTED = Columns(weight="weight")
+STEPS = 8
+BOTH = {"l1": 0.02, "l2": 0.1}
+OPTIMIZERS = ["sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl"]
+EPS, LR = 1e-8, 0.3
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return make(cuts=(20,))
+
+
+@pytest.fixture(scope="module")
+def frame(spark, rows):
+    return rows.frame(spark)
+
+
+@pytest.fixture(scope="module")
+def sparse():
+    """Most entries are 0: a minibatch lacks some columns."""
+    return make(n=40, dim=30, cuts=(25,), zeros=0.9)
+
+
+@pytest.fixture(scope="module")
+def sparse_frame(spark, sparse):
+    return sparse.sparse_frame(spark)
+
+
+class Plain:
+    """One vector, stepped by the formulas."""
+
+    def __init__(self, w, name, l1=0.0, l2=0.0):
+        self.w, self.name, self.l1, self.l2 = np.array(w), name, l1, l2
+        self.v, self.s, self.t = np.zeros_like(self.w), np.zeros_like(self.w), 0
+
+    def step(self, g):
+        self.t += 1
+        if self.name == "ftrl":
+            return self._ftrl(g)
+        if self.name == "adam":
+            self.s = 0.999 * self.s + 0.001 * g**2
+            self.v = 0.9 * self.v + 0.1 * g
+            move, h = self.v / (1 - 0.9**self.t), np.sqrt(self.s / (1 - 0.999**self.t)) + EPS
+        elif self.name == "momentum":
+            self.v = 0.9 * self.v + g
+            move, h = 0.1 * self.v, 0.1
+        elif self.name == "sgd":
+            move, h = g, 1.0
+        else:
+            keep, add = (1.0, 1.0) if self.name == "adagrad" else (0.9, 0.1)
+            self.s = keep * self.s + add * g**2
+            move, h = g, np.sqrt(self.s) + EPS
+        w = self.w - LR * move / h
+        self.w = np.sign(w) * np.maximum(np.abs(w) - LR * self.l1 / h, 0) / (1 + LR * self.l2 / h)
+
+    def _ftrl(self, g):
+        self.v += g - (np.sqrt(self.s + g**2) - np.sqrt(self.s)) / LR * self.w
+        self.s += g**2
+        excess = np.sign(self.v) * np.maximum(np.abs(self.v) - self.t * self.l1, 0)
+        self.w = -excess / ((1 + np.sqrt(self.s)) / LR + self.t * self.l2)
+
+
+def expected(rows: Rows, problem, name):
+    """Weights and intercept after full steps."""
+    first = loss_of(problem).first_biases(rows.facts(2))
+    w = Plain(np.zeros(problem.dim), name, problem.l1, problem.l2)
+    b = Plain(np.zeros(1) if name == "ftrl" else first, name)
+    for _ in range(STEPS):
+        gradient, of_bias = logistic_gradient(rows, w.w, b.w)
+        w.step(gradient)
+        b.step(of_bias)
+    return w.w, b.w
+
+
+def recipe_of(optimizer, lazy=False, steps=STEPS, **more):
+    return Recipe(solver="minibatch", optimizer=optimizer, lazy=lazy, steps=steps, step_size=LR, **more)
+
+
+CASES = [(name, lazy, BOTH) for name in OPTIMIZERS for lazy in (False, True)]
+CASES += [
+    ("sgd", True, {"l1": 0.05}),
+    ("adam", False, {"l2": 0.5}),
+    ("ftrl", True, {"l1": 0.05}),
+    ("momentum", True, {}),
+]
+
+
+@pytest.mark.parametrize(("name", "lazy", "penalties"), CASES)
+def test_full_steps_when_taken_then_equal_numpys(ps, rows, frame, name, lazy, penalties):
+    problem = Problem("logistic", 5, standardize=False, **penalties)
+    made = trained(ps, frame, rows, problem, recipe_of(name, lazy), WEIGHTED)
+    w, b = expected(rows, problem, name)
+    # The first gradient of the intercept is rounding, and Adam's step as long as for any other.
+    tolerance = 1e-7 if name == "adam" else 1e-9
+    np.testing.assert_allclose(made.weight.pull(), w, rtol=tolerance, atol=1e-12)
+    np.testing.assert_allclose(made.biases, b, rtol=tolerance, atol=1e-12)
+    made.weight.free()
+
+
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "ftrl"])
+def test_lazy_minibatches_when_columns_are_missing_then_equal_plain_ones(ps, sparse, sparse_frame, name):
+    problem = Problem("logistic", 30, standardize=False, **BOTH)
+    plain, lazy = (
+        trained(ps, sparse_frame, sparse, problem, recipe_of(name, lazy, 20, fraction=0.2, seed=4), WEIGHTED)
+        for lazy in (False, True)
+    )
+    np.testing.assert_allclose(lazy.weight.pull(), plain.weight.pull(), rtol=1e-9, atol=1e-12)
+    assert np.count_nonzero(lazy.weight.pull()) > 3
+    for made in (plain, lazy):
+        made.weight.free()
+
+
+@pytest.mark.parametrize(("name", "lazy"), [("adagrad", False), ("sgd", True)])
+def test_full_steps_when_there_are_millions_of_features_then_few_take_memory_and_float32_does(
+    spark, ps, sparse, name, lazy
+):
+    stride = SPARSE_FROM // 20
+    problem = Problem("logistic", 29 * stride + 1, **BOTH)
+    frame, keys = sparse.sparse_frame(spark, stride), np.arange(30) * stride
+    made = trained(ps, frame, sparse, problem, recipe_of(name, lazy))
+    plain = Rows(sparse.x, sparse.y, np.ones(40), sparse.cuts)
+    std = np.sqrt(((plain.x - plain.x.mean(axis=0)) ** 2).sum(axis=0) / 39)
+    std[std == 0] = np.inf
+    w, b = expected(Rows(plain.x / std, plain.y, plain.c, plain.cuts), Problem("logistic", 30, **BOTH), name)
+    assert made.weight.isSparse
+    assert made.weight.dtype == np.float32
+    np.testing.assert_allclose(made.weight.pull(keys), w / std, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(made.biases, b, rtol=1e-4)
+    made.weight.free()
+
+
+def test_minibatches_when_a_worker_samples_no_row_then_training_goes_on(ps, rows, frame):
+    made = trained(ps, frame, rows, Problem("logistic", 5), recipe_of("adam", True, 10, fraction=0.03), COLUMNS)
+    assert made.history.steps == 10
+    assert 0 < made.history.rows < 60
+    assert np.isfinite(made.weight.pull()).all()
+    made.weight.free()
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3, None])
+def test_minibatches_when_workers_may_be_ahead_then_the_loss_falls(ps, rows, frame, staleness):
+    problem, recipe = Problem("logistic", 5), recipe_of("adagrad", False, 20, fraction=0.5, staleness=staleness)
+    made = trained(ps, frame, rows, problem, recipe)
+    # A worker that is ahead leaves nothing for some of the last steps.
+    assert np.nanmean(made.history.objective[-10:]) < 0.8 * np.log(2)
+    assert made.history.steps == 20
+    made.weight.free()
+
+
+def test_minibatches_when_seeds_are_equal_then_models_are_to_the_bit(ps, rows, frame):
+    recipe = recipe_of("adam", False, 10, fraction=0.5, seed=9)
+    first, again = (trained(ps, frame, rows, Problem("logistic", 5), recipe) for _ in range(2))
+    np.testing.assert_array_equal(first.weight.pull(), again.weight.pull())
+    np.testing.assert_array_equal(first.biases, again.biases)
+    assert first.history.objective == again.history.objective
+    for made in (first, again):
+        made.weight.free()
+
+
+def test_history_when_rows_are_few_then_counts_rows_and_bytes(ps, rows, frame):
+    made = trained(ps, frame, rows, Problem("logistic", 5), recipe_of("sgd"))
+    history = made.history
+    assert (history.steps, history.rows, len(history.seconds)) == (STEPS, STEPS * 60, STEPS)
+    assert history.objective[0] == pytest.approx(0.69, abs=0.01)
+    # Two workers pull and push five weights and a bias, beside what they are told and tell.
+    assert 2 * STEPS * 2 * 6 * 8 <= history.bytes <= 2 * STEPS * 400
+    assert history.reason == "all steps were taken"
+    made.weight.free()

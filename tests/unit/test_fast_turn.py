@@ -1,0 +1,145 @@
+"""FTSGD's local steps turn as Algorithm 3 says, and its gate answers as Table I does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ps2.algorithms.training.fast_turn import cosine, fast_turn, is_gaussian, shrunk, spread
+from ps2.errors import ShapeError
+
+ALPHA, BETA = 0.9, 0.4
+START = np.array([1.0, 1.0])
+RIGHT, UP = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+
+
+def taken(old, gradients, steps=None):
+    """Run with gradients of a list; return the result and the weights at which they were asked for."""
+    seen, left = [], list(gradients)
+
+    def gradient_of(w):
+        seen.append(w.copy())
+        return left.pop(0)
+
+    return fast_turn(gradient_of, START, old, ALPHA, BETA, len(gradients) if steps is None else steps), seen
+
+
+def test_fast_turn_when_gradients_agree_then_momentum_grows_with_the_cosine():
+    tilted = np.array([1.0, 1.0])
+    made, _ = taken(RIGHT, [RIGHT, tilted])
+    first = BETA / 2 * RIGHT
+    second = ALPHA * (1 + np.sqrt(0.5)) * first + BETA / 2 * tilted
+    np.testing.assert_allclose(made.w, START - first - second)
+    np.testing.assert_array_equal(made.gradient, tilted)
+    assert (made.oscillated, len(made.momenta)) == (False, 2)
+
+
+def test_weights_when_their_gradient_is_a_penalty_alone_then_shrink_by_the_factor_of_the_momenta():
+    made = fast_turn(lambda w: 0.3 * w, START, START, ALPHA, BETA, 5)
+    np.testing.assert_allclose(made.w, shrunk(made.momenta, BETA / 2 * 0.3) * START)
+    assert max(made.momenta) == pytest.approx(2 * ALPHA)
+
+
+def test_fast_turn_when_a_gradient_turns_back_once_then_momentum_is_0_in_that_step():
+    made, _ = taken(RIGHT, [RIGHT, -RIGHT, -RIGHT])
+    step = BETA / 2 * RIGHT
+    np.testing.assert_allclose(made.w, START - step + step - (ALPHA * 2 * -step - step))
+    assert not made.oscillated
+
+
+def test_fast_turn_when_gradients_turn_back_twice_in_a_row_then_it_stops_before_the_second_step():
+    made, seen = taken(RIGHT, [RIGHT, -RIGHT, RIGHT, RIGHT])
+    assert (made.oscillated, len(made.momenta), len(seen)) == (True, 2, 3)
+    np.testing.assert_allclose(made.w, START)
+    np.testing.assert_array_equal(made.gradient, RIGHT)
+
+
+def test_fast_turn_when_gradients_turn_back_with_a_pause_then_it_goes_on():
+    made, _ = taken(RIGHT, [-RIGHT, -RIGHT, RIGHT, RIGHT])
+    assert (made.oscillated, len(made.momenta)) == (False, 4)
+
+
+def test_fast_turn_when_the_first_gradient_turns_back_from_the_old_one_then_it_counts():
+    made, _ = taken(RIGHT, [-RIGHT, RIGHT])
+    assert (made.oscillated, len(made.momenta)) == (True, 1)
+
+
+@pytest.mark.parametrize("old", [None, np.zeros(2), UP])
+def test_fast_turn_when_the_old_gradient_says_nothing_then_a_step_is_plain(old):
+    made, _ = taken(old, [RIGHT])
+    np.testing.assert_allclose(made.w, START - BETA / 2 * RIGHT)
+
+
+def test_fast_turn_when_the_learning_rate_is_too_large_for_a_bowl_then_it_oscillates():
+    made = fast_turn(lambda w: 5.0 * w, START, None, ALPHA, 1.0, 10)
+    assert made.oscillated
+
+
+def test_fast_turn_when_there_is_no_step_then_nothing_changes():
+    made, _ = taken(RIGHT, [], steps=0)
+    np.testing.assert_array_equal(made.w, START)
+    np.testing.assert_array_equal(made.gradient, RIGHT)
+
+
+def test_cosine_when_vectors_are_huge_or_tiny_then_it_is_in_its_range():
+    assert cosine(1e150 * RIGHT, 1e-150 * RIGHT) == 1
+    assert cosine(np.array([0.1, 0.3, 0.7]), np.array([0.1, 0.3, 0.7])) <= 1
+
+
+# Ratio as integers, mean, deviation and answer of Table I. The numbers under 3:1 are those of 100:33.
+SIZE = 0.012987013
+TABLE = [
+    ((1, 1), 0.0, 0.012987013, False),
+    ((2, 1), 0.004329004, 0.012244273, False),
+    ((100, 33), 0.00654233, 0.011218753, False),
+    ((4, 1), 0.007792208, 0.01038961, False),
+    ((5, 1), 0.008658009, 0.009679948, False),
+    ((10, 1), 0.010625738, 0.007467007, False),
+    ((20, 1), 0.011750155, 0.005531399, False),
+    ((1000, 3), 0.012909324, 0.001418401, True),
+]
+
+
+@pytest.mark.parametrize(("ratio", "mean", "deviation", "answer"), TABLE)
+def test_gate_when_asked_for_a_column_of_table_1_then_it_answers_as_printed(ratio, mean, deviation, answer):
+    values = np.repeat([SIZE, -SIZE], ratio)
+    np.testing.assert_allclose(spread(values), [mean, deviation], atol=1e-9)
+    assert is_gaussian(values) is answer
+
+
+def test_gate_when_the_ratio_is_3_to_1_then_all_is_within_3_deviations_and_it_still_says_no():
+    values = np.repeat([SIZE, -SIZE], (3, 1))
+    mean, deviation = spread(values)
+    assert np.all(np.abs(values - mean) <= 3 * deviation)
+    assert not is_gaussian(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "answer"),
+    [
+        ([0.9] * 20, True),
+        ([0.1] * 19 + [np.nextafter(0.1, 1)], True),
+        ([-0.5] * 4, True),
+        ([0.0] * 4, False),
+        ([0.7], True),
+        ([0.9, np.nan], False),
+        ([0.9, np.inf], False),
+        ([1.0, 0.6], True),
+        ([1.0, 0.59], False),
+    ],
+)
+def test_gate_when_values_are_at_an_edge_then_rounding_does_not_decide(values, answer):
+    assert is_gaussian(np.array(values)) is answer
+
+
+def test_gate_when_one_of_many_lies_far_away_then_it_says_no_only_if_that_is_more_than_its_share():
+    rng = np.random.default_rng(0)
+    values = 0.9 + 0.01 * np.clip(rng.standard_normal(1000), -2, 2)
+    assert is_gaussian(np.append(values, [0.5] * 3))
+    assert not is_gaussian(np.append(values, [0.5] * 4))
+
+
+@pytest.mark.parametrize("values", [[], [[0.9]]])
+def test_gate_when_there_are_no_values_then_it_is_an_error(values):
+    with pytest.raises(ShapeError, match="similarities"):
+        is_gaussian(np.array(values))

@@ -1,0 +1,158 @@
+"""Params of estimators: what they refuse, and the recipe that they make."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+from pyspark.ml.linalg import DenseMatrix
+
+from ps2.algorithms import FMClassifier, FMRegressor, LinearRegression, LinearSVC, LogisticRegression
+from ps2.algorithms.estimators.params import recipe_of
+from ps2.errors import ConfigError
+
+ALL = [LogisticRegression, LinearSVC, LinearRegression, FMClassifier, FMRegressor]
+
+
+def recipe(estimator):
+    estimator._check()
+    return recipe_of(estimator, estimator._strengths()[0])
+
+
+@pytest.mark.parametrize(
+    ("params", "solver", "optimizer"),
+    [
+        ({}, "l-bfgs", "adam"),
+        ({"optimizer": "ftrl"}, "minibatch", "ftrl"),
+        ({"solver": "auto", "optimizer": "sgd"}, "minibatch", "sgd"),
+        ({"solver": "minibatch"}, "minibatch", "adam"),
+        ({"solver": "ma-sgd"}, "ma-sgd", "adam"),
+        ({"solver": "ftsgd"}, "ftsgd", "adam"),
+    ],
+)
+def test_recipe_when_a_linear_model_names_its_solver_then_it_is_that(params, solver, optimizer):
+    made = recipe(LogisticRegression(**params))
+    assert (made.solver, made.optimizer) == (solver, optimizer)
+
+
+@pytest.mark.parametrize(
+    ("params", "solver", "optimizer"),
+    [
+        ({}, "minibatch", "adam"),
+        ({"solver": "gd"}, "minibatch", "sgd"),
+        ({"solver": "adamW"}, "minibatch", "adam"),
+        ({"optimizer": "adagrad"}, "minibatch", "adagrad"),
+        ({"solver": "l-bfgs"}, "l-bfgs", "adam"),
+    ],
+)
+def test_recipe_when_a_factorization_machine_names_its_solver_then_it_is_that(params, solver, optimizer):
+    made = recipe(FMRegressor(**params))
+    assert (made.solver, made.optimizer) == (solver, optimizer)
+
+
+def test_recipe_when_staleness_is_minus_1_then_nobody_waits():
+    assert recipe(LogisticRegression(optimizer="adam", staleness=-1)).staleness is None
+
+
+def test_recipe_when_the_default_seed_is_a_negative_hash_then_it_is_not_negative():
+    assert recipe(FMClassifier(seed=-3)).seed >= 0
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (
+            LinearRegression(solver="normal"),
+            "solver: expected one of auto, l-bfgs, minibatch, ma-sgd, ftsgd, got 'norm",
+        ),
+        (LogisticRegression(solver="adamW"), "solver: expected one of auto, "),
+        (FMClassifier(solver="auto"), "solver: expected one of adamW, gd, "),
+        (FMClassifier(solver="gd", optimizer="adam"), "optimizer: solver 'gd' is 'sgd' itself, got 'adam'"),
+        (LogisticRegression(solver="l-bfgs", optimizer="sgd"), "optimizer: solver 'l-bfgs' does not take it"),
+        (LogisticRegression(optimizer="newton"), "optimizer: expected one of sgd, .*, got 'newton'"),
+        (LogisticRegression(lazy=True), "lazy: solver 'auto' does not take it, only 'minibatch'"),
+        (LogisticRegression(staleness=2), "staleness: solver 'auto' does not take it"),
+        (LogisticRegression(solver="ma-sgd", staleness=2), "staleness: solver 'ma-sgd' does not take it"),
+        (LogisticRegression(miniBatchFraction=0.5), "miniBatchFraction: .* only 'minibatch', 'ftsgd'"),
+        (LogisticRegression(solver="ftsgd", localPasses=2), "localPasses: solver 'ftsgd' does not take it"),
+        (LogisticRegression(solver="ma-sgd", regParam=1.0, elasticNetParam=0.5), "elasticNetParam: solver 'ma-sgd'"),
+        (LogisticRegression(solver="ftsgd", regParam=1.0, elasticNetParam=0.5), "elasticNetParam: solver 'ftsgd'"),
+        (LinearRegression(loss="huber", regParam=1.0, elasticNetParam=0.5), "elasticNetParam: loss 'huber'"),
+        (LinearRegression(loss="absolute"), "loss: expected one of squaredError, huber, got 'absolute'"),
+        (LinearSVC(loss="squared"), "loss: expected one of hinge, squaredHinge, got 'squared'"),
+        (LogisticRegression(family="poisson"), "family: expected one of auto, binomial, multinomial"),
+        (LogisticRegression(threshold=1.5), r"threshold: expected a number in \[0, 1\], got 1.5"),
+        (LogisticRegression(regParam=-1.0), "regParam: expected a number that is not negative, got -1.0"),
+        (LogisticRegression(elasticNetParam=2.0), r"elasticNetParam: expected a number in \[0, 1\], got 2.0"),
+        (LogisticRegression(maxIter=-1), "maxIter: expected a number that is not negative, got -1"),
+        (LogisticRegression(stepSize=0.0), "stepSize: expected a positive number, got 0.0"),
+        (LogisticRegression(numWorkers=0), "numWorkers: expected 1 at least, got 0"),
+        (LogisticRegression(numServers=0), "numServers: expected 1 at least, got 0"),
+        (LogisticRegression(staleness=-2), "staleness: expected the clocks to be ahead, or -1"),
+        (LinearRegression(epsilon=1.0), "epsilon: expected a number above 1, got 1.0"),
+        (FMRegressor(factorSize=0), "factorSize: expected 1 at least, got 0"),
+        (FMRegressor(miniBatchFraction=0.0), r"miniBatchFraction: expected a number in \(0, 1\], got 0.0"),
+    ],
+)
+def test_recipe_when_params_cannot_be_then_the_error_names_them(estimator, message):
+    with pytest.raises(ConfigError, match=message):
+        recipe(estimator)
+
+
+def test_recipe_when_a_param_is_set_to_its_default_then_any_solver_takes_it():
+    assert recipe(LogisticRegression(solver="l-bfgs", stepSize=0.1, staleness=0)).solver == "l-bfgs"
+
+
+def test_an_estimator_when_bounds_are_set_then_the_error_names_them():
+    with pytest.raises(ConfigError, match="LogisticRegression: lowerBoundsOnCoefficients is "):
+        LogisticRegression(lowerBoundsOnCoefficients=DenseMatrix(1, 2, np.zeros(2)))
+
+
+def test_an_estimator_when_bounds_come_by_a_param_map_then_the_error_names_them():
+    estimator = LogisticRegression()
+    estimator.set(estimator.lowerBoundsOnCoefficients, DenseMatrix(1, 2, np.zeros(2)))
+    with pytest.raises(ConfigError, match="lowerBoundsOnCoefficients is "):
+        recipe(estimator)
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_an_estimator_when_a_param_is_unknown_then_the_error_lists_those_there_are(cls):
+    with pytest.raises(TypeError, match=f"{cls.__name__}: there is no param 'maxiter'; there are: .*maxIter"):
+        cls(maxiter=3)
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_an_estimator_when_asked_for_its_signature_then_it_lists_all_params(cls):
+    assert sorted(inspect.signature(cls).parameters) == sorted(param.name for param in cls().params)
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_an_estimator_when_asked_for_a_setter_then_every_param_has_one(cls):
+    missing = [param.name for param in cls().params if not hasattr(cls, f"set{param.name[0].upper()}{param.name[1:]}")]
+    assert missing == []
+
+
+@pytest.mark.parametrize("cls", ALL)
+def test_a_setter_when_called_then_the_getter_gives_the_value_back(cls):
+    values = {"numWorkers": 3, "solver": "ma-sgd", "stepSize": 0.5, "lazy": True, "optimizer": "sgd", "maxIter": 7}
+    estimator = cls()
+    for name, value in values.items():
+        capital = name[0].upper() + name[1:]
+        assert getattr(estimator, f"set{capital}")(value) is estimator
+        assert getattr(estimator, f"get{capital}")() == value
+
+
+def test_features_when_featurescol_is_a_list_then_they_are_in_these_columns():
+    estimator = LogisticRegression(featuresCol=["a", "b"])
+    assert estimator.getFeaturesCols() == ["a", "b"]
+    assert estimator._features == ("a", "b")
+
+
+def test_features_when_featurescol_is_set_after_a_list_then_they_are_in_that_column():
+    assert LogisticRegression(featuresCols=["a", "b"]).setFeaturesCol("x")._features == "x"
+
+
+def test_thresholds_when_they_contradict_threshold_then_it_is_an_error():
+    with pytest.raises(ValueError, match="inconsistent values for threshold"):
+        LogisticRegression(threshold=0.5, thresholds=[0.2, 0.8])

@@ -1,0 +1,91 @@
+"""Training under way is shown by a live line in a terminal, and by lines in the log elsewhere."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ps2.algorithms.training import progress
+from ps2.algorithms.training.record import StepReport
+
+REPORT = StepReport(12, 0.34567891, 2.0, 400_000, 5 << 20)
+
+
+@pytest.mark.parametrize(
+    ("report", "words"),
+    [
+        (REPORT, "step 12/100, objective 0.345679, 200K rows/s, 5MB"),
+        (StepReport(1, 1e-9, 0.0, 0, 0), "step 1/100, objective 1e-09, 0 rows/s, 0B"),
+        (StepReport(1, 2.0, 1.0, 999, 1023), "step 1/100, objective 2, 999 rows/s, 0.999KB"),
+        (StepReport(1, 2.0, 1.0, 1_234_000, 3 << 40), "step 1/100, objective 2, 1.23M rows/s, 3TB"),
+        (StepReport(1, 2.0, 1.0, 999_600, 1 << 60), "step 1/100, objective 2, 1M rows/s, 1EB"),
+    ],
+)
+def test_step_when_described_then_says_how_far_how_good_and_how_fast(report, words):
+    assert progress.describe(report, 100) == words
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time that is seen, in seconds."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_log_when_steps_are_quick_then_has_a_line_every_few_seconds(clock, caplog):
+    line = progress._LogLine("model", 100)
+    with caplog.at_level(logging.INFO, "ps2"):
+        for _ in range(30):
+            clock[0] += 0.5
+            line(REPORT)
+    assert caplog.messages == ["model: step 12/100, objective 0.345679, 200K rows/s, 5MB"] * 3
+
+
+def test_progress_when_there_is_no_terminal_then_goes_to_the_log(caplog, monkeypatch, clock):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with caplog.at_level(logging.INFO, "ps2"), progress.progress("model", 100) as show:
+        clock[0] += progress.LOG_INTERVAL_S
+        show(REPORT)
+    assert len(caplog.messages) == 1
+    assert sys.stderr.getvalue() == ""
+
+
+LIVE = """
+import time
+from ps2.algorithms.training.progress import progress
+from ps2.algorithms.training.record import StepReport
+with progress("LogisticRegression", 100) as show:
+    for step in range(1, 4):
+        show(StepReport(step, 0.5, 1.0, 1000 * step, 2048))
+        time.sleep(0.15)
+"""
+
+
+def test_progress_when_there_is_a_terminal_then_one_line_lives_and_goes(tmp_path):
+    pty = pytest.importorskip("pty")
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "10"}
+    with subprocess.Popen([sys.executable, "-c", LIVE], stderr=follower, env=environment) as program:
+        os.close(follower)
+        seen = b""
+        while part := _read(leader):
+            seen += part
+    os.close(leader)
+    assert program.returncode == 0
+    text = seen.decode()
+    assert "LogisticRegression" in text
+    assert "step 3/100, objective 0.5, 3K rows/s, 2KB" in text
+    assert text.rstrip().endswith("\x1b[2K")  # the line is erased in the end
+
+
+def _read(terminal):
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # its last writer has gone
+        return b""

@@ -1,0 +1,207 @@
+"""A worker's batches become rows for training and validation, and bad rows are counted by kind."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ps2.algorithms.training.faults import LENGTH, Columns, error_of
+from ps2.algorithms.training.reading import read
+from ps2.errors import InputError
+
+VECTOR = pa.struct(
+    [
+        pa.field("type", pa.int8()),
+        pa.field("size", pa.int32()),
+        pa.field("indices", pa.list_(pa.int32())),
+        pa.field("values", pa.list_(pa.float64())),
+    ]
+)
+ALL = Columns(weight="weight", validation="validation")
+
+
+def sparse(size, entries):
+    return {"type": 0, "size": size, "indices": list(entries), "values": list(entries.values())}
+
+
+def dense(*values):
+    return {"type": 1, "size": None, "indices": None, "values": list(values)}
+
+
+def batch(vectors, label=None, kind=VECTOR, **columns):
+    label = pa.array([0.0] * len(vectors) if label is None else label, pa.float64())
+    return pa.RecordBatch.from_pydict({"features": pa.array(vectors, kind), "label": label, **columns})
+
+
+PLAIN = Columns()
+
+
+def message(*batches, columns=PLAIN, **options):
+    return str(error_of(np.stack([read(batches, columns, **options).faults]), columns))
+
+
+def test_read_when_rows_are_fine_then_they_are_the_matrix_with_its_own_keys():
+    first = batch([sparse(9, {1: 2.0, 8: 3.0}), sparse(9, {})], [1.0, 0.0], weight=[2.0, 0.5])
+    second = batch([sparse(9, {4: 5.0})], [1.0], weight=[1.0])
+    reading = read([first, second], Columns(weight="weight"), "float32", classes=2)
+    assert reading.training.keys.tolist() == [1, 4, 8]
+    assert reading.training.x.toarray().tolist() == [[2, 0, 3], [0, 0, 0], [0, 5, 0]]
+    assert reading.training.x.dtype == np.float32
+    assert reading.training.y.tolist() == [1, 0, 1]
+    assert reading.training.weights.tolist() == [2, 0.5, 1]
+    assert (reading.held_out, reading.size) == (None, 9)
+    assert error_of(reading.faults[None]) is None
+
+
+def test_read_when_rows_are_marked_for_validation_then_they_are_held_out_with_the_same_keys():
+    one = batch([sparse(9, {1: 2.0}), sparse(9, {8: 3.0})], [1.0, 0.0], weight=[2.0, 3.0], validation=[False, True])
+    two = batch([sparse(9, {1: 4.0})], [1.0], weight=[1.0], validation=[True])
+    reading = read([one, two], ALL)
+    assert (reading.training.keys.tolist(), reading.held_out.keys.tolist()) == ([1, 8], [1, 8])
+    assert reading.training.x.toarray().tolist() == [[2, 0]]
+    assert reading.held_out.x.toarray().tolist() == [[0, 3], [4, 0]]
+    assert (reading.held_out.y.tolist(), reading.held_out.weights.tolist()) == ([0, 1], [3, 1])
+
+
+@pytest.mark.parametrize("columns", [Columns(), ALL])
+def test_read_when_there_are_no_batches_then_there_are_no_rows(columns):
+    reading = read([], columns)
+    assert (len(reading.training), reading.size) == (0, None)
+    assert error_of(reading.faults[None]) is None
+    assert reading.held_out is None or len(reading.held_out) == 0
+
+
+def test_read_when_features_are_number_columns_then_they_are_columns_of_the_matrix():
+    rows = pa.RecordBatch.from_pydict({"a": [1, 2], "b": [True, False], "y": [0.5, 1.5]})
+    reading = read([rows], Columns(features=("a", "b"), label="y"))
+    assert reading.training.x.toarray().tolist() == [[1, 1], [2, 0]]
+    assert reading.size == 2
+
+
+NAN, INF = float("nan"), float("inf")
+FINE = sparse(5, {1: 1.0})
+
+
+@pytest.mark.parametrize(
+    ("bad", "expected"),
+    [
+        (None, "features: 1 of 4 rows hold null, such as row 2 of rdd_partition 0"),
+        (dense(1.0, None, 0, 0, 0), "features: 1 of 4 rows hold null, such as row 2 of rdd_partition 0"),
+        (dense(1.0, NAN, 0, 0, 0), "features: 1 of 4 rows hold NaN or infinite values, such as row 2 of"),
+        (sparse(5, {1: INF, 2: -INF}), "features: 1 of 4 rows hold NaN or infinite values, such as row 2 of"),
+        (sparse(6, {5: 1.0}), "features: 1 of 4 rows have another size than the rest, such as 6 in row 2 of"),
+        (dense(1.0), "features: 1 of 4 rows have another size than the rest, such as 1 in row 2 of"),
+        (sparse(5, {5: 1.0}), "features: 1 of 4 rows hold indices outside their size"),
+        (sparse(5, {-1: 1.0}), "features: 1 of 4 rows hold indices outside their size"),
+        ({**FINE, "indices": [1, 2]}, "or not as many of them as values, such as row 2 of"),
+    ],
+)
+def test_read_when_a_vector_is_bad_then_it_is_counted_once(bad, expected):
+    text = message(batch([FINE, dense(1, 0, 0, 0, 0), bad, FINE]))
+    assert expected in text
+    assert ";" not in text
+
+
+@pytest.mark.parametrize(
+    ("label", "classes", "expected"),
+    [
+        ([0, None], None, "label: 1 of 2 rows hold null, such as row 1 of rdd_partition 0"),
+        ([0, NAN], 2, "label: 1 of 2 rows hold NaN or an infinite value, such as row 1"),
+        ([-INF, NAN], None, "label: 2 of 2 rows hold NaN or an infinite value, such as -inf in row 0"),
+        ([0, 2], 2, "label: 1 of 2 rows hold a label that is not one of the classes, such as 2 in row 1"),
+        ([0.5, 1], 3, "one of the classes, such as 0.5 in row 0"),
+        ([-1, 1], 2, "one of the classes, such as -1 in row 0"),
+    ],
+)
+def test_read_when_a_label_is_bad_then_it_is_counted_once(label, classes, expected):
+    text = message(batch([FINE, FINE], label), classes=classes)
+    assert expected in text
+    assert ";" not in text
+
+
+@pytest.mark.parametrize(
+    ("weight", "expected"),
+    [
+        ([1, None], "weight: 1 of 2 rows hold null, such as row 1"),
+        ([NAN, 1], "weight: 1 of 2 rows hold NaN or an infinite value, such as row 0"),
+        ([1, INF], "weight: 1 of 2 rows hold NaN or an infinite value, such as inf in row 1"),
+        ([1, -0.5], "weight: 1 of 2 rows hold a negative value, such as -0.5 in row 1"),
+    ],
+)
+def test_read_when_a_weight_is_bad_then_it_is_counted_once(weight, expected):
+    weights = pa.array(weight, pa.float64())
+    text = message(batch([FINE, FINE], weight=weights), columns=Columns(weight="weight"))
+    assert expected in text
+    assert ";" not in text
+
+
+def test_read_when_a_mark_for_validation_is_null_then_it_is_counted():
+    marks = pa.array([True, None])
+    text = message(batch([FINE, FINE], validation=marks), columns=Columns(validation="validation"))
+    assert text == "validation: 1 of 2 rows hold null, such as row 1 of rdd_partition 0"
+
+
+def test_read_when_the_first_bad_batch_is_not_the_first_then_all_rows_are_counted_and_numbered_on():
+    fine, bad = batch([FINE] * 3), batch([FINE, dense(NAN, 0, 0, 0, 0)], [NAN, 0])
+    reading = read([fine, bad, fine, bad], Columns())
+    text = str(error_of(reading.faults[None]))
+    assert "features: 2 of 10 rows hold NaN or infinite values, such as row 4 of" in text
+    assert "label: 2 of 10 rows hold NaN or an infinite value, such as row 3 of" in text
+    assert len(reading.training) == 0
+
+
+def test_read_when_a_batch_is_bad_then_sizes_are_those_of_the_batches_before():
+    text = message(batch([FINE]), batch([sparse(7, {}), sparse(7, {})]))
+    assert text == "features: 2 of 3 rows have another size than the rest, such as 7 in row 1 of rdd_partition 0"
+
+
+def test_read_when_the_size_is_given_then_other_sizes_are_faults():
+    assert "such as 5 in row 0" in message(batch([FINE]), size=4)
+
+
+def test_read_when_a_value_does_not_fit_float32_then_it_is_infinite():
+    rows = batch([dense(1e300)])
+    assert "1 of 1 rows hold NaN or infinite values" in message(rows, dtype="float32")
+    assert message(rows) == "None"
+
+
+@pytest.mark.parametrize("bad", [None, [1.0, None], [1.0, NAN], [1.0]])
+def test_read_when_an_array_is_bad_then_it_is_counted_once(bad):
+    text = message(batch([[1.0, 2.0], bad], kind=pa.list_(pa.float64())))
+    assert text.startswith("features: 1 of 2 rows ")
+    assert ";" not in text
+
+
+def test_read_when_a_number_column_is_bad_then_its_rows_are_counted():
+    rows = pa.RecordBatch.from_pydict({"a": [1.0, None, NAN], "b": [None, None, INF], "y": [0.5, 1.5, 0]})
+    text = message(rows, columns=Columns(features=("a", "b"), label="y"))
+    assert "features (a, b): 2 of 3 rows hold null, such as row 0" in text
+    assert "features (a, b): 1 of 3 rows hold NaN or infinite values, such as row 2" in text
+
+
+def test_read_when_an_arrow_batch_is_a_slice_then_only_its_rows_are_counted():
+    rows = batch([None, FINE, dense(NAN, 0, 0, 0, 0), FINE, sparse(5, {7: 1.0})])
+    text = message(rows.slice(1, 3))
+    assert text == "features: 1 of 3 rows hold NaN or infinite values, such as row 1 of rdd_partition 0"
+
+
+@pytest.mark.parametrize(
+    "columns", [Columns(features="x"), Columns(label="x"), Columns(weight="features"), Columns(validation="label")]
+)
+def test_read_when_a_column_cannot_be_used_then_it_is_an_error_at_once(columns):
+    with pytest.raises(InputError, match="column"):
+        read([batch([FINE])], columns)
+
+
+def test_error_of_when_workers_have_faults_then_they_are_summed_and_the_first_one_is_shown():
+    bad, fine = batch([FINE, dense(NAN, 0, 0, 0, 0)]), batch([FINE] * 1000)
+    faults = np.stack([read(batches, Columns()).faults for batches in ([fine], [fine, bad], [bad])])
+    assert faults.shape == (3, LENGTH)
+    expected = "features: 2 of 2,004 rows hold NaN or infinite values, such as row 1001 of rdd_partition 1"
+    assert str(error_of(faults)) == expected
+
+
+def test_error_of_when_workers_have_features_of_other_sizes_then_both_are_named():
+    faults = np.stack([read(batches, Columns()).faults for batches in ([], [batch([FINE])], [batch([dense(1.0)])])])
+    assert str(error_of(faults)) == "features: expected one size, got 5 in rdd_partition 1 and 1 in rdd_partition 2"

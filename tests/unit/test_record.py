@@ -1,0 +1,82 @@
+"""What is kept of a training as it goes on, and goes back."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from ps2.algorithms.training.parameters import BYTES, LOSS, ROWS, TALLY, WEIGHT
+from ps2.algorithms.training.record import Record
+
+
+def tally(loss=6.0, weight=4.0, rows=3, moved=100):
+    sums = np.zeros(TALLY)
+    sums[[LOSS, WEIGHT, ROWS, BYTES]] = loss, weight, rows, moved
+    return sums
+
+
+@pytest.fixture
+def reports():
+    return []
+
+
+@pytest.fixture
+def record(reports):
+    record = Record(reports.append)
+    record.start()
+    return record
+
+
+def test_step_when_it_ends_then_is_told_with_all_sums_so_far(record, reports):
+    record.step_of(tally())
+    record.step_of(tally(loss=2.0))
+    assert [(r.number, r.objective, r.rows, r.bytes) for r in reports] == [(1, 1.5, 3, 100), (2, 0.5, 6, 200)]
+    assert 0 <= reports[0].seconds <= reports[1].seconds
+
+
+def test_step_when_no_row_was_in_it_then_has_no_loss(record, reports):
+    record.step_of(tally(loss=0.0, weight=0.0, rows=0))
+    assert math.isnan(reports[0].objective)
+
+
+def test_history_when_training_is_over_then_has_all_of_it(record):
+    record.objective.append(2.0)
+    record.add(tally())
+    record.step(1.0)
+    history = record.history()
+    assert (history.objective, history.steps, len(history.seconds)) == ([2.0, 1.0], 1, 1)
+    assert (history.rows, history.bytes, history.reason) == (3, 100, "all steps were taken")
+
+
+def test_record_when_the_fleet_goes_back_then_forgets_what_came_after(record):
+    record.objective.append(3.0)
+    for clock in range(5):
+        record.enter(clock)
+        record.validation.append(float(clock))
+        record.step_of(tally(loss=4.0 * clock))
+    record.enter(2)
+    assert (record.objective, record.validation, record.rows, record.bytes) == ([3.0, 0.0, 1.0], [0.0, 1.0], 6, 200)
+    assert len(record.seconds) == 2
+    record.step_of(tally())
+    record.enter(3)
+    assert record.history().steps == 3
+
+
+def test_record_when_the_fleet_goes_back_to_the_beginning_then_is_empty(record):
+    for clock in range(3):
+        record.enter(clock)
+        record.step_of(tally())
+    record.enter(0)
+    assert (record.objective, record.seconds, record.rows) == ([], [], 0)
+
+
+def test_record_when_it_goes_back_before_a_first_objective_then_forgets_it_and_no_step_too_many(record):
+    """The objective before the first step comes without a step."""
+    record.enter(0)
+    record.objective.append(3.0)
+    record.enter(1)
+    record.step_of(tally())
+    record.enter(0)
+    assert (record.objective, record.seconds) == ([], [])

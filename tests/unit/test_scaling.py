@@ -1,0 +1,113 @@
+"""Standard deviations by two rounds over sparse shards are the unbiased weighted ones of the dense matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from ps2.algorithms.training.problem import Facts
+from ps2.algorithms.training.scaling import column_sums, deviations, inverse, means, scaled, squared_distances
+from ps2.errors import ShapeError
+from ps2.rows import LocalRows, Rows
+
+ROWS, DIM = 40, 6
+
+
+def dense_matrix(seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((ROWS, DIM)) * (rng.random((ROWS, DIM)) < 0.4)
+    x[:, 2], x[:, 3] = 0.0, 5.0
+    return x, rng.integers(0, 4, ROWS).astype(float)
+
+
+def facts_of(weights):
+    return Facts(len(weights), weights.sum(), (weights**2).sum(), (), 0.0, 0.0)
+
+
+def deviations_of_shards(x, weights, shards=3):
+    """Both rounds over row shards, each with keys of its own."""
+    parts = [
+        Rows(sp.csr_array(part), None, of_part).localize()
+        for part, of_part in zip(np.array_split(x, shards), np.array_split(weights, shards), strict=True)
+    ]
+    sums, nonzero, squares = np.zeros((3, x.shape[1]))
+    for part in parts:
+        of_part = column_sums(part)
+        sums[part.keys] += of_part.sums
+        nonzero[part.keys] += of_part.weights
+    facts = facts_of(weights)
+    mean = means(sums, facts)
+    for part in parts:
+        squares[part.keys] += squared_distances(part, mean[part.keys])
+    return deviations(squares, nonzero, mean, facts)
+
+
+def dense_deviations(x, weights):
+    mean = weights @ x / weights.sum()
+    return np.sqrt(weights @ (x - mean) ** 2 / (weights.sum() - (weights**2).sum() / weights.sum()))
+
+
+def test_deviations_when_rows_have_weights_then_they_are_those_of_the_dense_matrix():
+    x, weights = dense_matrix()
+    found = deviations_of_shards(x, weights)
+    np.testing.assert_allclose(found, dense_deviations(x, weights), rtol=1e-12, atol=1e-15)
+    assert found[2] == 0
+
+
+def test_deviations_when_rows_have_no_weights_then_they_are_the_sample_deviations():
+    x, _ = dense_matrix()
+    np.testing.assert_allclose(deviations_of_shards(x, np.ones(ROWS)), x.std(axis=0, ddof=1), rtol=1e-12, atol=1e-15)
+
+
+def test_deviations_when_a_mean_is_huge_then_nothing_cancels():
+    x = 1e8 + np.random.default_rng(0).standard_normal((ROWS, 2))
+    np.testing.assert_allclose(deviations_of_shards(x, np.ones(ROWS)), x.std(axis=0, ddof=1), rtol=1e-7)
+
+
+def test_deviations_when_features_are_constant_then_they_are_0_whatever_sums_are_rounded_to():
+    rng = np.random.default_rng(2)
+    weights = rng.random(5000) + 0.1
+    x = np.tile([0.1, 1e9 + 0.3, -7e-5], (5000, 1))
+    assert deviations_of_shards(x, weights).tolist() == [0.0, 0.0, 0.0]
+    x[0, 0] += 1e-6
+    assert deviations_of_shards(x, weights)[0] > 0.0
+
+
+@pytest.mark.parametrize("weights", [np.ones(1), np.zeros(3), np.empty(0), np.array([0.0, 2.0])])
+def test_deviations_when_at_most_one_row_counts_then_they_are_0(weights):
+    assert not deviations_of_shards(np.ones((len(weights), 2)), weights, shards=1).any()
+
+
+def test_column_sums_when_a_row_holds_a_zero_then_it_is_not_counted():
+    rows = LocalRows(
+        np.arange(2), sp.csr_array((np.array([0.0, 3.0]), np.array([0, 1]), np.array([0, 2])), shape=(1, 2))
+    )
+    of_rows = column_sums(rows)
+    assert (of_rows.sums.tolist(), of_rows.weights.tolist()) == ([0, 3], [0, 1])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_scaled_when_divided_by_deviations_then_features_have_deviation_1_or_are_0(dtype):
+    x, weights = dense_matrix()
+    rows = Rows(sp.csr_array(x.astype(dtype)), None, weights).localize()
+    by = inverse(dense_deviations(x, weights)[rows.keys])
+    found = scaled(rows, by)
+    assert found.x.dtype == dtype
+    assert found.weights is rows.weights
+    tolerance = 1e-6 if dtype == "float32" else 1e-12
+    np.testing.assert_allclose(found.x.toarray(), rows.x.toarray() * by, rtol=tolerance)
+    expected = (by > 0).astype(float)
+    np.testing.assert_allclose(dense_deviations(found.x.toarray().astype("float64"), weights), expected, atol=1e-6)
+
+
+def test_inverse_when_a_deviation_is_0_then_it_is_0():
+    assert inverse(np.array([2.0, 0.0])).tolist() == [0.5, 0.0]
+
+
+def test_scaled_when_factors_are_of_other_keys_then_it_is_an_error():
+    rows = Rows(sp.csr_array(np.ones((2, 3)))).localize()
+    with pytest.raises(ShapeError, match="factors"):
+        scaled(rows, np.ones(2))
+    with pytest.raises(ShapeError, match="mean"):
+        squared_distances(rows, np.ones(4))

@@ -1,0 +1,55 @@
+"""Training stops when the loss of rows held out gets no better, and the best model is kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ps2.algorithms.training.parameters import HELD_LOSS, HELD_WEIGHT, TALLY
+from ps2.algorithms.training.validation import Validation
+
+
+class Model:
+    """Remembers what it was made a copy of."""
+
+    def __init__(self):
+        self.copied = None
+
+    def copy(self, other):
+        self.copied = other
+
+
+def tally(loss, weight=2.0):
+    sums = np.zeros(TALLY)
+    sums[HELD_LOSS], sums[HELD_WEIGHT] = loss * weight, weight
+    return sums
+
+
+def looks(losses, tol):
+    """Return whether each loss stops the training, and the number of the model that is kept."""
+    best, seen = Model(), []
+    validation = Validation(tol, best, seen)
+    stops = [validation.look(tally(loss), number) is not None for number, loss in enumerate(losses)]
+    assert seen == pytest.approx(losses)
+    return stops, best.copied
+
+
+@pytest.mark.parametrize(
+    ("losses", "tol", "stops", "kept"),
+    [
+        ([1.0, 0.8, 0.7], 0.01, [False, False, False], 2),
+        ([1.0, 0.8, 0.9], 0.01, [False, False, True], 1),
+        ([1.0, 0.999], 0.01, [False, True], 1),
+        ([1.0, 0.999], 0.0, [False, False], 1),
+        ([1.0, 1.0], 0.0, [False, False], 0),
+        ([0.001, 0.00095], 0.01, [False, True], 1),
+    ],
+)
+def test_training_when_the_loss_gets_hardly_better_then_stops_with_the_best(losses, tol, stops, kept):
+    assert looks(losses, tol) == (stops, kept)
+
+
+def test_look_when_no_row_was_held_out_then_nothing_happens():
+    best, losses = Model(), []
+    assert Validation(0.1, best, losses).look(np.zeros(TALLY), 1) is None
+    assert (best.copied, losses) == (None, [])

@@ -1,0 +1,82 @@
+"""A model's weights in the driver."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from pyspark.ml.linalg import DenseMatrix, DenseVector, SparseMatrix, SparseVector
+
+from ps2.algorithms.estimators.models import as_matrix, as_vector, check_thresholds
+from ps2.algorithms.estimators.predict import rows_of
+from ps2.algorithms.estimators.weights import Weights
+from ps2.algorithms.training.problem import Problem
+from ps2.errors import InputError, ShapeError, UsageError
+
+SOFTMAX = Problem("softmax", dim=3, width=2)
+W = np.array([[1.0, 2.0], [0.0, -1.0], [3.0, 0.5]])
+B = np.array([0.5, -0.5])
+
+
+def test_margins_when_rows_are_sparse_then_they_are_those_of_the_matrix():
+    x = np.array([[1.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
+    np.testing.assert_allclose(Weights(SOFTMAX, W, B).margins(sp.csr_array(x)), x @ W + B)
+
+
+def test_margins_when_rows_have_another_size_then_the_error_names_both():
+    with pytest.raises(ShapeError, match="features: expected 3 as in training, got rows of 4"):
+        Weights(SOFTMAX, W, B).margins(sp.csr_array(np.ones((1, 4))))
+
+
+def test_centred_when_there_is_no_penalty_then_weights_and_intercepts_have_mean_0():
+    centred = Weights(SOFTMAX, W, B + 1).centred()
+    np.testing.assert_allclose(centred.weight.mean(axis=1), 0, atol=1e-15)
+    np.testing.assert_allclose(centred.biases, [0.5, -0.5])
+
+
+def test_centred_when_there_is_a_penalty_then_weights_are_as_they_are():
+    assert Weights(Problem("softmax", dim=3, width=2, l2=0.1), W, B).centred().weight is W
+
+
+def test_as_vector_when_most_are_0_then_it_is_sparse():
+    values = np.zeros(10)
+    values[[2, 7]] = 1.5, -1.0
+    assert as_vector(values) == SparseVector(10, [2, 7], [1.5, -1.0])
+    assert isinstance(as_vector(np.ones(4)), DenseVector)
+
+
+def test_as_matrix_when_most_are_0_then_it_is_sparse_and_the_same():
+    rows = np.zeros((3, 8))
+    rows[0, 1], rows[2, 7] = 2.0, -3.0
+    made = as_matrix(rows)
+    assert isinstance(made, SparseMatrix)
+    np.testing.assert_array_equal(made.toArray(), rows)
+
+
+def test_as_matrix_when_few_are_0_then_it_is_dense_and_the_same():
+    made = as_matrix(W)
+    assert isinstance(made, DenseMatrix)
+    np.testing.assert_array_equal(made.toArray(), W)
+
+
+@pytest.mark.parametrize(
+    "value", [SparseVector(3, [0, 2], [1.0, 2.0]), DenseVector([1.0, 0.0, 2.0]), [1.0, 0.0, 2.0], np.array([1, 0, 2])]
+)
+def test_rows_of_when_a_row_comes_in_any_form_then_it_is_one_row(value):
+    assert rows_of(value, 3).toarray().tolist() == [[1.0, 0.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    "value", [[1.0, 2.0], SparseVector(4, [0], [1.0]), "abc", [[1.0, 2.0, 3.0]], [1.0, np.nan, 0.0]]
+)
+def test_rows_of_when_a_row_cannot_be_one_then_it_is_an_error(value):
+    with pytest.raises(InputError, match="features: expected"):
+        rows_of(value, 3)
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "message"), [((0.5,), "got 1"), ((-1.0, 1.0), "positive"), ((0.0, 0.0), "one may")]
+)
+def test_check_thresholds_when_they_cannot_be_then_it_is_an_error(thresholds, message):
+    with pytest.raises(UsageError, match=message):
+        check_thresholds(thresholds, 2)
