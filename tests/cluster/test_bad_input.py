@@ -315,9 +315,9 @@ class LoadsNowhere:
             ConfigError,
             r"a context with 2 local servers is running, not with 3 local servers; stop\(\) it first",
         ),
-        ({"fleet": "h:1"}, ConfigError, "a context with 2 local servers is running, the fleet h:1 came"),
-        ({"strict": True}, ConfigError, "strict: False is that of the running context, True came"),
-        ({"memoryLimit": 1 << 20}, ConfigError, r"memoryLimit: None is that of the running context, 1048576 came"),
+        ({"fleet": "h:1"}, ConfigError, "a context with 2 local servers is running, not with the fleet h:1"),
+        ({"strict": True}, ConfigError, "strict: False is that of the running context, not True"),
+        ({"memoryLimit": 1 << 20}, ConfigError, r"memoryLimit: None is that of the running context, not 1048576"),
     ],
 )
 def test_get_or_create_when_an_argument_is_wrong_then_refused(ps, arguments, error, text):

@@ -227,7 +227,7 @@ def test_fit_when_numworkers_is_more_than_the_slots_then_the_error_names_both(la
 
 
 def test_fit_when_numservers_is_not_that_of_the_context_then_the_error_names_both(labelled):
-    with pytest.raises(ConfigError, match="a context with 2 local servers is running, 3 local servers came"):
+    with pytest.raises(ConfigError, match="a context with 2 local servers is running, not with 3 local servers"):
         LogisticRegression(numServers=3).fit(labelled)
 
 
