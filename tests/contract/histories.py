@@ -9,18 +9,21 @@ from ps2.ops import table
 from ps2.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.wire.messages import Keys, Operation, Request, RequestId, key_digest
 
+# As many as an operation takes at most.
+ROWS = 5
 WIDE = 1 << 17  # wide enough for sets of touched columns
 MATRICES = {
-    1: (MatrixSpec(600, 4, dtype="float32"), [Partition(0, 0, 300), Partition(1, 300, 600)]),
-    2: (MatrixSpec(2**40, 4, dtype="float64", kind="sparse"), [Partition(0, 0, HASH_SPACE)]),
+    1: (MatrixSpec(600, ROWS, dtype="float32"), [Partition(0, 0, 300), Partition(1, 300, 600)]),
+    2: (MatrixSpec(2**40, ROWS, dtype="float64", kind="sparse"), [Partition(0, 0, HASH_SPACE)]),
     3: (MatrixSpec(200, 4, dtype="int64"), [Partition(0, 0, 200)]),
-    4: (MatrixSpec(WIDE, 4, dtype="float32"), [Partition(0, 0, WIDE)]),
-    5: (MatrixSpec(2**40, 4, dtype="float32", kind="sparse"), [Partition(0, 0, HASH_SPACE)]),
-    6: (MatrixSpec(300, 4, dtype="float64"), [Partition(0, 0, 300)]),
+    4: (MatrixSpec(WIDE, ROWS, dtype="float32"), [Partition(0, 0, WIDE)]),
+    5: (MatrixSpec(2**40, ROWS, dtype="float32", kind="sparse"), [Partition(0, 0, HASH_SPACE)]),
+    6: (MatrixSpec(300, ROWS, dtype="float64"), [Partition(0, 0, 300)]),
 }
 table.load()
 WRITING = sorted(name for name, op in table.TABLE.items() if op.writes)
-SCALARS = {"step": 3, "lazy": 1, "alpha": 0.3, "value": 2.0, "lr": 0.1}
+SCALARS = {"step": 3, "lazy": 1, "alpha": 0.3, "value": 2.0, "lr": 0.1, "t": 0.5, "width": 1}
+PENALTIES = {"l1": 0.01, "l2": 0.1}
 
 
 def scale(*rows):
@@ -43,6 +46,7 @@ class History:
 
     def __init__(self, seed):
         self._rng = np.random.default_rng(seed)
+        self._seed = seed
         self._sent = []
         self._scopes = {}
 
@@ -59,10 +63,12 @@ class History:
 
     def _id(self):
         rng = self._rng
-        scope = f"scope {rng.integers(4)}"
+        place = int(rng.integers(4))
+        # Of this history alone: an id never comes with another number of parts.
+        scope = f"scope {place} of {self._seed}"
         number = self._scopes[scope] = self._scopes.get(scope, -1) + 1
         parts = int(rng.integers(1, 3))
-        return RequestId(scope, number, max(0, number - 5), parts - 1, parts, "series" if scope > "scope 1" else "", 1)
+        return RequestId(scope, number, max(0, number - 5), parts - 1, parts, "series" if place > 1 else "", 1)
 
     def _operation(self, before):
         rng = self._rng
@@ -83,7 +89,7 @@ class History:
     def _call(self, op, matrix, partition, before):
         rng = self._rng
         spec, _ = MATRICES[matrix]
-        rows = tuple(int(row) for row in rng.choice(5 if rng.random() < 0.1 else 4, op.rows, replace=False))
+        rows = tuple(int(row) for row in rng.choice(spec.rows + int(rng.random() < 0.1), op.rows, replace=False))
         columns = self._columns(spec, partition)
         ids = rng.integers(0, 4, 3)
         width = partition.width if spec.kind == "dense" else 64  # room for that many keys at first
@@ -95,6 +101,7 @@ class History:
             "row_ids": ids,
             "values": (rng.standard_normal(count) * 5).astype(spec.np_dtype),
             "floats": rng.standard_normal(3),
+            "unsigned": np.ones(columns.size, np.uint8),
         }
         arrays = [given[kind] for kind in op.arrays]
         keys = None
@@ -106,7 +113,9 @@ class History:
         wire = (
             rng.choice([None, "bfloat16", "float16"]) if spec.dtype != "int64" and "floats" not in op.arrays else None
         )
-        params = {name: SCALARS[name] for name in op.params if name in SCALARS}
+        # A lazy step of a plain optimiser takes no penalties.
+        scalars = SCALARS if "lazy" in op.params else SCALARS | PENALTIES
+        params = {name: scalars[name] for name in op.params if name in scalars}
         return Operation(op.name, matrix, partition.index, rows, params, tuple(arrays), keys, wire)
 
     def _columns(self, spec, partition):
