@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,7 @@ from ps2.errors import (
     RolledBack,
     TransientError,
     UnavailableError,
+    UsageError,
 )
 from ps2.ops.table import writes
 from ps2.partition import MatrixSpec
@@ -58,6 +60,7 @@ class Session:
         self._newest: tuple[int, int | None] = (0, None)
         self._master = MasterControl(self.transport, self.fleet.master)
         self._ids = MutationIds(self.fleet.id)
+        self._pid = os.getpid()
         self._routes: dict[int, Route] = {}
         self._route_version = 0
         self.stopwatch = Stopwatch()
@@ -72,6 +75,7 @@ class Session:
         All servers work at the same time. A plan that changes data is applied once, however often it is sent. What
         takes more than ``wire.block_bytes`` on a server travels as several requests, each applied by itself.
         """
+        self.check_process()
         with self.stopwatch.running("push" if any(plan.mutates for plan in plans) else "pull"):
             return self._run(plans)
 
@@ -118,6 +122,7 @@ class Session:
 
         Plans run in no particular order among themselves, and before any that ``run`` is given later.
         """
+        self.check_process()
         self._note_routes([plan])
         clock = 0 if self._ids.run is None else self._ids.run.clock
         with self.stopwatch.running("push"):
@@ -126,13 +131,19 @@ class Session:
 
     def flush(self) -> None:
         """Wait for what ``run_later`` was given; raise if any of it failed."""
+        self.check_process()
         with self.stopwatch.running("push"):
             self._outbox.flush()
 
     @property
     def outbox(self) -> Outbox:
         """What ``run_later`` was given and has not been answered."""
+        self.check_process()
         return self._outbox
+
+    def check_process(self) -> None:
+        """Raise UsageError in a child of the process that this session is of."""
+        check_process(self._pid)
 
     def check_epoch(self, newest: tuple[int, int | None] | None = None) -> None:
         """Raise RolledBack if the fleet has gone back to a checkpoint since the caller's loop began, or was told so.
@@ -441,6 +452,16 @@ class Session:
                 patience.wait(error)
                 if isinstance(error, RecoveringError):
                     patience.explain()
+
+
+def check_process(pid: int) -> None:
+    """Raise UsageError unless this process is that one: a child shares what it was forked with."""
+    if os.getpid() != pid:
+        raise UsageError(
+            f"vectors work in a task or a driver itself (process {pid}), in any of its threads, and not in a process "
+            f"that it has started (this one, {os.getpid()}), whose updates could not be counted once: let it compute "
+            "on arrays, and pull and push in the task or the driver"
+        )
 
 
 def _merged(plans: Sequence[Plan[Any]], results: Results) -> list[Any]:

@@ -1,13 +1,19 @@
-"""The sessions of this process, one a fleet: made when a task first uses one, or given by the coordinator."""
+"""The sessions of this process, one a fleet: made when a task first uses one, or given by the coordinator.
+
+A process that a task has started has none. Its updates would have the ids of the task's own, and none of its own would
+do: another attempt of the task need not start the same processes.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import sys
 import threading
 
 from ps2.client.fleet import Access, FleetRef, unseal
-from ps2.client.session import Session
-from ps2.client.task import stopped_fleets, task_fleet
+from ps2.client.session import Session, check_process
+from ps2.client.task import FLEET_VARIABLE, stopped_fleets, task_context, task_fleet
 from ps2.errors import StoppedError, UsageError
 from ps2.wire.transport import GrpcTransport
 
@@ -15,6 +21,8 @@ _lock = threading.Lock()
 _sessions: dict[tuple[int, str], Session] = {}  # by process: workers fork, and a channel does not survive that
 _stopped: set[str] = set()
 _current: str | None = None
+# The process that is meant by what this one has inherited; 0: this one.
+_forked_from = 0
 
 
 def install(session: Session) -> None:
@@ -42,7 +50,7 @@ def session_of(fleet: FleetRef) -> Session:
 
     Raises:
         StoppedError: its context was stopped.
-        UsageError: this process has no access to that fleet.
+        UsageError: this process has no access to that fleet, or was started by a task or a driver and is neither.
     """
     with _lock:
         if fleet.id in _stopped or fleet.id in stopped_fleets():
@@ -71,7 +79,11 @@ def flush() -> None:
 
 
 def _from_task() -> Access:
+    if _forked_from:
+        check_process(_forked_from)
     text = task_fleet()
+    if text is None and FLEET_VARIABLE in os.environ:  # not forked, but started, with the worker's environment
+        check_process(os.getppid())
     if text is None:
         raise StoppedError(
             "there is no PS2Context here: call PS2Context.getOrCreate(spark, ...) in the driver first; vectors work in "
@@ -84,3 +96,26 @@ def _open(fleet: FleetRef, token: str | None) -> Session:
     session = Session(fleet, GrpcTransport(token))
     _sessions[os.getpid(), fleet.id] = session
     return session
+
+
+def _note_fork() -> None:
+    """Note in a child whether it is one of a task, or of a driver; pyspark's daemon, which forks workers, is neither."""
+    global _forked_from, _lock
+    _lock = threading.Lock()  # another thread may have held it
+    if _sessions or task_context() is not None:
+        _forked_from = _forked_from or os.getppid()
+
+
+def _began_as_child() -> bool:
+    """Tell, while this is imported, whether the task that goes on here has forked this process before."""
+    if task_context() is None:
+        return False
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    # The daemon leads the process group of its workers.
+    forked_by_daemon = main is None or main.name != "pyspark.daemon" or os.getppid() == os.getpgrp()
+    return multiprocessing.parent_process() is not None or not forked_by_daemon
+
+
+if _began_as_child():
+    _forked_from = os.getppid()
+os.register_at_fork(after_in_child=_note_fork)

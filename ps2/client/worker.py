@@ -289,6 +289,7 @@ class Worker:
         Raises:
             UsageError: a value is not a number.
         """
+        self._session.check_process()
         self._metrics += [Metric(name, _number(name, value), self.clock) for name, value in metrics.items()]
         if self._metrics and time.monotonic() - self._told_s > LOG_INTERVAL_S:
             self._control.note(self._take_metrics())

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
+
+from ps2.client import task
 
 
 @pytest.fixture
@@ -19,3 +23,22 @@ def small_disk(tmp_path):
         file.write(bytes(2 << 20))
     yield folder
     subprocess.run(["umount", folder], check=True)
+
+
+@pytest.fixture
+def in_task(monkeypatch):
+    """``in_task(stage, partition, attempt, fleet, stopped)``: be that Spark task from now on."""
+    monkeypatch.setattr(task, "_function", task._Function())
+
+    def become(stage=1, partition=0, attempt=0, fleet=None, stopped=None):
+        context = SimpleNamespace(
+            stageId=lambda: stage,
+            partitionId=lambda: partition,
+            taskAttemptId=lambda: attempt,
+            getLocalProperty=lambda key: stopped if key == task.STOPPED_PROPERTY else None,
+        )
+        monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(TaskContext=SimpleNamespace(get=lambda: context)))
+        if fleet is not None:
+            monkeypatch.setenv(task.FLEET_VARIABLE, fleet)
+
+    return become

@@ -411,25 +411,6 @@ def test_fleet_when_sealed_then_it_is_unsealed_with_its_token():
 # -- ids of mutations ------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def in_task(monkeypatch):
-    """``in_task(stage, partition, attempt, fleet, stopped)``: be that Spark task from now on."""
-    monkeypatch.setattr(task, "_function", task._Function())
-
-    def become(stage=1, partition=0, attempt=0, fleet=None, stopped=None):
-        context = SimpleNamespace(
-            stageId=lambda: stage,
-            partitionId=lambda: partition,
-            taskAttemptId=lambda: attempt,
-            getLocalProperty=lambda key: stopped if key == task.STOPPED_PROPERTY else None,
-        )
-        monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(TaskContext=SimpleNamespace(get=lambda: context)))
-        if fleet is not None:
-            monkeypatch.setenv(task.FLEET_VARIABLE, fleet)
-
-    return become
-
-
 def test_ids_when_a_task_is_tried_again_then_they_are_the_same(in_task):
     ids = MutationIds("f")
     in_task(attempt=10)

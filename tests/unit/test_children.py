@@ -1,0 +1,115 @@
+"""Processes that a task or a driver has forked: they are refused, whatever they have inherited."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from ps2.client import sessions, task
+from ps2.client.fleet import Access, FleetRef, seal
+from ps2.errors import PS2Error, StoppedError, UsageError
+from tests.fakes import MASTER, FleetInProcess, session_over
+
+REF = FleetRef("forked", MASTER)
+REFUSED = "UsageError: vectors work in a task or a driver itself"
+
+
+def in_child(call):
+    """Return the name and text of the error of a call in a forked process; "" for none."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            call()
+        except PS2Error as error:
+            os.write(writer, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told:
+        text = told.read()
+    os.waitpid(child, 0)
+    return text
+
+
+@pytest.fixture
+def a_task(in_task):
+    """A task of a fleet; its session is closed in the end."""
+    in_task(fleet=seal(Access(REF, "token", "app")))
+    yield
+    sessions.uninstall(REF.id)
+    sessions._stopped.discard(REF.id)
+
+
+def test_session_of_when_forked_before_the_task_has_one_then_usage_error(a_task):
+    assert in_child(lambda: sessions.session_of(REF)).startswith(REFUSED)
+
+
+def test_session_of_when_forked_after_the_task_has_one_then_usage_error(a_task):
+    sessions.session_of(REF)
+    assert in_child(lambda: sessions.session_of(REF)).startswith(REFUSED)
+
+
+def test_current_session_when_forked_by_a_task_then_usage_error(a_task):
+    assert in_child(sessions.current_session).startswith(REFUSED)
+
+
+def test_session_of_when_a_child_of_a_task_forks_then_usage_error(a_task):
+    def fork_again():
+        raise UsageError(in_child(lambda: sessions.session_of(REF)))
+
+    assert in_child(fork_again).startswith(f"UsageError: {REFUSED}")
+
+
+def test_session_of_when_forked_before_there_is_a_task_then_it_is_made(in_task):
+    """As pyspark's daemon forks its workers."""
+
+    def be_a_worker():
+        in_task(fleet=seal(Access(REF, "token", "app")))
+        sessions.session_of(REF).close()
+
+    assert in_child(be_a_worker) == ""
+
+
+def test_session_of_when_forked_while_another_thread_asks_for_one_then_usage_error(a_task):
+    with sessions._lock:
+        assert in_child(lambda: sessions.session_of(REF)).startswith(REFUSED)
+
+
+def test_session_of_when_started_with_the_environment_of_a_task_then_usage_error(monkeypatch):
+    monkeypatch.setenv(task.FLEET_VARIABLE, seal(Access(REF, "token", "app")))
+    with pytest.raises(UsageError, match="vectors work in a task or a driver itself"):
+        sessions.session_of(REF)
+
+
+def test_current_session_when_forked_by_a_driver_then_usage_error():
+    sessions.install(session_over(FleetInProcess()))
+    try:
+        assert in_child(sessions.current_session).startswith(REFUSED)
+    finally:
+        sessions.uninstall("fleet")
+        sessions._stopped.discard("fleet")
+
+
+def test_current_session_when_there_is_neither_task_nor_driver_then_stopped_error():
+    with pytest.raises(StoppedError, match="there is no PS2Context here"):
+        sessions.current_session()
+
+
+def test_session_when_a_child_has_inherited_it_then_each_way_to_use_it_is_refused():
+    session = session_over(FleetInProcess())
+    for use in (lambda: session.run([]), session.flush, lambda: session.outbox, lambda: session.run_later(None)):
+        assert in_child(use).startswith(REFUSED)
+
+
+def test_session_of_when_asked_by_threads_of_a_task_then_they_share_it(a_task):
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(sessions.session_of(REF))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    assert len(set(map(id, found))) == 1
