@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ps2.client.overlay import Reading
-from ps2.client.pace import Entry, Pace
+from ps2.client.pace import Entry, Pace, held_bytes
 from ps2.client.plans import Plan
 from ps2.errors import PS2Error
 from ps2.wire.messages import RequestId
@@ -38,7 +38,7 @@ class Outbox:
         self._waiting: list[Entry] = []
         self._flying: list[Entry] = []
         self._bytes = 0
-        self._errors: list[Exception] = []
+        self._error: Exception | None = None  # the first one that nobody has been told
         self._running = False
         self._pace = Pace()
         self._holders = 0
@@ -56,11 +56,16 @@ class Outbox:
         """Return an addition as the chunks in which it is to leave, each with an id of its own."""
         return self._pace.cut(plan)
 
-    def put(self, plan: Plan[Any], id: RequestId, clock: int = 0) -> None:
-        """Send a mutation soon; wait while the window is full. Its arrays must not change any more."""
-        entry = self._pace.entry(plan, id, clock)
+    def put(self, plan: Plan[Any], name: Callable[[], RequestId], clock: int = 0) -> None:
+        """Send a mutation soon; wait while the window is full. Its arrays must not change any more.
+
+        Args:
+            name: gives it its id, once there is room: nobody would answer for that of a caller who waits no longer.
+        """
+        size = held_bytes(plan)
         with self._changed:
-            self._changed.wait_for(lambda: self._has_room(entry))
+            self._changed.wait_for(lambda: self._has_room(size))
+            entry = self._pace.entry(plan, name(), clock)
             self._waiting.append(entry)
             self._bytes += entry.held_bytes
             for reading in self._readings:
@@ -110,7 +115,7 @@ class Outbox:
             self._waiting.clear()
             self._changed.notify_all()
             self._changed.wait_for(self._is_empty)
-            self._errors.clear()
+            self._error = None
 
     @contextmanager
     def held(self, plans: Sequence[Plan[Any]]) -> Iterator[Reading]:
@@ -155,7 +160,7 @@ class Outbox:
             except Exception as error:  # a bug: for whoever waits, as this thread has nobody to tell
                 errors = [error]
             with self._changed:
-                self._errors += errors
+                self._error = self._error or next(iter(errors), None)
                 self._flying = []
                 self._bytes -= sum(entry.held_bytes for entry in taken)
                 self._changed.notify_all()
@@ -187,14 +192,14 @@ class Outbox:
     def _is_empty(self) -> bool:
         return not self._waiting and not self._flying
 
-    def _has_room(self, entry: Entry) -> bool:
+    def _has_room(self, size: int) -> bool:
         if self._is_empty():
             return True
         most = WINDOW_CHUNKS if self._pace.is_managed else WINDOW_PLANS
         count = len(self._waiting) + len(self._flying)
-        return count < most and self._bytes + entry.held_bytes <= WINDOW_BYTES
+        return count < most and self._bytes + size <= WINDOW_BYTES
 
     def _raise_errors(self) -> None:
-        errors, self._errors = self._errors, []
-        if errors:
-            raise errors[0]
+        error, self._error = self._error, None
+        if error is not None:
+            raise error

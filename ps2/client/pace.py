@@ -107,7 +107,7 @@ class Pace:
 
     def entry(self, plan: Plan[Any], id: RequestId, clock: int) -> Entry:
         """Return what is to wait."""
-        held = sum(operation.nbytes for operation in plan.operations)
+        held = held_bytes(plan)
         if not self.is_managed:
             return Entry(plan, id, clock, held)
         return Entry(plan, id, clock, held, sum(map(sent_bytes, plan.operations)), _mean_size(plan))
@@ -141,6 +141,11 @@ class Pace:
         """Count what leaves."""
         if self.bucket is not None:
             self.bucket.take(sum(entry.sent_bytes for entry in entries), now_s)
+
+
+def held_bytes(plan: Plan[Any]) -> int:
+    """Return what a plan's arrays take while it waits."""
+    return sum(operation.nbytes for operation in plan.operations)
 
 
 def _chunks_of(operation: Operation) -> Iterator[Operation]:

@@ -127,7 +127,7 @@ class Session:
         clock = 0 if self._ids.run is None else self._ids.run.clock
         with self.stopwatch.running("push"):
             for part in self._outbox.cut(plan):
-                self._outbox.put(part, self._ids.next(), clock)
+                self._outbox.put(part, self._ids.next, clock)
 
     def flush(self) -> None:
         """Wait for what ``run_later`` was given; raise if any of it failed."""

@@ -55,7 +55,7 @@ def box(sends):
 
 
 def put(box, value, clock=0):
-    box.put(addition(value), RequestId("run", next(box.numbers)), clock)
+    box.put(addition(value), lambda: RequestId("run", next(box.numbers)), clock)
 
 
 @contextmanager

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import signal
 import threading
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from ps2.client import plans, sessions, task
+from ps2.client import outbox, plans, sessions, task
 from ps2.client import requests as client_requests
 from ps2.client.fleet import Access, FleetRef, seal, unseal
 from ps2.client.plans import Target
@@ -526,3 +525,20 @@ def test_ids_when_threads_ask_together_then_none_comes_twice():
     for thread in threads:
         thread.join()
     assert len(set(made)) == 2000
+
+
+def test_ids_when_ctrl_c_ends_the_wait_for_room_then_later_ones_settle_all_before_them(fleet, target, monkeypatch):
+    monkeypatch.setattr(outbox, "WINDOW_PLANS", 1)
+    over = session_over(fleet)
+    interrupt = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    with over.outbox.held([]) as reading:
+        over.run_later(add_ones(target))
+        with pytest.raises(KeyboardInterrupt):
+            interrupt.start()
+            over.run_later(add_ones(target))
+    over.outbox.forget(reading)
+    over.flush()
+    over.run([add_ones(target)])
+    last = requests(fleet)[-1].id
+    assert last.settled == last.number
+    assert values(fleet, target) == [2.0] * 10
