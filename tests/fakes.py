@@ -157,6 +157,21 @@ class MasterGone(FailsBeforeSending):
         return super().call(address, method, message, reply, timeout_s)
 
 
+class BringsCallsAgain(_Faulty):
+    """Everything gets through; ``again`` brings the last control call of a method once more."""
+
+    def __init__(self, transport):
+        super().__init__(transport, times=0)
+        self.calls = {}
+
+    def call(self, address, method, message, reply, timeout_s):
+        self.calls[method] = (address, method, message, reply, timeout_s)
+        return super().call(address, method, message, reply, timeout_s)
+
+    def again(self, method):
+        return super().call(*self.calls[method])
+
+
 class ServerHangs:
     """Calls to a server wait until ``release`` is set; ``reached`` says that one does."""
 

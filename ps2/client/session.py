@@ -428,7 +428,9 @@ class Session:
                 handles.setdefault((matrix, holder), []).append(row)
         for (matrix, holder), rows in handles.items():
             # No mutation of a task has the number that this would take: the collector runs when it likes.
-            self._ask(functools.partial(self._master.drop_rows, matrix, rows, holder))
+            of_task = holder != self._ids.session
+            with contextlib.nullcontext() if of_task else self._new_id() as id:
+                self._ask(functools.partial(self._master.drop_rows, matrix, rows, holder, id))
 
     @contextlib.contextmanager
     def _new_id(self) -> Iterator[RequestId]:

@@ -99,7 +99,7 @@ def _open(fleet: FleetRef, token: str | None) -> Session:
 
 
 def _note_fork() -> None:
-    """Note in a child whether it is one of a task, or of a driver; pyspark's daemon, which forks workers, is neither."""
+    """Note in a child whether it is one of a task or a driver; pyspark's daemon, which forks workers, is neither."""
     global _forked_from, _lock
     _lock = threading.Lock()  # another thread may have held it
     if _sessions or task_context() is not None:

@@ -107,10 +107,11 @@ class Entry:
         orphans = []
         for row in rows:
             taken = self.taken.get(row)
-            if taken is not None and holder in taken.holders:
-                taken.holders.remove(holder)
-                if not taken.holders:
-                    orphans.append(row)
+            if taken is None:
+                continue
+            taken.holders.discard(holder)  # it may be gone already, from a call that then failed
+            if not taken.holders:
+                orphans.append(row)
         return orphans
 
     def partitions_of(self, index: int) -> list[Partition]:

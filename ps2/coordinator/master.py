@@ -404,11 +404,20 @@ class Master:
                 for row in set(rows).intersection(born):
                     self._late.add(call.series, call.stage, LateRow(id, row, born[row], orphan=False))
 
-    def drop_rows(self, id: int, rows: Sequence[int], holder: str) -> None:
+    def drop_rows(self, id: int, rows: Sequence[int], holder: str, call: RequestId | None = None) -> None:
         """Note that a holder's handles to rows are gone; take back those that nobody was handed besides.
 
         What a task took is taken back when its stage is over: until then another attempt may be handed it.
+
+        Args:
+            call: the same call again, by its id, does nothing: the holder may have been handed the rows again.
         """
+        if call is None:
+            self._drop_rows(id, rows, holder)
+        else:
+            self._ledger.once(call, lambda: self._drop_rows(id, rows, holder))
+
+    def _drop_rows(self, id: int, rows: Sequence[int], holder: str) -> None:
         now: dict[int, int] = {}
         with self._lock:
             if id not in self._catalog.ids():
@@ -438,7 +447,6 @@ class Master:
             try:
                 self._free_rows(matrix, list(born), born)
             except PS2Error as error:
-                # They are made zero before they are handed out again, so this costs memory and nothing else.
                 log.warning("taking back rows %s of matrix %x: %s", list(born), matrix, error)
 
     def _is_held(self, late: LateRow) -> bool:
@@ -462,7 +470,7 @@ class Master:
             if not entry.used:
                 self._drop(entry)
             elif freed:
-                self._update_rows(entry, freed=freed)
+                self._retire(entry, freed)
             if renamed:
                 self.publish()
 
@@ -488,10 +496,10 @@ class Master:
             self._update_rows(entry, rows=needed)
             return Grant(grant.rows, grant.reused, needed)
 
-    def _update_rows(self, entry: Entry, rows: int = 0, freed: Sequence[int] = (), reused: Sequence[int] = ()) -> None:
+    def _update_rows(self, entry: Entry, rows: int = 0, reused: Sequence[int] = ()) -> None:
         with self._explaining():
             for address in self._holders(entry):
-                self._servers.update_rows(address, entry.id, rows, freed, reused)
+                self._servers.update_rows(address, entry.id, rows, (), reused)
 
     @contextmanager
     def _explaining(self) -> Iterator[None]:
@@ -505,6 +513,15 @@ class Master:
                 raise
             reasons = "; ".join(lost.values())
             raise (RecoveringError(reasons) if self._hope else LostError(reasons)) from error
+
+    def _retire(self, entry: Entry, freed: Sequence[int]) -> None:
+        for address in self._holders(entry):
+            try:
+                self._servers.update_rows(address, entry.id, 0, freed, ())
+            except PS2Error as error:
+                # They are made zero before they are handed out again, so this costs memory and nothing else; and they
+                # are free here: asked once more, it would be another's rows that are freed.
+                log.warning("taking back rows %s of matrix %x on %s: %s", list(freed), entry.id, address, error)
 
     def _drop(self, entry: Entry) -> None:
         for address in self._holders(entry):

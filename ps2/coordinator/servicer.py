@@ -53,7 +53,7 @@ class MasterServicer:
 
     def FreeRows(self, request: pb.FreeRowsRequest) -> pb.FreeRowsReply:
         if request.holder:
-            self._master.drop_rows(request.matrix, request.rows, request.holder)
+            self._master.drop_rows(request.matrix, request.rows, request.holder, _id(request))
         else:
             self._master.free_rows(request.matrix, request.rows, _id(request))
         return pb.FreeRowsReply()

@@ -106,8 +106,20 @@ class Engine:
         if self.copying is not None and not copies:
             self.copying.bring(made)
 
-    def update_rows(self, matrix: int, rows: int, freed: Sequence[int], reused: Sequence[int]) -> None:
-        """Grow a matrix to ``rows`` rows (0: leave it), then take rows out of use, or put them in use as zeros."""
+    def update_rows(
+        self,
+        matrix: int,
+        rows: int,
+        freed: Sequence[int],
+        reused: Sequence[int],
+        order: tuple[int, int] | None = None,
+    ) -> None:
+        """Grow a matrix to ``rows`` rows (0: leave it), then take rows out of use, or put them in use as zeros.
+
+        Args:
+            order: route version and number of the call. One that comes late, or again, changes nothing: since then the
+                rows may have been handed out. None: it does not come late.
+        """
         shards = self._of_matrix(matrix)
         end = max(rows, *(shard.rows for shard in shards))
         # Before anything is changed, or some shards would grow and others not.
@@ -115,11 +127,15 @@ class Engine:
             raise OutOfRangeError(f"row {outside[0]} is outside [0, {end})")
         for shard in shards:
             with shard.lock:
+                if order is not None and order <= shard.rows_changed:
+                    continue
                 shard.grow_rows(rows)
                 # A copy may have been sent meanwhile as the shard is by now.
                 gone = shard.unused if shard.copy else frozenset()
                 shard.retire_rows([number for number in freed if number not in gone])
                 shard.reuse_rows(list(reused))
+                if order is not None:
+                    shard.rows_changed = order
 
     def free_matrix(self, matrix: int) -> None:
         with self._lock:

@@ -119,7 +119,8 @@ class ServerServicer:
 
     def UpdateRows(self, request: pb.UpdateRowsRequest) -> pb.UpdateRowsReply:
         self._engine.fence.check(request.route_version)
-        self._engine.update_rows(request.matrix, request.rows, request.freed, request.reused)
+        order = (request.route_version, request.number) if request.number else None
+        self._engine.update_rows(request.matrix, request.rows, request.freed, request.reused, order)
         return pb.UpdateRowsReply()
 
     def FreeMatrix(self, request: pb.FreeMatrixRequest) -> pb.FreeMatrixReply:

@@ -31,6 +31,7 @@ class Shard:
         session: names that sending: route version and number of the newest that has begun.
         arriving: what has come of its ids, as JSON in pieces.
         sealed: of a copy that was sent on: it takes nothing at this route version or an older one.
+        rows_changed: the last change of which rows are in use: route version and number of the coordinator's call.
     """
 
     def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> None:
@@ -46,6 +47,7 @@ class Shard:
         self.session = (-1, -1)
         self.arriving: list[Array] = []
         self.sealed = -1
+        self.rows_changed = (-1, 0)
         self.lock = threading.RLock()
         self.applied = AppliedIds()
         self.index = KeyIndex() if spec.kind == "sparse" else None

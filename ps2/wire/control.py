@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TypeVar
@@ -169,6 +170,7 @@ class ServerControl:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self.route_version = 0
+        self._row_changes = itertools.count(1)
 
     def hello(self, address: str, coordinator: str = "", timeout_s: float = SIGN_OF_LIFE_TIMEOUT_S) -> Meeting:
         """Meet a server; raises ProtocolError if it speaks another version.
@@ -200,9 +202,17 @@ class ServerControl:
     def update_rows(
         self, address: str, matrix: int, rows: int = 0, freed: Sequence[int] = (), reused: Sequence[int] = ()
     ) -> None:
-        """Grow a matrix to ``rows`` rows (0: leave it), take rows out of use, put rows in use again as zeros."""
+        """Grow a matrix to ``rows`` rows (0: leave it), take rows out of use, put rows in use again as zeros.
+
+        A server does this once, and not when it comes after a later call.
+        """
         request = server_pb2.UpdateRowsRequest(
-            matrix=matrix, rows=rows, freed=freed, reused=reused, route_version=self.route_version
+            matrix=matrix,
+            rows=rows,
+            freed=freed,
+            reused=reused,
+            route_version=self.route_version,
+            number=next(self._row_changes),
         )
         self._call(address, "UpdateRows", request, server_pb2.UpdateRowsReply)
 

@@ -85,9 +85,14 @@ class MasterControl:
         request = master_pb2.FreeRowsRequest(matrix=matrix, rows=rows, id=id_to_pb(id))
         self._call("FreeRows", request, master_pb2.FreeRowsReply)
 
-    def drop_rows(self, matrix: int, rows: Sequence[int], holder: str) -> None:
-        """Tell that a holder's handles to rows are gone; they are given back if nobody else holds any."""
-        request = master_pb2.FreeRowsRequest(matrix=matrix, rows=rows, holder=holder)
+    def drop_rows(self, matrix: int, rows: Sequence[int], holder: str, id: RequestId | None) -> None:
+        """Tell that a holder's handles to rows are gone; they are given back if nobody else holds any.
+
+        Args:
+            id: None if the holder is never handed the same rows again: an attempt of a task.
+        """
+        named = None if id is None else id_to_pb(id)
+        request = master_pb2.FreeRowsRequest(matrix=matrix, rows=rows, id=named, holder=holder)
         self._call("FreeRows", request, master_pb2.FreeRowsReply)
 
     def _call(self, method: str, request: Message, reply: type[M], timeout_s: float = MASTER_TIMEOUT_S) -> M:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ps2.config import FleetConfig
 from ps2.coordinator.catalog import Catalog, Entry
 from ps2.coordinator.master import Caller, Master
-from ps2.errors import ConfigError, LimitError, NotFoundError, StoppedError, UnavailableError
+from ps2.errors import ConfigError, LimitError, NotFoundError, RecoveringError, StoppedError, UnavailableError
 from ps2.partition import MAX_ROWS, MatrixSpec, Partition
 from ps2.route import Route
 from ps2.wire.messages import RequestId
@@ -393,6 +393,36 @@ def test_free_rows_when_a_session_sends_it_again_late_then_the_rows_next_owner_k
     master.take_rows(entry.id, 1, caller=of_driver(2))
     master.free_rows(entry.id, [1], of_driver(1).id)
     assert entry.used == {0, 1}
+
+
+def test_free_rows_when_it_did_not_reach_a_server_and_comes_again_late_then_the_rows_next_owner_keeps_it():
+    refused = [UnavailableError("gone")]
+    servers = ServerRefuses(update_rows=lambda *_: refused.pop() if refused else None)
+    master = a_master(servers)
+    entry = master.new_matrix(MatrixSpec(10, 2))
+    master.take_rows(entry.id, 1, caller=of_driver(0))
+    master.free_rows(entry.id, [1], of_driver(1).id)
+    assert [address for address, *_ in asked(servers, "update_rows")] == ["server0:1", "server1:1"]
+    master.take_rows(entry.id, 1, caller=of_driver(2))
+    master.free_rows(entry.id, [1], of_driver(1).id)
+    assert entry.used == {0, 1}
+
+
+def test_drop_rows_when_a_session_sends_it_again_late_then_the_rows_next_handle_keeps_it(master, entry):
+    master.take_rows(entry.id, 1, caller=of_driver(0))
+    master.drop_rows(entry.id, [1], "session/a", of_driver(1).id)
+    master.take_rows(entry.id, 1, caller=of_driver(2))
+    master.drop_rows(entry.id, [1], "session/a", of_driver(1).id)
+    assert entry.used == {0, 1}
+
+
+def test_drop_rows_when_it_could_not_be_done_then_asking_again_does_it(master, entry, monkeypatch):
+    monkeypatch.setattr("ps2.coordinator.master.CHANGING_TIMEOUT_S", 0.01)
+    master.take_rows(entry.id, 1, caller=of_driver(0))
+    with master.unchanging(), pytest.raises(RecoveringError):
+        master.drop_rows(entry.id, [1], "session/a", of_driver(1).id)
+    master.drop_rows(entry.id, [1], "session/a", of_driver(1).id)
+    assert entry.used == {0}
 
 
 def test_drop_rows_when_a_session_has_dropped_its_handle_then_freed_at_once(master, entry):

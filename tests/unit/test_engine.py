@@ -372,6 +372,28 @@ def test_row_when_freed_then_not_found_and_when_reused_then_zero(engine):
     assert (row(engine, 1), row(engine, 1, partition=1)) == ([0] * 4, [0] * 4)
 
 
+def test_row_when_what_freed_it_comes_once_more_and_late_then_it_stays_in_use(engine):
+    for _ in range(2):
+        engine.update_rows(M, 0, freed=[1], reused=[], order=(3, 1))
+        engine.update_rows(M, 0, freed=[], reused=[1], order=(3, 2))
+    assert (row(engine, 1), row(engine, 1, partition=1)) == ([0] * 4, [0] * 4)
+
+
+def test_row_when_what_zeroed_it_comes_once_more_then_its_values_stay(engine):
+    engine.update_rows(M, 0, freed=[1], reused=[], order=(3, 1))
+    for _ in range(2):
+        engine.update_rows(M, 0, freed=[], reused=[1], order=(3, 2))
+        run(engine, add(1), id=number(0))
+    assert row(engine, 1) != [0] * 4
+
+
+def test_row_when_a_later_coordinator_counts_from_the_beginning_then_it_is_freed(engine):
+    engine.update_rows(M, 5, freed=[], reused=[], order=(3, 9))
+    engine.update_rows(M, 0, freed=[1], reused=[], order=(4, 1))
+    with pytest.raises(NotFoundError, match="row 1 was freed"):
+        row(engine, 1)
+
+
 def test_row_when_freed_then_requests_for_many_rows_cannot_reach_it_either(engine):
     engine.update_rows(M, 0, freed=[1], reused=[])
     with pytest.raises(NotFoundError, match="row 1 was freed"):

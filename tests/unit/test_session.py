@@ -28,6 +28,7 @@ from ps2.partition import MatrixSpec
 from ps2.route import Route
 from tests.fakes import (
     MASTER,
+    BringsCallsAgain,
     DropsTheAck,
     FailsBeforeSending,
     FleetInProcess,
@@ -161,6 +162,20 @@ def test_plans_when_run_together_then_they_are_one_request_a_server_in_order(fle
 def test_plans_when_none_then_nothing_is_sent(fleet):
     assert session_over(fleet).run([]) == []
     assert fleet.sent == []
+
+
+# -- rows ------------------------------------------------------------------------------------------------------------
+
+
+def test_row_when_what_dropped_its_handle_comes_once_more_then_its_next_owner_keeps_it(fleet, target):
+    network = BringsCallsAgain(fleet)
+    over = session_over(network)
+    (row,) = over.take_rows(target.matrix, 1)
+    over.drop(target.matrix, [row], over.holder)
+    assert over.take_rows(target.matrix, 1) == [row]
+    with pytest.raises(StoppedError, match="answered or given up"):
+        network.again("Master/FreeRows")
+    assert fleet.master.matrix(target.matrix).entry.used == {0, row}
 
 
 # -- routes and lost servers -----------------------------------------------------------------------------------------
@@ -530,11 +545,11 @@ def test_ids_when_threads_ask_together_then_none_comes_twice():
 def test_ids_when_ctrl_c_ends_the_wait_for_room_then_later_ones_settle_all_before_them(fleet, target, monkeypatch):
     monkeypatch.setattr(outbox, "WINDOW_PLANS", 1)
     over = session_over(fleet)
-    interrupt = threading.Timer(0.1, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    interrupt = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
     with over.outbox.held([]) as reading:
         over.run_later(add_ones(target))
+        interrupt.start()
         with pytest.raises(KeyboardInterrupt):
-            interrupt.start()
             over.run_later(add_ones(target))
     over.outbox.forget(reading)
     over.flush()

@@ -241,18 +241,20 @@ class CreateMatrixReply(_message.Message):
     def __init__(self) -> None: ...
 
 class UpdateRowsRequest(_message.Message):
-    __slots__ = ("matrix", "rows", "freed", "reused", "route_version")
+    __slots__ = ("matrix", "rows", "freed", "reused", "route_version", "number")
     MATRIX_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     FREED_FIELD_NUMBER: _ClassVar[int]
     REUSED_FIELD_NUMBER: _ClassVar[int]
     ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     matrix: int
     rows: int
     freed: _containers.RepeatedScalarFieldContainer[int]
     reused: _containers.RepeatedScalarFieldContainer[int]
     route_version: int
-    def __init__(self, matrix: _Optional[int] = ..., rows: _Optional[int] = ..., freed: _Optional[_Iterable[int]] = ..., reused: _Optional[_Iterable[int]] = ..., route_version: _Optional[int] = ...) -> None: ...
+    number: int
+    def __init__(self, matrix: _Optional[int] = ..., rows: _Optional[int] = ..., freed: _Optional[_Iterable[int]] = ..., reused: _Optional[_Iterable[int]] = ..., route_version: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class UpdateRowsReply(_message.Message):
     __slots__ = ()
