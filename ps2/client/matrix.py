@@ -99,6 +99,7 @@ class DCVMatrix:
                 and adds the differences; "auto" takes the one that should be faster, by costs that it measures
                 (docs/decisions/0007). The results are equal up to rounding. What other workers change between the
                 two requests is kept; "servers" then adds multiples of the changed rows, "rows" of those it pulled.
+                "servers" takes at most 2,796,202 pairs at once; "rows", and so "auto", any number.
 
         Returns:
             The dots, float64 of shape (n,).
@@ -106,6 +107,8 @@ class DCVMatrix:
         Raises:
             ShapeError, DTypeError, OutOfRangeError: rows or coefficients are not as said, or a coefficient is not
                 finite; nothing has changed.
+            LimitError: more pairs than the servers take, and "rows" is not asked for or the rows are too long for
+                "auto" to pull (4 MiB each); nothing has been asked.
             UsageError: inside ``ps.batch()``, or "rows" of a sparse matrix.
         """
         return pairs.update(self, rows_a, rows_b, coefficients, via)

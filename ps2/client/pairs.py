@@ -12,8 +12,9 @@ from ps2.client.arguments import as_rows, as_values
 from ps2.client.batch import in_batch
 from ps2.client.calibration import measure
 from ps2.client.placement import MOST_BYTES, Way, Workload, choose
-from ps2.client.plans import Plan, Target
-from ps2.errors import DTypeError, ShapeError, UsageError
+from ps2.client.plans import PAIR_BYTES, Plan, Target
+from ps2.config import WireConfig
+from ps2.errors import DTypeError, LimitError, ShapeError, UsageError
 from ps2.ops.kernels import Float64s, Int64s
 from ps2.ops.matrix import number_pairs, pair_changes, rows_dot
 from ps2.ops.table import lookup
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from ps2.client.matrix import DCVMatrix
 
 Coefficients = Callable[[Float64s], Any]
+
+# Every change is made of what the rows were before all of them, so servers get all pairs in one request.
+MOST_ON_SERVERS = WireConfig.request_limit_bytes // PAIR_BYTES
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,11 @@ def update(matrix: DCVMatrix, rows_a: Any, rows_b: Any, coefficients: Coefficien
     if not pairs.a.size:
         return np.empty(0)
     way = planned(matrix, pairs) if via == "auto" else via
+    if way == "servers" and pairs.a.size > MOST_ON_SERVERS:
+        raise LimitError(
+            f"pairUpdate: the servers take at most {MOST_ON_SERVERS:,} pairs at once, got {pairs.a.size:,}: use "
+            "via='rows', which pulls the rows that they name, or make several updates of them"
+        )
     return _on_servers(matrix, pairs, coefficients) if way == "servers" else _on_rows(matrix, pairs, coefficients)
 
 
@@ -80,6 +89,8 @@ def planned(matrix: DCVMatrix, pairs: Pairs) -> Way:
     # A row that is longer than a sample may be is not even pulled to find out what that costs.
     if target.spec.kind == "sparse" or work.columns * work.itemsize > MOST_BYTES:
         return "servers"
+    if work.pairs > MOST_ON_SERVERS:
+        return "rows"
     return choose(measure(matrix, pairs), work)
 
 

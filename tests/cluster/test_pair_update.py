@@ -12,7 +12,7 @@ import pytest
 from ps2 import DCV
 from ps2.client import calibration, matrix, pairs
 from ps2.client.pairs import Pairs
-from ps2.errors import DTypeError, OutOfRangeError, ShapeError, UsageError
+from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
 
 pytestmark = pytest.mark.parametrize("ps", [1, 2, 4], indirect=True, scope="module")
 
@@ -63,6 +63,23 @@ def test_pair_update_when_rows_are_shared_then_numpy(ps, via, dtype):
         assert (dots.dtype, dots.shape) == (np.float64, (len(A),))
         np.testing.assert_allclose(dots, oracle(values, A, B, step), **TOLERANCE[dtype])
     np.testing.assert_allclose(m.pull(range(K)), values, **TOLERANCE[dtype])
+
+
+def test_pair_update_when_the_servers_do_not_take_so_many_then_nothing_is_asked_and_the_limit_is_named(ps, monkeypatch):
+    monkeypatch.setattr(pairs, "MOST_ON_SERVERS", len(A) - 1)
+    m, values = a_matrix()
+    asked = []
+    with pytest.raises(LimitError, match="pairUpdate: the servers take at most 6 pairs at once, got 7: use via='rows'"):
+        m.pairUpdate(A, B, asked.append, "servers")
+    assert asked == []
+    assert np.array_equal(m.pull(range(K)), values)
+
+
+def test_pair_update_when_the_servers_do_not_take_so_many_then_auto_pulls_the_rows(ps, monkeypatch):
+    monkeypatch.setattr(pairs, "MOST_ON_SERVERS", len(A) - 1)
+    m, values = a_matrix()
+    np.testing.assert_allclose(m.pairUpdate(A, B, step), oracle(values, A, B, step), **TOLERANCE["float64"])
+    np.testing.assert_allclose(m.pull(range(K)), values, **TOLERANCE["float64"])
 
 
 @each_dtype

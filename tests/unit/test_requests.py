@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ps2.client import pairs
 from ps2.client import requests as client_requests
-from ps2.client.plans import Plan
+from ps2.client.plans import Plan, Target
 from ps2.client.requests import cut, group
+from ps2.config import WireConfig
+from ps2.partition import MatrixSpec
 from ps2.route import Route
 from ps2.wire.codec import MAX_HEADER_BYTES, request_parts
 from ps2.wire.messages import Keys, Operation, RequestId
@@ -131,3 +134,14 @@ def test_requests_when_made_then_every_operation_travels_once_and_in_the_order_o
     for partition in range(4):
         positions = [piece.position for piece in sent if piece.operation.partition == partition]
         assert positions == sorted(positions)
+
+
+def test_pair_update_when_of_as_many_pairs_as_servers_take_then_its_request_just_fits():
+    limit_bytes = WireConfig().request_limit_bytes
+
+    def size(count):
+        rows, target = np.zeros(count, np.int64), Target(1, MatrixSpec(2, 2), Route(0, (0, 2), ("a",)))
+        some = pairs.Pairs(rows, rows, rows, rows, rows)
+        return sum(operation.nbytes for operation in pairs.rows_pair_update(target, some, np.zeros(count)).operations)
+
+    assert size(pairs.MOST_ON_SERVERS) <= limit_bytes < size(pairs.MOST_ON_SERVERS + 1)
