@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,16 +118,29 @@ def read_token(path: str | os.PathLike[str]) -> str:
 
     Raises:
         AuthError: there is no such file, or what it holds is no token.
+        ConfigError: others than its owner can read it, or it is no text.
     """
+    name = os.fspath(path)
     try:
-        token = Path(path).read_text().strip()
+        with open(path, "rb") as file:
+            _check_private(name, os.fstat(file.fileno()))
+            token = file.read().decode("ascii").strip()
     except OSError as error:
-        raise AuthError(f"token file {os.fspath(path)}: {error.strerror}") from error
-    if len(token) < MIN_TOKEN_CHARS or not token.isascii() or any(c.isspace() for c in token):
-        raise AuthError(
-            f"token file {os.fspath(path)}: expected one line of at least {MIN_TOKEN_CHARS} ASCII characters"
-        )
+        raise AuthError(f"token file {name}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"token file {name}: expected a line of ASCII text, got other bytes") from error
+    if len(token) < MIN_TOKEN_CHARS or any(c.isspace() for c in token):
+        raise AuthError(f"token file {name}: expected one line of at least {MIN_TOKEN_CHARS} ASCII characters")
     return token
+
+
+def _check_private(name: str, found: os.stat_result) -> None:
+    """As ssh does with keys; but the group of another's file may be how its owner lets us in (mounted secrets)."""
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & (0o077 if found.st_uid == os.getuid() else 0o007):
+        raise ConfigError(
+            f"token file {name}: its mode {mode:04o} lets others than its owner read or write it; chmod 600 {name}"
+        )
 
 
 def split_address(address: str) -> tuple[str, int]:

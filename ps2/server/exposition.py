@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+import socketserver
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import accumulate
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client import CollectorRegistry, ProcessCollector, make_wsgi_app
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -20,6 +27,11 @@ from ps2.config import join_address
 from ps2.errors import LaunchError
 from ps2.server.engine import Engine
 from ps2.server.metrics import BUCKETS_S, Counts
+from ps2.wire.sockets import hang_up, resolve
+
+# Prometheus itself waits so long for a scrape.
+SCRAPE_TIMEOUT_S = 10.0
+MAX_SCRAPES = 32
 
 LIMITS = [*map(floatToGoString, BUCKETS_S), "+Inf"]
 
@@ -67,8 +79,11 @@ class ServerCollector(Collector):
 class Exposition:
     """Answers scrapes over HTTP until it is stopped; ``address`` tells where."""
 
-    def __init__(self, collector: Collector, host: str, port: int) -> None:
+    def __init__(self, collector: Collector, host: str, port: int, timeout_s: float = SCRAPE_TIMEOUT_S) -> None:
         """Bind and start.
+
+        Args:
+            timeout_s: longest time for one connection, from its beginning to its end.
 
         Raises:
             LaunchError: the port is taken, or the host is not this machine's.
@@ -77,15 +92,68 @@ class Exposition:
         registry.register(collector)
         ProcessCollector(registry=registry)
         try:
-            self._server, self._thread = start_http_server(port, host, registry)
+            family, place = resolve(host, port)
+            self._server = _HttpServer(family, place, timeout_s)
         except OSError as error:
             raise LaunchError(f"cannot serve metrics on port {port} of {host} (--metrics-port): {error}") from error
+        self._server.set_app(make_wsgi_app(registry))
+        self._thread = threading.Thread(target=self._server.serve_forever, name="ps2-metrics", daemon=True)
+        self._thread.start()
         self.address = join_address(host, self._server.server_port)
 
     def stop(self) -> None:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _HttpServer(socketserver.ThreadingMixIn, WSGIServer):
+    """A thread a connection, of which there are few, and none for longer than ``timeout_s``: anybody may connect."""
+
+    daemon_threads = True
+
+    def __init__(self, family: int, place: Any, timeout_s: float) -> None:
+        self.address_family = family
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._ends_s: dict[socket.socket, float] = {}  # the oldest comes first
+        super().__init__(place[:2], _Silent)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._ends_s[request] = time.monotonic() + self._timeout_s
+            oldest = next(iter(self._ends_s)) if len(self._ends_s) > MAX_SCRAPES else None
+        if oldest is not None:
+            self._cut(oldest)
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Called twice a second."""
+        now_s = time.monotonic()
+        with self._lock:
+            late = [request for request, end_s in self._ends_s.items() if end_s < now_s]
+        for request in late:
+            self._cut(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._ends_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that went away, or were cut off, are no news."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+    def _cut(self, request: socket.socket) -> None:
+        with self._lock:
+            self._ends_s.pop(request, None)
+        hang_up(request)
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Scrapes are no news."""
 
 
 def _requests(counts: Counts) -> Iterator[Metric]:

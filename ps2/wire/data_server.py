@@ -18,7 +18,7 @@ from ps2.errors import AuthError, LaunchError, ProtocolError, PS2Error
 from ps2.wire.codec import Parts, error_parts, reply_parts
 from ps2.wire.framing import Filling, read_greeting, read_request, written
 from ps2.wire.messages import PROTOCOL_VERSION, Reply, Request
-from ps2.wire.sockets import abstract, close, send_all, tune
+from ps2.wire.sockets import abstract, close, resolve, send_all, tune
 from ps2.wire.status import internal_error
 
 log = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class DataServer:
 
 def _listen_tcp(host: str, port: int) -> socket.socket:
     try:
-        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, address = resolve(host, port)
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

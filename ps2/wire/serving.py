@@ -89,7 +89,7 @@ def server_options(wire: WireConfig) -> list[tuple[str, int]]:
         ("grpc.max_receive_message_length", wire.request_limit_bytes + MAX_HEADER_BYTES),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", int(wire.keepalive_s * 500)),
+        ("grpc.http2.min_ping_interval_without_data_ms", int(wire.keepalive_s * 500)),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.keepalive_time_ms", int(wire.keepalive_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(wire.keepalive_timeout_s * 1000)),

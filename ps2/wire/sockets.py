@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 from contextlib import suppress
+from typing import Any
 
 from ps2.config import WireConfig
 
@@ -71,8 +72,19 @@ def connect(family: int, address: object, timeout_s: float) -> socket.socket:
     return connection
 
 
-def close(connection: socket.socket) -> None:
-    """Close a socket, waking whoever waits on it."""
+def resolve(host: str, port: int) -> tuple[int, Any]:
+    """Return family and address to listen at; raises OSError."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return family, address
+
+
+def hang_up(connection: socket.socket) -> None:
+    """End a connection for whoever waits on it; they close it."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
+
+
+def close(connection: socket.socket) -> None:
+    """Close a socket, waking whoever waits on it."""
+    hang_up(connection)
     connection.close()

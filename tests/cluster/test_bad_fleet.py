@@ -214,6 +214,7 @@ def test_attach_when_token_file_is_wrong_then_auth_error(tmp_path, content, text
     path = tmp_path / "nothing"
     if content is not None:
         path.write_text(content)
+        path.chmod(0o600)
     with pytest.raises(AuthError, match=text):
         PS2Context.getOrCreate(fleet="127.0.0.1:7070", tokenFile=str(path))
 

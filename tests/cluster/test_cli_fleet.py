@@ -15,6 +15,8 @@ import urllib.request
 import psutil
 import pytest
 
+from ps2.config import write_token
+
 PS2 = [sys.executable, "-m", "ps2.cli.main"]
 START_TIMEOUT_S = 60.0
 GONE_WITHIN_S = 5.0
@@ -208,7 +210,7 @@ def test_status_when_the_fleet_is_addressed_then_takes_the_token_file_variable(l
 
 
 def test_status_when_the_token_is_not_the_fleets_then_exits_6(launched, tmp_path):
-    (tmp_path / "token").write_text("not-the-token-of-this-fleet\n")
+    write_token(tmp_path / "token", "not-the-token-of-this-fleet")
     result = launched.run("status", "--fleet", launched.fleet, "--token-file", tmp_path / "token")
     assert (result.returncode, result.stdout) == (6, "")
     assert result.stderr.startswith(f"ps2: {launched.addresses[0]}: this is not the fleet's token")
@@ -222,7 +224,7 @@ def test_status_when_no_token_is_given_then_exits_6_and_says_how(launched):
 
 
 def test_stop_when_the_token_is_not_the_fleets_then_exits_6_and_stops_nothing(launched, tmp_path):
-    (tmp_path / "token").write_text("not-the-token-of-this-fleet\n")
+    write_token(tmp_path / "token", "not-the-token-of-this-fleet")
     result = launched.run("stop", "--token-file", tmp_path / "token")
     assert result.returncode == 6
     assert not any(ended(process) for process in launched.processes())

@@ -16,13 +16,17 @@ import grpc
 import numpy as np
 import pytest
 
+from ps2.config import WireConfig
 from ps2.errors import DeadlineError, PS2Error, StaleRouteError, StoppedError, TransientError, UnavailableError
 from ps2.server.engine import Engine
+from ps2.server.servicer import ServerServicer
 from ps2.wire.control import ServerControl
 from ps2.wire.pb import server_pb2 as pb
+from ps2.wire.serving import RpcServer
 from tests.contract.servers import (
     BLOCK,
     DIM,
+    SERVICE,
     SOCKETS,
     TOKEN,
     TRANSPORTS,
@@ -255,6 +259,34 @@ def test_request_when_it_takes_longer_than_keepalive_then_it_is_waited_for(hangi
         (outcome,) = outcomes(transport, hanging.address, reading(op("sum", 0)))
         timer.join()
     assert isinstance(outcome, StaleRouteError)
+
+
+class TakesItsTime(ServerServicer):
+    """Answers ``Status`` when ``go_on`` is set."""
+
+    def __init__(self):
+        super().__init__(Engine(1 << 20, False), "slow", WireConfig(), lambda: None)
+        self.go_on = threading.Event()
+
+    def Status(self, request):
+        assert self.go_on.wait(20)
+        return super().Status(request)
+
+
+def test_call_when_it_takes_as_long_as_many_pings_then_the_server_does_not_mind_them():
+    """A gRPC server has its own idea of how often they may come, and ends the connection: too_many_pings."""
+    servicer, wire = TakesItsTime(), WireConfig(keepalive_s=1.0)
+    server = RpcServer(SERVICE, servicer, "127.0.0.1:0", TOKEN, 2, wire)
+    timer = threading.Timer(7.0, servicer.go_on.set)
+    try:
+        with connected("stream", keepalive_s=1.0) as transport:
+            timer.start()
+            message = pb.StatusRequest()
+            assert transport.call(server.address, "Server/Status", message, pb.StatusReply, 20).server_id == "slow"
+    finally:
+        timer.cancel()
+        servicer.go_on.set()
+        server.stop(0)
 
 
 @only_transports

@@ -18,6 +18,7 @@ import pytest
 from ps2.algorithms.libsvm import parse
 from ps2.algorithms.logistic import LogisticModel
 from ps2.cli.main import main
+from ps2.config import write_token
 
 FEATURES = 12
 END_S = 5.0
@@ -58,7 +59,7 @@ def free_port():
 @pytest.fixture(scope="module")
 def token_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("fleet") / "token"
-    path.write_text("a-token-of-the-fleet\n")
+    write_token(path, "a-token-of-the-fleet")
     return path
 
 
@@ -287,7 +288,7 @@ def test_train_when_no_server_is_at_the_address_then_it_exits_with_4(train, plai
 
 def test_train_when_the_token_is_another_then_it_exits_with_6(train, plain, tmp_path):
     other = tmp_path / "other-token"
-    other.write_text("not-the-token-of-it\n")
+    write_token(other, "not-the-token-of-it")
     code, _, stderr = train("--input", plain, token=other)
     assert_one_line(stderr)
     assert (code, "token" in stderr) == (6, True), stderr

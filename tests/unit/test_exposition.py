@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from ps2.errors import LaunchError
 from ps2.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server.engine import Engine
-from ps2.server.exposition import Exposition, ServerCollector
+from ps2.server.exposition import MAX_SCRAPES, Exposition, ServerCollector
 from ps2.wire.messages import Operation, Request, RequestId
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -136,3 +138,42 @@ def test_exposition_when_the_port_is_taken_then_the_error_names_it_and_the_optio
         port = taken.getsockname()[1]
         with pytest.raises(LaunchError, match=rf"port {port} of 127\.0\.0\.1 \(--metrics-port\): .*in use"):
             Exposition(collector, "127.0.0.1", port)
+
+
+def test_exposition_when_a_client_does_not_end_its_request_then_it_is_cut_off_though_bytes_keep_coming(
+    collector, until
+):
+    exposition = Exposition(collector, "127.0.0.1", 0, timeout_s=0.2)
+    try:
+        with socket.create_connection(split(exposition.address), timeout=10) as slow:
+            until(lambda: not writable(slow), "it is cut off")
+    finally:
+        exposition.stop()
+
+
+def test_exposition_when_many_clients_say_nothing_then_a_scrape_is_answered(collector):
+    exposition = Exposition(collector, "127.0.0.1", 0)
+    try:
+        with ExitStack() as idle:
+            for _ in range(MAX_SCRAPES + 8):
+                idle.enter_context(socket.create_connection(split(exposition.address), timeout=10))
+            with urllib.request.urlopen(f"http://{exposition.address}/metrics", timeout=10) as answer:
+                assert answer.status == 200
+            threads = [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
+            assert len(threads) <= MAX_SCRAPES + 1
+    finally:
+        exposition.stop()
+
+
+def split(address):
+    host, port = address.split(":")
+    return host, int(port)
+
+
+def writable(connection):
+    """Send a byte; return whether the other side still takes any."""
+    try:
+        connection.sendall(b"G")
+    except OSError:
+        return False
+    return True
