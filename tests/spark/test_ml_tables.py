@@ -82,6 +82,8 @@ BAD = [
         "'weight': expected a finite weight that is not negative, got 1 null, 1 NaN, 1 negative in 4 rows",
     ),
     ([(0.0, 0.0), (1.0, 0.0)], None, "weights of which some are above 0, got 2 rows whose weights are all 0"),
+    ([(1e200, 1.0), (0.0, 1.0)], None, "column 'label': the squares of its labels add up to inf, too large"),
+    ([(1.0, 1e200), (0.0, 1.0)], 2, "column 'weight': the squares of its weights add up to inf, too large"),
     ([], None, "expected rows to train on, got an empty DataFrame"),
 ]
 

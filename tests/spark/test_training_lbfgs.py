@@ -11,6 +11,7 @@ from training import Rows, make, minimum, objective, trained
 from ps2.algorithms.training.faults import Columns
 from ps2.algorithms.training.parameters import SPARSE_FROM
 from ps2.algorithms.training.problem import Problem, Recipe
+from ps2.errors import InputError
 
 WEIGHTED = Columns(weight="weight")
 RECIPE = Recipe(steps=200, tol=1e-10)
@@ -151,3 +152,28 @@ def test_training_when_a_class_is_told_by_a_feature_then_stays_finite(spark, ps)
     w, _, history = found(ps, rows.frame(spark), rows, Problem("logistic", 1), Recipe(steps=50, tol=1e-6))
     assert np.isfinite(w).all()
     assert history.objective[-1] < 1e-3
+
+
+@pytest.mark.parametrize("size", [1e308, 1e-290])
+def test_features_when_their_squares_are_out_of_range_then_weights_are_those_of_scaled_ones(spark, ps, size):
+    rows, problem = make(n=40, dim=2, cuts=(20,)), Problem("logistic", 2, l2=0.1)
+    rows = replace(rows, x=np.clip(rows.x, -1, 1))
+    expected, intercept, _ = found(ps, rows.frame(spark), rows, problem)
+    extreme = replace(rows, x=rows.x * [1.0, size])
+    w, b, _ = found(ps, extreme.frame(spark), extreme, problem)
+    np.testing.assert_allclose(w[:, 0] * [1.0, size], expected[:, 0], rtol=1e-6)
+    np.testing.assert_allclose(b, intercept, rtol=1e-6)
+
+
+def test_a_feature_when_its_deviation_has_no_reciprocal_then_the_error_names_it(spark, ps):
+    rows = make(n=20, dim=2, cuts=(10,))
+    rows = replace(rows, x=rows.x * [1.0, 1e-320])
+    with pytest.raises(InputError, match=r"features: feature 1 has a standard deviation of .*e-32., too small"):
+        found(ps, rows.frame(spark), rows, Problem("logistic", 2))
+
+
+def test_a_feature_when_it_is_not_scaled_and_its_gradient_overflows_then_the_error_names_it(spark, ps):
+    rows = make(n=20, dim=2, cuts=(10,))
+    rows = replace(rows, x=rows.x * [1.0, 1e200])
+    with pytest.raises(InputError, match=r"the gradient by the weight of feature 1 is .*e.199: its values are too lar"):
+        found(ps, rows.frame(spark), rows, Problem("logistic", 2, standardize=False))

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from ps2.algorithms.training.problem import Facts
-from ps2.algorithms.training.scaling import column_sums, deviations, inverse, means, scaled, squared_distances
+from ps2.algorithms.training.scaling import column_sums, deviations, inverse, scaled, shrinking, squared_distances
 from ps2.errors import ShapeError
 from ps2.rows import LocalRows, Rows
 
@@ -25,22 +25,28 @@ def facts_of(weights):
     return Facts(len(weights), weights.sum(), (weights**2).sum(), (), 0.0, 0.0)
 
 
-def deviations_of_shards(x, weights, shards=3):
-    """Both rounds over row shards, each with keys of its own."""
+def rounds(x, weights, shards=3):
+    """Both rounds over row shards, each with keys of its own: deviations times h^2, and h."""
     parts = [
         Rows(sp.csr_array(part), None, of_part).localize()
         for part, of_part in zip(np.array_split(x, shards), np.array_split(weights, shards), strict=True)
     ]
-    sums, nonzero, squares = np.zeros((3, x.shape[1]))
-    for part in parts:
-        of_part = column_sums(part)
-        sums[part.keys] += of_part.sums
-        nonzero[part.keys] += of_part.weights
+    mean, nonzero, squares, sizes = np.zeros((4, x.shape[1]))
     facts = facts_of(weights)
-    mean = means(sums, facts)
     for part in parts:
-        squares[part.keys] += squared_distances(part, mean[part.keys])
-    return deviations(squares, nonzero, mean, facts)
+        of_part = column_sums(part, facts)
+        mean[part.keys] += of_part.means
+        nonzero[part.keys] += of_part.weights
+        sizes[part.keys] += of_part.sizes
+    h = shrinking(sizes)
+    for part in parts:
+        squares[part.keys] += squared_distances(part, mean[part.keys], h[part.keys])
+    return deviations(squares, nonzero, mean, h, facts), h
+
+
+def deviations_of_shards(x, weights, shards=3):
+    found, h = rounds(x, weights, shards)
+    return found / h / h
 
 
 def dense_deviations(x, weights):
@@ -83,15 +89,15 @@ def test_column_sums_when_a_row_holds_a_zero_then_it_is_not_counted():
     rows = LocalRows(
         np.arange(2), sp.csr_array((np.array([0.0, 3.0]), np.array([0, 1]), np.array([0, 2])), shape=(1, 2))
     )
-    of_rows = column_sums(rows)
-    assert (of_rows.sums.tolist(), of_rows.weights.tolist()) == ([0, 3], [0, 1])
+    of_rows = column_sums(rows, facts_of(np.ones(2)))
+    assert (of_rows.means.tolist(), of_rows.weights.tolist()) == ([0, 1.5], [0, 1])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_scaled_when_divided_by_deviations_then_features_have_deviation_1_or_are_0(dtype):
     x, weights = dense_matrix()
     rows = Rows(sp.csr_array(x.astype(dtype)), None, weights).localize()
-    by = inverse(dense_deviations(x, weights)[rows.keys])
+    by = inverse(dense_deviations(x, weights)[rows.keys], np.ones(len(rows.keys)))
     found = scaled(rows, by)
     assert found.x.dtype == dtype
     assert found.weights is rows.weights
@@ -102,7 +108,19 @@ def test_scaled_when_divided_by_deviations_then_features_have_deviation_1_or_are
 
 
 def test_inverse_when_a_deviation_is_0_then_it_is_0():
-    assert inverse(np.array([2.0, 0.0])).tolist() == [0.5, 0.0]
+    assert inverse(np.array([2.0, 0.0]), np.ones(2)).tolist() == [0.5, 0.0]
+
+
+@pytest.mark.parametrize("size", [1e308, 1e200, 1e-160, 1e-250, 1e-300])
+def test_inverse_when_squares_of_a_feature_are_out_of_range_then_it_is_that_of_its_deviation(size):
+    x, weights = dense_matrix()
+    x /= np.abs(x).max()
+    found = inverse(*rounds(x * size, weights))
+    np.testing.assert_allclose(found * size, inverse(*rounds(x, weights)), rtol=1e-12)
+
+
+def test_inverse_when_a_deviation_has_no_reciprocal_then_it_is_infinite():
+    assert inverse(*rounds(np.array([[1e-320], [-1e-320], [0.0]]), np.ones(3))).tolist() == [np.inf]
 
 
 def test_scaled_when_factors_are_of_other_keys_then_it_is_an_error():
@@ -110,4 +128,4 @@ def test_scaled_when_factors_are_of_other_keys_then_it_is_an_error():
     with pytest.raises(ShapeError, match="factors"):
         scaled(rows, np.ones(2))
     with pytest.raises(ShapeError, match="mean"):
-        squared_distances(rows, np.ones(4))
+        squared_distances(rows, np.ones(4), np.ones(3))

@@ -122,7 +122,7 @@ def survey(frame: DataFrame, columns: Columns, classes: int | None) -> Survey:
     for row in found:
         rows_in[row["part"]] += row["rows"]
     used = [row for row in found if row["class"] >= 0]
-    facts = _facts(used, of_labels, shift)
+    facts = _facts(used, of_labels, shift, columns)
     if classes is not None:
         _check_classes(of_labels, used)
     return Survey(facts, _dim(frame, columns.features, first), dict(rows_in))
@@ -237,15 +237,22 @@ def _fail(wrong: DataFrame, columns: Columns, expected: str, told: str, total: i
     raise InputError(f"{expected}, got {told} in {total} rows{sample}")
 
 
-def _facts(used: list[Row], labels: _Labels, shift: float) -> Facts:
-    weight, squared = (math.fsum(row[name] for row in used) for name in ("weight", "squared"))
+def _facts(used: list[Row], labels: _Labels, shift: float, columns: Columns) -> Facts:
+    weight, squared = (sum(row[name] for row in used) for name in ("weight", "squared"))
     rows = sum(row["rows"] for row in used)
     if not rows:
         raise InputError("expected rows to train on, but all of them are held out (validationIndicatorCol)")
     if not weight > 0:
         raise InputError(f"expected weights of which some are above 0, got {rows} rows whose weights are all 0")
-    mean = math.fsum(row["wy"] for row in used) / weight
-    variance = math.fsum(row["wyy"] for row in used) - weight * mean * mean
+    if not math.isfinite(weight) or not math.isfinite(squared):
+        raise InputError(
+            f"column {columns.weight!r}: the squares of its weights add up to {squared:g}, they are too large"
+        )
+    mean = sum(row["wy"] for row in used) / weight
+    squares = sum(row["wyy"] for row in used)
+    variance = squares - weight * mean * mean
+    if not math.isfinite(variance):
+        raise InputError(f"column {labels.name!r}: the squares of its labels add up to {squares:g}, too large")
     freedom = weight - squared / weight
     std = math.sqrt(max(variance / freedom, 0.0)) if freedom > 0 else 0.0
     return Facts(rows, weight, squared, _class_weights(used, labels), mean + shift, std)

@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from ps2.algorithms.losses.choice import loss_of
 from ps2.algorithms.losses.softmax import SoftmaxLoss
 from ps2.algorithms.training.local_sgd import Steps, local_sgd
-from ps2.algorithms.training.problem import Problem
-from ps2.algorithms.training.scaling import column_sums, scaled, squared_distances
+from ps2.algorithms.training.problem import Facts, Problem
+from ps2.algorithms.training.scaling import column_sums, scaled, shrinking, squared_distances
 from ps2.rows import Float, LocalRows, Rows
 
 DTYPES: tuple[Float, ...] = ("float64", "float32")
@@ -33,8 +33,8 @@ def warm() -> None:
                 loss.factors(rows, w, b)
             if problem.loss == "logistic":
                 local_sgd(loss, rows, w, b, np.arange(2), Steps(1, 0.1))
-        mean = column_sums(rows).sums
-        scaled(rows, squared_distances(rows, mean))
+        sums = column_sums(rows, Facts(2, 2.0, 2.0, (), 0.0, 0.0))
+        scaled(rows, squared_distances(rows, sums.means, shrinking(sums.sizes)))
         rows.take([0])
 
 

@@ -262,6 +262,8 @@ class Lbfgs:
             raise InputError(
                 f"the objective is {value} before the first step: labels, weights or features are too large"
             )
+        if not math.isfinite(found.square):
+            raise InputError(_too_steep(self._gradient_at_trial))
         if math.sqrt(found.square) <= max(recipe.tol * abs(value), MIN_GRADIENT):
             return "the gradient is 0 within the tolerance"
         window = objectives[-WINDOW:]
@@ -282,3 +284,15 @@ class Lbfgs:
     def _stop(self, state: _State, reason: str) -> None:
         state.over = True
         self._bench.stop(reason)
+
+
+def _too_steep(gradient: Parameters) -> str:
+    """Say by which weight a gradient is too large for its square to be a number."""
+    vector = gradient.weight
+    columns, values = vector.pull() if vector.isSparse else (np.arange(vector.dim), vector.pull())
+    sizes = np.abs(values)
+    if not len(sizes) or sizes.max() < np.abs(gradient.bias.pull()).max():
+        return "the gradient by the intercept overflows: labels are too large"
+    at = int(np.argmax(np.where(np.isnan(sizes), np.inf, sizes)))
+    feature = int(columns[at]) // gradient.width
+    return f"the gradient by the weight of feature {feature} is {values[at]:g}: its values are too large, scale them"

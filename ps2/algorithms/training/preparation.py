@@ -1,6 +1,6 @@
 """The first clocks of a training: what workers and driver tell each other before the first step.
 
-Clock 0 brings the faults of all workers' rows together and, for standardisation, sums of each column; clock 1 the
+Clock 0 brings the faults of all workers' rows together and, for standardisation, the mean of each column; clock 1 the
 squares about the mean; clock 2 leaves 1 / std of each column on the servers, and the weights to begin with.
 """
 
@@ -15,15 +15,27 @@ from ps2.algorithms.losses.loss import Loss
 from ps2.algorithms.solvers.solver import Bench, Data
 from ps2.algorithms.training.faults import LENGTH as FAULTS
 from ps2.algorithms.training.faults import Columns, error_of
-from ps2.algorithms.training.parameters import Int64Array, Parameters, columns_of
+from ps2.algorithms.training.parameters import SPARSE_FROM, Int64Array, Parameters, columns_of
 from ps2.algorithms.training.problem import Facts
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.scaling import column_sums, deviations, inverse, means, scaled, squared_distances
+from ps2.algorithms.training.scaling import (
+    Array,
+    Float64Array,
+    column_sums,
+    deviations,
+    inverse,
+    scaled,
+    shrinking,
+    squared_distances,
+)
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
+from ps2.errors import InputError
 from ps2.rows import LocalRows
 
 CLOCKS = 3
+# Weights of scaled features are multiplied by 1 / std in the end.
+HEADROOM = 2.0**-30
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +45,9 @@ class Preparation:
     Attributes:
         faults: float64, ``FAULTS`` columns a worker.
         beginning: the parameters to begin with.
-        sums: of each feature: of its values, of the weights of rows that have it, of squares about the mean; None: the
-            features stay as they are.
+        sums: of each feature: its mean, the weight of rows that have it, squares about the mean, and, of float64 rows,
+            sizes; None: the features stay as they are.
+        tiny: float64, two columns a worker: a feature whose std has no reciprocal, plus 1, and that std.
         scale: 1 / std of each weight's feature, 0 where that is 0.
         center: mean / std of each feature, if the solver wants that.
     """
@@ -45,6 +58,7 @@ class Preparation:
     faults: DCV
     beginning: Parameters
     sums: list[DCV] | None
+    tiny: DCV
     scale: DCV | None
     center: DCV | None
 
@@ -54,9 +68,11 @@ class Preparation:
         space, faults = bench.space, bench.space.small(bench.workers * FAULTS)
         sums = scale = None
         if bench.problem.standardize:
-            sums, scale = space.features(3), space.weight()
+            # Squares of float32 values are within float64's range.
+            sums, scale = space.features(4 if bench.problem.size < SPARSE_FROM else 3), space.weight()
+        tiny = space.small(bench.workers * 2)
         return Preparation(
-            bench.facts, bench.loss, bench.recipe.seed, faults, bench.beginning, sums, scale, bench.center
+            bench.facts, bench.loss, bench.recipe.seed, faults, bench.beginning, sums, tiny, scale, bench.center
         )
 
     def take_part(self, worker: Any, reading: Reading) -> Data:
@@ -69,7 +85,7 @@ class Preparation:
             if self.sums is not None and clock < CLOCKS - 1:
                 self._add_sums(clock, rows)
             elif self.scale is not None:
-                self._set_scale(self.scale, rows.keys)
+                self._set_scale(worker.rank, self.scale, rows.keys)
             if clock == CLOCKS - 1:
                 self._begin(rows.keys)
         if self.scale is not None:
@@ -85,24 +101,44 @@ class Preparation:
         if error is not None:
             raise error
 
+    def check_scales(self, columns: Columns) -> None:
+        """Raise InputError if a feature cannot be divided by its standard deviation; for the driver, after clock 2."""
+        for feature, deviation in self.tiny.pull().reshape(-1, 2):
+            if feature:
+                raise InputError(
+                    f"{columns.shown('features')}: feature {feature - 1:.0f} has a standard deviation of "
+                    f"{deviation:g}, too small for weights to be numbers; scale the feature, or leave it out"
+                )
+
     def _add_sums(self, clock: int, rows: LocalRows) -> None:
         assert self.sums is not None
-        of_values, of_weights, of_squares = self.sums
+        of_means, of_weights, of_squares, *of_sizes = self.sums
         if clock == 0:
-            found = column_sums(rows)
+            found = column_sums(rows, self.facts)
             with batch():
-                of_values.add(found.sums, rows.keys)
+                of_means.add(found.means, rows.keys)
                 of_weights.add(found.weights, rows.keys)
+                for vector in of_sizes:
+                    vector.add(found.sizes, rows.keys)
         else:
-            of_squares.add(squared_distances(rows, means(of_values.pull(rows.keys), self.facts)), rows.keys)
+            with batch():
+                answers = [vector.pull(rows.keys) for vector in (of_means, *of_sizes)]
+            mean, *sizes = (answer.result() for answer in answers)
+            of_squares.add(squared_distances(rows, mean, _shrinking(sizes, rows.keys)), rows.keys)
 
-    def _set_scale(self, scale: DCV, keys: Int64Array) -> None:
+    def _set_scale(self, rank: int, scale: DCV, keys: Int64Array) -> None:
         assert self.sums is not None
         with batch():
             answers = [vector.pull(keys) for vector in self.sums]
-        sums, weights, squares = (answer.result() for answer in answers)
-        mean = means(sums, self.facts)
-        factors = inverse(deviations(squares, weights, mean, self.facts))
+        mean, weights, squares, *sizes = (answer.result() for answer in answers)
+        h = _shrinking(sizes, keys)
+        found = deviations(squares, weights, mean, h, self.facts)
+        factors = inverse(found, h)
+        tiny = np.flatnonzero(factors > np.finfo(scale.dtype).max * HEADROOM)
+        if len(tiny):
+            first = tiny[0]
+            self.tiny.push(np.array([keys[first] + 1, found[first] / h[first] / h[first]]), np.arange(2) + 2 * rank)
+            return
         width = self.beginning.width
         scale.push(np.repeat(factors, width).astype(scale.dtype), columns_of(keys, width))
         if self.center is not None:
@@ -113,3 +149,7 @@ class Preparation:
         if weights is not None:
             vector = self.beginning.weight
             vector.push(weights.astype(vector.dtype), columns_of(keys, self.beginning.width))
+
+
+def _shrinking(sizes: list[Array], keys: Int64Array) -> Float64Array:
+    return shrinking(sizes[0]) if sizes else np.ones(len(keys))

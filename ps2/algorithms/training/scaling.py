@@ -2,6 +2,9 @@
 
 In two rounds, so that nothing cancels: the workers' sums give the mean of each feature, and with it the workers compute
 squared distances from it. A feature that a row does not hold is 0 in it; these zeros are never visited.
+
+Squares of float64 values may leave its range. So each feature has a power of two h, and the second round is of value *
+h^2, which is below 1: the h follow from what the workers say of their largest values in the first round.
 """
 
 from __future__ import annotations
@@ -27,55 +30,63 @@ class ColumnSums:
     """Sums of the first round over some rows; those of several workers add up.
 
     Attributes:
-        sums: float64, shape (k,): of weight times value.
+        means: float64, shape (k,): of weight times value, divided by the weight of all rows: they add up to the mean.
         weights: float64, shape (k,): of the weights of rows where the feature is not 0.
+        sizes: float64, shape (k,): the root of the largest absolute value. Their sum is at least that of all rows, and
+            at most the number of workers times it.
     """
 
-    sums: Float64Array
+    means: Float64Array
     weights: Float64Array
+    sizes: Float64Array
 
 
-def column_sums(rows: LocalRows) -> ColumnSums:
+def column_sums(rows: LocalRows, facts: Facts) -> ColumnSums:
     """Sum the first round over a worker's rows, by its keys."""
-    sums, weights = np.zeros(len(rows.keys)), np.zeros(len(rows.keys))
-    _add_sums(rows.x.indptr, rows.x.indices, rows.x.data, _weights_of(rows), sums, weights)
-    return ColumnSums(sums, weights)
+    sums = np.zeros((3, len(rows.keys)))
+    share = 1.0 / facts.weight if facts.weight > 0.0 else 0.0
+    _add_sums(rows.x.indptr, rows.x.indices, rows.x.data, _weights_of(rows), share, sums)
+    return ColumnSums(sums[0], sums[1], np.sqrt(sums[2]))
 
 
-def squared_distances(rows: LocalRows, mean: Array) -> Float64Array:
-    """Sum the second round over a worker's rows: weight times (value - mean)^2, where the value is not 0.
+def shrinking(sizes: Array) -> Float64Array:
+    """Return the power of two h of each feature, so that its values times h^2 are below 1 and no less than needed."""
+    return np.ldexp(1.0, -np.frexp(sizes)[1])
+
+
+def squared_distances(rows: LocalRows, mean: Array, h: Array) -> Float64Array:
+    """Sum the second round over a worker's rows: weight times ((value - mean) h^2)^2, where the value is not 0.
 
     Args:
         rows: of k keys.
         mean: shape (k,): of each key, over all rows of all workers.
+        h: shape (k,).
 
     Returns:
         float64, shape (k,).
     """
     _check_columns("mean", mean, rows)
+    _check_columns("h", h, rows)
     squares = np.zeros(len(rows.keys))
-    mean = np.asarray(mean, np.float64)
-    _add_squares(rows.x.indptr, rows.x.indices, rows.x.data, _weights_of(rows), mean, squares)
+    mean_and_h = np.array([mean * h * h, h], np.float64)
+    _add_squares(rows.x.indptr, rows.x.indices, rows.x.data, _weights_of(rows), mean_and_h, squares)
     return squares
 
 
-def means(sums: Array, facts: Facts) -> Float64Array:
-    """Return the mean of each feature by the sums of the first round."""
-    return sums / facts.weight if facts.weight > 0.0 else np.zeros(len(sums))
-
-
-def deviations(squares: Array, weights: Array, mean: Array, facts: Facts) -> Float64Array:
-    """Return the standard deviation of each feature, unbiased for weighted rows.
+def deviations(squares: Array, weights: Array, mean: Array, h: Array, facts: Facts) -> Float64Array:
+    """Return the standard deviation of each feature times h^2, unbiased for weighted rows.
 
     Args:
         squares: shape (k,): of the second round, over all workers.
         weights: shape (k,): of the first round, over all workers.
         mean: shape (k,).
+        h: shape (k,).
         facts: weights of all rows.
 
     Returns:
         float64, shape (k,); 0 where there is nothing to divide by, or no more than sums of so many rows are rounded by.
     """
+    mean = mean * h * h
     if not facts.weight > 0.0:
         return np.zeros(len(squares))
     denominator = facts.weight - facts.weight_squared / facts.weight
@@ -88,11 +99,12 @@ def deviations(squares: Array, weights: Array, mean: Array, facts: Facts) -> Flo
     return np.where(deviation > rounding * np.abs(mean), deviation, 0.0)
 
 
-def inverse(deviation: Array) -> Float64Array:
-    """Return 1 / deviation, and 0 where that is 0."""
+def inverse(deviation: Array, h: Array) -> Float64Array:
+    """Return 1 / std by the deviations times h^2: 0 where that is 0, infinite where it is out of float64's range."""
     inverses = np.zeros(len(deviation))
-    np.divide(1.0, deviation, out=inverses, where=np.asarray(deviation) > 0.0)
-    return inverses
+    np.divide(h, deviation, out=inverses, where=np.asarray(deviation) > 0.0)
+    with np.errstate(over="ignore"):
+        return inverses * h
 
 
 def scaled(rows: LocalRows, factors: Array) -> LocalRows:
@@ -118,25 +130,27 @@ def _check_columns(name: str, given: Array, rows: LocalRows) -> None:
 
 
 @kernel
-def _add_sums(
-    indptr: Array, columns: Array, values: Array, c: Float64Array, sums: Float64Array, weights: Float64Array
-) -> None:
+def _add_sums(indptr: Array, columns: Array, values: Array, c: Float64Array, share: float, sums: Float64Array) -> None:
     for row in range(len(c)):
         for position in range(indptr[row], indptr[row + 1]):
             if values[position] != 0:
-                sums[columns[position]] += c[row] * values[position]
-                weights[columns[position]] += c[row]
+                column, value = columns[position], np.float64(values[position])
+                sums[0, column] += c[row] * share * value
+                sums[1, column] += c[row]
+                sums[2, column] = max(sums[2, column], abs(value))
 
 
 @kernel
 def _add_squares(
-    indptr: Array, columns: Array, values: Array, c: Float64Array, mean: Float64Array, squares: Float64Array
+    indptr: Array, columns: Array, values: Array, c: Float64Array, mean_and_h: Float64Array, squares: Float64Array
 ) -> None:
     for row in range(len(c)):
         for position in range(indptr[row], indptr[row + 1]):
             if values[position] != 0:
-                distance = np.float64(values[position]) - mean[columns[position]]
-                squares[columns[position]] += c[row] * distance * distance
+                column = columns[position]
+                mean, h = mean_and_h[0, column], mean_and_h[1, column]
+                distance = np.float64(values[position]) * h * h - mean
+                squares[column] += c[row] * distance * distance
 
 
 @kernel

@@ -111,6 +111,7 @@ def train(
             if clock == 0:
                 preparation.check(table.workers, table.columns)
             elif clock == CLOCKS - 1:
+                preparation.check_scales(table.columns)
                 record.start()
             elif clock >= CLOCKS:
                 record.enter(clock - CLOCKS)
