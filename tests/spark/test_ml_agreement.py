@@ -75,3 +75,59 @@ def test_fit_when_pyspark_fits_the_same_then_coefficients_agree(df, theirs, name
     solver = {"solver": "l-bfgs"} if name == "LinearRegression" else {}
     expected = found(getattr(theirs, name)(**params, **EXACT, **solver).fit(df))
     np.testing.assert_allclose(found(getattr(algorithms, name)(**params, **EXACT).fit(df)), expected, atol=1e-3)
+
+
+class Machine:
+    """pyspark.ml's steps of a factorization machine, in plain NumPy, from weights to begin with."""
+
+    def __init__(self, model, frame, label):
+        self.x = np.array([row.features.toArray() for row in frame.select("features").collect()])
+        self.y = np.array([row[0] for row in frame.select(label).collect()])
+        self.is_class = label == "two"
+        self.numbers = machine_numbers(model)
+        self.m, self.s = np.zeros((2, len(self.numbers)))
+
+    def gradient(self):
+        intercept, linear, factors = self.numbers[0], self.numbers[1 : DIM + 1], self.numbers[DIM + 1 :]
+        factors = factors.reshape(DIM, -1)
+        sums = self.x @ factors
+        margins = intercept + self.x @ linear + 0.5 * (sums**2 - self.x**2 @ factors**2).sum(axis=1)
+        slopes = 1 / (1 + np.exp(-margins)) - self.y if self.is_class else 2 * (margins - self.y)
+        of_factors = self.x.T @ (slopes[:, None] * sums) - factors * (slopes @ self.x**2)[:, None]
+        return np.array([slopes.sum(), *(slopes @ self.x), *of_factors.reshape(-1)]) / len(self.y)
+
+    def step(self, t, solver, lr, decay):
+        g = self.gradient()
+        if solver == "gd":
+            lr = lr / np.sqrt(t)
+            self.numbers = (1 - lr * decay) * self.numbers - lr * g
+            return
+        self.m, self.s = 0.9 * self.m + 0.1 * g, 0.999 * self.s + 0.001 * g**2
+        step = self.m / (1 - 0.9**t) / (np.sqrt(self.s / (1 - 0.999**t)) + 1e-8)
+        self.numbers = (1 - decay) * self.numbers - lr * step
+
+
+def machine_numbers(model):
+    return np.array([model.intercept, *model.linear.toArray(), *model.factors.toArray().reshape(-1)])
+
+
+MACHINES = [
+    (classification, "FMClassifier", "two", "adamW"),
+    (classification, "FMClassifier", "two", "gd"),
+    (regression, "FMRegressor", "value", "adamW"),
+    (regression, "FMRegressor", "value", "gd"),
+]
+
+
+@pytest.mark.parametrize(("theirs", "name", "label", "solver"), MACHINES)
+def test_a_machine_when_pysparks_takes_the_same_steps_then_both_are_where_they_lead(df, theirs, name, label, solver):
+    """Factors begin elsewhere, as random numbers do: each side is followed from its own beginning."""
+    params = {"labelCol": label, "solver": solver, "factorSize": 2, "initStd": 0.05, "seed": 5}
+    how = {"stepSize": 0.02, "regParam": 0.03}
+    for package in (theirs, algorithms):
+        machine = Machine(getattr(package, name)(maxIter=0, **params).fit(df), df, label)
+        assert machine.numbers[0] == 0
+        for t in range(1, 7):
+            machine.step(t, solver, how["stepSize"], how["regParam"])
+        model = getattr(package, name)(maxIter=6, **params, **how).fit(df)
+        np.testing.assert_allclose(machine_numbers(model), machine.numbers, rtol=1e-6, atol=1e-9)

@@ -39,9 +39,10 @@ def test_recipe_when_a_linear_model_names_its_solver_then_it_is_that(params, sol
 @pytest.mark.parametrize(
     ("params", "solver", "optimizer"),
     [
-        ({}, "minibatch", "adam"),
-        ({"solver": "gd"}, "minibatch", "sgd"),
-        ({"solver": "adamW"}, "minibatch", "adam"),
+        ({}, "minibatch", "adamW"),
+        ({"solver": "gd"}, "minibatch", "gd"),
+        ({"solver": "adamW"}, "minibatch", "adamW"),
+        ({"solver": "minibatch"}, "minibatch", "adam"),
         ({"optimizer": "adagrad"}, "minibatch", "adagrad"),
         ({"solver": "l-bfgs"}, "l-bfgs", "adam"),
     ],
@@ -68,7 +69,14 @@ def test_recipe_when_the_default_seed_is_a_negative_hash_then_it_is_not_negative
         ),
         (LogisticRegression(solver="adamW"), "solver: expected one of auto, "),
         (FMClassifier(solver="auto"), "solver: expected one of adamW, gd, "),
-        (FMClassifier(solver="gd", optimizer="adam"), "optimizer: solver 'gd' is 'sgd' itself, got 'adam'"),
+        (
+            FMClassifier(solver="gd", optimizer="adam"),
+            "optimizer: solver 'gd' has an update rule of its own, got 'adam'",
+        ),
+        (
+            FMClassifier(lazy=True, regParam=0.1),
+            "lazy: solver 'adamW' lets all weights decay in each step; .*, got regP",
+        ),
         (LogisticRegression(solver="l-bfgs", optimizer="sgd"), "optimizer: solver 'l-bfgs' does not take it"),
         (LogisticRegression(optimizer="newton"), "optimizer: expected one of sgd, .*, got 'newton'"),
         (LogisticRegression(lazy=True), "lazy: solver 'auto' does not take it, only 'minibatch'"),

@@ -22,7 +22,7 @@ class FactorParams(TrainingParams, _FactorizationMachinesParams):
 
     solver: Param[str] = described(
         TrainingParams.solver,
-        f"how to train: {', '.join(SOLVERS_OF_FM)}; gd is minibatch with sgd, adamW (default) minibatch with adam",
+        f"how to train: {', '.join(SOLVERS_OF_FM)}; gd and adamW (default) are pyspark.ml's, of minibatches",
     )
 
     def _set_theirs(self) -> None:

@@ -20,6 +20,7 @@ from pyspark.ml.param.shared import (
     HasValidationIndicatorCol,
 )
 
+from ps2.algorithms.solvers.optimizer import DECAYING
 from ps2.algorithms.training.problem import Recipe
 from ps2.errors import ConfigError
 
@@ -41,8 +42,8 @@ SOLVERS_OF_LINEAR: dict[str, tuple[str, str | None]] = {
     **{name: (name, None) for name in TAKES},
 }
 SOLVERS_OF_FM: dict[str, tuple[str, str | None]] = {
-    "adamW": ("minibatch", "adam"),
-    "gd": ("minibatch", "sgd"),
+    "adamW": ("minibatch", "adamW"),
+    "gd": ("minibatch", "gd"),
     **{name: (name, None) for name in TAKES if name != "ma-sgd"},
 }
 CHOOSY = sorted({name for names in TAKES.values() for name in names})
@@ -365,6 +366,11 @@ def recipe_of(params: Any, l1: float) -> Recipe:
             f"elasticNetParam: solver {solver!r} takes L2 penalties only, got {params.getElasticNetParam():g}; "
             f"{' and '.join(map(repr, TAKES_L1))} take both"
         )
+    if optimizer in DECAYING and params.getLazy() and params.getOrDefault("regParam") > 0:
+        raise ConfigError(
+            f"lazy: solver {params.getSolver()!r} lets all weights decay in each step; with a penalty set solver "
+            f"'minibatch', got regParam {params.getOrDefault('regParam'):g}"
+        )
     recipe = Recipe(
         solver=solver,  # type: ignore[arg-type]
         optimizer=optimizer,  # type: ignore[arg-type]
@@ -403,5 +409,7 @@ def _solver_of(params: Any) -> tuple[str, str]:
         if not params.isSet("solver") or asked == "auto":
             return "minibatch", optimizer
         if its_optimizer not in (None, optimizer):
-            raise ConfigError(f"optimizer: solver {asked!r} is {its_optimizer!r} itself, got {optimizer!r}")
+            raise ConfigError(
+                f"optimizer: solver {asked!r} has an update rule of its own, got {optimizer!r}; 'minibatch' takes it"
+            )
     return solver, its_optimizer or optimizer

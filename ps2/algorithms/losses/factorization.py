@@ -9,7 +9,7 @@ import scipy.sparse as sp
 
 from ps2.algorithms.losses import factorization_kernels as kernels
 from ps2.algorithms.losses import margin_kernels as loss_kernels
-from ps2.algorithms.losses.loss import Array, Evaluated, Float64Array, Int64Array, check_matrix, checked_rows, log_odds
+from ps2.algorithms.losses.loss import Array, Evaluated, Float64Array, Int64Array, check_matrix, checked_rows
 from ps2.algorithms.training.problem import Facts, Problem
 from ps2.errors import ConfigError
 from ps2.rows import LocalRows
@@ -61,6 +61,4 @@ class MachineLoss:
         return first * self.problem.init_std
 
     def first_biases(self, facts: Facts) -> Float64Array:
-        if not self.problem.fit_intercept:
-            return np.zeros(1)
-        return np.array([log_odds(facts) if self.problem.loss == "fmLogistic" else facts.label_mean])
+        return np.zeros(1)  # as in pyspark.ml

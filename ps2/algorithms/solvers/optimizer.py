@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +21,19 @@ STATE = {
     "rmsprop": ("square",),
     "adam": ("velocity", "square"),
     "ftrl": ("z", "square"),
+    "adamW": ("velocity", "square"),
+    "gd": (),
 }
+# pyspark.ml's update rules of factorization machines: the operation, before which weights and intercept decay.
+DECAYING = {"adamW": "adam", "gd": "sgd"}
 
 
 class Optimizer:
     """Steps of one optimiser on the servers.
 
     FTRL keeps its penalties out of the steps: its weights follow from sums over all steps (McMahan et al., 2013).
+    "adamW" and "gd" let everything decay by the L2 penalty before the step, by as much whatever the gradients were
+    (Loshchilov & Hutter, 2019).
     """
 
     def __init__(self, bench: Bench, model: Parameters, gradient: Parameters) -> None:
@@ -38,12 +45,14 @@ class Optimizer:
 
     def step(self, number: int) -> None:
         """Take step ``number``, from 1, and zero the gradient; within ``batch()``."""
+        self._decay(number)
         states = self._states.values()
         weights = [state.weight for state in states] + ([] if self._at is None else [self._at])
-        name = self._name if self._at is None else f"lazy_{self._name}"
+        plain = DECAYING.get(self._name, self._name)
+        name = plain if self._at is None else f"lazy_{plain}"
         self._model.weight.zip(*weights, self._gradient.weight).apply(name, **self._scalars(number, is_weight=True))
         biases = [state.bias for state in states]
-        self._model.bias.zip(*biases, self._gradient.bias).apply(self._name, **self._scalars(number, is_weight=False))
+        self._model.bias.zip(*biases, self._gradient.bias).apply(plain, **self._scalars(number, is_weight=False))
         for vector in self._gradient.each:
             vector.zero()
 
@@ -56,7 +65,7 @@ class Optimizer:
     def settling(self) -> Settling | None:
         """Return how to do that for some columns; None: nothing ever waits."""
         problem = self._problem
-        if not self._recipe.lazy or not (problem.l1 or problem.l2):
+        if not self._recipe.lazy or not (problem.l1 or problem.l2) or self._name in DECAYING:
             return None
         vectors = [self._model.weight]
         if self._name == "ftrl":
@@ -67,13 +76,23 @@ class Optimizer:
             vectors.append(self._at)
         return Settling(self._name, tuple(vectors), self._recipe.step_size, problem.l1, problem.l2)
 
+    def _decay(self, number: int) -> None:
+        if self._name in DECAYING and self._problem.l2:
+            share = self._problem.l2 * (self._rate(number) if self._name == "gd" else 1.0)
+            for vector in self._model.each:
+                vector.mul(1.0 - share)
+
+    def _rate(self, number: int) -> float:
+        return self._recipe.step_size / (math.sqrt(number) if self._name == "gd" else 1.0)
+
     def _scalars(self, number: int, is_weight: bool) -> dict[str, Any]:
-        l1, l2 = (self._problem.l1, self._problem.l2) if is_weight else (0.0, 0.0)
+        penalised = is_weight and self._name not in DECAYING
+        l1, l2 = (self._problem.l1, self._problem.l2) if penalised else (0.0, 0.0)
         if self._name == "ftrl":
             lazy = self._recipe.lazy and is_weight
             return {"alpha": self._recipe.step_size, "l1": number * l1, "l2": number * l2, "lazy": lazy}
-        scalars = {"lr": self._recipe.step_size, "l1": l1, "l2": l2}
-        if self._name == "adam" or (self._at is not None and is_weight):
+        scalars = {"lr": self._rate(number), "l1": l1, "l2": l2}
+        if self._name in ("adam", "adamW") or (self._at is not None and is_weight):
             scalars["step"] = number
         return scalars
 

@@ -19,7 +19,7 @@ from ps2.errors import ConfigError
 
 LossName = Literal["logistic", "softmax", "hinge", "squaredHinge", "squared", "huber", "fmLogistic", "fmSquared"]
 SolverName = Literal["l-bfgs", "minibatch", "ma-sgd", "ftsgd"]
-OptimizerName = Literal["sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl"]
+OptimizerName = Literal["sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl", "adamW", "gd"]
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,8 @@ class Recipe:
 
     Attributes:
         solver: "l-bfgs" (OWL-QN where there is an L1 penalty), "minibatch" with an ``optimizer``, "ma-sgd" or "ftsgd".
-        optimizer: of "minibatch".
+        optimizer: of "minibatch"; "adamW" and "gd" are pyspark.ml's for factorization machines: they take L2 penalties
+            alone, by which the intercept decays too, and are not lazy with one.
         lazy: only columns that a minibatch uses take its step ("minibatch").
         steps: at most; iterations of "l-bfgs", communication steps of the others.
         tol: "l-bfgs" stops when the objective improves by less than this, relatively.
