@@ -8,6 +8,7 @@ import socket
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -20,12 +21,24 @@ from ps2.errors import PS2Error
 from ps2.wire.run_control import LIMIT_BYTES, RunControl
 
 
-def work(ref: RunRef, function: bytes, rows: Iterator[Any]) -> int:
+@dataclass(frozen=True)
+class Function:
+    """The user's function.
+
+    Attributes:
+        code: pickled; unpickled where what goes wrong with it can be told.
+        broadcasts: what of ``sc.broadcast`` it holds: Spark sends with a task what it meets when it pickles the task.
+    """
+
+    code: bytes
+    broadcasts: tuple[Any, ...]
+
+
+def work(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
     """Work as the task's rank; return it.
 
     Args:
-        function: the user's, pickled.
-        rows: what it gets.
+        rows: what the function gets.
     """
     context: Any = task_context()
     rank = context.partitionId()
@@ -44,10 +57,10 @@ def work(ref: RunRef, function: bytes, rows: Iterator[Any]) -> int:
         control.close()
 
 
-def _call(worker: Worker, control: RunControl, function: bytes, rows: Iterator[Any]) -> None:
+def _call(worker: Worker, control: RunControl, function: Function, rows: Iterator[Any]) -> None:
     try:
         rows = _some(rows, worker)
-        result = cloudpickle.loads(function)(worker, rows)
+        result = cloudpickle.loads(function.code)(worker, rows)
         worker._flush()
         pickled = _pickled(result, worker)
     except (Exception, SystemExit) as error:

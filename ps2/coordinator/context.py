@@ -19,6 +19,7 @@ from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
 from ps2.client.task import EPOCH_PROPERTY, FLEET_VARIABLE, STOPPED_PROPERTY, task_context
 from ps2.config import FleetConfig, is_loopback, join_address, new_token, read_token, split_address
+from ps2.coordinator import interpreter
 from ps2.coordinator.beginning import named_vector, start_from
 from ps2.coordinator.checkpoints import Checkpoint, Checkpoints
 from ps2.coordinator.launchers.attach import AttachLauncher
@@ -112,7 +113,8 @@ class PS2Context:
             retryTimeoutS: how long calls wait for a lost server to be brought back.
 
         Raises:
-            ConfigError: arguments that cannot be used, or differ from those of the running context.
+            ConfigError: arguments that cannot be used, or differ from those of the running context; Spark's tasks on
+                this host would run with a Python without ps2.
             StoppedError: the SparkContext is stopped.
             LaunchError, UnavailableError, AuthError: the fleet cannot be started or reached.
             CheckpointMissingError, CheckpointCorruptError, LimitError: ``restore`` cannot be read, or does not fit.
@@ -142,6 +144,8 @@ class PS2Context:
             )
             spark_context = _spark_context(spark)
             running = cls._active
+            if spark_context is not None and (running is None or running._spark is not spark_context):
+                interpreter.settle(spark_context)
             if running is not None:
                 running._options.check_same(options)
                 if spark_context is not None:
@@ -359,7 +363,7 @@ class PS2Context:
             SlotsError: Spark has fewer free task slots than workers.
             WorkerError: ``worker_fn`` failed as often as Spark lets a task fail; names rank, clock and traceback.
             DeadlineError: not done after ``timeoutS``.
-            StoppedError: the context was stopped meanwhile.
+            StoppedError: the context was stopped meanwhile, or the job cancelled.
         """
         self._check_running()
         if self._spark is None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import io
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ps2.client.work import work
+from ps2.client.work import Function, work
 from ps2.client.worker import RunRef
 from ps2.errors import ConfigError, UsageError
 
@@ -17,25 +18,35 @@ RESULT = "rank int"
 MAIN_ALIAS = "__mp_main__"
 
 
-def pickled(worker_fn: Callable[..., Any]) -> bytes:
+def pickled(worker_fn: Callable[..., Any]) -> Function:
     """Pickle the users' function.
 
     Raises:
         UsageError: it is no function, or it cannot be pickled.
     """
-    from pyspark import cloudpickle
+    from pyspark import Broadcast, cloudpickle
 
-    pickler: Any = cloudpickle
+    untyped: Any = cloudpickle
+    broadcasts = []
+
+    class Pickler(untyped.CloudPickler):  # type: ignore[misc]
+        def reducer_override(self, obj: object) -> Any:
+            if isinstance(obj, Broadcast):
+                broadcasts.append(obj)
+            return super().reducer_override(obj)
+
+    code = io.BytesIO()
     check_call("run", worker_fn, "worker", "rows")
     # Where pyspark has made one (for pandas), NumPy's functions are found in it first, and no worker has it.
     alias = sys.modules.pop(MAIN_ALIAS, None)
     try:
-        return bytes(pickler.dumps(worker_fn))
+        Pickler(code).dump(worker_fn)
     except Exception as error:  # a closure may hold anything, and each thing fails in its own way
         raise UsageError(f"run: {worker_fn!r} cannot be pickled: {error}") from error
     finally:
         if alias is not None:
             sys.modules[MAIN_ALIAS] = alias
+    return Function(code.getvalue(), tuple(broadcasts))
 
 
 def check_call(name: str, function: Any, *arguments: str) -> None:
@@ -73,12 +84,13 @@ class Job:
         self.workers = wanted
         self._error: Exception | None = None
 
-    def start(self, ref: RunRef, function: bytes, tag: str, ended: Callable[[], None]) -> None:
+    def start(self, ref: RunRef, function: Function, tag: str, ended: Callable[[], None]) -> None:
         """Run the tasks; call ``ended`` when they have."""
         rdd = self._source.stage(ref, function)
-        if rdd.getNumPartitions() != self.workers:
-            raise UsageError(f"run: Spark made {rdd.getNumPartitions()} tasks of {self.workers} rdd_partitions")
-
+        # In this thread Spark pickles it: the broadcasts that this meets are noted by thread.
+        tasks = rdd._jrdd.getNumPartitions()
+        if tasks != self.workers:
+            raise UsageError(f"run: Spark made {tasks} tasks of {self.workers} rdd_partitions")
         scala_context = self._spark._jsc.sc()
         properties = scala_context.getLocalProperties().clone()
 
@@ -126,7 +138,7 @@ class _Records:
         dealt = singly._jrdd.coalesce(partitions, True)
         return _Records(RDD(dealt, singly.ctx, singly._jrdd_deserializer))
 
-    def stage(self, ref: RunRef, function: bytes) -> Any:
+    def stage(self, ref: RunRef, function: Function) -> Any:
         return self._rdd.mapPartitions(lambda rows: [work(ref, function, rows)])
 
 
@@ -154,7 +166,7 @@ class _Table:
     def spread(self, partitions: int) -> _Table:
         return _Table(self._frame.repartition(partitions))
 
-    def stage(self, ref: RunRef, function: bytes) -> Any:
+    def stage(self, ref: RunRef, function: Function) -> Any:
         def serve(batches: Iterator[Any]) -> Iterator[Any]:
             import pyarrow as pa
 

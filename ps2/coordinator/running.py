@@ -14,7 +14,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from ps2.client.session import Session
+from ps2.client.work import Function
 from ps2.client.worker import RunRef
+from ps2.coordinator import interpreter
 from ps2.coordinator.clocks import Clocks
 from ps2.coordinator.job import Job, check_call, pickled
 from ps2.coordinator.master import Master
@@ -23,7 +25,7 @@ from ps2.coordinator.run import Run
 from ps2.coordinator.run_options import RunOptions
 from ps2.coordinator.run_servicer import listen
 from ps2.coordinator.slots import most_slots, total_slots, wait_for_slots
-from ps2.coordinator.spark_job import CallJobs, Tasks, is_stopped, said_by_spark
+from ps2.coordinator.spark_job import CallJobs, Tasks, cancelled, is_stopped, said_by_spark
 from ps2.coordinator.steps import Steps
 from ps2.coordinator.timeline import to_table
 from ps2.errors import (
@@ -145,7 +147,7 @@ class Runs:
 class _Drive:
     """One run, seen from the driver's thread."""
 
-    def __init__(self, runs: Runs, spark_context: Any, job: Job, function: bytes, options: RunOptions) -> None:
+    def __init__(self, runs: Runs, spark_context: Any, job: Job, function: Function, options: RunOptions) -> None:
         self._runs = runs
         self._spark = spark_context
         self._job = job
@@ -287,12 +289,16 @@ class _Drive:
             return
         if is_stopped(self._spark):
             raise StoppedError("run: the SparkContext was stopped")
+        if (said := cancelled(failed)) is not None:
+            raise StoppedError(f"run: Spark cancelled the job: {said}") from None
         culprit, words = said_by_spark(failed)
         rank = culprit if culprit in missing else next((rank for rank in missing if rank in self._run.failures), None)
         if rank is not None and rank in self._run.failures:
             clock, traceback = self._run.failures[rank]
             # Spark's own error would bury the user's: it has all of that once more, inside Java's.
             raise WorkerError(f"run: rank {rank} failed in clock {clock}:\n{traceback}") from None
+        if (wrong_python := interpreter.explained(self._spark, str(failed))) is not None:
+            raise wrong_python from None
         applied = self._run.applied()
         lost = [rank] if rank is not None else missing
         named = ", ".join(f"rank {rank} in clock {applied[rank]}" for rank in lost) or "a task"

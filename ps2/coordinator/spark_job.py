@@ -21,6 +21,9 @@ LOOK_S = 1.0
 POLL_S = 0.1
 # Of what Spark says.
 MAX_CHARS = 300
+CANCELLED = re.compile(
+    r"^: org\.apache\.spark\.SparkException: (?:\[\w+\] )?(Job \d+ cancelled.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE
+)
 
 
 class Tasks:
@@ -142,6 +145,12 @@ def is_stopped(spark_context: Any) -> bool:
         return spark_context._jsc is None or bool(spark_context._jsc.sc().isStopped())
     except (Py4JError, OSError):
         return True
+
+
+def cancelled(error: Exception | None) -> str | None:
+    """Return what Spark says of a job that somebody has cancelled: by its group or tag, or on Spark's web page."""
+    found = CANCELLED.search(str(error))
+    return found[1] if found else None
 
 
 def said_by_spark(error: Exception | None) -> tuple[int | None, str]:

@@ -1,0 +1,81 @@
+"""The Python that Spark's tasks run with: it is to be of the driver's version, and to have ps2."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+from ps2 import __version__
+from ps2.errors import ConfigError
+
+VARIABLE = "PYSPARK_PYTHON"
+CHECK = "import sys, ps2; print('{}.{}'.format(*sys.version_info), ps2.__version__)"
+CHECK_TIMEOUT_S = 60.0
+# What Spark says of tasks that never came to a function of ours.
+FAULTS = {
+    "No module named 'ps2'": "has no ps2",
+    "PYTHON_VERSION_MISMATCH": "is of another version",
+    "Cannot run program": "cannot be started",
+}
+
+
+def settle(spark_context: Any) -> None:
+    """Let tasks that run on this host have this very Python, unless the user has chosen one; check that one.
+
+    Elsewhere nobody knows before tasks run there: see ``explained``.
+
+    Raises:
+        ConfigError: the chosen one lacks ps2, is of another version or cannot be started.
+    """
+    if not spark_context.master.startswith("local"):
+        return
+    if VARIABLE not in os.environ and sys.executable:
+        # Spark would take the first python3 of the PATH. Functions made from now on are run by this one.
+        spark_context.pythonExec = sys.executable
+    _check(spark_context)
+
+
+def explained(spark_context: Any, said: str) -> ConfigError | None:
+    """Return what is wrong with the workers' Python, if that is why tasks have failed.
+
+    Args:
+        said: by Spark.
+    """
+    found = next((fault for sign, fault in FAULTS.items() if sign in said), None)
+    return None if found is None else _error(spark_context, found)
+
+
+def _check(spark_context: Any) -> None:
+    files = spark_context._jvm.org.apache.spark.SparkFiles.getRootDirectory()
+    added = [files, *(os.path.join(files, name) for name in spark_context._python_includes)]
+    environment = {**os.environ, **spark_context.environment}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [*added, environment.get("PYTHONPATH")]))
+    try:
+        done = subprocess.run(
+            [spark_context.pythonExec, "-c", CHECK],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=CHECK_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _error(spark_context, f"cannot be started: {error}") from error
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise _error(spark_context, f"cannot import ps2: {lines[-1]}")
+    wanted = f"{sys.version_info[0]}.{sys.version_info[1]} {__version__}"
+    if done.stdout.strip() != wanted:
+        raise _error(spark_context, "is Python {} with ps2 {}".format(*done.stdout.split()))
+
+
+def _error(spark_context: Any, fault: str) -> ConfigError:
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return ConfigError(
+        f"Spark runs tasks with another Python than the driver's: theirs, {spark_context.pythonExec} at "
+        f"{spark_context.master}, {fault}; the driver's is {sys.executable}, Python {version} with ps2 {__version__}. "
+        f"Before the SparkSession is made, set {VARIABLE} (or, with spark-submit, spark.pyspark.python) to a Python "
+        f"{version} that has this ps2 installed on every executor's host"
+    )
