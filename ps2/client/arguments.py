@@ -43,7 +43,7 @@ def as_values(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], name: s
 
     Floats are rounded to float32 and integers made floats where the vector asks for it; floats do not become integers.
     """
-    array = _as_array(name, values)
+    array = as_array(name, values)
     # An empty list has no dtype of its own.
     if array.size and (not np.can_cast(array.dtype, dtype, "same_kind") or array.dtype.kind not in "biuf"):
         raise DTypeError(f"{name}: expected numbers that fit {dtype}, got {array.dtype}")
@@ -72,7 +72,7 @@ def as_sent(values: Any, spec: MatrixSpec, shape: tuple[int, ...]) -> Array:
 
 def as_target(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     """Return the caller's array for an answer, if the answer fits it."""
-    if not isinstance(out, np.ndarray):
+    if not isinstance(out, np.ndarray) or _is_masked(out):
         raise DTypeError(f"out: expected an array, got {type(out).__name__}")
     if out.dtype != dtype:
         raise DTypeError(f"out: expected an array of {dtype}, got {out.dtype}")
@@ -83,15 +83,31 @@ def as_target(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     return out
 
 
-def _as_array(name: str, given: Any) -> Array:
+def as_array(name: str, given: Any) -> Array:
+    """Return what numpy makes of it; a masked array is refused, as what it hides would be read all the same."""
+    if _is_masked(given):
+        raise UsageError(
+            f"{name}: expected a plain array, got a masked one: choose what stands for what is masked, by "
+            ".filled(value), or leave it out, by .compressed()"
+        )
     try:
         return np.asarray(given)
     except ValueError as error:
         raise ShapeError(f"{name}: expected an array, got what numpy cannot make one of: {error}") from error
 
 
+def _is_masked(given: Any) -> bool:
+    """Tell whether it is a masked array, or a list with one in it."""
+    if not isinstance(given, (list, tuple)):
+        return isinstance(given, np.ma.MaskedArray)
+    kinds = set(map(type, given))  # long lists have few
+    if not any(issubclass(kind, (list, tuple, np.ma.MaskedArray)) for kind in kinds):
+        return False
+    return any(map(_is_masked, given))
+
+
 def _whole_numbers(name: str, numbers: Any) -> Int64Array:
-    array = _as_array(name, numbers)
+    array = as_array(name, numbers)
     if array.size == 0:
         return array.astype(np.int64)
     if array.dtype.kind == "f" and np.isnan(array).any():

@@ -50,6 +50,8 @@ def measure(matrix: DCVMatrix, pairs: Pairs) -> Costs:
         measured_s, costs = _known.get(key, (0.0, None))
         if costs is None or time.monotonic() - measured_s > KEPT_S:
             costs = solve(_take_times(matrix, pairs, work), work)
+            for old in [old for old, (then_s, _) in _known.items() if time.monotonic() - then_s > KEPT_S]:
+                del _known[old]
             _known[key] = time.monotonic(), costs
         return costs
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Scalar = int | float
 DEFAULT_ROWS = 4
+MAX_NAME = 255
 
 
 class DCV:
@@ -82,7 +83,8 @@ class DCV:
             wire: "float16" or "bfloat16" halves what values take on the network, both ways, and rounds them to the
                 nearest: by at most 2**-11 (float16: of numbers from 6.1e-5 to 65,504; smaller ones by 2**-25) or 2**-8
                 (bfloat16: of all) of their size. What is stored and computed on the servers stays in ``dtype``.
-            name: by which ``ps.vector(name)`` finds it, here and in a later driver; it stays until ``free()``.
+            name: by which ``ps.vector(name)`` finds it, here and in a later driver; it stays until ``free()``. 1 to 255
+                printable characters.
 
         Raises:
             ConfigError, DTypeError: an argument cannot be used, or another vector has this name.
@@ -617,8 +619,9 @@ def _owned(session: Session, vector: DCV) -> DCV:
 def _name(name: str | None) -> str:
     if name is None:
         return ""
-    if not isinstance(name, str) or not name:
-        raise ConfigError(f"name: expected a text that is not empty, got {name!r}")
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+        got = f"{len(name):,} characters" if isinstance(name, str) and len(name) > MAX_NAME else repr(name)
+        raise ConfigError(f"name: expected a text of 1 to {MAX_NAME} printable characters, got {got}")
     return name
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ps2.client import plans
-from ps2.client.arguments import as_indices, as_sent
+from ps2.client.arguments import as_array, as_indices, as_sent
 from ps2.client.keysets import SPLITS, Split
 from ps2.client.pace import packed_bytes
 from ps2.client.plans import Plan, Target
@@ -187,7 +187,7 @@ def _factor(x: Any, rows: Array, parts: Split, some: slice) -> _Sparse | _Dense:
         raise ShapeError(f"addFactors: x: expected shape {(len(rows), count)}, got {np.shape(x)}")
     dtype = rows.dtype
     if not sp.issparse(x):
-        values = np.asarray(x)[some]
+        values = as_array("addFactors: x", x)[some]
         _check_numbers(values)
         values = values if parts.order is None else parts.summed(values.astype(dtype, copy=False))
         return _Dense(np.ascontiguousarray(values.T, dtype=dtype), plans.BLOCK_BYTES)

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 import cloudpickle
 import numpy as np
 
-from ps2.client.arguments import as_indices, as_rows, as_sent, as_target, as_values
+from ps2.client.arguments import as_array, as_indices, as_rows, as_sent, as_target, as_values
 from ps2.client.keysets import GROUP_KEYS, SPLITS, Split
 from ps2.client.results import PartitionResults
 from ps2.config import WireConfig
@@ -371,7 +371,7 @@ def rows_axpy(target: Target, rows_y: Any, rows_x: Any, alphas: Any) -> Plan[Non
     x = as_rows("rows_x", rows_x, target.spec.rows)
     _same_length("rows_x", x, y.size)
     scales = as_values(
-        np.broadcast_to(np.asarray(alphas), y.shape) if np.ndim(alphas) == 0 else alphas,
+        np.broadcast_to(as_array("alphas", alphas), y.shape) if np.ndim(alphas) == 0 else alphas,
         np.dtype(np.float64),
         y.shape,
         "alphas",

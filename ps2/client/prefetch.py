@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ps2.client import plans
+from ps2.client.arguments import as_array
 from ps2.client.overlay import Reading
 from ps2.client.plans import Plan
 from ps2.errors import RolledBack, UsageError
@@ -140,7 +141,7 @@ class Prefetches:
         if indices is None and vector.isSparse:
             raise UsageError("prefetch: a sparse vector needs indices: how much it holds is not known before")
         # The caller may change his.
-        indices = None if indices is None else np.array(indices)
+        indices = None if indices is None else as_array("indices", indices).copy()
         prefetch = Prefetch(self._session, self.view, vector, indices, self.view.clock + int(ahead))
         self._open.append(prefetch)
         self._start()

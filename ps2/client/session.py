@@ -18,6 +18,7 @@ from ps2.client.pace import Pace
 from ps2.client.patience import Patience
 from ps2.client.plans import Plan
 from ps2.client.requests import Piece, cut, group
+from ps2.client.routes import Routes
 from ps2.client.stopwatch import Stopwatch
 from ps2.client.task import MutationIds, RunIds, task_epoch
 from ps2.config import RetryConfig, WireConfig
@@ -61,8 +62,7 @@ class Session:
         self._master = MasterControl(self.transport, self.fleet.master)
         self._ids = MutationIds(self.fleet.id)
         self._pid = os.getpid()
-        self._routes: dict[int, Route] = {}
-        self._route_version = 0
+        self._routes = Routes()
         self.stopwatch = Stopwatch()
         self._known = KnownKeys()
         self._outbox = Outbox(self._send_mutations)
@@ -248,9 +248,9 @@ class Session:
             while True:
                 self._ask(lambda: self.matrix(matrix))
                 self._check_run(changes=True)
-                version = self._route_version
+                version = self._routes.version
                 try:
-                    done = attempt(self._routes[matrix], version, id)
+                    done = attempt(self._routes_of({matrix})[matrix], version, id)
                 except TransientError as error:
                     patience.wait(error)
                     if self._refresh({matrix}, error):
@@ -258,7 +258,7 @@ class Session:
                     continue
                 self._ask(lambda: self.matrix(matrix))
                 self._check_run(changes=True)
-                if self._route_version == version:
+                if self._routes.version == version:
                     return done
 
     def close(self) -> None:
@@ -288,14 +288,15 @@ class Session:
     def _send(self, plans: Sequence[Plan[Any]], id: RequestId | None) -> Results:
         """Send the operations of plans until all are answered; return the results by plan."""
         results: Results = [[None] * len(plan.operations) for plan in plans]
+        routes = self._routes_of({plan.matrix for plan in plans})
         run = self._ids.run
         if run is not None and run.seen > run.epoch:
             if any(plan.mutates and _has_answer(plan) for plan in plans):
                 raise self._rolled_back()
-            pieces = cut(plans, self._routes, self.wire.block_bytes)
+            pieces = cut(plans, routes, self.wire.block_bytes)
             pieces = [piece for piece in pieces if not plans[piece.plan].mutates]
         else:
-            pieces = cut(plans, self._routes, self.wire.block_bytes, id)
+            pieces = cut(plans, routes, self.wire.block_bytes, id)
         if len(plans) == 1:
             self._send_pieces(pieces, results)
         else:
@@ -309,11 +310,12 @@ class Session:
         results: Results = [[None] * len(plan.operations) for plan, _ in mutations]
         errors: list[PS2Error] = []
         try:
+            routes = self._routes_of({plan.matrix for plan, _ in mutations})
             self._send_pieces(
                 [
                     piece
                     for number, (plan, id) in enumerate(mutations)
-                    for piece in cut([plan], self._routes, self.wire.block_bytes, id, number)
+                    for piece in cut([plan], routes, self.wire.block_bytes, id, number)
                 ],
                 results,
             )
@@ -331,13 +333,14 @@ class Session:
 
     def _note_routes(self, plans: Sequence[Plan[Any]]) -> None:
         for plan in plans:
-            known = self._routes.get(plan.matrix)
-            if known is None or known.version < plan.route.version:
-                self._note_route(plan.matrix, plan.route)
+            self._routes.offer(plan.matrix, plan.route)
 
-    def _note_route(self, matrix: int, route: Route) -> None:
-        self._routes[matrix] = route
-        self._route_version = max(self._route_version, route.version)
+    def _routes_of(self, matrices: set[int]) -> dict[int, Route]:
+        """Return where matrices are; the master knows those that have been forgotten since their call began."""
+        routes = self._routes.of(matrices)
+        for matrix in matrices - routes.keys():
+            routes[matrix] = self._ask(functools.partial(self.matrix, matrix)).route
+        return routes
 
     def _send_pieces(self, pieces: Sequence[Piece], results: Results) -> None:
         """Send pieces, again and again where it may help, until all have brought their results."""
@@ -352,7 +355,8 @@ class Session:
 
     def _attempt(self, pieces: Sequence[Piece], results: Results) -> tuple[list[Piece], TransientError | None]:
         """Send pieces to their servers; return those to send again, with the error that is why."""
-        requests = group(pieces, self._routes, self._route_version)
+        version = self._routes.version
+        requests = group(pieces, self._routes_of({piece.operation.matrix for piece in pieces}), version)
         # After the routes were looked up: who has those to a fleet that has gone back knows that it has.
         self._check_run(changes=any(piece.id is not None for piece in pieces))
         outcomes = self.transport.exchange(
@@ -415,7 +419,7 @@ class Session:
     def _remember(self, info: MatrixInfo) -> MatrixInfo:
         # In this order: see _attempt.
         self._newest = max(self._newest, (info.epoch, info.step), key=lambda known: known[0])
-        self._note_route(info.id, info.route)
+        self._routes.note(info.id, info.route)
         return info
 
     def _release_dropped(self) -> None:

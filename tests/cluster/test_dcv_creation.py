@@ -252,7 +252,14 @@ def test_name_when_another_vector_has_it_then_config_error_until_that_is_freed(p
     DCV.sparse(5, name="weight").derive(name="other").free()
 
 
-@pytest.mark.parametrize("name", ["", 7])
-def test_name_when_it_is_no_text_then_config_error(ps, name):
-    with pytest.raises(ConfigError, match="name: expected a text"):
+@pytest.mark.parametrize("name", ["", 7, "a\0b", "a\nb", "\ud800", "x" * 256])
+def test_name_when_it_is_not_1_to_255_printable_characters_then_config_error_says_so(ps, name):
+    with pytest.raises(ConfigError, match="name: expected a text of 1 to 255 printable characters, got "):
         DCV.dense(5, name=name)
+
+
+def test_name_when_the_longest_then_it_is_found(ps):
+    longest = "weight of \u00e9t\u00e9 " + "x" * 241
+    DCV.dense(5, name=longest).fill(1)
+    assert ps.vector(longest).sum() == 5
+    ps.vector(longest).free()

@@ -279,6 +279,13 @@ def test_save_when_the_folder_is_relative_then_to_the_one_of_this_process(ps, tm
     assert (tmp_path / "here" / "manifest.json").is_file()
 
 
+def test_save_when_the_place_is_empty_then_usage_error_and_the_current_folder_stays_empty(ps, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="url: expected a path or a URL, got ''"):
+        DCV.dense(3).save("")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_save_when_the_place_is_not_shared_with_the_servers_then_it_says_so(ps):
     """The memory of each process is a file system of its own."""
     with pytest.raises(RecoveryError, match="must be a place that the servers and this process share"):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ps2.client import arguments
-from ps2.client.arguments import as_indices, as_rows, as_values
-from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError
+from ps2.client.arguments import as_indices, as_rows, as_target, as_values
+from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
 
 F4, F8, I8 = (np.dtype(name) for name in ("float32", "float64", "int64"))
 
@@ -109,3 +109,29 @@ def test_values_when_too_large_for_float32_then_infinite_without_a_warning():
 def test_values_when_they_cannot_be_used_then_the_error_says_why(values, dtype, error, said):
     with pytest.raises(error, match=said):
         as_values(values, dtype, (1,))
+
+
+MASKED = np.ma.array([1, 2], mask=[False, True])
+each_masked = pytest.mark.parametrize("masked", [MASKED, [MASKED], (0, [np.ma.masked, 1]), np.ma.array([1, 2])])
+
+
+@each_masked
+def test_values_when_masked_then_usage_error_says_what_to_do(masked):
+    with pytest.raises(UsageError, match=r"values: expected a plain array, got a masked one: .* \.filled\(value\)"):
+        as_values(masked, F8, (2,))
+
+
+@each_masked
+def test_columns_when_masked_then_usage_error(masked):
+    with pytest.raises(UsageError, match="indices: expected a plain array, got a masked one"):
+        as_indices(masked)
+
+
+def test_rows_when_masked_then_usage_error():
+    with pytest.raises(UsageError, match="rows_a: expected a plain array, got a masked one"):
+        as_rows("rows_a", MASKED, 9)
+
+
+def test_target_when_masked_then_dtype_error():
+    with pytest.raises(DTypeError, match="out: expected an array, got MaskedArray"):
+        as_target(MASKED, I8, (2,))

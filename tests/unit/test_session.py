@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from ps2.client import outbox, plans, sessions, task
+from ps2.client import outbox, plans, routes, sessions, task
 from ps2.client import requests as client_requests
 from ps2.client.fleet import Access, FleetRef, seal, unseal
 from ps2.client.plans import Target
@@ -209,6 +209,23 @@ def test_route_when_a_newer_one_is_known_then_an_old_handle_uses_that(fleet, tar
     over.matrix(target.matrix)
     over.run([add_ones(old)])
     assert len(fleet.sent) == 2
+
+
+def test_routes_when_many_matrices_come_and_go_then_those_used_last_are_kept(fleet, monkeypatch):
+    monkeypatch.setattr(routes, "MOST", 3)
+    over = session_over(fleet)
+    made = [over.new_matrix(SPEC) for _ in range(9)]
+    for info in made:
+        over.run([plans.pull(Target(info.id, SPEC, info.route, (0,)), 0, 10)])
+    assert over._routes.of(info.id for info in made).keys() == {info.id for info in made[-3:]}
+
+
+def test_batch_when_of_more_matrices_than_are_remembered_then_the_master_is_asked_where_they_are(fleet, monkeypatch):
+    monkeypatch.setattr(routes, "MOST", 3)
+    over = session_over(fleet)
+    targets = [Target(info.id, SPEC, info.route, (0,)) for info in [over.new_matrix(SPEC) for _ in range(5)]]
+    over.run([add_ones(target) for target in targets])
+    assert [values(fleet, target) for target in targets] == [[1.0] * 10] * 5
 
 
 def test_request_when_the_master_says_that_the_server_is_lost_then_it_fails_at_once_and_names_it(fleet, target):
