@@ -6,29 +6,32 @@ holds back only itself, and what it has not read stays with the kernel.
 
 from __future__ import annotations
 
-import hmac
 import logging
 import socket
 import threading
+import time
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from ps2.config import WireConfig
-from ps2.errors import AuthError, LaunchError, ProtocolError, PS2Error
+from ps2.errors import LaunchError, PS2Error
 from ps2.wire.codec import Parts, error_parts, reply_parts
-from ps2.wire.framing import Filling, read_greeting, read_request, written
-from ps2.wire.messages import PROTOCOL_VERSION, Reply, Request
-from ps2.wire.sockets import abstract, close, resolve, send_all, tune
+from ps2.wire.framing import read_request, written
+from ps2.wire.introduction import admit, let_in
+from ps2.wire.messages import Reply, Request
+from ps2.wire.sockets import abstract, close, hang_up, receive, resolve, send_all, tune
 from ps2.wire.status import internal_error
 
 log = logging.getLogger(__name__)
 
+# From the first byte to the last, for all that comes before requests.
 GREETING_TIMEOUT_S = 10.0
 MAX_CONNECTIONS = 1024
+# Connections of those who have not proven themselves yet. One more, and the oldest of them ends: who knows the token
+# needs milliseconds, so however many strangers there are, it finds a place.
+MAX_STRANGERS = 128
 BACKLOG = 128
 DRAIN_TIMEOUT_S = 1.0
-
-T = TypeVar("T")
 
 
 class Service(Protocol):
@@ -58,6 +61,7 @@ class DataServer:
         self._wire = wire
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
+        self._strangers: dict[socket.socket, None] = {}  # the oldest comes first
         self._idle = threading.Condition(self._lock)
         self._busy = 0
         self._stopped = False
@@ -76,7 +80,7 @@ class DataServer:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected."""
+        """How many clients are connected that have proven themselves."""
         return len(self._connections)
 
     def stop(self, grace_s: float) -> None:
@@ -86,8 +90,8 @@ class DataServer:
             for listener in self._listeners:
                 close(listener)
             self._idle.wait_for(lambda: self._busy == 0, grace_s)
-            for connection in self._connections:
-                close(connection)
+            for connection in [*self._connections, *self._strangers]:
+                hang_up(connection)
         # Until its accept returns, the system keeps a socket's name.
         for acceptor in self._acceptors:
             acceptor.join(DRAIN_TIMEOUT_S)
@@ -104,46 +108,57 @@ class DataServer:
                 with self._idle:
                     self._idle.wait_for(lambda: self._stopped, 0.1)
                 continue
-            with self._lock:
-                accepted = not self._stopped and len(self._connections) < MAX_CONNECTIONS
-                if accepted:
-                    self._connections.add(connection)
-            if accepted:
+            if self._receive_stranger(connection):
                 threading.Thread(target=self._serve, args=(connection,), name="ps2-data", daemon=True).start()
             else:
-                log.warning("a connection is refused: there are %d", MAX_CONNECTIONS)
                 close(connection)
+
+    def _receive_stranger(self, connection: socket.socket) -> bool:
+        """Give a connection a stranger's place, of another one if need be; return False if there is none any more."""
+        with self._lock:
+            if self._stopped:
+                return False
+            if len(self._strangers) >= MAX_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                hang_up(oldest)  # its thread closes it
+            self._strangers[connection] = None
+            return True
+
+    def _welcome(self, connection: socket.socket) -> bool:
+        """Give a stranger that has proven itself a client's place; return False if there is none."""
+        with self._lock:
+            if connection not in self._strangers or self._stopped:
+                return False
+            del self._strangers[connection]
+            if len(self._connections) >= MAX_CONNECTIONS:
+                log.warning("a connection is refused: there are %d", MAX_CONNECTIONS)
+                return False
+            self._connections.add(connection)
+            return True
 
     def _serve(self, connection: socket.socket) -> None:
         try:
             tune(connection, self._wire)
-            if self._welcome(connection):
+            if self._is_admitted(connection) and self._welcome(connection):
+                let_in(connection)
+                connection.settimeout(None)
                 while self._answer(connection):
                     pass
-        except OSError as error:  # the client went away, whatever it was doing
+        except (EOFError, OSError) as error:  # the client went away, whatever it was doing
             log.debug("a data connection ended: %s", error)
         finally:
             with self._lock:
                 self._connections.discard(connection)
+                self._strangers.pop(connection, None)
             close(connection)
 
-    def _welcome(self, connection: socket.socket) -> bool:
-        connection.settimeout(GREETING_TIMEOUT_S)
+    def _is_admitted(self, connection: socket.socket) -> bool:
         try:
-            greeting = _receive(connection, read_greeting())
-            if greeting is None:
-                return False
-            if greeting.protocol != PROTOCOL_VERSION:
-                raise ProtocolError(f"this server speaks protocol {PROTOCOL_VERSION}, the peer {greeting.protocol}")
-            if self._token is not None and not hmac.compare_digest(greeting.token.encode(), self._token.encode()):
-                raise AuthError("this is not the fleet's token; pass the token file that the fleet was started with")
-            if greeting.server_id != self._server_id:
-                raise ProtocolError("the peer means to meet another server")
+            admit(connection, self._token, self._server_id, time.monotonic() + GREETING_TIMEOUT_S)
         except PS2Error as error:
             self._part(connection, error)
             return False
-        connection.settimeout(None)
-        _send(connection, reply_parts(Reply(()), Request(())))
         return True
 
     def _answer(self, connection: socket.socket) -> bool:
@@ -156,9 +171,7 @@ class DataServer:
             reserved = size
 
         try:
-            request = _receive(connection, read_request(self._wire.request_limit_bytes, reserve))
-            if request is None:
-                return False
+            request = receive(connection, read_request(self._wire.request_limit_bytes, reserve))
             with self._lock:
                 if self._stopped:
                     return False
@@ -190,12 +203,14 @@ class DataServer:
     def _part(self, connection: socket.socket, error: PS2Error) -> None:
         """Say why, and close: reading on for a moment, or the error would be lost with what was not read."""
         with suppress(OSError):
+            deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
             connection.settimeout(DRAIN_TIMEOUT_S)
             _send(connection, error_parts(error))
             connection.shutdown(socket.SHUT_WR)
-            left = self._wire.request_limit_bytes
-            while left > 0 and (got := connection.recv(1 << 16)):
-                left -= len(got)
+            while (left_s := deadline_s - time.monotonic()) > 0:
+                connection.settimeout(left_s)
+                if not connection.recv(1 << 16):
+                    break
 
 
 def _listen_tcp(host: str, port: int) -> socket.socket:
@@ -225,26 +240,6 @@ def _listen_unix(name: str) -> socket.socket | None:
         listener.close()
         return None
     return listener
-
-
-def _receive(connection: socket.socket, reading: Filling[T]) -> T | None:
-    """Read one message; None if the peer has closed the connection before it."""
-    first = True
-    try:
-        view = next(reading)
-        while True:
-            while len(view):
-                got = connection.recv_into(view, 0, socket.MSG_WAITALL)
-                if not got:
-                    if first:
-                        return None
-                    raise ConnectionResetError("the peer closed the connection within a message")
-                first = False
-                view = view[got:]
-            view = next(reading)
-    except StopIteration as done:
-        message: T = done.value
-        return message
 
 
 def _send(connection: socket.socket, parts: Parts) -> None:

@@ -10,19 +10,22 @@ import struct
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from ps2.errors import LimitError, ProtocolError, PS2Error
 from ps2.wire.codec import MAX_HEADER_BYTES, Parts, allocate, check_size, open_reply, open_request
-from ps2.wire.messages import PROTOCOL_VERSION, Array, Reply, Request, byte_view, nbytes
+from ps2.wire.messages import Array, Reply, Request, byte_view, nbytes
 from ps2.wire.pb import server_pb2 as pb
 
 MAGIC = b"PS2D"
 GREETING = struct.Struct("<4sI")
 HEAD = struct.Struct("<IQ")
 MAX_GREETING_BYTES = 4096
+# An error has its text in it.
+MAX_ANSWER_BYTES = 1 << 16
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Message)
 Filling = Generator[memoryview, None, T]
 
 
@@ -76,23 +79,33 @@ def read_request(limit_bytes: int, reserve: Callable[[int], None]) -> Filling[Re
         return error
 
 
-def greeting(token: str | None, server_id: str) -> bytes:
-    """Return what a client says first."""
-    message = pb.Greeting(protocol=PROTOCOL_VERSION, token=token or "", server_id=server_id).SerializeToString()
-    return GREETING.pack(MAGIC, len(message)) + message
+def introduction(message: Message) -> bytes:
+    """Return how what comes before all requests is written: a Greeting, and a GreetingProof."""
+    encoded = message.SerializeToString()
+    return GREETING.pack(MAGIC, len(encoded)) + encoded
 
 
-def read_greeting() -> Filling[pb.Greeting]:
-    """Read what a client says first."""
+def read_introduction(cls: type[M]) -> Filling[M]:
+    """Read what ``introduction`` writes."""
     magic, size = GREETING.unpack((yield from _read(GREETING.size)))
     if magic != MAGIC or size > MAX_GREETING_BYTES:
         raise ProtocolError("this port speaks the data protocol of PS2, and something else came")
-    message = pb.Greeting()
     try:
-        message.ParseFromString((yield from _read(size)))
+        return cls.FromString((yield from _read(size)))
     except DecodeError as error:
         raise ProtocolError(f"a greeting cannot be read: {error}") from error
-    return message
+
+
+def read_answer() -> Filling[pb.ReplyHeader]:
+    """Read what a server answers before all requests."""
+    length, size = HEAD.unpack((yield from _read(HEAD.size)))
+    if length > MAX_ANSWER_BYTES or size:
+        raise ProtocolError("a server that was greeted answers with a short header alone")
+    header = yield from _read(length)
+    try:
+        return pb.ReplyHeader.FromString(header)
+    except DecodeError as error:
+        raise ProtocolError(f"the answer to a greeting cannot be read: {error}") from error
 
 
 def _read_header() -> Filling[tuple[bytes, int]]:

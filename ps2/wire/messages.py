@@ -14,7 +14,7 @@ from ps2.partition import Int64Array, MatrixSpec, Partition, Wire
 
 Array = npt.NDArray[Any]
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 
 
 @dataclass(frozen=True, slots=True)

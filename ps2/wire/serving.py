@@ -1,9 +1,9 @@
-"""A gRPC server around a servicer: token, error mapping, health checks, frames without protobuf's copies."""
+"""A gRPC server around a servicer: who is let in, error mapping, health checks, frames without protobuf's copies."""
 
 from __future__ import annotations
 
-import hmac
 import logging
+import resource
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
@@ -12,11 +12,15 @@ import grpc
 from google.protobuf import message_factory
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 
 from ps2.config import WireConfig, is_loopback, join_address, split_address
 from ps2.errors import AuthError, ConfigError, LaunchError, ProtocolError, PS2Error
+from ps2.wire import channel
+from ps2.wire.channel import CALL_KEY, CHALLENGE, NONCE_KEY, PROOF_KEY
 from ps2.wire.codec import MAX_HEADER_BYTES
+from ps2.wire.pb import auth_pb2
+from ps2.wire.proof import NONCE_BYTES, Admitted, Claim, Gatekeeper
 from ps2.wire.status import MAX_METADATA_BYTES, internal_error, to_status
 
 log = logging.getLogger(__name__)
@@ -26,7 +30,18 @@ OnGone = Callable[[Callable[[], None]], bool]
 
 T = TypeVar("T")
 
-HEALTH_PREFIX = "/grpc.health.v1.Health/"
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+SERVING = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING).SerializeToString()
+
+# What anybody may ask waits for nothing, so a few do.
+STRANGERS_THREADS = 2
+HANDSHAKE_TIMEOUT_S = 10.0
+# Clients of ours close theirs before.
+IDLE_S = 1.5 * channel.IDLE_S
+# Of one connection; a process of ours has few.
+MAX_STREAMS = 256
+# Most connections; each process of a client has one. Half of what the process may open is left for all else.
+MAX_CONNECTIONS = 4096
 
 
 class RpcServer:
@@ -47,7 +62,7 @@ class RpcServer:
             service: of the contract; ``servicer`` has one method an rpc, named like it. That of a stream of messages
                 takes what comes and an ``OnGone``, and yields answers.
             listen: ``host:port``; port 0 takes a free one.
-            token: what every call must carry; None only on loopback.
+            token: that callers prove to know, and the server to them; None only on loopback.
 
         Raises:
             ConfigError: no token, and not on loopback.
@@ -57,29 +72,27 @@ class RpcServer:
         if token is None and not is_loopback(host):
             raise ConfigError(f"listen: {listen} is not loopback, so a token is required")
         self._threads = _Threads(threads, thread_name_prefix="ps2-rpc")
-        self._server = grpc.server(
-            self._threads,
-            interceptors=[_TokenCheck(token)] if token is not None else [],
-            options=server_options(wire),
-        )
-        self._health = health.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        handlers = {method.name: _handler(method, getattr(servicer, method.name)) for method in service.methods}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
+        self._strangers = _Threads(STRANGERS_THREADS, thread_name_prefix="ps2-rpc-stranger")
+        self._server = grpc.server(self._threads, options=server_options(wire))
+        gatekeeper = Gatekeeper(token) if token is not None else None
+        self._server.add_generic_rpc_handlers((_Calls(service, servicer, gatekeeper, self._strangers),))
         try:
             bound = self._server.add_insecure_port(listen)
         except RuntimeError as error:
             raise LaunchError(f"cannot listen on {listen}: the port is in use, or the host is not this one") from error
         self.address = join_address(host, bound or port)
-        for name in ("", service.full_name):
-            self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         self._server.start()
 
     def stop(self, grace_s: float) -> None:
         """Refuse new calls, wait for those under way at most ``grace_s``, and close."""
-        self._health.enter_graceful_shutdown()
         self._server.stop(grace_s).wait()
         self._threads.shutdown(wait=False)
+        self._strangers.shutdown(wait=False)
+
+
+def _most_connections() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // 2)
 
 
 def server_options(wire: WireConfig) -> list[tuple[str, int]]:
@@ -91,6 +104,11 @@ def server_options(wire: WireConfig) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.http2.min_ping_interval_without_data_ms", int(wire.keepalive_s * 500)),
         ("grpc.keepalive_permit_without_calls", 1),
+        # Strangers may connect, and then say nothing, or only what everybody may.
+        ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
+        ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
+        ("grpc.max_concurrent_streams", MAX_STREAMS),
+        ("grpc.max_allowed_incoming_connections", _most_connections()),
         ("grpc.keepalive_time_ms", int(wire.keepalive_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
         # Without it gRPC gives a ping a minute, whatever the line above says.
@@ -112,41 +130,95 @@ class _Threads(ThreadPoolExecutor):
             return dropped
 
 
-class _TokenCheck(grpc.ServerInterceptor):
-    """Refuse calls without the fleet's token; health checks, which orchestrators send bare, pass."""
+class _Calls(grpc.GenericRpcHandler):
+    """Finds out who calls, and what is to answer.
 
-    def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode()
-        self._refusal: Any = grpc.unary_unary_rpc_method_handler(self._refuse)
+    Strangers are answered before a message of theirs is read, by threads of their own: they keep nobody else waiting.
+    """
 
-    def intercept_service(self, continuation: Any, handler_call_details: grpc.HandlerCallDetails) -> Any:
-        if handler_call_details.method.startswith(HEALTH_PREFIX):
-            return continuation(handler_call_details)
-        given = dict(handler_call_details.invocation_metadata).get("authorization", "")
-        if hmac.compare_digest(given if isinstance(given, bytes) else given.encode(), self._expected):
-            return continuation(handler_call_details)
-        return self._refusal
+    def __init__(
+        self, service: ServiceDescriptor, servicer: object, gatekeeper: Gatekeeper | None, strangers: _Threads
+    ) -> None:
+        self._gatekeeper = gatekeeper
+        self._methods = {
+            f"/{service.full_name}/{method.name}": _handler(method, getattr(servicer, method.name))
+            for method in service.methods
+        }
+        # Whoever can be asked is serving: nothing is said of single services, and nobody watches.
+        self._health = _for_strangers(lambda context: SERVING, strangers)
+        self._challenge = _for_strangers(self._answer, strangers)
+        self._refusal = _for_strangers(_refuse, strangers)
 
-    @staticmethod
-    def _refuse(request: object, context: grpc.ServicerContext) -> NoReturn:
-        has_token = "authorization" in dict(context.invocation_metadata())
-        what = "this is not the fleet's token" if has_token else "no token given"
-        _abort(context, AuthError(f"{what}; pass the token file that the fleet was started with"))
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        if details.method == HEALTH_CHECK:
+            return self._health
+        if details.method == CHALLENGE:
+            return self._challenge
+        handler = self._methods.get(details.method)
+        if handler is None or self._gatekeeper is None:
+            return handler and handler(None)
+        claim = _claim(details.invocation_metadata)
+        admitted = self._gatekeeper.admit(details.method, claim) if claim is not None else None
+        return self._refusal if admitted is None else handler(admitted)
+
+    def _answer(self, context: grpc.ServicerContext) -> bytes:
+        if self._gatekeeper is None:
+            return auth_pb2.ChallengeReply().SerializeToString()
+        client_nonce: Any = dict(context.invocation_metadata()).get(NONCE_KEY, b"")
+        if len(client_nonce) != NONCE_BYTES:
+            _abort(context, ProtocolError(f"{NONCE_KEY}: expected {NONCE_BYTES} bytes, got {len(client_nonce)}"))
+        nonce, proof = self._gatekeeper.challenge(client_nonce)
+        return auth_pb2.ChallengeReply(nonce=nonce, proof=proof).SerializeToString()
 
 
-def _handler(method: MethodDescriptor, fn: Callable[..., Any]) -> Any:
+def _claim(metadata: Any) -> Claim | None:
+    """Return what a call comes with to prove itself; None if that is nothing."""
+    given = dict(metadata).get(CALL_KEY)
+    if given is None:
+        return None
+    try:
+        call = auth_pb2.CallProof.FromString(given)
+    except DecodeError:
+        return None
+    return Claim(call.client_nonce, call.server_nonce, call.number, call.digest, call.proof)
+
+
+def _refuse(context: grpc.ServicerContext) -> NoReturn:
+    has_proof = CALL_KEY in dict(context.invocation_metadata())
+    what = "the proof is not of the fleet's token, or was for another process" if has_proof else "no token given"
+    _abort(context, AuthError(f"{what}; pass the token file that the fleet was started with"))
+
+
+def _for_strangers(answer: Callable[[grpc.ServicerContext], bytes], threads: _Threads) -> Any:
+    """Return a handler that reads nothing: to the wire, one message and a stream of messages are the same."""
+
+    def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        return answer(context)
+
+    call.experimental_thread_pool = threads  # type: ignore[attr-defined]
+    return grpc.stream_unary_rpc_method_handler(call)
+
+
+def _handler(method: MethodDescriptor, fn: Callable[..., Any]) -> Callable[[Admitted | None], Any]:
+    """Return what makes a handler for one call, whose sender was admitted, or needs not be."""
     # A frame stays bytes: the codec reads and writes it.
     frames = method.input_type.name.endswith("Frame")
-    if method.server_streaming and frames:
-        return grpc.stream_stream_rpc_method_handler(_guard_stream(lambda requests, _: fn(requests)))
-    if frames:
-        return grpc.unary_unary_rpc_method_handler(_guard(fn))
-    encode = message_factory.GetMessageClass(method.output_type).SerializeToString
     decode = _decoder(method)
+
+    def run(request: bytes) -> bytes:
+        reply: bytes = fn(request) if frames else fn(decode(request)).SerializeToString()
+        return reply
+
+    def talk(requests: Iterator[bytes], on_gone: OnGone) -> Iterator[bytes]:
+        if frames:
+            yield from fn(requests)
+        else:
+            for message in fn(map(decode, requests), on_gone):
+                yield message.SerializeToString()
+
     if method.server_streaming:
-        talk = _guard_stream(lambda requests, on_gone: fn(map(decode, requests), on_gone))
-        return grpc.stream_stream_rpc_method_handler(talk, None, encode)
-    return grpc.unary_unary_rpc_method_handler(_guard(lambda request: fn(decode(request))), None, encode)
+        return lambda admitted: grpc.stream_stream_rpc_method_handler(_guard_stream(talk, admitted))
+    return lambda admitted: grpc.unary_unary_rpc_method_handler(_guard(run, admitted))
 
 
 def _decoder(method: MethodDescriptor) -> Callable[[bytes], Message]:
@@ -162,27 +234,36 @@ def _decoder(method: MethodDescriptor) -> Callable[[bytes], Message]:
     return decode
 
 
-def _guard(fn: Callable[[Any], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
-    def call(request: Any, context: grpc.ServicerContext) -> Any:
+def _guard(run: Callable[[bytes], bytes], admitted: Admitted | None) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+    def call(request: bytes, context: grpc.ServicerContext) -> bytes:
         try:
-            return fn(request)
+            if admitted is not None and not admitted.brings(request):
+                raise AuthError("the message that came is not the one that was sent")
+            reply = run(request)
+        except Exception as error:
+            _abort(context, error, admitted)
+        if admitted is not None:
+            context.set_trailing_metadata(((PROOF_KEY, admitted.proof("reply", reply)),))
+        return reply
+
+    return call
+
+
+def _guard_stream(
+    talk: Callable[[Iterator[bytes], OnGone], Iterator[bytes]], admitted: Admitted | None
+) -> Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]:
+    def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        try:
+            if admitted is not None:
+                context.send_initial_metadata(((PROOF_KEY, admitted.proof("stream")),))
+            yield from talk(requests, context.add_callback)
         except Exception as error:
             _abort(context, error)
 
     return call
 
 
-def _guard_stream(fn: Callable[[Any, OnGone], Iterator[Any]]) -> Callable[[Any, grpc.ServicerContext], Iterator[Any]]:
-    def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[Any]:
-        try:
-            yield from fn(requests, context.add_callback)
-        except Exception as error:
-            _abort(context, error)
-
-    return call
-
-
-def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
+def _abort(context: grpc.ServicerContext, error: Exception, admitted: Admitted | None = None) -> NoReturn:
     """End the call with the status that tells of the error; one that is not ours is a bug, and is logged whole."""
     if not isinstance(error, PS2Error):
         if isinstance(error, grpc.RpcError):
@@ -190,6 +271,8 @@ def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
         log.exception("internal error")
         error = internal_error(error)
     code, details, trailing = to_status(error)
+    if admitted is not None:
+        trailing += tuple((PROOF_KEY, admitted.proof("error", detail)) for _, detail in trailing)
     context.set_trailing_metadata(trailing)
     context.abort(code, details)
     raise AssertionError("abort does not return")

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
+from collections.abc import Generator
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from ps2.config import WireConfig
 
 # Buffers of one sendmsg call (IOV_MAX is 1024).
 MAX_VIEWS = 512
 UNIX_BUFFER_BYTES = 1 << 20
+# 0 would mean not to wait at all.
+MIN_TIMEOUT_S = 0.001
+
+T = TypeVar("T")
 
 
 def tune(connection: socket.socket, wire: WireConfig) -> None:
@@ -57,6 +63,37 @@ def send_all(connection: socket.socket, views: list[memoryview]) -> None:
     """Send views of memory one after the other; the socket blocks."""
     while views:
         send_some(connection, views)
+
+
+def receive(connection: socket.socket, reading: Generator[memoryview, None, T], deadline_s: float | None = None) -> T:
+    """Read one message; the socket blocks.
+
+    Args:
+        reading: of ``framing``.
+        deadline_s: by which all of it is to have come, however it comes; leaves a timeout at the socket.
+
+    Raises:
+        EOFError: the peer has closed the connection before it.
+        OSError: the connection broke within it, or it was not there by the deadline.
+    """
+    begun = False
+    try:
+        view = next(reading)
+        while True:
+            while len(view):
+                if deadline_s is not None:
+                    connection.settimeout(max(MIN_TIMEOUT_S, deadline_s - time.monotonic()))
+                got = connection.recv_into(view, 0, socket.MSG_WAITALL)
+                if not got and not begun:
+                    raise EOFError
+                if not got:
+                    raise ConnectionResetError(0, "the peer closed the connection within a message")
+                begun = True
+                view = view[got:]
+            view = next(reading)
+    except StopIteration as done:
+        message: T = done.value
+        return message
 
 
 def connect(family: int, address: object, timeout_s: float) -> socket.socket:

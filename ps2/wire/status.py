@@ -93,9 +93,17 @@ def internal_error(error: Exception) -> PS2Error:
 
 def from_rpc(failure: RpcFailure, address: str) -> PS2Error:
     """Return the error that a failed call to ``address`` stands for."""
-    for key, value in failure.trailing_metadata() or ():
-        if key == DETAIL_KEY:
-            return from_detail(pb.ErrorDetail.FromString(value))
+    detail = detail_of(failure)
+    return from_bare(failure, address) if detail is None else from_detail(pb.ErrorDetail.FromString(detail))
+
+
+def detail_of(failure: RpcFailure) -> bytes | None:
+    """Return the ErrorDetail that a failed call came with, as it travelled."""
+    return dict(failure.trailing_metadata() or ()).get(DETAIL_KEY)
+
+
+def from_bare(failure: RpcFailure, address: str) -> PS2Error:
+    """Return the error that a failed call stands for when nothing that the other side says of it can be believed."""
     code = failure.code()
     return BARE.get(code, PS2Error)(f"{address}: {code.name.lower()}: {failure.details()}")
 

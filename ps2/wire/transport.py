@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -12,19 +13,18 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
 
-import grpc
 from google.protobuf.message import Message
 
 from ps2.config import WireConfig, split_address
 from ps2.errors import ProtocolError, PS2Error, StoppedError, UnavailableError
 from ps2.wire import exchange
+from ps2.wire.channel import Channel, Stream, Trust
 from ps2.wire.codec import check_sendable, reply_of, request_parts, to_frame
 from ps2.wire.exchange import Lane, Outcome
-from ps2.wire.framing import greeting
+from ps2.wire.introduction import introduce
 from ps2.wire.messages import PROTOCOL_VERSION, Request
 from ps2.wire.pb import server_pb2 as pb
-from ps2.wire.sockets import abstract, connect, send_all, tune, wait_at_most
-from ps2.wire.status import MAX_METADATA_BYTES, from_rpc
+from ps2.wire.sockets import abstract, connect, tune, wait_at_most
 
 log = logging.getLogger(__name__)
 
@@ -64,17 +64,18 @@ class Transport(Protocol):
 class Conversation(Generic[M]):
     """A stream on which each message is answered by one. One thread asks at a time; ``close`` it when done."""
 
-    def __init__(self, address: str, method: str, reply: type[M], metadata: Any, wire: WireConfig) -> None:
+    def __init__(self, channel: Channel, method: str, reply: type[M], address: str) -> None:
+        """Nothing is opened before the first question.
+
+        Args:
+            channel: its own: it ends with the conversation, and the other side may never be met again.
+        """
+        self._channel = channel
+        self._method = method
+        self._reply = reply
         self._address = address
-        self._questions: SimpleQueue[Message | None] = SimpleQueue()
-        # Of its own: it ends with the conversation, and the other side may never be met again.
-        self._channel = grpc.insecure_channel(address, options=channel_options(wire))
-        rpc: Any = self._channel.stream_stream(
-            f"/ps2.v1.{method}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=reply.FromString,
-        )
-        self._call = rpc(iter(self._questions.get, None), metadata=metadata)
+        self._questions: SimpleQueue[bytes | None] = SimpleQueue()
+        self._answers: Stream | None = None
 
     def ask(self, message: Message) -> M:
         """Send a message and wait, as long as it takes, for its answer.
@@ -83,19 +84,25 @@ class Conversation(Generic[M]):
             UnavailableError: the stream is broken.
             PS2Error: what the other side refused it with.
         """
-        self._questions.put(message)
+        if self._answers is None:
+            self._answers = self._channel.stream(self._method, self._begin, None)
+        self._questions.put(message.SerializeToString())
         try:
-            answer: M = next(self._call)
-        except grpc.RpcError as error:
-            raise from_rpc(error, self._address) from None
+            return self._reply.FromString(next(self._answers))
         except StopIteration:
             raise UnavailableError(f"{self._address}: the other side has ended the stream") from None
-        return answer
 
     def close(self) -> None:
         self._questions.put(None)  # a thread of gRPC waits for the next one
-        self._call.cancel()
+        if self._answers is not None:
+            self._answers.cancel()
         self._channel.close()
+
+    def _begin(self) -> Iterator[bytes]:
+        """Take questions from now on; the thread that took them for a stream that was refused ends."""
+        self._questions.put(None)
+        self._questions = SimpleQueue()
+        return iter(self._questions.get, None)
 
 
 @dataclass
@@ -125,9 +132,9 @@ class GrpcTransport:
         self._token = token
         self._wire = wire or WireConfig()
         self._plain = plain
-        self._metadata = (("authorization", f"Bearer {token}"),) if token is not None else ()
+        self._trust = Trust()
         self._lock = threading.Lock()
-        self._channels: dict[str, grpc.Channel] = {}
+        self._channels: dict[str, Channel] = {}
         self._peers: dict[str, _Peer] = {}
         self._streams: ThreadPoolExecutor | None = None
         self._busy: set[socket.socket] = set()
@@ -158,18 +165,10 @@ class GrpcTransport:
 
     def call(self, address: str, method: str, message: Message, reply: type[M], timeout_s: float) -> M:
         with self._stopped_if_closed():
-            rpc = self._channel(address).unary_unary(
-                f"/ps2.v1.{method}",
-                request_serializer=type(message).SerializeToString,
-                response_deserializer=reply.FromString,
-            )
-            try:
-                return rpc(message, timeout=timeout_s, metadata=self._metadata)
-            except grpc.RpcError as error:
-                raise from_rpc(error, address) from None
+            return reply.FromString(self._channel(address).call(method, message.SerializeToString(), timeout_s))
 
     def converse(self, address: str, method: str, reply: type[M]) -> Conversation[M]:
-        return Conversation(address, method, reply, self._metadata, self._wire)
+        return Conversation(Channel(address, self._token, self._wire, self._trust), method, reply, address)
 
     def close(self) -> None:
         with self._lock:
@@ -200,12 +199,12 @@ class GrpcTransport:
         if self._closed:
             raise StoppedError(CLOSED)
 
-    def _channel(self, address: str) -> grpc.Channel:
+    def _channel(self, address: str) -> Channel:
         with self._lock:
             if self._closed:
                 raise StoppedError(CLOSED)
             if address not in self._channels:
-                self._channels[address] = grpc.insecure_channel(address, options=channel_options(self._wire))
+                self._channels[address] = Channel(address, self._token, self._wire, self._trust)
             return self._channels[address]
 
     # -- plain connections ---------------------------------------------------------------------------------------------
@@ -273,16 +272,12 @@ class GrpcTransport:
             if closed:  # close() did not see this one
                 raise StoppedError(CLOSED)
             tune(connection, self._wire)
-            send_all(connection, [memoryview(greeting(self._token, peer.server_id))])
-            wait_at_most(connection, min(self._wire.keepalive_s, self._wire.request_timeout_s))
-            lane = Lane(str(place), connection, [Request(())], 0, unsent=())
-            exchange.run([lane], self._wire, lambda _: False)
-            (outcome,) = lane.outcomes
-            # A stranger, or a proxy with nobody behind it.
-            if isinstance(outcome, (ProtocolError, UnavailableError)):
-                raise ConnectionRefusedError(0, str(outcome))
-            if isinstance(outcome, PS2Error):
-                raise outcome
+            timeout_s = min(self._wire.keepalive_s, self._wire.request_timeout_s)
+            try:
+                introduce(connection, self._token, peer.server_id, time.monotonic() + timeout_s)
+            except PS2Error as error:  # a stranger, or a proxy with nobody behind it
+                raise ConnectionRefusedError(0, str(error)) from error
+            wait_at_most(connection, timeout_s)
         except BaseException:
             self._discard(connection)
             raise
@@ -350,15 +345,14 @@ class GrpcTransport:
                 outcomes.append(refused.pop(len(outcomes)))
 
         try:
-            rpc: Any = self._channel(address).stream_stream("/ps2.v1.Server/Stream")
-            for frame in rpc(frames(), timeout=self._wire.request_timeout_s, metadata=self._metadata):
+            for frame in self._channel(address).stream("Server/Stream", frames, self._wire.request_timeout_s):
                 pass_over_refused()
                 outcomes.append(_outcome(frame, requests[len(outcomes)]))
             pass_over_refused()
             missing: PS2Error = ProtocolError(f"{address}: the server ended a stream without replying to all of it")
-        except grpc.RpcError as error:
+        except PS2Error as error:
             self._forget(address)
-            missing = from_rpc(error, address)
+            missing = error
         return outcomes + [missing] * (len(requests) - len(outcomes))
 
 
@@ -378,24 +372,3 @@ def _is_open(connection: socket.socket) -> bool:
     except OSError:
         return False
     return False
-
-
-def channel_options(wire: WireConfig) -> list[tuple[str, int]]:
-    return [
-        ("grpc.max_receive_message_length", -1),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
-        # A proxy of the environment would be asked for servers of this network.
-        ("grpc.enable_http_proxy", 0),
-        ("grpc.keepalive_time_ms", int(wire.keepalive_s * 1000)),
-        ("grpc.keepalive_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
-        # Without it gRPC gives a ping a minute, whatever the line above says.
-        ("grpc.http2.ping_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
-        ("grpc.http2.max_pings_without_data", 0),
-        # Retries are ours: they keep the request's id.
-        ("grpc.enable_retries", 0),
-        ("grpc.initial_reconnect_backoff_ms", 100),
-        # Also the longest time that one attempt to connect may take: a busy machine needs its time.
-        ("grpc.min_reconnect_backoff_ms", int(wire.keepalive_timeout_s * 1000)),
-        ("grpc.max_reconnect_backoff_ms", 2000),
-    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from ps2.coordinator import context
 from ps2.coordinator.launchers.child import end
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.wire import codec, framing
+from ps2.wire.introduction import introduce
 from ps2.wire.messages import PROTOCOL_VERSION, Operation, Request, RequestId
 from ps2.wire.pb import server_pb2 as pb
 
@@ -53,8 +55,7 @@ def dialled(ps, address):
     )
     host, _ = split_address(address)
     connection = socket.create_connection((host, hello.data_port), timeout=20)
-    connection.sendall(framing.greeting(ps._token, hello.server_id))
-    assert heard(connection) == pb.ReplyHeader()
+    introduce(connection, ps._token, hello.server_id, time.monotonic() + 20)
     return connection
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import grpc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ps2 import PS2Context
 from ps2.errors import UsageError
+from ps2.errors import PS2Error
 from ps2.wire import framing
 from ps2.wire.codec import MAX_HEADER_BYTES
 from ps2.wire.pb import server_pb2 as pb
-from ps2.wire.status import from_rpc
 from tests.cluster.victim import DIM, REFUSED, WAYS, ask, attacked, message, requests, unharmed
 
 
@@ -88,9 +87,9 @@ def test_head_when_it_lies_about_sizes_then_refused_or_the_connection_is_closed(
 def control(victim, method, data):
     """Send bytes as the message of a control call; return its error, or None."""
     try:
-        victim.channel.unary_unary(f"/ps2.v1.Server/{method}")(data, metadata=victim.metadata, timeout=20)
-    except grpc.RpcError as error:
-        return from_rpc(error, "the server")
+        victim.channel.call(f"Server/{method}", data, 20)
+    except PS2Error as error:
+        return error
     return None
 
 

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import psutil
@@ -18,7 +19,8 @@ from ps2.client.sessions import session_of
 from ps2.config import WireConfig
 from ps2.wire.codec import request_parts
 from ps2.wire.control import ServerControl
-from ps2.wire.framing import greeting, written
+from ps2.wire.framing import written
+from ps2.wire.introduction import introduce
 from ps2.wire.sockets import send_all
 from ps2.wire.transport import GrpcTransport
 
@@ -110,7 +112,8 @@ def _ask_and_do_not_read(context, vector, session):
     family, place = peer.places[-1]
     client = socket.socket(family, socket.SOCK_STREAM)
     client.connect(place)
-    client.sendall(greeting(context._token, peer.server_id))
+    introduce(client, context._token, peer.server_id, time.monotonic() + 20)
+    client.settimeout(None)
     plan = plans.pull(vector._target(), 0, vector.dim, np.empty(vector.dim, np.float32))
     routes = {vector._matrix: vector._route}
     (requests,) = group(cut([plan], routes, WireConfig.block_bytes), routes).values()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import socket
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-import grpc
 import numpy as np
 
 from ps2 import DCV, errors
@@ -15,10 +15,10 @@ from ps2.errors import PS2Error, TransientError, UsageError
 from ps2.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.wire import codec, framing
 from ps2.wire.control import Activation, ServerControl
+from ps2.wire.introduction import introduce
 from ps2.wire.messages import PROTOCOL_VERSION, Keys, Operation, Request, RequestId
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.sockets import abstract
-from ps2.wire.status import from_rpc
 from ps2.wire.transport import GrpcTransport
 
 WAYS = ("execute", "stream", "tcp", "unix")
@@ -37,11 +37,14 @@ class Victim:
     address: str
     hello: pb.HelloReply
     transport: GrpcTransport
-    channel: grpc.Channel
-    metadata: tuple
+    token: str
     vector: DCV
     values: np.ndarray = field(repr=False)
     rss_bytes: int = 0
+
+    @property
+    def channel(self):
+        return self.transport._channel(self.address)
 
     def status(self):
         return ServerControl(self.transport).status(self.address)
@@ -60,17 +63,13 @@ def attacked(ps):
     control = ServerControl(transport)
     control.route_version = control.status(address).route_version
     control.activate(address, Activation(ps._master.id, leave=True))
-    with grpc.insecure_channel(address) as channel:
-        metadata = (("authorization", f"Bearer {ps._token}"),)
-        made = Victim(
-            address, hello, transport, channel, metadata, DCV.dense(1000, dtype="float64").push(values), values
-        )
-        with scratch(made) as matrix:
-            for way in WAYS:
-                for request in requests(matrix):
-                    assert not isinstance(ask(made, way, message(way, request))[0], PS2Error)
-        made.rss_bytes = made.status().rss_bytes
-        yield made
+    made = Victim(address, hello, transport, ps._token, DCV.dense(1000, dtype="float64").push(values), values)
+    with scratch(made) as matrix:
+        for way in WAYS:
+            for request in requests(matrix):
+                assert not isinstance(ask(made, way, message(way, request))[0], PS2Error)
+    made.rss_bytes = made.status().rss_bytes
+    yield made
     transport.close()
 
 
@@ -130,11 +129,9 @@ def message(way, request):
 def ask(victim, way, data):
     """Send bytes as one message; return the headers of the replies, or the errors, that they come to."""
     if way == "execute":
-        rpc = victim.channel.unary_unary("/ps2.v1.Server/Execute")
-        return [reply_of(lambda: pb.ReplyFrame.FromString(rpc(data, metadata=victim.metadata, timeout=20)).header)]
+        return [reply_of(lambda: pb.ReplyFrame.FromString(victim.channel.call("Server/Execute", data, 20)).header)]
     if way == "stream":
-        rpc = victim.channel.stream_stream("/ps2.v1.Server/Stream")
-        frames = rpc(iter([data, b""]), metadata=victim.metadata, timeout=20)
+        frames = victim.channel.stream("Server/Stream", lambda: iter([data, b""]), 20)
         answers = [reply_of(lambda: pb.ReplyFrame.FromString(next(frames)).header) for _ in range(2)]
         assert answers[1] == pb.ReplyHeader()  # an error ends only its own request
         return answers
@@ -148,8 +145,8 @@ def ask(victim, way, data):
 def reply_of(fn):
     try:
         header = fn()
-    except grpc.RpcError as error:
-        return from_rpc(error, "the server")
+    except PS2Error as error:
+        return error
     return getattr(errors, header.error.type)(header.error.message) if header.HasField("error") else header
 
 
@@ -159,9 +156,8 @@ def dialled(victim, way):
     with socket.socket(socket.AF_INET if way == "tcp" else socket.AF_UNIX) as connection:
         connection.settimeout(20)
         connection.connect(places[way])
-        token = victim.metadata[0][1].removeprefix("Bearer ")
-        connection.sendall(framing.greeting(token, victim.hello.server_id))
-        assert next(heard(connection)) == pb.ReplyHeader()
+        introduce(connection, victim.token, victim.hello.server_id, time.monotonic() + 20)
+        connection.settimeout(20)
         yield connection
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import select
 import socket
 import threading
+import time
 from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 
-import grpc
 import numpy as np
 
 from ps2.config import WireConfig
@@ -17,12 +17,13 @@ from ps2.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
 from ps2.wire import codec, framing
+from ps2.wire.channel import Channel, Trust
 from ps2.wire.data_server import DataServer
+from ps2.wire.introduction import introduce
 from ps2.wire.messages import Operation, Request, RequestId
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.serving import RpcServer
 from ps2.wire.sockets import abstract
-from ps2.wire.status import from_rpc
 from ps2.wire.transport import GrpcTransport
 
 TOKEN = "a-token-of-the-fleet"
@@ -107,10 +108,7 @@ class Execute:
     def _execute(self, address, request):
         try:
             frame = codec.to_frame(codec.request_parts(request))
-            rpc = self._transport._channel(address).unary_unary("/ps2.v1.Server/Execute")
-            return codec.reply_of(rpc(frame, metadata=self._transport._metadata), request)
-        except grpc.RpcError as error:
-            return from_rpc(error, address)
+            return codec.reply_of(self._transport._channel(address).call("Server/Execute", frame, 60), request)
         except PS2Error as error:
             return error
 
@@ -126,6 +124,16 @@ def connected(carrier, token=TOKEN, **wire):
         yield transport
     finally:
         transport.close()
+
+
+@contextmanager
+def a_channel(address, token=TOKEN):
+    """Calls and streams of bytes to a server, without a transport."""
+    channel = Channel(address, token, WireConfig(), Trust())
+    try:
+        yield channel
+    finally:
+        channel.close()
 
 
 class Counter:
@@ -191,14 +199,16 @@ def free_port():
 
 @contextmanager
 def dialled(server, carrier, first=None):
-    """A data connection, greeted well unless ``first`` says what is sent first."""
+    """A data connection that has been let in, unless ``first`` says what is sent first."""
     family, place = place_of(server, carrier)
     with socket.socket(family) as connection:
         connection.settimeout(10)
         connection.connect(place)
-        connection.sendall(framing.greeting(TOKEN, server.id) if first is None else first)
         if first is None:
-            assert hear(connection) == pb.ReplyHeader()
+            introduce(connection, TOKEN, server.id, time.monotonic() + 10)
+            connection.settimeout(10)
+        else:
+            connection.sendall(first)
         yield connection
 
 

@@ -8,7 +8,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ps2.config import WireConfig
 from ps2.errors import AuthError, ConfigError, LaunchError, ProtocolError
-from ps2.wire import framing
+from ps2.wire import framing, proof
 from ps2.wire.control import ServerControl
 from ps2.wire.data_server import DataServer
 from ps2.wire.messages import PROTOCOL_VERSION
@@ -35,9 +35,8 @@ on_sockets = pytest.mark.parametrize("carrier", SOCKETS)
 
 def greeting(server, **fields):
     """A greeting of which some fields are not what they should be."""
-    good = {"protocol": PROTOCOL_VERSION, "token": TOKEN, "server_id": server.id}
-    message = pb.Greeting(**(good | fields)).SerializeToString()
-    return framing.GREETING.pack(framing.MAGIC, len(message)) + message
+    good = {"protocol": PROTOCOL_VERSION, "nonce": bytes(32), "server_id": server.id}
+    return framing.introduction(pb.Greeting(**(good | fields)))
 
 
 # -- tokens ----------------------------------------------------------------------------------------------------------
@@ -68,17 +67,34 @@ def test_request_when_the_token_was_wrong_then_nothing_was_applied(carrier):
 @pytest.mark.parametrize("token", [WRONG, "", TOKEN[:-1], TOKEN + "x", "ü" * 16])
 def test_greeting_when_the_token_is_wrong_then_auth_error_and_the_end(server, carrier, token):
     """Though the server's port and id are known."""
-    with dialled(server, carrier, greeting(server, token=token)) as connection:
+    with dialled(server, carrier, greeting(server)) as connection:
+        theirs = hear(connection).challenge
+        mine = proof.greeting_proof(token, "client", bytes(32), theirs.nonce, server.id)
+        connection.sendall(framing.introduction(pb.GreetingProof(proof=mine)))
         error = hear(connection).error
         assert (error.type, hear(connection)) == ("AuthError", None)
         assert TOKEN not in error.message
 
 
 @on_sockets
-def test_request_when_it_comes_before_the_greeting_is_answered_and_that_is_wrong_then_it_is_not_run(server, carrier):
+def test_greeting_when_what_it_was_proven_with_is_sent_again_then_auth_error(server, carrier):
+    """Who has listened to a client knows all of it."""
+    with dialled(server, carrier, greeting(server)) as connection:
+        theirs = hear(connection).challenge
+        proven = pb.GreetingProof(proof=proof.greeting_proof(TOKEN, "client", bytes(32), theirs.nonce, server.id))
+        connection.sendall(framing.introduction(proven))
+        assert hear(connection) == pb.ReplyHeader()
+    with dialled(server, carrier, greeting(server) + framing.introduction(proven)) as connection:
+        assert [hear(connection).error.type for _ in range(2)] == ["", "AuthError"]
+
+
+@on_sockets
+def test_request_when_it_comes_before_the_proof_and_that_is_wrong_then_it_is_not_run(server, carrier):
     before = server.engine.meter.read().requests
-    first = greeting(server, token=WRONG) + spoken(changing(op("fill", 0, value=666.0)))
+    wrong = framing.introduction(pb.GreetingProof(proof=bytes(32)))
+    first = greeting(server) + wrong + spoken(changing(op("fill", 0, value=666.0)))
     with dialled(server, carrier, first) as connection:
+        assert hear(connection).HasField("challenge")
         assert (hear(connection).error.type, hear(connection)) == ("AuthError", None)
     assert server.engine.meter.read().requests == before
 
@@ -117,7 +133,7 @@ def test_hello_when_the_protocol_differs_then_protocol_error_names_both(address)
     ("fields", "said"),
     [
         ({"protocol": 99}, f"this server speaks protocol {PROTOCOL_VERSION}, the peer 99"),
-        ({"protocol": 0, "token": WRONG}, f"this server speaks protocol {PROTOCOL_VERSION}, the peer 0"),
+        ({"protocol": 0, "nonce": b""}, f"this server speaks protocol {PROTOCOL_VERSION}, the peer 0"),
         ({"server_id": "another-id"}, "the peer means to meet another server"),
         ({"server_id": ""}, "the peer means to meet another server"),
     ],

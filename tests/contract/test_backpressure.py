@@ -7,7 +7,6 @@ import threading
 import time
 from contextlib import contextmanager
 
-import grpc
 import psutil
 import pytest
 
@@ -23,6 +22,7 @@ from tests.contract.servers import (
     TOKEN,
     Served,
     Waits,
+    a_channel,
     an_engine,
     changing,
     connected,
@@ -50,10 +50,8 @@ def a_greedy_client(server, carrier):
     pull = reading(op("pull", 0, start=0, stop=BLOCK))
     if carrier == "stream":
         frames = [codec.to_frame(codec.request_parts(pull))] * ASKED
-        options = [("grpc.max_receive_message_length", -1)]
-        with grpc.insecure_channel(server.address, options) as channel:
-            metadata = (("authorization", f"Bearer {TOKEN}"),)
-            replies = channel.stream_stream("/ps2.v1.Server/Stream")(iter(frames), metadata=metadata)
+        with a_channel(server.address) as channel:
+            replies = channel.stream("Server/Stream", lambda: iter(frames), None)
             yield lambda: [codec.reply_of(frame, pull) for frame in replies]
     else:
         with dialled(server, carrier) as connection:

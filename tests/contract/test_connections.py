@@ -12,7 +12,6 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-import grpc
 import numpy as np
 import pytest
 
@@ -31,6 +30,7 @@ from tests.contract.servers import (
     TOKEN,
     TRANSPORTS,
     Waits,
+    a_channel,
     an_engine,
     changing,
     connected,
@@ -89,7 +89,7 @@ def test_server_when_it_was_replaced_between_two_calls_then_the_second_reaches_t
         with serving(engine) as old:
             count(transport, old.address)
         with serving(an_engine(), old.address) as new:
-            transport._channel(old.address).subscribe(lambda state: None, try_to_connect=True)
+            transport._channel(old.address)._channel.subscribe(lambda state: None, try_to_connect=True)
             until(lambda: hello(transport, old.address) == new.id, "gRPC is connected to the new one")
             assert count(transport, old.address) == DIM
 
@@ -215,9 +215,8 @@ def test_client_when_it_vanishes_within_a_stream_then_what_came_whole_is_applied
         yield pb.RequestFrame(header=header).SerializeToString()
         gone.wait(10)
 
-    with grpc.insecure_channel(address) as channel:
-        metadata = (("authorization", f"Bearer {TOKEN}"),)
-        call = channel.stream_stream("/ps2.v1.Server/Stream")(frames(), metadata=metadata)
+    with a_channel(address) as channel:
+        call = channel.stream("Server/Stream", frames, None)
         assert next(call)
         call.cancel()
     gone.set()

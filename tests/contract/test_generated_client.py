@@ -5,6 +5,8 @@ This is what a client in another language does.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import struct
 
 import grpc
@@ -14,6 +16,7 @@ from ps2.config import WireConfig
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
 from ps2.wire.messages import PROTOCOL_VERSION
+from ps2.wire.pb import auth_pb2 as auth
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.serving import RpcServer
 
@@ -24,29 +27,81 @@ DIGEST = "b533f03531955f168943c33a99246b93"
 VALUES = [float(k) for k in range(DIM)]
 
 
+def hmac_of(key, *parts):
+    return hmac.digest(key, b"".join(parts), "sha256")
+
+
+class Client:
+    """The handshake of ``auth.proto``, as another language would have it."""
+
+    def __init__(self, channel):
+        self.channel = channel
+        self.nonce = bytes(range(32))
+        challenge = channel.unary_unary(
+            "/ps2.v1.Auth/Challenge",
+            auth.ChallengeRequest.SerializeToString,
+            auth.ChallengeReply.FromString,
+        )
+        reply = challenge(auth.ChallengeRequest(), metadata=(("ps2-nonce-bin", self.nonce),))
+        assert reply.proof == hmac_of(TOKEN.encode(), b"ps2 server", self.nonce, reply.nonce)
+        self.server_nonce = reply.nonce
+        self.key = hmac_of(TOKEN.encode(), b"ps2 session", self.nonce, reply.nonce)
+        self.calls = 0
+
+    def call(self, path, message, reply):
+        data = message.SerializeToString()
+        number, metadata = self.proven(path, data)
+        answer, done = self.channel.unary_unary(path).with_call(data, metadata=metadata)
+        assert dict(done.trailing_metadata())["ps2-proof-bin"] == self.proof_of(b"reply", number, answer)
+        return reply.FromString(answer)
+
+    def stream(self, path, messages, reply):
+        number, metadata = self.proven(path, b"")
+        frames = (message.SerializeToString() for message in messages)
+        answers = self.channel.stream_stream(path)(frames, metadata=metadata)
+        assert dict(answers.initial_metadata())["ps2-proof-bin"] == self.proof_of(b"stream", number, b"")
+        return [reply.FromString(answer) for answer in answers]
+
+    def proven(self, path, data):
+        """Return the number of a call, and the metadata that it carries."""
+        number, self.calls = self.calls, self.calls + 1
+        digest = hashlib.sha256(data).digest()
+        call = auth.CallProof(
+            client_nonce=self.nonce,
+            server_nonce=self.server_nonce,
+            number=number,
+            digest=digest,
+            proof=hmac_of(self.key, b"call", struct.pack(">Q", number), digest, path.encode()),
+        )
+        return number, (("ps2-call-bin", call.SerializeToString()),)
+
+    def proof_of(self, kind, number, data):
+        return hmac_of(self.key, kind, struct.pack(">Q", number), hashlib.sha256(data).digest())
+
+
 @pytest.fixture(scope="module")
-def call():
-    """``call(method, message)``, or ``call("Stream", messages)``: the reply, or the list of replies."""
+def client():
     service = pb.DESCRIPTOR.services_by_name["Server"]
     servicer = ServerServicer(Engine(1 << 24, allow_udf=False), "id", WireConfig(), lambda: None)
     server = RpcServer(service, servicer, "127.0.0.1:0", TOKEN, 4, WireConfig())
-    metadata = (("authorization", f"Bearer {TOKEN}"),)
     with grpc.insecure_channel(server.address) as channel:
-
-        def call(method, message):
-            rpc = service.methods_by_name[method]
-            reply = getattr(pb, rpc.output_type.name).FromString
-            path = f"/ps2.v1.Server/{method}"
-            if rpc.client_streaming:
-                invoke = channel.stream_stream(path, getattr(pb, rpc.input_type.name).SerializeToString, reply)
-                return list(invoke(iter(message), metadata=metadata))
-            return channel.unary_unary(path, type(message).SerializeToString, reply)(message, metadata=metadata)
-
-        spec = pb.MatrixSpec(dim=DIM, rows=2, dtype=pb.FLOAT64, align=1, partitions_per_server=1)
-        whole = pb.Partition(index=0, begin=0, end=DIM)
-        call("CreateMatrix", pb.CreateMatrixRequest(matrix=MATRIX, spec=spec, partitions=[whole]))
-        yield call
+        yield Client(channel)
     server.stop(0)
+
+
+@pytest.fixture(scope="module")
+def call(client):
+    """``call(method, message)``, or ``call("Stream", messages)``: the reply, or the list of replies."""
+
+    def call(method, message):
+        rpc = pb.DESCRIPTOR.services_by_name["Server"].methods_by_name[method]
+        send = client.stream if rpc.client_streaming else client.call
+        return send(f"/ps2.v1.Server/{method}", message, getattr(pb, rpc.output_type.name))
+
+    spec = pb.MatrixSpec(dim=DIM, rows=2, dtype=pb.FLOAT64, align=1, partitions_per_server=1)
+    whole = pb.Partition(index=0, begin=0, end=DIM)
+    call("CreateMatrix", pb.CreateMatrixRequest(matrix=MATRIX, spec=spec, partitions=[whole]))
+    return call
 
 
 def operation(name, row, *arrays, **params):
@@ -152,13 +207,14 @@ def test_reduction_when_asked_then_its_scalar_comes(call):
     assert (result.HasField("scalar"), result.scalar) == (True, DIM)
 
 
-def test_error_when_an_operation_fails_then_the_detail_names_class_and_reason(call):
+def test_error_when_an_operation_fails_then_the_detail_names_class_and_reason_and_is_proven(call, client):
     header = pb.RequestHeader(operations=[operation("no_such", 0)])
     with pytest.raises(grpc.RpcError) as caught:
         call("Execute", pb.RequestFrame(header=header))
     trailing = dict(caught.value.trailing_metadata())
     detail = pb.ErrorDetail.FromString(trailing["ps2-error-bin"])
     assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+    assert trailing["ps2-proof-bin"] == client.proof_of(b"error", client.calls - 1, trailing["ps2-error-bin"])
     assert (detail.type, "no operation 'no_such'" in detail.message) == ("NotFoundError", True)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 import cloudpickle
-import grpc
 import numpy as np
 import pytest
 
@@ -18,7 +17,7 @@ from ps2.wire.status import STATUS, from_detail
 from tests.contract.servers import (
     DIM,
     SOCKETS,
-    TOKEN,
+    a_channel,
     changing,
     connected,
     count,
@@ -122,14 +121,12 @@ def test_error_when_it_is_a_bug_in_the_server_then_its_traceback_comes_and_the_s
 
 
 @pytest.mark.parametrize("frame", [b"\xff\xff", b"\x0a\x05abc", b"\x0a\x02\x12\x05"])
-def test_frame_when_it_is_garbage_then_invalid_argument_or_an_error_in_its_place(address, frame):
+def test_frame_when_it_is_garbage_then_protocol_error_or_an_error_in_its_place(address, frame):
     """`Execute` ends with a status; `Stream` goes on."""
-    bearer = (("authorization", f"Bearer {TOKEN}"),)
-    with grpc.insecure_channel(address) as channel:
-        with pytest.raises(grpc.RpcError) as caught:
-            channel.unary_unary("/ps2.v1.Server/Execute")(frame, metadata=bearer)
-        assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-        replies = list(channel.stream_stream("/ps2.v1.Server/Stream")(iter([frame, b""]), metadata=bearer))
+    with a_channel(address) as channel:
+        with pytest.raises(ProtocolError):
+            channel.call("Server/Execute", frame, 20)
+        replies = list(channel.stream("Server/Stream", lambda: iter([frame, b""]), 20))
     first, second = (pb.ReplyFrame.FromString(reply).header for reply in replies)
     assert (first.error.type, second.HasField("error")) == ("ProtocolError", False)
 

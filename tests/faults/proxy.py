@@ -28,10 +28,13 @@ from faults.rules import (
     Seen,
 )
 
+from ps2.config import read_token
 from ps2.coordinator import context
 from ps2.coordinator.launchers.local import LocalLauncher
+from ps2.errors import UnavailableError
 from ps2.wire.codec import id_from_pb
 from ps2.wire.framing import GREETING, HEAD
+from ps2.wire.introduction import introduce
 from ps2.wire.pb import server_pb2 as pb
 
 SERVER_HOST, PROXY_HOST = "127.0.0.2", "127.0.0.3"
@@ -58,9 +61,10 @@ class Happened:
 
 @dataclass
 class Network:
-    """All proxies of a fleet, what they are to do, and what they have done. Safe for threads."""
+    """All proxies of a fleet, its token, what they are to do, and what they have done. Safe for threads."""
 
     rules: Sequence[Rule] = ()
+    token: str = ""
     proxies: list[Proxy] = field(default_factory=list)
     replays: int = 0
     _happened: list[Happened] = field(default_factory=list)
@@ -122,6 +126,7 @@ class ProxiedLauncher(LocalLauncher):
     def _command(self, index: int, master: str) -> list[str]:
         # Unix sockets would lead past the proxy.
         proxy = self.network.proxy(index, free_ports())
+        self.network.token = read_token(self._token_file)
         return [
             *("env", "PS2_UNIX_SOCKETS=0", *super()._command(index, master)),
             *("--listen", f"{SERVER_HOST}:{proxy.port}", "--data-port", str(proxy.data_port)),
@@ -188,10 +193,10 @@ class Proxy:
         """Return a new connection to the server's data port."""
         return self._keep(_connect(self.data_port))
 
-    def duplicate(self, resend: Duplicate, greeting: bytes, message: bytes, seen: Seen) -> None:
+    def duplicate(self, resend: Duplicate, server_id: str, message: bytes, seen: Seen) -> None:
         """Send a request once more, on a connection of its own; return without waiting."""
         thread = threading.Thread(
-            target=self._send_again, args=(resend, greeting, message, seen), name="proxy-duplicate"
+            target=self._send_again, args=(resend, server_id, message, seen), name="proxy-duplicate"
         )
         with self._lock:
             self._threads.append(thread)
@@ -206,15 +211,14 @@ class Proxy:
                 self._sockets.discard(connection)
             connection.close()
 
-    def _send_again(self, resend: Duplicate, greeting: bytes, message: bytes, seen: Seen) -> None:
+    def _send_again(self, resend: Duplicate, server_id: str, message: bytes, seen: Seen) -> None:
         self.pause(resend.late_s)
-        with suppress(OSError):  # the server has ended, or the proxy
+        with suppress(OSError, UnavailableError):  # the server has ended, or the proxy
             connection = self.connected()
             try:
-                connection.sendall(greeting)
+                deadline_s = time.monotonic() + DUPLICATE_TIMEOUT_S
+                introduce(connection, self._network.token, server_id, deadline_s)
                 connection.settimeout(DUPLICATE_TIMEOUT_S)
-                if _read_message(connection) is None:
-                    return
                 connection.sendall(message)
                 reply = _read_message(connection)
                 if reply is not None:
@@ -293,7 +297,7 @@ class _Connection:
     def __init__(self, proxy: Proxy, network: Network, client: socket.socket, server: socket.socket) -> None:
         self._proxy, self._network = proxy, network
         self._client, self._server = client, server
-        self._greeting = b""
+        self._server_id = ""
         # What is to be done with each reply; None passes it on.
         self._treatments: queue.SimpleQueue[Happened | None] = queue.SimpleQueue()
 
@@ -317,16 +321,16 @@ class _Connection:
             self._cut()
 
     def _pass_greeting(self) -> bool:
-        head = _read(self._client, GREETING.size)
-        if head is None:
-            return False
-        _, size = GREETING.unpack(head)
-        body = _read(self._client, size)
-        if body is None:
-            return False
-        self._greeting = head + body
-        self._treatments.put(None)
-        self._server.sendall(self._greeting)
+        for message in (pb.Greeting(), pb.GreetingProof()):
+            head = _read(self._client, GREETING.size)
+            body = None if head is None else _read(self._client, GREETING.unpack(head)[1])
+            if head is None or body is None:
+                return False
+            message.ParseFromString(body)
+            if isinstance(message, pb.Greeting):
+                self._server_id = message.server_id
+            self._treatments.put(None)
+            self._server.sendall(head + body)
         return True
 
     def _pass_request(self, message: bytes) -> bool:
@@ -343,7 +347,7 @@ class _Connection:
             self._network.note(Happened(fault, seen))
         again = isinstance(fault, Duplicate) and fault.connection == "same"
         if isinstance(fault, Duplicate) and not again:
-            self._proxy.duplicate(fault, self._greeting, message, seen)
+            self._proxy.duplicate(fault, self._server_id, message, seen)
         if again:
             self._treatments.put(Happened(fault, seen))
         self._treatments.put(

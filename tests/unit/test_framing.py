@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from ps2.errors import LimitError, OpError, ProtocolError
 from ps2.wire import codec, framing
-from ps2.wire.framing import GREETING, HEAD, MAGIC, MAX_GREETING_BYTES, read_greeting, read_reply, read_request
+from ps2.wire.framing import (
+    GREETING,
+    HEAD,
+    MAGIC,
+    MAX_ANSWER_BYTES,
+    MAX_GREETING_BYTES,
+    introduction,
+    read_answer,
+    read_introduction,
+    read_reply,
+    read_request,
+)
 from ps2.wire.messages import PROTOCOL_VERSION, Keys, Operation, Reply, Request, RequestId, Result
 from ps2.wire.pb import server_pb2 as pb
 
@@ -210,11 +221,16 @@ def test_reply_when_it_is_none_to_the_request_then_protocol_error(header, size):
 # -- greetings -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("token", ["secret", None])
 @pytest.mark.parametrize("step", [1, None])
-def test_greeting_when_written_then_it_is_read(token, step):
-    read, left = drive(read_greeting(), framing.greeting(token, "the-id") + b"next", step)
-    assert (read.protocol, read.token, read.server_id, left) == (PROTOCOL_VERSION, token or "", "the-id", b"next")
+def test_greeting_when_written_then_it_is_read(step):
+    greeting = pb.Greeting(protocol=PROTOCOL_VERSION, server_id="the-id", nonce=bytes(32))
+    assert drive(read_introduction(pb.Greeting), introduction(greeting) + b"next", step) == (greeting, b"next")
+
+
+@pytest.mark.parametrize("head", [HEAD.pack(MAX_ANSWER_BYTES + 1, 0), HEAD.pack(0, 1), HEAD.pack(2, 0) + b"\xff\xff"])
+def test_answer_to_a_greeting_when_it_is_none_then_protocol_error_before_more_is_taken(head):
+    with pytest.raises(ProtocolError):
+        drive(read_answer(), head)
 
 
 @pytest.mark.parametrize(
@@ -226,9 +242,9 @@ def test_greeting_when_written_then_it_is_read(token, step):
         GREETING.pack(MAGIC, MAX_GREETING_BYTES + 1),
         GREETING.pack(MAGIC, 2**32 - 1),
         GREETING.pack(MAGIC, 2) + b"\xff\xff",
-        GREETING.pack(MAGIC, 3) + b"\x12\x01\xff",
+        GREETING.pack(MAGIC, 3) + b"\x1a\x01\xff",
     ],
 )
 def test_greeting_when_it_is_something_else_then_protocol_error(sent):
     with pytest.raises(ProtocolError):
-        drive(read_greeting(), sent)
+        drive(read_introduction(pb.Greeting), sent)

@@ -137,14 +137,16 @@ class Result(_message.Message):
     def __init__(self, scalar: _Optional[float] = ..., arrays: _Optional[_Iterable[_Union[ArraySpec, _Mapping]]] = ...) -> None: ...
 
 class ReplyHeader(_message.Message):
-    __slots__ = ("results", "replayed", "error")
+    __slots__ = ("results", "replayed", "error", "challenge")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     REPLAYED_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    CHALLENGE_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[Result]
     replayed: bool
     error: ErrorDetail
-    def __init__(self, results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., replayed: bool = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ...) -> None: ...
+    challenge: GreetingChallenge
+    def __init__(self, results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., replayed: bool = ..., error: _Optional[_Union[ErrorDetail, _Mapping]] = ..., challenge: _Optional[_Union[GreetingChallenge, _Mapping]] = ...) -> None: ...
 
 class ReplyFrame(_message.Message):
     __slots__ = ("header", "data")
@@ -185,14 +187,28 @@ class HelloReply(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., server_id: _Optional[str] = ..., version: _Optional[str] = ..., data_port: _Optional[int] = ..., data_socket: _Optional[str] = ..., route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., heard_s: _Optional[float] = ..., catalog: _Optional[bytes] = ...) -> None: ...
 
 class Greeting(_message.Message):
-    __slots__ = ("protocol", "token", "server_id")
+    __slots__ = ("protocol", "server_id", "nonce")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
-    TOKEN_FIELD_NUMBER: _ClassVar[int]
     SERVER_ID_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
-    token: str
     server_id: str
-    def __init__(self, protocol: _Optional[int] = ..., token: _Optional[str] = ..., server_id: _Optional[str] = ...) -> None: ...
+    nonce: bytes
+    def __init__(self, protocol: _Optional[int] = ..., server_id: _Optional[str] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+
+class GreetingChallenge(_message.Message):
+    __slots__ = ("nonce", "proof")
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    nonce: bytes
+    proof: bytes
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+
+class GreetingProof(_message.Message):
+    __slots__ = ("proof",)
+    PROOF_FIELD_NUMBER: _ClassVar[int]
+    proof: bytes
+    def __init__(self, proof: _Optional[bytes] = ...) -> None: ...
 
 class MatrixSpec(_message.Message):
     __slots__ = ("dim", "rows", "dtype", "sparse", "align", "partitions_per_server", "wire")

@@ -1,0 +1,227 @@
+"""The client's end of gRPC to one address: with a token, nothing is believed that does not prove to know it too."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from ps2.config import WireConfig
+from ps2.errors import AuthError, ProtocolError, PS2Error, UnavailableError
+from ps2.wire import proof
+from ps2.wire.pb import auth_pb2 as pb
+from ps2.wire.proof import ClientSession
+from ps2.wire.status import MAX_METADATA_BYTES, detail_of, from_bare, from_rpc
+
+NONCE_KEY = "ps2-nonce-bin"
+CALL_KEY = "ps2-call-bin"
+PROOF_KEY = "ps2-proof-bin"
+CHALLENGE = "/ps2.v1.Auth/Challenge"
+
+# A channel without calls is closed, and opened again by the next one: before the server does that (see serving).
+IDLE_S = 60.0
+
+# What a channel comes to by itself, and a caller may try again.
+BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+class Trust:
+    """Which server has proven itself where, to one client; safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._proven: dict[str, bytes] = {}
+
+    @property
+    def anybody(self) -> bool:
+        """Whether the client's token is known to be the fleet's."""
+        return bool(self._proven)
+
+    def note(self, address: str, nonce: bytes) -> str | None:
+        """Note who has proven itself at an address; return another address where that one did, if any."""
+        with self._lock:
+            for other, known in self._proven.items():
+                if known == nonce and other != address:
+                    return other
+            self._proven[address] = nonce
+            return None
+
+
+class Channel:
+    """Calls and streams to one address; safe for threads. Both take methods as ``Service/Method``, and bytes."""
+
+    def __init__(self, address: str, token: str | None, wire: WireConfig, trust: Trust) -> None:
+        """Nothing is connected before it is needed."""
+        self._address = address
+        self._token = token
+        self._trust = trust
+        self._timeout_s = wire.keepalive_timeout_s
+        self._session: ClientSession | None = None
+        self._channel = grpc.insecure_channel(address, options=channel_options(wire))
+
+    def call(self, method: str, message: bytes, timeout_s: float) -> bytes:
+        """Call a method and wait for its reply.
+
+        Raises:
+            AuthError: this side's token is not the fleet's.
+            UnavailableError: nobody, or somebody who does not know the token, answers there.
+            PS2Error: what the other side says that the call came to.
+        """
+        path = f"/ps2.v1.{method}"
+        rpc: Any = self._channel.unary_unary(path)
+        deadline_s = time.monotonic() + timeout_s
+        session = self._session or self._meet(timeout_s)
+        for attempt in range(2):
+            left_s = max(0.0, deadline_s - time.monotonic())
+            number = next(session.numbers) if session else 0
+            try:
+                reply, call = rpc.with_call(message, left_s, self._metadata(session, path, number, message))
+            except grpc.RpcError as error:
+                if session is None or self._is_proven(error, session, number):
+                    raise from_rpc(error, self._address) from None
+                if error.code() in BROKEN:
+                    raise from_bare(error, self._address) from None
+                # Another process is there by now, or a stranger: to be found out.
+                session = self._meet(left_s)
+                if error.code() != grpc.StatusCode.UNAUTHENTICATED or attempt:
+                    raise from_bare(error, self._address) from None
+                continue
+            if session is None or _shown(call.trailing_metadata(), session, "reply", number, reply):
+                return reply
+            self._meet(left_s)
+            break
+        raise UnavailableError(f"{self._address}: an answer came without a proof that the server gave it")
+
+    def stream(self, method: str, messages: Callable[[], Iterator[bytes]], timeout_s: float | None) -> Stream:
+        """Open a stream, and wait until the other side has proven itself; raises as ``call`` does.
+
+        Args:
+            messages: begins what is to be sent; called again if the server is another one than the last time.
+        """
+        path = f"/ps2.v1.{method}"
+        session = self._session or self._meet(self._timeout_s)
+        for attempt in range(2):
+            number = next(session.numbers) if session else 0
+            rpc: Any = self._channel.stream_stream(path)
+            call = rpc(messages(), timeout=timeout_s, metadata=self._metadata(session, path, number, b""))
+            if session is None or _shown(call.initial_metadata(), session, "stream", number, b""):
+                return Stream(call, self._address)
+            code = _ended(call, self._timeout_s)
+            if code in BROKEN:
+                raise from_bare(call, self._address)
+            session = self._meet(self._timeout_s)
+            if code != grpc.StatusCode.UNAUTHENTICATED or attempt:
+                raise from_bare(call, self._address)
+        raise AssertionError("the second attempt returns or raises")
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _meet(self, timeout_s: float) -> ClientSession | None:
+        """Let the other side prove itself; None where there is no token."""
+        if self._token is None:
+            return None
+        client_nonce = proof.new_nonce()
+        challenge: Any = self._channel.unary_unary(CHALLENGE)
+        try:
+            reply = pb.ChallengeReply.FromString(challenge(b"", timeout_s, ((NONCE_KEY, client_nonce),)))
+        except grpc.RpcError as error:
+            if error.code() in BROKEN:
+                raise from_bare(error, self._address) from None
+            raise self._stranger(ProtocolError, f"no server of this version of PS2 ({error.code().name})") from None
+        except DecodeError:
+            raise self._stranger(ProtocolError, "no server of PS2") from None
+        if not reply.proof:
+            raise self._stranger(AuthError, "a server that was started without a token, and this side has one")
+        if not proof.equal(reply.proof, proof.server_proof(self._token, client_nonce, reply.nonce)):
+            if not self._trust.anybody:
+                raise AuthError("this is not the fleet's token; pass the token file that the fleet was started with")
+            raise self._stranger(AuthError, "somebody who does not know the fleet's token")
+        if (other := self._trust.note(self._address, reply.nonce)) is not None:
+            raise self._stranger(AuthError, f"the server of {other}: calls are passed on to it, or it has two names")
+        key = proof.session_key(self._token, client_nonce, reply.nonce)
+        self._session = ClientSession(client_nonce, reply.nonce, key)
+        return self._session
+
+    def _stranger(self, cls: type[PS2Error], who: str) -> PS2Error:
+        """Once a server of the fleet has proven itself, a stranger is in another's place, and may go again."""
+        return (UnavailableError if self._trust.anybody else cls)(f"{self._address}: there listens {who}")
+
+    @staticmethod
+    def _metadata(session: ClientSession | None, path: str, number: int, message: bytes) -> Any:
+        if session is None:
+            return ()
+        digest = proof.digest(message)
+        claim = pb.CallProof(
+            client_nonce=session.client_nonce,
+            server_nonce=session.server_nonce,
+            number=number,
+            digest=digest,
+            proof=proof.call_proof(session.key, number, digest, path),
+        )
+        return ((CALL_KEY, claim.SerializeToString()),)
+
+    @staticmethod
+    def _is_proven(error: Any, session: ClientSession, number: int) -> bool:
+        detail = detail_of(error)
+        return detail is not None and _shown(error.trailing_metadata(), session, "error", number, detail)
+
+
+class Stream(Iterator[bytes]):
+    """What the other side of a stream answers, once it has proven itself."""
+
+    def __init__(self, call: Any, address: str) -> None:
+        self._call = call
+        self._address = address
+
+    def __next__(self) -> bytes:
+        """Raises the PS2Error that the stream came to."""
+        try:
+            message: bytes = next(self._call)
+        except grpc.RpcError as error:
+            raise from_rpc(error, self._address) from None
+        return message
+
+    def cancel(self) -> None:
+        self._call.cancel()
+
+
+def _ended(call: Any, timeout_s: float) -> grpc.StatusCode:
+    """Return how a stream ended that was not proven; it is cancelled if it does not end."""
+    ended = threading.Event()
+    if call.add_callback(ended.set):
+        ended.wait(timeout_s)
+    call.cancel()
+    code: grpc.StatusCode = call.code()
+    return code
+
+
+def _shown(metadata: Any, session: ClientSession, kind: str, number: int, message: bytes) -> bool:
+    given = dict(metadata or ()).get(PROOF_KEY, b"")
+    return proof.equal(given, proof.answer_proof(session.key, kind, number, proof.digest(message)))
+
+
+def channel_options(wire: WireConfig) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        # A proxy of the environment would be asked for servers of this network.
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.client_idle_timeout_ms", int(IDLE_S * 1000)),
+        ("grpc.keepalive_time_ms", int(wire.keepalive_s * 1000)),
+        ("grpc.keepalive_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
+        # Without it gRPC gives a ping a minute, whatever the line above says.
+        ("grpc.http2.ping_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Retries are ours: they keep the request's id.
+        ("grpc.enable_retries", 0),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        # Also the longest time that one attempt to connect may take: a busy machine needs its time.
+        ("grpc.min_reconnect_backoff_ms", int(wire.keepalive_timeout_s * 1000)),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+    ]

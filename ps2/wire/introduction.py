@@ -1,0 +1,79 @@
+"""How the two ends of a data connection meet: each proves that it knows the fleet's token before a request is read."""
+
+from __future__ import annotations
+
+import socket
+
+from ps2.errors import AuthError, ProtocolError, UnavailableError
+from ps2.wire import proof
+from ps2.wire.framing import HEAD, introduction, read_answer, read_introduction
+from ps2.wire.messages import PROTOCOL_VERSION
+from ps2.wire.pb import server_pb2 as pb
+from ps2.wire.sockets import receive, send_all
+from ps2.wire.status import from_detail
+
+
+def introduce(connection: socket.socket, token: str | None, server_id: str, deadline_s: float) -> None:
+    """Be let in by a server, which proves itself if there is a token.
+
+    Raises:
+        PS2Error: it is not the one that is meant, or does not let us in; unless it was proven, that may be a lie.
+        OSError: it went away, or was not done by the deadline.
+    """
+    nonce = proof.new_nonce() if token is not None else b""
+    send(connection, pb.Greeting(protocol=PROTOCOL_VERSION, server_id=server_id, nonce=nonce))
+    if token is not None:
+        theirs = _hear(connection, deadline_s).challenge
+        if not proof.equal(theirs.proof, proof.greeting_proof(token, "server", nonce, theirs.nonce, server_id)):
+            raise AuthError("somebody listens there who does not know the fleet's token")
+        mine = proof.greeting_proof(token, "client", nonce, theirs.nonce, server_id)
+        send(connection, pb.GreetingProof(proof=mine))
+    _hear(connection, deadline_s)
+
+
+def admit(connection: socket.socket, token: str | None, server_id: str, deadline_s: float) -> None:
+    """Read a client's greeting, and let it prove itself if there is a token; it is to be told by ``let_in``.
+
+    Raises:
+        PS2Error: why it is not let in.
+        EOFError, OSError: it went away, or was not done by the deadline.
+    """
+    greeting = receive(connection, read_introduction(pb.Greeting), deadline_s)
+    if greeting.protocol != PROTOCOL_VERSION:
+        raise ProtocolError(f"this server speaks protocol {PROTOCOL_VERSION}, the peer {greeting.protocol}")
+    if greeting.server_id != server_id:
+        raise ProtocolError("the peer means to meet another server")
+    if token is None:
+        return
+    if len(greeting.nonce) != proof.NONCE_BYTES:
+        raise AuthError("no token given; pass the token file that the fleet was started with")
+    nonce = proof.new_nonce()
+    mine = proof.greeting_proof(token, "server", greeting.nonce, nonce, server_id)
+    answer(connection, pb.ReplyHeader(challenge=pb.GreetingChallenge(nonce=nonce, proof=mine)))
+    theirs = receive(connection, read_introduction(pb.GreetingProof), deadline_s)
+    if not proof.equal(theirs.proof, proof.greeting_proof(token, "client", greeting.nonce, nonce, server_id)):
+        raise AuthError("this is not the fleet's token; pass the token file that the fleet was started with")
+
+
+def let_in(connection: socket.socket) -> None:
+    """Tell a client that its requests may come."""
+    answer(connection, pb.ReplyHeader())
+
+
+def send(connection: socket.socket, message: pb.Greeting | pb.GreetingProof) -> None:
+    send_all(connection, [memoryview(introduction(message))])
+
+
+def answer(connection: socket.socket, header: pb.ReplyHeader) -> None:
+    encoded = header.SerializeToString()
+    send_all(connection, [memoryview(HEAD.pack(len(encoded), 0) + encoded)])
+
+
+def _hear(connection: socket.socket, deadline_s: float) -> pb.ReplyHeader:
+    try:
+        header = receive(connection, read_answer(), deadline_s)
+    except EOFError:
+        raise UnavailableError("the server closed the connection") from None
+    if header.HasField("error"):
+        raise from_detail(header.error)
+    return header

@@ -1,0 +1,154 @@
+"""Proofs that both sides know the fleet's token, which itself never travels. Pure; ``auth.proto`` is the contract."""
+
+from __future__ import annotations
+
+import hmac
+import itertools
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+NONCE_BYTES = 32
+# What a server remembers of sessions is some hundred bytes each; clients that are still there come back with another.
+MAX_SESSIONS = 10_000
+# Calls of one session overtake each other, by as many as it has threads.
+WINDOW = 1024
+
+
+def new_nonce() -> bytes:
+    return secrets.token_bytes(NONCE_BYTES)
+
+
+def digest(message: bytes) -> bytes:
+    return sha256(message).digest()
+
+
+def server_proof(token: str, client_nonce: bytes, server_nonce: bytes) -> bytes:
+    """What the answer to a challenge proves itself with."""
+    return _mac(token.encode(), b"ps2 server" + client_nonce + server_nonce)
+
+
+def session_key(token: str, client_nonce: bytes, server_nonce: bytes) -> bytes:
+    return _mac(token.encode(), b"ps2 session" + client_nonce + server_nonce)
+
+
+def call_proof(key: bytes, number: int, message_digest: bytes, method: str) -> bytes:
+    return _mac(key, b"call" + number.to_bytes(8, "big") + message_digest + method.encode())
+
+
+def answer_proof(key: bytes, kind: str, number: int, message_digest: bytes) -> bytes:
+    """What the server proves an answer with; ``kind`` is "reply", "error" or "stream"."""
+    return _mac(key, kind.encode() + number.to_bytes(8, "big") + message_digest)
+
+
+def greeting_proof(token: str, side: str, client_nonce: bytes, server_nonce: bytes, server_id: str) -> bytes:
+    """What a side of a data connection proves itself with; ``side`` is "server" or "client"."""
+    return _mac(token.encode(), f"ps2 data {side}".encode() + client_nonce + server_nonce + server_id.encode())
+
+
+def equal(given: bytes, expected: bytes) -> bool:
+    """Compare proofs in a time that does not tell how much of them is right."""
+    return hmac.compare_digest(given, expected)
+
+
+@dataclass(frozen=True)
+class ClientSession:
+    """A client's calls to a server that has proven itself; ``numbers`` is safe for threads."""
+
+    client_nonce: bytes
+    server_nonce: bytes
+    key: bytes
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a call comes with; see ``CallProof`` of the contract."""
+
+    client_nonce: bytes
+    server_nonce: bytes
+    number: int
+    digest: bytes
+    proof: bytes
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A call whose sender knows the token."""
+
+    key: bytes
+    number: int
+    digest: bytes
+
+    def brings(self, message: bytes) -> bool:
+        """Whether the message that came is the one that was sent."""
+        return equal(digest(message), self.digest)
+
+    def proof(self, kind: str, message: bytes = b"") -> bytes:
+        return answer_proof(self.key, kind, self.number, digest(message))
+
+
+class Gatekeeper:
+    """The server's side of a port: proves itself to anybody, and remembers those who have proven themselves.
+
+    Of strangers nothing is remembered. Safe for threads.
+    """
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+        self._lock = threading.Lock()
+        self._begin()
+
+    def challenge(self, client_nonce: bytes) -> tuple[bytes, bytes]:
+        """Return the server's nonce, and its proof for a client's."""
+        nonce = self._nonce
+        return nonce, server_proof(self._token, client_nonce, nonce)
+
+    def admit(self, method: str, claim: Claim) -> Admitted | None:
+        """Check what a call comes with; None if it is to be refused: wrong, or seen before."""
+        with self._lock:
+            if claim.server_nonce != self._nonce or len(claim.client_nonce) != NONCE_BYTES:
+                return None
+            session = self._sessions.get(claim.client_nonce)
+            key = session.key if session else session_key(self._token, claim.client_nonce, self._nonce)
+            if not equal(claim.proof, call_proof(key, claim.number, claim.digest, method)):
+                return None
+            if session is None:
+                session = _Session(key)
+                if len(self._sessions) < MAX_SESSIONS:
+                    self._sessions[claim.client_nonce] = session
+                else:  # with the nonce goes all that somebody may have listened to, this call too
+                    self._begin()
+            return Admitted(key, claim.number, claim.digest) if session.takes(claim.number) else None
+
+    def _begin(self) -> None:
+        self._nonce = new_nonce()
+        self._sessions: dict[bytes, _Session] = {}
+
+
+class _Session:
+    """Which numbers of a client's calls have come."""
+
+    def __init__(self, key: bytes) -> None:
+        self.key = key
+        self._highest = -1
+        self._seen = 0  # a bit for the highest one and each below it
+
+    def takes(self, number: int) -> bool:
+        """Note a number; return False if it has come before, or is so old that nobody knows."""
+        ahead = number - self._highest
+        if ahead > 0:
+            self._seen = (self._seen << min(ahead, WINDOW) | 1) & ((1 << WINDOW) - 1)
+            self._highest = number
+            return True
+        bit = 1 << -ahead
+        if -ahead >= WINDOW or self._seen & bit:
+            return False
+        self._seen |= bit
+        return True
+
+
+def _mac(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")
