@@ -71,7 +71,8 @@ class ServerConfig:
         allow_udf: whether ``mapPartitions`` may run functions that clients send.
         metrics_port: where Prometheus finds this server's numbers, on the host that it listens on; 0 takes a free one,
             None is nowhere: whoever can connect there needs no token, so somebody has to want it.
-        orphan_timeout_s: a server of a master ends after this long without an answer from it.
+        orphan_timeout_s: a server of a master ends after this long without an answer from it; one that was told to end
+            with its parent does not: that one may only have stopped for a while.
     """
 
     listen: str = "127.0.0.1:0"

@@ -119,12 +119,19 @@ class Master:
         with self._lock:
             member = self._membership.members[index]
             if not member.ended:
-                self._membership.heartbeat(index, member.server_id, time.monotonic())
+                self._membership.heartbeat(index, member.server_id, time.monotonic(), member.mutations)
 
     def ended(self, index: int, reason: str) -> None:
         with self._changed:
             self._membership.ended(index, reason)
             self._changed.notify_all()
+
+    def silent(self) -> list[tuple[int, str, str]]:
+        """Return index, server id and address of those that are to be asked whether they are there, before ``tick``."""
+        with self._lock:
+            members = self._membership.members
+            silent = self._membership.silent(time.monotonic())
+            return [(index, members[index].server_id, members[index].address) for index in silent]
 
     def tick(self) -> None:
         with self._changed:

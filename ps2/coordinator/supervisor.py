@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 # Between attempts to get servers back.
 PAUSE_S = 1.0
+# For a server that is asked whether it is there.
+ASK_TIMEOUT_S = 1.0
 # To look whether a new process has registered, or has ended already.
 START_POLL_S = 0.05
 
@@ -136,6 +138,7 @@ class Supervisor:
                 self._master.alive(index)
             else:
                 self._master.ended(index, reason)
+        self._ask_silent()
         self._master.tick()
         indices = set(self._master.lost(self._launcher.replaces)) | self._pending
         if not indices or time.monotonic() < self._next_attempt_s:
@@ -158,6 +161,23 @@ class Supervisor:
                 self._copies_broken = True
             else:
                 self._failed(indices, error)
+
+    def _ask_silent(self) -> None:
+        """Ask those that are silent, all at once: nobody is replaced who only could not make himself heard."""
+        silent = self._master.silent()
+        if silent:
+            each(silent, self._ask)
+
+    def _ask(self, member: tuple[int, str, str]) -> None:
+        index, server_id, address = member
+        try:
+            meeting = self._servers.hello(address, self._master.id, ASK_TIMEOUT_S)
+            if meeting.server_id == server_id:
+                self._master.alive(index)
+                # It may serve for as long as it counts as alive here, even if its own calls do not get through.
+                self._servers.hello(address, self._master.id, ASK_TIMEOUT_S, answered_s=meeting.now_s)
+        except PS2Error as error:
+            log.debug("asking server %d: %s", index, error)
 
     def _failed(self, indices: Collection[int], error: PS2Error) -> None:
         now_s = time.monotonic()

@@ -55,7 +55,7 @@ class Fence:
             self.coordinator = ""
 
     def answered(self, at_s: float) -> None:
-        """Note that the coordinator has answered a call of ours, sent at that time (of ``time.monotonic``).
+        """Note that the coordinator has heard of us: it has answered, or had, what we sent at that ``time.monotonic``.
 
         The lease runs from there: however long this process was stopped meanwhile, the coordinator has counted as long.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import signal
@@ -128,7 +129,9 @@ def serve(config: ServerConfig, token: str | None, membership: Membership | None
             master = MasterControl(GrpcTransport(token, wire), membership.master)
             interval_s = _register(master, membership, server_id, address)
             heart = Heart(master, membership, server_id, engine)
-            _background(_heartbeat, heart, interval_s, config.orphan_timeout_s, stop)
+            # A parent that is there and silent has only stopped for a while: a laptop that sleeps, say.
+            orphan_timeout_s = config.orphan_timeout_s if parent is None else math.inf
+            _background(_heartbeat, heart, interval_s, orphan_timeout_s, stop)
         _background(_warm_when_active, engine, stop)
         stop.wait()
 

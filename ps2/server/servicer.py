@@ -75,6 +75,7 @@ class ServerServicer:
         fence = self._engine.fence
         if request.coordinator and request.coordinator == fence.coordinator:
             fence.called()
+            fence.answered(request.answered_s)
         return pb.HelloReply(
             protocol=PROTOCOL_VERSION,
             route_version=fence.route_version,
@@ -85,6 +86,7 @@ class ServerServicer:
             version=__version__,
             data_port=self._data.port if self._data is not None else 0,
             data_socket=self._data.unix_name if self._data is not None else "",
+            now_s=time.monotonic(),
         )
 
     def Execute(self, frame: bytes) -> bytes:

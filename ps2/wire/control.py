@@ -44,6 +44,7 @@ class Meeting:
         route_version: of its last ``activate``; 0: none.
         coordinator: that sent it, and gave its last sign of life ``heard_s`` seconds ago.
         catalog: what that coordinator left for a later one.
+        now_s: when it answered, by its own clock.
     """
 
     server_id: str
@@ -51,6 +52,7 @@ class Meeting:
     coordinator: str
     heard_s: float
     catalog: bytes
+    now_s: float
 
 
 @dataclass(frozen=True)
@@ -172,15 +174,24 @@ class ServerControl:
         self.route_version = 0
         self._row_changes = itertools.count(1)
 
-    def hello(self, address: str, coordinator: str = "", timeout_s: float = SIGN_OF_LIFE_TIMEOUT_S) -> Meeting:
+    def hello(
+        self,
+        address: str,
+        coordinator: str = "",
+        timeout_s: float = SIGN_OF_LIFE_TIMEOUT_S,
+        answered_s: float = 0.0,
+    ) -> Meeting:
         """Meet a server; raises ProtocolError if it speaks another version.
 
         Args:
             coordinator: who asks, if it is one: a sign of life of it.
+            answered_s: ``now_s`` of what it has answered to this coordinator before: its lease runs from there.
         """
-        request = server_pb2.HelloRequest(protocol=PROTOCOL_VERSION, coordinator=coordinator)
+        request = server_pb2.HelloRequest(protocol=PROTOCOL_VERSION, coordinator=coordinator, answered_s=answered_s)
         reply = self._call(address, "Hello", request, server_pb2.HelloReply, timeout_s)
-        return Meeting(reply.server_id, reply.route_version, reply.coordinator, reply.heard_s, reply.catalog)
+        return Meeting(
+            reply.server_id, reply.route_version, reply.coordinator, reply.heard_s, reply.catalog, reply.now_s
+        )
 
     def create_matrix(
         self, address: str, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False

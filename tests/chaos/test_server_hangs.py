@@ -14,6 +14,7 @@ from ps2.config import split_address
 from ps2.coordinator import context
 from ps2.coordinator.launchers.child import end
 from ps2.coordinator.launchers.local import LocalLauncher
+from ps2.errors import UnavailableError
 from ps2.wire import codec, framing
 from ps2.wire.introduction import introduce
 from ps2.wire.messages import PROTOCOL_VERSION, Operation, Request, RequestId
@@ -86,3 +87,17 @@ def test_a_stopped_server_when_it_wakes_up_then_it_accepts_no_write(ps):
         assert heard(connection).error.type == "StaleRouteError"
     assert np.unique(total.pull()).tolist() == [2]
     assert [recovery.servers for recovery in ps.recoveries] == [(0,)]
+
+
+def test_servers_when_their_signs_of_life_do_not_get_through_then_they_answer_and_go_on(ps, monkeypatch, until):
+    def unheard(index, server_id, mutations):
+        raise UnavailableError("a network that lets only one side call the other")
+
+    total, began_s, count = DCV.dense(DIM, dtype="int64"), time.monotonic(), 0
+    servers = processes.servers_of(ps)
+    monkeypatch.setattr(ps._master, "heartbeat", unheard)
+    while time.monotonic() - began_s < 4 * ps._master.config.lost_after_s:
+        total.add(np.ones(DIM, np.int64))
+        count += 1
+    assert processes.servers_of(ps) == servers
+    assert np.unique(total.pull()).tolist() == [count]

@@ -14,6 +14,8 @@ import psutil
 
 SIGNAL_TIMEOUT_S = 20.0
 POLL_S = 0.01
+# Longest time between two processes that are woken together.
+APART_S = 0.2
 
 
 def kill(pid: int) -> None:
@@ -32,6 +34,19 @@ def wake(pid: int) -> None:
     """Let a stopped process go on (SIGCONT), and wait until it does."""
     _send(pid, signal.SIGCONT)
     _wait(pid, lambda pid: psutil.Process(pid).status() != psutil.STATUS_STOPPED, "awake")
+
+
+def stop_all_for(seconds: float, pids: Sequence[int], chance: random.Random) -> None:
+    """Stop processes, and let them go on after so long, both in random orders."""
+    order = list(pids)
+    chance.shuffle(order)
+    for pid in order:
+        stop(pid)
+    time.sleep(seconds)
+    chance.shuffle(order)
+    for pid in order:
+        wake(pid)
+        time.sleep(chance.uniform(0, APART_S))
 
 
 @contextmanager

@@ -17,24 +17,35 @@ def membership():
     return members
 
 
+def watch(membership, begin_s, end_s):
+    """Look once a second, as the coordinator does more often; return who was declared lost."""
+    lost = []
+    for now_s in range(begin_s, end_s + 1):
+        membership.silent(now_s)
+        lost += membership.tick(now_s)
+    return lost
+
+
 def test_tick_when_silence_is_just_short_enough_then_nobody_is_lost(membership):
-    assert membership.tick(10) == []
+    assert watch(membership, 0, 10) == []
     assert membership.lost() == {}
 
 
 def test_tick_when_silent_too_long_then_lost_names_server_address_and_silence(membership):
+    watch(membership, 0, 5)
     membership.heartbeat(1, "id1", 5)
-    assert membership.tick(12) == [0]
-    assert membership.lost() == {"a:1": "server 0 (a:1): no sign of life for 12 s"}
+    assert watch(membership, 6, 11) == [0]
+    assert watch(membership, 12, 12) == []
+    assert membership.lost() == {"a:1": "server 0 (a:1): no sign of life for 11 s"}
 
 
 def test_tick_when_lost_before_then_it_is_not_told_again(membership):
-    membership.tick(11)
-    assert membership.tick(12) == []
+    watch(membership, 0, 11)
+    assert watch(membership, 12, 12) == []
 
 
 def test_heartbeat_when_the_server_was_silent_then_it_is_back(membership):
-    membership.tick(11)
+    watch(membership, 0, 11)
     membership.heartbeat(0, "id0", 12)
     assert list(membership.lost()) == ["b:2"]
 
@@ -64,7 +75,7 @@ def test_ended_when_told_then_lost_gives_the_reason(membership):
 
 
 def test_ended_when_silent_before_then_the_end_is_the_reason(membership):
-    membership.tick(11)
+    watch(membership, 0, 11)
     membership.ended(0, "ended by SIGKILL")
     assert membership.lost()["a:1"].endswith("ended by SIGKILL")
 
@@ -82,7 +93,7 @@ def test_ended_when_the_server_never_registered_then_nothing_happens(membership)
 
 def test_tick_when_a_server_has_ended_then_the_reason_stays(membership):
     membership.ended(0, "exit code 1")
-    assert membership.tick(100) == [1]
+    assert watch(membership, 0, 12) == [1]
     assert membership.lost()["a:1"].endswith("exit code 1")
 
 
@@ -90,3 +101,47 @@ def test_register_when_a_lost_server_is_replaced_then_nobody_is_lost(membership)
     membership.ended(0, "exit code 1")
     membership.register(0, "new", "c:3", 5)
     assert membership.lost() == {}
+
+
+def test_silent_when_half_of_what_is_too_long_has_passed_then_they_are_to_be_asked(membership):
+    assert membership.silent(4) == []
+    membership.heartbeat(1, "id1", 5)
+    assert membership.silent(6) == [0]
+
+
+def test_tick_when_a_silent_server_was_not_asked_then_it_is_not_lost(membership):
+    watch(membership, 0, 4)
+    membership.silent(4)
+    membership.heartbeat(1, "id1", 8)
+    assert membership.tick(11) == []
+    assert membership.silent(11) == [0]
+    assert membership.tick(12) == [0]
+
+
+@pytest.mark.parametrize("gap_s", [9, 20, 3600])
+def test_tick_when_the_caller_stood_still_then_nobody_is_lost(membership, gap_s):
+    watch(membership, 0, 3)
+    assert watch(membership, 3 + gap_s, 4 + gap_s) == []
+    membership.heartbeat(0, "id0", 4 + gap_s)
+    assert membership.lost() == {}
+
+
+def test_tick_when_the_caller_stood_still_while_they_were_asked_then_they_are_asked_again_first(membership):
+    watch(membership, 0, 9)
+    assert membership.silent(9) == [0, 1]
+    assert membership.tick(1000) == []
+    assert membership.silent(1000) == [0, 1]
+    membership.heartbeat(1, "id1", 1000)
+    assert membership.tick(1001) == [0]
+
+
+def test_tick_when_a_sign_of_life_ends_the_gap_then_the_others_are_not_lost(membership):
+    """The thread that hears it may be the first to run again."""
+    watch(membership, 0, 3)
+    membership.heartbeat(0, "id0", 60)
+    assert watch(membership, 60, 61) == []
+
+
+def test_tick_when_a_server_hangs_and_the_caller_stands_still_again_and_again_then_it_is_lost_all_the_same(membership):
+    lost = [index for now_s in (20, 40, 60) for index in watch(membership, now_s, now_s + 1)]
+    assert lost == [0, 1]

@@ -157,15 +157,17 @@ class ReplyFrame(_message.Message):
     def __init__(self, header: _Optional[_Union[ReplyHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
-    __slots__ = ("protocol", "coordinator")
+    __slots__ = ("protocol", "coordinator", "answered_s")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_S_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     coordinator: str
-    def __init__(self, protocol: _Optional[int] = ..., coordinator: _Optional[str] = ...) -> None: ...
+    answered_s: float
+    def __init__(self, protocol: _Optional[int] = ..., coordinator: _Optional[str] = ..., answered_s: _Optional[float] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("protocol", "server_id", "version", "data_port", "data_socket", "route_version", "coordinator", "heard_s", "catalog")
+    __slots__ = ("protocol", "server_id", "version", "data_port", "data_socket", "route_version", "coordinator", "heard_s", "catalog", "now_s")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SERVER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +177,7 @@ class HelloReply(_message.Message):
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     HEARD_S_FIELD_NUMBER: _ClassVar[int]
     CATALOG_FIELD_NUMBER: _ClassVar[int]
+    NOW_S_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     server_id: str
     version: str
@@ -184,7 +187,8 @@ class HelloReply(_message.Message):
     coordinator: str
     heard_s: float
     catalog: bytes
-    def __init__(self, protocol: _Optional[int] = ..., server_id: _Optional[str] = ..., version: _Optional[str] = ..., data_port: _Optional[int] = ..., data_socket: _Optional[str] = ..., route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., heard_s: _Optional[float] = ..., catalog: _Optional[bytes] = ...) -> None: ...
+    now_s: float
+    def __init__(self, protocol: _Optional[int] = ..., server_id: _Optional[str] = ..., version: _Optional[str] = ..., data_port: _Optional[int] = ..., data_socket: _Optional[str] = ..., route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., heard_s: _Optional[float] = ..., catalog: _Optional[bytes] = ..., now_s: _Optional[float] = ...) -> None: ...
 
 class Greeting(_message.Message):
     __slots__ = ("protocol", "server_id", "nonce")
