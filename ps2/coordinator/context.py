@@ -36,6 +36,7 @@ from ps2.coordinator.slots import wait_for_slots
 from ps2.coordinator.stages import StageWatch
 from ps2.coordinator.steps import Steps
 from ps2.coordinator.supervisor import Supervisor
+from ps2.coordinator.turns import Turns
 from ps2.errors import ConfigError, StoppedError, UsageError
 from ps2.wire.control import ServerControl
 from ps2.wire.transport import GrpcTransport
@@ -432,13 +433,13 @@ class PS2Context:
 
     def _monitor(self) -> None:
         """Watch the servers until the context is stopped."""
-        parent = os.getppid()
+        parent, turns = os.getppid(), Turns("ps2-monitor")
         while not self._stopping.wait(ATTACHED_INTERVAL_S if self._options.fleet else MONITOR_INTERVAL_S):
             if GATEWAY_VARIABLE in os.environ and os.getppid() != parent:
                 log.warning("spark-submit is gone: ending the servers")
-                self._launcher.stop()
+                turns.take(self._launcher.stop)
                 return
-            self._supervisor.poll()
+            turns.take(self._supervisor.poll)
 
     def _rolled_back(self, epoch: int, step: int | None) -> None:
         """The driver's loop is being told that the fleet went back: what it submits from now on is of that."""

@@ -28,6 +28,7 @@ from ps2.coordinator.slots import most_slots, total_slots, wait_for_slots
 from ps2.coordinator.spark_job import CallJobs, Tasks, cancelled, is_stopped, said_by_spark
 from ps2.coordinator.steps import Steps
 from ps2.coordinator.timeline import to_table
+from ps2.coordinator.turns import Turns
 from ps2.errors import (
     DeadlineError,
     LostError,
@@ -225,21 +226,25 @@ class _Drive:
 
     def _guard(self, began_s: float) -> None:
         """End the run when it has taken too long, or can get no slots; by a thread, whatever ``onClock`` does."""
-        timeout_s = self._options.timeout_s
-        left_s = math.inf
-        while self._run.error is None and not self._closing.wait(min(left_s, POLL_S)):
-            left_s = math.inf if timeout_s is None else max(0.0, began_s + timeout_s - time.monotonic())
-            try:
-                self._tasks.check()
-                self._calls.check()
-                if not left_s:
-                    where = ", ".join(f"rank {rank}: {clock}" for rank, clock in enumerate(self._run.applied()))
-                    raise DeadlineError(
-                        f"run: not done after {timeout_s:g} s (timeoutS); first clocks not done: {where}"
-                    )
-            except PS2Error as error:
-                self._run.fail(error)
-        self._calls.cancel()
+        timeout_s = math.inf if self._options.timeout_s is None else self._options.timeout_s
+        turns = Turns("ps2-run-guard")
+        while self._run.error is None and not self._closing.wait(
+            min(max(0.0, began_s + timeout_s - time.monotonic()), POLL_S)
+        ):
+            if time.monotonic() >= began_s + timeout_s:
+                where = ", ".join(f"rank {rank}: {clock}" for rank, clock in enumerate(self._run.applied()))
+                self._run.fail(
+                    DeadlineError(f"run: not done after {timeout_s:g} s (timeoutS); first clocks not done: {where}")
+                )
+            turns.take(self._check)
+        turns.take(self._calls.cancel)
+
+    def _check(self) -> None:
+        try:
+            self._tasks.check()
+            self._calls.check()
+        except PS2Error as error:
+            self._run.fail(error)
 
     def _watch(self) -> None:
         """Do what is to be done in the driver until the tasks have ended."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.coordinator.master import Master
+from ps2.coordinator.turns import Turns
 from ps2.errors import PS2Error
 from ps2.wire.control import ServerControl
 
@@ -105,6 +106,7 @@ class StageWatch:
         self._stages = Stages(min(jobs, default=0))
         self._told: dict[str, Over] = {}  # by server id: one that was replaced has to be told too
         self._master_told = Over()
+        self._all_told = False  # that there is nothing more to come
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="ps2-stages", daemon=True)
         self._thread.start()
@@ -117,10 +119,14 @@ class StageWatch:
         self._thread.join(STOP_TIMEOUT_S)
 
     def _watch(self) -> None:
-        while not self._stopping.wait(POLL_INTERVAL_S):
-            over = self._look()
-            if over is not None and self._tell(over) and over.below == NO_MORE_STAGES:
-                return
+        turns = Turns("ps2-stages")
+        while not (self._all_told or self._stopping.wait(POLL_INTERVAL_S)):
+            turns.take(self._look_and_tell)
+
+    def _look_and_tell(self) -> None:
+        over = self._look()
+        if over is not None and self._tell(over):
+            self._all_told = over.below == NO_MORE_STAGES
 
     def _look(self) -> Over | None:
         """Return what is over; None if Spark does not answer."""

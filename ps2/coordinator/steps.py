@@ -14,6 +14,7 @@ from ps2.coordinator.checkpoints import Checkpoint, Checkpoints
 from ps2.coordinator.master import Master
 from ps2.coordinator.options import Options
 from ps2.coordinator.run import Run
+from ps2.coordinator.turns import Turns
 from ps2.errors import CheckpointWarning, ConfigError, PS2Error, RecoveryError, RolledBack, UsageError
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,8 @@ class Steps:
             self._timer.start()
 
     def checkpoint(self, path: str | None, step: int | None) -> Checkpoint:
+        if step is not None:
+            _check_number("checkpoint: step", step)
         self._last_s = time.monotonic()
         run = self.run
         if run is None:
@@ -58,8 +61,8 @@ class Steps:
 
     @contextmanager
     def step(self, number: int | None) -> Iterator[int]:
-        if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
-            raise ConfigError(f"step: expected a number that is not negative, got {number!r}")
+        if number is not None:
+            _check_number("step", number)
         if self._inside:
             raise UsageError("step: steps do not nest")
         if self.run is not None:
@@ -137,8 +140,9 @@ class Steps:
 
     def _by_time(self) -> None:
         assert self._options.checkpoint_every_s is not None
+        turns = Turns("ps2-checkpoints")
         while not self._closing.wait(self._options.checkpoint_every_s):
-            self._automatic()
+            turns.take(self._automatic)
 
     def _automatic(self) -> None:
         """Make a checkpoint that nobody waits for: if it fails, the loop goes on, and is told."""
@@ -150,3 +154,9 @@ class Steps:
             if not self._closing.is_set():
                 log.warning("%s", error)  # each time, while Python shows the same warning once
                 warnings.warn(CheckpointWarning(str(error)), stacklevel=2)
+
+
+def _check_number(name: str, number: object) -> None:
+    """Raise ConfigError unless it is one of a step."""
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ConfigError(f"{name}: expected a number that is not negative, got {number!r}")

@@ -116,13 +116,13 @@ class DetachedLauncher:
             command += ["--metrics-port", str(options.metrics_port + index)]
         if options.exit_with_parent:
             command += ["--exit-with-parent", str(os.getpid())]
-        with open(self._log(index), "wb") as log:
-            try:
+        try:
+            with open(self._log(index), "wb") as log:
                 return subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
                 )
-            except OSError as error:
-                raise LaunchError(f"server {index} cannot be started: {error}") from error
+        except OSError as error:
+            raise LaunchError(f"server {index} cannot be started: {error}") from error
 
     def _log(self, index: int) -> Path:
         return self._folder / f"server-{index}.log"

@@ -31,9 +31,9 @@ class LocalLauncher:
         self._servers = servers
         self._host = host
         self._memory = memory_limit_bytes or int(available_bytes() * MEMORY_SHARE) // servers
-        self._folder = Path(tempfile.mkdtemp(prefix="ps2-"))
-        self._token_file = self._folder / "token"
-        write_token(self._token_file, token)
+        self._token = token
+        self._folders: list[Path] = []
+        self._make_folder()
         self._lock = threading.Lock()
         self._stopped = False
         self._children: dict[int, subprocess.Popen[bytes]] = {}
@@ -55,11 +55,34 @@ class LocalLauncher:
                 self._children[index].wait()
             self._children[index] = self._spawn(index, master)
 
+    @property
+    def _folder(self) -> Path:
+        return self._folders[-1]
+
+    @property
+    def _token_file(self) -> Path:
+        return self._folder / "token"
+
+    def _make_folder(self) -> None:
+        """Make the folder for logs and the token: never one that is there, as it may be somebody else's."""
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="ps2-"))
+            try:
+                write_token(folder / "token", self._token)
+            except OSError:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+        except OSError as error:
+            raise LaunchError(f"the folder for the servers' logs and their token cannot be made: {error}") from error
+        self._folders.append(folder)
+
     def _spawn(self, index: int, master: str) -> subprocess.Popen[bytes]:
         # Users' functions may come from any module that the driver can import.
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        with open(self._log(index), "wb") as log:
-            try:
+        try:
+            if not self._token_file.exists():  # somebody tidies up temporary files
+                self._make_folder()
+            with open(self._log(index), "wb") as log:
                 return subprocess.Popen(
                     self._command(index, master),
                     stdin=subprocess.DEVNULL,
@@ -68,8 +91,8 @@ class LocalLauncher:
                     env={**os.environ, "PYTHONPATH": path},
                     start_new_session=True,
                 )
-            except OSError as error:
-                raise LaunchError(f"server {index} cannot be started: {error}") from error
+        except OSError as error:
+            raise LaunchError(f"server {index} cannot be started: {error}") from error
 
     def _command(self, index: int, master: str) -> list[str]:
         return [
@@ -87,7 +110,8 @@ class LocalLauncher:
         with self._lock:
             self._stopped = True
         end(self._children.values())
-        shutil.rmtree(self._folder, ignore_errors=True)
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def pids(self) -> list[int]:
         return [child.pid for _, child in sorted(self._children.items())]
