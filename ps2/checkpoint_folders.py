@@ -1,4 +1,9 @@
-"""Where checkpoints are: a folder with a folder for each, ``checkpoint-00000012``, whole once its manifest is there."""
+"""Where checkpoints are: a folder with a folder for each, whole once its manifest is there.
+
+Its name, ``checkpoint-00000012-3f9a2c1d77ab``, has a number and the run that makes it. A new one has a greater number
+than all that are there, as far as its run can see. Not every file system can tell who was first, so two runs may choose
+the same number: they write into folders of their own all the same.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +20,17 @@ from ps2.files import FULL, place, read_json, reason, reported, write, write_jso
 from ps2.files import remove as remove_file
 
 MANIFEST = "manifest.json"
-NAME = re.compile(r"checkpoint-(\d{8,})")
+NAME = re.compile(r"checkpoint-(\d{8,})-([0-9a-z]+)")
 PROBE_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint's folder; ``complete`` says whether its manifest is there."""
+    """A checkpoint's folder; ``run`` has made it, and ``complete`` says whether its manifest is there."""
 
     url: str
     number: int
+    run: str
     complete: bool
 
 
@@ -37,9 +43,9 @@ class Verified:
     problem: str | None
 
 
-def folder(url: str, number: int) -> str:
-    """Return the URL of the folder of a checkpoint in a folder of checkpoints."""
-    return f"{url.rstrip('/')}/checkpoint-{number:08d}"
+def folder(url: str, number: int, run: str) -> str:
+    """Return the URL of the folder of a run's checkpoint in a folder of checkpoints."""
+    return f"{url.rstrip('/')}/checkpoint-{number:08d}-{run}"
 
 
 def prepare(url: str) -> None:
@@ -68,7 +74,7 @@ def prepare(url: str) -> None:
 
 
 def find(url: str) -> list[Found]:
-    """Return the checkpoints of a folder, the oldest first; incomplete ones too.
+    """Return the checkpoints of a folder, the oldest first; incomplete ones, and those of all runs, too.
 
     Raises:
         CheckpointMissingError: there is no such folder.
@@ -80,8 +86,14 @@ def find(url: str) -> list[Found]:
         match = NAME.fullmatch(entry["name"].rstrip("/").rpartition("/")[2])
         if match and entry["type"] == "directory":
             mine = f"{url.rstrip('/')}/{match[0]}"
-            found.append(Found(mine, int(match[1]), is_complete(mine)))
-    return sorted(found, key=lambda checkpoint: checkpoint.number)
+            found.append(Found(mine, int(match[1]), match[2], is_complete(mine)))
+    return sorted(found, key=lambda checkpoint: (checkpoint.number, checkpoint.run))
+
+
+def at(url: str) -> Found:
+    """Return what is at the URL of a checkpoint's folder; one that was renamed has number 0, and no run."""
+    match = NAME.fullmatch(url.rstrip("/").rpartition("/")[2])
+    return Found(url, int(match[1]) if match else 0, match[2] if match else "", is_complete(url))
 
 
 def is_complete(url: str) -> bool:
@@ -107,14 +119,18 @@ def newest(url: str) -> str:
     found = find(url)
     complete = [checkpoint for checkpoint in found if checkpoint.complete]
     if complete:
-        return complete[-1].url
+        last = [checkpoint.url for checkpoint in complete if checkpoint.number == complete[-1].number]
+        # Of two runs that have chosen the same number, the one that was later.
+        return max(last, key=lambda url: read_manifest(url).created_s) if len(last) > 1 else last[0]
     if found:
         there = f"{len(found)} checkpoint(s) without {MANIFEST}, which never became complete"
     elif entries:
         there = f"{len(entries)} other file(s)"
     else:
         there = "nothing"
-    raise CheckpointMissingError(f"{url}: expected a checkpoint, or a folder of checkpoint-NNNNNNNN; it holds {there}")
+    raise CheckpointMissingError(
+        f"{url}: expected a checkpoint, or a folder of checkpoint-NNNNNNNN-RUN; it holds {there}"
+    )
 
 
 def read_manifest(url: str) -> Manifest:
@@ -161,11 +177,11 @@ def remove(url: str) -> None:
             fs.rm(root, recursive=True)
 
 
-def prune(url: str, keep: int, numbers: Collection[int]) -> list[str]:
+def prune(url: str, keep: int, mine: Collection[str]) -> list[str]:
     """Remove the oldest complete checkpoints beyond ``keep``, and what never became complete before the newest.
 
     Args:
-        numbers: of those that it is about; others, of another run, stay.
+        mine: the URLs of those that it is about; all others, of another run, stay.
 
     Returns:
         The folders that are gone.
@@ -173,11 +189,11 @@ def prune(url: str, keep: int, numbers: Collection[int]) -> list[str]:
     Raises:
         RecoveryError: the file system refuses.
     """
-    found = [checkpoint for checkpoint in find(url) if checkpoint.number in numbers]
+    found = [checkpoint for checkpoint in find(url) if checkpoint.url in mine]
     complete = [checkpoint for checkpoint in found if checkpoint.complete]
     kept = complete[max(len(complete) - keep, 0) :]
     last = complete[-1].number if complete else 0
-    # Checkpoints are made one after the other, so nobody writes to an earlier one any more.
+    # A run makes its checkpoints one after the other, so nobody writes to an earlier one any more.
     gone = [old.url for old in found if old not in kept and (old.complete or old.number < last)]
     for old in gone:
         remove(old)

@@ -29,13 +29,14 @@ Exit codes: 0 fine, 1 there is no such folder, or a manifest cannot be read.
 VERIFY_EPILOG = """\b
 Examples:
   ps2 checkpoint verify /data/checkpoints                        the newest complete one
-  ps2 checkpoint verify /data/checkpoints/checkpoint-00000012
+  ps2 checkpoint verify /data/checkpoints/checkpoint-00000012-3f9a2c1d77ab
 
 \b
 Exit codes: 0 all files are what was saved, 1 one is not, or there is no complete checkpoint.
 """
 # Columns of a terminal that has room for what can be done without.
 WIDE = 96
+WIDER = 112
 LS_COLUMNS = (
     Column("number", right=True),
     Column("state"),
@@ -47,6 +48,7 @@ LS_COLUMNS = (
     Column("size", right=True),
     Column("matrices", right=True),
     Column("shards", right=True, room=WIDE),
+    Column("run", room=WIDER),
 )
 FILE_COLUMNS = (Column("file"), Column("size", right=True), Column("state", folds=True))
 
@@ -66,7 +68,7 @@ def ls(path: str, output: Format) -> None:
     """
     from ps2 import checkpoint_folders as folders
 
-    found = [folders.Found(path, 0, True)] if folders.is_complete(path) else folders.find(path)
+    found = [folders.at(path)] if folders.is_complete(path) else folders.find(path)
     records = [_record(checkpoint) for checkpoint in found]
     if output != "table":
         print_data({"path": path, "checkpoints": records}, output)
@@ -116,7 +118,13 @@ def _record(found: Found) -> dict[str, Any]:
     from ps2 import checkpoint_folders as folders
     from ps2.errors import RecoveryError
 
-    record: dict[str, Any] = {"number": found.number, "path": found.url, "state": "incomplete", "problem": None}
+    record: dict[str, Any] = {
+        "number": found.number,
+        "run": found.run,
+        "path": found.url,
+        "state": "incomplete",
+        "problem": None,
+    }
     if not found.complete:
         return record
     try:
@@ -140,7 +148,7 @@ def _record(found: Found) -> dict[str, Any]:
 
 def _row(record: Mapping[str, Any]) -> list[str]:
     if record["state"] != "complete":
-        return [str(record["number"]), record["state"], *["-"] * (len(LS_COLUMNS) - 2)]
+        return [str(record["number"]), record["state"], *["-"] * (len(LS_COLUMNS) - 3), record["run"]]
     return [
         str(record["number"]),
         record["state"],
@@ -152,6 +160,7 @@ def _row(record: Mapping[str, Any]) -> list[str]:
         size(record["bytes"]),
         f"{record['matrices']:,}",
         f"{record['shards']:,}",
+        record["run"],
     ]
 
 

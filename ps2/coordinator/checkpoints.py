@@ -37,7 +37,7 @@ class Checkpoint:
 
     Attributes:
         path: its folder.
-        number: the how-manieth in the folder around it.
+        number: greater than those of the checkpoints that were in the folder around it.
         step: first step that it does not hold, if it has one.
         nbytes: of its files.
         pauseS: longest time that a server held its requests.
@@ -67,7 +67,7 @@ class Checkpoints:
     def __init__(self, master: Master, servers: ServerControl, folder: str | None, keep: int) -> None:
         """Args:
         folder: where they go unless said otherwise.
-        keep: how many complete ones stay there.
+        keep: how many complete ones of one's own stay there.
         """
         self._master = master
         self._servers = servers
@@ -75,7 +75,7 @@ class Checkpoints:
         self._keep = keep
         self._one_at_a_time = threading.Lock()
         self._trusted: list[Newest] = []
-        self._numbers: dict[str, set[int]] = {}  # of one's own checkpoints, by the folder around them
+        self._own: dict[str, set[str]] = {}  # checkpoints that are one's own to remove, by the folder around them
         self.distrusted = ""  # why the last one that could not be read could not
 
     @property
@@ -84,10 +84,16 @@ class Checkpoints:
         return self._trusted[-1] if self._trusted else None
 
     def go_on_from(self, restored: Newest, folder: str) -> None:
-        """Begin with a checkpoint that was there before; the others beside it are one's own from now on."""
+        """Begin with a checkpoint that was there before; what its run had left from before it is one's own from now on.
+
+        It stays itself, and so does what came after it: that run, or another one that began with it, may be alive, and
+        will have to go back to them.
+        """
         self._trusted.append(restored)
+        begun = folders.at(restored.path)
         if not folders.is_complete(folder):
-            self._numbers[folder] = {found.number for found in folders.find(folder)}
+            earlier = [old for old in folders.find(folder) if old.run == begun.run and old.number < begun.number]
+            self._own[folder.rstrip("/")] = {old.url for old in earlier}
 
     def distrust(self, newest: Newest, reason: str) -> None:
         """Note that a checkpoint cannot be read: the one before it is the newest."""
@@ -111,10 +117,11 @@ class Checkpoints:
         root = self._folder if path is None else path
         if root is None:
             raise ConfigError("checkpoint: give a path, or a checkpointDir to PS2Context.getOrCreate")
+        root = root.rstrip("/") or "/"
         with self._one_at_a_time:
             folders.prepare(root)
             number = 1 + max((found.number for found in folders.find(root)), default=0)
-            folder = folders.folder(root, number)
+            folder = folders.folder(root, number, self._master.id)
             try:
                 made, newest = self._take(folder, number, step, epoch)
             except PS2Error as error:
@@ -123,13 +130,13 @@ class Checkpoints:
                 before = f"; {self.newest.path} stays the newest complete one" if self.newest is not None else ""
                 raise RecoveryError(f"checkpoint {folder} failed: {error}{before}") from error
             note(folder)
-            numbers = self._numbers.setdefault(root, set())
-            numbers.add(number)
+            own = self._own.setdefault(root, set())
+            own.add(folder)
             # Those that are pruned are of no use any more.
             self._trusted = [*self._trusted, newest][-self._keep :]
             self._master.hope()
             try:
-                folders.prune(root, self._keep, numbers)
+                folders.prune(root, self._keep, own)
             except RecoveryError as error:  # this one is complete all the same
                 log.warning("an older checkpoint cannot be removed: %s", error)
             log.info("checkpoint %s: %d bytes, requests held for %.3f s", folder, made.nbytes, made.pauseS)

@@ -102,7 +102,7 @@ class PS2Context:
                 replaced and get their shards back from the newest complete one.
             checkpointEveryS: make one every so many seconds; with ``recover="consistent"`` at the end of a ``step``.
             checkpointEverySteps: make one at the end of every so many ``step``s.
-            keep: complete checkpoints that stay in checkpointDir.
+            keep: complete checkpoints of this context that stay in checkpointDir; those of others always do.
             recover: "shard": a lost server alone goes back to the checkpoint (paper, section 5.3). "consistent": all
                 servers do, and the driver's next call raises ``RolledBack``.
             replicas: 1 keeps a copy of each shard on another server, in step with it: no single server's death loses

@@ -42,8 +42,8 @@ def fleet():
 def root(fleet, tmp_path):
     """Two complete checkpoints, and one that was never finished."""
     for number, step in ((1, None), (2, 40)):
-        fleet.save(folder_of(str(tmp_path), number), number=number, step=step)
-    (tmp_path / "checkpoint-00000003").mkdir()
+        fleet.save(folder_of(str(tmp_path), number, "run"), number=number, step=step)
+    (tmp_path / "checkpoint-00000003-run").mkdir()
     return tmp_path
 
 
@@ -62,12 +62,12 @@ def test_ls_when_json_then_tells_sizes_and_matrices(root):
     listed = json.loads(ps2("ls", root, "-o", "json").stdout)["checkpoints"]
     assert [checkpoint["state"] for checkpoint in listed] == ["complete", "complete", "incomplete"]
     assert (listed[1]["step"], listed[1]["matrices"], listed[1]["shards"]) == (40, 2, 4)
-    files = (root / "checkpoint-00000002").glob("*-*")
+    files = (root / "checkpoint-00000002-run").glob("*-*")
     assert listed[1]["bytes"] == sum(file.stat().st_size for file in files)
 
 
 def test_ls_when_path_is_a_checkpoint_then_lists_that(root):
-    (listed,) = json.loads(ps2("ls", root / "checkpoint-00000002", "-o", "json").stdout)["checkpoints"]
+    (listed,) = json.loads(ps2("ls", root / "checkpoint-00000002-run", "-o", "json").stdout)["checkpoints"]
     assert (listed["number"], listed["state"]) == (2, "complete")
 
 
@@ -83,7 +83,7 @@ def test_ls_when_there_is_no_such_folder_then_exits_1(tmp_path):
 
 
 def test_ls_when_a_manifest_is_of_another_format_then_lists_the_others_and_exits_1(root):
-    (root / "checkpoint-00000001" / "manifest.json").write_text('{"format": "ps2.checkpoint.v9"}')
+    (root / "checkpoint-00000001-run" / "manifest.json").write_text('{"format": "ps2.checkpoint.v9"}')
     result = ps2("ls", root)
     assert "1  unreadable" in result.stdout
     assert "2  complete" in result.stdout
@@ -93,12 +93,12 @@ def test_ls_when_a_manifest_is_of_another_format_then_lists_the_others_and_exits
 
 def test_verify_when_all_is_well_then_reads_the_newest_and_exits_0(root):
     result = ps2("verify", root)
-    assert f"{root}/checkpoint-00000002: all 10 files" in result.stdout
+    assert f"{root}/checkpoint-00000002-run: all 10 files" in result.stdout
     assert (result.stderr, result.returncode) == ("", 0)
 
 
 def test_verify_when_files_are_bad_then_names_each_and_exits_1(root):
-    folder = root / "checkpoint-00000002"
+    folder = root / "checkpoint-00000002-run"
     (folder / "1-1-values.npy").unlink()
     flipped = bytearray((folder / "1-0-values.npy").read_bytes())
     flipped[-1] ^= 1
@@ -115,7 +115,7 @@ def test_verify_when_files_are_bad_then_names_each_and_exits_1(root):
 
 
 def test_verify_when_json_then_tells_problems_by_file(root):
-    (root / "checkpoint-00000002" / "1-0-ids.json").unlink()
+    (root / "checkpoint-00000002-run" / "1-0-ids.json").unlink()
     result = ps2("verify", root, "-o", "json")
     report = json.loads(result.stdout)
     assert (report["ok"], report["step"], result.returncode) == (False, 40, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -85,12 +86,14 @@ def test_a_server_when_every_checkpoint_is_damaged_then_calls_say_so_at_once(tmp
 
 
 def test_checkpoints_of_another_run_when_one_goes_on_beside_them_then_they_stay(tmp_path):
+    runs = []
     for _ in range(2):
         with PS2Context.getOrCreate(servers=1, checkpointDir=str(tmp_path), keep=1) as ps:
             DCV.dense(10)
             ps.checkpoint()
-            ps.checkpoint()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-00000002", "checkpoint-00000004"]
+            runs.append(Path(ps.checkpoint().path))
+    assert sorted(tmp_path.iterdir()) == runs
+    assert [run.name.split("-")[1] for run in runs] == ["00000002", "00000004"]
 
 
 def test_servers_when_neighbours_with_copies_die_together_then_the_checkpoint_serves(tmp_path):

@@ -40,7 +40,8 @@ def copied(saved, tmp_path):
     """A checkpoint's folder of one's own, to be spoiled."""
     import shutil
 
-    return Path(shutil.copytree(Path(saved, "checkpoint-00000001"), tmp_path / "checkpoint-00000001"))
+    (made,) = Path(saved).iterdir()
+    return Path(shutil.copytree(made, tmp_path / made.name))
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3])

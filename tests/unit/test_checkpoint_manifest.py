@@ -116,38 +116,50 @@ def root(request, tmp_path):
     return str(tmp_path / "checkpoints") if request.param == "path" else f"memory://{tmp_path.name}"
 
 
-def write(root, *numbers):
+def write(root, *numbers, run="run", created_s=1.5):
     for number in numbers:
-        folders.write_manifest(folders.folder(root, number), manifest(number))
+        made = replace(manifest(number), created_s=created_s)
+        folders.write_manifest(folders.folder(root, number, run), made)
+
+
+def of(root, numbers, run="run"):
+    return [folders.folder(root, number, run) for number in numbers]
 
 
 def test_newest_when_there_are_several_then_is_the_complete_one_with_the_greatest_number(root, tmp_path):
     write(root, 9, 10, 11)
-    folders.remove(folders.folder(root, 11))
-    assert folders.newest(root) == f"{root}/checkpoint-00000010"
+    folders.remove(folders.folder(root, 11, "run"))
+    assert folders.newest(root) == f"{root}/checkpoint-00000010-run"
     assert folders.read_manifest(folders.newest(root)) == manifest(10)
 
 
 def test_newest_when_given_a_checkpoint_then_is_that(root):
     write(root, 1, 2)
-    assert folders.newest(folders.folder(root, 1)) == folders.folder(root, 1)
+    assert folders.newest(folders.folder(root, 1, "run")) == folders.folder(root, 1, "run")
+
+
+def test_newest_when_two_runs_chose_the_same_number_then_is_the_one_that_was_later(root):
+    write(root, 1, 2, run="b", created_s=7.0)
+    write(root, 2, run="a", created_s=8.0)
+    write(root, 2, run="c", created_s=6.0)
+    assert folders.newest(root) == folders.folder(root, 2, "a")
 
 
 def test_find_when_a_manifest_is_not_there_then_says_incomplete(tmp_path):
     write(str(tmp_path), 1)
-    (tmp_path / "checkpoint-00000002").mkdir()
-    (tmp_path / "checkpoint-00000003").touch()
+    (tmp_path / "checkpoint-00000002-run").mkdir()
+    (tmp_path / "checkpoint-00000003-run").touch()
     (tmp_path / "other").mkdir()
     assert [(found.number, found.complete) for found in folders.find(str(tmp_path))] == [(1, True), (2, False)]
 
 
 def test_newest_when_folder_holds_nothing_then_error_says_so(tmp_path):
-    with pytest.raises(CheckpointMissingError, match="folder of checkpoint-NNNNNNNN; it holds nothing"):
+    with pytest.raises(CheckpointMissingError, match="folder of checkpoint-NNNNNNNN-RUN; it holds nothing"):
         folders.newest(str(tmp_path))
 
 
 def test_newest_when_none_is_complete_then_error_says_so(tmp_path):
-    (tmp_path / "checkpoint-00000002").mkdir()
+    (tmp_path / "checkpoint-00000002-run").mkdir()
     with pytest.raises(CheckpointMissingError, match=r"1 checkpoint\(s\) without manifest\.json"):
         folders.newest(str(tmp_path))
 
@@ -165,22 +177,28 @@ def test_newest_when_path_is_a_file_then_error_says_so(tmp_path):
 
 def test_prune_when_there_are_more_than_keep_then_the_oldest_and_unfinished_ones_go(root):
     write(root, 1, 2, 4, 5)
-    fs, unfinished = folders.place(folders.folder(root, 3))
+    fs, unfinished = folders.place(folders.folder(root, 3, "run"))
     fs.makedirs(unfinished)
-    folders.prune(root, 2, range(1, 6))
+    folders.prune(root, 2, of(root, range(1, 6)))
     assert [found.number for found in folders.find(root)] == [4, 5]
 
 
 def test_prune_when_some_are_of_another_run_then_they_stay(root):
     write(root, 1, 2, 4, 5)
-    folders.prune(root, 1, [4, 5])
-    assert [found.number for found in folders.find(root)] == [1, 2, 5]
+    write(root, 4, run="other")
+    folders.prune(root, 1, of(root, [4, 5]))
+    assert [(found.number, found.run) for found in folders.find(root)] == [
+        (1, "run"),
+        (2, "run"),
+        (4, "other"),
+        (5, "run"),
+    ]
 
 
 def test_prune_when_a_later_one_is_unfinished_then_it_stays(tmp_path):
     write(str(tmp_path), 1)
-    (tmp_path / "checkpoint-00000002").mkdir()
-    assert folders.prune(str(tmp_path), 3, [1, 2]) == []
+    (tmp_path / "checkpoint-00000002-run").mkdir()
+    assert folders.prune(str(tmp_path), 3, of(str(tmp_path), [1, 2])) == []
 
 
 def test_prepare_when_folder_is_new_then_is_made_and_empty(root):
