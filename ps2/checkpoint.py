@@ -41,7 +41,7 @@ class SavedFile:
 
 @dataclass(frozen=True)
 class SavedShard:
-    """The files of one shard: "values" (.npy of shape (rows, columns)), for a sparse one also "keys"; and "ids"."""
+    """The files of one shard: "values" (.npy, of the rows in use), for a sparse one also "keys"; and "ids"."""
 
     matrix: int
     partition: Partition
@@ -57,6 +57,7 @@ class LoadMatrix:
         partitions: those that this server is to hold.
         saved: the spec as it was saved.
         sources: its saved shards that these partitions need; none: it is younger than the checkpoint, all zeros.
+        rows: that their files have, one after the other.
         unused: rows that are not in use.
         zeros: rows that are in use and younger than the checkpoint.
     """
@@ -66,6 +67,7 @@ class LoadMatrix:
     partitions: tuple[Partition, ...]
     saved: MatrixSpec
     sources: tuple[SavedShard, ...]
+    rows: tuple[int, ...]
     unused: tuple[int, ...] = ()
     zeros: tuple[int, ...] = ()
 
@@ -97,6 +99,11 @@ class SavedMatrix:
     fresh: int
     retired: tuple[int, ...]
     shards: tuple[SavedShard, ...]
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The rows in use: those that the files have, one after the other."""
+        return tuple(sorted(self.born))
 
     @property
     def nbytes(self) -> int:

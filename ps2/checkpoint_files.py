@@ -11,10 +11,10 @@ from typing import IO, Any
 import numpy as np
 import xxhash
 
-from ps2.checkpoint import SavedFile, SavedShard
+from ps2.checkpoint import SavedFile, SavedMatrix, SavedShard
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError
 from ps2.files import BLOCK_BYTES, NpyHeader, read_npy_header, reported
-from ps2.partition import Int64Array, MatrixSpec
+from ps2.partition import Int64Array
 
 Block = tuple[int, int, np.ndarray[Any, Any]]
 
@@ -109,24 +109,22 @@ def read_keys(reading: CheckedFile) -> Iterator[tuple[int, Int64Array]]:
         yield start, keys[0]
 
 
-def read_values(reading: CheckedFile, saved: MatrixSpec, columns: int) -> Iterator[Block]:
-    """Yield (first row, first column, values of shape (rows, columns)) of a shard, block by block.
+def read_values(reading: CheckedFile, dtype: np.dtype[Any], rows: int, columns: int) -> Iterator[Block]:
+    """Yield (first row, first column, values of shape (rows, columns)) of a file, block by block.
 
     Args:
-        saved: of its matrix.
-        columns: that the shard has.
+        rows, columns: that it must have, of this dtype.
 
     Raises:
         CheckpointCorruptError: the file is of another dtype or shape.
     """
     header = read_npy_header(reading.path, reading)
-    _check(reading.path, header, saved.np_dtype)
-    # More rows than the matrix had: it was about to grow.
-    if len(header.shape) != 2 or header.shape[0] < saved.rows or header.shape[1] != columns:
+    _check(reading.path, header, dtype)
+    if header.shape != (rows, columns):
         raise CheckpointCorruptError(
-            f"{reading.path}: expected values of shape ({saved.rows}, {columns}), got {header.shape}"
+            f"{reading.path}: expected values of shape ({rows}, {columns}), got {header.shape}"
         )
-    yield from _blocks(reading, saved.np_dtype, *header.shape)
+    yield from _blocks(reading, dtype, rows, columns)
 
 
 def read_row(reading: CheckedFile, dtype: np.dtype[Any], count: int, block: int) -> Iterator[np.ndarray[Any, Any]]:
@@ -143,22 +141,27 @@ def read_row(reading: CheckedFile, dtype: np.dtype[Any], count: int, block: int)
         yield values[0]
 
 
-def verify(fs: Any, root: str, file: SavedFile, of: tuple[str, MatrixSpec, SavedShard], progress: Any = None) -> None:
+def verify(fs: Any, root: str, file: SavedFile, of: tuple[str, SavedMatrix, SavedShard], progress: Any = None) -> None:
     """Read a file to its end; raise as ``checked``, ``read_keys`` and ``read_values`` do.
 
     Args:
         of: its kind, and the matrix and the shard that it belongs to.
     """
-    kind, saved, shard = of
+    kind, matrix, shard = of
     if kind == "ids":
         read_json(fs, root, file)
         return
     columns = shard.partition.width
-    if kind == "values" and saved.kind == "sparse":
+    if kind == "values" and matrix.spec.kind == "sparse":
         columns = count_keys(fs, root, shard.files["keys"])
     with checked(fs, root, file, progress) as reading:
-        for _ in read_keys(reading) if kind == "keys" else read_values(reading, saved, columns):
+        read = read_keys(reading) if kind == "keys" else _values_of(reading, matrix, columns)
+        for _ in read:
             pass
+
+
+def _values_of(reading: CheckedFile, matrix: SavedMatrix, columns: int) -> Iterator[Block]:
+    return read_values(reading, matrix.spec.np_dtype, len(matrix.rows), columns)
 
 
 def _check_keys(path: str, header: NpyHeader) -> None:

@@ -215,7 +215,7 @@ def verify(url: str, progress: Callable[[int], None] | None = None) -> list[Veri
     for matrix, shard, kind, file in read_manifest(url).files():
         problem = None
         try:
-            verify_file(fs, root, file, (kind, matrix.spec, shard), progress)
+            verify_file(fs, root, file, (kind, matrix, shard), progress)
         except RecoveryError as error:
             problem = str(error)
         report.append(Verified(file.name, file.nbytes, problem))

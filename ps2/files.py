@@ -114,14 +114,19 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return header.getvalue()
 
 
-def npy(array: np.ndarray[Any, Any]) -> Iterator[Any]:
-    """Yield the bytes of an array as a .npy file; what lies apart in memory is copied, block by block."""
-    yield npy_header(array.dtype, array.shape)
-    rows = max(1, BLOCK_BYTES // max(array[:1].nbytes, 1))
-    for start in range(0, len(array) if array.size else 0, rows):
-        flat = np.ascontiguousarray(array[start : start + rows]).reshape(-1).view(np.uint8)
-        for begin in range(0, flat.size, BLOCK_BYTES):
-            yield flat[begin : begin + BLOCK_BYTES].data
+def npy(*pieces: np.ndarray[Any, Any]) -> Iterator[Any]:
+    """Yield the bytes of arrays, one below the other, as one .npy file.
+
+    What lies apart in memory is copied, block by block.
+    """
+    first = pieces[0]
+    yield npy_header(first.dtype, (sum(map(len, pieces)), *first.shape[1:]))
+    for array in pieces:
+        rows = max(1, BLOCK_BYTES // max(array[:1].nbytes, 1))
+        for start in range(0, len(array) if array.size else 0, rows):
+            flat = np.ascontiguousarray(array[start : start + rows]).reshape(-1).view(np.uint8)
+            for begin in range(0, flat.size, BLOCK_BYTES):
+                yield flat[begin : begin + BLOCK_BYTES].data
 
 
 def read_npy_header(path: str, file: Readable) -> NpyHeader:

@@ -78,19 +78,20 @@ class Fleet:
         """Return how many keys a sparse matrix has."""
         return sum(shard.live for engine in self.engines for (id, _), shard in engine.shards().items() if id == matrix)
 
-    def save(self, folder, name="c", number=1, step=None):
-        """Make a checkpoint; return its manifest."""
+    def save(self, folder, name="c", number=1, step=None, rows=None):
+        """Make a checkpoint with these rows, or all, in use of each matrix; return its manifest."""
+        used = {matrix: range(spec.rows) if rows is None else rows for matrix, spec in self.specs.items()}
         for snapshots in self.snapshots:
             snapshots.freeze(name, FREEZE_S)
         for snapshots in self.snapshots:
-            snapshots.copy(name)
+            snapshots.copy(name, used)
         saved = [shard for snapshots in self.snapshots for shard in snapshots.write(name, str(folder))]
         matrices = tuple(
             SavedMatrix(
                 id=matrix,
                 spec=spec,
                 bounds=self.bounds(spec),
-                born=dict.fromkeys(range(spec.rows), 0),
+                born=dict.fromkeys(used[matrix], 0),
                 names={},
                 fresh=spec.rows,
                 retired=(),
@@ -122,7 +123,7 @@ class Fleet:
                     for s in matrix.shards
                     if any(p.begin < s.partition.end and s.partition.begin < p.end for p in owned)
                 )
-                fields = {"spec": matrix.spec, "saved": matrix.spec, "sources": sources, **changes}
+                fields = {"spec": matrix.spec, "saved": matrix.spec, "sources": sources, "rows": matrix.rows, **changes}
                 made.append(LoadMatrix(matrix=matrix.id, partitions=owned, **fields))
         return made
 

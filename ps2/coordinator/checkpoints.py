@@ -153,10 +153,12 @@ class Checkpoints:
             members = self._master.members()
             addresses = [address for _, address in members]
             matrices = saved_matrices(self._master)
+            # Nobody is given another row before it is copied.
+            rows = {matrix.id: matrix.rows for matrix in matrices}
             frozen_s = time.monotonic()
             try:
                 each(addresses, lambda address: self._servers.freeze(address, name, FREEZE_TIMEOUT_S))
-                copied: list[Copied] = each(addresses, lambda address: self._servers.copy(address, name))
+                copied: list[Copied] = each(addresses, lambda address: self._servers.copy(address, name, rows))
             except PS2Error:
                 self._discard(addresses, name)
                 raise
@@ -223,6 +225,7 @@ def to_load(manifest: Manifest, entry: Entry, index: int) -> LoadMatrix | None:
         partitions=partitions,
         saved=saved.spec if saved is not None else entry.spec,
         sources=tuple(shard for shard in saved.shards if _touches(shard, partitions)) if saved is not None else (),
+        rows=saved.rows if saved is not None else (),
         unused=tuple(entry.retired),
         zeros=tuple(row for row, generation in sorted(entry.born.items()) if born.get(row) != generation),
     )

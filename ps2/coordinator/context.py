@@ -244,7 +244,7 @@ class PS2Context:
             step: first step that it does not hold; default: ``nextStep``.
 
         Raises:
-            ConfigError: there is no path, or it cannot be written to.
+            ConfigError: there is no path, or it cannot be written to; or ``step`` is no number of one.
             RecoveryError: it failed on the way (disk full, a server died); the one before stays the newest.
         """
         self._check_running()

@@ -34,11 +34,12 @@ class _Range:
     end: int
     at: int
 
-    def put(self, row: int, column: int, values: Array) -> None:
-        """Take what is meant for the shard of values whose first row and column in the saved shard these are."""
+    def put(self, rows: Int64Array, column: int, values: Array) -> None:
+        """Take what is meant for the shard of the values of these rows, and of columns from that of the saved shard."""
         begin, end = max(self.begin, column), min(self.end, column + values.shape[1])
         if begin < end:
-            _put(self.shard, row, self.at + begin - self.begin, values[:, begin - column : end - column])
+            at = self.at + begin - self.begin
+            self.shard.array[rows, at : at + end - begin] = values[:, begin - column : end - column]
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,10 @@ class _Chosen:
     columns: Int64Array
     at: int
 
-    def put(self, row: int, column: int, values: Array) -> None:
-        begin, end = np.searchsorted(self.columns, (column, column + values.shape[1]))
+    def put(self, rows: Int64Array, column: int, values: Array) -> None:
+        begin, end = map(int, np.searchsorted(self.columns, (column, column + values.shape[1])))
         if begin < end:
-            _put(self.shard, row, self.at + int(begin), values[:, self.columns[begin:end] - column])
+            self.shard.array[rows, self.at + begin : self.at + end] = values[:, self.columns[begin:end] - column]
 
 
 @dataclass(frozen=True)
@@ -255,18 +256,12 @@ def _buckets(path: str, matrix: LoadMatrix, partition: Partition, keys: Int64Arr
 
 def _read(fs: Any, root: str, source: _Source) -> None:
     """Read the values of a saved shard, and compare its ids with their checksum."""
+    rows = np.array(source.matrix.rows, np.int64)
     with checked(fs, root, source.saved.files["values"]) as reading:
-        for row, column, values in read_values(reading, source.matrix.saved, source.columns):
+        for row, column, values in read_values(reading, source.matrix.saved.np_dtype, rows.size, source.columns):
             for part in source.parts:
-                part.put(row, column, values)
+                part.put(rows[row : row + len(values)], column, values)
     read_json(fs, root, source.saved.files["ids"])
-
-
-def _put(shard: Shard, row: int, column: int, values: Array) -> None:
-    # A file may have more rows than its matrix had, which was about to grow.
-    rows = min(len(values), shard.rows - row)
-    if rows > 0:
-        shard.array[row : row + rows, column : column + values.shape[1]] = values[:rows]
 
 
 def _restore_ids(fs: Any, root: str, matrices: Sequence[LoadMatrix], shards: dict[tuple[int, int], Shard]) -> None:

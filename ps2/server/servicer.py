@@ -152,7 +152,8 @@ class ServerServicer:
         return pb.FreezeReply()
 
     def Copy(self, request: pb.CopyRequest) -> pb.CopyReply:
-        copied = self._snapshots.copy(request.checkpoint)
+        rows = {matrix.matrix: tuple(matrix.rows) for matrix in request.matrices}
+        copied = self._snapshots.copy(request.checkpoint, rows)
         return pb.CopyReply(pause_s=copied.pause_s, bytes=copied.nbytes, mutations=copied.mutations)
 
     def Write(self, request: pb.WriteRequest) -> pb.WriteReply:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -33,21 +33,20 @@ State = Literal["freezing", "frozen", "copying", "copied", "writing"]
 
 @dataclass(frozen=True)
 class _Frozen:
-    """What is written of a shard: its own arrays while it is held, or copies of them."""
+    """What is written of a shard: pieces of its own arrays while it is held, or copies of them; by kind of file."""
 
     matrix: int
     partition: Partition
-    arrays: dict[str, Array]
+    arrays: dict[str, tuple[Array, ...]]
     ids: bytes
 
     @property
     def nbytes(self) -> int:
-        return sum(array.nbytes for array in self.arrays.values())
+        return sum(piece.nbytes for pieces in self.arrays.values() for piece in pieces)
 
     def copy(self) -> _Frozen:
-        return _Frozen(
-            self.matrix, self.partition, {kind: _copy(array) for kind, array in self.arrays.items()}, self.ids
-        )
+        copies = {kind: tuple(map(_copy, pieces)) for kind, pieces in self.arrays.items()}
+        return _Frozen(self.matrix, self.partition, copies, self.ids)
 
 
 @dataclass
@@ -102,8 +101,11 @@ class Snapshots:
             raise
         self._leave(under_way, "frozen")
 
-    def copy(self, checkpoint: str) -> Copied:
+    def copy(self, checkpoint: str, rows: Mapping[int, Sequence[int]]) -> Copied:
         """Copy what ``freeze`` holds, and let it go; where there is no room, hold it until it is written.
+
+        Args:
+            rows: by matrix: those in use, ascending; nothing else is copied.
 
         Returns:
             What it took; ``nbytes`` is 0 if the shards stay held, and the pause then lasts until ``write`` has ended.
@@ -118,8 +120,8 @@ class Snapshots:
             mutations = self._engine.meter.mutations
             present = self._engine.shards()
             # One that is about to be freed has left already, and waits for its lock.
-            held = [(key, shard) for key, shard in under_way.hold.shards.items() if present.get(key) is shard]
-            under_way.shards = tuple(_freeze(key[0], shard) for key, shard in held)
+            held = [(key[0], shard) for key, shard in under_way.hold.shards.items() if present.get(key) is shard]
+            under_way.shards = tuple(_freeze(id, shard, rows[id]) for id, shard in held if id in rows)
             size = sum(shard.nbytes for shard in under_way.shards)
             copied = self._copy(under_way, size)
             if copied:
@@ -245,12 +247,21 @@ def _discarded(under_way: _UnderWay) -> RecoveryError:
     return RecoveryError(f"checkpoint {under_way.name!r} was discarded")
 
 
-def _freeze(matrix: int, shard: Shard) -> _Frozen:
-    arrays = {"values": shard.array[:, : shard.live]}
+def _freeze(matrix: int, shard: Shard, rows: Sequence[int]) -> _Frozen:
+    if rows and rows[-1] >= shard.rows:
+        raise RecoveryError(f"matrix {matrix:x}: row {rows[-1]} is in use, and this server has {shard.rows} rows of it")
+    arrays = {"values": tuple(shard.array[begin:end, : shard.live] for begin, end in _runs(rows))}
     if shard.index is not None:
-        arrays["keys"] = shard.index.keys
+        arrays["keys"] = (shard.index.keys,)
     ids = {"applied": shard.applied.to_json(), "unused": sorted(shard.unused)}
     return _Frozen(matrix, shard.partition, arrays, json.dumps(ids).encode())
+
+
+def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:
+    """Return ascending numbers as intervals [begin, end), one at least."""
+    numbers = np.array(rows, np.int64)
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+    return [(int(run[0]), int(run[-1]) + 1) if run.size else (0, 0) for run in runs]
 
 
 def _copy(array: Array) -> Array:
@@ -267,7 +278,7 @@ def _files(shard: _Frozen) -> dict[str, tuple[str, Callable[[], Iterator[Any]]]]
     """Return the name of each file of a shard, and what makes its content."""
     stem = f"{shard.matrix:x}-{shard.partition.index}"
     files: dict[str, tuple[str, Callable[[], Iterator[Any]]]] = {
-        kind: (f"{stem}-{kind}.npy", partial(npy, array)) for kind, array in shard.arrays.items()
+        kind: (f"{stem}-{kind}.npy", partial(npy, *pieces)) for kind, pieces in shard.arrays.items()
     }
     files["ids"] = f"{stem}-ids.json", lambda: iter([shard.ids])
     return files

@@ -246,11 +246,11 @@ class ServerControl:
         request = server_pb2.FreezeRequest(checkpoint=checkpoint, timeout_s=timeout_s, route_version=self.route_version)
         self._call(address, "Freeze", request, server_pb2.FreezeReply)
 
-    def copy(self, address: str, checkpoint: str) -> Copied:
-        """Copy what ``freeze`` holds, and let it go."""
-        reply = self._call(
-            address, "Copy", server_pb2.CopyRequest(checkpoint=checkpoint), server_pb2.CopyReply, LONG_TIMEOUT_S
-        )
+    def copy(self, address: str, checkpoint: str, rows: Mapping[int, Sequence[int]]) -> Copied:
+        """Copy of what ``freeze`` holds the rows in use, ascending, of each matrix; and let it go."""
+        matrices = [server_pb2.RowsInUse(matrix=matrix, rows=mine) for matrix, mine in rows.items()]
+        request = server_pb2.CopyRequest(checkpoint=checkpoint, matrices=matrices)
+        reply = self._call(address, "Copy", request, server_pb2.CopyReply, LONG_TIMEOUT_S)
         return Copied(reply.pause_s, reply.bytes, reply.mutations)
 
     def write(self, address: str, checkpoint: str, url: str) -> list[SavedShard]:

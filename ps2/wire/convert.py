@@ -99,6 +99,7 @@ def load_matrix_to_pb(matrix: LoadMatrix) -> server_pb2.LoadMatrix:
         sources=map(saved_shard_to_pb, matrix.sources),
         unused=matrix.unused,
         zeros=matrix.zeros,
+        rows=matrix.rows,
     )
 
 
@@ -109,6 +110,7 @@ def load_matrix_from_pb(message: server_pb2.LoadMatrix) -> LoadMatrix:
         tuple(map(partition_from_pb, message.partitions)),
         spec_from_pb(message.saved),
         tuple(map(saved_shard_from_pb, message.sources)),
+        tuple(message.rows),
         tuple(message.unused),
         tuple(message.zeros),
     )

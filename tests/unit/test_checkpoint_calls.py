@@ -36,7 +36,7 @@ def control(fleet):
 
 def saved(control, address, folder):
     control.freeze(address, "c", TIMEOUT_S)
-    copied = control.copy(address, "c")
+    copied = control.copy(address, "c", {1: [0, 1]})
     assert copied.nbytes == KEYS.size * (2 + 1) * 8
     return control.write(address, "c", str(folder))
 
@@ -44,7 +44,7 @@ def saved(control, address, folder):
 def test_calls_when_a_server_was_saved_then_another_loads_it_cut_otherwise(fleet, control, tmp_path):
     first, second = fleet.addresses
     shards = saved(control, first, tmp_path)
-    control.load(second, str(tmp_path), [LoadMatrix(1, SPEC, HALVES, SPEC, tuple(shards))], ids=True)
+    control.load(second, str(tmp_path), [LoadMatrix(1, SPEC, HALVES, SPEC, tuple(shards), (0, 1))], ids=True)
     assert fleet.engines[second].shards() == {}
     control.route_version = 1
     control.activate(second, Activation("coordinator", loaded=True))
@@ -67,7 +67,7 @@ def test_load_when_server_has_too_little_memory_then_caller_learns_it(fleet, con
     shards = saved(control, first, tmp_path)
     fleet.engines[second].memory.limit_bytes = 1000
     with pytest.raises(LimitError, match="server's limit of 1,000"):
-        control.load(second, str(tmp_path), [LoadMatrix(1, SPEC, WHOLE, SPEC, tuple(shards))], ids=True)
+        control.load(second, str(tmp_path), [LoadMatrix(1, SPEC, WHOLE, SPEC, tuple(shards), (0, 1))], ids=True)
 
 
 def test_activate_when_nothing_was_loaded_then_caller_learns_it(fleet, control):

@@ -174,16 +174,17 @@ def test_load_when_matrix_has_no_sources_then_it_is_zeros(saved, folder):
     assert fleet.active(S) == 0
 
 
-def test_load_when_file_has_more_rows_than_the_matrix_then_those_are_left_out(folder):
-    fleet = Fleet(1)
-    fleet.create(D, DENSE)
-    fleet.engines[0].update_rows(D, 8, [], [])  # it is about to grow: the coordinator does not know yet
-    fleet.push(D, 1, COLUMNS, COLUMNS * 1.0)
-    fleet.save(folder)
-    restored = Fleet(2)
+@pytest.mark.parametrize("servers", [2, 3])
+def test_load_when_some_rows_were_in_use_then_they_are_there_and_the_others_zeros(folder, servers):
+    fleet, restored = Fleet(2), Fleet(servers)
+    for matrix, spec, columns in ((D, DENSE, COLUMNS), (S, replace(SPARSE, rows=3), KEYS)):
+        fleet.create(matrix, spec)
+        for row in range(3):
+            fleet.push(matrix, row, columns, np.full(columns.size, row + 1.0, spec.np_dtype))
+    fleet.save(folder, rows=[0, 2])
     restored.load(folder)
-    assert np.array_equal(restored.pull(D, 1, COLUMNS), COLUMNS)
-    assert restored.engines[0].shards()[D, 0].rows == 3
+    for matrix, columns in ((D, COLUMNS), (S, KEYS)):
+        assert [set(restored.pull(matrix, row, columns)) for row in range(3)] == [{1.0}, {0.0}, {3.0}]
 
 
 @pytest.mark.parametrize("ids", [True, False])

@@ -22,6 +22,8 @@ DENSE, SPARSE, OTHERS = 1, 2, 3
 WIDTH = 1000
 LONG_S = 60.0
 PART = Partition(0, 0, WIDTH)
+# Rows in use: all of each matrix.
+ROWS = {DENSE: range(3), SPARSE: range(2)}
 
 
 def make(limit_bytes=LIMIT_BYTES):
@@ -62,9 +64,9 @@ def frozen(engine):
     return not free
 
 
-def checkpoint(snapshots, folder, name="a"):
+def checkpoint(snapshots, folder, name="a", rows=ROWS):
     snapshots.freeze(name, LONG_S)
-    snapshots.copy(name)
+    snapshots.copy(name, rows)
     return snapshots.write(name, str(folder))
 
 
@@ -82,7 +84,7 @@ def of(saved, matrix, partition=0):
 def test_write_when_dense_then_file_holds_rows_of_the_cut(engine, snapshots, tmp_path):
     fill(engine, 7)
     snapshots.freeze("a", LONG_S)
-    snapshots.copy("a")
+    snapshots.copy("a", ROWS)
     fill(engine, 8)
     values = array(tmp_path, of(snapshots.write("a", str(tmp_path)), DENSE))
     assert (values.shape, values.dtype.name, set(values[0]), set(values[1])) == ((3, WIDTH), "float64", {7.0}, {0.0})
@@ -102,7 +104,33 @@ def test_write_when_rows_are_longer_than_a_block_then_all_of_them_are_there(snap
     engine.create_matrix(9, MatrixSpec(width, 3, dtype="float64"), [Partition(0, 0, width)])
     values = np.arange(width) * 1.5
     engine.execute(Request((op("push", 9, 0, 2, arrays=[values], start=0),), RequestId("s", 0)))
-    assert np.array_equal(array(tmp_path, of(checkpoint(snapshots, tmp_path), 9))[2], values)
+    saved = checkpoint(snapshots, tmp_path, rows={9: range(3)})
+    assert np.array_equal(array(tmp_path, of(saved, 9))[2], values)
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_write_when_some_rows_are_in_use_then_files_have_those_alone(tmp_path, held):
+    engine = make()
+    snapshots = Snapshots(engine)
+    fill(engine, 7)
+    engine.execute(Request((op("fill", DENSE, 0, 2, value=9.0),), RequestId("last", 0)))
+    engine.memory.limit_bytes = engine.memory.taken_bytes if held else LIMIT_BYTES
+    saved = checkpoint(snapshots, tmp_path, rows={DENSE: [0, 2]})
+    assert [(shard.matrix, shard.partition.index) for shard in saved] == [(DENSE, 0), (DENSE, 1)]
+    assert np.array_equal(array(tmp_path, saved[0]), np.repeat([[7.0], [9.0]], WIDTH, axis=1))
+
+
+def test_copy_when_one_of_many_rows_is_in_use_then_it_takes_the_memory_of_one(snapshots, engine):
+    engine.create_matrix(9, MatrixSpec(WIDTH, 31), [PART])
+    snapshots.freeze("a", LONG_S)
+    assert snapshots.copy("a", {9: [4]}).nbytes == 4 * WIDTH
+
+
+def test_copy_when_a_row_in_use_is_not_there_then_error_says_so(snapshots, engine):
+    snapshots.freeze("a", LONG_S)
+    with pytest.raises(RecoveryError, match="matrix 1: row 3 is in use, and this server has 3 rows of it"):
+        snapshots.copy("a", {DENSE: [0, 3]})
+    assert not frozen(engine)
 
 
 def test_write_when_done_then_sizes_are_those_of_the_files(snapshots, tmp_path):
@@ -148,7 +176,7 @@ def test_copy_when_requests_go_over_two_shards_then_cut_holds_whole_requests(eng
 def test_copy_when_done_then_tells_mutations_and_bytes(engine, snapshots, tmp_path):
     fill(engine, 1)
     snapshots.freeze("a", LONG_S)
-    copied = snapshots.copy("a")
+    copied = snapshots.copy("a", ROWS)
     assert (copied.mutations, copied.nbytes) == (1, 2 * 3 * WIDTH * 8)
     assert 0 < copied.pause_s < LONG_S
 
@@ -158,7 +186,7 @@ def test_copy_when_a_matrix_is_being_freed_then_it_is_left_out(engine, snapshots
     freeing = threading.Thread(target=engine.free_matrix, args=(SPARSE,))
     freeing.start()
     wait_until(lambda: (SPARSE, 0) not in engine.shards(), "the matrix is out of the engine")
-    snapshots.copy("a")
+    snapshots.copy("a", ROWS)
     freeing.join()
     assert {shard.matrix for shard in snapshots.write("a", str(tmp_path))} == {DENSE}
 
@@ -166,7 +194,7 @@ def test_copy_when_a_matrix_is_being_freed_then_it_is_left_out(engine, snapshots
 def test_freeze_when_a_matrix_is_made_meanwhile_then_it_is_no_part_of_the_cut(engine, snapshots, tmp_path):
     snapshots.freeze("a", LONG_S)
     engine.create_matrix(9, MatrixSpec(4, 1), [Partition(0, 0, 4)])
-    snapshots.copy("a")
+    snapshots.copy("a", ROWS)
     assert {shard.matrix for shard in snapshots.write("a", str(tmp_path))} == {DENSE, SPARSE}
 
 
@@ -176,7 +204,7 @@ def test_freeze_when_a_matrix_is_made_meanwhile_then_it_is_no_part_of_the_cut(en
 def test_write_when_done_then_memory_is_as_before(engine, snapshots, tmp_path):
     before = engine.memory.taken_bytes
     snapshots.freeze("a", LONG_S)
-    snapshots.copy("a")
+    snapshots.copy("a", ROWS)
     assert engine.memory.taken_bytes > before
     snapshots.write("a", str(tmp_path))
     assert engine.memory.taken_bytes == before
@@ -187,7 +215,7 @@ def test_copy_when_there_is_no_room_then_shards_stay_held_until_they_are_written
     snapshots = Snapshots(engine)
     fill(engine, 7)
     snapshots.freeze("a", LONG_S)
-    assert snapshots.copy("a").nbytes == 0
+    assert snapshots.copy("a", ROWS).nbytes == 0
     assert frozen(engine)
     with caplog.at_level(logging.WARNING):
         saved = snapshots.write("a", str(tmp_path))
@@ -203,7 +231,7 @@ def test_freeze_when_it_is_not_copied_in_time_then_requests_go_on_and_copy_fails
     snapshots.freeze("a", 0.05)
     fill(engine, 1)
     with pytest.raises(RecoveryError, match="'a': its timeout has passed, and this server has gone on"):
-        snapshots.copy("a")
+        snapshots.copy("a", ROWS)
     snapshots.freeze("b", LONG_S)
 
 
@@ -226,7 +254,7 @@ def test_freeze_when_a_shard_is_busy_for_too_long_then_fails_and_holds_nothing(e
 def test_freeze_when_another_is_under_way_then_is_refused(snapshots, state):
     snapshots.freeze("a", LONG_S)
     if state == "copied":
-        snapshots.copy("a")
+        snapshots.copy("a", ROWS)
     with pytest.raises(UsageError, match=rf"'b': 'a' is {state} on this server; one at a time"):
         snapshots.freeze("b", LONG_S)
 
@@ -234,7 +262,7 @@ def test_freeze_when_another_is_under_way_then_is_refused(snapshots, state):
 @pytest.mark.parametrize("call", ["copy", "write"])
 def test_calls_when_there_is_no_checkpoint_then_error_says_so(snapshots, tmp_path, call):
     with pytest.raises(RecoveryError, match=r"'a': expected it to be .* here, and no checkpoint is"):
-        snapshots.copy("a") if call == "copy" else snapshots.write("a", str(tmp_path))
+        snapshots.copy("a", ROWS) if call == "copy" else snapshots.write("a", str(tmp_path))
 
 
 def test_write_when_not_copied_yet_then_error_says_so(snapshots, tmp_path):
@@ -250,7 +278,7 @@ def test_discard_when_under_way_then_locks_and_memory_are_free(tmp_path, state, 
     snapshots, before = Snapshots(engine), engine.memory.taken_bytes
     snapshots.freeze("a", LONG_S)
     if state != "frozen":
-        snapshots.copy("a")
+        snapshots.copy("a", ROWS)
     snapshots.discard(name)
     assert not frozen(engine)
     assert engine.memory.taken_bytes == before
@@ -299,7 +327,7 @@ def test_discard_when_writing_then_write_fails_and_leaves_no_files(engine, snaps
 
     monkeypatch.setattr("ps2.files.npy_header", slow_header)
     snapshots.freeze("a", LONG_S)
-    snapshots.copy("a")
+    snapshots.copy("a", ROWS)
     errors = []
 
     def write():
@@ -332,7 +360,7 @@ def test_write_when_disk_becomes_full_on_the_way_then_nothing_is_left(engine, sn
     (small_disk / "filler").write_bytes(bytes(900_000))
     engine.create_matrix(9, MatrixSpec(100_000, 1, dtype="float64"), [Partition(0, 0, 100_000)])
     with pytest.raises(RecoveryError, match=r"-0-(values\.npy|ids\.json): writing failed: No space left on device"):
-        checkpoint(snapshots, small_disk)
+        checkpoint(snapshots, small_disk, rows={**ROWS, 9: range(1)})
     assert [path.name for path in small_disk.iterdir()] == ["filler"]
 
 
@@ -353,7 +381,7 @@ def test_requests_when_a_checkpoint_is_being_copied_then_wait_no_longer_than_tha
     began_s = time.monotonic()
     waiting.start()
     wait_until(lambda: engine.meter.read().waiting == 1, "the request waits")
-    snapshots.copy("a")
+    snapshots.copy("a", ROWS)
     waiting.join(timeout=30)
     assert time.monotonic() - began_s < LONG_S / 2
     assert first(engine) == 5

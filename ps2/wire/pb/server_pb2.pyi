@@ -347,10 +347,20 @@ class FreezeReply(_message.Message):
     def __init__(self) -> None: ...
 
 class CopyRequest(_message.Message):
-    __slots__ = ("checkpoint",)
+    __slots__ = ("checkpoint", "matrices")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    MATRICES_FIELD_NUMBER: _ClassVar[int]
     checkpoint: str
-    def __init__(self, checkpoint: _Optional[str] = ...) -> None: ...
+    matrices: _containers.RepeatedCompositeFieldContainer[RowsInUse]
+    def __init__(self, checkpoint: _Optional[str] = ..., matrices: _Optional[_Iterable[_Union[RowsInUse, _Mapping]]] = ...) -> None: ...
+
+class RowsInUse(_message.Message):
+    __slots__ = ("matrix", "rows")
+    MATRIX_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    matrix: int
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, matrix: _Optional[int] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CopyReply(_message.Message):
     __slots__ = ("pause_s", "bytes", "mutations")
@@ -414,7 +424,7 @@ class DiscardReply(_message.Message):
     def __init__(self) -> None: ...
 
 class LoadMatrix(_message.Message):
-    __slots__ = ("matrix", "spec", "partitions", "sources", "unused", "zeros", "saved")
+    __slots__ = ("matrix", "spec", "partitions", "sources", "unused", "zeros", "saved", "rows")
     MATRIX_FIELD_NUMBER: _ClassVar[int]
     SPEC_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
@@ -422,6 +432,7 @@ class LoadMatrix(_message.Message):
     UNUSED_FIELD_NUMBER: _ClassVar[int]
     ZEROS_FIELD_NUMBER: _ClassVar[int]
     SAVED_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     matrix: int
     spec: MatrixSpec
     partitions: _containers.RepeatedCompositeFieldContainer[Partition]
@@ -429,7 +440,8 @@ class LoadMatrix(_message.Message):
     unused: _containers.RepeatedScalarFieldContainer[int]
     zeros: _containers.RepeatedScalarFieldContainer[int]
     saved: MatrixSpec
-    def __init__(self, matrix: _Optional[int] = ..., spec: _Optional[_Union[MatrixSpec, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[SavedShard, _Mapping]]] = ..., unused: _Optional[_Iterable[int]] = ..., zeros: _Optional[_Iterable[int]] = ..., saved: _Optional[_Union[MatrixSpec, _Mapping]] = ...) -> None: ...
+    rows: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, matrix: _Optional[int] = ..., spec: _Optional[_Union[MatrixSpec, _Mapping]] = ..., partitions: _Optional[_Iterable[_Union[Partition, _Mapping]]] = ..., sources: _Optional[_Iterable[_Union[SavedShard, _Mapping]]] = ..., unused: _Optional[_Iterable[int]] = ..., zeros: _Optional[_Iterable[int]] = ..., saved: _Optional[_Union[MatrixSpec, _Mapping]] = ..., rows: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LoadRequest(_message.Message):
     __slots__ = ("url", "matrices", "ids", "route_version")
