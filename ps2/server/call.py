@@ -42,8 +42,17 @@ def call(op: Op, operation: Operation, shard: Shard, keys: KeySet | None) -> Arr
             operands.append(shard.array)
         else:
             operands.append(next(given))
-    value: Array | float | None = shard.touched.call(op, operation.rows, operands, scalars)
+    try:
+        value: Array | float | None = shard.touched.call(op, operation.rows, operands, scalars)
+    finally:
+        if _writes_whole_rows(op):
+            shard.clear_free([array for kind, array in zip(op.operands, operands, strict=True) if kind == "row_ids"])
     return value
+
+
+def _writes_whole_rows(op: Op) -> bool:
+    written = [op.operands[op.names.index(name)] for name in op.writes]
+    return "block" in written and "slots" not in op.operands
 
 
 def _travelled(op: Op, kind: str, array: Array, shard: Shard, operation: Operation) -> Array:

