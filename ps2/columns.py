@@ -38,13 +38,16 @@ class Features:
     size: int | None
 
 
-def read_features(batch: pa.RecordBatch, names: str | Sequence[str], dtype: np.dtype[Any], before: int) -> Features:
+def read_features(
+    batch: pa.RecordBatch, names: str | Sequence[str], dtype: np.dtype[Any], before: int, size: int | None = None
+) -> Features:
     """Read the features of a batch.
 
     Args:
         names: a column of vectors or arrays, or several columns of numbers.
         dtype: of the values.
         before: rows that came before this batch, for messages.
+        size: that vectors and arrays have to have; None: that of the first row.
 
     Raises:
         InputError: a column is missing or of another type, or a row's features cannot be used.
@@ -52,7 +55,7 @@ def read_features(batch: pa.RecordBatch, names: str | Sequence[str], dtype: np.d
     if not isinstance(names, str):
         return _from_numbers(batch, names, dtype, before)
     column = feature_column(batch, names)
-    place = _Place(names, before)
+    place = _Place(names, before, size)
     place.check_no_nulls(column, VECTORS)
     if pa.types.is_struct(column.type):
         return _from_vectors(column, dtype, place)
@@ -105,9 +108,10 @@ def named_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 class _Place:
     """Names the row of a column in errors."""
 
-    def __init__(self, name: str, before: int) -> None:
+    def __init__(self, name: str, before: int, size: int | None = None) -> None:
         self._name = name
         self._before = before
+        self._size = size
 
     def fail(self, row: int, what: str, expected: str, more: int = 0) -> NoReturn:
         others = f" (and {more} more of these rows)" if more else ""
@@ -141,9 +145,11 @@ class _Place:
 
     def one_size(self, sizes: Array) -> int | None:
         """Return the size that all rows have."""
-        other = sizes != sizes[:1]
+        told = self._size is not None
+        other = sizes != (self._size if told else sizes[:1])
         if other.any():
-            self.fail(int(np.argmax(other)), f"{sizes[np.argmax(other)]}", f"size {sizes[0]} as in the rows before")
+            expected = f"size {self._size} as in training" if told else f"size {sizes[0]} as in the rows before"
+            self.fail(int(np.argmax(other)), f"{sizes[np.argmax(other)]}", expected)
         return int(sizes[0]) if len(sizes) else None
 
 

@@ -21,6 +21,16 @@ from ps2.algorithms.estimators.estimator import FleetEstimator
 from ps2.algorithms.estimators.factors import FactorModel, FactorParams, FactorSetters
 from ps2.algorithms.estimators.heads import ClassHead
 from ps2.algorithms.estimators.models import ClassifyingModel, ProbabilityModel, as_matrix, as_vector, check_thresholds
+from ps2.algorithms.estimators.named_summaries import (
+    BinaryLogisticRegressionSummary,
+    BinaryLogisticRegressionTrainingSummary,
+    FMClassificationSummary,
+    FMClassificationTrainingSummary,
+    LinearSVCSummary,
+    LinearSVCTrainingSummary,
+    LogisticRegressionSummary,
+    LogisticRegressionTrainingSummary,
+)
 from ps2.algorithms.estimators.params import LinearSetters, TrainingParams, described
 from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.estimators.weights import Weights
@@ -149,6 +159,11 @@ class LogisticRegressionModel(ProbabilityModel, _LogisticParams, ProbabilisticCl
             return ClassHead(self.numClasses, "softmax", thresholds=self._thresholds())
         return ClassHead(2, "logistic", threshold=self.getThreshold())
 
+    def _summaries(self) -> tuple[Any, Any]:
+        if self.numClasses == 2:
+            return BinaryLogisticRegressionSummary, BinaryLogisticRegressionTrainingSummary
+        return LogisticRegressionSummary, LogisticRegressionTrainingSummary
+
     def toPyspark(self) -> classification.LogisticRegressionModel:
         """Return the same model as pyspark.ml's.
 
@@ -227,6 +242,9 @@ class LinearSVCModel(ClassifyingModel, _SVCParams, ClassificationModel):
     def _head(self) -> ClassHead:
         return ClassHead(2, None, threshold=self.getThreshold())
 
+    def _summaries(self) -> tuple[Any, Any]:
+        return LinearSVCSummary, LinearSVCTrainingSummary
+
     def toPyspark(self) -> classification.LinearSVCModel:
         """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""
         return self._as_pyspark(classification.LinearSVCModel, self.coefficients, self.intercept)
@@ -256,6 +274,9 @@ class FMClassificationModel(FactorModel, ProbabilityModel, FactorParams, Probabi
 
     def _head(self) -> ClassHead:
         return ClassHead(2, "logistic", thresholds=self._thresholds())
+
+    def _summaries(self) -> tuple[Any, Any]:
+        return FMClassificationSummary, FMClassificationTrainingSummary
 
     def toPyspark(self) -> classification.FMClassificationModel:
         """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""

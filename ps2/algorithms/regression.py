@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from pyspark.ml import regression
 from pyspark.ml.linalg import Vector
 from pyspark.ml.param import Param
 from pyspark.ml.regression import RegressionModel, Regressor, _LinearRegressionParams
+from pyspark.ml.util import MLWriter
 
 from ps2.algorithms.estimators.estimator import FleetEstimator
 from ps2.algorithms.estimators.factors import FactorModel, FactorParams, FactorSetters
 from ps2.algorithms.estimators.heads import ValueHead
+from ps2.algorithms.estimators.model_files import ExportingWriter
 from ps2.algorithms.estimators.models import RegressionHalf, as_vector
+from ps2.algorithms.estimators.named_summaries import LinearRegressionSummary, LinearRegressionTrainingSummary
 from ps2.algorithms.estimators.params import SOLVERS_OF_LINEAR, LinearSetters, TrainingParams, described
+from ps2.algorithms.estimators.summaries import RegressionSummary, RegressionTrainingSummary
 from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.estimators.weights import Weights
 from ps2.algorithms.training.problem import LossName, Problem
@@ -107,6 +112,13 @@ class LinearRegressionModel(RegressionHalf, _LinearParams, RegressionModel[Vecto
     def _head(self) -> ValueHead:
         return ValueHead()
 
+    def _summaries(self) -> tuple[Any, Any]:
+        return LinearRegressionSummary, LinearRegressionTrainingSummary
+
+    def write(self) -> MLWriter:
+        """Return a writer: ``write().overwrite().save(path)``; ``format("pmml")`` is pyspark.ml's."""
+        return ExportingWriter(self)
+
     def toPyspark(self) -> regression.LinearRegressionModel:
         """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""
         return self._as_pyspark(regression.LinearRegressionModel, self.coefficients, self.intercept, self.scale)
@@ -132,6 +144,9 @@ class FMRegressionModel(FactorModel, RegressionHalf, FactorParams, RegressionMod
 
     def _head(self) -> ValueHead:
         return ValueHead()
+
+    def _summaries(self) -> tuple[Any, Any]:
+        return RegressionSummary, RegressionTrainingSummary
 
     def toPyspark(self) -> regression.FMRegressionModel:
         """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""

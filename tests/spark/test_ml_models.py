@@ -7,6 +7,8 @@ import threading
 
 import numpy as np
 import pytest
+from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.functions import array_to_vector
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 
@@ -107,10 +109,57 @@ def test_transform_when_a_column_is_there_already_then_the_error_names_it(df):
         MODELS["linear"].transform(df.withColumn("prediction", F.lit(1.0)))
 
 
-def test_transform_when_rows_have_another_size_then_the_error_names_both(spark):
-    frame = spark.createDataFrame([(Vectors.dense(1.0, 2.0),)], ["features"])
-    with pytest.raises(Exception, match="expected 5 as in training, got rows of 2"):
-        MODELS["linear"].transform(frame).collect()
+WRONG = {
+    "size": ("vector", "(1.0, 2.0)", "'features', row 0: expected size 5 as in training, got 2"),
+    "null": ("vector", "null", "'features', row 0: expected a vector"),
+    "nan": (
+        "vector",
+        "(1.0, 2.0, double('nan'), 4.0, 5.0)",
+        "row 0: expected finite features that fit float64, got nan",
+    ),
+    "size of an array": ("array", "(1.0, 2.0)", "'features', row 0: expected size 5 as in training, got 2"),
+    "null array": ("array", "null", "'features', row 0: expected a vector"),
+}
+
+
+@pytest.fixture
+def wrong(spark, request):
+    """A row whose features cannot be, and what is told of it."""
+    kind, values, message = WRONG[request.param]
+    frame = spark.range(1).select(
+        F.expr(f"array{values}" if values != "null" else "cast(null as array<double>)").alias("x")
+    )
+    of_vectors = (
+        array_to_vector("x") if values != "null" else F.when(F.lit(False), array_to_vector(F.array(F.lit(1.0))))
+    )
+    features = of_vectors if kind == "vector" else F.col("x")
+    return frame.select(features.alias("features"), F.lit(1.0).alias("label")), message
+
+
+@pytest.mark.parametrize("wrong", WRONG, indirect=True)
+def test_transform_when_a_row_cannot_be_then_sparks_error_tells_it_at_once(wrong):
+    frame, message = wrong
+    for ask in (
+        lambda: MODELS["binomial"].transform(frame).collect(),
+        lambda: MODELS["binomial"].transform(frame).select("prediction").collect(),
+        lambda: MODELS["linear"].evaluate(frame).r2,
+    ):
+        with pytest.raises(Exception, match=message) as raised:
+            ask()
+        assert message in str(raised.value).splitlines()[0]
+        assert "Traceback" not in str(raised.value)
+
+
+def test_transform_when_metadata_tell_another_size_then_it_is_an_error_before_any_job(spark):
+    frame = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(spark.sql("select 1.0 a, 2.0 b"))
+    with pytest.raises(InputError, match="column 'features': expected 5 features as in training, got 2"):
+        MODELS["linear"].transform(frame)
+
+
+def test_transform_when_columns_are_less_than_in_training_then_it_is_an_error_before_any_job(spark):
+    few = MODELS["linear"].copy().setFeaturesCols(["a", "b"])
+    with pytest.raises(InputError, match="column 'a, b': expected 5 features as in training, got 2"):
+        few.transform(spark.sql("select 1.0 a, 2.0 b"))
 
 
 def test_evaluate_when_metrics_are_asked_for_then_they_are_pysparks(df):
@@ -195,6 +244,19 @@ def test_load_when_an_array_has_changed_then_the_error_names_the_file(tmp_path):
 def test_a_saved_model_when_read_by_numpy_then_it_is_its_weights(tmp_path):
     MODELS["svc"].save(str(tmp_path / "m"))
     np.testing.assert_array_equal(np.load(tmp_path / "m" / "weight.npy")[:, 0], MODELS["svc"].coefficients)
+
+
+def test_write_when_the_format_is_pmml_then_pyspark_writes_it(tmp_path):
+    linear, path = MODELS["linear"], tmp_path / "m"
+    linear.save(str(path))
+    linear.write().format("pmml").overwrite().save(str(path))
+    (part,) = path.glob("part-*")
+    assert f'intercept="{linear.intercept}"' in part.read_text()
+
+
+def test_write_when_the_format_is_not_known_then_the_error_is_pysparks(tmp_path):
+    with pytest.raises(Exception, match="Could not load requested format other"):
+        MODELS["linear"].write().format("other").save(str(tmp_path / "m"))
 
 
 # -- fit ---------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.ml.linalg import DenseVector, SparseVector
 
+from ps2.columns import read_features
 from ps2.errors import ConfigError, InputError, OutOfRangeError
 from ps2.rows import LocalRows, Rows, number_columns, renumber
 
@@ -144,6 +145,12 @@ GOOD = batch_of([sparse(5, {1: 1.0}), dense(range(5))])
 def test_from_batches_when_a_vector_cannot_be_used_then_the_error_names_its_row(vectors, text):
     with pytest.raises(InputError, match=text):
         Rows.fromBatches([GOOD, batch_of(vectors)], dtype="float32")
+
+
+def test_read_features_when_their_size_is_told_then_the_first_row_may_be_the_wrong_one():
+    batch = batch_of([dense(range(4)), dense(range(5))])
+    with pytest.raises(InputError, match="row 7: expected size 5 as in training, got 4"):
+        read_features(batch, "features", np.dtype("float64"), before=7, size=5)
 
 
 @pytest.mark.parametrize(

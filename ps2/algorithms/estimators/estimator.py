@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -44,13 +45,13 @@ class FleetEstimator(TrainingSetters, MLReadable[Any], MLWritable):
         """Raise ConfigError for params that cannot be used, before any job."""
         check_ranges(self)
 
+    @abstractmethod
     def _problem(self, found: Survey) -> Problem:
         """Return the objective for a table."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _model(self, weights: Weights) -> Any:
         """Return the model of trained weights."""
-        raise NotImplementedError
 
     def _strengths(self) -> tuple[float, float]:
         """Return the strengths of the L1 and of the L2 penalty."""

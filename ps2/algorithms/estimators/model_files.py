@@ -11,7 +11,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
-from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, MLReader, MLWriter
+from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, GeneralMLWriter, MLReader, MLWriter
 
 from ps2.algorithms.estimators.weights import Float64Array, Weights
 from ps2.algorithms.training.problem import Problem
@@ -44,6 +44,25 @@ class ModelWriter(MLWriter):
             raise UsageError(f"{path}: there is something already; write().overwrite().save(path) replaces it")
         content = _write_weights(url, self._model._weights)
         DefaultParamsWriter.saveMetadata(self._model, path, self.sc, extraMetadata={KEY: content})
+
+
+class ExportingWriter(ModelWriter, GeneralMLWriter):
+    """Writes a model, or what pyspark.ml makes of it: ``format("pmml")``."""
+
+    source = "internal"
+
+    def saveImpl(self, path: str) -> None:
+        """Write the model; in another format than "internal", pyspark.ml writes its own model.
+
+        Raises:
+            UsageError: the model has too many weights for the driver, so pyspark.ml has none.
+        """
+        if self.source == "internal":
+            return super().saveImpl(path)
+        writer = self._model.toPyspark().write().format(self.source)
+        for name, value in self.optionMap.items():
+            writer.option(name, value)
+        return writer.save(path)
 
 
 class ModelReader(MLReader[Any]):

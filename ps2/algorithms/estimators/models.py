@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -15,14 +16,6 @@ from ps2.algorithms.estimators.heads import Head
 from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
 from ps2.algorithms.estimators.params import TrainingParams
 from ps2.algorithms.estimators.predict import rows_of, with_predictions
-from ps2.algorithms.estimators.summaries import (
-    BinaryClassificationSummary,
-    BinaryClassificationTrainingSummary,
-    ClassificationSummary,
-    ClassificationTrainingSummary,
-    RegressionSummary,
-    RegressionTrainingSummary,
-)
 from ps2.algorithms.estimators.tables import field
 from ps2.algorithms.estimators.weights import Float64Array, Weights
 from ps2.algorithms.training.problem import TrainingHistory
@@ -69,13 +62,13 @@ class FleetModel(TrainingParams, MLReadable[Any], MLWritable):
 
     # -- predictions -----------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _head(self) -> Head:
         """Return what makes predictions of margins, as the params say now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _outputs(self) -> list[tuple[str, str]]:
-        """Return the names of the columns to add, each with what it is; without those that are not wanted ("")."""
-        raise NotImplementedError
+        """Return the names of the columns to add, each with what it is; those that are not wanted have the name ""."""
 
     def predict(self, value: Any) -> float:
         """Predict one row.
@@ -93,9 +86,8 @@ class FleetModel(TrainingParams, MLReadable[Any], MLWritable):
         names = [(name, what) for name, what in self._outputs() if name]
         if not names:
             return dataset
-        return with_predictions(
-            dataset, self._features, self._share(dataset.sparkSession.sparkContext), self._head(), names
-        )
+        share = self._share(dataset.sparkSession.sparkContext)
+        return with_predictions(dataset, self._features, self.numFeatures, share, self._head(), names)
 
     def _share(self, spark_context: Any) -> Callable[[], Weights]:
         """Return what gives tasks the weights; large arrays travel once an executor, those on the fleet not at all."""
@@ -136,9 +128,9 @@ class FleetModel(TrainingParams, MLReadable[Any], MLWritable):
         """Keep how the training went."""
         self._summary = self._summaries()[1](self, dataset, history)
 
+    @abstractmethod
     def _summaries(self) -> tuple[Any, Any]:
         """Return the classes of summaries: of ``evaluate``, and of the training."""
-        raise NotImplementedError
 
     def _with_all_columns(self: M) -> M:
         """Return this model, or a copy that names all columns of predictions."""
@@ -178,6 +170,7 @@ class FleetModel(TrainingParams, MLReadable[Any], MLWritable):
         model = cls(java_model)
         for ours, put in ((self._defaultParamMap, model._setDefault), (self._paramMap, model._set)):
             put(**{param.name: value for param, value in ours.items() if model.hasParam(param.name)})
+        model._transfer_params_to_java()  # evaluate() asks Java alone
         return model
 
 
@@ -199,11 +192,6 @@ class ClassifyingModel(FleetModel):
     @property
     def _score_column(self) -> str:
         return self.getOrDefault("rawPredictionCol")
-
-    def _summaries(self) -> tuple[Any, Any]:
-        if self.numClasses == 2:
-            return BinaryClassificationSummary, BinaryClassificationTrainingSummary
-        return ClassificationSummary, ClassificationTrainingSummary
 
 
 class ProbabilityModel(ClassifyingModel):
@@ -241,9 +229,6 @@ class RegressionHalf(FleetModel):
 
     def _outputs(self) -> list[tuple[str, str]]:
         return [(self.getOrDefault("predictionCol"), "prediction")]
-
-    def _summaries(self) -> tuple[Any, Any]:
-        return RegressionSummary, RegressionTrainingSummary
 
 
 def check_thresholds(thresholds: tuple[float, ...], classes: int) -> None:

@@ -17,14 +17,14 @@ from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import ArrayType
 
 from ps2.algorithms.estimators.heads import Head
-from ps2.algorithms.estimators.tables import check_features, column, field, unwrapped
+from ps2.algorithms.estimators.tables import check_features, column, field, known_dim, unwrapped
 from ps2.algorithms.estimators.weights import Weights
 from ps2.columns import read_features
-from ps2.errors import InputError
+from ps2.errors import InputError, UsageError
 
 Float64Array = npt.NDArray[np.float64]
 _WHOLE = "ps2 predictions"
-_STRUCT = "raw array<double>, probability array<double>, prediction double"
+_STRUCT = "raw array<double>, probability array<double>, prediction double, fault string"
 _VECTOR = pa.struct(
     [
         ("type", pa.int8()),
@@ -60,6 +60,7 @@ def rows_of(value: Any, dim: int) -> sp.csr_array:
 def with_predictions(
     frame: DataFrame,
     features: str | tuple[str, ...],
+    dim: int,
     share: Callable[[], Weights],
     head: Head,
     names: Sequence[tuple[str, str]],
@@ -68,19 +69,24 @@ def with_predictions(
 
     Args:
         features: a column of vectors or arrays, or columns of numbers.
+        dim: how many there are.
         share: gives a task the weights.
         names: of the columns, each with what it is: "raw", "probability" or "prediction".
 
     Raises:
-        InputError: there is no such column of features, or one of the new ones is there already.
+        InputError: there is no such column of features, it is known to be of another size than ``dim``, or one of the
+            new columns is there already. What only the rows can tell is an error of Spark when they are read.
     """
     check_features(frame, features)
+    found = known_dim(frame, features)
+    if found not in (None, dim):
+        raise InputError(f"column {_name(features)!r}: expected {dim} features as in training, got {found}")
     for name, _ in names:
         if name in frame.columns:
             raise InputError(f"column {name!r}: it is there already; choose another name for the predictions")
-    predicted = _vectorised(_predictor(share, head))(*_inputs(frame, features))
+    predicted = _vectorised(_predictor(share, head, _name(features)))(*_inputs(frame, features))
     with_all = frame.select("*", predicted.alias(_WHOLE))
-    new = [_described(column(_WHOLE)[what], what).alias(name, metadata=_metadata(what, head)) for name, what in names]
+    new = [_described(_checked(what), what).alias(name, metadata=_metadata(what, head)) for name, what in names]
     return with_all.select("*", *new).drop(_WHOLE)
 
 
@@ -88,6 +94,17 @@ def _vectorised(function: Any) -> Any:
     # The overloads of its type hints do not know a type in words for structs.
     make: Any = pandas_udf
     return make(function, _STRUCT)
+
+
+def _checked(what: str) -> Column:
+    """Return a part of the predictions; Spark itself raises what is wrong with a row, not a traceback of Python's."""
+    whole = column(_WHOLE)
+    return F.when(whole["fault"].isNotNull(), F.raise_error(whole["fault"])).otherwise(whole[what])
+
+
+def _name(features: str | tuple[str, ...]) -> str:
+    """Return what messages call the features."""
+    return features if isinstance(features, str) else ", ".join(features[:3]) + ", ..." * (len(features) > 3)
 
 
 def _described(value: Column, what: str) -> Column:
@@ -116,38 +133,49 @@ def _inputs(frame: DataFrame, features: str | tuple[str, ...]) -> list[Column]:
     return [unwrapped(column(features))]
 
 
-def _predictor(share: Callable[[], Weights], head: Head) -> Any:
+def _predictor(share: Callable[[], Weights], head: Head, name: str) -> Any:
     def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         weights = share()
         before = 0
         for batch in batches:
-            x = _read(batch, before, weights.problem.dim)
-            raw = head.raw(weights.margins(x))
-            probability = head.probability(raw)
-            prediction = head.prediction(raw)
+            try:
+                predicted = _predicted(weights, head, _read(batch, name, before, weights.problem.dim))
+            except UsageError as error:
+                predicted = _faulty(len(batch), str(error))
+            yield predicted
             before += len(batch)
-            none = [None] * len(batch)
-            yield pd.DataFrame(
-                {
-                    "raw": list(raw),
-                    "probability": none if probability is None else list(probability),
-                    "prediction": prediction,
-                }
-            )
 
     return predict
 
 
-def _read(batch: pd.DataFrame, before: int, dim: int) -> sp.csr_array:
+def _predicted(weights: Weights, head: Head, x: sp.csr_array) -> pd.DataFrame:
+    raw = head.raw(weights.margins(x))
+    probability = head.probability(raw)
+    none = [None] * len(raw)
+    return pd.DataFrame(
+        {
+            "raw": list(raw),
+            "probability": none if probability is None else list(probability),
+            "prediction": head.prediction(raw),
+            "fault": none,
+        }
+    )
+
+
+def _faulty(rows: int, fault: str) -> pd.DataFrame:
+    none = [None] * rows
+    return pd.DataFrame({"raw": none, "probability": none, "prediction": np.full(rows, np.nan), "fault": fault})
+
+
+def _read(batch: pd.DataFrame, name: str, before: int, dim: int) -> sp.csr_array:
     """Return the rows of a batch as a matrix."""
     if "type" in batch.columns:
         missing = batch["type"].isna().to_numpy()
-        parts = [pa.array(batch[part.name], part.type, from_pandas=True) for part in _VECTOR]
+        # pandas has NaN for the numbers that a missing vector has not; the lists are None, and a NaN in one is a NaN.
+        parts = [pa.array(batch[p.name], p.type, from_pandas=not pa.types.is_list(p.type)) for p in _VECTOR]
         whole = pa.StructArray.from_arrays(parts, fields=list(_VECTOR), mask=pa.array(missing))
     else:
-        whole = pa.array(batch["values"], _ARRAY)
-    found = read_features(pa.record_batch([whole], ["features"]), "features", np.dtype(np.float64), before)
-    if found.size is not None and found.size != dim:
-        raise InputError(f"features: expected {dim} as in training, got rows of {found.size}")
+        whole = pa.array(batch["values"], _ARRAY, from_pandas=False)
+    found = read_features(pa.record_batch([whole], [name]), name, np.dtype(np.float64), before, dim)
     indptr = np.concatenate([[0], np.cumsum(found.lengths)])
     return sp.csr_array((found.values, found.columns, indptr), shape=(len(batch), dim))

@@ -19,20 +19,12 @@ S = TypeVar("S", bound="TrainingSummary")
 
 
 class Summary:
-    """Predictions for a DataFrame, and what they are worth; metrics are computed when they are asked for.
-
-    Attributes:
-        featuresCol, labelCol, predictionCol: names of its columns; featuresCol may be several.
-        weightCol: name of its column of weights; None: there is none.
-    """
+    """Predictions for a DataFrame, and what they are worth; metrics are computed when they are asked for."""
 
     def __init__(self, model: Any, dataset: DataFrame) -> None:
-        self._model = model = model._with_all_columns()
+        super().__init__()
+        self._model = model._with_all_columns()
         self._dataset = dataset
-        self.featuresCol: str | tuple[str, ...] = model._features
-        self.labelCol: str = model.getLabelCol()
-        self.predictionCol: str = model.getPredictionCol()
-        self.weightCol: str | None = model._weight_column
 
     @cached_property
     def predictions(self) -> DataFrame:
@@ -40,6 +32,26 @@ class Summary:
         return self._model.transform(self._dataset)
 
     @property
+    def featuresCol(self) -> Any:
+        """Name of the column of features; a tuple of names if they are in several."""
+        return self._model._features
+
+    @property
+    def labelCol(self) -> str:
+        """Name of the column of labels."""
+        return self._model.getLabelCol()
+
+    @property
+    def predictionCol(self) -> str:
+        """Name of the column of predictions."""
+        return self._model.getPredictionCol()
+
+    @property
+    def weightCol(self) -> str:
+        """Name of the column of weights; "weightCol", as in pyspark.ml, if each row's is 1."""
+        return self._model._weight_column or "weightCol"
+
+    @cached_property
     def numInstances(self) -> int:
         """Number of rows."""
         return self.predictions.count()
@@ -47,8 +59,8 @@ class Summary:
     def _measured_by(self, evaluator: Any) -> Any:
         """Return the JVM's metrics, which look at the predictions once."""
         evaluator.setLabelCol(self.labelCol)
-        if self.weightCol is not None:
-            evaluator.setWeightCol(self.weightCol)
+        if self._model._weight_column is not None:
+            evaluator.setWeightCol(self._model._weight_column)
         evaluator._transfer_params_to_java()
         return evaluator._java_obj.getMetrics(self.predictions._jdf)
 
@@ -56,15 +68,10 @@ class Summary:
 class RegressionSummary(Summary):
     """Of a regression."""
 
-    def __init__(self, model: Any, dataset: DataFrame) -> None:
-        super().__init__(model, dataset)
-        self._through_origin = not model.getFitIntercept()
-
     @cached_property
     def _metrics(self) -> Any:
-        return self._measured_by(
-            RegressionEvaluator(predictionCol=self.predictionCol, throughOrigin=self._through_origin)
-        )
+        through_origin = not self._model.getFitIntercept()
+        return self._measured_by(RegressionEvaluator(predictionCol=self.predictionCol, throughOrigin=through_origin))
 
     @property
     def rootMeanSquaredError(self) -> float:
@@ -98,15 +105,7 @@ class RegressionSummary(Summary):
 
 
 class ClassificationSummary(Summary):
-    """Of a classification.
-
-    Attributes:
-        scoreCol: name of the column of raw predictions, or of probabilities if the model has some.
-    """
-
-    def __init__(self, model: Any, dataset: DataFrame) -> None:
-        super().__init__(model, dataset)
-        self.scoreCol: str = model._score_column
+    """Of a classification."""
 
     @cached_property
     def _metrics(self) -> Any:
@@ -117,7 +116,7 @@ class ClassificationSummary(Summary):
         return [float(label) for label in self._metrics.labels()]
 
     @property
-    def labels(self) -> list[float]:
+    def labels(self) -> list[Any]:  # floats; pyspark.ml says strings
         """The classes that rows have, in order; what is told by label is in this order."""
         return list(self._labels)
 
@@ -178,6 +177,11 @@ class ClassificationSummary(Summary):
 class BinaryClassificationSummary(ClassificationSummary):
     """Of a classification into two classes."""
 
+    @property
+    def scoreCol(self) -> str:
+        """Name of the column of probabilities, or of raw predictions if the model has none."""
+        return self._model._score_column
+
     @cached_property
     def _curves(self) -> Any:
         return self._measured_by(BinaryClassificationEvaluator(rawPredictionCol=self.scoreCol))
@@ -223,28 +227,48 @@ class BinaryClassificationSummary(ClassificationSummary):
 
 
 class TrainingSummary(Summary):
-    """How a training went; with it, what ``evaluate`` tells of the data trained on.
-
-    Attributes:
-        objectiveHistory: before the first step and after each one; of solvers other than "l-bfgs", the mean loss of
-            each step's rows as the step began, without penalties.
-        totalIterations: steps that were taken.
-        stepSeconds: of each step.
-        validationHistory: mean loss of the rows held out, where there are any.
-        rows: that losses were computed of, in all steps together.
-        bytes: that workers sent to servers and got from them.
-        reason: why it ended, in words.
-    """
+    """How a training went; with it, what ``evaluate`` tells of the data trained on."""
 
     def __init__(self, model: Any, dataset: DataFrame, history: TrainingHistory) -> None:
         super().__init__(model, dataset)
-        self.objectiveHistory = list(history.objective)
-        self.totalIterations = history.steps
-        self.stepSeconds = list(history.seconds)
-        self.validationHistory = list(history.validation)
-        self.rows = history.rows
-        self.bytes = history.bytes
-        self.reason = history.reason
+        self._history = history
+
+    @property
+    def objectiveHistory(self) -> list[float]:
+        """Before the first step and after each one; of solvers other than "l-bfgs", the mean loss of each step's rows
+        as the step began, without penalties.
+        """
+        return list(self._history.objective)
+
+    @property
+    def totalIterations(self) -> int:
+        """Steps that were taken."""
+        return self._history.steps
+
+    @property
+    def stepSeconds(self) -> list[float]:
+        """Seconds of each step."""
+        return list(self._history.seconds)
+
+    @property
+    def validationHistory(self) -> list[float]:
+        """Mean loss of the rows held out, where there are any."""
+        return list(self._history.validation)
+
+    @property
+    def rows(self) -> int:
+        """Rows that losses were computed of, in all steps together."""
+        return self._history.rows
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that workers sent to servers and got from them."""
+        return self._history.bytes
+
+    @property
+    def reason(self) -> str:
+        """Why it ended, in words."""
+        return self._history.reason
 
     def __call__(self: S) -> S:
         """Return this: ``summary`` of some of pyspark.ml's models is a method."""
@@ -253,11 +277,3 @@ class TrainingSummary(Summary):
 
 class RegressionTrainingSummary(TrainingSummary, RegressionSummary):
     """Of a regression."""
-
-
-class ClassificationTrainingSummary(TrainingSummary, ClassificationSummary):
-    """Of a classification."""
-
-
-class BinaryClassificationTrainingSummary(TrainingSummary, BinaryClassificationSummary):
-    """Of a classification into two classes."""

@@ -288,13 +288,22 @@ def _described_classes(field: StructField) -> int | None:
     return int(attributes["num_vals"]) if "num_vals" in attributes else None
 
 
-def _dim(frame: DataFrame, features: str | tuple[str, ...], first: Row) -> int:
+def known_dim(frame: DataFrame, features: str | tuple[str, ...]) -> int | None:
+    """Return how many features there are, as far as names or metadata (ml_attr) tell; None: only rows know."""
     if not isinstance(features, str):
         return len(features)
     attributes = field(frame, features).metadata.get("ml_attr", {})
     if "num_attrs" in attributes or "attrs" in attributes:
         told = attributes.get("num_attrs") or sum(map(len, attributes["attrs"].values()))
         return int(told)
+    return None
+
+
+def _dim(frame: DataFrame, features: str | tuple[str, ...], first: Row) -> int:
+    told = known_dim(frame, features)
+    if told is not None:
+        return told
+    assert isinstance(features, str)
     value = first[features]
     if value is None:
         nulls = frame.where(column(features).isNull()).count()

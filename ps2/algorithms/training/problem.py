@@ -162,6 +162,8 @@ class TrainingHistory:
         rows: that losses were computed of, summed over all steps.
         bytes: that workers sent to servers and got from them, as arrays.
         reason: why it ended, in words.
+        inverse_diagonal: where normal equations were solved, the diagonal of their matrix's inverse: of the weights,
+            then of the intercept, if there is one.
     """
 
     objective: list[float]
@@ -171,3 +173,4 @@ class TrainingHistory:
     rows: int
     bytes: int
     reason: str
+    inverse_diagonal: tuple[float, ...] = ()
