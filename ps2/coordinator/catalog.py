@@ -151,13 +151,20 @@ class Catalog:
     def adopt(
         self, matrices: Sequence[SavedMatrix], addresses: Sequence[str], route_version: int, cut_anew: bool
     ) -> None:
-        """Take matrices of an earlier coordinator, cut anew by the number of servers or as they are."""
+        """Take matrices of an earlier coordinator, cut anew by the number of servers or as they are.
+
+        What servers hold as they are may be newer than what is known of it: rows without names were handed out, and
+        nobody was told. So every row that is not known to be in use has to be made zero before it is.
+        """
         for saved in matrices:
             bounds = partition_bounds(saved.spec, len(addresses)) if cut_anew else saved.bounds
             owners = place(len(bounds) - 1, len(addresses))
             route = Route(route_version, bounds, tuple(addresses[owner] for owner in owners))
             born = dict(saved.born)
-            entry = Entry(saved.id, saved.spec, route, owners, saved.fresh, list(saved.retired), set(born), born)
+            fresh, retired = saved.fresh, list(saved.retired)
+            if not cut_anew:
+                fresh, retired = saved.spec.rows, [row for row in range(saved.spec.rows) if row not in born]
+            entry = Entry(saved.id, saved.spec, route, owners, fresh, retired, set(born), born)
             self._entries[saved.id] = entry
             self.names.update({name: (saved.id, row) for name, row in saved.names.items()})
             self.born = max(self.born, *(generation + 1 for generation in born.values()), 0)

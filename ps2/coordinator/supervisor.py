@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection
 
 from ps2.checkpoint import matrix_to_json
+from ps2.coordinator.at_once import at_once
 from ps2.coordinator.checkpoints import Checkpoints, Newest, each, saved_matrices, to_load, younger
 from ps2.coordinator.launchers.launcher import Launcher
 from ps2.coordinator.master import Master
@@ -164,9 +165,7 @@ class Supervisor:
 
     def _ask_silent(self) -> None:
         """Ask those that are silent, all at once: nobody is replaced who only could not make himself heard."""
-        silent = self._master.silent()
-        if silent:
-            each(silent, self._ask)
+        at_once(self._master.silent(), self._ask)
 
     def _ask(self, member: tuple[int, str, str]) -> None:
         index, server_id, address = member

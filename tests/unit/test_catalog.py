@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ps2.checkpoint import SavedMatrix
 from ps2.config import FleetConfig
 from ps2.coordinator.catalog import Catalog, Entry
 from ps2.coordinator.master import Caller, Master
@@ -29,6 +30,16 @@ def take(entry, count):
 
 
 # -- the catalog -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("cut_anew", "reused"), [(True, (1,)), (False, (1, 3, 4))])
+def test_adopt_when_servers_hold_rows_that_nobody_was_told_of_then_those_are_zeroed_before_use(cut_anew, reused):
+    """The driver before had handed out row 3, without a name; files hold nothing of the kind."""
+    saved = SavedMatrix(7, MatrixSpec(10, 5), (0, 5, 10), {0: 0, 2: 1}, {"weight": 0}, 3, (1,), ())
+    catalog = Catalog(0)
+    catalog.adopt([saved], ["a:1", "b:2"], 1, cut_anew)
+    grant = catalog.get(7).grant(3)
+    assert (grant.rows, grant.reused) == ((1, 3, 4), reused)
 
 
 def test_grant_when_rows_are_reserved_then_they_come_in_order_without_growth():

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
+from ps2.coordinator.at_once import at_once
 from ps2.errors import LaunchError, PS2Error, StoppedError, UnavailableError
 from ps2.wire.control import Meeting, ServerControl
 
 log = logging.getLogger(__name__)
 
-# Servers asked at once.
-MAX_PARALLEL = 32
 LOOK_TIMEOUT_S = 1.0
 
 
@@ -61,8 +59,7 @@ class AttachLauncher:
         Raises:
             StoppedError: another driver has taken the fleet over.
         """
-        with ThreadPoolExecutor(min(len(self._met), MAX_PARALLEL), thread_name_prefix="ps2-look") as pool:
-            found = dict(zip(self._met, pool.map(self._meet, self._met), strict=True))
+        found = dict(zip(self._met, at_once(self._met, self._meet), strict=True))
         answers = {index: meeting for index, meeting in found.items() if meeting is not None}
         for meeting in answers.values():
             if meeting.coordinator not in ("", self._coordinator):

@@ -1,0 +1,34 @@
+"""Calls to all servers at the same time that have to work to the very end of the program."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+def at_once(things: Collection[U], call: Callable[[U], T]) -> list[T]:
+    """Call something for each, in a thread of its own; return the results in order, or raise the first error.
+
+    Executors take nothing more once the main thread has ended, while other threads of the program go on with the fleet.
+    """
+    results: dict[int, T] = {}
+    errors: dict[int, BaseException] = {}
+
+    def run(number: int, thing: U) -> None:
+        try:
+            results[number] = call(thing)
+        except BaseException as error:
+            errors[number] = error
+
+    threads = [threading.Thread(target=run, args=both, name="ps2-ask", daemon=True) for both in enumerate(things)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[min(errors)]
+    return [results[number] for number in range(len(threads))]
