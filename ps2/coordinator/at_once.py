@@ -10,10 +10,16 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-def at_once(things: Collection[U], call: Callable[[U], T]) -> list[T]:
+POLL_S = 0.02
+
+
+def at_once(things: Collection[U], call: Callable[[U], T], meanwhile: Callable[[], object] = lambda: None) -> list[T]:
     """Call something for each, in a thread of its own; return the results in order, or raise the first error.
 
     Executors take nothing more once the main thread has ended, while other threads of the program go on with the fleet.
+
+    Args:
+        meanwhile: called here again and again until all are done.
     """
     results: dict[int, T] = {}
     errors: dict[int, BaseException] = {}
@@ -28,7 +34,9 @@ def at_once(things: Collection[U], call: Callable[[U], T]) -> list[T]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        while thread.is_alive():
+            thread.join(POLL_S)
+            meanwhile()
     if errors:
         raise errors[min(errors)]
     return [results[number] for number in range(len(threads))]

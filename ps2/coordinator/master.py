@@ -126,6 +126,11 @@ class Master:
             self._membership.ended(index, reason)
             self._changed.notify_all()
 
+    def here(self) -> None:
+        """Note that we do not stand still: we wait for answers."""
+        with self._lock:
+            self._membership.here(time.monotonic())
+
     def silent(self) -> list[tuple[int, str, str]]:
         """Return index, server id and address of those that are to be asked whether they are there, before ``tick``."""
         with self._lock:

@@ -31,9 +31,9 @@ class Member:
 class Membership:
     """Members by index. Times are the caller's, in seconds of one clock.
 
-    Silence says something of a server only while there is somebody to hear it. The caller calls ``silent`` and ``tick``
-    again and again; where for long neither that nor a sign of life came, it was the caller that stood still. Such a gap
-    counts as half the silence that is too long, however long it was, and after it everybody has to be asked again.
+    Silence says something of a server only while there is somebody to hear it. The caller shows all the time that it is
+    there, by ``here`` at least; where for long neither that nor a sign of life came, it stood still itself. Such a gap
+    counts as a quarter of the silence that is too long, however long it was, and after it they have to be asked again.
     """
 
     def __init__(self, lost_after_s: float) -> None:
@@ -44,7 +44,7 @@ class Membership:
 
     def register(self, index: int, server_id: str, address: str, now_s: float) -> None:
         """Take a server in, in place of the one that was at this index."""
-        self._note_gap(now_s)
+        self.here(now_s)
         self.members[index] = Member(address, server_id, now_s)
 
     def heartbeat(self, index: int, server_id: str, now_s: float, mutations: int = 0) -> None:
@@ -53,7 +53,7 @@ class Membership:
         Raises:
             NotFoundError: that process is not, or no longer, a member.
         """
-        self._note_gap(now_s)
+        self.here(now_s)
         member = self.members.get(index)
         if member is None or member.server_id != server_id or member.ended:
             raise NotFoundError(f"process {server_id} is not server {index} of this fleet")
@@ -77,27 +77,10 @@ class Membership:
         """Return which servers are lost."""
         return [index for index, member in self.members.items() if member.gone is not None]
 
-    def silent(self, now_s: float) -> list[int]:
-        """Return who was silent for half as long as is too long: they are to be asked now, before ``tick``."""
-        self._note_gap(now_s)
-        self._asked = set(self._silent_for(self._lost_after_s / 2, now_s))
-        return sorted(self._asked)
-
-    def tick(self, now_s: float) -> list[int]:
-        """Declare servers lost that were silent for too long, and have been asked; return which."""
-        self._note_gap(now_s)
-        silent = [index for index in self._silent_for(self._lost_after_s, now_s) if index in self._asked]
-        for index in silent:
-            self.members[index].gone = f"no sign of life for {now_s - self.members[index].heard_s:.0f} s"
-        return silent
-
-    def _silent_for(self, silence_s: float, now_s: float) -> list[int]:
-        return [i for i, m in self.members.items() if m.gone is None and now_s - m.heard_s > silence_s]
-
-    def _note_gap(self, now_s: float) -> None:
+    def here(self, now_s: float) -> None:
         """Note that the caller is there; let no gap in that count as anybody's silence."""
         gap_s = now_s - self._here_s if self._here_s is not None else 0.0
-        excess_s = gap_s - self._lost_after_s / 2
+        excess_s = gap_s - self._lost_after_s / 4
         if excess_s > 0:
             for member in self.members.values():
                 member.heard_s += excess_s
@@ -105,6 +88,23 @@ class Membership:
             self._asked.clear()
         self._here_s = now_s
 
+    def silent(self, now_s: float) -> list[int]:
+        """Return who was silent for half as long as is too long: they are to be asked now, before ``tick``."""
+        self.here(now_s)
+        self._asked = set(self._silent_for(self._lost_after_s / 2, now_s))
+        return sorted(self._asked)
+
+    def tick(self, now_s: float) -> list[int]:
+        """Declare servers lost that were silent for too long, and have been asked; return which."""
+        self.here(now_s)
+        silent = [index for index in self._silent_for(self._lost_after_s, now_s) if index in self._asked]
+        for index in silent:
+            self.members[index].gone = f"no sign of life for {now_s - self.members[index].heard_s:.0f} s"
+        return silent
+
     def lost(self) -> dict[str, str]:
         """Return the reason by the address of each lost server."""
         return {m.address: f"server {i} ({m.address}): {m.gone}" for i, m in self.members.items() if m.gone is not None}
+
+    def _silent_for(self, silence_s: float, now_s: float) -> list[int]:
+        return [i for i, m in self.members.items() if m.gone is None and now_s - m.heard_s > silence_s]

@@ -165,7 +165,7 @@ class Supervisor:
 
     def _ask_silent(self) -> None:
         """Ask those that are silent, all at once: nobody is replaced who only could not make himself heard."""
-        at_once(self._master.silent(), self._ask)
+        at_once(self._master.silent(), self._ask, meanwhile=self._master.here)
 
     def _ask(self, member: tuple[int, str, str]) -> None:
         index, server_id, address = member

@@ -35,8 +35,9 @@ class NobodyLooks:
 class SomeAnswer(FleetInProcess):
     """Servers that answer if their address is in ``there``; ``asked`` has those that were asked so far."""
 
-    def __init__(self, there, barrier=None):
+    def __init__(self, there, barrier=None, takes_s=0.0):
         super().__init__(2)
+        self.takes_s = takes_s
         self.there = set(there)
         self.asked = []
         self.barrier = barrier
@@ -47,6 +48,7 @@ class SomeAnswer(FleetInProcess):
             if self.barrier is not None:
                 self.barrier.wait(10)
             if address not in self.there:
+                threading.Event().wait(self.takes_s)
                 raise DeadlineError(f"{address}: no answer within {timeout_s} s")
         return super().call(address, method, message, reply, timeout_s)
 
@@ -89,6 +91,13 @@ def test_poll_when_several_are_silent_then_they_are_asked_at_once(supervised, un
     _, supervisor = supervised(transport)
     until(lambda: supervisor.poll() or transport.asked, "they were asked")
     assert sorted(transport.asked[:2]) == transport.addresses
+
+
+def test_poll_when_all_hang_and_asking_takes_longer_than_they_may_be_silent_then_they_are_lost(supervised, until):
+    """Nothing is heard while the monitor waits for their answers; it is there all the same."""
+    master, supervisor = supervised(SomeAnswer([], takes_s=2 * LOST_AFTER_S))
+    until(lambda: supervisor.poll() or master.lost(replaces=True), "they are lost")
+    assert master.lost(replaces=True) == [0, 1]
 
 
 def test_poll_when_another_process_answers_then_the_one_that_was_there_is_lost(supervised, until):

@@ -104,15 +104,16 @@ def test_register_when_a_lost_server_is_replaced_then_nobody_is_lost(membership)
 
 
 def test_silent_when_half_of_what_is_too_long_has_passed_then_they_are_to_be_asked(membership):
-    assert membership.silent(4) == []
+    watch(membership, 0, 4)
+    assert membership.silent(5) == []
     membership.heartbeat(1, "id1", 5)
     assert membership.silent(6) == [0]
 
 
 def test_tick_when_a_silent_server_was_not_asked_then_it_is_not_lost(membership):
     watch(membership, 0, 4)
-    membership.silent(4)
-    membership.heartbeat(1, "id1", 8)
+    for now_s in range(5, 12):
+        membership.heartbeat(1, "id1", now_s)
     assert membership.tick(11) == []
     assert membership.silent(11) == [0]
     assert membership.tick(12) == [0]
