@@ -6,11 +6,10 @@ import threading
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
+POLL_S = 0.02
+
 T = TypeVar("T")
 U = TypeVar("U")
-
-
-POLL_S = 0.02
 
 
 def at_once(things: Collection[U], call: Callable[[U], T], meanwhile: Callable[[], object] = lambda: None) -> list[T]:
