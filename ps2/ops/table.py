@@ -260,6 +260,7 @@ def load() -> None:
     """Import every module that declares operations."""
     from ps2.ops import (  # noqa: F401
         access,
+        boxes,
         deferred,
         elementwise,
         factors,

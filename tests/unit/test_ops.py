@@ -159,6 +159,14 @@ def oracle_orthant_step(trial, weight, direction, pseudo, *, t):
     trial[np.sign(trial) != np.where(weight != 0, np.sign(weight), np.sign(-pseudo))] = 0
 
 
+def oracle_box_gradient(out, weight, gradient, lower, upper):
+    out[:] = np.where((weight <= lower) & (gradient > 0) | (weight >= upper) & (gradient < 0), 0, gradient)
+
+
+def oracle_clip(u, lower, upper):
+    u[:] = np.where(u < lower, lower, np.minimum(u, upper))
+
+
 def shrink(weight, rate, l1, l2):
     weight[:] = np.sign(weight) * np.maximum(np.abs(weight) - rate * l1, 0) / (1 + rate * l2)
 
@@ -345,6 +353,8 @@ ORACLES = {
     "pseudo_gradient": oracle_pseudo_gradient,
     "align": oracle_align,
     "orthant_step": oracle_orthant_step,
+    "box_gradient": oracle_box_gradient,
+    "clip": oracle_clip,
 }
 
 

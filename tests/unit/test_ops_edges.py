@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ps2.errors import LimitError, OutOfRangeError, ShapeError
-from ps2.ops import access, elementwise, matrix, optimizers, orthants, reductions
+from ps2.ops import access, boxes, elementwise, matrix, optimizers, orthants, reductions
 
 NAN = math.nan
 INF = math.inf
@@ -326,6 +326,19 @@ def test_orthant_step_when_it_would_leave_the_orthant_then_stops_at_its_face():
     trial = np.empty(7)
     orthants.orthant_step(trial, weight, direction, pseudo, t=0.5)
     np.testing.assert_array_equal(trial, [0.5, 0, -0.5, 0.5, 0, NAN, 0])
+
+
+def test_box_gradient_when_a_weight_is_at_a_bound_then_is_what_leads_away_from_it():
+    out, weight = np.empty(6), np.array([0.0, 0, 1, 1, 0.5, 0.5])
+    gradient, lower, upper = np.array([1.0, -1, 1, -1, -1, NAN]), np.zeros(6), np.ones(6)
+    boxes.box_gradient(out, weight, gradient, lower, upper)
+    np.testing.assert_array_equal(out, [0, -1, 1, 0, -1, NAN])
+
+
+def test_clip_when_bounds_are_infinite_then_numbers_stay_as_they_are():
+    u = np.array([-3.0, 3, 3, NAN])
+    boxes.clip(u, np.array([-math.inf, -math.inf, -1, -1]), np.array([math.inf, 2, math.inf, 1]))
+    np.testing.assert_array_equal(u, [-3, 2, 3, NAN])
 
 
 @pytest.mark.parametrize("penalty", [{"l1": 0.1}, {"l2": 0.1}])
