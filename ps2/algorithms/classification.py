@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from pyspark.ml import classification
 from pyspark.ml.classification import (
     ClassificationModel,
@@ -17,6 +20,7 @@ from pyspark.ml.linalg import DenseVector, Matrix, Vector, Vectors
 from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasLoss
 
+from ps2.algorithms.estimators.bounds import are_bounded, bounds_of, check_bounded
 from ps2.algorithms.estimators.estimator import FleetEstimator
 from ps2.algorithms.estimators.factors import FactorModel, FactorParams, FactorSetters
 from ps2.algorithms.estimators.heads import ClassHead
@@ -31,23 +35,20 @@ from ps2.algorithms.estimators.named_summaries import (
     LogisticRegressionSummary,
     LogisticRegressionTrainingSummary,
 )
-from ps2.algorithms.estimators.params import LinearSetters, TrainingParams, described
+from ps2.algorithms.estimators.params import LinearSetters, TrainingParams, described, recipe_of
 from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.estimators.weights import Weights
-from ps2.algorithms.training.problem import Problem
+from ps2.algorithms.training.problem import Problem, Recipe
 from ps2.errors import ConfigError, InputError, UsageError
+
+log = logging.getLogger(__name__)
 
 FAMILIES = ("auto", "binomial", "multinomial")
 LOSSES_OF_SVC = ("hinge", "squaredHinge")
 
 
 class _LogisticParams(TrainingParams, _LogisticRegressionParams):
-    _UNSERVED = (
-        "lowerBoundsOnCoefficients",
-        "upperBoundsOnCoefficients",
-        "lowerBoundsOnIntercepts",
-        "upperBoundsOnIntercepts",
-    )
+    """Its own params."""
 
 
 class LogisticRegression(FleetEstimator, LinearSetters, _LogisticParams, ProbabilisticClassifier):
@@ -75,19 +76,19 @@ class LogisticRegression(FleetEstimator, LinearSetters, _LogisticParams, Probabi
         return self._set(elasticNetParam=value)
 
     def setLowerBoundsOnCoefficients(self, value: Matrix) -> LogisticRegression:
-        """Not served: ConfigError."""
+        """Set the lower bounds on coefficients: a row of a binomial model, else one for each class."""
         return self._set(lowerBoundsOnCoefficients=value)
 
     def setUpperBoundsOnCoefficients(self, value: Matrix) -> LogisticRegression:
-        """Not served: ConfigError."""
+        """Set the upper bounds on coefficients: a row of a binomial model, else one for each class."""
         return self._set(upperBoundsOnCoefficients=value)
 
     def setLowerBoundsOnIntercepts(self, value: Vector) -> LogisticRegression:
-        """Not served: ConfigError."""
+        """Set the lower bounds on intercepts: one of a binomial model, else one for each class."""
         return self._set(lowerBoundsOnIntercepts=value)
 
     def setUpperBoundsOnIntercepts(self, value: Vector) -> LogisticRegression:
-        """Not served: ConfigError."""
+        """Set the upper bounds on intercepts: one of a binomial model, else one for each class."""
         return self._set(upperBoundsOnIntercepts=value)
 
     def _check(self) -> None:
@@ -95,6 +96,7 @@ class LogisticRegression(FleetEstimator, LinearSetters, _LogisticParams, Probabi
         self._checkThresholdConsistency()
         if self.getFamily() not in FAMILIES:
             raise ConfigError(f"family: expected one of {', '.join(FAMILIES)}, got {self.getFamily()!r}")
+        check_bounded(self, recipe_of(self, 0.0).solver)
         if not 0 <= self.getOrDefault(self.threshold) <= 1:
             raise ConfigError(f"threshold: expected a number in [0, 1], got {self.getOrDefault(self.threshold)}")
 
@@ -117,8 +119,29 @@ class LogisticRegression(FleetEstimator, LinearSetters, _LogisticParams, Probabi
             standardize=self.getStandardization(),
         )
 
+    def _settled(self, recipe: Recipe, problem: Problem) -> Recipe:
+        return replace(recipe, bounds=bounds_of(self, problem)) if are_bounded(self) else recipe
+
+    def _known(self, problem: Problem, found: Survey) -> Weights | None:
+        """Return infinite intercepts for rows of a single class, as pyspark.ml does."""
+        there = np.flatnonzero(found.facts.class_weights)
+        if len(there) > 1 or not problem.fit_intercept or are_bounded(self):
+            return None
+        log.warning(
+            "column %r: all rows are of class %d, so the coefficients are 0, and its intercept is infinite",
+            self.getLabelCol(),
+            there[0],
+        )
+        biases = np.zeros(problem.biases)
+        if problem.loss == "softmax":
+            biases[there[0]] = np.inf
+        else:
+            biases[0] = np.inf if there[0] == 1 else -np.inf
+        return Weights(problem, np.zeros((problem.dim, problem.width)), biases)
+
     def _model(self, weights: Weights) -> LogisticRegressionModel:
-        return LogisticRegressionModel(weights.centred() if weights.problem.loss == "softmax" else weights)
+        is_free = weights.problem.loss == "softmax" and not are_bounded(self)
+        return LogisticRegressionModel(weights.centred() if is_free else weights)
 
 
 class LogisticRegressionModel(ProbabilityModel, _LogisticParams, ProbabilisticClassificationModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from pyspark.ml import regression
@@ -17,11 +18,12 @@ from ps2.algorithms.estimators.heads import ValueHead
 from ps2.algorithms.estimators.model_files import ExportingWriter
 from ps2.algorithms.estimators.models import RegressionHalf, as_vector
 from ps2.algorithms.estimators.named_summaries import LinearRegressionSummary, LinearRegressionTrainingSummary
-from ps2.algorithms.estimators.params import SOLVERS_OF_LINEAR, LinearSetters, TrainingParams, described
+from ps2.algorithms.estimators.params import SOLVERS_OF_LEAST_SQUARES, LinearSetters, TrainingParams, described
 from ps2.algorithms.estimators.summaries import RegressionSummary, RegressionTrainingSummary
 from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.estimators.weights import Weights
-from ps2.algorithms.training.problem import LossName, Problem
+from ps2.algorithms.solvers.normal import MOST_FEATURES
+from ps2.algorithms.training.problem import LossName, Problem, Recipe
 from ps2.errors import ConfigError
 
 LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
@@ -30,9 +32,10 @@ LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
 class _LinearParams(TrainingParams, _LinearRegressionParams):
     solver: Param[str] = described(
         TrainingParams.solver,
-        f"how to train: {', '.join(SOLVERS_OF_LINEAR)}; auto is minibatch if an optimizer is set, else l-bfgs; "
-        "pyspark.ml's normal is not served",
+        f"how to train: {', '.join(SOLVERS_OF_LEAST_SQUARES)}; auto is minibatch if an optimizer is set, else "
+        f"normal for the squared error of up to {MOST_FEATURES} features, else l-bfgs",
     )
+    _SOLVERS = SOLVERS_OF_LEAST_SQUARES
 
 
 class LinearRegression(FleetEstimator, LinearSetters, _LinearParams, Regressor["LinearRegressionModel"]):
@@ -63,6 +66,19 @@ class LinearRegression(FleetEstimator, LinearSetters, _LinearParams, Regressor["
             raise ConfigError(
                 f"elasticNetParam: loss 'huber' takes L2 penalties only, got {self.getElasticNetParam():g}"
             )
+        if self.getSolver() == "normal":
+            if self.getLoss() == "huber":
+                raise ConfigError("solver: loss 'huber' has no normal equations, got 'normal'")
+            if self.isSet("validationIndicatorCol"):
+                raise ConfigError("validationIndicatorCol: solver 'normal' takes no steps that it could judge")
+
+    def _settled(self, recipe: Recipe, problem: Problem) -> Recipe:
+        is_auto = recipe.solver == "l-bfgs" and self.getSolver() == "auto"
+        if is_auto and self.getLoss() == "squaredError" and problem.dim <= MOST_FEATURES and not recipe.validate:
+            return replace(recipe, solver="normal")
+        if recipe.solver == "normal" and problem.dim > MOST_FEATURES:
+            raise ConfigError(f"solver: 'normal' takes {MOST_FEATURES:,} features at most, got {problem.dim:,}")
+        return recipe
 
     def _problem(self, found: Survey) -> Problem:
         l1, l2 = self._strengths()

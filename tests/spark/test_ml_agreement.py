@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from pyspark.ml import classification, regression
-from pyspark.ml.linalg import Vectors
+from pyspark.ml.feature import VectorAssembler
+from pyspark.ml.linalg import DenseMatrix, Vectors
+from pyspark.sql import functions as F
 
 from ps2 import algorithms
 
@@ -73,8 +75,90 @@ CASES = [
 @pytest.mark.parametrize(("theirs", "name", "params"), CASES)
 def test_fit_when_pyspark_fits_the_same_then_coefficients_agree(df, theirs, name, params):
     solver = {"solver": "l-bfgs"} if name == "LinearRegression" else {}
-    expected = found(getattr(theirs, name)(**params, **EXACT, **solver).fit(df))
-    np.testing.assert_allclose(found(getattr(algorithms, name)(**params, **EXACT).fit(df)), expected, atol=1e-3)
+    expected, ours = (
+        found(getattr(package, name)(**params, **EXACT, **solver).fit(df)) for package in (theirs, algorithms)
+    )
+    np.testing.assert_allclose(ours, expected, atol=1e-3)
+
+
+NORMAL = [
+    {"regParam": 0.0, "weightCol": "weight"},
+    {"regParam": 0.0, "fitIntercept": False},
+    {"regParam": 0.3, "weightCol": "weight"},
+    {"regParam": 0.3, "standardization": False},
+    {"regParam": 0.3, "elasticNetParam": 0.5},
+    {"regParam": 0.3, "elasticNetParam": 0.5, "standardization": False, "weightCol": "weight"},
+]
+
+
+class Remembering(algorithms.LinearRegression):
+    """Keeps how the training went."""
+
+    def _found(self, *given):
+        weights, self.history = super()._found(*given)
+        return weights, self.history
+
+
+@pytest.mark.parametrize("params", NORMAL)
+def test_normal_equations_when_pyspark_solves_them_then_coefficients_and_their_errors_agree(df, params):
+    estimator = Remembering(labelCol="value", **EXACT, **params)
+    theirs = regression.LinearRegression(labelCol="value", **EXACT, **params).fit(df)
+    np.testing.assert_allclose(found(estimator.fit(df)), found(theirs), rtol=1e-5, atol=1e-6)
+    assert estimator.history.reason == "the normal equations were solved"
+    if "elasticNetParam" in params:
+        assert estimator.history.inverse_diagonal == ()
+    else:
+        row = F.col("weight") if "weightCol" in params else F.lit(1.0)
+        residual = F.col("value") - F.col("prediction")
+        squares = theirs.transform(df).select(F.sum(row * residual**2)).head()[0]
+        errors = np.sqrt(np.array(estimator.history.inverse_diagonal) * squares / theirs.summary.degreesOfFreedom)
+        np.testing.assert_allclose(errors, theirs.summary.coefficientStandardErrors, rtol=1e-5)
+
+
+def test_normal_equations_when_a_column_is_there_twice_then_pysparks_coefficients_are_found(df):
+    twice = VectorAssembler(inputCols=["features", "weight", "weight"], outputCol="both").transform(df)
+    params = {"labelCol": "value", "featuresCol": "both", **EXACT}
+    theirs, ours = (package.LinearRegression(**params).fit(twice) for package in (regression, algorithms))
+    np.testing.assert_allclose(found(ours), found(theirs), atol=1e-4)
+
+
+def matrix(*rows):
+    return DenseMatrix(len(rows), len(rows[0]), np.ravel(rows), isTransposed=True)
+
+
+INF = np.inf
+BOUNDED = [
+    {"labelCol": "two", "lowerBoundsOnCoefficients": matrix([0.0, 0.0, -INF, 0.1])},
+    {"labelCol": "two", "upperBoundsOnCoefficients": matrix([0.2, INF, 0.5, 0.0]), "weightCol": "weight"},
+    {"labelCol": "two", "upperBoundsOnIntercepts": Vectors.dense(-0.5), "standardization": False},
+    {
+        "labelCol": "two",
+        "lowerBoundsOnCoefficients": matrix([-0.05] * 4),
+        "upperBoundsOnCoefficients": matrix([0.05] * 4),
+        "lowerBoundsOnIntercepts": Vectors.dense(0.3),
+    },
+    {"labelCol": "two", "fitIntercept": False, "upperBoundsOnCoefficients": matrix([0.1] * 4)},
+    {
+        "labelCol": "three",
+        "lowerBoundsOnCoefficients": matrix([0.0] * 4, [-INF] * 4, [-0.1] * 4),
+        "upperBoundsOnCoefficients": matrix([0.3] * 4, [0.2, -0.01, 0.2, 0.2], [INF] * 4),
+    },
+    {
+        "labelCol": "three",
+        "lowerBoundsOnIntercepts": Vectors.dense(0.1, 0.2, -INF),
+        "upperBoundsOnIntercepts": Vectors.dense(0.3, 0.2, INF),
+    },
+]
+
+
+@pytest.mark.parametrize("params", BOUNDED)
+def test_fit_when_pyspark_keeps_to_the_same_bounds_then_coefficients_agree(df, params):
+    theirs, ours = (
+        package.LogisticRegression(regParam=0.02, **EXACT, **params) for package in (classification, algorithms)
+    )
+    expected, model = found(theirs.fit(df)), ours.fit(df)
+    np.testing.assert_allclose(found(model), expected, atol=1e-4)
+    assert "tolerance" in model.summary.reason
 
 
 class Machine:

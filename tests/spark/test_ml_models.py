@@ -7,12 +7,15 @@ import threading
 
 import numpy as np
 import pytest
+from pyspark.ml import classification
+from pyspark.ml.evaluation import BinaryClassificationEvaluator
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.functions import array_to_vector
-from pyspark.ml.linalg import Vectors
+from pyspark.ml.linalg import DenseMatrix, Vectors
+from pyspark.ml.tuning import CrossValidator
 from pyspark.sql import functions as F
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Context, algorithms
 from ps2.algorithms import (
     FMClassificationModel,
     FMRegressionModel,
@@ -321,3 +324,36 @@ def test_summary_when_a_model_was_fitted_then_it_tells_how(labelled):
     assert summary.objectiveHistory[-1] < summary.objectiveHistory[0]
     assert summary.bytes > 0
     assert summary.rows >= 16
+
+
+@pytest.mark.parametrize(("family", "label"), [("auto", 0.0), ("auto", 1.0), ("multinomial", 2.0)])
+def test_fit_when_all_rows_are_of_one_class_then_the_model_is_pysparks(labelled, family, label, caplog):
+    frame = labelled.withColumn("label", F.lit(label))
+    ours, theirs = (package.LogisticRegression(family=family).fit(frame) for package in (algorithms, classification))
+    assert "all rows are of class" in caplog.text
+    assert ours.coefficientMatrix.toArray().tolist() == theirs.coefficientMatrix.toArray().tolist()
+    assert ours.interceptVector.toArray().tolist() == theirs.interceptVector.toArray().tolist()
+    assert ours.transform(frame).select("prediction").distinct().collect() == [(label,)]
+    assert ours.summary.objectiveHistory == theirs.summary.objectiveHistory
+
+
+# pyspark leaves the threads of its validators to the garbage collector.
+@pytest.mark.filterwarnings("ignore:unclosed running multiprocessing pool:ResourceWarning")
+def test_cross_validation_when_a_fold_has_one_class_then_it_goes_on(spark):
+    rows = [(float(i == 0), [float(i), 1.0 + i % 3], i % 2) for i in range(12)]
+    frame = spark.createDataFrame(rows, "label double, features array<double>, fold int")
+    estimator, area = algorithms.LogisticRegression(maxIter=2), BinaryClassificationEvaluator()
+    validator = CrossValidator(
+        estimator=estimator, estimatorParamMaps=[{}], evaluator=area, numFolds=2, foldCol="fold", seed=1
+    )
+    assert len(validator.fit(frame).avgMetrics) == 1
+
+
+def test_bounds_when_estimator_and_model_are_saved_and_loaded_then_they_are_the_same(labelled, tmp_path):
+    upper, of_intercept = DenseMatrix(1, 2, [0.5, np.inf]), Vectors.dense(1.0)
+    estimator = LogisticRegression(upperBoundsOnCoefficients=upper, lowerBoundsOnIntercepts=of_intercept, maxIter=3)
+    for given, cls in ((estimator, LogisticRegression), (estimator.fit(labelled), LogisticRegressionModel)):
+        given.save(f"{tmp_path}/{cls.__name__}")
+        loaded = cls.load(f"{tmp_path}/{cls.__name__}")
+        assert loaded.getUpperBoundsOnCoefficients() == upper
+        assert loaded.getLowerBoundsOnIntercepts() == of_intercept

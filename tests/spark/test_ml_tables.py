@@ -46,6 +46,13 @@ def test_survey_when_labels_are_classes_then_weights_are_by_class(spark):
     assert found.rows == 3
 
 
+@pytest.mark.parametrize(
+    ("rows", "expected"), [([(0.0, 1.0)], (1.0, 0.0)), ([(0.0, 0.0), (2.0, 2.0)], (0.0, 0.0, 2.0))]
+)
+def test_survey_when_rows_are_of_one_class_then_there_are_those_below_too(spark, rows, expected):
+    assert survey(table(spark, rows), WEIGHTED, 0).facts.class_weights == expected
+
+
 def test_survey_when_metadata_tell_of_more_classes_then_there_are_so_many(spark):
     frame = table(spark, [(0.0, 1.0), (1.0, 1.0)])
     nominal = F.col("label").alias("label", metadata={"ml_attr": {"type": "nominal", "vals": ["a", "b", "c"]}})
@@ -74,8 +81,6 @@ BAD = [
         "'label': expected a class, one of 0 to 1, got 3 no such class in 5 rows; such a row: Row",
     ),
     ([(0.0, 1.0), (100.0, 1.0)], 0, r"one of 0 to 99 \(100 classes at most without metadata\), got 1 no such class"),
-    ([(1.0, 1.0), (1.0, 1.0)], 0, "'label': expected rows of two classes at least, got rows of class 1 alone"),
-    ([(0.0, 1.0), (1.0, 0.0)], 2, "expected rows of two classes at least, got rows of class 0 alone"),
     (
         [(0.0, -1.0), (1.0, None), (1.0, math.nan), (1.0, 1.0)],
         2,

@@ -74,6 +74,17 @@ def test_training_when_converged_then_is_at_scipys_minimum(ps, rows, frame, two,
         assert not b[: 3 if problem.loss == "softmax" else 1].any()
 
 
+@pytest.mark.parametrize("size", [1e9, 1e-9])
+def test_training_when_labels_are_of_another_size_then_weights_are_too(spark, ps, rows, frame, size):
+    problem, recipe = Problem("squared", 5), Recipe()
+    w, b, history = found(ps, frame, rows, problem, recipe)
+    other = replace(rows, y=rows.y * size)
+    scaled, intercept, ended = found(ps, other.frame(spark), other, problem, recipe)
+    np.testing.assert_allclose(scaled / size, w, rtol=1e-6)
+    assert intercept[0] / size == pytest.approx(b[0])
+    assert ended.steps == history.steps
+
+
 def test_lasso_when_trained_then_has_the_zeros_of_proximal_gradient_descent(ps, two, two_frame):
     problem = Problem("logistic", 5, l1=0.08, standardize=False, fit_intercept=False)
     w, _, _ = found(ps, two_frame, two, problem)

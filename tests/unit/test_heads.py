@@ -48,3 +48,8 @@ def test_a_head_when_threshold_and_probability_are_0_then_that_class_does_not_wi
 
 def test_a_value_head_when_margins_are_given_then_they_are_the_predictions():
     assert ValueHead().prediction(ValueHead().raw(MARGINS)).tolist() == MARGINS[:, 0].tolist()
+
+
+def test_a_softmax_head_when_a_margin_is_infinite_then_its_class_is_certain():
+    probability = ClassHead(3, "softmax").probability(np.array([[0.0, np.inf, 5.0], [0.0, 0.0, -np.inf]]))
+    assert probability.tolist() == [[0.0, 1.0, 0.0], [0.5, 0.5, 0.0]]

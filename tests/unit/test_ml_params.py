@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 
-import numpy as np
 import pytest
-from pyspark.ml.linalg import DenseMatrix
+from pyspark.ml.linalg import DenseMatrix, Vectors
 
 from ps2.algorithms import FMClassifier, FMRegressor, LinearRegression, LinearSVC, LogisticRegression
 from ps2.algorithms.estimators.params import recipe_of
+from ps2.algorithms.training.problem import Problem
 from ps2.errors import ConfigError
 
 ALL = [LogisticRegression, LinearSVC, LinearRegression, FMClassifier, FMRegressor]
@@ -52,6 +53,28 @@ def test_recipe_when_a_factorization_machine_names_its_solver_then_it_is_that(pa
     assert (made.solver, made.optimizer) == (solver, optimizer)
 
 
+@pytest.mark.parametrize(
+    ("params", "dim", "solver"),
+    [
+        ({}, 4096, "normal"),
+        ({}, 4097, "l-bfgs"),
+        ({"loss": "huber"}, 2, "l-bfgs"),
+        ({"validationIndicatorCol": "held"}, 2, "l-bfgs"),
+        ({"optimizer": "adam"}, 2, "minibatch"),
+        ({"solver": "l-bfgs"}, 2, "l-bfgs"),
+    ],
+)
+def test_recipe_when_a_linear_regression_leaves_the_solver_open_then_it_is_pysparks_choice(params, dim, solver):
+    estimator = LinearRegression(**params)
+    assert estimator._settled(recipe(estimator), Problem("squared", dim)).solver == solver
+
+
+def test_recipe_when_features_are_too_many_for_normal_equations_then_the_error_names_both():
+    estimator = LinearRegression(solver="normal")
+    with pytest.raises(ConfigError, match="solver: 'normal' takes 4,096 features at most, got 4,097"):
+        estimator._settled(recipe(estimator), Problem("squared", 4097))
+
+
 def test_recipe_when_staleness_is_minus_1_then_nobody_waits():
     assert recipe(LogisticRegression(optimizer="adam", staleness=-1)).staleness is None
 
@@ -64,9 +87,12 @@ def test_recipe_when_the_default_seed_is_a_negative_hash_then_it_is_not_negative
     ("estimator", "message"),
     [
         (
-            LinearRegression(solver="normal"),
+            LogisticRegression(solver="normal"),
             "solver: expected one of auto, l-bfgs, minibatch, ma-sgd, ftsgd, got 'norm",
         ),
+        (LinearRegression(solver="normal", loss="huber"), "solver: loss 'huber' has no normal equations"),
+        (LinearRegression(solver="normal", validationIndicatorCol="held"), "validationIndicatorCol: solver 'normal' "),
+        (LinearRegression(solver="normal", stepSize=0.5), "stepSize: solver 'normal' does not take it"),
         (LogisticRegression(solver="adamW"), "solver: expected one of auto, "),
         (FMClassifier(solver="auto"), "solver: expected one of adamW, gd, "),
         (
@@ -91,14 +117,14 @@ def test_recipe_when_the_default_seed_is_a_negative_hash_then_it_is_not_negative
         (LinearSVC(loss="squared"), "loss: expected one of hinge, squaredHinge, got 'squared'"),
         (LogisticRegression(family="poisson"), "family: expected one of auto, binomial, multinomial"),
         (LogisticRegression(threshold=1.5), r"threshold: expected a number in \[0, 1\], got 1.5"),
-        (LogisticRegression(regParam=-1.0), "regParam: expected a number that is not negative, got -1.0"),
+        (LogisticRegression(regParam=-1.0), "regParam: expected a finite number that is not negative, got -1.0"),
         (LogisticRegression(elasticNetParam=2.0), r"elasticNetParam: expected a number in \[0, 1\], got 2.0"),
-        (LogisticRegression(maxIter=-1), "maxIter: expected a number that is not negative, got -1"),
-        (LogisticRegression(stepSize=0.0), "stepSize: expected a positive number, got 0.0"),
+        (LogisticRegression(maxIter=-1), "maxIter: expected a finite number that is not negative, got -1"),
+        (LogisticRegression(stepSize=0.0), "stepSize: expected a finite positive number, got 0.0"),
         (LogisticRegression(numWorkers=0), "numWorkers: expected 1 at least, got 0"),
         (LogisticRegression(numServers=0), "numServers: expected 1 at least, got 0"),
         (LogisticRegression(staleness=-2), "staleness: expected the clocks to be ahead, or -1"),
-        (LinearRegression(epsilon=1.0), "epsilon: expected a number above 1, got 1.0"),
+        (LinearRegression(epsilon=1.0), "epsilon: expected a finite number above 1, got 1.0"),
         (FMRegressor(factorSize=0), "factorSize: expected 1 at least, got 0"),
         (FMRegressor(miniBatchFraction=0.0), r"miniBatchFraction: expected a number in \(0, 1\], got 0.0"),
     ],
@@ -108,20 +134,75 @@ def test_recipe_when_params_cannot_be_then_the_error_names_them(estimator, messa
         recipe(estimator)
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("cls", ALL)
+def test_an_estimator_when_a_number_is_not_finite_then_the_error_names_the_param(cls, value):
+    names = "regParam", "elasticNetParam", "tol", "stepSize", "miniBatchFraction", "epsilon", "initStd"
+    for name in names:
+        if cls().hasParam(name):
+            with pytest.raises(ConfigError, match=rf"{name}: expected a .*number.*, got {value}"):
+                recipe(cls(**{name: value}))
+
+
+@pytest.mark.parametrize("values", [[0.5, math.nan], [0.5, math.inf], [-0.5, 1.5], [0.0, 0.0, 1.0]])
+def test_recipe_when_thresholds_cannot_be_then_the_error_names_them(values):
+    with pytest.raises(ConfigError, match="thresholds: expected positive numbers, of which one may be 0, got "):
+        recipe(LogisticRegression(thresholds=values))
+
+
+def test_recipe_when_the_threshold_is_nan_then_the_error_names_it():
+    with pytest.raises(ConfigError, match="threshold: expected a number, got nan"):
+        recipe(LinearSVC(threshold=math.nan))
+
+
 def test_recipe_when_a_param_is_set_to_its_default_then_any_solver_takes_it():
     assert recipe(LogisticRegression(solver="l-bfgs", stepSize=0.1, staleness=0)).solver == "l-bfgs"
 
 
-def test_an_estimator_when_bounds_are_set_then_the_error_names_them():
-    with pytest.raises(ConfigError, match="LogisticRegression: lowerBoundsOnCoefficients is "):
-        LogisticRegression(lowerBoundsOnCoefficients=DenseMatrix(1, 2, np.zeros(2)))
+COEFFICIENTS = DenseMatrix(1, 2, [0.0, -1.0])
 
 
-def test_an_estimator_when_bounds_come_by_a_param_map_then_the_error_names_them():
-    estimator = LogisticRegression()
-    estimator.set(estimator.lowerBoundsOnCoefficients, DenseMatrix(1, 2, np.zeros(2)))
-    with pytest.raises(ConfigError, match="lowerBoundsOnCoefficients is "):
-        recipe(estimator)
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"solver": "ma-sgd"}, "lowerBoundsOnCoefficients: only solver 'l-bfgs' keeps to bounds, got 'ma-sgd'"),
+        ({"elasticNetParam": 0.5}, "lowerBoundsOnCoefficients: bounds take L2 penalties only, got elasticNetParam 0.5"),
+        (
+            {"fitIntercept": False, "upperBoundsOnIntercepts": Vectors.dense(1.0)},
+            "upperBoundsOnIntercepts: expected fitIntercept",
+        ),
+    ],
+)
+def test_recipe_when_something_does_not_go_with_bounds_then_the_error_names_both(params, message):
+    with pytest.raises(ConfigError, match=message):
+        recipe(LogisticRegression(lowerBoundsOnCoefficients=COEFFICIENTS, **params))
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"lowerBoundsOnCoefficients": DenseMatrix(2, 1, [0.0, 0.0])}, "expected 1 x 2, one for each cl.*, got 2 x 1"),
+        ({"upperBoundsOnIntercepts": Vectors.dense(1.0, 2.0)}, "upperBoundsOnIntercepts: expected 1 of them, one for"),
+        ({"upperBoundsOnIntercepts": Vectors.dense(math.nan)}, "upperBoundsOnIntercepts: expected numbers, got nan"),
+        (
+            {"upperBoundsOnCoefficients": DenseMatrix(1, 2, [0.0, -2.0])},
+            "lowerBoundsOnCoefficients: expected none above upperBoundsOnCoefficients, got -1 above -2",
+        ),
+    ],
+)
+def test_recipe_when_bounds_cannot_be_then_the_error_names_them(params, message):
+    estimator = LogisticRegression(**{"lowerBoundsOnCoefficients": COEFFICIENTS, **params})
+    with pytest.raises(ConfigError, match=message):
+        estimator._settled(recipe(estimator), Problem("logistic", 2))
+
+
+def test_recipe_when_some_bounds_are_set_then_the_others_are_infinite():
+    estimator = LogisticRegression(lowerBoundsOnCoefficients=COEFFICIENTS)
+    bounds = estimator._settled(recipe(estimator), Problem("logistic", 2)).bounds
+    assert bounds.lower.tolist() == [[0.0], [-1.0]]
+    assert bounds.upper.tolist() == [[math.inf], [math.inf]]
+    assert (bounds.lower_biases.tolist(), bounds.upper_biases.tolist()) == ([-math.inf], [math.inf])
+    assert not bounds.are_on_biases
 
 
 @pytest.mark.parametrize("cls", ALL)

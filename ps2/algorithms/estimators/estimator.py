@@ -8,16 +8,16 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from pyspark.ml.util import DefaultParamsWriter, MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.dealing import check_workers, deal
-from ps2.algorithms.estimators.model_files import EstimatorReader
+from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.estimators.params import TrainingSetters, check_ranges, recipe_of
 from ps2.algorithms.estimators.tables import Survey, check_columns, survey
 from ps2.algorithms.estimators.weights import Weights
 from ps2.algorithms.training.faults import Columns
-from ps2.algorithms.training.problem import Problem, Recipe, Table
+from ps2.algorithms.training.problem import Problem, Recipe, Table, TrainingHistory
 from ps2.algorithms.training.progress import progress
 from ps2.algorithms.training.trainer import Trained, train
 from ps2.coordinator.context import PS2Context
@@ -30,6 +30,9 @@ T = TypeVar("T")
 # For other jobs of the application, such as evaluations of other threads, to give their task slots back.
 PATIENCE_S = 3600.0
 POLL_S = 0.2
+
+# Of a model that is known without training; pyspark.ml's has the same objective.
+NO_TRAINING = TrainingHistory([0.0], [], [], 0, 0, 0, "nothing was to be trained")
 
 # A context has one run at a time: fits of several threads (CrossValidator, OneVsRest) come one after the other.
 _one_fit = threading.Lock()
@@ -48,6 +51,14 @@ class FleetEstimator(TrainingSetters, MLReadable[Any], MLWritable):
     @abstractmethod
     def _problem(self, found: Survey) -> Problem:
         """Return the objective for a table."""
+
+    def _settled(self, recipe: Recipe, problem: Problem) -> Recipe:
+        """Return how to train when the table is known."""
+        return recipe
+
+    def _known(self, problem: Problem, found: Survey) -> Weights | None:
+        """Return the weights if they are known without training."""
+        return None
 
     @abstractmethod
     def _model(self, weights: Weights) -> Any:
@@ -72,17 +83,24 @@ class FleetEstimator(TrainingSetters, MLReadable[Any], MLWritable):
         check_workers(dataset.sparkSession.sparkContext, workers)
         found = survey(dataset, columns, self._CLASSES)
         problem = self._problem(found)
-        table = deal(dataset, columns, found, workers)
+        recipe = self._settled(recipe, problem)
+        weights, history = self._known(problem, found), NO_TRAINING
+        if weights is None:
+            weights, history = self._found(deal(dataset, columns, found, workers), problem, recipe, found)
+        model = self._copyValues(self._model(weights)._resetUid(self.uid))
+        model._remember(dataset, history)
+        return model
+
+    def _found(self, table: Table, problem: Problem, recipe: Recipe, found: Survey) -> tuple[Weights, TrainingHistory]:
+        """Train."""
         servers = self.getNumServers() if self.isSet(self.numServers) else None
         with _one_fit:
-            ps = PS2Context.getOrCreate(dataset.sparkSession, servers)
+            ps = PS2Context.getOrCreate(table.frame.sparkSession, servers)
             trained = self._train(ps, table, problem, recipe, found)
             weights = Weights.of(problem, trained.weight, trained.biases)
             if not weights.is_on_fleet:
                 trained.weight.free()
-        model = self._copyValues(self._model(weights)._resetUid(self.uid))
-        model._remember(dataset, trained.history)
-        return model
+        return weights, trained.history
 
     def _train(self, ps: PS2Context, table: Table, problem: Problem, recipe: Recipe, found: Survey) -> Trained:
         spark_context = table.frame.sparkSession.sparkContext
@@ -107,7 +125,7 @@ class FleetEstimator(TrainingSetters, MLReadable[Any], MLWritable):
 
     def write(self) -> MLWriter:
         """Return a writer: ``write().overwrite().save(path)``."""
-        return DefaultParamsWriter(self)
+        return EstimatorWriter(self)
 
     @classmethod
     def read(cls) -> MLReader[Any]:

@@ -71,7 +71,7 @@ class ClassHead:
         if self.link is None:
             return None
         if self.link == "softmax":
-            return np.asarray(scipy.special.softmax(raw, axis=1))
+            return _softmax(raw)
         of_0 = scipy.special.expit(raw[:, :1])
         return np.concatenate([of_0, 1.0 - of_0], axis=1)
 
@@ -85,3 +85,11 @@ class ClassHead:
                 score = score / np.array(self.thresholds)
             score = np.where(np.isnan(score), -np.inf, score)  # 0 / 0 never wins
         return np.argmax(score, axis=1).astype(np.float64)
+
+
+def _softmax(margins: Float64Array) -> Float64Array:
+    """Return probabilities; a class of an infinite margin has all of it, as where training saw no other."""
+    certain = np.isposinf(margins)
+    if certain.any():
+        margins = np.where(certain.any(axis=1, keepdims=True), np.where(certain, 0.0, -np.inf), margins)
+    return np.asarray(scipy.special.softmax(margins, axis=1))

@@ -11,6 +11,8 @@ from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
+from pyspark.ml.linalg import DenseMatrix, Matrix, Vector
+from pyspark.ml.param import TypeConverters
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, GeneralMLWriter, MLReader, MLWriter
 
 from ps2.algorithms.estimators.weights import Float64Array, Weights
@@ -43,7 +45,8 @@ class ModelWriter(MLWriter):
         if exists:
             raise UsageError(f"{path}: there is something already; write().overwrite().save(path) replaces it")
         content = _write_weights(url, self._model._weights)
-        DefaultParamsWriter.saveMetadata(self._model, path, self.sc, extraMetadata={KEY: content})
+        params = _as_json(self._model)
+        DefaultParamsWriter.saveMetadata(self._model, path, self.sc, extraMetadata={KEY: content}, paramMap=params)
 
 
 class ExportingWriter(ModelWriter, GeneralMLWriter):
@@ -85,8 +88,15 @@ class ModelReader(MLReader[Any]):
         url, _ = _located(self.sparkSession, path)
         model = self._cls(_read_weights(path, url, metadata.get(KEY)))
         model._resetUid(metadata["uid"])
-        DefaultParamsReader.getAndSetParams(model, metadata)
+        _set_params(model, metadata)
         return model
+
+
+class EstimatorWriter(DefaultParamsWriter):
+    """Writes an estimator."""
+
+    def saveImpl(self, path: str) -> None:
+        self.saveMetadata(self.instance, path, self.sc, paramMap=_as_json(self.instance))
 
 
 class EstimatorReader(DefaultParamsReader[Any]):
@@ -105,8 +115,25 @@ class EstimatorReader(DefaultParamsReader[Any]):
         metadata = _metadata(self.sparkSession, path, self.cls)
         estimator: Any = self.cls()
         estimator._resetUid(metadata["uid"])
-        DefaultParamsReader.getAndSetParams(estimator, metadata)
+        _set_params(estimator, metadata)
         return estimator
+
+
+def _as_json(instance: Any) -> dict[str, Any]:
+    """Return the params that are set; vectors as lists, matrices as lists of rows."""
+    return {
+        param.name: value.toArray().tolist() if isinstance(value, (Vector, Matrix)) else value
+        for param, value in instance._paramMap.items()
+    }
+
+
+def _set_params(instance: Any, metadata: dict[str, Any]) -> None:
+    for name, value in metadata["paramMap"].items():
+        if instance.getParam(name).typeConverter is TypeConverters.toMatrix:
+            rows = np.array(value, np.float64)
+            matrix = DenseMatrix(rows.shape[0], rows.shape[1], rows.reshape(-1), isTransposed=True)
+            metadata["paramMap"][name] = matrix
+    DefaultParamsReader.getAndSetParams(instance, metadata)
 
 
 def _located(spark: Any, path: str) -> tuple[str, bool]:

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.heads import Head
 from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
-from ps2.algorithms.estimators.params import TrainingParams
+from ps2.algorithms.estimators.params import TrainingParams, are_thresholds
 from ps2.algorithms.estimators.predict import rows_of, with_predictions
 from ps2.algorithms.estimators.tables import field
 from ps2.algorithms.estimators.weights import Float64Array, Weights
@@ -235,7 +235,7 @@ def check_thresholds(thresholds: tuple[float, ...], classes: int) -> None:
     """Raise UsageError unless there is a threshold a class, none negative and at most one 0."""
     if len(thresholds) != classes:
         raise UsageError(f"thresholds: expected one for each of {classes} classes, got {len(thresholds)}")
-    if min(thresholds) < 0 or sum(value == 0 for value in thresholds) > 1:
+    if not are_thresholds(thresholds):
         raise UsageError(f"thresholds: expected positive numbers, of which one may be 0, got {list(thresholds)}")
 
 

@@ -7,6 +7,7 @@ optimisers and solvers, for the fleet, and for features in several columns.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -41,17 +42,24 @@ SOLVERS_OF_LINEAR: dict[str, tuple[str, str | None]] = {
     "auto": ("l-bfgs", None),
     **{name: (name, None) for name in TAKES},
 }
+SOLVERS_OF_LEAST_SQUARES: dict[str, tuple[str, str | None]] = {**SOLVERS_OF_LINEAR, "normal": ("normal", None)}
 SOLVERS_OF_FM: dict[str, tuple[str, str | None]] = {
     "adamW": ("minibatch", "adamW"),
     "gd": ("minibatch", "gd"),
     **{name: (name, None) for name in TAKES if name != "ma-sgd"},
 }
 CHOOSY = sorted({name for names in TAKES.values() for name in names})
-TAKES_L1 = ("l-bfgs", "minibatch")
+TAKES_L1 = ("l-bfgs", "normal", "minibatch")
+
+
+def are_thresholds(values: Sequence[float]) -> bool:
+    """Tell whether no value is negative, and one is 0 at most."""
+    return all(0 <= value < math.inf for value in values) and sum(value == 0 for value in values) <= 1
+
 
 Check = tuple[Callable[[Any], bool], str]
-_NOT_NEGATIVE: Check = (lambda value: value >= 0, "a number that is not negative")
-_POSITIVE: Check = (lambda value: value > 0, "a positive number")
+_NOT_NEGATIVE: Check = (lambda value: 0 <= value < math.inf, "a finite number that is not negative")
+_POSITIVE: Check = (lambda value: 0 < value < math.inf, "a finite positive number")
 _COUNT: Check = (lambda value: value >= 1, "1 at least")
 _SHARE: Check = (lambda value: 0 <= value <= 1, "a number in [0, 1]")
 RANGES: dict[str, Check] = {
@@ -68,7 +76,9 @@ RANGES: dict[str, Check] = {
     "localBatchSize": (lambda value: value >= 0, "rows, or 0 for all of a worker's"),
     "localSteps": _COUNT,
     "optimizer": (lambda value: value in OPTIMIZERS, f"one of {', '.join(OPTIMIZERS)}"),
-    "epsilon": (lambda value: value > 1, "a number above 1"),
+    "epsilon": (lambda value: 1 < value < math.inf, "a finite number above 1"),
+    "threshold": (lambda value: not math.isnan(value), "a number"),
+    "thresholds": (are_thresholds, "positive numbers, of which one may be 0"),
     "factorSize": _COUNT,
     "initStd": _NOT_NEGATIVE,
 }
@@ -109,8 +119,6 @@ class HasFeaturesCols(HasFeaturesCol):
 class TrainingParams(HasFeaturesCols, HasStepSize, HasSolver, HasSeed, HasValidationIndicatorCol):
     """How a model is trained: params that pyspark.ml has nowhere, or not in every estimator."""
 
-    # What pyspark.ml can do and this cannot.
-    _UNSERVED: tuple[str, ...] = ()
     _SOLVERS = SOLVERS_OF_LINEAR
 
     solver: Param[str] = _param(
@@ -185,9 +193,6 @@ class TrainingParams(HasFeaturesCols, HasStepSize, HasSolver, HasSeed, HasValida
         return self._set(**params)
 
     def _set(self: P, **params: Any) -> P:
-        for name in self._UNSERVED:
-            if params.get(name) is not None:
-                raise ConfigError(f"{type(self).__name__}: {name} is pyspark.ml's alone, it cannot be set here")
         features = params.get("featuresCol")
         if isinstance(features, (list, tuple)):
             params = {**params, "featuresCols": list(features), "featuresCol": None}
@@ -335,10 +340,7 @@ class LinearSetters(TrainingSetters):
 
 
 def check_ranges(params: TrainingParams) -> None:
-    """Raise ConfigError for a value that cannot be, or one that is pyspark.ml's alone."""
-    for name in params._UNSERVED:
-        if params.isSet(name):
-            raise ConfigError(f"{type(params).__name__}: {name} is pyspark.ml's alone, it cannot be set here")
+    """Raise ConfigError for a value that cannot be."""
     for name, (is_fine, expected) in RANGES.items():
         if params.hasParam(name) and params.isDefined(name):
             value = params.getOrDefault(name)
@@ -358,13 +360,13 @@ def recipe_of(params: Any, l1: float) -> Recipe:
     """
     solver, optimizer = _solver_of(params)
     for name in CHOOSY:
-        if name not in TAKES[solver] and params.isSet(name) and _differs(params, name):
+        if name not in TAKES.get(solver, ()) and params.isSet(name) and _differs(params, name):
             takers = ", ".join(repr(taker) for taker, names in TAKES.items() if name in names)
             raise ConfigError(f"{name}: solver {params.getSolver()!r} does not take it, only {takers}")
     if l1 > 0 and solver not in TAKES_L1:
         raise ConfigError(
             f"elasticNetParam: solver {solver!r} takes L2 penalties only, got {params.getElasticNetParam():g}; "
-            f"{' and '.join(map(repr, TAKES_L1))} take both"
+            f"{', '.join(map(repr, TAKES_L1))} take both"
         )
     if optimizer in DECAYING and params.getLazy() and params.getOrDefault("regParam") > 0:
         raise ConfigError(

@@ -109,7 +109,7 @@ def survey(frame: DataFrame, columns: Columns, classes: int | None) -> Survey:
 
     Raises:
         InputError: there is no row to train on; a label or weight is null, NaN, infinite, negative (a weight) or no
-            class; all rows are of one class; all weights are 0. Says how many, and shows a row.
+            class; all weights are 0. Says how many, and shows a row.
     """
     first = frame.select(*map(column, names_of(columns))).head()
     if first is None:
@@ -123,8 +123,6 @@ def survey(frame: DataFrame, columns: Columns, classes: int | None) -> Survey:
         rows_in[row["part"]] += row["rows"]
     used = [row for row in found if row["class"] >= 0]
     facts = _facts(used, of_labels, shift, columns)
-    if classes is not None:
-        _check_classes(of_labels, used)
     return Survey(facts, _dim(frame, columns.features, first), dict(rows_in))
 
 
@@ -266,14 +264,6 @@ def _class_weights(used: list[Row], labels: _Labels) -> tuple[float, ...]:
     for row in used:
         sums[row["class"]] += row["weight"]
     return tuple(sums)
-
-
-def _check_classes(labels: _Labels, used: list[Row]) -> None:
-    there = sorted({row["class"] for row in used if row["weight"] > 0})
-    if len(there) < 2:
-        raise InputError(
-            f"column {labels.name!r}: expected rows of two classes at least, got rows of class {there[0]} alone"
-        )
 
 
 def _described_classes(field: StructField) -> int | None:

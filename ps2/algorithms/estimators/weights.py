@@ -94,7 +94,7 @@ class Weights:
         Weights on the fleet are as they are: where they begin at 0, gradients keep their mean there.
         """
         biases, weight = self.biases, self.weight
-        if self.problem.fit_intercept:
+        if self.problem.fit_intercept and np.isfinite(biases).all():
             biases = biases - biases.mean()
         if self.problem.l1 == self.problem.l2 == 0 and not isinstance(weight, DCV):
             weight = weight - weight.mean(axis=1, keepdims=True)

@@ -1,4 +1,4 @@
-"""L-BFGS and, with an L1 penalty, OWL-QN (Andrew & Gao, 2007), with every vector on the servers.
+"""L-BFGS and, with an L1 penalty, OWL-QN (Andrew & Gao, 2007), with every vector on the servers; or between bounds.
 
 One evaluation of the objective is one clock: the workers pull the trial point at their own keys and add their part of
 the gradient. The driver then sends each server two requests: one for all inner products, on the chance that the point
@@ -20,6 +20,7 @@ import numpy as np
 from ps2.algorithms.losses.loss import Loss
 from ps2.algorithms.solvers.history import History
 from ps2.algorithms.solvers.line_search import LineSearch
+from ps2.algorithms.solvers.regions import Orthants, Region
 from ps2.algorithms.solvers.solver import Bench, Data
 from ps2.algorithms.training.parameters import (
     HELD_LOSS,
@@ -65,7 +66,7 @@ class _Evaluation:
 
     Attributes:
         value: of the objective.
-        slope: along the direction; 0 with an L1 penalty.
+        slope: along the direction; 0 where steps keep to a region.
         decrease: what the objective should have changed by; None: slope tells.
         products: float64, shape (3, 2 * PAIRS + 1): for the history; 0 where a slot is free.
         tally: what the workers added up.
@@ -116,7 +117,8 @@ class Lbfgs:
         made = bench.space.several(4 + 2 * PAIRS)
         self._point, self._direction, self._gradient, self._gradient_at_trial = made[:4]
         self._steps, self._changes = made[4 : 4 + PAIRS], made[4 + PAIRS :]
-        if bench.problem.l1:
+        self._region: Region | None = bench.box or (Orthants(bench.problem.l1) if bench.problem.l1 else None)
+        if self._region is not None:
             self._pseudo, self._pseudo_at_trial = bench.space.several(2)
         else:
             self._pseudo, self._pseudo_at_trial = self._gradient, self._gradient_at_trial
@@ -124,6 +126,8 @@ class Lbfgs:
         self._basis_at_trial = [*self._steps, *self._changes, self._pseudo_at_trial]
         self._best = bench.space.new() if bench.recipe.validate else self._point
         self._validation = Validation(bench.recipe.validation_tol, self._best, bench.record.validation)
+        facts, is_squared = bench.facts, bench.problem.loss == "squared"
+        self._label_size = (facts.label_std or abs(facts.label_mean) or 1.0) if is_squared else 1.0
         self._states = [_State()]
         self.clocks = EVALUATIONS_PER_STEP * bench.recipe.steps + 1
         self.part = LbfgsPart(bench.loss, self._trial, self._gradient_at_trial)
@@ -180,10 +184,9 @@ class Lbfgs:
             gradient.bias.mul(mean)
             step.combine([trial, self._point], [1.0, -1.0])
             change.combine([gradient, self._gradient], [1.0, -1.0])
-            if problem.l1:
-                pseudo.weight.zip(trial.weight, gradient.weight).apply("pseudo_gradient", l1=problem.l1)
-                pseudo.bias.copy(gradient.bias)
-                absolute: Any = trial.weight.norm1()
+            absolute: Any = trial.weight.norm1() if problem.l1 else None
+            if self._region is not None:
+                self._region.descend(pseudo, trial, gradient)
                 # What the objective should change by, to the first order.
                 slope = gram([self._pseudo], [step])
             else:
@@ -195,7 +198,9 @@ class Lbfgs:
         value = sums[LOSS] * mean + 0.5 * problem.l2 * square.result()
         along = float(slope()[0, 0])
         if problem.l1:
-            return _Evaluation(value + problem.l1 * absolute.result(), 0.0, along, products, sums)
+            value += problem.l1 * absolute.result()
+        if self._region is not None:
+            return _Evaluation(value, 0.0, along, products, sums)
         return _Evaluation(value, along, None, products, sums)
 
     def _accept(self, state: _State, found: _Evaluation) -> None:
@@ -215,18 +220,18 @@ class Lbfgs:
         if slope >= 0.0:  # rounding, or servers that lost a part of the vectors
             state.history.forget()
             coefficients, slope = state.history.direction()
-        length = 1.0 / math.sqrt(-slope) if state.history.is_empty else 1.0
-        state.search = LineSearch(state.objectives[-1], slope, length, curvature=not self._bench.problem.l1)
+        length = self._label_size / math.sqrt(-slope) if state.history.is_empty else 1.0
+        state.search = LineSearch(state.objectives[-1], slope, length, curvature=self._region is None)
         self._look(length, coefficients, keep)
 
     def _keep(self) -> None:
         self._point.copy(self._trial)
         self._gradient.copy(self._gradient_at_trial)
-        if self._bench.problem.l1:
+        if self._region is not None:
             self._pseudo.copy(self._pseudo_at_trial)
 
     def _look(self, length: float, coefficients: Any, keep: bool) -> None:
-        """Let the workers evaluate ``point + length * direction``; with an L1 penalty, within the point's orthant.
+        """Let the workers evaluate ``point + length * direction``; within the region, if there is one.
 
         Args:
             coefficients: of a new direction; None: the direction stays.
@@ -240,9 +245,8 @@ class Lbfgs:
             if coefficients is not None:
                 self._set_direction(coefficients)
             trial.combine([point, direction], [1.0, length])
-            if self._bench.problem.l1:
-                vectors = point.weight, direction.weight, self._pseudo.weight
-                trial.weight.zip(*vectors).apply("orthant_step", t=length)
+            if self._region is not None:
+                self._region.bring_back(trial, point, direction, self._pseudo, length)
             self._gradient_at_trial.zero()
             if center is not None:
                 shift: Any = center.dot(trial.weight)
@@ -252,8 +256,8 @@ class Lbfgs:
     def _set_direction(self, coefficients: Any) -> None:
         used = np.flatnonzero(coefficients)
         self._direction.combine([self._basis[i] for i in used], coefficients[used])
-        if self._bench.problem.l1:
-            self._direction.weight.zip(self._pseudo.weight).apply("align")
+        if self._region is not None:
+            self._region.align(self._direction, self._pseudo)
 
     def _reason_to_stop(self, state: _State, found: _Evaluation) -> str | None:
         """Judge as pyspark.ml does, by the gradient and by the last objectives."""
@@ -264,7 +268,9 @@ class Lbfgs:
             )
         if not math.isfinite(found.square):
             raise InputError(_too_steep(self._gradient_at_trial))
-        if math.sqrt(found.square) <= max(recipe.tol * abs(value), MIN_GRADIENT):
+        # As if labels were of size 1: the loss is a power of that size, which no tolerance should know.
+        steepness = math.sqrt(found.square) / self._label_size
+        if steepness <= max(recipe.tol * abs(value) / self._label_size**2, MIN_GRADIENT):
             return "the gradient is 0 within the tolerance"
         window = objectives[-WINDOW:]
         if len(objectives) > 1 and abs(value - max(window)) <= recipe.tol * abs(objectives[0]):

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ps2.algorithms.losses.loss import Loss
+from ps2.algorithms.solvers.regions import Box
 from ps2.algorithms.training.parameters import (
     STOP,
     Float64Array,
@@ -58,6 +59,9 @@ class Bench:
         record: what has been done so far.
         workers: how many there are.
         first_clock: of the run, in which the solver's clock 0 is.
+        scale: 1 / std of each weight's feature, 0 where that is 0, by which features were multiplied, and weights will
+            be; None: features are as they were given.
+        box: where parameters have to stay; None: anywhere.
         center: means of the scaled features, which the solver is to subtract; None: it is not.
     """
 
@@ -72,7 +76,9 @@ class Bench:
     record: Record
     workers: int
     first_clock: int
+    scale: DCV | None = None
     center: DCV | None = None
+    box: Box | None = None
 
     def take_tally(self) -> Float64Array:
         """Return what the workers have added up, and begin anew."""

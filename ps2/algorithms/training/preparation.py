@@ -66,13 +66,12 @@ class Preparation:
     def make(bench: Bench) -> Preparation:
         """Make what a bench is prepared by."""
         space, faults = bench.space, bench.space.small(bench.workers * FAULTS)
-        sums = scale = None
-        if bench.problem.standardize:
-            # Squares of float32 values are within float64's range.
-            sums, scale = space.features(4 if bench.problem.size < SPARSE_FROM else 3), space.weight()
+        # Squares of float32 values are within float64's range.
+        count = 4 if bench.problem.size < SPARSE_FROM else 3
+        sums = None if bench.scale is None else space.features(count)
         tiny = space.small(bench.workers * 2)
         return Preparation(
-            bench.facts, bench.loss, bench.recipe.seed, faults, bench.beginning, sums, tiny, scale, bench.center
+            bench.facts, bench.loss, bench.recipe.seed, faults, bench.beginning, sums, tiny, bench.scale, bench.center
         )
 
     def take_part(self, worker: Any, reading: Reading) -> Data:

@@ -14,11 +14,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from ps2.algorithms.training.faults import Columns
 from ps2.errors import ConfigError
 
+Float64Array = npt.NDArray[np.float64]
+
 LossName = Literal["logistic", "softmax", "hinge", "squaredHinge", "squared", "huber", "fmLogistic", "fmSquared"]
-SolverName = Literal["l-bfgs", "minibatch", "ma-sgd", "ftsgd"]
+SolverName = Literal["l-bfgs", "normal", "minibatch", "ma-sgd", "ftsgd"]
 OptimizerName = Literal["sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl", "adamW", "gd"]
 
 
@@ -88,17 +93,37 @@ class Facts:
     label_std: float
 
 
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """A box that the parameters stay in, for features as they are given; infinite where there is no bound.
+
+    Attributes:
+        lower, upper: float64, shape (dim, width).
+        lower_biases, upper_biases: float64, shape (biases,).
+    """
+
+    lower: Float64Array
+    upper: Float64Array
+    lower_biases: Float64Array
+    upper_biases: Float64Array
+
+    @property
+    def are_on_biases(self) -> bool:
+        return bool(np.isfinite([self.lower_biases, self.upper_biases]).any())
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How to train.
 
     Attributes:
-        solver: "l-bfgs" (OWL-QN where there is an L1 penalty), "minibatch" with an ``optimizer``, "ma-sgd" or "ftsgd".
+        solver: "l-bfgs" (OWL-QN where there is an L1 penalty), "normal" (equations, for the squared loss), "minibatch"
+            with an ``optimizer``, "ma-sgd" or "ftsgd".
         optimizer: of "minibatch"; "adamW" and "gd" are pyspark.ml's for factorization machines: they take L2 penalties
             alone, by which the intercept decays too, and are not lazy with one.
         lazy: only columns that a minibatch uses take its step ("minibatch").
         steps: at most; iterations of "l-bfgs", communication steps of the others.
-        tol: "l-bfgs" stops when the objective improves by less than this, relatively.
+        tol: "l-bfgs" (and "normal" with an L1 penalty) stops when the objective improves by less than this, relatively.
         step_size: learning rate.
         fraction: share of the rows in a minibatch, in (0, 1] ("minibatch", "ftsgd").
         local_passes: over a worker's rows between two averages ("ma-sgd").
@@ -107,6 +132,7 @@ class Recipe:
         staleness: 0 for BSP, s for SSP, None for ASP ("minibatch").
         workers: None: as many as the data have partitions, and at most one for each task slot.
         seed: of minibatches, orders and beginnings.
+        bounds: where parameters may be ("l-bfgs" without an L1 penalty); None: anywhere.
         validate: rows marked for validation are held out, and training stops when their loss gets worse.
         validation_tol: by how much that has to improve, relatively.
     """
@@ -124,6 +150,7 @@ class Recipe:
     staleness: int | None = 0
     workers: int | None = None
     seed: int = 0
+    bounds: Bounds | None = None
     validate: bool = False
     validation_tol: float = 0.01
 

@@ -45,6 +45,7 @@ class Record:
     rows: int = 0
     bytes: int = 0
     reason: str = ""
+    inverse_diagonal: tuple[float, ...] = ()
     _began_s: float = 0.0
     _last_s: float = 0.0
     _marks: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -88,4 +89,5 @@ class Record:
             self.rows,
             self.bytes,
             self.reason or "all steps were taken",
+            self.inverse_diagonal,
         )

@@ -14,9 +14,11 @@ from ps2.algorithms.solvers.averaging import Averaging
 from ps2.algorithms.solvers.fast_turn import FastTurn
 from ps2.algorithms.solvers.lbfgs import PAIRS, Lbfgs
 from ps2.algorithms.solvers.minibatch import Minibatch
+from ps2.algorithms.solvers.normal import Normal
+from ps2.algorithms.solvers.regions import Box
 from ps2.algorithms.solvers.solver import Bench, Part, Solver
 from ps2.algorithms.training.faults import Columns
-from ps2.algorithms.training.parameters import CONTROL, SPARSE_FROM, TALLY, Space, View
+from ps2.algorithms.training.parameters import CONTROL, SHIFT, SPARSE_FROM, TALLY, Space, View
 from ps2.algorithms.training.preparation import CLOCKS, Preparation
 from ps2.algorithms.training.problem import Facts, Problem, Recipe, Table, TrainingHistory
 from ps2.algorithms.training.reading import read
@@ -25,9 +27,10 @@ from ps2.client.dcv import DCV
 from ps2.rows import Float
 
 # Vectors that there is memory for from the beginning; more of them would be copied.
-ROWS = {"l-bfgs": 2 * PAIRS + 11, "minibatch": 8, "ma-sgd": 5, "ftsgd": 5}
+ROWS = {"l-bfgs": 2 * PAIRS + 11, "normal": 3, "minibatch": 8, "ma-sgd": 5, "ftsgd": 5}
 SOLVERS: dict[str, Callable[[Bench], Solver]] = {
     "l-bfgs": Lbfgs,
+    "normal": Normal,
     "minibatch": Minibatch,
     "ma-sgd": Averaging,
     "ftsgd": FastTurn,
@@ -98,9 +101,24 @@ def train(
         beginning.bias.push(loss.first_biases(facts))
         control, tally = space.small(CONTROL), space.small(TALLY)
         record = Record(on_step)
+        scale = space.weight() if problem.standardize or recipe.solver == "normal" else None
+        box = None if recipe.bounds is None else Box.make(recipe.bounds, space)
         center = space.weight() if _centers(problem, recipe) else None
         bench = Bench(
-            problem, recipe, facts, loss, space, beginning, control, tally, record, table.workers, CLOCKS, center
+            problem,
+            recipe,
+            facts,
+            loss,
+            space,
+            beginning,
+            control,
+            tally,
+            record,
+            table.workers,
+            CLOCKS,
+            scale,
+            center,
+            box,
         )
         preparation = Preparation.make(bench)
         solver = SOLVERS[recipe.solver](bench)
@@ -112,6 +130,10 @@ def train(
                 preparation.check(table.workers, table.columns)
             elif clock == CLOCKS - 1:
                 preparation.check_scales(table.columns)
+                if box is not None:
+                    box.prepare(scale, beginning)
+                    if center is not None:
+                        control.push(np.array([center.dot(beginning.weight)]), np.array([SHIFT]))
                 record.start()
             elif clock >= CLOCKS:
                 record.enter(clock - CLOCKS)
@@ -119,8 +141,8 @@ def train(
 
         ps.run(table.frame, work, table.workers, recipe.staleness, onClock=on_clock, seed=recipe.seed)
         found = solver.result()
-        if preparation.scale is not None:
-            found.weight.mul(preparation.scale)
+        if scale is not None:
+            found.weight.mul(scale)
         result = found.weight
         return Trained(found.weight, np.asarray(found.bias.pull()), record.history())
     finally:
@@ -129,10 +151,13 @@ def train(
 
 def _centers(problem: Problem, recipe: Recipe) -> bool:
     """Tell whether means are to be subtracted: sparse features have small ones, and vectors that are long enough."""
+    if recipe.solver == "normal":
+        return problem.fit_intercept
     return (
         recipe.solver == "l-bfgs"
         and problem.standardize
         and problem.fit_intercept
         and problem.width == 1
         and problem.size < SPARSE_FROM
+        and not (recipe.bounds is not None and recipe.bounds.are_on_biases)
     )

@@ -1,0 +1,81 @@
+"""Products of shards of rows are those of the whole matrix, and their normal equations have NumPy's solutions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from ps2.algorithms.solvers import least_squares
+from ps2.algorithms.solvers.least_squares import Products, objective, packed_size, products, solve
+from ps2.rows import Rows
+
+ROWS, K = 60, 5
+NONE = np.zeros(K)
+
+
+def data(density=1.0, far=3.0):
+    rng = np.random.default_rng(1)
+    x = (rng.standard_normal((ROWS, K)) + far) * (rng.random((ROWS, K)) < density)
+    return x, x @ np.arange(K) + rng.standard_normal(ROWS), rng.random(ROWS)
+
+
+def dense(x, y, c):
+    """The products of the whole matrix, centred."""
+    mean, label_mean = np.average(x, axis=0, weights=c), np.average(y, weights=c)
+    x, y = x - mean, y - label_mean
+    return Products(x.T @ (x * c[:, None]), x.T @ (c * y), float(c @ y**2)), mean, label_mean
+
+
+@pytest.mark.parametrize(("density", "block"), [(1.0, 1 << 22), (1.0, 35), (0.05, 1 << 22)])
+def test_products_when_shards_are_added_up_then_they_are_those_of_the_matrix(density, block, monkeypatch):
+    monkeypatch.setattr(least_squares, "BLOCK_ENTRIES", block)
+    x, y, c = data(density)
+    expected, mean, label_mean = dense(x, y, c)
+    shards = [slice(0, 7), slice(7, 40), slice(40, ROWS)]
+    parts = [Rows(sp.csr_array(x[part]), y[part], c[part]).localize() for part in shards]
+    packed = sum(products(part, mean, label_mean).packed() for part in parts)
+    assert len(packed) == packed_size(K)
+    found = Products.unpacked(packed, K)
+    np.testing.assert_allclose(found.xx, expected.xx, atol=1e-10)
+    np.testing.assert_allclose(found.xy, expected.xy, atol=1e-10)
+    assert found.yy == pytest.approx(expected.yy)
+
+
+def test_solve_when_features_tell_the_weights_then_they_and_the_inverse_are_numpys():
+    of, mean, _ = dense(*data())
+    l2 = np.arange(K) / 10.0
+    found, inverse = solve(of, NONE, l2, 100, 1e-6), np.linalg.inv(of.xx + np.diag(l2))
+    np.testing.assert_allclose(found.w, inverse @ of.xy)
+    np.testing.assert_allclose(found.inverse_diagonal(), np.diag(inverse))
+    assert found.inverse_form(mean) == pytest.approx(mean @ inverse @ mean)
+
+
+def test_solve_when_a_feature_is_there_twice_then_both_share_its_weight():
+    x, y, c = data()
+    x[:, 4] = x[:, 1]
+    found = solve(dense(x, y, c)[0], NONE, NONE, 100, 1e-6)
+    assert found.factor is None
+    assert found.w[4] == pytest.approx(found.w[1])
+    of, _, _ = dense(x[:, :4], y, c)
+    np.testing.assert_allclose([*found.w[:1], 2 * found.w[1], *found.w[2:4]], np.linalg.solve(of.xx, of.xy), rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-9, 1e12])
+def test_solve_when_there_is_an_l1_penalty_then_no_weight_can_be_moved_to_do_better(size):
+    x, y, c = data()
+    of = dense(x, y * size, c)[0]
+    l1, l2 = np.full(K, 12.0 * size), np.full(K, 0.5)
+    w = solve(of, l1, l2, 1000, 1e-15).w
+    assert 0 < np.count_nonzero(w) < K
+    slopes = of.xx @ w - of.xy + l2 * w
+    np.testing.assert_allclose(slopes[w != 0], -l1[0] * np.sign(w[w != 0]), rtol=1e-5)
+    assert (np.abs(slopes[w == 0]) <= l1[0]).all()
+
+
+def test_objective_when_computed_of_products_then_it_is_that_of_the_rows():
+    x, y, c = data()
+    of, mean, label_mean = dense(x, y, c)
+    w, l1, l2 = np.arange(K) - 2.0, np.arange(K) / 7.0, np.arange(K) / 5.0
+    residuals = (x - mean) @ w - (y - label_mean)
+    assert objective(of, w, l1, l2) == pytest.approx(0.5 * c @ residuals**2 + l1 @ np.abs(w) + 0.5 * l2 @ w**2)
