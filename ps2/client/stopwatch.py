@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-Kind = Literal["pull", "push", "wait"]
+Kind = Literal["pull", "push", "wait", "on_clock"]
+KINDS: tuple[Kind, ...] = ("pull", "push", "wait", "on_clock")
 
 
 class Stopwatch:
@@ -21,13 +22,13 @@ class Stopwatch:
         self._thread: int | None = None
         self._running: list[Kind] = []
         self._since_s = 0.0
-        self.seconds: dict[Kind, float] = {"pull": 0.0, "push": 0.0, "wait": 0.0}
+        self.seconds: dict[Kind, float] = dict.fromkeys(KINDS, 0.0)
 
     def reset(self) -> None:
         """Count what this thread does, from zero."""
         self._thread = threading.get_ident()
         self._since_s = time.monotonic()
-        self.seconds = {"pull": 0.0, "push": 0.0, "wait": 0.0}
+        self.seconds = dict.fromkeys(KINDS, 0.0)
 
     @contextmanager
     def running(self, kind: Kind) -> Iterator[None]:
@@ -41,6 +42,12 @@ class Stopwatch:
         finally:
             self._count()
             self._running.pop()
+
+    def move(self, seconds: float, kind: Kind, to: Kind) -> None:
+        """Count some of what was counted for a kind for another one: only afterwards is it known what that was."""
+        moved = min(seconds, self.seconds[kind])
+        self.seconds[kind] -= moved
+        self.seconds[to] += moved
 
     def _count(self) -> None:
         """Give the time since the last time to what is running."""

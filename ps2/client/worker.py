@@ -300,6 +300,7 @@ class Worker:
         known = self._ids.epoch
         with self._session.stopwatch.running("wait"):
             entry = self._control.arrive(clock, applied, known, times, self._take_metrics())
+        self._session.stopwatch.move(entry.on_clock, "wait", to="on_clock")
         self._session.go_on(entry.epoch)
         if entry.epoch != known:
             self._resume = applied = entry.clock

@@ -144,6 +144,10 @@ class Clocks:
         """Return the clock that the next call is for; None if all that are due have returned."""
         return self.called if self._calls and self.called < self.finished else None
 
+    def needed(self, clock: int) -> int:
+        """Return the clock below which all must be finished, and called for, before a clock may be entered."""
+        return clock - (self._staleness or 0)
+
     def called_back(self, clock: int) -> list[Release]:
         """The call for a clock has returned."""
         self.called = max(self.called, clock + 1)

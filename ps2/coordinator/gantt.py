@@ -35,13 +35,14 @@ NUMBER_ROOM = 0.016
 # it is not much longer than that margin.
 MARGIN = 0.1
 LONG_MARGIN = 0.25
-# Okabe and Ito's palette, which colour-blind people can tell apart; what is waited is the one warm colour.
+# Okabe and Ito's palette, which colour-blind people can tell apart; what is waited has the warm colours.
 COLORS = {
     "outside": "#999999",
     "compute": "#0072B2",
     "pull": "#56B4E9",
     "push": "#009E73",
     "wait": "#F0B27A",
+    "onClock": "#CC79A7",
 }
 LABELS = {"outside": "outside of clocks"}
 HEIGHT = 0.8  # of a lane, in lanes
@@ -66,8 +67,8 @@ class Bars:
 
 
 # From the bottom of a lane to its top, where shares are drawn.
-ORDER = ("compute", "outside", "pull", "push", "wait")
-LEGEND = ("compute", "pull", "push", "wait", "outside")
+ORDER = ("compute", "outside", "pull", "push", "onClock", "wait")
+LEGEND = ("compute", "pull", "push", "wait", "onClock", "outside")
 
 
 def draw(tables: Sequence[Table], staleness: int | None, clocks: range | tuple[int, int] | None = None) -> Figure:

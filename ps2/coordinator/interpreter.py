@@ -13,12 +13,6 @@ from ps2.errors import ConfigError
 VARIABLE = "PYSPARK_PYTHON"
 CHECK = "import sys, ps2; print('{}.{}'.format(*sys.version_info), ps2.__version__)"
 CHECK_TIMEOUT_S = 60.0
-# What Spark says of tasks that never came to a function of ours.
-FAULTS = {
-    "No module named 'ps2'": "has no ps2",
-    "PYTHON_VERSION_MISMATCH": "is of another version",
-    "Cannot run program": "cannot be started",
-}
 
 
 def settle(spark_context: Any) -> None:
@@ -43,7 +37,12 @@ def explained(spark_context: Any, said: str) -> ConfigError | None:
     Args:
         said: by Spark.
     """
-    found = next((fault for sign, fault in FAULTS.items() if sign in said), None)
+    faults = {  # of tasks that never came to a function of ours
+        "No module named 'ps2'": "has no ps2",
+        "PYTHON_VERSION_MISMATCH": "is of another version",
+        f'Cannot run program "{spark_context.pythonExec}"': "cannot be started",
+    }
+    found = next((fault for sign, fault in faults.items() if sign in said), None)
     return None if found is None else _error(spark_context, found)
 
 

@@ -6,13 +6,14 @@ import logging
 from abc import abstractmethod
 from array import array
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any
 
 from ps2.wire.run_control import ClockTimes, Metric
 
 log = logging.getLogger(__name__)
 
-# Of one run: 48 MiB of times, of all workers together, and 32 MiB of metrics.
+# Of one run: 64 MiB of times, of all workers together, and 32 MiB of metrics.
 MAX_TIMES = 1 << 20
 MAX_METRICS = 1 << 20
 
@@ -69,14 +70,14 @@ class Timeline(_Records):
     """``ClockTimes`` of one worker, in the order in which its clocks ended."""
 
     def __init__(self, limit: int = MAX_TIMES) -> None:
-        self._rows = _Rows(7, limit, "clocks of a worker")
+        self._rows = _Rows(8, limit, "clocks of a worker")
 
     def append(self, times: ClockTimes) -> None:
-        self._rows.append((times.clock, times.began, times.compute, times.pull, times.push, times.wait, times.outside))
+        self._rows.append(astuple(times))
 
     def _record(self, index: int) -> ClockTimes:
-        clock, began, compute, pull, push, wait, outside = self._rows[index]
-        return ClockTimes(int(clock), began, compute, pull, push, wait, bool(outside))
+        clock, began, compute, pull, push, wait, outside, on_clock = self._rows[index]
+        return ClockTimes(int(clock), began, compute, pull, push, wait, bool(outside), on_clock)
 
 
 class Metrics(_Records):

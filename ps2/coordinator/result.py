@@ -63,11 +63,12 @@ class RunResult(Sequence[Any]):
         """Where the time of each rank went, clock by clock.
 
         By rank a NumPy record array with a row for each clock, in the order in which it did them, and the columns
-        ``clock`` (int64), ``began``, ``compute``, ``pull``, ``push`` and ``wait`` (float64, seconds). ``began`` is
-        counted from the run's start: when the worker came to stand before the clock. ``wait`` is for other workers and
-        ``onClock``, at the clock's beginning and at its barriers; ``push`` holds everything that changes vectors,
-        ``compute`` what is not any of the others. The parts add up: ``began + compute + pull + push + wait`` is where
-        the next row begins. A clock that was done again, by a task that was started again or from a checkpoint on, has
+        ``clock`` (int64), ``began``, ``compute``, ``pull``, ``push``, ``wait`` and ``onClock`` (float64, seconds).
+        ``began`` is counted from the run's start: when the worker came to stand before the clock. ``wait`` is for other
+        workers, at the clock's beginning and at its barriers; ``onClock`` for the driver, where the others would have
+        let it go: for that function, and for a checkpoint with it. ``push`` holds everything that changes vectors,
+        ``compute`` what is not any of the others. The parts add up: ``began`` with all of them is where the next row
+        begins. A clock that was done again, by a task that was started again or from a checkpoint on, has
         a row for each time; what an attempt did that was killed is not known. Of more than a million rows, of all
         ranks together, the older ones are not kept. Example: ``result.timeline[0].wait.sum()``.
         """
@@ -144,11 +145,11 @@ class RunResult(Sequence[Any]):
     def plot(self, path: str | os.PathLike[str] | None = None, clocks: range | tuple[int, int] | None = None) -> Figure:
         """Draw a Gantt chart: a lane for each rank, a bar for whatever it did (Zhang et al., "MLlib*", Figure 2).
 
-        The parts of a clock are drawn in the order wait, pull, compute, push. When clocks are too many for that, the
-        heights in each column of pixels are the shares of that moment. The axis begins with the first task, but shortly
-        before the first clock where the setup was long, and ends likewise; what is cut off is said below it. Blank is
-        where a rank had no task at work: before Spark started it, or started it again. Of more than 32 ranks, the
-        busiest and some others are shown.
+        The parts of a clock are drawn in the order wait, onClock, pull, compute, push. When clocks are too many for
+        that, the heights in each column of pixels are the shares of that moment. The axis begins with the first task,
+        but shortly before the first clock where the setup was long, and ends likewise; what is cut off is said
+        below it. Blank is where a rank had no task at work: before Spark started it, or started it again. Of more than
+        32 ranks, the busiest and some others are shown.
 
         Args:
             path: writes it there as well: PNG, or what the suffix says (.svg, .pdf).

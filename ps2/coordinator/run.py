@@ -85,6 +85,9 @@ class Run:
         self._entries: dict[int, Entry] = {}
         self._blocked: dict[int, str] = {}  # what those that wait wait for, beside clocks
         self._noted: dict[int, int] = {}  # attempt -> its last message whose times and metrics are noted
+        self._arrived_s: dict[int, float] = {}  # rank -> when it came to stand before its clock
+        # When all had finished the clocks below one, as long as onClock has not returned for all of those.
+        self._finished_s: dict[int, float] = {}
         self._due_told: int | None = None
         self._calling: int | None = None
         self._error: PS2Error | None = None
@@ -142,6 +145,7 @@ class Run:
             if epoch != self.epoch:  # what it did since is not there any more
                 clock = applied = self.clocks.applied[seat.rank]
             self._entries.pop(seat.rank, None)
+            self._arrived_s[seat.rank] = time.monotonic()
             self._tell_clocks(lambda: self.clocks.arrive(seat.rank, clock, applied))
             self._wait(seat, lambda: seat.rank in self._entries)
             return self._entries.pop(seat.rank)
@@ -238,6 +242,7 @@ class Run:
             if clock == self._calling:
                 self._calling = None
                 self._tell_clocks(lambda: self.clocks.called_back(clock))
+                self._finished_s.pop(clock + 1, None)
 
     def fail(self, error: PS2Error) -> None:
         """End the run: whoever waits, or asks, is told why."""
@@ -301,6 +306,7 @@ class Run:
                 return
             self.epoch, self._held = epoch, False
             self._calling = self._due_told = None
+            self._finished_s.clear()
             cut = self._cuts.get(checkpoint)
             if cut is None:
                 self.fail(RolledBack(f"the fleet went back to a checkpoint from before this run: {checkpoint}"))
@@ -321,10 +327,15 @@ class Run:
 
     def _tell_clocks(self, event: Callable[[], Sequence[Release]]) -> None:
         """Apply an event to the clocks, and do what follows from it."""
+        finished = self.clocks.finished
         with self._failing():
             releases = event()
+        now_s = time.monotonic()
+        if self.clocks.due() is not None:
+            self._finished_s.update(dict.fromkeys(range(finished + 1, self.clocks.finished + 1), now_s))
         for release in releases:
-            self._entries[release.rank] = Entry(release.clock, release.horizon, self.epoch)
+            waits_s = max(self._arrived_s[release.rank], self._finished_s.get(self.clocks.needed(release.clock), now_s))
+            self._entries[release.rank] = Entry(release.clock, release.horizon, self.epoch, now_s - waits_s)
             self._wake(release.rank)
         self._meetings.forget(self.clocks.finished)
         due = self.clocks.due()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, fields
 
 from ps2.config import WireConfig
 from ps2.coordinator.run import Run, Seat
@@ -54,7 +54,7 @@ class RunServicer:
             run.note(seat, message.number, metrics, times)
         if ask == "arrive":
             entry = run.arrive(seat, message.arrive.clock, message.arrive.applied, epoch)
-            return pb.CoordinatorMessage(enter=pb.Enter(clock=entry.clock, horizon=entry.horizon, epoch=entry.epoch))
+            return pb.CoordinatorMessage(enter=pb.Enter(**asdict(entry)))
         if ask == "once":
             value = run.once(seat, (message.once.phase, message.once.number), epoch)
             return pb.CoordinatorMessage(once=pb.OnceAnswer(make=value is None, value=value or b""))
@@ -87,5 +87,4 @@ def _times(message: pb.WorkerMessage) -> ClockTimes | None:
     part = message.leave if message.WhichOneof("ask") == "leave" else message.arrive
     if not part.HasField("times"):
         return None
-    times = part.times
-    return ClockTimes(times.clock, times.began, times.compute, times.pull, times.push, times.wait, times.outside)
+    return ClockTimes(**{field.name: getattr(part.times, field.name) for field in fields(ClockTimes)})

@@ -16,14 +16,14 @@ from ps2.coordinator.timeline import (
     discipline,
     progress,
     some_ranks,
+    waited,
     waited_for,
 )
 
 MOST_RANKS = 32
 WIDTH = 80
-HEAD = f"{'rank':>4}{'clocks':>8}{'outside s':>10}" + "".join(
-    f"{kind + ' s':>10}{'%':>4}" for kind in ("compute", "pull", "push", "wait")
-)
+SHOWN = ("compute", "pull", "push", "wait", "onClock")
+HEAD = f"{'rank':>4}{'clocks':>8}{'outside':>8}" + "".join(f"{kind:>8}{'%':>4}" for kind in SHOWN)
 
 
 def summary(tables: Sequence[Table], seconds: float, staleness: int | None) -> str:
@@ -40,6 +40,7 @@ def summary(tables: Sequence[Table], seconds: float, staleness: int | None) -> s
     lines = [
         *([f"{header}; {whole}"] if len(header) + 2 + len(whole) <= WIDTH else [*wrap(header, WIDTH), whole]),
         "",
+        "seconds (or hours, h), and % of the time in clocks:",
         HEAD,
         *(_line(str(rank), [tables[rank]]) for rank in shown),
     ]
@@ -53,11 +54,11 @@ def summary(tables: Sequence[Table], seconds: float, staleness: int | None) -> s
 
 def _line(name: str, tables: Sequence[Table]) -> str:
     inside = [table[~table.outside] for table in tables]
-    outside_s = sum(float((busy(table) + table.wait)[table.outside].sum()) for table in tables)
-    parts = [sum(float(table[kind].sum()) for table in inside) for kind in ("compute", "pull", "push", "wait")]
+    outside_s = sum(float((busy(table) + waited(table))[table.outside].sum()) for table in tables)
+    parts = [sum(float(table[kind].sum()) for table in inside) for kind in SHOWN]
     whole_s = sum(parts) or 1.0
-    line = f"{name:>4}{sum(map(clocks_done, tables)):>8}{_seconds(outside_s):>10}"
-    return line + "".join(f"{_seconds(part):>10}{100 * part / whole_s:>4.0f}" for part in parts)
+    line = f"{name:>4}{sum(map(clocks_done, tables)):>8}{_cell(outside_s):>8}"
+    return line + "".join(f"{_cell(part):>8}{100 * part / whole_s:>4.0f}" for part in parts)
 
 
 def _slowest(tables: Sequence[Table]) -> list[str]:
@@ -91,6 +92,11 @@ def _done_again(tables: Sequence[Table]) -> list[str]:
         if again
         else []
     )
+
+
+def _cell(value: float) -> str:
+    """Write seconds in seven characters: many as hours."""
+    return _seconds(value) if value < 1e6 else f"{value / 3600:.0f}h"
 
 
 def _seconds(value: float) -> str:

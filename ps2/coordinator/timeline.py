@@ -14,14 +14,24 @@ from ps2.wire.run_control import ClockTimes
 
 # A table has a row for each time a worker was in a clock, or outside of them, in the order in which that was.
 Table = Any  # np.recarray, whose columns numpy's types do not know
-KINDS = ("wait", "pull", "compute", "push")
-FIELDS = np.dtype([("clock", "i8"), ("began", "f8"), ("compute", "f8"), ("pull", "f8"), ("push", "f8"), ("wait", "f8")])
-ALL_FIELDS = np.dtype([*FIELDS.descr, ("outside", "?")])
+KINDS = ("wait", "onClock", "pull", "compute", "push")
+NAMES = {
+    "clock": "i8",
+    "began": "f8",
+    "compute": "f8",
+    "pull": "f8",
+    "push": "f8",
+    "wait": "f8",
+    "onClock": "f8",
+}
+FIELDS = np.dtype([*NAMES.items()])
+ALL_FIELDS = np.dtype([*NAMES.items(), ("outside", "?")])
+TIMES = attrgetter(*(name if name != "onClock" else "on_clock" for name in ALL_FIELDS.names or ()))
 
 
 def to_table(times: Iterable[ClockTimes]) -> Table:
     """Return one rank's times as a record array."""
-    return np.array([*map(attrgetter(*ALL_FIELDS.names or ()), times)], ALL_FIELDS).view(np.recarray)
+    return np.array([*map(TIMES, times)], ALL_FIELDS).view(np.recarray)
 
 
 def rows(table: Table, outside: bool) -> Table:
@@ -38,9 +48,14 @@ def busy(table: Table) -> NDArray[np.float64]:
     return np.asarray(table.compute + table.pull + table.push)
 
 
+def waited(table: Table) -> NDArray[np.float64]:
+    """Return the seconds that each row waited, for others and for ``onClock``."""
+    return np.asarray(table.wait + table.onClock)
+
+
 def ended(table: Table) -> NDArray[np.float64]:
     """Return when each row ended, in seconds since the run began."""
-    return np.asarray(table.began + table.wait + busy(table))
+    return np.asarray(table.began + waited(table) + busy(table))
 
 
 def clocks_done(table: Table) -> int:
@@ -60,8 +75,8 @@ class WaitedFor:
 def waited_for(tables: Sequence[Table], staleness: int | None) -> WaitedFor:
     """Find out whom the workers waited for.
 
-    Who stands before clock t waits for the last one to end clock t - staleness - 1. What it waited beyond that, for
-    ``onClock``, at barriers or for the coordinator's answer, was not for that rank.
+    Who stands before clock t waits for the last one to end clock t - staleness - 1. What it waited beyond that, at
+    barriers or for the coordinator's answer, was not for that rank.
     """
     seconds, times = np.zeros(len(tables)), np.zeros(len(tables), np.int64)
     clocks = np.concatenate([table.clock for table in tables])

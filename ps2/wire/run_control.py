@@ -39,11 +39,17 @@ class Place:
 
 @dataclass(frozen=True)
 class Entry:
-    """The clock that a worker is in now, and the highest one that the others allow."""
+    """The clock that a worker is in now.
+
+    Attributes:
+        horizon: the highest one that the others allow.
+        on_clock: seconds of the wait for it that were for ``onClock``, not for other workers.
+    """
 
     clock: int
     horizon: int
     epoch: int
+    on_clock: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,9 @@ class ClockTimes:
         clock: for what is outside of clocks, the next one.
         began: since the run began: when the worker came to stand before the clock. The parts add up to the time from
             here to where the next one begins.
-        wait: for other workers and ``onClock``: before the clock, and at barriers in it.
+        wait: for other workers: before the clock, and at barriers in it.
         outside: rows being read, between two loops, after the last one.
+        on_clock: before the clock, when the others would have let it go, for ``onClock``.
     """
 
     clock: int
@@ -74,6 +81,7 @@ class ClockTimes:
     push: float
     wait: float
     outside: bool = False
+    on_clock: float = 0.0
 
 
 class RunControl:
@@ -110,7 +118,7 @@ class RunControl:
         ask = pb.Arrive(clock=clock, applied=applied, times=_message(times))
         reply = self._ask(pb.WorkerMessage(arrive=ask), metrics).enter
         self._epoch, self._clock = reply.epoch, reply.clock
-        return Entry(reply.clock, reply.horizon, reply.epoch)
+        return Entry(reply.clock, reply.horizon, reply.epoch, reply.on_clock)
 
     def barrier(self, phase: int, number: int, metrics: Sequence[Metric] = ()) -> None:
         self._ask(pb.WorkerMessage(barrier=pb.Barrier(phase=phase, number=number)), metrics)

@@ -230,7 +230,7 @@ def test_once_when_the_function_raises_then_the_error_is_the_tasks(ps, rdd):
 def assert_no_time_is_lost(result):
     """Each row begins where the one before it ended."""
     for table in result._tables:
-        ended = table.began + table.wait + table.pull + table.compute + table.push
+        ended = table.began + table.wait + table.onClock + table.pull + table.compute + table.push
         np.testing.assert_allclose(table.began[1:], ended[:-1], rtol=0, atol=1e-9)
         assert all((table[kind] >= 0).all() for kind in ("wait", "pull", "compute", "push"))
 
@@ -255,6 +255,14 @@ def test_timeline_when_the_run_is_over_then_its_parts_add_up_to_the_time_between
         assert inside.clock.tolist() == [0, 1, 2, 3, 4]
         assert outside.clock.tolist() == [0, 3, 5]
         assert all((inside[kind] > 0).all() for kind in ("wait", "pull", "compute", "push"))
+        assert (inside.onClock > 0).tolist() == [
+            False,
+            True,
+            True,
+            False,
+            True,
+        ]  # clock 3 is entered after a loop's end
+        assert (outside.onClock > 0).tolist() == [False, True, True]
         assert outside.began[-1] < result.seconds
 
 

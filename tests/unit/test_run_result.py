@@ -73,12 +73,12 @@ def test_result_when_pickled_then_it_comes_back(bsp):
 
 def test_timeline_when_asked_for_then_it_has_a_row_for_each_clock_of_each_rank(bsp):
     assert [row.clock for row in bsp.timeline[0]] == [0, 1]
-    assert bsp.timeline[0][1].tolist() == (1, 2.5, 2.5, 0.25, 0.25, 2.0)
+    assert bsp.timeline[0][1].tolist() == (1, 2.5, 2.5, 0.25, 0.25, 2.0, 0.0)
     assert bsp.timeline[1].compute.tolist() == [2.5, 0.5]
 
 
 def test_outside_when_asked_for_then_it_has_what_is_not_in_clocks(bsp):
-    assert [row.tolist() for row in bsp.outside[0]] == [(0, 1.0, 0.5, 0, 0, 0), (2, 7.5, 0, 0, 0, 0)]
+    assert [row.tolist() for row in bsp.outside[0]] == [(0, 1.0, 0.5, 0, 0, 0, 0), (2, 7.5, 0, 0, 0, 0, 0)]
 
 
 def test_timeline_when_a_worker_sent_nothing_then_it_is_empty():
@@ -155,7 +155,19 @@ def test_metrics_when_there_are_none_of_that_name_then_those_there_are_are_named
 def test_to_pandas_when_something_was_logged_then_it_is_beside_its_clocks_times():
     lanes = [lane(0.0, FAST, FAST, first=5), lane(0.0, FAST, FAST, first=5)]
     frame = result_of(*lanes, logged=[*LOGGED, (0, Metric("wait", 8.0, 5))], first=5).toPandas()
-    assert [*frame] == ["rank", "clock", "began", "compute", "pull", "push", "wait", "auc", "loss", "wait_logged"]
+    assert [*frame] == [
+        "rank",
+        "clock",
+        "began",
+        "compute",
+        "pull",
+        "push",
+        "wait",
+        "onClock",
+        "auc",
+        "loss",
+        "wait_logged",
+    ]
     assert frame[["rank", "clock"]].to_numpy().tolist() == [[0, 5], [0, 6], [1, 5], [1, 6], [1, 7]]
     np.testing.assert_array_equal(frame["loss"], [3.0, np.nan, 4.0, np.nan, 1.0])
     np.testing.assert_array_equal(frame["compute"], [0.5, 0.5, 0.5, 0.5, np.nan])
@@ -172,6 +184,27 @@ def test_to_pandas_when_nothing_was_logged_then_it_is_the_timeline(bsp):
     assert frame.groupby("rank")["wait"].sum().tolist() == [2.0, 0.0]
 
 
+# -- what was waited for the driver
+
+
+@pytest.fixture
+def called():
+    """A worker that waited two seconds for the other one, and then three for ``onClock``, which the other one did."""
+    late = ClockTimes(1, 5.0, 1.0, 0.0, 0.0, 0.0, on_clock=3.0)
+    early = ClockTimes(1, 3.0, 1.0, 0.0, 0.0, 2.0, on_clock=3.0)
+    first = [ClockTimes(0, 0.0, seconds, 0.0, 0.0, 0.0) for seconds in (3.0, 5.0)]
+    return result_of(to_table([first[0], early]), to_table([first[1], late]))
+
+
+def test_waiting_for_onclock_when_shown_then_it_is_apart_from_waiting_for_others(called, capsys):
+    called.summary()
+    said = capsys.readouterr().out
+    assert " all       4  0.0000   10.00  56  0.0000   0  0.0000   0   2.000  11   6.000  33\n" in said
+    assert "rank 1, 1 time, 2.000 s of all 2.000 s waited for others" in said
+    assert [table.onClock.tolist() for table in called.timeline] == [[0.0, 3.0]] * 2
+    assert sizes(called.plot())["onClock"] == 6.0
+
+
 # -- the summary
 
 
@@ -180,10 +213,11 @@ def test_summary_when_printed_then_it_tells_shares_pace_and_who_was_waited_for(b
     assert capsys.readouterr().out == (
         "2 workers, BSP: 2 clocks at 0.333 a second; 10.00 s from call to return\n"
         "\n"
-        "rank  clocks outside s compute s   %    pull s   %    push s   %    wait s   %\n"
-        "   0       2    0.5000     3.000  50    0.5000   8    0.5000   8     2.000  33\n"
-        "   1       2    0.5000     3.000  75    0.5000  12    0.5000  12    0.0000   0\n"
-        " all       4     1.000     6.000  60     1.000  10     1.000  10     2.000  20\n"
+        "seconds (or hours, h), and % of the time in clocks:\n"
+        "rank  clocks outside compute   %    pull   %    push   %    wait   % onClock   %\n"
+        "   0       2  0.5000   3.000  50  0.5000   8  0.5000   8   2.000  33  0.0000   0\n"
+        "   1       2  0.5000   3.000  75  0.5000  12  0.5000  12  0.0000   0  0.0000   0\n"
+        " all       4   1.000   6.000  60   1.000  10   1.000  10   2.000  20  0.0000   0\n"
         "\n"
         "slowest clock: 1 of rank 0, 3.000 s without waiting; the median is 2.000 s\n"
         "most waited for: rank 1, 1 time, 2.000 s of all 2.000 s waited for others\n"
@@ -228,12 +262,19 @@ def sizes(figure):
 
 
 def test_plot_when_there_are_few_clocks_then_bars_have_the_lengths_of_the_times(bsp):
-    assert sizes(bsp.plot()) == {"compute": 6.0, "outside": 1.0, "pull": 1.0, "push": 1.0, "wait": 2.0}
+    assert sizes(bsp.plot()) == {"compute": 6.0, "outside": 1.0, "pull": 1.0, "push": 1.0, "wait": 2.0, "onClock": 0.0}
 
 
 def test_plot_when_a_rank_did_no_clock_then_it_has_what_it_did():
     idle = result_of(lane(0.0, outside_s=3.0), lane(0.0, FAST), staleness=None)
-    assert sizes(idle.plot()) == {"compute": 0.5, "outside": 3.5, "pull": 0.25, "push": 0.25, "wait": 0.0}
+    assert sizes(idle.plot()) == {
+        "compute": 0.5,
+        "outside": 3.5,
+        "pull": 0.25,
+        "push": 0.25,
+        "wait": 0.0,
+        "onClock": 0.0,
+    }
 
 
 def test_plot_when_the_clocks_chosen_are_of_some_ranks_only_then_the_others_are_empty():

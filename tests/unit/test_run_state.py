@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -90,6 +91,21 @@ def test_arrive_when_all_have_come_then_all_enter(start):
     workers = start(3)
     entries = [workers.arrive(rank, 1) for rank in range(3)]
     assert [entry.result(5).clock for entry in entries] == [1, 1, 1]
+
+
+def test_arrive_when_onclock_takes_long_then_the_wait_for_it_is_told_apart(start, monkeypatch, until):
+    now_s = [0.0]
+    monkeypatch.setattr("ps2.coordinator.run.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    workers = start(2, calls=True)
+    early = workers.arrive(0, 1)
+    until(lambda: 0 in workers.run.clocks.waiting, "rank 0 waits")
+    now_s[0] = 2.0  # for the other one
+    late = workers.arrive(1, 1)
+    until(lambda: len(workers.run.clocks.waiting) == 2, "rank 1 waits")
+    assert workers.run.call_due() == (0, 0)
+    now_s[0] = 5.0  # for onClock
+    workers.run.called_back(0)
+    assert [entry.result(5).on_clock for entry in (early, late)] == [3.0, 3.0]
 
 
 def test_clocks_when_many_workers_make_many_then_nobody_is_held_up(start):

@@ -91,7 +91,7 @@ class Arrive(_message.Message):
     def __init__(self, clock: _Optional[int] = ..., applied: _Optional[int] = ..., times: _Optional[_Union[ClockTimes, _Mapping]] = ...) -> None: ...
 
 class ClockTimes(_message.Message):
-    __slots__ = ("clock", "began", "compute", "pull", "push", "wait", "outside")
+    __slots__ = ("clock", "began", "compute", "pull", "push", "wait", "outside", "on_clock")
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     BEGAN_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_FIELD_NUMBER: _ClassVar[int]
@@ -99,6 +99,7 @@ class ClockTimes(_message.Message):
     PUSH_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
     OUTSIDE_FIELD_NUMBER: _ClassVar[int]
+    ON_CLOCK_FIELD_NUMBER: _ClassVar[int]
     clock: int
     began: float
     compute: float
@@ -106,17 +107,20 @@ class ClockTimes(_message.Message):
     push: float
     wait: float
     outside: bool
-    def __init__(self, clock: _Optional[int] = ..., began: _Optional[float] = ..., compute: _Optional[float] = ..., pull: _Optional[float] = ..., push: _Optional[float] = ..., wait: _Optional[float] = ..., outside: bool = ...) -> None: ...
+    on_clock: float
+    def __init__(self, clock: _Optional[int] = ..., began: _Optional[float] = ..., compute: _Optional[float] = ..., pull: _Optional[float] = ..., push: _Optional[float] = ..., wait: _Optional[float] = ..., outside: bool = ..., on_clock: _Optional[float] = ...) -> None: ...
 
 class Enter(_message.Message):
-    __slots__ = ("clock", "horizon", "epoch")
+    __slots__ = ("clock", "horizon", "epoch", "on_clock")
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     HORIZON_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ON_CLOCK_FIELD_NUMBER: _ClassVar[int]
     clock: int
     horizon: int
     epoch: int
-    def __init__(self, clock: _Optional[int] = ..., horizon: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    on_clock: float
+    def __init__(self, clock: _Optional[int] = ..., horizon: _Optional[int] = ..., epoch: _Optional[int] = ..., on_clock: _Optional[float] = ...) -> None: ...
 
 class Barrier(_message.Message):
     __slots__ = ("phase", "number")
