@@ -34,21 +34,18 @@ Examples:
 \b
 Exit codes: 0 all files are what was saved, 1 one is not, or there is no complete checkpoint.
 """
-# Columns of a terminal that has room for what can be done without.
-WIDE = 96
-WIDER = 112
 LS_COLUMNS = (
     Column("number", right=True),
     Column("state"),
     Column("step", right=True),
     Column("age", right=True),
-    Column("created (UTC)", room=WIDE),
+    Column("created (UTC)"),
     Column("took", right=True),
-    Column("pause", right=True, room=WIDE),
+    Column("pause", right=True),
     Column("size", right=True),
     Column("matrices", right=True),
-    Column("shards", right=True, room=WIDE),
-    Column("run", room=WIDER),
+    Column("shards", right=True),
+    Column("run"),
 )
 FILE_COLUMNS = (Column("file"), Column("size", right=True), Column("state", folds=True))
 

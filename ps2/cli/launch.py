@@ -41,6 +41,9 @@ Examples:
   ps2 launch --servers 4 --detach --memory-limit 8g       in the background, until 'ps2 stop'
   ps2 launch --servers 2 --detach --name ads --port 7170  a second fleet beside it
   ps2 launch --servers 1 --host 0.0.0.0 --token-file fleet.token
+
+\b
+Exit codes: 0 they run (--detach), or were stopped, 1 one died, 130 Ctrl-C.
 """
 MAX_SERVERS = 256
 # Of the machine's memory, for all servers together; the rest is Spark's.
@@ -53,10 +56,14 @@ WILDCARDS = ("0.0.0.0", "::")
 
 
 class _Wish:
-    """Notes that the user wants an end (Ctrl-C, SIGTERM, a closed terminal), and interrupts nothing."""
+    """Notes that the user wants an end (Ctrl-C, SIGTERM, a closed terminal), and interrupts nothing.
+
+    Attributes:
+        interrupted: it was Ctrl-C.
+    """
 
     def __init__(self) -> None:
-        self.came = False
+        self.came = self.interrupted = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             # nohup: who wants to outlive the terminal may.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
@@ -68,6 +75,7 @@ class _Wish:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.came = True
+        self.interrupted = self.interrupted or number == signal.SIGINT
 
 
 @click.command(epilog=EPILOG)
@@ -194,6 +202,7 @@ def _watch(fleet: LaunchedFleet, launcher: DetachedLauncher, wish: _Wish) -> Non
 
     Raises:
         LaunchError: a server died.
+        KeyboardInterrupt: it was Ctrl-C.
     """
     stopping_s: float | None = None
     while not wish.came:
@@ -211,6 +220,8 @@ def _watch(fleet: LaunchedFleet, launcher: DetachedLauncher, wish: _Wish) -> Non
                 raise LaunchError(f"server {index} ({fleet.servers[index].address}) was stopped alone")
         time.sleep(WATCH_POLL_S)
     click.echo(f"\nstopping {_servers(fleet)}")
+    if wish.interrupted:
+        raise KeyboardInterrupt
 
 
 def _description(fleet: LaunchedFleet, detach: bool, metrics_port: int | None) -> str:

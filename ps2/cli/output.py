@@ -7,13 +7,20 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Format = Literal["table", "json", "yaml"]
 # A pipe has no width: nothing is wrapped or cut there.
 PIPE_COLUMNS = 10_000
+# Between two columns.
+GAP = 2
+# What a column that folds needs at least, if it has so much to say.
+FOLDED = 24
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 format_option = click.option(
@@ -44,24 +51,58 @@ class Column:
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> bool:
-    """Print a table, coloured on a terminal only; tell whether there was room for all columns."""
-    from rich import box
+    """Print a table, coloured on a terminal only; tell whether there was room for all columns.
+
+    What a terminal is too narrow for comes below, in further tables with the first column again.
+    """
     from rich.console import Console
-    from rich.table import Table
 
     person = sys.stdout.isatty()
     console = Console(
         force_terminal=person, width=None if person else PIPE_COLUMNS, highlight=False, markup=False, emoji=False
     )
+    shown = [column.room <= console.width for column in columns]
+    kept = [*compress(columns, shown)]
+    cells = [[*compress(row, shown)] for row in rows]
+    widths = [_least_width(column, [row[at] for row in cells]) for at, column in enumerate(kept)]
+    for number, part in enumerate(split(widths, console.width)):
+        if number:
+            console.print()
+        console.print(_table([kept[at] for at in part], [[row[at] for at in part] for row in cells], person))
+    return all(shown)
+
+
+def split(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Return which columns go into which table: as many as there is room for, the first one in each."""
+    parts: list[list[int]] = [[0]]
+    used = widths[0]
+    for at, width in enumerate(widths[1:], 1):
+        if used + GAP + width > room and len(parts[-1]) > 1:
+            parts.append([0])
+            used = widths[0]
+        parts[-1].append(at)
+        used += GAP + width
+    return parts
+
+
+def _least_width(column: Column, cells: Sequence[str]) -> int:
+    """Return how many characters a column needs; what folds may take more."""
+    whole = max(len(text) for text in (column.title, *cells))
+    return min(whole, max(len(column.title), column.widest or FOLDED)) if column.folds else whole
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], person: bool) -> Table:
+    from rich import box
+    from rich.table import Table
+
     table = Table(
         header_style="bold",
         box=box.SIMPLE_HEAD if person else None,
         show_edge=False,
         pad_edge=False,
-        padding=(0, 0, 0, 1 if person else 2),
+        padding=(0, 0, 0, 1 if person else GAP),
     )
-    shown = [column.room <= console.width for column in columns]
-    for column in compress(columns, shown):
+    for column in columns:
         table.add_column(
             column.title,
             justify="right" if column.right else "left",
@@ -70,9 +111,8 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> boo
             max_width=column.widest if person else None,
         )
     for row in rows:
-        table.add_row(*compress(row, shown))
-    console.print(table)
-    return all(shown)
+        table.add_row(*row)
+    return table
 
 
 def print_data(value: object, form: Format) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,22 +27,20 @@ Examples:
 \b
 Exit codes: 0 all servers answer, 4 one does not, or there is no such fleet, 6 the token is not the fleet's.
 """
-# Columns of a terminal that has room for what can be done without, large numbers included.
-WIDE, WIDER, WIDEST = 96, 118, 134
 SERVER_COLUMNS = (
-    Column("server", folds=True),
+    Column("server"),
     Column("state"),
     Column("up", right=True),
-    Column("matrices", right=True, room=WIDEST),
-    Column("rows", right=True, room=WIDEST),
+    Column("matrices", right=True),
+    Column("rows", right=True),
     Column("memory", right=True),
-    Column("limit", right=True, room=WIDE),
+    Column("limit", right=True),
     Column("requests", right=True),
     Column("failed", right=True),
-    Column("waiting", right=True, room=WIDE),
+    Column("waiting", right=True),
     Column("lock wait", right=True),
-    Column("in", right=True, room=WIDER),
-    Column("out", right=True, room=WIDER),
+    Column("in", right=True),
+    Column("out", right=True),
 )
 MATRIX_COLUMNS = (
     Column("matrix"),
@@ -51,6 +50,7 @@ MATRIX_COLUMNS = (
     Column("rows", right=True),
     Column("bytes", right=True),
     Column("active keys", right=True),
+    Column("names", folds=True),
 )
 OPERATION_COLUMNS = (
     Column("operation"),
@@ -59,8 +59,20 @@ OPERATION_COLUMNS = (
     Column("time", right=True),
     Column("mean", right=True),
     Column("keys", right=True),
-    Column("keys/s", right=True, room=WIDE),
+    Column("keys/s", right=True),
 )
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a server says.
+
+    Attributes:
+        catalog: that its driver has left with it; b"" if there is none.
+    """
+
+    status: ServerStatus
+    catalog: bytes
 
 
 @click.command(epilog=EPILOG)
@@ -72,7 +84,9 @@ def status(fleet: str | None, token_file: str | None, name: str | None, output: 
     found = _ask(target)
     servers = [_server(address, answer) for address, answer in found.items()]
     answers = [answer for answer in found.values() if not isinstance(answer, TransientError)]
-    matrices, operations = _matrices(answers), _operations(answers)
+    statuses = [answer.status for answer in answers]
+    matrices = _matrices(statuses, _names(answer.catalog for answer in answers))
+    operations = _operations(statuses)
     if output != "table":
         print_data({"servers": servers, "matrices": matrices, "operations": operations}, output)
     else:
@@ -92,22 +106,23 @@ def status(fleet: str | None, token_file: str | None, name: str | None, output: 
         sys.exit(EXIT_UNREACHABLE)
 
 
-def _ask(target: Target) -> Mapping[str, ServerStatus | TransientError]:
+def _ask(target: Target) -> Mapping[str, _Answer | TransientError]:
     """Ask every server, save those whose process is known to have ended: who listens there now is not to be trusted."""
     members = target.launched.servers if target.launched is not None else ()
     ended = {member.address for member in members if not member.alive()}
     answers = ask_all(
         target,
-        lambda control, address: control.status(address),
+        lambda control, address: _Answer(control.status(address), control.hello(address).catalog),
         [address for address in target.addresses if address not in ended],
     )
     gone = TransientError("its process has ended")
     return {address: gone if address in ended else answers[address] for address in target.addresses}
 
 
-def _server(address: str, answer: ServerStatus | TransientError) -> dict[str, Any]:
-    if isinstance(answer, TransientError):
-        return {"address": address, "state": "unreachable", "error": str(answer).removeprefix(f"{address}: ")}
+def _server(address: str, found: _Answer | TransientError) -> dict[str, Any]:
+    if isinstance(found, TransientError):
+        return {"address": address, "state": "unreachable", "error": str(found).removeprefix(f"{address}: ")}
+    answer = found.status
     return {
         "address": address,
         "state": "running",
@@ -143,7 +158,17 @@ def _server(address: str, answer: ServerStatus | TransientError) -> dict[str, An
     }
 
 
-def _matrices(answers: list[ServerStatus]) -> list[dict[str, Any]]:
+def _names(catalogs: Iterable[bytes]) -> Mapping[int, Sequence[str]]:
+    """Return the names of each matrix's vectors, by row, as the driver has left them last."""
+    from ps2.checkpoint import matrices_from_json
+
+    left = [json.loads(catalog) for catalog in catalogs if catalog]
+    newest: Mapping[str, Any] = max(left, key=lambda catalog: catalog["number"], default={"matrices": []})
+    matrices = matrices_from_json(newest["matrices"], "the driver's catalog")
+    return {matrix.id: sorted(matrix.names, key=matrix.names.__getitem__) for matrix in matrices}
+
+
+def _matrices(answers: list[ServerStatus], names: Mapping[int, Sequence[str]]) -> list[dict[str, Any]]:
     """Add up what each server holds of each matrix."""
     found: dict[int, dict[str, Any]] = {}
     for answer in answers:
@@ -159,6 +184,7 @@ def _matrices(answers: list[ServerStatus]) -> list[dict[str, Any]]:
                     "bytes": 0,
                     "active_keys": 0 if held.spec.kind == "sparse" else None,
                     "servers": 0,
+                    "names": list(names.get(held.matrix, ())),
                 },
             )
             matrix["rows"] = max(matrix["rows"], held.rows)
@@ -212,6 +238,7 @@ def _matrix_row(matrix: Mapping[str, Any]) -> list[str]:
         f"{matrix['rows']:,}",
         size(matrix["bytes"]),
         "-" if keys is None else f"{keys:,}",
+        ", ".join(matrix["names"]) or "-",
     ]
 
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import pty
+import re
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import sys
+import termios
 import urllib.request
 
 import psutil
 import pytest
 
+from ps2.cli.status import SERVER_COLUMNS
 from ps2.config import write_token
 
 PS2 = [sys.executable, "-m", "ps2.cli.main"]
@@ -197,6 +203,26 @@ def test_status_when_all_answer_then_has_one_plain_row_each(launched):
     assert "\x1b" not in result.stdout
 
 
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_status_when_a_terminal_is_narrow_then_it_shows_all_columns(launched, width):
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    environment = {name: value for name, value in launched.environment.items() if name != "COLUMNS"}
+    process = subprocess.Popen([*PS2, "status"], env={**environment, "TERM": "xterm"}, stdin=theirs, stdout=theirs)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the terminal is gone when nobody has it
+        while part := os.read(ours, 1 << 16):
+            shown += part
+    os.close(ours)
+    assert process.wait(START_TIMEOUT_S) == 0
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in shown.decode().splitlines()]
+    assert max(map(len, lines)) <= width
+    titles = [title for line in lines if line.startswith("server") for title in re.split(r"  +", line.strip())]
+    assert [title for title in titles if title != "server"] == [column.title for column in SERVER_COLUMNS[1:]]
+    assert "…" not in shown.decode()
+
+
 def test_status_when_json_then_is_one_object(launched):
     found = json.loads(launched.run("status", "-o", "json").stdout)
     assert [server["address"] for server in found["servers"]] == launched.addresses
@@ -248,7 +274,7 @@ def test_attach_when_another_process_uses_and_leaves_the_fleet_then_it_runs_on(l
 import subprocess, sys
 from ps2 import DCV, PS2Context
 with PS2Context.getOrCreate(fleet={launched.fleet!r}, tokenFile={str(launched.token_file)!r}):
-    weight = DCV.dense(1000, 2).fill(2.0)
+    weight = DCV.dense(1000, 2, name="weight").fill(2.0)
     assert weight.sum() == 2000.0
     clicks = DCV.sparse(2**63 - 1, 1).add([1.0, 2.0], [7, 2**40])
     sys.exit(subprocess.run([*{PS2!r}, "status", "-o", "json"]).returncode)
@@ -266,6 +292,7 @@ with PS2Context.getOrCreate(fleet={launched.fleet!r}, tokenFile={str(launched.to
     dense, sparse = found["matrices"]
     assert {"kind": "dense", "dim": 1000, "rows": 2, "active_keys": None, "servers": 2}.items() <= dense.items()
     assert {"kind": "sparse", "dim": 2**63 - 1, "rows": 1, "active_keys": 2}.items() <= sparse.items()
+    assert (dense["names"], sparse["names"]) == (["weight"], [])
     done = {operation["name"]: operation for operation in found["operations"]}
     assert (done["fill"]["count"], done["sum"]["count"], done["scatter_add"]["keys"]) == (2, 2, 2)
     after = json.loads(launched.run("status", "-o", "json").stdout)
@@ -335,12 +362,14 @@ def foreground(shell, servers):
                     process.kill()
 
 
-@pytest.mark.parametrize(("number", "servers"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
-def test_launch_when_interrupted_in_the_foreground_then_stops_its_servers_and_exits_0(shell, number, servers):
+@pytest.mark.parametrize(("number", "servers", "code"), [(signal.SIGINT, 2, 130), (signal.SIGTERM, 1, 0)])
+def test_launch_when_interrupted_in_the_foreground_then_stops_its_servers_and_says_by_what(
+    shell, number, servers, code
+):
     with foreground(shell, servers) as (launcher, processes):
         launcher.send_signal(number)
         _, errors = launcher.communicate(timeout=10)
-        assert (launcher.returncode, errors) == (0, "")
+        assert (launcher.returncode, errors.strip()) == (code, "")
         assert all(ended(process) for process in processes)
         assert not (shell.folder / "default").exists()
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from ps2.cli import main as command_line
 from ps2.cli.exits import exit_code
-from ps2.cli.output import duration, short_time, size
+from ps2.cli.output import duration, short_time, size, split
 from ps2.errors import AuthError, ConfigError, DeadlineError, OpError, UnavailableError
 from ps2.ops.table import TABLE, load
 
@@ -68,6 +68,19 @@ def test_main_when_interrupted_then_exits_130_in_silence(monkeypatch, capsys):
     with pytest.raises(SystemExit) as exit:
         command_line.main()
     assert (exit.value.code, capsys.readouterr().err.strip()) == (130, "")
+
+
+@pytest.mark.parametrize(
+    ("widths", "room", "parts"),
+    [
+        ((10, 5, 5), 24, [[0, 1, 2]]),
+        ((10, 5, 5), 23, [[0, 1], [0, 2]]),
+        ((10, 5, 20, 5), 30, [[0, 1], [0, 2], [0, 3]]),
+        ((10,), 5, [[0]]),
+    ],
+)
+def test_a_table_when_it_is_too_wide_then_the_rest_is_in_another_one_with_the_first_column(widths, room, parts):
+    assert split(widths, room) == parts
 
 
 def test_ops_when_piped_then_has_one_line_an_operation():
