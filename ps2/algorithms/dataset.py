@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,8 @@ from ps2.errors import InputError
 PIECE_LINES = 1024
 # A file with more labels than this has none that two_classes could use.
 MAX_LABELS = 100
+# What Hadoop takes for a pattern of paths.
+PATTERN = re.compile(r"[*?[{\\]")
 
 
 @dataclass(frozen=True)
@@ -198,6 +202,19 @@ def _limit(block: Block, features: int) -> Block:
         return block
     kept_before = np.concatenate([[0], np.cumsum(known)])
     return Block(block.labels, kept_before[block.indptr], block.indices[known], block.values[known])
+
+
+def check_local(path: str) -> None:
+    """Raise InputError if a local file or folder is missing, which needs no Spark to see; patterns are left to it."""
+    scheme, found, rest = path.partition(":")
+    if found and "/" not in scheme:
+        if scheme != "file":
+            return
+        path = "/" + rest.lstrip("/")
+    elif "HADOOP_CONF_DIR" in os.environ:  # then a path may be one of HDFS
+        return
+    if not PATTERN.search(path) and not os.path.exists(path):
+        raise InputError(f"{path}: there is no such file")
 
 
 def _check_exists(spark_context: Any, path: str) -> None:

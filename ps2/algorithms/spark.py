@@ -8,15 +8,18 @@ import re
 import shutil
 import signal
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ps2 import errors
 from ps2.errors import ConfigError, OpError, PS2Error
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+# For a JVM to stop its Spark.
+END_TIMEOUT_S = 3.0
 # The line in a Python traceback that names the error: not indented, "package.Class: text".
 ERROR_LINE = re.compile(r"^(?:\w+\.)*(\w+): (.*(?:\n(?!\n|\s+at ).*)*)", re.MULTILINE)
 
@@ -50,31 +53,77 @@ def session(master: str | None, name: str) -> Any:
         raise ConfigError(f"Spark did not start on {master}: {error}; it needs Java 17 or later (JAVA_HOME)") from error
 
 
-@contextmanager
-def interruptible(spark: Any) -> Iterator[None]:
-    """Let Ctrl-C end in KeyboardInterrupt, without a word about what it broke on its way out of Spark."""
-    from py4j.protocol import Py4JError
+class Interrupt:
+    """Ctrl-C in a command: ends it in KeyboardInterrupt, once.
 
-    interrupted = False
+    Attributes:
+        came: it was pressed.
+    """
 
-    def interrupt(*_: object) -> NoReturn:
-        nonlocal interrupted
-        interrupted = True
-        logging.disable()  # py4j logs a traceback of the call that is interrupted
+    def __init__(self) -> None:
+        self.came = False
+
+    def take(self) -> None:
+        """Be told of Ctrl-C; again, when Spark has put its own handler there.
+
+        That one talks to the JVM in the middle of another call to it.
+        """
+        signal.signal(signal.SIGINT, self._handle)
+
+    def _handle(self, *_: object) -> None:
+        if self.came:
+            return  # it is ending
+        self.came = True
+        # Nobody wants to read what breaks on the way out of Spark: py4j logs the call that is interrupted.
+        logging.disable()
+        warnings.simplefilter("ignore")
+        sys.unraisablehook = lambda _: None
         raise KeyboardInterrupt
 
-    # Spark's own handler talks to its JVM in the middle of another call to it.
-    before = signal.signal(signal.SIGINT, interrupt)
+
+@contextmanager
+def interruptible() -> Iterator[Interrupt]:
+    """Let Ctrl-C end in KeyboardInterrupt, without a word, and leave no process: not even a JVM that only starts."""
+    interrupt = Interrupt()
+    before = signal.getsignal(signal.SIGINT)
+    interrupt.take()
     try:
-        yield
+        yield interrupt
+    except KeyboardInterrupt:
+        interrupt.came = True  # Spark's own handler was there for a moment
+        raise
     except BaseException as error:
-        if not interrupted:
+        if not interrupt.came:
             raise
-        with suppress(Py4JError):
-            spark.sparkContext.setLogLevel("OFF")
         raise KeyboardInterrupt from error
     finally:
+        if interrupt.came:
+            _end_children()
         signal.signal(signal.SIGINT, before)
+    if interrupt.came:  # and was lost where nothing can be raised
+        raise KeyboardInterrupt
+
+
+def quiet(spark: Any) -> None:
+    """Let the JVM say nothing more."""
+    from py4j.protocol import Py4JError
+
+    with suppress(Py4JError, OSError):
+        spark.sparkContext.setLogLevel("OFF")
+
+
+def _end_children() -> None:
+    """End what this process has started: Spark stops itself when its JVM is told to end."""
+    import psutil
+
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        with suppress(psutil.NoSuchProcess):
+            child.terminate()
+    _, left = psutil.wait_procs(children, END_TIMEOUT_S)
+    for child in [*left, *psutil.Process().children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from ps2.errors import InputError
 if TYPE_CHECKING:
     from ps2.algorithms.dataset import Dataset, Pieces
     from ps2.algorithms.logistic import LRConfig, Measure, Step, Training
+    from ps2.algorithms.spark import Interrupt
     from ps2.coordinator.context import PS2Context
 
 EPILOG = """\b
@@ -87,23 +88,36 @@ def lr(
     form: Format,
 ) -> None:
     """Train logistic regression with Adam."""
-    from ps2.algorithms.logistic import LRConfig
-    from ps2.algorithms.spark import interruptible, plain_errors, session
+    from ps2.algorithms.spark import interruptible
+
+    with interruptible() as interrupt:
+        from ps2.algorithms.dataset import check_local
+        from ps2.algorithms.logistic import LRConfig
+
+        config = LRConfig(steps, fraction, lr, seed, intercept)
+        for file in filter(None, (path, test)):
+            check_local(file)
+        job = _Job(path, test, features, servers, fleet, token_file, output, master, partitions, config)
+        _train_in_spark(job, form, interrupt)
+
+
+def _train_in_spark(job: _Job, form: Format, interrupt: Interrupt) -> None:
+    from ps2.algorithms.spark import plain_errors, quiet, session
     from ps2.coordinator.context import PS2Context
 
-    config = LRConfig(steps, fraction, lr, seed, intercept)
-    job = _Job(path, test, features, servers, fleet, token_file, output, master, partitions, config)
-    spark = session(master, "ps2 train lr")
+    spark = session(job.master, "ps2 train lr")
+    interrupt.take()
+    token = job.token_file if job.fleet else None
     try:
-        token = token_file if fleet else None
-        with (
-            plain_errors(),
-            PS2Context.getOrCreate(spark, servers, fleet=fleet, tokenFile=token) as ps,
-            interruptible(spark),
-        ):
+        with plain_errors(), PS2Context.getOrCreate(spark, job.servers, fleet=job.fleet, tokenFile=token) as ps:
             _run(ps, job, form)
+    except BaseException:
+        if interrupt.came:
+            quiet(spark)
+        raise
     finally:
-        spark.stop()
+        if not interrupt.came:
+            spark.stop()
 
 
 def _run(ps: PS2Context, job: _Job, form: Format) -> None:

@@ -360,7 +360,7 @@ class PS2Context:
 
         Raises:
             UsageError: ``worker_fn`` cannot be pickled, or another run is under way.
-            ConfigError: an argument cannot be used.
+            ConfigError: an argument cannot be used, or the tasks run with a Python without ps2 or of another version.
             SlotsError: Spark has fewer free task slots than workers.
             WorkerError: ``worker_fn`` failed as often as Spark lets a task fail; names rank, clock and traceback.
             DeadlineError: not done after ``timeoutS``.

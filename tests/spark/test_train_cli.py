@@ -97,10 +97,14 @@ def train(spark, server, token_file, monkeypatch, capfd, tmp_path):
         def stop(self):
             """Others need it."""
 
-    def run(*options, fleet=server, token=token_file):
-        there = ["--fleet", fleet, "--token-file", token, "--output", tmp_path / "model"]
+    def session(master, name):
+        assert master == "local[2]", "Spark is asked for"
+        return SharedSession()
+
+    def run(*options, fleet=server, token=token_file, master="local[2]"):
+        there = ["--fleet", fleet, "--token-file", token, "--output", tmp_path / "model", "--master", master]
         command = ["ps2", "train", "lr", *there, *options]
-        monkeypatch.setattr("ps2.algorithms.spark.session", lambda master, name: SharedSession())
+        monkeypatch.setattr("ps2.algorithms.spark.session", session)
         monkeypatch.setattr(sys, "argv", [str(part) for part in command])
         capfd.readouterr()
         try:
@@ -244,10 +248,17 @@ def test_train_when_the_rows_cannot_be_used_then_it_says_why(train, write, name)
     assert (code, str(path) in stderr, bool(re.search(message, stderr))) == (1, True, True), stderr
 
 
-def test_train_when_the_file_is_missing_then_it_names_it(train, tmp_path):
-    code, _, stderr = train("--input", tmp_path / "nowhere.libsvm")
+@pytest.mark.parametrize("option", ["--input", "--test"])
+def test_train_when_a_file_is_missing_then_it_names_it_before_spark_starts(train, plain, tmp_path, option):
+    code, _, stderr = train("--input", plain, option, tmp_path / "nowhere.libsvm", master="there is no such Spark")
     assert_one_line(stderr)
     assert (code, "nowhere.libsvm: there is no such file" in stderr) == (1, True), stderr
+
+
+def test_train_when_no_file_is_of_the_pattern_then_it_names_it(train, tmp_path):
+    code, _, stderr = train("--input", tmp_path / "nowhere-*")
+    assert_one_line(stderr)
+    assert (code, "nowhere-*: there is no such file" in stderr) == (1, True), stderr
 
 
 def test_train_when_the_file_system_is_unknown_then_it_says_so_in_one_line(train):
@@ -310,21 +321,22 @@ def test_train_when_there_is_no_java_then_it_says_what_to_install(
 
 @pytest.fixture(scope="module")
 def start_training(start_program, ps2_command, plain, tmp_path_factory, family_of, command_of, until):
-    """``start_training()``: the command in the middle of its steps, all of its processes, and its output."""
+    """``start_training()``: the command in the middle of its steps, all of its processes, and its output.
 
-    def start():
+    Or as soon as it has children whose commands hold other words.
+    """
+
+    def start(commands=("ps2.cli.main server", "ps2.cli.main server", "pyspark.daemon", "pyspark.daemon")):
         folder = tmp_path_factory.mktemp("running")
         options = ["--steps", 100_000, "--servers", 2, "--output", folder / "model"]
         program, output = start_program(ps2_command, "train", "lr", "--input", plain, *options)
 
         def works():
             assert program.poll() is None, output.read_text()
-            commands = [command_of(process) for process in family_of(program.pid)]
-            servers = sum("ps2.cli.main" in command for command in commands)
-            # The daemon and a worker: the servers are up, and a task has run.
-            return servers == 2 and sum("pyspark.daemon" in command for command in commands) >= 2
+            found = [command_of(process) for process in family_of(program.pid)[1:]]
+            return all(sum(part in command for command in found) >= commands.count(part) for part in commands)
 
-        until(works, "servers and Python workers run", 60)
+        until(works, f"{commands} run", 60)
         return program, family_of(program.pid), output
 
     return start
@@ -334,10 +346,13 @@ def alive(processes):
     return [p for p in processes if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
 
 
-@pytest.fixture(scope="module")
-def interrupted(start_training, command_of):
-    """What Ctrl-C in the middle came to: exit code, what was printed, which processes lived on."""
-    program, family, output = start_training()
+@pytest.fixture(scope="module", params=[("spark-class",), ("org.apache.spark.deploy.SparkSubmit",), None])
+def interrupted(request, start_training, command_of):
+    """What Ctrl-C came to: exit code, what was printed, which processes lived on.
+
+    It comes when the JVM is about to start, when that has started, and in the middle of the steps.
+    """
+    program, family, output = start_training() if request.param is None else start_training(request.param)
     os.killpg(program.pid, signal.SIGINT)  # as a terminal does
     deadline_s = time.monotonic() + END_S
     code = program.wait(END_S)

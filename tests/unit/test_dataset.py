@@ -19,6 +19,25 @@ def pieces_with(labels):
     return Pieces("rows.libsvm", rdd=None, rows=len(labels), features=3, labels=tuple(labels), count=1)
 
 
+@pytest.mark.parametrize("path", ["{}", "file://{}", "file:{}"])
+def test_check_local_when_a_local_file_is_missing_then_it_is_named(path, tmp_path):
+    (tmp_path / "there").touch()
+    dataset.check_local(path.format(tmp_path / "there"))
+    dataset.check_local(path.format(tmp_path))
+    with pytest.raises(InputError, match=r"/nowhere: there is no such file"):
+        dataset.check_local(path.format(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("path", ["hdfs://host/nowhere", "s3a://bucket/nowhere", "/nowhere/part-*", "/nowhere/{a,b}"])
+def test_check_local_when_only_spark_can_see_it_then_it_is_left_to_spark(path):
+    dataset.check_local(path)
+
+
+def test_check_local_when_paths_may_be_of_hdfs_then_they_are_left_to_spark(monkeypatch):
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    dataset.check_local("/nowhere")
+
+
 def test_parse_partition_when_there_are_no_lines_then_there_is_no_piece():
     assert list(_parse_partition(0, [])) == []
 
