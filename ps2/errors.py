@@ -45,7 +45,7 @@ class StoppedError(UsageError):
 
 
 class LimitError(UsageError):
-    """The request would take more memory than the server's limit leaves."""
+    """The request would take more memory than the server's limit leaves, even when all others are done."""
 
 
 class AuthError(UsageError):
@@ -90,6 +90,10 @@ class StaleRouteError(TransientError):
 
 class KeyMissError(TransientError):
     """The request names a set of keys by its hash, and this server does not remember it (any more)."""
+
+
+class BusyError(TransientError):
+    """The request does not fit a server's memory limit until others are done."""
 
 
 class DeadlineError(TransientError, TimeoutError):

@@ -11,7 +11,7 @@ from ps2.client.session import Session
 from ps2.config import FleetConfig, RetryConfig, WireConfig
 from ps2.coordinator.master import Master
 from ps2.coordinator.servicer import MasterServicer
-from ps2.errors import PS2Error, StaleRouteError, UnavailableError
+from ps2.errors import BusyError, PS2Error, StaleRouteError, UnavailableError
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
 from ps2.wire.codec import reply_of, reply_parts, request_of, request_parts, to_frame
@@ -134,6 +134,18 @@ class RefusesForGood(_Faulty):
 
     def spoil(self, address, request):
         raise self.error
+
+
+class IsFull(RefusesForGood):
+    """The server has no room for the request, for now. ``asked`` are the addresses of all other calls."""
+
+    def __init__(self, transport, times=1, address=None):
+        super().__init__(transport, BusyError("a request needs 5 bytes, and 3 are left"), times, address)
+        self.asked = []
+
+    def call(self, address, method, message, reply, timeout_s):
+        self.asked.append(address)
+        return super().call(address, method, message, reply, timeout_s)
 
 
 class MovesThePartitions(_Faulty):

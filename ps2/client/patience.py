@@ -29,5 +29,5 @@ class Patience:
         self._pause_s = min(2 * self._pause_s, self._retry.longest_pause_s)
 
     def explain(self) -> None:
-        """Note that the coordinator is bringing a server back: that is worth waiting for."""
+        """Note that it goes on, or that the coordinator is bringing a server back: that is worth waiting for."""
         self._unexplained_s = time.monotonic()

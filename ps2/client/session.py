@@ -23,7 +23,9 @@ from ps2.client.stopwatch import Stopwatch
 from ps2.client.task import MutationIds, RunIds, task_epoch
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import (
+    BusyError,
     KeyMissError,
+    LimitError,
     LostError,
     PS2Error,
     RecoveringError,
@@ -346,11 +348,15 @@ class Session:
         """Send pieces, again and again where it may help, until all have brought their results."""
         patience = Patience(self.retry)
         while pieces:
+            before = len(pieces)
             pieces, error = self._attempt(pieces, results)
             if error is None or isinstance(error, KeyMissError):
                 continue
             patience.wait(error)
-            if self._refresh({piece.operation.matrix for piece in pieces}, error):
+            if isinstance(error, BusyError):
+                if len(pieces) < before:
+                    patience.explain()
+            elif self._refresh({piece.operation.matrix for piece in pieces}, error):
                 patience.explain()
 
     def _attempt(self, pieces: Sequence[Piece], results: Results) -> tuple[list[Piece], TransientError | None]:
@@ -371,11 +377,16 @@ class Session:
                     self._known.forget(request)
                     again += sent
                     transient = transient or outcome
+                elif isinstance(outcome, BusyError):
+                    again += sent
+                    # Others say more: where partitions are may have to be asked.
+                    if transient is None or isinstance(transient, KeyMissError):
+                        transient = BusyError(f"{address}: {outcome}")
                 elif isinstance(outcome, TransientError):
                     again += sent
                     transient = outcome
                 elif isinstance(outcome, PS2Error):
-                    final = final or outcome
+                    final = final or _placed(outcome, address)
                 else:
                     self._known.add(request)
                     for piece, result in zip(sent, outcome.results, strict=True):
@@ -472,6 +483,11 @@ def check_process(pid: int) -> None:
 
 def _merged(plans: Sequence[Plan[Any]], results: Results) -> list[Any]:
     return [plan.merge(found) for plan, found in zip(plans, results, strict=True)]  # type: ignore[arg-type]
+
+
+def _placed(error: PS2Error, address: str) -> PS2Error:
+    """Return an error that names the server, if it is about that one's memory."""
+    return LimitError(f"{address}: {error}") if isinstance(error, LimitError) else error
 
 
 def _has_answer(plan: Plan[Any]) -> bool:

@@ -17,6 +17,7 @@ from ps2.coordinator.ledger import LateRow, LateRows, Ledger
 from ps2.coordinator.membership import Membership
 from ps2.coordinator.recovery import Lost, backup_of
 from ps2.errors import (
+    BusyError,
     LimitError,
     LostError,
     ProtocolError,
@@ -501,7 +502,7 @@ class Master:
         try:
             self._update_rows(entry, rows=grant.total)
             return grant
-        except LimitError:
+        except (LimitError, BusyError):
             needed = max(grant.rows) + 1
             if needed == grant.total:
                 raise

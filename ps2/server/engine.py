@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from ps2.errors import (
+    BusyError,
     LimitError,
     OutOfRangeError,
     ProtocolError,
@@ -20,7 +20,7 @@ from ps2.errors import (
     StoppedError,
     UsageError,
 )
-from ps2.ops.table import Op, lookup, writes
+from ps2.ops.table import lookup, writes
 from ps2.partition import MatrixSpec, Partition
 from ps2.server import udf
 from ps2.server.applied import EndedStages
@@ -32,7 +32,9 @@ from ps2.server.keycache import KeyCache, KeySet
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
 from ps2.server.pieces import Pieces, is_piece
+from ps2.server.replies import reply_bytes
 from ps2.server.shard import Shard
+from ps2.wire.codec import RequestDraft
 from ps2.wire.messages import NO_RESULT, MatrixStatus, Operation, Reply, Request, RequestId, Result, nbytes
 
 
@@ -103,6 +105,7 @@ class Engine:
                     shard.free()
                 raise
             self._shards.update(made)
+            self._note_copies()
         if self.copying is not None and not copies:
             self.copying.bring(made)
 
@@ -140,6 +143,7 @@ class Engine:
     def free_matrix(self, matrix: int) -> None:
         with self._lock:
             gone = [self._shards.pop(key) for key in list(self._shards) if key[0] == matrix]
+            self._note_copies()
         for shard in gone:
             with shard.lock:
                 shard.free()
@@ -149,6 +153,7 @@ class Engine:
         """Put shards in the place of all that there are, copies of others' included, at once; those are freed."""
         with self._lock:
             gone, self._shards = self._shards, dict(shards)
+            self._note_copies()
         for shard in gone.values():
             with shard.lock:
                 shard.free()
@@ -168,16 +173,30 @@ class Engine:
         with self._lock:
             return dict(self._shards)
 
-    def reserve(self, size: int) -> None:
-        """Count what the arrays of a request take, before they are taken; raises LimitError if they do not fit."""
+    def reserve(self, draft: RequestDraft, copies: int = 0) -> int:
+        """Count what the arrays of a request and of its reply take, before they are taken, and when it is its turn.
+
+        Args:
+            copies: of the reply that are made on its way.
+
+        Returns:
+            The bytes, for ``release``, by the thread that ran the request, when the reply has been sent.
+
+        Raises:
+            LimitError: they do not fit, whatever else is under way.
+            BusyError: they do not fit for now.
+        """
+        reply = reply_bytes(draft, self._shards, copies)
+        size = draft.memory_bytes + reply
         try:
-            self.memory.take(size, "a request")
-        except LimitError as error:
+            self.memory.admit(size, f"a request with its reply of {reply:,} bytes", draft.forwarded)
+        except (LimitError, BusyError) as error:
             self.meter.refuse(error)
             raise
+        return size
 
     def release(self, size: int) -> None:
-        self.memory.give(size)
+        self.memory.leave(size)
 
     def execute(self, request: Request) -> Reply:
         """Run a request's operations in order, under the locks of all their shards.
@@ -240,6 +259,9 @@ class Engine:
             )
             for matrix, group in by_matrix.items()
         ]
+
+    def _note_copies(self) -> None:
+        self.memory.holds_copies = any(shard.copy for shard in self._shards.values())
 
     def _of_matrix(self, matrix: int) -> list[Shard]:
         with self._lock:
@@ -345,23 +367,10 @@ class Engine:
         op = lookup(operation.name)
         if op.writes and again:
             return NO_RESULT
-        self._check_reply(op, operation, shard)
         value = call(op, operation, shard, keys)
         if value is None:
             return NO_RESULT
         return Result(arrays=(value,)) if isinstance(value, np.ndarray) else Result(scalar=float(value))
-
-    def _check_reply(self, op: Op, operation: Operation, shard: Shard) -> None:
-        """Raise LimitError if there is no room for rows that are asked for: they can be far more than what asks."""
-        if op.writes or op.reduce is not None or "row_ids" not in op.arrays:
-            return
-        size = shard.spec.np_dtype.itemsize * math.prod(array.size for array in operation.arrays)
-        if "slots" not in op.arrays:
-            size *= int(shard.array.shape[1])
-        elif operation.keys is not None:
-            size *= operation.keys.count
-        self.memory.take(size, f"the reply to operation {op.name!r}")
-        self.memory.give(size)
 
     def _map(self, operation: Operation, shard: Shard) -> Result:
         if not self._allow_udf:

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from ps2.errors import KeyMissError, LimitError, ProtocolError
+from ps2.errors import KeyMissError, ProtocolError
 from ps2.partition import Int64Array
 from ps2.server.memory import MemoryAccount
 from ps2.server.shard import Shard
@@ -61,7 +61,7 @@ class KeySet:
 class KeyCache:
     """Key sets by name, the one not used for longest dropped first. Safe for threads.
 
-    What it holds is counted as the server's memory; where none is left, it holds less.
+    What it holds is counted as the server's memory; where none is left, or others need it, it holds less.
     """
 
     def __init__(self, memory: MemoryAccount, limit_bytes: int = CACHE_BYTES) -> None:
@@ -72,6 +72,7 @@ class KeyCache:
         self._bytes = 0
         self.hits = 0
         self.misses = 0
+        memory.shed = self.shed
 
     @property
     def nbytes(self) -> int:
@@ -117,9 +118,7 @@ class KeyCache:
                 return
             while self._bytes + size > self._limit_bytes:
                 self._drop(next(iter(self._sets)))
-            try:
-                self._memory.take(size, "a set of keys to remember")
-            except LimitError:
+            if not self._memory.spare(size):
                 return
             self._sets[name] = keys
             self._bytes += size
@@ -129,6 +128,13 @@ class KeyCache:
         with self._lock:
             for name in [name for name in self._sets if name[0] == matrix]:
                 self._drop(name)
+
+    def shed(self, size: int) -> None:
+        """Drop sets until so many bytes are free, or none is left."""
+        with self._lock:
+            most = self._bytes - size
+            while self._sets and self._bytes > most:
+                self._drop(next(iter(self._sets)))
 
     def _get(self, operation: str, name: Name, count: int) -> KeySet:
         with self._lock:
@@ -145,4 +151,4 @@ class KeyCache:
     def _drop(self, name: Name) -> None:
         size = 8 * self._sets.pop(name).count
         self._bytes -= size
-        self._memory.give(size)
+        self._memory.give_spare(size)

@@ -155,8 +155,8 @@ class Loading:
             for saved in matrix.sources if matrix.spec.kind == "sparse" else ():
                 if saved.partition not in matrix.partitions:
                     size = 8 * count_keys(fs, root, saved.files["keys"])
-                    memory.take(size, "the places of a checkpoint's keys")
-                    counted.callback(memory.give, size)
+                    memory.borrow(size, "the places of a checkpoint's keys")
+                    counted.callback(memory.give_back, size)
         # All keys first: while there come more of them, arrays move.
         sources = [source for found in _all([partial(locate, matrix) for matrix in matrices]) for source in found]
         _all([partial(_read, fs, root, source) for source in sources])

@@ -4,49 +4,194 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
-from ps2.errors import LimitError
+from ps2.errors import BusyError, LimitError
+
+# How long a request waits for room on the server. Its client tries again, but the others that came are let in first.
+PATIENCE_S = 2.0
+# How long room is kept for what was refused because of requests under way: some pauses of a client.
+WANTED_S = 2.0
 
 # Of malloc.h.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 LARGEST_KEPT_BYTES = 32 << 20  # the most that glibc allows
 KEPT_BYTES = 64 << 20  # by each of its arenas
+ARENAS = 2  # else as many as threads, up to 8 a core
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 class MemoryAccount:
-    """Bytes taken by shards and by requests under way, never above ``limit_bytes``. Safe for threads."""
+    """Bytes that a server has taken, never above ``limit_bytes``. Safe for threads.
+
+    What lasts are shards. What passes are requests with their replies, and copies: it makes room by itself. What is
+    spare is dropped as soon as one of the others needs its room.
+
+    Attributes:
+        holds_copies: this server holds copies of another's shards. That one waits for their changes, while its own
+            clients, and those of this server, have memory that they do not give back before: so half of the room for
+            what passes is left to changes of copies.
+        shed: drops spare bytes, so many of them if there are.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self._taken = 0
+        self.holds_copies = False
+        self.shed: Callable[[int], None] = lambda size: None
         self._lock = threading.Lock()
+        self._lasting = self._passing = self._spare = 0
+        # Who waits for room: clients, and changes of copies; each in the order in which they came.
+        self._lines: tuple[deque[_Waiter], deque[_Waiter]] = (deque(), deque())
+        self._wanted, self._wanted_until_s = 0, 0.0
+        self._mine = threading.local()
 
     @property
     def taken_bytes(self) -> int:
-        return self._taken
+        return self._lasting + self._passing + self._spare
 
     def take(self, size: int, purpose: str) -> None:
-        """Count ``size`` bytes as taken.
+        """Count bytes that last.
 
         Raises:
-            LimitError: they do not fit; nothing is counted.
+            LimitError: they do not fit, whatever passes; nothing is counted.
+            BusyError: they do not fit before something has passed. Less of that is let in for a moment, so that the
+                next attempt succeeds.
         """
+        self._make_room(size)
         with self._lock:
-            free = self.limit_bytes - self._taken
-            if size > free:
-                raise LimitError(
-                    f"{purpose} needs {size:,} bytes, and {free:,} are left of the server's limit of "
-                    f"{self.limit_bytes:,}"
-                )
-            self._taken += size
+            if self._free < size:
+                error = self._refusal(size, purpose)
+                if isinstance(error, BusyError):
+                    self._wanted, self._wanted_until_s = size, time.monotonic() + WANTED_S
+                raise error
+            self._lasting += size
+            if size >= self._wanted:
+                self._wanted = 0
+            self._let_in()  # less than nothing may have been taken
 
     def give(self, size: int) -> None:
+        """Give back bytes that lasted."""
         with self._lock:
-            self._taken -= size
+            self._lasting -= size
+            self._let_in()
+
+    def borrow(self, size: int, purpose: str) -> None:
+        """Count bytes that pass, at once or not at all; raises as ``take`` does."""
+        self._make_room(size)
+        with self._lock:
+            if self._free < size:
+                raise self._refusal(size, purpose)
+            self._passing += size
+
+    def give_back(self, size: int) -> None:
+        """Give back what was borrowed."""
+        with self._lock:
+            self._passing -= size
+            self._let_in()
+
+    def admit(self, size: int, purpose: str, of_copies: bool = False) -> None:
+        """Count what a request takes, when it is its turn: bytes that pass, until this thread lets it ``leave``.
+
+        Who comes here holds nothing that others wait for.
+
+        Raises:
+            LimitError: they do not fit, whatever else passes.
+            BusyError: they have not fitted for ``PATIENCE_S``.
+        """
+        self._make_room(size)
+        waiter = _Waiter(size)
+        with self._lock:
+            if size > self._most(of_copies):
+                raise self._refusal(size, purpose, self._most(of_copies))
+            self._lines[of_copies].append(waiter)
+            self._let_in()
+        if not waiter.is_in.wait(waiter.until_s - time.monotonic()):
+            with self._lock:
+                if not waiter.is_in.is_set():
+                    error = self._refusal(size, purpose)
+                    self._lines[of_copies].remove(waiter)
+                    self._let_in()
+                    raise error
+        self._mine.bytes = self._my_bytes + size
+
+    def leave(self, size: int) -> None:
+        """Give back what a request took that this thread has admitted."""
+        self._mine.bytes = self._my_bytes - size
+        self.give_back(size)
+
+    def spare(self, size: int) -> bool:
+        """Count spare bytes, unless nobody could do with less."""
+        with self._lock:
+            fits = self._free >= size and not any(self._lines) and not self._kept_back
+            self._spare += size * fits
+            return fits
+
+    def give_spare(self, size: int) -> None:
+        with self._lock:
+            self._spare -= size
+            self._let_in()
+
+    @property
+    def _free(self) -> int:
+        return self.limit_bytes - self.taken_bytes
+
+    @property
+    def _my_bytes(self) -> int:
+        """What requests take that this thread runs: they do not pass before what they wait for."""
+        found: int = getattr(self._mine, "bytes", 0)
+        return found
+
+    @property
+    def _kept_back(self) -> int:
+        """What was refused a moment ago, and is asked for again."""
+        return self._wanted if time.monotonic() < self._wanted_until_s else 0
+
+    def _most(self, of_copies: bool) -> int:
+        """Return how much may pass at a time."""
+        room = self.limit_bytes - self._lasting
+        return room // 2 if self.holds_copies and not of_copies else room
+
+    def _make_room(self, size: int) -> None:
+        with self._lock:
+            short = min(size - self._free, self._spare)
+        if short > 0:
+            self.shed(short)
+
+    def _let_in(self) -> None:
+        """Let in who waits and fits, in order."""
+        for of_copies, line in enumerate(self._lines):
+            while line:
+                size, most = line[0].size, self._most(bool(of_copies))
+                # Where nothing passes, there is nothing to wait for.
+                kept = self._kept_back if self._passing else 0
+                if self._free < size or self._passing + size > most - kept:
+                    break
+                self._passing += size
+                line.popleft().is_in.set()
+
+    def _refusal(self, size: int, purpose: str, most: int | None = None) -> LimitError | BusyError:
+        most = self.limit_bytes - self._lasting - self._my_bytes if most is None else most
+        why = (
+            f"{purpose} needs {size:,} bytes, and {max(0, self._free):,} are left of the server's limit of "
+            f"{self.limit_bytes:,}"
+        )
+        if size > most:
+            return LimitError(f"{why}, half of it for changes of copies" if self.holds_copies else why)
+        return BusyError(f"{why}; {self._passing:,} are taken by requests and copies under way")
+
+
+class _Waiter:
+    """Who waits in line; ``is_in`` is set when its bytes are counted."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.until_s = time.monotonic() + PATIENCE_S
+        self.is_in = threading.Event()
 
 
 def keep_freed_memory() -> None:
@@ -58,6 +203,7 @@ def keep_freed_memory() -> None:
     if hasattr(libc, "mallopt"):  # glibc's
         libc.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES)
         libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        libc.mallopt(M_ARENA_MAX, ARENAS)
 
 
 def available_bytes() -> int:

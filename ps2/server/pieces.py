@@ -9,7 +9,7 @@ import numpy as np
 
 from ps2.errors import ProtocolError, PS2Error, StaleRouteError
 from ps2.server.memory import MemoryAccount
-from ps2.wire.codec import request_parts
+from ps2.wire.codec import RequestDraft, request_parts
 from ps2.wire.framing import Filling, read_request, written
 from ps2.wire.messages import Operation, Request, byte_view
 
@@ -52,7 +52,7 @@ class Pieces:
 
         Raises:
             StaleRouteError: it does not follow the piece that came last.
-            LimitError: there is no memory for the whole.
+            LimitError, BusyError: there is no memory for the whole.
         """
         operation = piece.operations[0]
         name = (piece.id, operation.matrix, operation.partition)
@@ -86,12 +86,12 @@ class Pieces:
         try:
             run(request)
         finally:
-            self._memory.give(taken_bytes)
+            self._memory.give_back(taken_bytes)
 
     def _drop(self, name: Name) -> None:
         begun = self._begun.pop(name, None)
         if begun is not None:
-            self._memory.give(begun.taken_bytes)
+            self._memory.give_back(begun.taken_bytes)
 
 
 class _Begun:
@@ -122,9 +122,9 @@ class _Begun:
                 return request
         return None
 
-    def _reserve(self, size: int) -> None:
-        self._memory.take(size, "a forwarded request")
-        self.taken_bytes = size
+    def _reserve(self, draft: RequestDraft) -> None:
+        self._memory.borrow(draft.memory_bytes, "a forwarded request")
+        self.taken_bytes = draft.memory_bytes
 
 
 def _blocks(views: list[memoryview]) -> Iterator[memoryview]:

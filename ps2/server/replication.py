@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ps2.errors import (
+    BusyError,
     DeadlineError,
     LimitError,
     PS2Error,
@@ -212,7 +213,7 @@ class Replication:
                 continue
             if isinstance(error, (UnavailableError, DeadlineError)):
                 refused_s = None
-            elif isinstance(error, (StaleRouteError, LimitError)):
+            elif isinstance(error, (StaleRouteError, BusyError)):
                 refused_s = refused_s or time.monotonic()
                 if time.monotonic() - refused_s > PATIENCE_S:
                     raise _refusal(backup, error)
@@ -327,8 +328,8 @@ def _pauses() -> Iterator[float]:
 
 def _refusal(backup: _Backup, error: PS2Error) -> PS2Error:
     where = f"the backup at {backup.address}"
-    if isinstance(error, LimitError):
-        return LimitError(f"{where} has no memory left for its copy: {error}\n(the change is made, but only here)")
+    if isinstance(error, (LimitError, BusyError)):
+        return type(error)(f"{where} has no memory left for its copy: {error}\n(the change is made, but only here)")
     if isinstance(error, StaleRouteError):
         return StaleRouteError(f"{where} refuses what is forwarded: {error}")
     return type(error)(f"{where} cannot follow: {error}")

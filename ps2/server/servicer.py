@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import psutil
 
@@ -17,7 +18,7 @@ from ps2.server.loading import Loading
 from ps2.server.replication import Replication
 from ps2.server.snapshots import Snapshots
 from ps2.server.vector_files import RowPlace, VectorFiles
-from ps2.wire.codec import error_parts, id_from_pb, reply_parts, request_of, to_frame
+from ps2.wire.codec import RequestDraft, error_parts, id_from_pb, reply_parts, request_of, to_frame
 from ps2.wire.convert import (
     load_matrix_from_pb,
     partition_from_pb,
@@ -90,28 +91,40 @@ class ServerServicer:
         )
 
     def Execute(self, frame: bytes) -> bytes:
-        reserved = 0
-
-        def reserve(size: int) -> None:
-            nonlocal reserved
-            self._engine.reserve(size)
-            reserved = size
-
-        try:
-            request = request_of(frame, self._wire.request_limit_bytes, reserve)
-            return to_frame(reply_parts(self._engine.execute(request), request))
-        finally:
-            self._engine.release(reserved)
+        with self._counted() as reserve:
+            return self._answer(frame, reserve)
 
     def Stream(self, frames: Iterator[bytes]) -> Iterator[bytes]:
         for frame in frames:
-            try:
-                yield self.Execute(frame)
-            except PS2Error as error:
-                yield to_frame(error_parts(error))
-            except Exception as error:  # a bug: it ends this request, not those that follow
-                log.exception("internal error")
-                yield to_frame(error_parts(internal_error(error)))
+            # gRPC asks for the next one when it has sent this one.
+            with self._counted() as reserve:
+                try:
+                    reply = self._answer(frame, reserve)
+                except PS2Error as error:
+                    reply = to_frame(error_parts(error))
+                except Exception as error:  # a bug: it ends this request, not those that follow
+                    log.exception("internal error")
+                    reply = to_frame(error_parts(internal_error(error)))
+                yield reply
+
+    @contextmanager
+    def _counted(self) -> Iterator[Callable[[RequestDraft], None]]:
+        """Yield what counts what a request and its reply take; give it back afterwards."""
+        reserved = 0
+
+        def reserve(draft: RequestDraft) -> None:
+            nonlocal reserved
+            # The reply is also copied into a frame.
+            reserved = self._engine.reserve(draft, copies=1)
+
+        try:
+            yield reserve
+        finally:
+            self._engine.release(reserved)
+
+    def _answer(self, frame: bytes, reserve: Callable[[RequestDraft], None]) -> bytes:
+        request = request_of(frame, self._wire.request_limit_bytes, reserve)
+        return to_frame(reply_parts(self._engine.execute(request), request))
 
     def CreateMatrix(self, request: pb.CreateMatrixRequest) -> pb.CreateMatrixReply:
         self._engine.fence.check(request.route_version)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ps2.checkpoint import SavedFile, SavedShard
-from ps2.errors import LimitError, RecoveryError, UsageError
+from ps2.errors import BusyError, LimitError, RecoveryError, UsageError
 from ps2.files import npy, place, remove, reported, write
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array
@@ -185,7 +185,7 @@ class Snapshots:
                 self._current = None
             under_way.shards = ()
             counted, under_way.counted = under_way.counted, 0
-        self._engine.memory.give(counted)
+        self._engine.memory.give_back(counted)
 
     @contextlib.contextmanager
     def _ending_on_error(self, under_way: _UnderWay) -> Iterator[None]:
@@ -198,8 +198,8 @@ class Snapshots:
     def _copy(self, under_way: _UnderWay, size: int) -> bool:
         """Put copies in the place of the arrays; False if there is no room for them."""
         try:
-            self._engine.memory.take(size, f"the copy for checkpoint {under_way.name!r}")
-        except LimitError as error:
+            self._engine.memory.borrow(size, f"the copy for checkpoint {under_way.name!r}")
+        except (LimitError, BusyError) as error:
             log.warning("%s: requests wait until it is written", error)
             return False
         under_way.counted = size
@@ -207,7 +207,7 @@ class Snapshots:
             under_way.shards = tuple(shard.copy() for shard in under_way.shards)
         except MemoryError:
             under_way.counted = 0
-            self._engine.memory.give(size)
+            self._engine.memory.give_back(size)
             log.warning("the system has not got %d bytes for a checkpoint: requests wait until it is written", size)
             return False
         return True

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.errors import LimitError
+from ps2.errors import BusyError, LimitError
 from ps2.ops.table import Array, Columns, Op
 from ps2.ops.touched import Touched
 from ps2.server.memory import MemoryAccount
@@ -95,7 +95,7 @@ class TouchedRows:
         elif row in self._gradients and self._width >= MIN_WIDTH:
             try:
                 self._memory.take(Touched.bytes_for(self._width), "a set of touched columns")
-            except LimitError:
+            except (LimitError, BusyError):
                 return
             self._sets[row] = Touched(self._width)
 

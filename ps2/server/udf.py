@@ -10,7 +10,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
-from ps2.errors import LimitError, OpError
+from ps2.errors import BusyError, LimitError, OpError
 from ps2.ops.table import Array
 from ps2.server.memory import MemoryAccount
 
@@ -38,13 +38,13 @@ def run(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array], m
     """
     size = sum(row.nbytes for row in rows)
     try:
-        memory.take(size, "undoing a failed function")
-    except LimitError:
+        memory.borrow(size, "undoing a failed function")
+    except (LimitError, BusyError):
         return _run(fn, leading, rows, None)
     try:
         return _run(fn, leading, rows, [row.copy() for row in rows])
     finally:
-        memory.give(size)
+        memory.give_back(size)
 
 
 def _run(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array], before: list[Array] | None) -> Array:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ps2.checkpoint import FILE_NAME, SavedFile
-from ps2.errors import LimitError, ProtocolError, StaleRouteError
+from ps2.errors import BusyError, LimitError, ProtocolError, StaleRouteError
 from ps2.files import npy, place, write
 from ps2.ops.table import Array
 from ps2.saved_vectors import SavedPart, Window, kinds, read_part
@@ -123,10 +123,10 @@ class VectorFiles:
             arrays = {kind: arrays[kind] for kind in kinds(shard.spec)}
             size = sum(array.nbytes for array in arrays.values())
             try:
-                memory.take(size, "the copy of a row that is saved")
-                counted.callback(memory.give, size)
+                memory.borrow(size, "the copy of a row that is saved")
+                counted.callback(memory.give_back, size)
                 arrays = {kind: array.copy() for kind, array in arrays.items()}
-            except (LimitError, MemoryError) as error:
+            except (LimitError, BusyError, MemoryError) as error:
                 log.warning("%s: requests wait until it is written", error)
             else:
                 held.close()
@@ -134,11 +134,11 @@ class VectorFiles:
 
     def _put(self, operation: Operation, id: RequestId, of: RowPlace) -> None:
         size = operation.nbytes
-        self._engine.reserve(size)
+        self._engine.memory.admit(size, "a part of a saved vector")
         try:
             self._engine.execute_own(Request((operation,), id, of.route_version))
         finally:
-            self._engine.release(size)
+            self._engine.memory.leave(size)
 
 
 def _operation(of: RowPlace, shard: Shard, window: Window) -> Operation | None:

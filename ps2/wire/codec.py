@@ -7,7 +7,7 @@ header makes a draft that says which arrays follow, and the draft and these arra
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError, Message
 from ps2.errors import LimitError, OutOfRangeError, ProtocolError, PS2Error
 from ps2.ops.packing import BFLOAT16, narrow, pack_keys, unpack_keys, widen
 from ps2.partition import Wire
-from ps2.wire.messages import Array, Keys, Operation, Reply, Request, RequestId, Result, byte_view, nbytes
+from ps2.wire.messages import Array, Keys, Operation, Outline, Reply, Request, RequestId, Result, byte_view, nbytes
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.status import from_detail, to_detail
 
@@ -190,6 +190,25 @@ class RequestDraft:
             total += sum(max(dtype.itemsize, 4 * (dtype in NARROW)) * n for dtype, n in map(_spec, operation.arrays))
         return total
 
+    @property
+    def forwarded(self) -> bool:
+        """Whether it comes from another server, about the copies of its shards."""
+        return bool(self.header.forwarded)
+
+    def outlines(self, names: Container[str]) -> Iterator[Outline]:
+        """Tell of the operations that have one of these names."""
+        for message in self.header.operations:
+            if message.name in names:
+                yield Outline(
+                    message.name,
+                    message.matrix,
+                    message.partition,
+                    {param.name: _param(param) for param in message.params},
+                    tuple(spec.count for spec in message.arrays),
+                    message.keys.count if message.HasField("keys") else None,
+                    PB_TO_WIRE[message.reply_dtype],
+                )
+
     def build(self, arrays: Sequence[Array]) -> Request:
         """Return the request with these arrays, one for each of ``specs``."""
         left = iter(arrays)
@@ -312,17 +331,17 @@ def split_frame(frame: bytes) -> tuple[memoryview, memoryview]:
     return header, data
 
 
-def request_of(frame: bytes, limit_bytes: int, reserve: Callable[[int], None] = lambda size: None) -> Request:
+def request_of(frame: bytes, limit_bytes: int, reserve: Callable[[RequestDraft], None] = lambda draft: None) -> Request:
     """Read a request that came as one frame; its arrays are views of the frame where they need not be converted.
 
     Args:
         limit_bytes: most that its arrays may take on the way.
-        reserve: told what its arrays will take, before they are made; may raise.
+        reserve: told what is to come, before memory is taken for it; may raise.
     """
     header, data = split_frame(frame)
     draft = open_request(bytes(header), limit_bytes)
     check_size(draft.nbytes, len(data))
-    reserve(draft.memory_bytes)
+    reserve(draft)
     return draft.build(_cut(draft.specs, data))
 
 

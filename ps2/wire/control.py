@@ -10,6 +10,7 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from ps2.checkpoint import LoadMatrix, SavedShard
+from ps2.errors import BusyError, LimitError
 from ps2.partition import MatrixSpec, Partition
 from ps2.saved_vectors import SavedPart
 from ps2.wire.codec import id_to_pb
@@ -362,4 +363,7 @@ class ServerControl:
     def _call(
         self, address: str, method: str, request: Message, reply: type[M], timeout_s: float = SERVER_TIMEOUT_S
     ) -> M:
-        return self._transport.call(address, f"Server/{method}", request, reply, timeout_s)
+        try:
+            return self._transport.call(address, f"Server/{method}", request, reply, timeout_s)
+        except (LimitError, BusyError) as error:
+            raise type(error)(f"{address}: {error}") from None

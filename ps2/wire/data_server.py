@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ps2.config import WireConfig
 from ps2.errors import LaunchError, PS2Error
-from ps2.wire.codec import Parts, error_parts, reply_parts
+from ps2.wire.codec import Parts, RequestDraft, error_parts, reply_parts
 from ps2.wire.framing import read_request, written
 from ps2.wire.introduction import admit, let_in
 from ps2.wire.messages import Reply, Request
@@ -41,8 +41,13 @@ class Service(Protocol):
         """Run a request, or raise the PS2Error that it comes to."""
         ...
 
-    def reserve(self, size: int) -> None:
-        """Count bytes before they are taken; raises LimitError if there is no room."""
+    def reserve(self, draft: RequestDraft) -> int:
+        """Count what a request and its reply will take, once there is room; return the bytes.
+
+        Raises:
+            LimitError: there never is.
+            BusyError: others take too long.
+        """
         ...
 
     def release(self, size: int) -> None:
@@ -165,10 +170,9 @@ class DataServer:
         """Read, run and answer one request; return False if no other can follow."""
         reserved = 0
 
-        def reserve(size: int) -> None:
+        def reserve(draft: RequestDraft) -> None:
             nonlocal reserved
-            self._service.reserve(size)
-            reserved = size
+            reserved = self._service.reserve(draft)
 
         try:
             request = receive(connection, read_request(self._wire.request_limit_bytes, reserve))
@@ -179,6 +183,7 @@ class DataServer:
             try:
                 _send(connection, self._run(request))
             finally:
+                request = None  # gone before its memory is said to be free
                 with self._idle:
                     self._busy -= 1
                     self._idle.notify_all()

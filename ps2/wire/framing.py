@@ -13,7 +13,7 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from ps2.errors import LimitError, ProtocolError, PS2Error
-from ps2.wire.codec import MAX_HEADER_BYTES, Parts, allocate, check_size, open_reply, open_request
+from ps2.wire.codec import MAX_HEADER_BYTES, Parts, RequestDraft, allocate, check_size, open_reply, open_request
 from ps2.wire.messages import Array, Reply, Request, byte_view, nbytes
 from ps2.wire.pb import server_pb2 as pb
 
@@ -51,12 +51,12 @@ def read_reply(request: Request) -> Filling[Reply | PS2Error]:
         return error
 
 
-def read_request(limit_bytes: int, reserve: Callable[[int], None]) -> Filling[Request | PS2Error]:
+def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> Filling[Request | PS2Error]:
     """Read a request; or, where it cannot be run but the connection is still of use, the error that says why.
 
     Args:
         limit_bytes: most that its arrays may take.
-        reserve: told what its arrays will take, before that is taken; may raise.
+        reserve: told what is to come, before memory is taken for it; may raise.
 
     Raises:
         ProtocolError, LimitError: the connection cannot go on.
@@ -67,7 +67,7 @@ def read_request(limit_bytes: int, reserve: Callable[[int], None]) -> Filling[Re
     try:
         draft = open_request(header, limit_bytes)
         check_size(draft.nbytes, size)
-        reserve(draft.memory_bytes)
+        reserve(draft)
     except PS2Error as error:
         yield from _skip(size)
         return error

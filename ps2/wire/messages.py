@@ -108,6 +108,24 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """What is known of an operation before its arrays have come.
+
+    Attributes:
+        counts: elements of each of them.
+        keys: how many columns it is about, if they are given as keys.
+    """
+
+    name: str
+    matrix: int
+    partition: int
+    params: Mapping[str, int | float]
+    counts: tuple[int, ...]
+    keys: int | None
+    wire: Wire | None
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     scalar: float | None = None
     arrays: tuple[Array, ...] = ()

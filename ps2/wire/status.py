@@ -38,6 +38,7 @@ STATUS: dict[type[PS2Error], grpc.StatusCode] = {
     errors.RecoveringError: grpc.StatusCode.UNAVAILABLE,
     errors.StaleRouteError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.KeyMissError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.BusyError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.DeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.RecoveryError: grpc.StatusCode.DATA_LOSS,
     errors.CheckpointMissingError: grpc.StatusCode.NOT_FOUND,

@@ -17,6 +17,7 @@ from ps2.client import plans
 from ps2.client.requests import cut, group
 from ps2.client.sessions import session_of
 from ps2.config import WireConfig
+from ps2.errors import PS2Error
 from ps2.wire.codec import request_parts
 from ps2.wire.control import ServerControl
 from ps2.wire.framing import written
@@ -125,3 +126,50 @@ def _ask_and_do_not_read(context, vector, session):
     thread = threading.Thread(target=ask)
     thread.start()
     return client, thread
+
+
+# -- more clients than there is memory for ---------------------------------------------------------------------------
+
+BLOCKS = 10  # that there is room for
+SMALL = 4 * MIB  # columns, four blocks
+THREADS = 48
+
+
+@pytest.fixture
+def small(leaves_nothing):
+    """A fleet of one server, with a vector, and room for ten blocks beside it."""
+    room = BLOCKS * WireConfig.block_bytes
+    with PS2Context.getOrCreate(servers=1, memoryLimit=4 * SMALL + room) as context:
+        yield DCV.dense(SMALL, 1).fill(0), context
+
+
+def test_server_when_more_is_asked_for_than_fits_then_all_succeed_and_its_memory_stays_bounded(small):
+    """Each thread has a connection, and a block on it most of the time: 48 of them where there is room for ten."""
+    u, context = small
+    ones, got = np.ones(SMALL, np.float32), np.empty(SMALL, np.float32)
+    errors = []
+    u.add(ones)
+    u.pull(out=got)
+    before = peak_of(context)
+
+    def move():
+        try:
+            u.add(ones)
+            u.pull(out=got)
+        except PS2Error as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=move) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert set(u.pull().tolist()) == {THREADS + 1}
+    assert peak_of(context) - before < BLOCKS * WireConfig.block_bytes + OVERHEAD_BYTES
+
+
+def peak_of(context):
+    """Return the most that the server has had in memory."""
+    with open(f"/proc/{context._launcher.pids()[0]}/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM"))

@@ -217,14 +217,14 @@ def packed_keys(count):
 )
 def test_reserve_when_a_request_comes_then_it_is_told_once_what_that_takes_when_read(frame, memory_bytes):
     told = []
-    request = codec.request_of(frame, LIMIT, told.append)
+    request = codec.request_of(frame, LIMIT, lambda draft: told.append(draft.memory_bytes))
     assert told == [memory_bytes] == [sum(operation.nbytes for operation in request.operations)]
 
 
 @pytest.mark.parametrize("frame", [declaring((pb.FLOAT64, 3), data=bytes(24)), packed_keys(1001)])
 def test_reserve_when_it_refuses_then_nothing_is_allocated(no_allocation, frame):
-    def refuse(size):
-        raise LimitError(f"{size} bytes do not fit")
+    def refuse(draft):
+        raise LimitError(f"{draft.memory_bytes} bytes do not fit")
 
     with pytest.raises(LimitError, match="do not fit"):
         codec.request_of(frame, LIMIT, refuse)

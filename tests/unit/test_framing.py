@@ -49,7 +49,7 @@ def drive(reading, data, step=None):
         return done.value, bytes(data)
 
 
-def reading(limit=LIMIT, reserve=lambda size: None):
+def reading(limit=LIMIT, reserve=lambda draft: None):
     return read_request(limit, reserve)
 
 
@@ -166,8 +166,8 @@ def test_request_when_its_count_is_impossible_then_limit_error_and_the_next_is_r
     assert (type(error), left) == (LimitError, b"next")
 
 
-def refuse(size):
-    raise LimitError(f"{size:,} bytes do not fit")
+def refuse(draft):
+    raise LimitError(f"{draft.memory_bytes:,} bytes do not fit")
 
 
 def test_request_when_there_is_no_memory_for_it_then_its_data_are_skipped_and_none_is_taken(monkeypatch):
@@ -181,7 +181,7 @@ def test_request_when_it_is_read_then_the_memory_told_of_is_what_its_keys_take_u
     told = []
     columns = np.arange(1000)
     request = Request((Operation("gather", 1, 0, keys=Keys(1000, columns)),))
-    drive(reading(reserve=told.append), message(codec.request_parts(request)))
+    drive(reading(reserve=lambda draft: told.append(draft.memory_bytes)), message(codec.request_parts(request)))
     assert told == [8000]
 
 

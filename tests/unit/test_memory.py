@@ -1,14 +1,16 @@
-"""The memory account never exceeds its limit, and says what was wanted, what is left and of how much."""
+"""The memory account never exceeds its limit, lets in who waits in order, and says what was wanted and what is left."""
 
 from __future__ import annotations
 
+import random
 import threading
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps2.errors import LimitError
+from ps2.errors import BusyError, LimitError
 from ps2.server import memory
 from ps2.server.memory import MemoryAccount
 
@@ -54,6 +56,152 @@ def test_take_when_threads_race_then_exactly_what_fits_is_taken():
     for thread in threads:
         thread.join()
     assert sum(won) == account.taken_bytes == 994
+
+
+# -- what passes -----------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def elsewhere(act):
+    """Do something in another thread; it has been done after the block."""
+    thread = threading.Thread(target=act)
+    thread.start()
+    yield thread
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def waiting(account):
+    return sum(map(len, account._lines))
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(memory, "PATIENCE_S", 0.05)
+
+
+def test_take_when_it_would_fit_without_what_passes_then_busy_error_says_how_much_that_is():
+    account = MemoryAccount(1000)
+    account.borrow(700, "a")
+    with pytest.raises(BusyError, match=r"^b needs 500 bytes, and 300 are left .* of 1,000; 700 are taken by requests"):
+        account.take(500, "b")
+
+
+def test_take_when_only_the_threads_own_request_is_in_its_way_then_limit_error():
+    """It would not pass before."""
+    account = MemoryAccount(1000)
+    account.admit(700, "a")
+    with pytest.raises(LimitError):
+        account.take(500, "b")
+    account.leave(700)
+    account.take(500, "b")
+
+
+def test_take_when_refused_for_what_passes_then_the_room_is_kept_for_it_for_a_moment(impatient, monkeypatch):
+    monkeypatch.setattr(memory, "WANTED_S", 1000.0)
+    account = MemoryAccount(1000)
+    account.borrow(300, "a")
+    with pytest.raises(BusyError):
+        account.take(800, "b")
+    with pytest.raises(BusyError):
+        account.admit(100, "c")
+    account.give_back(300)
+    account.take(800, "b")
+    account.admit(100, "c")
+    assert account.taken_bytes == 900
+
+
+def test_admit_when_there_is_no_room_then_it_waits_until_there_is(until):
+    account = MemoryAccount(1000)
+    account.borrow(700, "a")
+    with elsewhere(lambda: account.admit(500, "b")):
+        until(lambda: waiting(account), "it waits")
+        account.give_back(700)
+    assert account.taken_bytes == 500
+
+
+def test_admit_when_a_large_one_waits_then_small_ones_that_come_later_do_not_pass_it(until):
+    account, order = MemoryAccount(1000), []
+
+    def admit(size):
+        account.admit(size, "it")
+        order.append(size)
+        account.leave(size)
+
+    account.borrow(700, "a")
+    with elsewhere(lambda: admit(1000)):
+        until(lambda: waiting(account) == 1, "the large one waits")
+        with elsewhere(lambda: admit(100)):
+            until(lambda: waiting(account) == 2, "the small one waits")
+            account.give_back(700)
+    assert (order, account.taken_bytes) == ([1000, 100], 0)
+
+
+def test_admit_when_there_is_no_room_for_long_then_busy_error_and_who_comes_next_is_let_in(until, monkeypatch):
+    monkeypatch.setattr(memory, "PATIENCE_S", 0.3)
+    account, failed = MemoryAccount(1000), []
+
+    def admit_much():
+        try:
+            account.admit(900, "much")
+        except BusyError as error:
+            failed.append(str(error))
+
+    account.borrow(300, "a")
+    with elsewhere(admit_much):
+        until(lambda: waiting(account), "it waits")
+        monkeypatch.setattr(memory, "PATIENCE_S", 10.0)
+        account.admit(100, "little")
+    assert failed[0].startswith("much needs 900 bytes, and 700 are left")
+    assert account.taken_bytes == 400
+
+
+def test_admit_when_it_never_fits_then_limit_error_at_once():
+    account = MemoryAccount(1000)
+    account.take(600, "a")
+    with pytest.raises(LimitError, match="b needs 401 bytes, and 400 are left"):
+        account.admit(401, "b")
+
+
+def test_admit_when_clients_have_all_that_they_may_then_changes_of_copies_have_the_other_half(impatient):
+    account = MemoryAccount(1000)
+    account.holds_copies = True
+    account.admit(500, "a client's")
+    with pytest.raises(BusyError):
+        account.admit(1, "a client's")
+    with pytest.raises(LimitError, match=r"half of it for changes of copies$"):
+        account.admit(501, "a client's")
+    account.admit(500, "a copy's", of_copies=True)
+    assert account.taken_bytes == 1000
+
+
+def test_admit_when_threads_come_and_go_then_all_are_let_in_and_never_more_than_fits():
+    account, over = MemoryAccount(1000), []
+
+    def come_and_go(seed):
+        sizes = random.Random(seed)
+        for _ in range(200):
+            size = sizes.randrange(1001)
+            account.admit(size, "it")
+            over.append(account.taken_bytes > 1000)
+            account.leave(size)
+
+    threads = [threading.Thread(target=come_and_go, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (len(over), any(over), account.taken_bytes) == (1600, False, 0)
+
+
+def test_spare_when_others_need_its_room_then_it_is_shed():
+    account = MemoryAccount(1000)
+    account.shed = account.give_spare
+    assert account.spare(900)
+    account.take(300, "a")
+    account.admit(400, "b")
+    account.borrow(300, "c")
+    assert (account.taken_bytes, account.spare(1)) == (1000, False)
 
 
 @pytest.mark.parametrize(("content", "expected"), [("4096\n", 4096), ("max\n", None), (None, None)])

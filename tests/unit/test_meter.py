@@ -13,6 +13,7 @@ from ps2.ops.table import TABLE, load
 from ps2.partition import MatrixSpec, Partition
 from ps2.server.engine import Engine
 from ps2.server.metrics import BUCKETS_S, Meter
+from ps2.wire import codec
 from ps2.wire.messages import Keys, Operation, Request, RequestId, key_digest
 
 THREADS = 8
@@ -38,6 +39,11 @@ def engine():
 
 def gather(columns=3):
     return Operation("gather", M, 0, (0,), arrays=(np.arange(columns),))
+
+
+def draft_of(operation):
+    header, _ = codec.request_parts(Request((operation,)))
+    return codec.open_request(header, 1 << 30)
 
 
 def counts_of(meter, name):
@@ -210,7 +216,7 @@ def test_request_when_an_operation_fails_then_those_before_it_are_counted(engine
 
 def test_request_when_its_arrays_do_not_fit_then_is_counted_though_it_never_began(engine):
     with pytest.raises(LimitError):
-        engine.reserve(1 << 30)
+        engine.reserve(draft_of(Operation("push", M, 0, (0,), arrays=(np.zeros(1 << 18),))))
     counts = engine.meter.read()
     assert counts.outcomes == {"ok": 0, "LimitError": 1}
     assert counts.in_progress == 0

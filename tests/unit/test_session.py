@@ -16,6 +16,8 @@ from ps2.client.plans import Target
 from ps2.client.task import MutationIds
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import (
+    BusyError,
+    LimitError,
     LostError,
     NotFoundError,
     ShapeError,
@@ -32,6 +34,7 @@ from tests.fakes import (
     DropsTheAck,
     FailsBeforeSending,
     FleetInProcess,
+    IsFull,
     MasterGone,
     MovesThePartitions,
     RefusesForGood,
@@ -256,6 +259,32 @@ def test_request_when_it_keeps_failing_then_the_error_comes_after_the_retry_time
         over.run([add_ones(target)])
     assert 0.1 < time.monotonic() - started_s < 2
     assert len(faulty.tried) > 4
+
+
+@pytest.mark.parametrize("times", [1, 5])
+def test_request_when_a_server_is_full_then_it_is_sent_again_and_the_master_is_left_alone(fleet, target, times):
+    full = IsFull(fleet, times)
+    session_over(full).run([add_ones(target)])
+    assert values(fleet, target) == [1] * 10
+    assert full.asked == []
+
+
+def test_request_when_a_server_stays_full_then_busy_error_names_it_after_the_retry_time(fleet, target):
+    over = session_over(IsFull(fleet, times=-1, address=fleet.addresses[1]), RetryConfig(total_s=0.1))
+    with pytest.raises(BusyError, match=f"^{fleet.addresses[1]}: a request needs 5 bytes, and 3 are left"):
+        over.run([add_ones(target)])
+
+
+def test_request_when_one_server_is_full_and_the_route_to_another_is_stale_then_it_comes_to_both(fleet, target):
+    moved = MovesThePartitions(fleet, lambda: None, times=1, address=fleet.addresses[0])
+    session_over(IsFull(moved, times=3, address=fleet.addresses[1])).run([add_ones(target)])
+    assert values(fleet, target) == [1] * 10
+
+
+def test_request_when_it_can_never_fit_then_limit_error_names_the_server(fleet, target):
+    over = session_over(RefusesForGood(fleet, LimitError("9 bytes"), times=-1, address=fleet.addresses[0]))
+    with pytest.raises(LimitError, match=f"^{fleet.addresses[0]}: 9 bytes"):
+        over.run([add_ones(target)])
 
 
 def test_request_when_no_time_is_left_for_retries_then_it_is_sent_once(fleet, target):
