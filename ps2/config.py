@@ -16,6 +16,7 @@ UNIX_SOCKETS_VARIABLE = "PS2_UNIX_SOCKETS"
 DEFAULT_PORT = 7070
 MAX_PORT = 65535
 MIN_TOKEN_CHARS = 16
+MAX_BYTES = 2**63 - 1  # that an int64 counts
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ps2.config import DEFAULT_PORT, MAX_PORT, TOKEN_FILE_VARIABLE, ServerConfig, read_token
+from ps2.config import DEFAULT_PORT, MAX_BYTES, MAX_PORT, TOKEN_FILE_VARIABLE, ServerConfig, read_token
 from ps2.errors import ConfigError
 
 EPILOG = """\b
@@ -24,8 +24,11 @@ def parse_bytes(text: str) -> int:
     number = text.strip().lower().removesuffix("b").removesuffix("i")
     digits = number.rstrip("kmgt")
     unit = number[len(digits) :]
-    if unit not in UNITS or not digits.isdecimal() or int(digits) == 0:
+    if unit not in UNITS or not digits.isdecimal() or not digits.strip("0"):
         raise click.BadParameter(f"expected a positive number of bytes such as 8g or 500m, got {text!r}")
+    # Longer numbers take their time to be read.
+    if len(digits) > len(str(MAX_BYTES)) or int(digits) * UNITS[unit] > MAX_BYTES:
+        raise click.BadParameter(f"expected at most {MAX_BYTES:,} bytes, got {text!r:.100}")
     return int(digits) * UNITS[unit]
 
 

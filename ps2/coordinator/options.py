@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ps2.config import split_address
+from ps2.config import MAX_BYTES, split_address
 from ps2.errors import ConfigError
 
 MAX_SERVERS = 4096
@@ -56,6 +56,8 @@ class Options:
         self._check_whole("keep", 1)
         if self.memory_limit is not None and (not is_whole(self.memory_limit) or self.memory_limit <= 0):
             raise ConfigError(f"memoryLimit: expected a positive number of bytes, got {self.memory_limit!r}")
+        if self.memory_limit is not None and self.memory_limit > MAX_BYTES:
+            raise ConfigError(f"memoryLimit: expected at most {MAX_BYTES:,} bytes, got {self.memory_limit:,}")
         for name in ("checkpoint_every_s", "heartbeat_s", "lost_after_s", "retry_timeout_s"):
             self._check_seconds(name)
         if self.lost_after_s < 2 * self.heartbeat_s:

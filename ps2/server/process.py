@@ -22,7 +22,7 @@ from ps2.errors import LaunchError, NotFoundError, PS2Error, TransientError
 from ps2.ops.parallel import set_cores
 from ps2.ops.warm import warm
 from ps2.server.engine import Engine
-from ps2.server.memory import keep_freed_memory
+from ps2.server.memory import available_bytes, keep_freed_memory
 from ps2.server.servicer import ServerServicer
 from ps2.wire.data_server import DataServer
 from ps2.wire.master_control import MasterControl
@@ -113,6 +113,8 @@ def serve(config: ServerConfig, token: str | None, membership: Membership | None
     log.info(
         "listening on %s, advertised as %s, memory limit %s bytes", server.address, address, config.memory_limit_bytes
     )
+    if config.memory_limit_bytes > (there := available_bytes()):
+        log.warning("the memory limit is more than the %s bytes that this machine or container has", f"{there:,}")
     with ExitStack() as undo:
         undo.callback(servicer.close)
         undo.callback(server.stop, GRACE_S)

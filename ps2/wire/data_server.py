@@ -183,7 +183,7 @@ class DataServer:
             try:
                 _send(connection, self._run(request))
             finally:
-                request = None  # gone before its memory is said to be free
+                del request  # gone before its memory is said to be free
                 with self._idle:
                     self._busy -= 1
                     self._idle.notify_all()

@@ -309,6 +309,11 @@ class LoadsNowhere:
         ({"fleet": [7070]}, ConfigError, r"fleet: expected HOST:PORT,HOST:PORT..., got \[7070\]"),
         ({"tokenFile": "x"}, ConfigError, r"tokenFile goes with fleet"),
         ({"memoryLimit": 0}, ConfigError, r"memoryLimit: expected a positive number of bytes, got 0"),
+        (
+            {"memoryLimit": 2**70},
+            ConfigError,
+            r"memoryLimit: expected at most 9,223,372,036,854,775,807 bytes",
+        ),
         ({"memoryLimit": "8g"}, ConfigError, r"memoryLimit: expected a positive number of bytes, got '8g'"),
         (
             {"servers": 3},

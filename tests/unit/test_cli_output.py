@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from ps2.cli import main as command_line
 from ps2.cli.exits import exit_code
 from ps2.cli.output import duration, short_time, size, split
+from ps2.cli.server import parse_bytes
 from ps2.errors import AuthError, ConfigError, DeadlineError, OpError, UnavailableError
 from ps2.ops.table import TABLE, load
 
@@ -101,6 +102,17 @@ def test_ops_when_one_is_named_then_shows_its_whole_documentation():
 def test_ops_when_json_then_is_one_object_with_all_operations():
     load()
     assert [op["name"] for op in json.loads(ps2("ops", "-o", "json").stdout)["operations"]] == list(TABLE)
+
+
+@pytest.mark.parametrize("text", ["9223372036854775808", "99999999999999999999g", "9" * 5000, "0", "00k", "8x", ""])
+def test_memory_limit_when_it_cannot_be_then_usage_error(text):
+    done = ps2("server", "--insecure", "--memory-limit", text)
+    assert done.exit_code == 2
+    assert "bytes" in done.output
+
+
+def test_memory_limit_when_it_is_the_largest_then_it_is_read():
+    assert parse_bytes("9223372036854775807") == 2**63 - 1
 
 
 def test_launch_when_ports_would_run_out_then_names_the_last_one():
