@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 from pyspark.ml.linalg import DenseMatrix, Vectors
@@ -77,6 +80,23 @@ def test_recipe_when_features_are_too_many_for_normal_equations_then_the_error_n
 
 def test_recipe_when_staleness_is_minus_1_then_nobody_waits():
     assert recipe(LogisticRegression(optimizer="adam", staleness=-1)).staleness is None
+
+
+@pytest.mark.parametrize("cls", ["FMClassifier", "FMRegressor"])
+def test_seed_when_it_is_not_set_then_it_is_the_same_in_every_process(cls):
+    script = f"from ps2.algorithms import {cls}; print({cls}().getSeed())"
+    seeds = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(seeds) == 1
 
 
 def test_recipe_when_the_default_seed_is_a_negative_hash_then_it_is_not_negative():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TypeVar
 
 from pyspark.ml.linalg import DenseMatrix, Matrix, Vector, Vectors
@@ -26,7 +27,8 @@ class FactorParams(TrainingParams, _FactorizationMachinesParams):
     )
 
     def _set_theirs(self) -> None:
-        self._setDefault(solver="adamW", stepSize=1.0, seed=hash(type(self).__name__))
+        # pyspark.ml takes hash(), which is another number in each process.
+        self._setDefault(solver="adamW", stepSize=1.0, seed=zlib.crc32(type(self).__name__.encode()))
 
 
 class FactorSetters(FactorParams, TrainingSetters):

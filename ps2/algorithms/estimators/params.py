@@ -382,7 +382,7 @@ def recipe_of(params: Any, l1: float) -> Recipe:
         step_size=params.getStepSize(),
         fraction=params.getMiniBatchFraction(),
         staleness=None if params.getStaleness() == ASP else params.getStaleness(),
-        # pyspark.ml's default seed is a hash, of either sign.
+        # A seed of pyspark.ml may be a hash, of either sign.
         seed=params.getSeed() % 2**63,
         validate=params.isSet("validationIndicatorCol"),
     )
