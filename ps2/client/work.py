@@ -66,8 +66,9 @@ def _call(worker: Worker, control: RunControl, function: Function, rows: Iterato
     except (Exception, SystemExit) as error:
         fatal = isinstance(error, _FatalError)
         report = str(error) if fatal else "".join(traceback.format_exception(error))
-        # If the run has ended, or the driver has gone: what happened here is the task's own error all the same.
+        # If the run has ended, the driver has gone, or this is a child of the task: it is the error that counts.
         with suppress(PS2Error):
+            worker._session.check_process()
             control.fail(report, worker._lap(), fatal, worker._take_metrics())
         raise
     control.leave(pickled, worker._lap(), worker._take_metrics())
