@@ -91,7 +91,7 @@ class DCV:
             LimitError: the servers' memory limit does not allow it; nothing was allocated.
             StoppedError: there is no PS2Context.
         """
-        return _create(MatrixSpec(dim, rows, _dtype_name(dtype), "dense", align, partitionsPerServer, wire), name)
+        return create(MatrixSpec(dim, rows, _dtype_name(dtype), "dense", align, partitionsPerServer, wire), name)
 
     @staticmethod
     def sparse(
@@ -108,7 +108,7 @@ class DCV:
         The rows of its matrix share one key index a partition, so operations between them run at dense speed over the
         active keys. Arguments and errors are those of ``dense``.
         """
-        return _create(MatrixSpec(dim, rows, _dtype_name(dtype), "sparse", 1, partitionsPerServer, wire), name)
+        return create(MatrixSpec(dim, rows, _dtype_name(dtype), "sparse", 1, partitionsPerServer, wire), name)
 
     def derive(self, name: str | None = None) -> DCV:
         """Make a vector of zeros co-located with this one (paper, section 4.3). ``DCV.derive(u)`` is the same.
@@ -602,7 +602,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, Real)
 
 
-def _create(spec: MatrixSpec, name: str | None) -> DCV:
+def create(spec: MatrixSpec, name: str | None = None) -> DCV:
+    """Make a vector of zeros, the first row of a matrix."""
     session = current_session()
     info = session.new_matrix(spec, _name(name))
     vector = DCV(session.fleet, info.id, 0, info.spec, info.route)

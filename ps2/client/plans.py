@@ -126,18 +126,21 @@ def count_active(target: Target) -> Plan[list[int]]:
     return Plan(target.matrix, target.route, operations, merge, mutates=False)
 
 
-def pull_active(target: Target, counts: Sequence[int] | None = None) -> Plan[tuple[Int64Array, Array]]:
+def pull_active(
+    target: Target, counts: Sequence[int] | None = None, begins: Sequence[int] | None = None
+) -> Plan[tuple[Int64Array, Array]]:
     """Plan to read the active keys of a sparse row and their values, sorted by key.
 
     Args:
         counts: how many keys each partition has; the first of them are read, block by block. None: all there are then.
+        begins: how many of those have been read already.
     """
     windows: list[tuple[int, dict[str, int], int]] = []
     for p in target.route.partitions:
         if counts is None:
             windows.append((p.index, {}, 0))
             continue
-        for start in range(0, counts[p.index], GROUP_KEYS):
+        for start in range(0 if begins is None else begins[p.index], counts[p.index], GROUP_KEYS):
             stop = min(start + GROUP_KEYS, counts[p.index])
             windows.append((p.index, {"start": start, "stop": stop}, stop - start))
     operations = tuple(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +13,7 @@ import numpy as np
 from ps2.client import plans
 from ps2.client.batch import in_batch
 from ps2.errors import DTypeError, NotColocatedError, NotColocatedWarning, ShapeError, UsageError
+from ps2.ops.table import Array
 
 if TYPE_CHECKING:
     from ps2.client.dcv import DCV
@@ -62,17 +65,48 @@ def transfer(source: DCV, target: DCV) -> int:
     return 2 * source.dim * source.dtype.itemsize
 
 
+def moved_alone(vector: DCV) -> DCV:
+    """Return a vector as the only row of a matrix of its own, cut as its matrix is; it is freed itself.
+
+    Raises:
+        LimitError: the servers have no room for both; the vector stays as it is.
+    """
+    from ps2.client.dcv import create
+
+    alone = create(replace(vector._spec, rows=1))
+    try:
+        transfer(vector, alone)
+    except BaseException:
+        alone.free()
+        raise
+    vector.free()
+    return alone
+
+
 def _transfer_keys(source: DCV, target: DCV) -> int:
-    if source.isSparse:
-        keys, values = source.pull()
-    else:
+    target.zero()
+    moved = 0
+    for keys, values in _windows(source):
+        for start in range(0, keys.size, WINDOW_KEYS):
+            target.push(values[start : start + WINDOW_KEYS], keys[start : start + WINDOW_KEYS])
+        moved += 2 * (keys.nbytes + values.nbytes)
+    return int(moved)
+
+
+def _windows(source: DCV) -> Iterator[tuple[Array, Array]]:
+    """Yield keys and values, some at a time."""
+    session, of = source._session, source._target()
+    if not source.isSparse:
         dense = source.pull()
         keys = np.flatnonzero(dense)
-        values = dense[keys]
-    target.zero()
-    for start in range(0, keys.size, WINDOW_KEYS):
-        target.push(values[start : start + WINDOW_KEYS], keys[start : start + WINDOW_KEYS])
-    return int(2 * (keys.nbytes + values.nbytes))
+        yield keys, dense[keys]
+        return
+    counts = session.run([plans.count_active(of)])[0]
+    step = max(1, WINDOW_KEYS // len(counts))
+    for begin in range(0, max(counts, default=0), step):
+        # New keys come after those that there are.
+        ends = [min(count, begin + step) for count in counts]
+        yield session.run([plans.pull_active(of, ends, [begin] * len(counts))])[0]
 
 
 def _caller_depth() -> int:

@@ -202,7 +202,7 @@ class Session:
         """Make a matrix; its row 0 is handed out, under a name if one is given."""
         self._release_dropped()
         with self._new_id() as id:
-            return self._remember(self._ask(lambda: self._master.new_matrix(spec, id, self.holder, name)))
+            return self._remember(self.ask(lambda: self._master.new_matrix(spec, id, self.holder, name)))
 
     def matrix(self, matrix: int) -> MatrixInfo:
         return self._remember(self._master.matrix(matrix))
@@ -215,17 +215,17 @@ class Session:
         """
         self._release_dropped()
         with self._new_id() as id:
-            return self._ask(lambda: self._master.take_rows(matrix, id, self.holder, count, name))
+            return self.ask(lambda: self._master.take_rows(matrix, id, self.holder, count, name))
 
     def free_rows(self, matrix: int, rows: Sequence[int]) -> None:
         """Give rows back: at once, or in a task when its stage is over."""
         self._outbox.drain()  # it may still be about these rows
         of_task = self._ids.unnumbered()
         if of_task is not None:
-            self._ask(lambda: self._master.free_rows(matrix, rows, of_task))
+            self.ask(lambda: self._master.free_rows(matrix, rows, of_task))
             return
         with self._new_id() as id:
-            self._ask(lambda: self._master.free_rows(matrix, rows, id))
+            self.ask(lambda: self._master.free_rows(matrix, rows, id))
 
     def drop(self, matrix: int, rows: Sequence[int], holder: str) -> None:
         """Note that a holder's last handle to rows is gone; the master is told with the next call for rows."""
@@ -248,7 +248,7 @@ class Session:
         patience = Patience(self.retry)
         with self._new_id() as id:
             while True:
-                self._ask(lambda: self.matrix(matrix))
+                self.ask(lambda: self.matrix(matrix))
                 self._check_run(changes=True)
                 version = self._routes.version
                 try:
@@ -258,7 +258,7 @@ class Session:
                     if self._refresh({matrix}, error):
                         patience.explain()
                     continue
-                self._ask(lambda: self.matrix(matrix))
+                self.ask(lambda: self.matrix(matrix))
                 self._check_run(changes=True)
                 if self._routes.version == version:
                     return done
@@ -341,7 +341,7 @@ class Session:
         """Return where matrices are; the master knows those that have been forgotten since their call began."""
         routes = self._routes.of(matrices)
         for matrix in matrices - routes.keys():
-            routes[matrix] = self._ask(functools.partial(self.matrix, matrix)).route
+            routes[matrix] = self.ask(functools.partial(self.matrix, matrix)).route
         return routes
 
     def _send_pieces(self, pieces: Sequence[Piece], results: Results) -> None:
@@ -445,7 +445,7 @@ class Session:
             # No mutation of a task has the number that this would take: the collector runs when it likes.
             of_task = holder != self._ids.session
             with contextlib.nullcontext() if of_task else self._new_id() as id:
-                self._ask(functools.partial(self._master.drop_rows, matrix, rows, holder, id))
+                self.ask(functools.partial(self._master.drop_rows, matrix, rows, holder, id))
 
     @contextlib.contextmanager
     def _new_id(self) -> Iterator[RequestId]:
@@ -457,8 +457,8 @@ class Session:
         finally:
             self._ids.done(id)
 
-    def _ask(self, call: Callable[[], T]) -> T:
-        """Ask the master, again and again where it may help."""
+    def ask(self, call: Callable[[], T]) -> T:
+        """Ask the master or servers, again and again where it may help."""
         patience = Patience(self.retry)
         while True:
             try:

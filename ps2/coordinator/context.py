@@ -235,6 +235,12 @@ class PS2Context:
         self._check_running()
         self._session.flush()
 
+    def memory(self) -> list[tuple[int, int]]:
+        """Return the memory limit of each server, by index, and what is taken of it, in bytes."""
+        self._check_running()
+        found = self._session.ask(lambda: [self._control.status(address) for address in self.servers])
+        return [(status.memory_limit_bytes, status.memory_bytes) for status in found]
+
     def checkpoint(self, path: str | None = None, step: int | None = None) -> Checkpoint:
         """Write the whole fleet to files, as it is at one moment; return when that is complete.
 

@@ -214,3 +214,8 @@ def available_bytes() -> int:
     except OSError:
         return total
     return min(total, int(limit)) if limit.isdecimal() else total
+
+
+def free_bytes() -> int:
+    """Return what processes of this machine, or of this container, could take at most beside those that run."""
+    return min(int(psutil.virtual_memory().available), available_bytes())

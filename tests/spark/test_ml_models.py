@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from ps2 import DCV, PS2Context, algorithms
 from ps2.algorithms import (
     FMClassificationModel,
+    FMClassifier,
     FMRegressionModel,
     LinearRegressionModel,
     LinearSVC,
@@ -27,7 +28,7 @@ from ps2.algorithms import (
 )
 from ps2.algorithms.estimators.weights import Weights
 from ps2.algorithms.training.problem import Problem
-from ps2.errors import CheckpointCorruptError, ConfigError, InputError, SlotsError, StoppedError, UsageError
+from ps2.errors import CheckpointCorruptError, ConfigError, InputError, LimitError, SlotsError, StoppedError, UsageError
 
 pytestmark = pytest.mark.usefixtures("ps")
 
@@ -316,6 +317,32 @@ def test_fit_when_the_model_is_large_then_its_weights_stay_on_the_fleet(labelled
     small = LogisticRegression(maxIter=3, regParam=0.1).fit(labelled)
     np.testing.assert_allclose(large.weightVector.pull(), small.coefficients)
     assert large.summary.accuracy == small.summary.accuracy
+
+
+def test_fit_when_the_factors_are_more_than_the_servers_can_hold_then_limit_error_before_it_begins(labelled, ps):
+    before = ps.memory()
+    with pytest.raises(LimitError, match=r"^factorSize=2,147,483,647 and 2 features make [\d,]+ weights: .* are left"):
+        FMClassifier(factorSize=2**31 - 1).fit(labelled)
+    assert ps.memory() == before
+
+
+@pytest.mark.parametrize("sparse_from", [1, 100], ids=["sparse", "dense"])
+def test_fit_when_the_model_stays_on_the_fleet_then_it_takes_the_memory_of_one_vector(
+    labelled, statuses, monkeypatch, sparse_from
+):
+    for constant in ("parameters.SPARSE_FROM", "trainer.SPARSE_FROM", "footprint.SPARSE_FROM"):
+        monkeypatch.setattr(f"ps2.algorithms.training.{constant}", sparse_from)
+    monkeypatch.setattr("ps2.algorithms.estimators.weights.MOST_IN_DRIVER", 1)
+
+    def held():
+        return {matrix.matrix: matrix for status in statuses() for matrix in status.matrices}
+
+    before = held()
+    large = LogisticRegression(maxIter=3, regParam=0.1).fit(labelled)
+    (new,) = [matrix for number, matrix in held().items() if number not in before]
+    assert new.rows == 1
+    assert new.matrix == large.weightVector._matrix
+    assert large.weightVector.nnz() == 2
 
 
 def test_summary_when_a_model_was_fitted_then_it_tells_how(labelled):

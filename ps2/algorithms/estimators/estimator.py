@@ -98,8 +98,6 @@ class FleetEstimator(TrainingSetters, MLReadable[Any], MLWritable):
             ps = PS2Context.getOrCreate(table.frame.sparkSession, servers)
             trained = self._train(ps, table, problem, recipe, found)
             weights = Weights.of(problem, trained.weight, trained.biases)
-            if not weights.is_on_fleet:
-                trained.weight.free()
         return weights, trained.history
 
     def _train(self, ps: PS2Context, table: Table, problem: Problem, recipe: Recipe, found: Survey) -> Trained:

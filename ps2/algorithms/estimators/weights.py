@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +14,11 @@ from ps2.algorithms.losses.choice import loss_of
 from ps2.algorithms.training.parameters import columns_of
 from ps2.algorithms.training.problem import Problem
 from ps2.client.dcv import DCV
-from ps2.errors import ShapeError, StoppedError, UsageError
+from ps2.client.realign import moved_alone
+from ps2.errors import BusyError, LimitError, ShapeError, StoppedError, UsageError
 from ps2.rows import number_columns
+
+log = logging.getLogger(__name__)
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -38,10 +42,15 @@ class Weights:
 
     @staticmethod
     def of(problem: Problem, weight: DCV, biases: Float64Array) -> Weights:
-        """Take over trained weights: into the driver if they are few, and their memory on the servers goes."""
+        """Take over trained weights: into the driver if they are few, else into a matrix of their own.
+
+        Those of the training, and their memory on the servers, go.
+        """
         if problem.size > MOST_IN_DRIVER:
-            return Weights(problem, weight, biases)
-        return Weights(problem, _pulled(weight).reshape(problem.dim, problem.width), biases)
+            return Weights(problem, _alone(weight), biases)
+        pulled = _pulled(weight)
+        weight.free()
+        return Weights(problem, pulled.reshape(problem.dim, problem.width), biases)
 
     @property
     def is_on_fleet(self) -> bool:
@@ -109,6 +118,15 @@ class Weights:
                 f"the model's {self.problem.size:,} weights are on servers that are gone; save() it before stop(), "
                 "and load() it in an active PS2Context"
             ) from error
+
+
+def _alone(weight: DCV) -> DCV:
+    """Move a vector out of the matrix of a training, which has tens of rows; where there is no room it stays there."""
+    try:
+        return moved_alone(weight)
+    except (LimitError, BusyError) as error:
+        log.warning("the model keeps the memory of its training, as the servers have no room to move it: %s", error)
+        return weight
 
 
 def _pulled(weight: DCV) -> Float64Array:

@@ -12,12 +12,13 @@ from ps2.algorithms.losses.choice import loss_of
 from ps2.algorithms.losses.loss import Float64Array
 from ps2.algorithms.solvers.averaging import Averaging
 from ps2.algorithms.solvers.fast_turn import FastTurn
-from ps2.algorithms.solvers.lbfgs import PAIRS, Lbfgs
+from ps2.algorithms.solvers.lbfgs import Lbfgs
 from ps2.algorithms.solvers.minibatch import Minibatch
 from ps2.algorithms.solvers.normal import Normal
 from ps2.algorithms.solvers.regions import Box
 from ps2.algorithms.solvers.solver import Bench, Part, Solver
 from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.footprint import ROWS, Room, check_fleet, check_worker
 from ps2.algorithms.training.parameters import CONTROL, SHIFT, SPARSE_FROM, TALLY, Space, View
 from ps2.algorithms.training.preparation import CLOCKS, Preparation
 from ps2.algorithms.training.problem import Facts, Problem, Recipe, Table, TrainingHistory
@@ -25,9 +26,8 @@ from ps2.algorithms.training.reading import read
 from ps2.algorithms.training.record import Record, StepReport
 from ps2.client.dcv import DCV
 from ps2.rows import Float
+from ps2.server.memory import free_bytes
 
-# Vectors that there is memory for from the beginning; more of them would be copied.
-ROWS = {"l-bfgs": 2 * PAIRS + 11, "normal": 3, "minibatch": 8, "ma-sgd": 5, "ftsgd": 5}
 SOLVERS: dict[str, Callable[[Bench], Solver]] = {
     "l-bfgs": Lbfgs,
     "normal": Normal,
@@ -59,6 +59,7 @@ class _Work:
     columns: Columns
     dtype: Float
     problem: Problem
+    recipe: Recipe
     preparation: Preparation
     part: Part
     clocks: int
@@ -67,6 +68,7 @@ class _Work:
 
     def __call__(self, worker: Any, batches: Iterator[Any]) -> None:
         reading = read(batches, self.columns, self.dtype, self.problem.classes, self.problem.dim)
+        check_worker(self.problem, self.recipe, len(reading.training.keys), free_bytes())
         data = self.preparation.take_part(worker, reading)
         self.part(worker, data, View(self.control, self.tally), CLOCKS + self.clocks)
 
@@ -90,10 +92,12 @@ def train(
         on_step: called in the driver after each step.
 
     Raises:
+        LimitError: the vectors cannot fit the servers, or a worker's share of them its machine.
         InputError: a row cannot be used; says how many, and names one.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     loss = loss_of(problem)
+    check_fleet(problem, recipe, [Room(*room) for room in ps.memory()])
     space = Space(problem, ROWS[recipe.solver])
     result: DCV | None = None
     try:
@@ -123,7 +127,7 @@ def train(
         preparation = Preparation.make(bench)
         solver = SOLVERS[recipe.solver](bench)
         dtype: Float = "float64" if problem.size < SPARSE_FROM else "float32"
-        work = _Work(table.columns, dtype, problem, preparation, solver.part, solver.clocks, control, tally)
+        work = _Work(table.columns, dtype, problem, recipe, preparation, solver.part, solver.clocks, control, tally)
 
         def on_clock(clock: int) -> None:
             if clock == 0:

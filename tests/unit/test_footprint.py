@@ -1,0 +1,57 @@
+"""What a training takes is told before it begins, never more than it does take, and what is too much names why."""
+
+from __future__ import annotations
+
+import pytest
+
+from ps2.algorithms.training.footprint import ROWS, Room, check_fleet, check_worker, fleet_bytes, worker_bytes
+from ps2.algorithms.training.parameters import SPARSE_FROM
+from ps2.algorithms.training.problem import Problem, Recipe
+from ps2.algorithms.training.trainer import SOLVERS
+from ps2.errors import LimitError
+
+GIB = 1 << 30
+MACHINE = Problem("fmLogistic", dim=2, width=1 + 10**9, standardize=False)
+ADAM = Recipe("minibatch")
+
+
+def test_solvers_when_listed_then_it_is_known_of_each_what_it_takes():
+    assert set(ROWS) == set(SOLVERS)
+    assert all(worker_bytes(Problem("logistic", 1), Recipe(solver), 1) > 0 for solver in SOLVERS)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_fleet_bytes_when_vectors_are_dense_then_they_are_those_of_all_rows_and_of_the_features_sums(solver):
+    rows = ROWS[solver]
+    assert fleet_bytes(Problem("logistic", 1000), Recipe(solver)) == 8 * 1000 * (rows + 3)
+    assert fleet_bytes(Problem("softmax", 1000, 5, standardize=False), Recipe(solver)) == 8 * 5000 * rows
+
+
+def test_fleet_bytes_when_vectors_are_long_then_they_count_one_feature():
+    wide = Problem("softmax", SPARSE_FROM, 5, standardize=False)
+    assert fleet_bytes(wide, ADAM) == 5 * (4 * ROWS["minibatch"] + 8)
+
+
+def test_fleet_when_a_machine_has_too_many_factors_then_limit_error_names_them_and_both_sizes():
+    said = (
+        r"^factorSize=1,000,000,000 and 2 features make 2,000,000,002 weights: solver 'minibatch' keeps up to 8 "
+        r"vectors of them, at least 40,000,000,040 bytes, and 15,032,385,536 are left on the 2 servers, whose limits "
+        r"are 17,179,869,184 together"
+    )
+    with pytest.raises(LimitError, match=said):
+        check_fleet(MACHINE, ADAM, [Room(8 * GIB, GIB), Room(8 * GIB, GIB)])
+
+
+def test_worker_when_its_features_do_not_fit_its_machine_then_limit_error_names_them_and_both_sizes():
+    said = r"^5 classes and 10,000,000 features make 50,000,000 weights: the rows of one worker use 1,000,000 features"
+    with pytest.raises(LimitError, match=said + r".* at least 100,000,000 bytes .* and 9,999 are left on its machine"):
+        check_worker(Problem("softmax", 10**7, 5), Recipe("minibatch"), 10**6, 9_999)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_checks_when_a_training_just_fits_then_none_fails(solver):
+    problem, recipe = Problem("logistic", 1000), Recipe(solver)
+    check_fleet(problem, recipe, [Room(fleet_bytes(problem, recipe) + 7, 7)])
+    check_worker(problem, recipe, 1000, worker_bytes(problem, recipe, 1000))
+    with pytest.raises(LimitError, match=r"^1,000 features: "):
+        check_fleet(problem, recipe, [Room(fleet_bytes(problem, recipe), 1)])
