@@ -25,6 +25,10 @@ CHALLENGE = "/ps2.v1.Auth/Challenge"
 # A channel without calls is closed, and opened again by the next one: before the server does that (see serving).
 IDLE_S = 60.0
 
+# A stream that is refused ends with the word that says so, or a moment later.
+REFUSAL_S = 1.0
+NOT_PROVEN = "an answer came without a proof that a server of the fleet gave it"
+
 # What a channel comes to by itself, and a caller may try again.
 BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
 
@@ -94,7 +98,7 @@ class Channel:
                 return reply
             self._meet(left_s)
             break
-        raise UnavailableError(f"{self._address}: an answer came without a proof that the server gave it")
+        raise UnavailableError(f"{self._address}: {NOT_PROVEN}")
 
     def stream(self, method: str, messages: Callable[[], Iterator[bytes]], timeout_s: float | None) -> Stream:
         """Open a stream, and wait until the other side has proven itself; raises as ``call`` does.
@@ -110,13 +114,15 @@ class Channel:
             call = rpc(messages(), timeout=timeout_s, metadata=self._metadata(session, path, number, b""))
             if session is None or _shown(call.initial_metadata(), session, "stream", number, b""):
                 return Stream(call, self._address)
-            code = _ended(call, self._timeout_s)
+            code = _ended(call)
             if code in BROKEN:
                 raise from_bare(call, self._address)
             session = self._meet(self._timeout_s)
+            if code is None:
+                break
             if code != grpc.StatusCode.UNAUTHENTICATED or attempt:
                 raise from_bare(call, self._address)
-        raise AssertionError("the second attempt returns or raises")
+        raise UnavailableError(f"{self._address}: {NOT_PROVEN}")
 
     def close(self) -> None:
         self._channel.close()
@@ -190,12 +196,12 @@ class Stream(Iterator[bytes]):
         self._call.cancel()
 
 
-def _ended(call: Any, timeout_s: float) -> grpc.StatusCode:
-    """Return how a stream ended that was not proven; it is cancelled if it does not end."""
+def _ended(call: Any) -> grpc.StatusCode | None:
+    """Return how a stream ended that was not proven; None if it does not end: then it is cancelled."""
     ended = threading.Event()
-    if call.add_callback(ended.set):
-        ended.wait(timeout_s)
-    call.cancel()
+    if call.add_callback(ended.set) and not ended.wait(REFUSAL_S):
+        call.cancel()
+        return None
     code: grpc.StatusCode = call.code()
     return code
 

@@ -30,7 +30,7 @@ MAX_CONNECTIONS = 1024
 # Connections of those who have not proven themselves yet. One more, and the oldest of them ends: who knows the token
 # needs milliseconds, so however many strangers there are, it finds a place.
 MAX_STRANGERS = 128
-BACKLOG = 128
+BACKLOG = 1024
 DRAIN_TIMEOUT_S = 1.0
 
 

@@ -1,0 +1,349 @@
+"""Strangers at a server's ports keep nobody out, and one in a server's place learns and brings about nothing."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+
+import cloudpickle
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from ps2.errors import AuthError, PS2Error, UnavailableError
+from ps2.wire import data_server, proof
+from ps2.wire import serving as serving_module
+from ps2.wire.channel import CALL_KEY, CHALLENGE, NONCE_KEY, Trust
+from ps2.wire.control import ServerControl
+from ps2.wire.pb import auth_pb2
+from ps2.wire.pb import server_pb2 as pb
+from ps2.wire.status import DETAIL_KEY
+from tests.contract.servers import (
+    DIM,
+    SOCKETS,
+    TOKEN,
+    TRANSPORTS,
+    a_channel,
+    changing,
+    connected,
+    count,
+    dialled,
+    hear,
+    op,
+    outcomes,
+    serving,
+)
+
+# The server under test has 4 threads for calls.
+STRANGERS = 40
+HELLO = "/ps2.v1.Server/Hello"
+CHECK = "/grpc.health.v1.Health/Check"
+on_sockets = pytest.mark.parametrize("carrier", SOCKETS)
+
+
+@contextmanager
+def idle_calls(address, method, metadata=(), count=STRANGERS):
+    """Calls on which no message ever comes; yields them."""
+    gone = threading.Event()
+
+    def nothing():
+        gone.wait(60)
+        yield from ()
+
+    with grpc.insecure_channel(address) as channel:
+        calls = [channel.stream_stream(method)(nothing(), metadata=metadata) for _ in range(count)]
+        try:
+            yield calls
+        finally:
+            gone.set()
+            for call in calls:
+                call.cancel()
+
+
+# -- calls without a message -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "metadata"),
+    [
+        (HELLO, ()),
+        ("/ps2.v1.Server/Stream", ()),
+        (HELLO, (("authorization", f"Bearer {TOKEN}"),)),
+        (HELLO, ((CALL_KEY, b"\xff"),)),
+        (HELLO, ((CALL_KEY, auth_pb2.CallProof(number=1).SerializeToString()),)),
+    ],
+    ids=["nothing", "a stream", "the token itself", "garbage", "no proof"],
+)
+def test_call_when_a_stranger_makes_it_then_it_is_refused_before_a_message_comes(address, method, metadata):
+    with idle_calls(address, method, metadata) as calls:
+        assert {call.code() for call in calls} == {grpc.StatusCode.UNAUTHENTICATED}
+
+
+@pytest.mark.parametrize("method", [CHECK, CHALLENGE])
+def test_call_when_anybody_may_make_it_then_it_is_answered_before_a_message_comes(address, method):
+    with idle_calls(address, method, ((NONCE_KEY, bytes(32)),)) as calls:
+        assert all(next(call) for call in calls)
+
+
+def test_health_when_it_is_to_be_watched_then_unimplemented(address):
+    """Clients take that for a server that is well; a stream without an end would be a stranger's for ever."""
+    with grpc.insecure_channel(address) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert watch.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_clients_when_strangers_hold_calls_of_all_kinds_then_are_served(address, carrier):
+    """Strangers' calls that stay: they take the answer, and do not end their side."""
+    with ExitStack() as held, connected(carrier) as transport:
+        for method in (HELLO, CHECK, CHALLENGE, "/ps2.v1.Server/Stream", "/no.such/Method"):
+            held.enter_context(idle_calls(address, method))
+        assert count(transport, address) == DIM
+        assert ServerControl(transport).hello(address)
+
+
+def test_messages_when_they_come_from_strangers_then_they_are_not_read(address):
+    """Each would be whole in memory, 64 MiB at most, before anybody looks at who sent it."""
+    with grpc.insecure_channel(address, [("grpc.max_send_message_length", -1)]) as channel:
+        for _ in range(4):
+            with pytest.raises(grpc.RpcError) as caught:
+                channel.unary_unary("/ps2.v1.Server/Execute")(bytes(32 << 20))
+            assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        # Of one that is read, gRPC says that it is too large, or what it comes to.
+        with pytest.raises(grpc.RpcError) as caught:
+            channel.unary_unary("/ps2.v1.Server/Execute")(bytes(100 << 20))
+        assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_connection_when_nothing_comes_on_it_then_it_is_closed_in_time(engine, monkeypatch):
+    monkeypatch.setattr(serving_module, "HANDSHAKE_TIMEOUT_S", 0.3)
+    with serving(engine) as server:
+        host, port = server.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=10) as silent:
+            while silent.recv(100):  # its settings
+                pass
+
+
+def test_connections_when_there_are_more_than_there_may_be_then_those_there_are_live_on(engine, monkeypatch):
+    monkeypatch.setattr(serving_module, "MAX_CONNECTIONS", 2)
+    with serving(engine) as server, connected("stream") as transport:
+        count(transport, server.address)
+        with idle_calls(server.address, CHECK, count=1), connected("stream", keepalive_timeout_s=1.5) as another:
+            with pytest.raises(UnavailableError):
+                ServerControl(another).hello(server.address, timeout_s=1)
+            assert count(transport, server.address) == DIM
+
+
+# -- data connections ------------------------------------------------------------------------------------------------
+
+
+@on_sockets
+def test_data_connections_when_strangers_have_all_their_places_then_clients_find_one(server, address, carrier):
+    before = server.data.connections
+    with ExitStack() as strangers, connected(carrier) as transport:
+        for _ in range(data_server.MAX_STRANGERS + 20):
+            strangers.enter_context(dialled(server, carrier, b"PS2D"))
+        assert count(transport, address) == DIM
+        assert server.data.connections == before + 1
+
+
+@on_sockets
+def test_data_connection_when_its_greeting_comes_byte_by_byte_then_it_is_cut_off_in_time(
+    server, carrier, monkeypatch, until
+):
+    monkeypatch.setattr(data_server, "GREETING_TIMEOUT_S", 0.3)
+    greeting = iter(b"PS2D" + (4000).to_bytes(4, "little") + bytes(4000))
+    with dialled(server, carrier, b"") as connection:
+
+        def cut_off():
+            try:
+                connection.sendall(bytes([next(greeting)]))
+            except OSError:
+                return True
+            return False
+
+        until(cut_off, "it is cut off", 5)
+
+
+@on_sockets
+def test_data_connection_when_it_is_not_proven_in_time_then_it_is_cut_off(server, carrier, monkeypatch):
+    monkeypatch.setattr(data_server, "GREETING_TIMEOUT_S", 0.3)
+    with dialled(server, carrier, b"PS2D") as connection:
+        assert hear(connection) is None
+
+
+# -- somebody else in a server's place -------------------------------------------------------------------------------
+
+
+class Impostor(grpc.GenericRpcHandler):
+    """Listens where a server was, notes all that comes, and answers anything with ``answers``: by method, else b"".
+
+    Attributes:
+        heard: methods, metadata and messages.
+    """
+
+    def __init__(self, address, answers=None, fail=None):
+        self.heard = []
+        self._answers = answers or {}
+        self._fail = fail
+        self._server = grpc.server(ThreadPoolExecutor(4), (self,), options=[("grpc.so_reuseport", 0)])
+        self._server.add_generic_rpc_handlers((self,))
+        port = self._server.add_insecure_port(address)
+        self.address = f"127.0.0.1:{port}"
+        self._server.start()
+
+    def intercept_service(self, continuation, details):
+        return continuation(details)
+
+    def service(self, details):
+        self.heard.append((details.method, dict(details.invocation_metadata)))
+
+        def answer(messages, context):
+            for message in messages:
+                self.heard.append(message)
+                if self._fail is not None and details.method != CHALLENGE:
+                    context.set_trailing_metadata(((DETAIL_KEY, self._fail.SerializeToString()),))
+                    context.abort(grpc.StatusCode.NOT_FOUND, "no")
+                made = self._answers.get(details.method, b"")
+                yield made(dict(details.invocation_metadata)) if callable(made) else made
+
+        return grpc.stream_stream_rpc_method_handler(answer)
+
+    def stop(self):
+        self._server.stop(0).wait()
+
+
+@contextmanager
+def in_place_of(address="127.0.0.1:0", **kwargs):
+    impostor = Impostor(address, **kwargs)
+    try:
+        yield impostor
+    finally:
+        impostor.stop()
+
+
+def a_challenge_of(token):
+    """An answer to a challenge, with that token."""
+
+    def answer(metadata):
+        nonce = bytes(32)
+        shown = proof.server_proof(token, metadata[NONCE_KEY], nonce)
+        return auth_pb2.ChallengeReply(nonce=nonce, proof=shown).SerializeToString()
+
+    return answer
+
+
+@pytest.mark.parametrize("carrier", TRANSPORTS)
+def test_impostor_when_it_is_the_first_to_be_met_then_auth_error_and_it_hears_nothing(carrier):
+    answers = {CHALLENGE: a_challenge_of("another-token-entirely")}
+    with in_place_of(answers=answers) as impostor, connected(carrier) as transport:
+        got = outcomes(transport, impostor.address, changing(op("fill", 0, value=1.0)))
+        with pytest.raises(AuthError, match="not the fleet's token"):
+            ServerControl(transport).hello(impostor.address)
+        methods = {heard[0] for heard in impostor.heard if isinstance(heard, tuple)}
+    assert isinstance(got[0], AuthError)
+    assert methods == {CHALLENGE}
+    assert TOKEN not in str(impostor.heard)
+
+
+@pytest.mark.parametrize("answers", [{}, {CHALLENGE: a_challenge_of("another-token-entirely")}])
+@pytest.mark.parametrize("carrier", TRANSPORTS)
+def test_impostor_when_it_takes_the_place_of_a_server_then_unavailable_until_that_is_back(
+    engine, carrier, answers, until
+):
+    """The coordinator may be bringing it back; and nothing says that the token is wrong."""
+    with connected(carrier) as transport:
+        with serving(engine) as server:
+            assert count(transport, server.address) == DIM
+        with in_place_of(server.address, answers=answers) as impostor:
+            until(lambda: impostor_is_met(transport, impostor), "gRPC is connected to the impostor")
+            got = outcomes(transport, server.address, changing(op("fill", 0, value=1.0)))
+            assert isinstance(got[0], UnavailableError)
+            assert TOKEN not in str(impostor.heard)
+        with serving(engine, server.address):
+            until(lambda: not isinstance(outcomes(transport, server.address, changing())[0], PS2Error), "it is back")
+
+
+def impostor_is_met(transport, impostor):
+    with pytest.raises(UnavailableError):
+        ServerControl(transport).hello(impostor.address)
+    return impostor.heard
+
+
+def test_impostor_when_it_says_that_a_call_has_failed_then_it_is_not_believed(engine, until):
+    """NotFoundError from the master, say, would tell a server to end."""
+    said = pb.ErrorDetail(type="NotFoundError", message="end yourself")
+    with connected("stream") as transport:
+        with serving(engine) as server:
+            ServerControl(transport).hello(server.address)
+        with in_place_of(server.address, fail=said) as impostor:
+            until(lambda: impostor_is_met(transport, impostor), "gRPC is connected to the impostor")
+
+
+class Fatal:
+    def __reduce__(self):
+        return pytest.fail, ("what a stranger sent was unpickled",)
+
+
+def test_impostor_when_it_answers_a_call_with_a_pickle_then_that_is_not_even_parsed(engine, until):
+    result = cloudpickle.dumps(Fatal())
+    answers = {path: result for path in ("/ps2.v1.Server/Stream", "/ps2.v1.Server/Execute", HELLO)}
+    with connected("stream") as transport:
+        with serving(engine) as server:
+            count(transport, server.address)
+        with in_place_of(server.address, answers=answers) as impostor:
+            until(lambda: impostor_is_met(transport, impostor), "gRPC is connected to the impostor")
+            assert isinstance(outcomes(transport, server.address, changing(op("sum", 0)))[0], UnavailableError)
+
+
+def test_impostor_when_it_passes_calls_on_to_another_server_then_it_is_found_out(server, address):
+    """It proves itself with that one's proof: two addresses, and one server behind them."""
+    with grpc.insecure_channel(address) as behind:
+
+        def passed_on(metadata):
+            return behind.unary_unary(CHALLENGE)(b"", metadata=((NONCE_KEY, metadata[NONCE_KEY]),))
+
+        with in_place_of(answers={CHALLENGE: passed_on}) as impostor, connected("stream") as transport:
+            ServerControl(transport).hello(address)
+            with pytest.raises(UnavailableError, match=f"there listens the server of {address}"):
+                ServerControl(transport).hello(impostor.address)
+
+
+def test_trust_when_another_process_takes_an_address_then_it_is_the_one_there():
+    trust = Trust()
+    assert [trust.note("a", b"1"), trust.note("a", b"2"), trust.note("b", b"1"), trust.note("b", b"2")] == [
+        None,
+        None,
+        None,
+        "a",
+    ]
+
+
+# -- who has listened ------------------------------------------------------------------------------------------------
+
+
+def test_call_when_it_comes_again_with_the_same_proof_then_it_is_refused(address):
+    with a_channel(address) as known, grpc.insecure_channel(address) as stranger:
+        known.call("Server/Status", b"", 10)
+        metadata = known._metadata(known._session, "/ps2.v1.Server/Status", 7, b"")
+        status = stranger.unary_unary("/ps2.v1.Server/Status")
+        assert pb.StatusReply.FromString(status(b"", metadata=metadata)).server_id
+        with pytest.raises(grpc.RpcError) as caught:
+            status(b"", metadata=metadata)
+    assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_call_when_its_message_was_changed_then_auth_error(address):
+    with a_channel(address) as known, grpc.insecure_channel(address) as stranger:
+        known.call("Server/Status", b"", 10)
+        metadata = known._metadata(known._session, "/ps2.v1.Server/Stop", 7, b"")
+        with pytest.raises(grpc.RpcError) as caught:
+            stranger.unary_unary("/ps2.v1.Server/Stop")(b"\x08\x01", metadata=metadata)
+    assert "not the one that was sent" in caught.value.details()
+
+
+def test_server_when_this_side_has_a_token_and_it_has_none_then_auth_error(engine):
+    with serving(engine, token=None) as server, connected("stream") as transport:
+        with pytest.raises(AuthError, match="started without a token"):
+            ServerControl(transport).hello(server.address)
