@@ -288,7 +288,7 @@ class Fatal:
 
 def test_impostor_when_it_answers_a_call_with_a_pickle_then_that_is_not_even_parsed(engine, until):
     result = cloudpickle.dumps(Fatal())
-    answers = {path: result for path in ("/ps2.v1.Server/Stream", "/ps2.v1.Server/Execute", HELLO)}
+    answers = dict.fromkeys(("/ps2.v1.Server/Stream", "/ps2.v1.Server/Execute", HELLO), result)
     with connected("stream") as transport:
         with serving(engine) as server:
             count(transport, server.address)
@@ -344,6 +344,6 @@ def test_call_when_its_message_was_changed_then_auth_error(address):
 
 
 def test_server_when_this_side_has_a_token_and_it_has_none_then_auth_error(engine):
-    with serving(engine, token=None) as server, connected("stream") as transport:
-        with pytest.raises(AuthError, match="started without a token"):
-            ServerControl(transport).hello(server.address)
+    error = pytest.raises(AuthError, match="started without a token")
+    with serving(engine, token=None) as server, connected("stream") as transport, error:
+        ServerControl(transport).hello(server.address)
