@@ -23,6 +23,13 @@ def _clip(u: Array, lower: Array, upper: Array, scalars: steps.Scalars) -> None:
         u[i] = lower[i] if u[i] < lower[i] else (upper[i] if u[i] > upper[i] else u[i])
 
 
+@kernel
+def _mask(u: Array, by: Array, scalars: steps.Scalars) -> None:
+    (zero,) = scalars
+    for i in range(u.size):
+        u[i] = zero if by[i] == zero else u[i]
+
+
 @op(writes=("out",), dtypes=FLOATS)
 def box_gradient(out: Row, weight: Row, gradient: Row, lower: Row, upper: Row) -> None:
     """Set ``out`` to the gradient, and to 0 where a step down it would leave the box from one of its faces.
@@ -44,3 +51,10 @@ def clip(u: Row, lower: Row, upper: Row) -> None:
     """Set ``u`` to the nearest point within bounds; NaN stays NaN."""
     check_same_width(u, lower, upper)
     over_blocks(_clip, (u, readable(lower), readable(upper)), steps.in_dtype_of(u, 0))
+
+
+@op(writes=("u",), dtypes=FLOATS)
+def mask(u: Row, by: Row) -> None:
+    """Set ``u`` to 0 where ``by`` is 0."""
+    check_same_width(u, by)
+    over_blocks(_mask, (u, readable(by)), steps.in_dtype_of(u, 0))

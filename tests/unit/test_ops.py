@@ -163,6 +163,10 @@ def oracle_box_gradient(out, weight, gradient, lower, upper):
     out[:] = np.where((weight <= lower) & (gradient > 0) | (weight >= upper) & (gradient < 0), 0, gradient)
 
 
+def oracle_mask(u, by):
+    u[by == 0] = 0
+
+
 def oracle_clip(u, lower, upper):
     u[:] = np.where(u < lower, lower, np.minimum(u, upper))
 
@@ -355,6 +359,7 @@ ORACLES = {
     "orthant_step": oracle_orthant_step,
     "box_gradient": oracle_box_gradient,
     "clip": oracle_clip,
+    "mask": oracle_mask,
 }
 
 
@@ -385,7 +390,11 @@ def operands(op, dtype, width):
         "floats": lambda: rng.normal(size=PAIRS),
     }
     arrays = [fitting.get(name, makers.get(kind))() for name, kind in zip(op.names, op.operands, strict=True)]
-    special = {"square": np.abs, "at": lambda a: np.floor(np.abs(a)).clip(0, 3)}
+    special = {
+        "square": np.abs,
+        "at": lambda a: np.floor(np.abs(a)).clip(0, 3),
+        "by": lambda a: np.where(np.arange(a.size) % 2, a, 0),
+    }
     return [special.get(name, lambda a: a)(a) for name, a in zip(op.names, arrays, strict=True)]
 
 

@@ -335,6 +335,12 @@ def test_box_gradient_when_a_weight_is_at_a_bound_then_is_what_leads_away_from_i
     np.testing.assert_array_equal(out, [0, -1, 1, 0, -1, NAN])
 
 
+def test_mask_when_a_number_is_nan_then_only_a_zero_hides_it():
+    u = np.array([NAN, NAN, 2, 2])
+    boxes.mask(u, np.array([0.0, 1, NAN, -0.0]))
+    np.testing.assert_array_equal(u, [0, NAN, 2, 0])
+
+
 def test_clip_when_bounds_are_infinite_then_numbers_stay_as_they_are():
     u = np.array([-3.0, 3, 3, NAN])
     boxes.clip(u, np.array([-math.inf, -math.inf, -1, -1]), np.array([math.inf, 2, math.inf, 1]))

@@ -243,9 +243,7 @@ def _facts(used: list[Row], labels: _Labels, shift: float, columns: Columns) -> 
     if not weight > 0:
         raise InputError(f"expected weights of which some are above 0, got {rows} rows whose weights are all 0")
     if not math.isfinite(weight) or not math.isfinite(squared):
-        raise InputError(
-            f"column {columns.weight!r}: the squares of its weights add up to {squared:g}, they are too large"
-        )
+        raise InputError(f"column {columns.weight!r}: the squares of its weights add up to {squared:g}, too large")
     mean = sum(row["wy"] for row in used) / weight
     squares = sum(row["wyy"] for row in used)
     variance = squares - weight * mean * mean

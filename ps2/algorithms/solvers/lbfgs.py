@@ -189,6 +189,7 @@ class Lbfgs:
                 self._region.descend(pseudo, trial, gradient)
                 # What the objective should change by, to the first order.
                 slope = gram([self._pseudo], [step])
+                self._region.remember(step, change, pseudo)
             else:
                 slope = gram([gradient], [self._direction])
             square: Any = trial.weight.dot(trial.weight)

@@ -1,7 +1,7 @@
 """Where steps of L-BFGS may go, if not everywhere: within the orthant of the point (OWL-QN), or within a box of bounds.
 
-Either way the direction is that of a pseudo-gradient, 0 where the objective cannot fall, without the parts that
-do not go down it; and trial points are brought back.
+Either way the direction is that of a pseudo-gradient, which is 0 where the objective cannot fall, and trial points are
+brought back.
 """
 
 from __future__ import annotations
@@ -23,12 +23,19 @@ class Region(Protocol):
         """Set the pseudo-gradient at a point."""
 
     def align(self, direction: Parameters, pseudo: Parameters) -> None:
-        """Leave of a direction what goes down the pseudo-gradient."""
+        """Leave of a direction what is within the region near the point."""
 
     def bring_back(
         self, trial: Parameters, point: Parameters, direction: Parameters, pseudo: Parameters, length: float
     ) -> None:
         """Bring ``trial``, which is point + length * direction, back into the region."""
+
+    def remember(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
+        """Leave of the last step and the gradient's change along it what tells of the curvature within the region.
+
+        Args:
+            pseudo: the pseudo-gradient after the step.
+        """
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,9 @@ class Orthants:
         self, trial: Parameters, point: Parameters, direction: Parameters, pseudo: Parameters, length: float
     ) -> None:
         trial.weight.zip(point.weight, direction.weight, pseudo.weight).apply("orthant_step", t=length)
+
+    def remember(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
+        """All of it, as Andrew & Gao do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,13 +100,21 @@ class Box:
             vector.zip(*others).apply("box_gradient")
 
     def align(self, direction: Parameters, pseudo: Parameters) -> None:
-        for vector, other in zip(direction.each, pseudo.each, strict=True):
-            vector.zip(other).apply("align")
+        self._mask(direction, pseudo)
 
     def bring_back(
         self, trial: Parameters, point: Parameters, direction: Parameters, pseudo: Parameters, length: float
     ) -> None:
         self._clip(trial)
+
+    def remember(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
+        """What is not held back by a bound: the curvature of the face that the point is on."""
+        self._mask(step, pseudo)
+        self._mask(change, pseudo)
+
+    def _mask(self, parameters: Parameters, pseudo: Parameters) -> None:
+        for vector, by in zip(parameters.each, pseudo.each, strict=True):
+            vector.zip(by).apply("mask")
 
     def _clip(self, parameters: Parameters) -> None:
         for vector, lower, upper in zip(parameters.each, self.lower.each, self.upper.each, strict=True):
