@@ -41,9 +41,14 @@ def is_dense(problem: Problem) -> bool:
     return problem.size < SPARSE_FROM
 
 
+def rows_of(recipe: Recipe) -> int:
+    """Return how many vectors of weights a solver has at most."""
+    return ROWS[recipe.solver] + (2 if recipe.bounds is not None else 0)
+
+
 def fleet_bytes(problem: Problem, recipe: Recipe) -> int:
     """Return what the vectors take on all servers together, at least."""
-    rows = ROWS[recipe.solver]
+    rows = rows_of(recipe)
     if is_dense(problem):
         per_feature = rows * 8 * problem.width + FEATURE_VECTORS * 8 * problem.standardize
         return problem.dim * per_feature + _products_bytes(problem, recipe)
@@ -67,7 +72,7 @@ def check_fleet(problem: Problem, recipe: Recipe, servers: Sequence[Room]) -> No
     if needed > left:
         limit = sum(server.limit_bytes for server in servers)
         raise LimitError(
-            f"{_weights_of(problem)}: solver {recipe.solver!r} keeps up to {ROWS[recipe.solver]} vectors of them, at "
+            f"{_weights_of(problem)}: solver {recipe.solver!r} keeps up to {rows_of(recipe)} vectors of them, at "
             f"least {needed:,} bytes, and {left:,} are left on the {len(servers)} servers, whose limits are {limit:,} "
             "together; start more servers, or with a larger memory limit"
         )

@@ -18,7 +18,7 @@ from ps2.algorithms.solvers.normal import Normal
 from ps2.algorithms.solvers.regions import Box
 from ps2.algorithms.solvers.solver import Bench, Part, Solver
 from ps2.algorithms.training.faults import Columns
-from ps2.algorithms.training.footprint import ROWS, Room, check_fleet, check_worker
+from ps2.algorithms.training.footprint import Room, check_fleet, check_worker, rows_of
 from ps2.algorithms.training.parameters import CONTROL, SHIFT, SPARSE_FROM, TALLY, Space, View
 from ps2.algorithms.training.preparation import CLOCKS, Preparation
 from ps2.algorithms.training.problem import Facts, Problem, Recipe, Table, TrainingHistory
@@ -98,7 +98,7 @@ def train(
     """
     loss = loss_of(problem)
     check_fleet(problem, recipe, [Room(*room) for room in ps.memory()])
-    space = Space(problem, ROWS[recipe.solver])
+    space = Space(problem, rows_of(recipe))
     result: DCV | None = None
     try:
         beginning = space.new()
