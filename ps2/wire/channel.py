@@ -36,14 +36,16 @@ BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCod
 class Trust:
     """Which server has proven itself where, to one client; safe for threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, sure: bool = False) -> None:
+        """``sure``: the client's token is the fleet's, before anybody has shown that."""
+        self._sure = sure
         self._lock = threading.Lock()
         self._proven: dict[str, bytes] = {}
 
     @property
-    def anybody(self) -> bool:
+    def sure(self) -> bool:
         """Whether the client's token is known to be the fleet's."""
-        return bool(self._proven)
+        return self._sure or bool(self._proven)
 
     def note(self, address: str, nonce: bytes) -> str | None:
         """Note who has proven itself at an address; return another address where that one did, if any."""
@@ -144,7 +146,7 @@ class Channel:
         if not reply.proof:
             raise self._stranger(AuthError, "a server that was started without a token, and this side has one")
         if not proof.equal(reply.proof, proof.server_proof(self._token, client_nonce, reply.nonce)):
-            if not self._trust.anybody:
+            if not self._trust.sure:
                 raise AuthError("this is not the fleet's token; pass the token file that the fleet was started with")
             raise self._stranger(AuthError, "somebody who does not know the fleet's token")
         if (other := self._trust.note(self._address, reply.nonce)) is not None:
@@ -155,7 +157,7 @@ class Channel:
 
     def _stranger(self, cls: type[PS2Error], who: str) -> PS2Error:
         """Once a server of the fleet has proven itself, a stranger is in another's place, and may go again."""
-        return (UnavailableError if self._trust.anybody else cls)(f"{self._address}: there listens {who}")
+        return (UnavailableError if self._trust.sure else cls)(f"{self._address}: there listens {who}")
 
     @staticmethod
     def _metadata(session: ClientSession | None, path: str, number: int, message: bytes) -> Any:

@@ -122,17 +122,20 @@ class _Peer:
 class GrpcTransport:
     """One gRPC channel an address, and data connections beside it; safe for threads, not for forks."""
 
-    def __init__(self, token: str | None, wire: WireConfig | None = None, plain: bool = True) -> None:
+    def __init__(
+        self, token: str | None, wire: WireConfig | None = None, plain: bool = True, sure: bool = False
+    ) -> None:
         """Nothing is connected before it is needed.
 
         Args:
             token: of the fleet.
+            sure: it is that for certain: who does not know it is no reason to doubt it, but a stranger.
             plain: whether to use the servers' data connections; else all goes over gRPC.
         """
         self._token = token
         self._wire = wire or WireConfig()
         self._plain = plain
-        self._trust = Trust()
+        self._trust = Trust(sure)
         self._lock = threading.Lock()
         self._channels: dict[str, Channel] = {}
         self._peers: dict[str, _Peer] = {}

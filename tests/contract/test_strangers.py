@@ -20,6 +20,7 @@ from ps2.wire.control import ServerControl
 from ps2.wire.pb import auth_pb2
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.status import DETAIL_KEY
+from ps2.wire.transport import GrpcTransport
 from tests.contract.servers import (
     DIM,
     SOCKETS,
@@ -279,6 +280,17 @@ def test_impostor_when_it_says_that_a_call_has_failed_then_it_is_not_believed(en
             ServerControl(transport).hello(server.address)
         with in_place_of(server.address, fail=said) as impostor:
             until(lambda: impostor_is_met(transport, impostor), "gRPC is connected to the impostor")
+
+
+def test_impostor_when_the_token_is_known_to_be_right_then_unavailable_at_once():
+    """A task that starts while a server is replaced has met no other one yet."""
+    transport = GrpcTransport(TOKEN, sure=True)
+    with in_place_of(answers={CHALLENGE: a_challenge_of("another-token-entirely")}) as impostor:
+        try:
+            with pytest.raises(UnavailableError, match="somebody who does not know the fleet's token"):
+                ServerControl(transport).hello(impostor.address)
+        finally:
+            transport.close()
 
 
 class Fatal:
