@@ -104,17 +104,21 @@ class MemoryAccount:
             BusyError: they have not fitted for ``PATIENCE_S``.
         """
         self._make_room(size)
-        waiter = _Waiter(size)
+        line = self._lines[of_copies]
         with self._lock:
             if size > self._most(of_copies):
                 raise self._refusal(size, purpose, self._most(of_copies))
-            self._lines[of_copies].append(waiter)
-            self._let_in()
-        if not waiter.is_in.wait(waiter.until_s - time.monotonic()):
+            waiter = None
+            if line or not self._fits(size, of_copies):
+                waiter = _Waiter(size)
+                line.append(waiter)
+            else:
+                self._passing += size
+        if waiter is not None and not waiter.is_in.wait(waiter.until_s - time.monotonic()):
             with self._lock:
                 if not waiter.is_in.is_set():
                     error = self._refusal(size, purpose)
-                    self._lines[of_copies].remove(waiter)
+                    line.remove(waiter)
                     self._let_in()
                     raise error
         self._mine.bytes = self._my_bytes + size
@@ -157,21 +161,19 @@ class MemoryAccount:
         return room // 2 if self.holds_copies and not of_copies else room
 
     def _make_room(self, size: int) -> None:
-        with self._lock:
-            short = min(size - self._free, self._spare)
-        if short > 0:
+        if (short := min(size - self._free, self._spare)) > 0:
             self.shed(short)
+
+    def _fits(self, size: int, of_copies: bool) -> bool:
+        # Where nothing passes, there is nothing to wait for.
+        kept = self._kept_back if self._passing else 0
+        return size <= self._free and self._passing + size <= self._most(of_copies) - kept
 
     def _let_in(self) -> None:
         """Let in who waits and fits, in order."""
-        for of_copies, line in enumerate(self._lines):
-            while line:
-                size, most = line[0].size, self._most(bool(of_copies))
-                # Where nothing passes, there is nothing to wait for.
-                kept = self._kept_back if self._passing else 0
-                if self._free < size or self._passing + size > most - kept:
-                    break
-                self._passing += size
+        for of_copies, line in zip((False, True), self._lines, strict=True):
+            while line and self._fits(line[0].size, of_copies):
+                self._passing += line[0].size
                 line.popleft().is_in.set()
 
     def _refusal(self, size: int, purpose: str, most: int | None = None) -> LimitError | BusyError:

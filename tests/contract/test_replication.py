@@ -151,6 +151,34 @@ def test_copies_when_a_server_has_no_memory_for_some_requests_then_they_are_the_
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 
+def test_copies_when_two_servers_are_full_of_changes_that_wait_for_each_other_then_all_are_made(fleet):
+    """Each is the other's backup; clients ask for four times the room that there is."""
+    columns = 1 << 16
+    whole = [Partition(0, 0, columns)]
+    matrices = [{matrix: (MatrixSpec(columns, 1, dtype="float64"), whole)} for matrix in (1, 2)]
+    one, two = in_step(fleet, matrices[0], (2 * 8 * columns + (4 << 20),) * 2)
+    fleet.activate(two, one)
+    fleet.create(one, matrices[1], copies=True)
+    fleet.create(two, matrices[1])
+    outcomes = []
+
+    def change(number):
+        for turn in range(4):
+            for server, matrix in ((one, 1), (two, 2))[:: 1 - 2 * (number % 2)]:
+                add = op("push_add", 0, matrix=matrix, arrays=(np.ones(columns),), start=0)
+                outcomes.append(fleet.try_to_send(server, Request((add,), RequestId(f"client {number}", turn))))
+
+    threads = [threading.Thread(target=change, args=(number,)) for number in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [outcome for outcome in outcomes if isinstance(outcome, PS2Error)] == []
+    assert [behind(one), behind(two)] == [0, 0]
+    for server in (one, two):
+        assert [set(row_of(server.engine, matrix)) for matrix in (1, 2)] == [{128.0}, {128.0}]
+
+
 def test_copies_when_what_a_failed_function_wrote_cannot_be_undone_then_they_are_made_anew(fleet, until):
     wide = {1: (MatrixSpec(1 << 18, 1, dtype="float64"), [Partition(0, 0, 1 << 18)])}
     primary, backup = in_step(fleet, wide, (3 << 20, LIMIT_BYTES))
