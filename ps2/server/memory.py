@@ -95,7 +95,7 @@ class MemoryAccount:
             self._let_in()
 
     def admit(self, size: int, purpose: str, of_copies: bool = False) -> None:
-        """Count what a request takes, when it is its turn: bytes that pass, until this thread lets it ``leave``.
+        """Count what a request takes, when it is its turn: bytes that pass, until it may ``leave``.
 
         Who comes here holds nothing that others wait for.
 
@@ -121,11 +121,11 @@ class MemoryAccount:
                     line.remove(waiter)
                     self._let_in()
                     raise error
-        self._mine.bytes = self._my_bytes + size
+        self._mine.bytes = size
 
     def leave(self, size: int) -> None:
-        """Give back what a request took that this thread has admitted."""
-        self._mine.bytes = self._my_bytes - size
+        """Give back what a request took that was admitted."""
+        self._mine.bytes = 0
         self.give_back(size)
 
     def spare(self, size: int) -> bool:
@@ -146,7 +146,7 @@ class MemoryAccount:
 
     @property
     def _my_bytes(self) -> int:
-        """What requests take that this thread runs: they do not pass before what they wait for."""
+        """What the request takes that this thread runs: it does not pass before what it waits for."""
         found: int = getattr(self._mine, "bytes", 0)
         return found
 
