@@ -158,7 +158,9 @@ def test_fit_when_pyspark_keeps_to_the_same_bounds_then_coefficients_agree(df, p
     )
     expected, model = theirs.fit(df), ours.fit(df)
     scaled, its = (of.coefficientMatrix.toArray() * SCALES for of in (model, expected))
-    np.testing.assert_allclose(scaled, its, atol=1e-4)
+    # pyspark's L-BFGS-B ends a little before the minimum.
+    np.testing.assert_allclose(scaled, its, rtol=2e-4, atol=1e-4)
+    assert model.summary.objectiveHistory[-1] <= expected.summary.objectiveHistory[-1] + 1e-9
     intercepts, its = (of.interceptVector.toArray() for of in (model, expected))
     if len(its) > 1 and not any("Intercepts" in name for name in params):
         # Adding the same to all of them changes nothing.
