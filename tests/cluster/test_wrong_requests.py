@@ -106,7 +106,7 @@ WRONG = {
     "keys with a step of 0": (header(keyed(2, 0, U8, 1)), b"\x00", "Protocol"),
     "keys beyond 2**63": (header(keyed(2, 5, U64, 1)), b"\xff" * 7 + b"\x7f", "Protocol"),
     "no keys": (header(keyed(0)), b"", "Protocol"),
-    "2**64 keys without steps": (header(keyed(2**64 - 1, hash=b"x" * 16)), b"", "KeyMiss"),
+    "2**64 keys without steps": (header(keyed(2**64 - 1, hash=b"x" * 16)), b"", "LimitError"),
     "2**63 keys": (header(keyed(2**63, 0, U8, 2**63 - 1)), b"", "LimitError"),
     "keys and slots": (header(keyed(2, 0, U8, 1, specs=[(I64, 1)])), b"\x01" + bytes(8), "ShapeError"),
     "keys in a dense vector, beyond its end": (header(keyed(2, 0, U8, 1, matrix=DENSE)), b"\xff", "OutOfRange"),
