@@ -164,11 +164,10 @@ def test_params_when_the_type_is_wrong_then_it_is_a_type_error_that_names_it(pai
 
 
 @every
-def test_setters_when_pyspark_has_one_then_ours_has_it(pair):
+def test_members_when_pyspark_has_one_then_ours_has_it(pair):
     for name in (pair.name, pair.model):
         ours, theirs = pair.of("ours", name), pair.of("pyspark", name)
-        public = {member for member in dir(theirs) if member[:3] in ("set", "get") and member != "getAllParams"}
-        assert public <= set(dir(ours))
+        assert {member for member in dir(theirs) if member[0] != "_"} <= set(dir(ours))
 
 
 # -- fit and transform -----------------------------------------------------------------------------------------------

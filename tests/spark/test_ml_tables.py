@@ -139,6 +139,14 @@ def test_deal_when_partitions_are_empty_then_each_worker_has_rows(spark):
     assert counts(dealt.frame) == [1, 1]
 
 
+def test_deal_when_rows_are_cached_beside_empty_partitions_then_each_worker_has_rows(sc):
+    frame = sc.parallelize([(0.0, 1.0), (1.0, 1.0)], 4).toDF(["label", "weight"])
+    frame = frame.withColumn("features", F.array(F.lit(1.0), F.lit(2.0))).cache()
+    assert counts(frame) == [0, 0, 1, 1]
+    dealt = deal(frame, COLUMNS, survey(frame, COLUMNS, None), 2)
+    assert (dealt.workers, counts(dealt.frame)) == (2, [1, 1])
+
+
 def test_deal_when_there_are_less_rows_than_workers_then_there_are_less_workers(spark):
     frame = table(spark, [(1.0, 1.0)])
     assert deal(frame, COLUMNS, survey(frame, COLUMNS, None), 2).workers == 1

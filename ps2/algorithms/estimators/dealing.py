@@ -64,9 +64,10 @@ def way(counts: list[int], workers: int) -> Way:
     """
     if len(counts) == workers and all(counts):
         return "keep"
-    if len(counts) > workers:
+    # Partitions that are cached somewhere are put together by where that is: all of a worker's may be empty ones.
+    if len(counts) > workers and all(counts):
         sums = _of_neighbours(counts, workers)
-        if all(sums) and max(sums) <= UNFAIR * sum(sums) / workers:
+        if max(sums) <= UNFAIR * sum(sums) / workers:
             return "coalesce"
     return "shuffle" if max(counts) >= workers else "deal"
 
