@@ -182,6 +182,12 @@ def test_fit_when_done_then_the_model_has_the_estimators_params_and_uid(pair, fi
 
 
 @every
+def test_a_model_when_shown_then_it_is_as_pysparks(pair, fitted):
+    shown = [str(fitted(pair, side)).replace(fitted(pair, side).uid, "...") for side in SIDES]
+    assert shown[0] == shown[1]
+
+
+@every
 def test_transform_when_done_then_the_schema_is_pysparks(pair, fitted, df):
     schemas = [fitted(pair, side).transform(df).schema for side in SIDES]
     assert schemas[0] == schemas[1]

@@ -77,3 +77,7 @@ class FactorModel(FleetModel):
         """Factors, a row for each feature."""
         factors = self._weights.array("factors")[:, 1:]
         return DenseMatrix(factors.shape[0], factors.shape[1], factors.reshape(-1), isTransposed=True)
+
+    def __repr__(self) -> str:
+        told = {name: self.getOrDefault(name) for name in ("factorSize", "fitLinear", "fitIntercept")}
+        return ", ".join([super().__repr__(), *(f"{name}={str(value).lower()}" for name, value in told.items())])
