@@ -23,13 +23,13 @@ def test_solvers_when_listed_then_it_is_known_of_each_what_it_takes():
 @pytest.mark.parametrize("solver", sorted(set(SOLVERS) - {"normal"}))
 def test_fleet_bytes_when_vectors_are_dense_then_they_are_those_of_all_rows_and_of_the_features_sums(solver):
     rows = ROWS[solver]
-    assert fleet_bytes(Problem("logistic", 1000), Recipe(solver)) == 8 * 1000 * (rows + 3)
+    assert fleet_bytes(Problem("logistic", 1000), Recipe(solver)) == 8 * 1000 * (rows + 4)
     assert fleet_bytes(Problem("softmax", 1000, 5, standardize=False), Recipe(solver)) == 8 * 5000 * rows
 
 
 def test_fleet_bytes_when_products_of_features_are_added_up_then_they_are_those_too():
     of_products = 1000 * 1001 // 2 + 1001
-    assert fleet_bytes(Problem("squared", 1000), Recipe("normal")) == 8 * (1000 * (ROWS["normal"] + 3) + of_products)
+    assert fleet_bytes(Problem("squared", 1000), Recipe("normal")) == 8 * (1000 * (ROWS["normal"] + 4) + of_products)
 
 
 def test_fleet_bytes_when_vectors_are_long_then_they_count_one_feature():

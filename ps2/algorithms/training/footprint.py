@@ -21,7 +21,6 @@ ROWS: dict[SolverName, int] = {"l-bfgs": 2 * PAIRS + 11, "normal": 3, "minibatch
 BUFFERS: dict[SolverName, int] = {"l-bfgs": 1, "normal": 1, "minibatch": 1, "ma-sgd": 2, "ftsgd": 4}
 COLUMN_BYTES = 8
 KEY_BYTES = 8
-FEATURE_VECTORS = 3
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,12 @@ def is_dense(problem: Problem) -> bool:
     return problem.size < SPARSE_FROM
 
 
+def feature_vectors(problem: Problem) -> int:
+    """Return how many vectors of the features' sums their scales are found by."""
+    # Squares of float32 values are within float64's range.
+    return 4 if is_dense(problem) else 3
+
+
 def rows_of(recipe: Recipe) -> int:
     """Return how many vectors of weights a solver has at most."""
     return ROWS[recipe.solver] + (2 if recipe.bounds is not None else 0)
@@ -50,9 +55,9 @@ def fleet_bytes(problem: Problem, recipe: Recipe) -> int:
     """Return what the vectors take on all servers together, at least."""
     rows = rows_of(recipe)
     if is_dense(problem):
-        per_feature = rows * 8 * problem.width + FEATURE_VECTORS * 8 * problem.standardize
+        per_feature = rows * 8 * problem.width + feature_vectors(problem) * 8 * problem.standardize
         return problem.dim * per_feature + _products_bytes(problem, recipe)
-    return (rows * 4 + KEY_BYTES) * problem.width + (FEATURE_VECTORS * 8 + KEY_BYTES) * problem.standardize
+    return (rows * 4 + KEY_BYTES) * problem.width + (feature_vectors(problem) * 8 + KEY_BYTES) * problem.standardize
 
 
 def worker_bytes(problem: Problem, recipe: Recipe, features: int) -> int:

@@ -15,7 +15,8 @@ from ps2.algorithms.losses.loss import Loss
 from ps2.algorithms.solvers.solver import Bench, Data
 from ps2.algorithms.training.faults import LENGTH as FAULTS
 from ps2.algorithms.training.faults import Columns, error_of
-from ps2.algorithms.training.parameters import SPARSE_FROM, Int64Array, Parameters, columns_of
+from ps2.algorithms.training.footprint import feature_vectors
+from ps2.algorithms.training.parameters import Int64Array, Parameters, columns_of
 from ps2.algorithms.training.problem import Facts
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.scaling import (
@@ -66,9 +67,7 @@ class Preparation:
     def make(bench: Bench) -> Preparation:
         """Make what a bench is prepared by."""
         space, faults = bench.space, bench.space.small(bench.workers * FAULTS)
-        # Squares of float32 values are within float64's range.
-        count = 4 if bench.problem.size < SPARSE_FROM else 3
-        sums = None if bench.scale is None else space.features(count)
+        sums = None if bench.scale is None else space.features(feature_vectors(bench.problem))
         tiny = space.small(bench.workers * 2)
         return Preparation(
             bench.facts, bench.loss, bench.recipe.seed, faults, bench.beginning, sums, tiny, bench.scale, bench.center
