@@ -31,12 +31,20 @@ class Access:
     """What a task needs to reach its fleet.
 
     Attributes:
+        token: the fleet's; None: its servers have none.
         application: id of the Spark application, whose stages are counted from 0; a fleet may outlive it.
+        own_run_token: of runs, which want one in any case; None: the fleet's.
     """
 
     fleet: FleetRef
     token: str | None = field(repr=False)
     application: str
+    own_run_token: str | None = field(default=None, repr=False)
+
+    @property
+    def run_token(self) -> str | None:
+        """What a worker and its run prove to each other that they know."""
+        return self.own_run_token or self.token
 
     @property
     def series(self) -> str:
@@ -52,4 +60,4 @@ def seal(access: Access) -> str:
 @lru_cache(maxsize=8)  # a task asks for it with every mutation
 def unseal(text: str) -> Access:
     content = json.loads(text)
-    return Access(FleetRef(**content["fleet"]), content["token"], content["application"])
+    return Access(**(content | {"fleet": FleetRef(**content["fleet"])}))

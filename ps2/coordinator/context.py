@@ -170,8 +170,8 @@ class PS2Context:
         self._token = read_token(options.token_file) if options.token_file is not None else None
         if not options.fleet:
             self._token = new_token()
-        # What tasks show. Servers without a token take it as well; a run, whose results are unpickled here, wants one.
-        self._task_token = self._token or new_token()
+        # A run, whose results are unpickled here, wants one where the servers have none.
+        self._run_token = self._token or new_token()
         id = uuid.uuid4().hex[:12]
         config = FleetConfig(options.heartbeat_s, options.lost_after_s, give_up_after_s=options.retry_timeout_s)
         with contextlib.ExitStack() as undo:
@@ -202,7 +202,7 @@ class PS2Context:
             self._steps = Steps(self._checkpoints, self._session, self._master, options)
             undo.callback(self._steps.close)
             self._runs = Runs(
-                self._master, control, self._session, self._steps, join_address(options.bind, 0), self._task_token
+                self._master, control, self._session, self._steps, join_address(options.bind, 0), self._run_token
             )
             self._master.on_going_back = self._runs.go_back
             self._master.on_roll_back = self._runs.roll_back
@@ -463,7 +463,8 @@ class PS2Context:
                 spark_context.master,
                 host,
             )
-        access = Access(self._session.fleet, self._task_token, spark_context.applicationId)
+        own_run_token = None if self._token else self._run_token
+        access = Access(self._session.fleet, self._token, spark_context.applicationId, own_run_token)
         spark_context.environment[FLEET_VARIABLE] = seal(access)
         if not any(watch.watches(spark_context) for watch in self._stages):
             # Those of earlier ones end by themselves.
