@@ -43,7 +43,7 @@ $(PYTHON):
 	$$python -m venv --clear .venv || { rm -rf .venv; exit 1; }
 
 $(INSTALLED): pyproject.toml | $(PYTHON)
-	@echo "setup: installing ps2 and its tools"
+	@echo "setup: installing ps2 and its tools (some minutes)"
 	@$(PYTHON) -m pip install -q --disable-pip-version-check --root-user-action=ignore --use-pep517 -e '.[dev]'
 	@touch $@
 

@@ -131,8 +131,11 @@ def read_token(path: str | os.PathLike[str]) -> str:
         raise AuthError(f"token file {name}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"token file {name}: expected a line of ASCII text, got other bytes") from error
-    if len(token) < MIN_TOKEN_CHARS or any(c.isspace() for c in token):
-        raise AuthError(f"token file {name}: expected one line of at least {MIN_TOKEN_CHARS} ASCII characters")
+    if len(token) < MIN_TOKEN_CHARS or any(c.isspace() or not c.isprintable() for c in token):
+        raise AuthError(
+            f"token file {name}: expected one line of at least {MIN_TOKEN_CHARS} ASCII characters, all of them "
+            f"printable, got {len(token)} characters"
+        )
     return token
 
 

@@ -49,8 +49,10 @@ def place(url: str, name: str = "url") -> tuple[Any, str]:
     Raises:
         ConfigError: it is empty, which would be the current folder, or fsspec does not know such URLs.
     """
-    if not str(url).strip() or "\0" in str(url):
+    if not str(url).strip():
         raise ConfigError(f"{name}: expected a path or a URL, got {url!r}; the current folder is '.'")
+    if "\0" in str(url):
+        raise ConfigError(f"{name}: expected a path or a URL without NUL characters, got {url!r}")
     try:
         fs, root = fsspec.core.url_to_fs(url)
     except (ValueError, ImportError, TypeError) as error:

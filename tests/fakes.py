@@ -169,6 +169,21 @@ class MasterGone(FailsBeforeSending):
         return super().call(address, method, message, reply, timeout_s)
 
 
+class DriverStandsStill(MasterGone):
+    """Neither gets through until the master has been asked ``asked`` times."""
+
+    def __init__(self, transport, asked, address):
+        super().__init__(transport, times=-1, address=address)
+        self.asked = asked
+
+    def call(self, address, method, message, reply, timeout_s):
+        if not self.asked:
+            self.left = 0
+            return self.transport.call(address, method, message, reply, timeout_s)
+        self.asked -= 1
+        return super().call(address, method, message, reply, timeout_s)
+
+
 class BringsCallsAgain(_Faulty):
     """Everything gets through; ``again`` brings the last control call of a method once more."""
 

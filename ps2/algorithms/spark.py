@@ -105,11 +105,14 @@ def interruptible() -> Iterator[Interrupt]:
 
 
 def quiet(spark: Any) -> None:
-    """Let the JVM say nothing more."""
+    """Let the JVM say nothing more, nor pyspark of its end."""
     from py4j.protocol import Py4JError
 
+    context = spark.sparkContext
+    # Its thread would print a traceback when the JVM ends within their connection.
+    context._accumulatorServer.handle_error = lambda request, address: None
     with suppress(Py4JError, OSError):
-        spark.sparkContext.setLogLevel("OFF")
+        context.setLogLevel("OFF")
 
 
 def _end_children() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ps2.config import RetryConfig
-from ps2.errors import TransientError
+from ps2.errors import TransientError, UnavailableError
 
 
 class Patience:
@@ -16,6 +16,7 @@ class Patience:
         self._pause_s = retry.first_pause_s
         self._failing_s: float | None = None  # since when
         self._unexplained_s = 0.0  # since when, without a server being brought back
+        self._doubt: TransientError | None = None
 
     def wait(self, error: TransientError) -> None:
         """Pause before the next attempt; raise the error instead if it has been too long."""
@@ -24,10 +25,16 @@ class Patience:
             self._failing_s = self._unexplained_s = now_s
         failing_s, unexplained_s = now_s - self._failing_s, now_s + self._pause_s - self._unexplained_s
         if failing_s > self._retry.recovery_s or unexplained_s > self._retry.total_s:
-            raise error
+            if self._doubt is None:
+                raise error
+            raise UnavailableError(f"{error}; nor does the master answer: {self._doubt}") from error
         time.sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, self._retry.longest_pause_s)
 
     def explain(self) -> None:
         """Note that it goes on, or that the coordinator is bringing a server back: that is worth waiting for."""
         self._unexplained_s = time.monotonic()
+
+    def doubt(self, error: TransientError | None) -> None:
+        """Note that the coordinator does not answer either, as it may stand still for a while; None: it does."""
+        self._doubt = error

@@ -31,7 +31,6 @@ from ps2.errors import (
     RecoveringError,
     RolledBack,
     TransientError,
-    UnavailableError,
     UsageError,
 )
 from ps2.ops.table import writes
@@ -255,8 +254,7 @@ class Session:
                     done = attempt(self._routes_of({matrix})[matrix], version, id)
                 except TransientError as error:
                     patience.wait(error)
-                    if self._refresh({matrix}, error):
-                        patience.explain()
+                    self._refresh({matrix}, error, patience)
                     continue
                 self.ask(lambda: self.matrix(matrix))
                 self._check_run(changes=True)
@@ -356,8 +354,8 @@ class Session:
             if isinstance(error, BusyError):
                 if len(pieces) < before:
                     patience.explain()
-            elif self._refresh({piece.operation.matrix for piece in pieces}, error):
-                patience.explain()
+            else:
+                self._refresh({piece.operation.matrix for piece in pieces}, error, patience)
 
     def _attempt(self, pieces: Sequence[Piece], results: Results) -> tuple[list[Piece], TransientError | None]:
         """Send pieces to their servers; return those to send again, with the error that is why."""
@@ -395,25 +393,25 @@ class Session:
             raise final
         return again, transient
 
-    def _refresh(self, matrices: set[int], error: TransientError) -> bool:
-        """Ask the master where the matrices are now; tell whether it is bringing a server of theirs back.
+    def _refresh(self, matrices: set[int], error: TransientError, patience: Patience) -> None:
+        """Ask the master where the matrices are now, and whether it is bringing a server of theirs back.
 
         Raises:
             LostError: they are nowhere any more.
-            UnavailableError: the master does not answer either.
             RolledBack: they are not what they were.
         """
-        recovering = False
         for matrix in matrices:
             try:
                 info = self.matrix(matrix)
-            except TransientError as unreachable:
-                raise UnavailableError(f"{error}; nor does the master answer: {unreachable}") from error
+            except TransientError as silence:
+                patience.doubt(silence)
+                return
             if info.lost:
                 raise LostError(f"{'; '.join(info.lost)}; {error}") from error
-            recovering = recovering or bool(info.recovering)
+            if info.recovering:
+                patience.explain()
+        patience.doubt(None)
         self.check_epoch()
-        return recovering
 
     def _check_run(self, changes: bool) -> None:
         """Raise RolledBack if the fleet is not what a run's worker takes it for: for reads, or for its changes."""

@@ -117,9 +117,9 @@ class Checkpoints:
         root = self._folder if path is None else path
         if root is None:
             raise ConfigError("checkpoint: give a path, or a checkpointDir to PS2Context.getOrCreate")
-        root = root.rstrip("/") or "/"
         with self._one_at_a_time:
             folders.prepare(root)
+            root = root.rstrip("/") or "/"
             number = 1 + max((found.number for found in folders.find(root)), default=0)
             folder = folders.folder(root, number, self._master.id)
             try:

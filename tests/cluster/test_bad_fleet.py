@@ -206,7 +206,8 @@ def test_attach_when_token_is_not_the_fleets_then_auth_error(running, wrong_toke
     [
         (None, r"token file .*/nothing: No such file or directory"),
         ("", r"expected one line of at least 16 ASCII characters"),
-        ("short\n", r"expected one line of at least 16 ASCII characters"),
+        ("short\n", r"expected one line of at least 16 ASCII characters, all of them printable, got 5 characters"),
+        ("nul\0" * 8, r"expected one line of at least 16 ASCII characters, all of them printable, got 32 characters"),
         ("two words that are long enough\n", r"expected one line of at least 16 ASCII characters"),
     ],
 )

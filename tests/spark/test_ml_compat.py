@@ -241,6 +241,14 @@ def test_save_when_there_is_something_then_it_is_an_error(side, fitted, tmp_path
         model.save(str(tmp_path / "m"))
 
 
+@pytest.mark.parametrize("path", ["", "a\0b", "foo://x/y"])
+def test_path_when_it_is_none_then_ours_is_a_usage_error(path, fitted):
+    model = fitted(PAIRS[0], "ours")
+    for use in (model.save, type(model).load):
+        with pytest.raises(UsageError, match="path: expected a path or a URL"):
+            use(path)
+
+
 @both
 @pytest.mark.parametrize("saved", ["estimator", "model"])
 def test_load_when_the_folder_is_of_another_class_then_it_is_an_error(side, saved, fitted, tmp_path):

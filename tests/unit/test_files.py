@@ -10,7 +10,7 @@ from ps2.files import place
 
 @pytest.mark.parametrize("url", ["", "  ", "a\0b"])
 def test_place_when_it_is_none_then_config_error(url):
-    with pytest.raises(ConfigError, match="checkpointDir: expected a path or a URL, got "):
+    with pytest.raises(ConfigError, match="checkpointDir: expected a path or a URL"):
         place(url, "checkpointDir")
 
 

@@ -31,6 +31,7 @@ from ps2.route import Route
 from tests.fakes import (
     MASTER,
     BringsCallsAgain,
+    DriverStandsStill,
     DropsTheAck,
     FailsBeforeSending,
     FleetInProcess,
@@ -43,6 +44,7 @@ from tests.fakes import (
 
 SPEC = MatrixSpec(10, 2, dtype="float64")
 ONES = np.ones(10)
+SHORT = RetryConfig(total_s=0.5, first_pause_s=0.01, longest_pause_s=0.02)
 
 
 @pytest.fixture
@@ -242,7 +244,13 @@ def test_request_when_the_master_says_that_the_server_is_lost_then_it_fails_at_o
 
 def test_request_when_the_master_does_not_answer_either_then_the_error_says_both(fleet, target):
     with pytest.raises(UnavailableError, match="server0:1: connection refused; nor does the master answer: master:1"):
-        session_over(MasterGone(fleet, times=-1, address=fleet.addresses[0])).run([add_ones(target)])
+        session_over(MasterGone(fleet, times=-1, address=fleet.addresses[0]), SHORT).run([add_ones(target)])
+
+
+def test_request_when_server_and_master_are_silent_for_a_while_then_it_waits_for_them(fleet, target):
+    over = session_over(DriverStandsStill(fleet, 3, fleet.addresses[0]), SHORT)
+    over.run([add_ones(target)])
+    assert values(fleet, target) == [1.0] * 10
 
 
 def test_request_when_the_matrix_was_freed_then_not_found(fleet, target):

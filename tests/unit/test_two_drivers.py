@@ -9,6 +9,7 @@ import pytest
 
 from ps2 import checkpoint_folders as folders
 from ps2.coordinator.checkpoints import Checkpoints, Newest
+from ps2.errors import ConfigError
 from ps2.partition import MatrixSpec
 from ps2.wire.control import ServerControl
 from tests.fakes import FleetInProcess
@@ -31,6 +32,11 @@ class Driver:
         path = self.checkpoints.newest.path
         assert all(file.problem is None for file in folders.verify(path))
         return [matrix.id for matrix in folders.read_manifest(path).matrices]
+
+
+def test_checkpoint_when_its_place_is_empty_then_config_error():
+    with pytest.raises(ConfigError, match="expected a path or a URL, got ''"):
+        Driver("a", "").take()
 
 
 @pytest.fixture

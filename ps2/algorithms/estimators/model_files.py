@@ -140,6 +140,7 @@ def _located(spark: Any, path: str) -> tuple[str, bool]:
     """Return the URL that a path means to Spark, for fsspec, and whether there is something."""
     if not isinstance(path, str):
         raise TypeError(f"path: expected a string, got {type(path).__name__}")
+    place(path, "path")
     context = spark.sparkContext
     location = context._jvm.org.apache.hadoop.fs.Path(path)
     file_system = location.getFileSystem(context._jsc.hadoopConfiguration())
@@ -150,6 +151,7 @@ def _located(spark: Any, path: str) -> tuple[str, bool]:
 def _metadata(spark: Any, path: str, cls: type) -> dict[str, Any]:
     """Read what pyspark wrote of an object, and check that it is of a class."""
     expected = f"{cls.__module__}.{cls.__name__}"
+    place(path, "path")
     if not _located(spark, f"{path}/metadata")[1]:
         raise CheckpointMissingError(f"{path}: expected a {expected}, and there is no folder metadata in it")
     metadata = DefaultParamsReader.loadMetadata(path, spark.sparkContext)
