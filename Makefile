@@ -17,6 +17,8 @@ unexport SPARK_HOME
 
 # Arguments of the verbs below, such as `make test ARGS='tests/unit -x'`.
 ARGS :=
+# Two processes share the tests, file by file and folder after folder: each has one Spark, and one fleet, at a time.
+SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 # Benchmarks to run.
 BENCH := adam wire failures recovery run ml
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
@@ -44,13 +46,12 @@ $(PYTHON):
 
 $(INSTALLED): pyproject.toml | $(PYTHON)
 	@echo "setup: installing ps2 and its tools (some minutes)"
-	@$(PYTHON) -m pip install -q --disable-pip-version-check --root-user-action=ignore --use-pep517 -e '.[dev]'
+	@$(PYTHON) -m pip install -q --disable-pip-version-check --root-user-action=ignore --use-pep517 --no-compile -e '.[dev]'
 	@touch $@
 
-$(WARM): $(INSTALLED) $(wildcard ps2/ops/*.py ps2/algorithms/*/*kernels.py)
+$(WARM): $(INSTALLED) $(wildcard ps2/ops/*.py ps2/algorithms/*/*kernels.py ps2/algorithms/*/*/*kernels.py)
 	@echo "setup: compiling the numba kernels"
-	@$(PYTHON) -m ps2.ops.warm
-	@$(PYTHON) -m ps2.algorithms.losses.warm
+	@$(PYTHON) -m ps2.ops.warm & $(PYTHON) -m ps2.algorithms.linear.losses.warm; wait $$!
 	@touch $@
 
 fmt: $(INSTALLED) ## format the code and fix what can be fixed
@@ -71,7 +72,7 @@ check: $(INSTALLED) ## lint, formatting, types, import contracts, stale stubs
 
 test: $(WARM) ## run all tests (ARGS: pytest's)
 	@echo "test: pytest"
-	@$(with_java) $(PYTHON) -m pytest -q $(ARGS)
+	@$(with_java) $(PYTHON) -m pytest -q $(SHARED) $(ARGS)
 
 chaos: $(WARM) ## run all scenarios of what goes wrong, the long ones too (ARGS: pytest's, such as '-k executor')
 	@echo "chaos: pytest"
@@ -81,12 +82,9 @@ proto: $(INSTALLED) ## write the stubs of proto/ to ps2/wire/pb/
 	@scripts/proto
 	@echo "proto: done"
 
-run: $(WARM) ## train logistic regression on two servers, on data that come with Spark (ARGS: ps2 train's)
-	@echo "run: ps2 train lr"
-	@rm -rf out/lr
-	@$(with_java) \
-	data=$$($(PYTHON) -c 'import pathlib, pyspark; print(pathlib.Path(pyspark.__file__).parent / "data/mllib/sample_libsvm_data.txt")'); \
-	.venv/bin/ps2 train lr --input "$$data" --servers 2 --steps 100 --output out/lr $(ARGS)
+run: $(WARM) ## train on a generated click log of a million features, beside pyspark.ml (ARGS: examples/clicks.py's)
+	@echo "run: examples/clicks.py"
+	@$(with_java) $(PYTHON) examples/clicks.py $(ARGS)
 
 bench: $(WARM) ## run the benchmarks (BENCH: adam, wire, failures, recovery, run or ml, for one; ARGS: its)
 	@$(with_java) for bench in $(BENCH); do echo "bench: $$bench"; $(PYTHON) -m benchmarks.$$bench $(ARGS); done

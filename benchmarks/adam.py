@@ -7,9 +7,7 @@ docs/performance.md says what is measured and how to read it.
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,10 +20,10 @@ import click
 import numpy as np
 import pyspark
 
-from benchmarks.adam_report import Crossing, Report, SizeReport, StepTime, print_report, read_numbers, summarise
+from benchmarks.adam_report import Crossing, Report, SizeReport, StepTime, print_report, summarise
 from benchmarks.clicks import Clicks, Problem
+from benchmarks.frame import command, machine, publish, read_numbers
 from benchmarks.local_spark import start_spark
-from benchmarks.report import machine, write_json
 from benchmarks.ways import Way, all_ways
 from ps2 import PS2Context
 
@@ -46,18 +44,18 @@ MAX_CONVERGENCE_STEPS = 150
 CONVERGENCE_ROUNDS = 3
 
 
-@click.command(context_settings={"show_default": True})
-@click.option("--features", default="40000,1000000,10000000", metavar="N,...", help="Numbers of features to measure.")
-@click.option("--steps", type=click.IntRange(1), default=12, help="Steps that the medians are of, in fours.")
-@click.option("--convergence", type=click.IntRange(0), default=1_000_000, metavar="N", help="Features; 0: none.")
-@click.option("--rows", type=click.IntRange(100), default=Problem.rows, help="Rows of the data set.")
-@click.option("-o", "form", type=click.Choice(["table", "json"]), default="table", help="What to print.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON to a file too.")
+@command(
+    click.option(
+        "--features", default="40000,1000000,10000000", metavar="N,...", help="Numbers of features to measure."
+    ),
+    click.option("--steps", type=click.IntRange(1), default=12, help="Steps that the medians are of, in fours."),
+    click.option("--convergence", type=click.IntRange(0), default=1_000_000, metavar="N", help="Features; 0: none."),
+    click.option("--rows", type=click.IntRange(100), default=Problem.rows, help="Rows of the data set."),
+)
 def main(features: str, steps: int, convergence: int, rows: int, form: str, output: Path | None) -> None:
     """Measure ways of training logistic regression with Adam; exit with 1 if their weights differ."""
     sizes = read_numbers(features)
     problem = Problem(rows=rows)
-    load_before = os.getloadavg()[0]
     spark = _spark()
     try:
         with PS2Context.getOrCreate(spark, servers=SERVERS) as ps:
@@ -68,16 +66,8 @@ def main(features: str, steps: int, convergence: int, rows: int, form: str, outp
             crossings = _converge(ps, problem, convergence) if convergence else ()
     finally:
         spark.stop()
-    report = Report(
-        machine(load_before, pyspark=pyspark.__version__), asdict(problem), TOLERANCE, measured, convergence, crossings
-    )
-    text = json.dumps(report.as_json(), indent=2)
-    if output is not None:
-        write_json(output, text)
-    if form == "json":
-        click.echo(text)
-    else:
-        print_report(report)
+    report = Report(machine(pyspark=pyspark.__version__), asdict(problem), TOLERANCE, measured, convergence, crossings)
+    publish(report.as_json(), form, output, lambda: print_report(report))
     sys.exit(0 if report.agrees else 1)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from benchmarks.report import facts
+from benchmarks.frame import facts
 from ps2.cli.output import Column, print_table
 
 PHASES = ("pull", "gradient", "push", "update", "stage")
@@ -131,17 +131,6 @@ def print_report(report: Report) -> None:
     if report.convergence:
         click.echo()
         _print_convergence(report)
-
-
-def read_numbers(text: str) -> tuple[int, ...]:
-    """Read whole numbers with commas between them, or raise ``click.BadParameter``."""
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise click.BadParameter(f"expected numbers like 40000,1000000, got {text!r}") from error
-    if min(numbers) < 1:
-        raise click.BadParameter(f"expected numbers above 0, got {text!r}")
-    return numbers
 
 
 def _print_sizes(sizes: Sequence[SizeReport]) -> None:

@@ -8,9 +8,12 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.libsvm import Block
-from ps2.algorithms.logistic_math import CompactRows, LocalBlock, compact, compact_block, evaluate, sample_rows
+from ps2.algorithms.linear import problem as linear
+from ps2.algorithms.linear.losses.margin import MarginLoss
+from ps2.data.rows import LocalRows, Rows
 
+LOSS = MarginLoss(linear.Problem("logistic", dim=1, fit_intercept=False))
+NO_INTERCEPT = np.zeros(1)
 # Of the values of a field, the share of the k most popular is (k / all) ** (1 / SKEW).
 SKEW = 3.0
 
@@ -38,12 +41,12 @@ class Problem:
 
 @dataclass(frozen=True)
 class Clicks:
-    """The rows: ``rdd`` has one LocalBlock a partition, cached; ``blocks`` are the same ones in the driver."""
+    """The rows: ``rdd`` has one LocalRows a partition, cached; ``blocks`` are the same ones in the driver."""
 
     problem: Problem
     features: int
     rdd: Any
-    blocks: tuple[LocalBlock, ...]
+    blocks: tuple[LocalRows, ...]
 
     @staticmethod
     def make(spark_context: Any, problem: Problem, features: int) -> Clicks:
@@ -58,14 +61,11 @@ class Clicks:
         Args:
             w: float32, shape (features,).
         """
-        total = 0.0
-        for block in self.blocks:
-            x = sp.csr_array((block.values, block.columns, block.indptr), shape=(len(block.y), len(block.keys)))
-            total += evaluate(x, block.y, w[block.keys])[0]
-        return total / sum(len(block.y) for block in self.blocks)
+        total = sum(LOSS.loss(block, w[block.keys], NO_INTERCEPT)[0] for block in self.blocks)
+        return total / sum(map(len, self.blocks))
 
 
-def generate(problem: Problem, features: int, rdd_partition: int) -> LocalBlock:
+def generate(problem: Problem, features: int, rdd_partition: int) -> LocalRows:
     """Make the rows of one partition: of each field's values, few are popular and many are rare.
 
     Each field has its own interval of the features, so that popular ones lie in all of them.
@@ -78,10 +78,16 @@ def generate(problem: Problem, features: int, rdd_partition: int) -> LocalBlock:
     truth = np.random.default_rng(problem.seed).standard_normal(features, np.float32) / 2
     labels = rng.random(rows) < 1 / (1 + np.exp(-truth[indices].sum(axis=1)))
     indptr = np.arange(0, indices.size + 1, problem.fields)
-    block = Block(labels.astype(np.float64), indptr, indices.reshape(-1), np.ones(indices.size, np.float32))
-    return compact_block(block, (0.0, 1.0), intercept=None)
+    x = sp.csr_array((np.ones(indices.size, np.float32), indices.reshape(-1), indptr), shape=(rows, features))
+    return Rows(x, labels.astype(np.float64)).localize()
 
 
-def minibatch(problem: Problem, block: LocalBlock, step: int, rdd_partition: int) -> CompactRows:
+def minibatch(problem: Problem, block: LocalRows, step: int, rdd_partition: int) -> LocalRows:
     """Sample the rows of one step."""
-    return compact(block, sample_rows(len(block.y), problem.fraction, problem.seed, step, rdd_partition))
+    return block.sample(problem.fraction, np.random.default_rng([problem.seed, step, rdd_partition]))
+
+
+def gradient(rows: LocalRows, w: Any) -> tuple[Any, float]:
+    """Return the gradient of the summed log-loss by the weights of the rows' keys, and that loss."""
+    found = LOSS.gradient(rows, w, NO_INTERCEPT)
+    return found.dw, found.loss

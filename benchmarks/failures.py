@@ -7,8 +7,6 @@ docs/performance.md says what is measured and how to read it.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -21,9 +19,9 @@ import numpy as np
 import pyspark
 
 from benchmarks.clicks import Clicks, Problem
+from benchmarks.frame import command, facts, machine, publish
 from benchmarks.local_spark import start_spark
 from benchmarks.mishaps import Done, Training
-from benchmarks.report import facts, machine, write_json
 from ps2 import PS2Context
 from ps2.cli.output import Column, print_table
 
@@ -84,16 +82,15 @@ class _Run:
         return sum(step.failed for stretch in self.stretches for step in stretch)
 
 
-@click.command(context_settings={"show_default": True})
-@click.option("--steps", type=click.IntRange(2 * BLOCK_STEPS), default=60, help="Steps of each training, in fives.")
-@click.option("--features", type=click.IntRange(100), default=1_000_000, help="Of the data set.")
-@click.option("--rows", type=click.IntRange(100), default=640_000, help="Of the data set.")
-@click.option("--tasks", type=click.IntRange(1), default=16, help="Of a step.")
-@click.option("--seed", type=click.IntRange(0), default=Problem.seed, help="Of data, sampling and failures.")
-@click.option("--preload/--no-preload", default=True, help="Import modules before workers are forked, or in each.")
-@click.option("--strict", is_flag=True, help="Exit with 1 if a goal is missed, too.")
-@click.option("-o", "form", type=click.Choice(["table", "json"]), default="table", help="What to print.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON to a file too.")
+@command(
+    click.option("--steps", type=click.IntRange(2 * BLOCK_STEPS), default=60, help="Steps of each training, in fives."),
+    click.option("--features", type=click.IntRange(100), default=1_000_000, help="Of the data set."),
+    click.option("--rows", type=click.IntRange(100), default=640_000, help="Of the data set."),
+    click.option("--tasks", type=click.IntRange(1), default=16, help="Of a step."),
+    click.option("--seed", type=click.IntRange(0), default=Problem.seed, help="Of data, sampling and failures."),
+    click.option("--preload/--no-preload", default=True, help="Import modules before workers are forked, or in each."),
+    click.option("--strict", is_flag=True, help="Exit with 1 if a goal is missed, too."),
+)
 def main(
     steps: int,
     features: int,
@@ -107,7 +104,6 @@ def main(
 ) -> None:
     """Train with failing tasks; exit with 1 if the weights differ from those without."""
     problem = Problem(rows=rows, fraction=FRACTION, seed=seed, partitions=tasks)
-    load_before = os.getloadavg()[0]
     settings = {"spark.driver.memory": "4g"} | ({"spark.python.daemon.module": "benchmarks.daemon"} if preload else {})
     spark = start_spark(f"local[2,{ATTEMPTS}]", "benchmarks.failures", settings)
     try:
@@ -118,23 +114,13 @@ def main(
         spark.stop()
     agrees = all(line.difference <= TOLERANCE for line in lines)
     report: dict[str, Any] = {
-        "machine": machine(load_before, pyspark=pyspark.__version__),
+        "machine": machine(pyspark=pyspark.__version__),
         "problem": {**asdict(problem), "features": features, "preload": preload},
         "tolerance": TOLERANCE,
         "agrees": agrees,
         "lines": [asdict(line) for line in lines],
     }
-    text = json.dumps(report, indent=2)
-    if output is not None:
-        write_json(output, text)
-    if form == "json":
-        click.echo(text)
-    else:
-        click.echo(facts(report["machine"]))
-        click.echo(facts(report["problem"]))
-        click.echo()
-        _print(lines)
-        click.echo(f"\n{'the same weights' if agrees else 'DIFFERENT WEIGHTS'} ({TOLERANCE:g} may)")
+    publish(report, form, output, lambda: _print(report, lines))
     sys.exit(0 if agrees and not (strict and any(line.ratio > line.goal for line in lines)) else 1)
 
 
@@ -165,7 +151,9 @@ def _lines(runs: Sequence[_Run], tasks: int) -> list[Line]:
     return lines
 
 
-def _print(lines: Sequence[Line]) -> None:
+def _print(report: dict[str, Any], lines: Sequence[Line]) -> None:
+    click.echo(facts(report["machine"]))
+    click.echo(facts(report["problem"]) + "\n")
     titles = ("probability", "seconds", "ratio", "spread", "goal", "paper", "tasks", "failed", "difference")
     rows = [
         (
@@ -183,6 +171,7 @@ def _print(lines: Sequence[Line]) -> None:
         for line in lines
     ]
     print_table([*(Column(title, right=True) for title in titles), Column("")], rows)
+    click.echo(f"\n{'the same weights' if report['agrees'] else 'DIFFERENT WEIGHTS'} ({TOLERANCE:g} may)")
 
 
 if __name__ == "__main__":

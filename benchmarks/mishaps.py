@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from pyspark import TaskContext
 
-from benchmarks.clicks import Clicks, Problem, generate, minibatch
+from benchmarks.clicks import Clicks, Problem, generate, gradient, minibatch
 from ps2 import DCV, PS2Context
-from ps2.algorithms.logistic_math import LocalBlock, gradient
+from ps2.data.rows import LocalRows
 from ps2.ops import packing
 
 # Of a task: before it does anything, between its pull and its two additions, and when all is done but the answer.
@@ -88,7 +88,7 @@ class Training:
         problem, probability = self._clicks.problem, self.probability
         weight, gradients, totals = self._vectors[0], self._vectors[3], self._totals
 
-        def work(rdd_partition: int, blocks: Iterator[LocalBlock]) -> Iterator[int]:
+        def work(rdd_partition: int, blocks: Iterator[LocalRows]) -> Iterator[int]:
             context = TaskContext.get()
             assert context is not None
             attempt = context.attemptNumber()
@@ -98,10 +98,10 @@ class Training:
                 rows = minibatch(problem, block, number, rdd_partition)
                 w = weight.pull(rows.keys)
                 fate.meet("pulled")
-                g, loss, _ = gradient(rows, w)
+                g, loss = gradient(rows, w)
                 gradients.add(g, rows.keys)
                 fate.meet("added")
-                totals.add([len(rows.y), loss])
+                totals.add([len(rows), loss])
                 fate.meet("end")
             yield attempt
 

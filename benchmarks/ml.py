@@ -7,9 +7,8 @@ docs/performance.md says what is measured and how to read it.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,8 @@ import click
 import numpy as np
 import pyspark
 
-from benchmarks.adam_report import read_numbers
-from benchmarks.ml_part import Asked, ask
-from benchmarks.report import facts, machine, write_json
+from benchmarks.frame import ask_all, command, exit_code, machine, print_parts, publish, read_numbers
+from benchmarks.ml_part import Asked
 from ps2.cli.output import Column, print_table
 
 # In the order in which they are measured.
@@ -28,30 +26,33 @@ PARTS = ("reference", "steps", "a9a", "news20", "large")
 GENERATED = ("large",)
 
 
-@click.command(context_settings={"show_default": True})
-@click.option(
-    "--part",
-    "parts",
-    type=click.Choice(PARTS),
-    multiple=True,
-    help="What to measure.  [default: all; large alone without --data-dir]",
+@command(
+    click.option(
+        "--part",
+        "parts",
+        type=click.Choice(PARTS),
+        multiple=True,
+        help="What to measure.  [default: all; large alone without --data-dir]",
+    ),
+    click.option(
+        "--data-dir",
+        type=click.Path(exists=True, file_okay=False, resolve_path=True),
+        help="Folder of a9a.libsvm.gz, a9a.t.libsvm.gz and news20-bigram.train.libsvm.gz and .test.libsvm.gz.",
+    ),
+    click.option("--rounds", type=click.IntRange(2), default=5, help="Turns that the medians are of."),
+    click.option("--features", default="1000000", metavar="N,...", help="Sizes of the part large."),
+    click.option("--rows", type=click.IntRange(1000), default=200_000, help="Rows of the part large."),
+    click.option("--pyspark/--no-pyspark", "theirs", default=True, help="Let pyspark.ml train in the part large, too."),
+    click.option(
+        "--target",
+        type=float,
+        help="Objective to reach in the part large.  [default: pyspark.ml's after 20 iterations]",
+    ),
+    click.option(
+        "--memory", default="6g", metavar="SIZE", help="Of Spark's JVM; pyspark.ml wants 18g for 60M features."
+    ),
+    click.option("--strict", is_flag=True, help="Exit with 1 if a goal is missed, too."),
 )
-@click.option(
-    "--data-dir",
-    type=click.Path(exists=True, file_okay=False, resolve_path=True),
-    help="Folder of a9a.libsvm.gz, a9a.t.libsvm.gz, news20-bigram.train.libsvm.gz and news20-bigram.test.libsvm.gz.",
-)
-@click.option("--rounds", type=click.IntRange(2), default=5, help="Turns that the medians are of.")
-@click.option("--features", default="1000000", metavar="N,...", help="Sizes of the part large.")
-@click.option("--rows", type=click.IntRange(1000), default=200_000, help="Rows of the part large.")
-@click.option("--pyspark/--no-pyspark", "theirs", default=True, help="Let pyspark.ml train in the part large, too.")
-@click.option(
-    "--target", type=float, help="Objective to reach in the part large.  [default: pyspark.ml's after 20 iterations]"
-)
-@click.option("--memory", default="6g", metavar="SIZE", help="Of Spark's JVM; pyspark.ml wants 18g for 60M features.")
-@click.option("--strict", is_flag=True, help="Exit with 1 if a goal is missed, too.")
-@click.option("-o", "form", type=click.Choice(["table", "json"]), default="table", help="What to print.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON to a file too.")
 def main(
     parts: tuple[str, ...],
     data_dir: str | None,
@@ -70,44 +71,14 @@ def main(
     if data_dir is None and set(parts) - set(GENERATED):
         raise click.UsageError(f"--data-dir: the parts {', '.join(sorted(set(parts) - set(GENERATED)))} need it")
     asked = Asked(rounds, data_dir or "", read_numbers(features), rows, theirs, target, memory)
-    load_before = os.getloadavg()[0]
-    found: dict[str, dict[str, Any]] = {}
-    for part in (part for part in PARTS if part in parts):
-        click.echo(f"measuring: {part}", err=True)
-        found[part] = ask(part, asked)
+    found = ask_all("ml", [part for part in PARTS if part in parts], asked)
     versions = {"pyspark": pyspark.__version__, "numpy": np.__version__}
-    report: dict[str, Any] = {"machine": machine(load_before, **versions), "rounds": rounds, "parts": found}
-    text = json.dumps(report, indent=2)
-    if output is not None:
-        write_json(output, text)
-    if form == "json":
-        click.echo(text)
-    else:
-        _print(report)
-    lines = [line for part in found.values() for line in part["lines"]]
-    checks = [check for part in found.values() for check in part["checks"]]
-    missed = strict and any(line["met"] is False for line in lines)
-    sys.exit(1 if missed or not all(check["met"] for check in checks) else 0)
+    report: dict[str, Any] = {"machine": machine(**versions), "rounds": rounds, "parts": found}
+    publish(report, form, output, lambda: print_parts(report, _print_lines))
+    sys.exit(exit_code(report, strict))
 
 
-def _print(report: dict[str, Any]) -> None:
-    click.echo(facts(report["machine"]))
-    click.echo(f"medians of {report['rounds']} turns")
-    for name, part in report["parts"].items():
-        click.echo(f"\n{name}: {facts(part['facts'])}")
-    lines = [line for part in report["parts"].values() for line in part["lines"]]
-    if lines:
-        click.echo()
-        _print_lines(lines)
-    checks = [check for part in report["parts"].values() for check in part["checks"]]
-    if checks:
-        click.echo()
-    for check in checks:
-        verdict = "" if check["met"] else "  WRONG"
-        click.echo(f"{check['what']}: {check['value']:.2g} ({check['at_most']:g} may){verdict}")
-
-
-def _print_lines(lines: list[dict[str, Any]]) -> None:
+def _print_lines(lines: Sequence[dict[str, Any]]) -> None:
     titles = ("what", "against", "baseline", "ours", "unit", "times less", "spread", "goal", "")
     left = {"what", "against", "unit", ""}
     rows = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +12,8 @@ import numpy.typing as npt
 import scipy.sparse as sp
 from click import ClickException
 
-from ps2.algorithms.libsvm import parse
-from ps2.rows import number_columns
+from benchmarks import libsvm
+from ps2.data.rows import number_columns
 
 Array = npt.NDArray[Any]
 PARTITIONS = 2
@@ -68,11 +67,10 @@ def load(spark: Any, folder: str, name: str, features: int) -> Data:
     path = Path(folder) / name
     if not path.is_file():
         raise ClickException(f"--data-dir: there is no {name} in {folder}")
-    frame = spark.read.format("libsvm").option("numFeatures", str(features)).load(path.resolve().as_uri())
-    frame = frame.selectExpr("CAST(label > 0 AS DOUBLE) AS label", "features")
-    with gzip.open(path) as lines:
-        block = parse(list(lines), values_dtype="float64")
-    return _data(frame.repartition(PARTITIONS), features, block.indptr, block.indices, block.values, block.labels > 0)
+    frame = libsvm.read(spark, path, features)
+    rows = libsvm.collected(frame)
+    assert rows.y is not None
+    return _data(frame.repartition(PARTITIONS), features, rows.x.indptr, rows.x.indices, rows.x.data, rows.y)
 
 
 def generate(spark: Any, rows: int, features: int) -> Data:

@@ -127,7 +127,7 @@ def steps_to(data: Data, params: dict[str, Any], target: float, strength: float,
 
 
 def _is_on_fleet(model: Any) -> bool:
-    from ps2.algorithms.estimators.weights import MOST_IN_DRIVER
+    from ps2.algorithms.linear.weights import MOST_IN_DRIVER
 
     return int(model.numFeatures) > MOST_IN_DRIVER
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from benchmarks.frame import Part, answer, tell
 from benchmarks.ml_data import Data, generate
 from benchmarks.ml_fit import Reached, fit, fit_pyspark, plain, spark_and_servers, steps_to
-from benchmarks.ml_part import Asked, Line, Part, answer, tell
+from benchmarks.ml_part import Asked, Line
 
 ITERATIONS = 20
 # From here on the goal is the larger one.
@@ -122,4 +123,4 @@ def _steps(data: Data, theirs: _Theirs | None) -> list[Line]:
 
 
 if __name__ == "__main__":
-    answer(measure)
+    answer(Asked, measure)

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from statistics import median, quantiles
 from typing import Any
-
-import click
 
 
 @dataclass(frozen=True)
@@ -79,58 +74,3 @@ class Line:
             "baseline_turns": list(self.baseline),
             "ours_turns": list(self.ours),
         }
-
-
-@dataclass(frozen=True)
-class Check:
-    """A number that has to be small for a model to be right."""
-
-    what: str
-    value: float
-    at_most: float
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "what": self.what,
-            "value": float(self.value),
-            "at_most": self.at_most,
-            "met": bool(self.value <= self.at_most),
-        }
-
-
-@dataclass(frozen=True)
-class Part:
-    """What a part found; ``facts`` for its heading."""
-
-    lines: list[Line] = field(default_factory=list)
-    checks: list[Check] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "facts": self.facts,
-            "lines": [line.as_json() for line in self.lines],
-            "checks": [check.as_json() for check in self.checks],
-        }
-
-
-def ask(part: str, asked: Asked) -> dict[str, Any]:
-    """Run a part in a fresh process; return what it found as plain data."""
-    command = [sys.executable, "-m", f"benchmarks.ml_{part}", json.dumps(asdict(asked))]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        raise click.ClickException(f"the part {part!r} ended with {done.returncode}; what it said is above")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
-def answer(measure: Callable[[Asked], Part]) -> None:
-    """Be the process of a part."""
-    asked = json.loads(sys.argv[1])
-    part = measure(Asked(**{**asked, "features": tuple(asked["features"])}))
-    print(json.dumps(part.as_json()))
-
-
-def tell(text: str) -> None:
-    """Say how far a part is."""
-    print(f"  {text}", file=sys.stderr, flush=True)

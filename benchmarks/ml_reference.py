@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.frame import Check, Part, answer, tell
 from benchmarks.ml_fit import fit, plain, spark_and_servers
-from benchmarks.ml_part import Asked, Check, Part, answer, tell
+from benchmarks.ml_part import Asked
 from benchmarks.ml_sets import A9A, NEWS20, Reference, Set, accuracy, auc
 
 ITERATIONS = 300
@@ -62,4 +63,4 @@ def _worth(words: str, margins: Any, y: Any, reference: Reference) -> list[Check
 
 
 if __name__ == "__main__":
-    answer(measure)
+    answer(Asked, measure)

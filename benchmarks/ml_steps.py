@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.frame import Part, answer, tell
 from benchmarks.ml_data import Data
 from benchmarks.ml_fit import Array, fit, plain, spark_and_servers
-from benchmarks.ml_part import Asked, Line, Part, answer, tell
+from benchmarks.ml_part import Asked, Line
 from benchmarks.ml_sets import A9A, NEWS20, Set
 
 # How near to the optimum, in mean loss and penalty, as in the paper.
@@ -103,4 +104,4 @@ class _Search:
 
 
 if __name__ == "__main__":
-    answer(measure)
+    answer(Asked, measure)

@@ -7,8 +7,6 @@ docs/placement.md says what is measured and how to read it.
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -19,14 +17,12 @@ from typing import Any
 import click
 import numpy as np
 
-from benchmarks.adam_report import read_numbers
-from benchmarks.report import facts, machine, write_json
+from benchmarks.frame import command, facts, machine, publish, read_numbers
 from ps2 import DCV, PS2Context
 from ps2.cli.output import Column, print_table
 from ps2.client.calibration import measure
 from ps2.client.matrix import DCVMatrix
-from ps2.client.pairs import Pairs
-from ps2.client.placement import choose, row_seconds, server_seconds
+from ps2.client.placement import Pairs, choose, row_seconds, server_seconds
 
 WAYS = ("servers", "rows")
 # As in word2vec and DeepWalk: negatives are drawn by degree to this power.
@@ -92,30 +88,23 @@ class Case:
         return {**asdict(self), "faster": self.faster, "loss": self.loss, "close": self.loss <= CLOSE}
 
 
-@click.command(context_settings={"show_default": True})
-@click.option("--servers", default="1,2,4,8", metavar="N,...", help="Sizes of the fleet, one after another.")
-@click.option("--columns", default="16,64,128,256,1024", metavar="K,...", help="Elements of a row.")
-@click.option("--pairs", default="1000,10000", metavar="N,...", help="Pairs in a batch.")
-@click.option("--vertices", type=click.IntRange(1), default=5000, help="Vertices; each has two rows.")
-@click.option("--rounds", type=click.IntRange(1), default=9, help="Rounds that the medians are of.")
-@click.option("-o", "form", type=click.Choice(["table", "json"]), default="table", help="What to print.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON to a file too.")
+@command(
+    click.option("--servers", default="1,2,4,8", metavar="N,...", help="Sizes of the fleet, one after another."),
+    click.option("--columns", default="16,64,128,256,1024", metavar="K,...", help="Elements of a row."),
+    click.option("--pairs", default="1000,10000", metavar="N,...", help="Pairs in a batch."),
+    click.option("--vertices", type=click.IntRange(1), default=5000, help="Vertices; each has two rows."),
+    click.option("--rounds", type=click.IntRange(1), default=9, help="Rounds that the medians are of."),
+)
 def main(servers: str, columns: str, pairs: str, vertices: int, rounds: int, form: str, output: Path | None) -> None:
     """Measure both ways of updating pairs of rows, and what ``auto`` chooses."""
     sizes = read_numbers(columns), read_numbers(pairs)
-    load_before = os.getloadavg()[0]
     cases: list[Case] = []
     for count in read_numbers(servers):
         click.echo(f"{count} servers", err=True)
         cases += _on_fleet(count, *sizes, vertices, rounds)
-    facts_of = machine(load_before)
-    text = json.dumps({"machine": facts_of, "rounds": rounds, "cases": [case.as_json() for case in cases]}, indent=2)
-    if output is not None:
-        write_json(output, text)
-    if form == "json":
-        click.echo(text)
-    else:
-        _print(facts_of, cases)
+    facts_of = machine()
+    report = {"machine": facts_of, "rounds": rounds, "cases": [case.as_json() for case in cases]}
+    publish(report, form, output, lambda: _print(facts_of, cases))
 
 
 def _on_fleet(servers: int, columns: Sequence[int], pairs: Sequence[int], vertices: int, rounds: int) -> Iterator[Case]:
@@ -135,7 +124,7 @@ def _measure(servers: int, matrix: DCVMatrix, batch: Batch, rounds: int) -> Case
     taken_s: dict[str, list[float]] = {way: [] for way in WAYS}
     began_s = time.perf_counter()
     checked = Pairs.of(batch.a, batch.b, matrix.rows)
-    costs = measure(matrix, checked)
+    costs = measure(matrix._first._session, matrix._target(), checked)
     measuring_s = time.perf_counter() - began_s
     for round_ in range(FIRST_ROUNDS + rounds):
         for way in WAYS if round_ % 2 else WAYS[::-1]:

@@ -18,10 +18,11 @@ import numpy as np
 from benchmarks.pushes import COLUMNS, KINDS, MATRIX, Kind, Pusher
 from benchmarks.ratio import WARM_UPS, Found, Pair
 from benchmarks.raw import process, receive
-from ps2 import DCV, PS2Context, checkpoint_folders
-from ps2.partition import MatrixSpec, Partition
+from ps2 import DCV, PS2Context
+from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.server.applied import AppliedIds
 from ps2.server.engine import Engine
+from ps2.storage import folders
 from ps2.wire.messages import Operation, Request, RequestId
 
 SERVERS = 2
@@ -136,7 +137,7 @@ def _newest(folder: str | None) -> int:
     """Return the number of the newest complete checkpoint."""
     if folder is None:
         return 0
-    return max((found.number for found in checkpoint_folders.find(folder) if found.complete), default=0)
+    return max((found.number for found in folders.find(folder) if found.complete), default=0)
 
 
 @contextmanager

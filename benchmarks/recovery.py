@@ -7,9 +7,7 @@ docs/performance.md says what is measured and how to read it.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +15,25 @@ import click
 import grpc
 import numpy as np
 
+from benchmarks.frame import command, facts, machine, publish
 from benchmarks.push_overhead import of_checkpoints, of_ids, of_replicas
 from benchmarks.ratio import print_lines
 from benchmarks.recovery_times import measure, print_times
-from benchmarks.report import facts, machine, write_json
 
 # In the order in which they are measured.
 PARTS = ("times", "ids", "replicas", "checkpoints")
 
 
-@click.command(context_settings={"show_default": True})
-@click.option("--megabytes", type=click.IntRange(1), default=1000, help="Of a server's shards, in MB.")
-@click.option("--rounds", type=click.IntRange(1), default=3, help="How often a server is lost in each way.")
-@click.option("--repeats", type=click.IntRange(7), default=15, help="Turns that the medians of pushes are of.")
-@click.option("--seconds", type=float, default=61.0, help="Shortest run with checkpoints every 30 s.")
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), help="For checkpoints.  [default: /tmp's]")
-@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS, help="What to measure.")
-@click.option("-o", "form", type=click.Choice(["table", "json"]), default="table", help="What to print.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON to a file too.")
+@command(
+    click.option("--megabytes", type=click.IntRange(1), default=1000, help="Of a server's shards, in MB."),
+    click.option("--rounds", type=click.IntRange(1), default=3, help="How often a server is lost in each way."),
+    click.option("--repeats", type=click.IntRange(7), default=15, help="Turns that the medians of pushes are of."),
+    click.option("--seconds", type=float, default=61.0, help="Shortest run with checkpoints every 30 s."),
+    click.option(
+        "--folder", type=click.Path(path_type=Path, file_okay=False), help="For checkpoints.  [default: /tmp's]"
+    ),
+    click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS, help="What to measure."),
+)
 def main(
     megabytes: int,
     rounds: int,
@@ -47,7 +46,6 @@ def main(
 ) -> None:
     """Measure how fast lost servers come back, and what ids, replicas and checkpoints cost pushes."""
     logging.getLogger("ps2").setLevel(logging.ERROR)  # each lost server is a warning
-    load_before = os.getloadavg()[0]
     report: dict[str, Any] = {"megabytes": megabytes, "rounds": rounds, "repeats": repeats, "seconds": seconds}
     lines = []
     for part in (part for part in PARTS if part in parts):
@@ -61,20 +59,18 @@ def main(
             lines += of_replicas(repeats)
         else:
             lines.append(of_checkpoints(seconds, megabytes, folder))
-    report["machine"] = machine(load_before, numpy=np.__version__, grpcio=grpc.__version__)
+    report["machine"] = machine(numpy=np.__version__, grpcio=grpc.__version__)
     report["lines"] = [line.as_json() for line in lines]
-    text = json.dumps(report, indent=2)
-    if output is not None:
-        write_json(output, text)
-    if form == "json":
-        click.echo(text)
-        return
+    publish(report, form, output, lambda: _print(report))
+
+
+def _print(report: dict[str, Any]) -> None:
     click.echo(facts(report["machine"]))
     if "times" in report:
-        click.echo(f"\nmedians of {rounds}:")
+        click.echo(f"\nmedians of {report['rounds']}:")
         print_times(report["times"], report["checkpoint"])
-    if lines:
-        click.echo(f"\nmedians of {repeats} turns; with checkpoints, of long runs:")
+    if report["lines"]:
+        click.echo(f"\nmedians of {report['repeats']} turns; with checkpoints, of long runs:")
         print_lines(report["lines"])
 
 

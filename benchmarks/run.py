@@ -7,8 +7,6 @@ docs/performance.md says what is measured and how to read it.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,31 +17,29 @@ import grpc
 import numpy as np
 import pyspark
 
-from benchmarks.adam_report import read_numbers
+from benchmarks.frame import ask_all, command, exit_code, machine, print_parts, publish, read_numbers
 from benchmarks.ratio import print_lines
-from benchmarks.report import facts, machine, write_json
-from benchmarks.run_part import Asked, ask
+from benchmarks.run_part import Asked
 from ps2.cli.output import Column, print_table
 
 # In the order in which they are measured.
 PARTS = ("overhead", "stragglers", "news20", "features")
 
 
-@click.command(context_settings={"show_default": True})
-@click.option("--rounds", type=click.IntRange(2), default=7, help="Turns that the medians are of.")
-@click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS, help="What to measure.")
-@click.option(
-    "--data",
-    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-    help="libsvm file of news20-bigram for the part news20.  [default: rows of that shape are generated]",
+@command(
+    click.option("--rounds", type=click.IntRange(2), default=7, help="Turns that the medians are of."),
+    click.option("--part", "parts", type=click.Choice(PARTS), multiple=True, default=PARTS, help="What to measure."),
+    click.option(
+        "--data",
+        type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+        help="libsvm file of news20-bigram for the part news20.  [default: rows of that shape are generated]",
+    ),
+    click.option(
+        "--features", default="40000,3000000,30000000,60000000", metavar="N,...", help="Sizes of the part features."
+    ),
+    click.option("--mllib/--no-mllib", default=True, help="Let pyspark.ml train in the part features, too."),
+    click.option("--strict", is_flag=True, help="Exit with 1 if a target is missed, too."),
 )
-@click.option(
-    "--features", default="40000,3000000,30000000,60000000", metavar="N,...", help="Sizes of the part features."
-)
-@click.option("--mllib/--no-mllib", default=True, help="Let pyspark.ml train in the part features, too.")
-@click.option("--strict", is_flag=True, help="Exit with 1 if a target is missed, too.")
-@click.option("-o", "form", type=click.Choice(["table", "json"]), default="table", help="What to print.")
-@click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON to a file too.")
 def main(
     rounds: int,
     parts: tuple[str, ...],
@@ -56,39 +52,15 @@ def main(
 ) -> None:
     """Measure ps.run; exit with 1 if a result is not what it should be."""
     asked = Asked(rounds, data, read_numbers(features), mllib)
-    load_before = os.getloadavg()[0]
-    found: dict[str, dict[str, Any]] = {}
-    for part in (part for part in PARTS if part in parts):
-        click.echo(f"measuring: {part}", err=True)
-        found[part] = ask(part, asked)
+    found = ask_all("run", [part for part in PARTS if part in parts], asked)
     versions = {"pyspark": pyspark.__version__, "numpy": np.__version__, "grpcio": grpc.__version__}
-    report: dict[str, Any] = {"machine": machine(load_before, **versions), "rounds": rounds, "parts": found}
-    text = json.dumps(report, indent=2)
-    if output is not None:
-        write_json(output, text)
-    if form == "json":
-        click.echo(text)
-    else:
-        _print(report)
-    lines = [line for part in found.values() for line in part["lines"]]
-    checks = [check for part in found.values() for check in part["checks"]]
-    missed = strict and any(line["met"] is False for line in lines)
-    sys.exit(1 if missed or not all(check["met"] for check in checks) else 0)
+    report: dict[str, Any] = {"machine": machine(**versions), "rounds": rounds, "parts": found}
+    publish(report, form, output, lambda: _print(report))
+    sys.exit(exit_code(report, strict))
 
 
 def _print(report: dict[str, Any]) -> None:
-    click.echo(facts(report["machine"]))
-    click.echo(f"medians of {report['rounds']} turns")
-    for name, part in report["parts"].items():
-        click.echo(f"\n{name}: {facts(part['facts'])}")
-    click.echo()
-    print_lines([line for part in report["parts"].values() for line in part["lines"]])
-    checks = [check for part in report["parts"].values() for check in part["checks"]]
-    if checks:
-        click.echo()
-    for check in checks:
-        verdict = "" if check["met"] else "  WRONG"
-        click.echo(f"{check['what']}: {check['value']:.2g} ({check['at_most']:g} may){verdict}")
+    print_parts(report, print_lines)
     for part in report["parts"].values():
         if part["sizes"]:
             click.echo()

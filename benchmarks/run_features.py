@@ -13,13 +13,13 @@ import numpy as np
 import psutil
 from py4j.protocol import Py4JError
 
-from benchmarks.clicks import Clicks, Problem
+from benchmarks.clicks import Clicks, Problem, gradient
+from benchmarks.frame import Part, answer
 from benchmarks.local_spark import start_spark
 from benchmarks.ratio import Found, in_unit
-from benchmarks.run_part import Asked, Part, answer
+from benchmarks.run_part import Asked
 from ps2 import DCV, PS2Context
-from ps2.algorithms.logistic_math import LocalBlock, gradient
-from ps2.rows import Rows
+from ps2.data.rows import LocalRows, Rows
 
 SERVERS = 2
 WORKERS = 2
@@ -100,7 +100,7 @@ def _training(weight: DCV, round_: int) -> Callable[..., _Steps]:
             if clock == SETTLE_STEPS:
                 began_s = time.monotonic()
             rows = mine.sample(PROBLEM.fraction, worker.rng(round_))
-            g, _, _ = gradient(rows, weight.pull(rows.keys))
+            g, _ = gradient(rows, weight.pull(rows.keys))
             weight.add(-PROBLEM.lr / (PROBLEM.fraction * PROBLEM.rows) * g, rows.keys)
             counts.append(len(rows.keys))
         return _Steps((time.monotonic() - began_s) / STEPS, median(counts))
@@ -112,9 +112,10 @@ def _table(spark: Any, features: int) -> Any:
     """Return generated rows as a cached DataFrame of labels and pyspark.ml's vectors."""
     from pyspark.ml.linalg import SparseVector
 
-    def vectors(block: LocalBlock) -> Iterator[tuple[float, SparseVector]]:
+    def vectors(block: LocalRows) -> Iterator[tuple[float, SparseVector]]:
         fields = PROBLEM.fields
-        indices = block.keys[block.columns].reshape(-1, fields)
+        assert block.y is not None
+        indices = block.keys[block.x.indices].reshape(-1, fields)
         ones = np.ones(fields)
         for label, columns in zip(block.y.tolist(), indices, strict=True):
             yield label, SparseVector(features, columns, ones)
@@ -159,4 +160,4 @@ def _iteration_s(table: Any, features: int) -> float | None:
 
 
 if __name__ == "__main__":
-    answer(measure)
+    answer(Asked, measure)

@@ -9,17 +9,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.clicks import Clicks, Problem
+from benchmarks import libsvm
+from benchmarks.clicks import Clicks, Problem, gradient
+from benchmarks.frame import Check, Part, answer
 from benchmarks.local_spark import start_spark
 from benchmarks.ratio import Found
-from benchmarks.run_part import Asked, Check, Part, answer
+from benchmarks.run_part import Asked
 from ps2 import DCV, PS2Context
-from ps2.algorithms.dataset import read, read_classes
-from ps2.algorithms.logistic_math import LocalBlock, compact, gradient, sample_rows
+from ps2.data.rows import LocalRows, Rows
 
 SERVERS = 2
 WORKERS = 2
@@ -37,7 +39,7 @@ TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class _Data:
-    """Rows as an RDD of one LocalBlock a partition, cached."""
+    """Rows as an RDD of one LocalRows a partition, cached."""
 
     rdd: Any
     rows: int
@@ -59,10 +61,10 @@ class _Model:
         weight = DCV.dense(data.features, rows=4)
         return _Model(data.rows, weight, weight.derive(), weight.derive(), weight.derive())
 
-    def add_gradient(self, block: LocalBlock, step: int, rdd_partition: int) -> None:
+    def add_gradient(self, block: LocalRows, step: int, rdd_partition: int) -> None:
         """Do a worker's, or a task's, part of a step: the mean gradient of the rows that it samples."""
-        rows = compact(block, sample_rows(len(block.y), FRACTION, SEED, step, rdd_partition))
-        g, _, _ = gradient(rows, self.weight.pull(rows.keys))
+        rows = block.sample(FRACTION, np.random.default_rng([SEED, step, rdd_partition]))
+        g, _ = gradient(rows, self.weight.pull(rows.keys))
         self.gradient.add(g / (FRACTION * self.rows), rows.keys)
 
     def update(self, ps: PS2Context, step: int) -> None:
@@ -78,7 +80,7 @@ def measure(asked: Asked) -> Part:
     stay, whole, stages = [], [], []
     try:
         with PS2Context.getOrCreate(spark, servers=SERVERS) as ps:
-            data = _data(spark.sparkContext, asked.data)
+            data = _data(spark, asked.data)
             ours, other = _Model.make(data), _Model.make(data)
             for round_ in range(1 + asked.rounds):
                 began_s = time.monotonic()
@@ -112,7 +114,7 @@ def measure(asked: Asked) -> Part:
 def _stay(ps: PS2Context, data: _Data, model: _Model, first: int) -> float:
     """Train with workers that stay; return steps a second once they have begun."""
 
-    def train(worker: Any, blocks: Iterator[LocalBlock]) -> float:
+    def train(worker: Any, blocks: Iterator[LocalRows]) -> float:
         block = next(blocks)
         began_s = 0.0
         for clock in worker.clocks(first + STEPS):
@@ -139,8 +141,8 @@ def _stages(ps: PS2Context, data: _Data, model: _Model, first: int) -> float:
     return (STEPS - SETTLE_STEPS) / (time.monotonic() - began_s)
 
 
-def _task(model: _Model, step: int) -> Callable[[int, Iterator[LocalBlock]], Iterator[None]]:
-    def work(rdd_partition: int, blocks: Iterator[LocalBlock]) -> Iterator[None]:
+def _task(model: _Model, step: int) -> Callable[[int, Iterator[LocalRows]], Iterator[None]]:
+    def work(rdd_partition: int, blocks: Iterator[LocalRows]) -> Iterator[None]:
         for block in blocks:
             model.add_gradient(block, step, rdd_partition)
             yield None
@@ -148,14 +150,16 @@ def _task(model: _Model, step: int) -> Callable[[int, Iterator[LocalBlock]], Ite
     return work
 
 
-def _data(spark_context: Any, path: str | None) -> _Data:
+def _data(spark: Any, path: str | None) -> _Data:
     if path is None:
-        clicks = Clicks.make(spark_context, LIKE_NEWS20, LIKE_NEWS20_FEATURES)
+        clicks = Clicks.make(spark.sparkContext, LIKE_NEWS20, LIKE_NEWS20_FEATURES)
         return _Data(clicks.rdd, LIKE_NEWS20.rows, clicks.features)
-    pieces = read(spark_context, path, WORKERS)
-    dataset = pieces.dataset(pieces.features, read_classes(pieces), intercept=False, partitions=WORKERS)
-    return _Data(dataset.blocks, dataset.rows, dataset.features)
+    rows = libsvm.collected(libsvm.read(spark, Path(path)))
+    assert rows.y is not None
+    parts = [Rows(rows.x[worker::WORKERS], rows.y[worker::WORKERS]).localize() for worker in range(WORKERS)]
+    rdd = spark.sparkContext.parallelize(parts, WORKERS).persist()
+    return _Data(rdd, len(rows), rows.x.shape[1])
 
 
 if __name__ == "__main__":
-    answer(measure)
+    answer(Asked, measure)

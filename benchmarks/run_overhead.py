@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.frame import Part, answer
 from benchmarks.local_spark import start_spark
 from benchmarks.ratio import Found, in_unit
 from benchmarks.raw import raw_grpc
-from benchmarks.run_part import Asked, Part, answer
+from benchmarks.run_part import Asked
 from ps2 import DCV, PS2Context
 
 SERVERS = 2
@@ -118,4 +119,4 @@ def _ignore(_: object) -> None:
 
 
 if __name__ == "__main__":
-    answer(measure)
+    answer(Asked, measure)

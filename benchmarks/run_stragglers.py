@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.clicks import Clicks, Problem, minibatch
+from benchmarks.clicks import Clicks, Problem, gradient, minibatch
+from benchmarks.frame import Check, Part, answer
 from benchmarks.local_spark import start_spark
 from benchmarks.ratio import Found
-from benchmarks.run_part import Asked, Check, Part, answer
+from benchmarks.run_part import Asked
 from ps2 import DCV, PS2Context
-from ps2.algorithms.logistic_math import LocalBlock, gradient
+from ps2.data.rows import LocalRows
 
 SERVERS = 2
 WORKERS = 4
@@ -71,13 +72,13 @@ def measure(asked: Asked) -> Part:
 def _training(weight: DCV, round_: int) -> Callable[..., tuple[float, float]]:
     """Return a worker's function: gradient descent on its rows; it returns when its clocks began and ended."""
 
-    def train(worker: Any, blocks: Iterator[LocalBlock]) -> tuple[float, float]:
+    def train(worker: Any, blocks: Iterator[LocalRows]) -> tuple[float, float]:
         block = next(blocks)
         began_s = time.monotonic()
         for clock in worker.clocks(CLOCKS):
             rows = minibatch(PROBLEM, block, clock, worker.rank)
             w = weight.pull(rows.keys)
-            g, _, _ = gradient(rows, w)
+            g, _ = gradient(rows, w)
             slow = np.random.default_rng([PROBLEM.seed, round_ + 1, clock]).integers(WORKERS)
             time.sleep(SLOW_STEP_S if slow == worker.rank else STEP_S)
             weight.add(-PROBLEM.lr / (PROBLEM.fraction * PROBLEM.rows) * g, rows.keys)
@@ -87,4 +88,4 @@ def _training(weight: DCV, round_: int) -> Callable[..., tuple[float, float]]:
 
 
 if __name__ == "__main__":
-    answer(measure)
+    answer(Asked, measure)

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks.adam_report import StepTime
-from benchmarks.clicks import Clicks, Problem, minibatch
+from benchmarks.clicks import Clicks, Problem, gradient, minibatch
 from ps2 import DCV, PS2Context
-from ps2.algorithms.logistic_math import LocalBlock, gradient
+from ps2.data.rows import LocalRows
 from ps2.ops.optimizers import adam
 
 
@@ -183,11 +183,11 @@ class _Staying:
 
 def _staying_work(
     problem: Problem, vectors: Sequence[DCV], counted: DCV, end: int
-) -> Callable[[Any, Iterator[LocalBlock]], list[Laps]]:
+) -> Callable[[Any, Iterator[LocalRows]], list[Laps]]:
     """Return a worker's function: its part of each step."""
     weight, _, _, gradients = vectors
 
-    def work(worker: Any, blocks: Iterator[LocalBlock]) -> list[Laps]:
+    def work(worker: Any, blocks: Iterator[LocalRows]) -> list[Laps]:
         block = next(blocks)
         taken = []
         for number in worker.clocks(end):
@@ -239,15 +239,15 @@ class SparkAdam:
         weight = self._spark_context.broadcast(self._w)
         broadcast_s = time.monotonic() - began_s
 
-        def work(rdd_partition: int, blocks: Iterator[LocalBlock]) -> Iterator[tuple[Any, list[Laps]]]:
+        def work(rdd_partition: int, blocks: Iterator[LocalRows]) -> Iterator[tuple[Any, list[Laps]]]:
             for block in blocks:
                 laps = Laps.start()
                 rows = minibatch(problem, block, number, rdd_partition)
-                laps.rows, laps.keys = len(rows.y), len(rows.keys)
+                laps.rows, laps.keys = len(rows), len(rows.keys)
                 laps.lap("gradient")
                 w = weight.value
                 laps.lap("pull")
-                g, _, _ = gradient(rows, w[rows.keys])
+                g, _ = gradient(rows, w[rows.keys])
                 laps.lap("gradient")
                 dense = np.zeros(features, np.float32)
                 dense[rows.keys] = g
@@ -304,7 +304,7 @@ def _add_gradients(clicks: Clicks, weight: DCV, gradients: DCV, number: int) -> 
     """Run the tasks of a step on the fleet."""
     problem = clicks.problem
 
-    def work(rdd_partition: int, blocks: Iterator[LocalBlock]) -> Iterator[Laps]:
+    def work(rdd_partition: int, blocks: Iterator[LocalRows]) -> Iterator[Laps]:
         for block in blocks:
             yield _add_gradient(problem, block, weight, gradients, number, rdd_partition)
 
@@ -312,16 +312,16 @@ def _add_gradients(clicks: Clicks, weight: DCV, gradients: DCV, number: int) -> 
 
 
 def _add_gradient(
-    problem: Problem, block: LocalBlock, weight: DCV, gradients: DCV, number: int, rdd_partition: int
+    problem: Problem, block: LocalRows, weight: DCV, gradients: DCV, number: int, rdd_partition: int
 ) -> Laps:
     """Do a task's, or a worker's, part of a step."""
     laps = Laps.start()
     rows = minibatch(problem, block, number, rdd_partition)
-    laps.rows, laps.keys = len(rows.y), len(rows.keys)
+    laps.rows, laps.keys = len(rows), len(rows.keys)
     laps.lap("gradient")
     w = weight.pull(rows.keys)
     laps.lap("pull")
-    g, _, _ = gradient(rows, w)
+    g, _ = gradient(rows, w)
     laps.lap("gradient")
     gradients.add(g, rows.keys)
     laps.lap("push")

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import wire_blocks
 from benchmarks.keys import FEATURES, KEYS, Keys, KeySource, count
 from benchmarks.ratio import Pair
 from benchmarks.raw import Family, RawSocket, chunks_of, process, raw_grpc, raw_socket, receive
@@ -30,7 +31,7 @@ from ps2.ops.optimizers import adam
 LARGE = 16_000_000  # float32 elements: 64 MB
 SMALL = 250_000  # 1 MB
 ADAM_COLUMNS = 20_000_000
-ADAM = {"lr": 0.01, "beta1": 0.999, "beta2": 0.9, "eps": 1e-8}
+ADAM = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
 # The embeddings whose rows are multiplied.
 DIMENSION = 128
 ROWS = 10_000
@@ -256,6 +257,7 @@ def _adam(ps: PS2Context) -> Iterator[Pair]:
 PARTS: dict[str, tuple[int, Part]] = {
     "tcp": (1, _over_tcp),
     "unix": (1, _over_unix),
+    "blocks": (1, lambda ps: wire_blocks.pairs()),
     "calls": (2, _calls),
     "adam": (1, _adam),
 }

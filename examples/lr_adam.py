@@ -13,7 +13,7 @@ from ps2 import DCV, PS2Context
 path = sys.argv[1]
 num_iterations = int(sys.argv[2]) if len(sys.argv) > 2 else 50
 fraction, learning_rate = 0.5, 0.1
-beta1, beta2, eps = 0.999, 0.9, 1e-8  # of the squares and of the gradients: Equation 1
+beta1, beta2, eps = 0.9, 0.999, 1e-8  # of the gradients and of their squares
 
 
 def parse(line):
@@ -39,9 +39,9 @@ def update_model(step):
     """Equation 1 of the paper, run by each server on its own columns."""
 
     def update(w, v, s, g):
-        s[:] = beta1 * s + (1 - beta1) * g**2
-        v[:] = beta2 * v + (1 - beta2) * g
-        w -= learning_rate / (np.sqrt(s / (1 - beta1**step)) + eps) * v / (1 - beta2**step)
+        v[:] = beta1 * v + (1 - beta1) * g
+        s[:] = beta2 * s + (1 - beta2) * g**2
+        w -= learning_rate / (np.sqrt(s / (1 - beta2**step)) + eps) * v / (1 - beta1**step)
 
     return update
 

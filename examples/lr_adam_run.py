@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from scipy.special import expit
 
 from ps2 import DCV, PS2Context
-from ps2.rows import Rows
+from ps2.data.rows import Rows
 
 path = sys.argv[1]
 num_iterations = int(sys.argv[2]) if len(sys.argv) > 2 else 50

@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from ps2.client.matrix import DCVMatrix
     from ps2.client.results import PartitionResults
     from ps2.client.sessions import flush
-    from ps2.client.worker import Worker
     from ps2.coordinator.context import PS2Context
-    from ps2.coordinator.result import RunResult
     from ps2.errors import NotColocatedWarning, PS2Error
-    from ps2.partition import Partition
+    from ps2.matrix.partition import Partition
+    from ps2.ops.table import op
+    from ps2.run.result import RunResult
+    from ps2.run.worker import Worker
 
 _HOME = {
     "DCV": "ps2.client.dcv",
@@ -28,12 +29,13 @@ _HOME = {
     "NotColocatedWarning": "ps2.errors",
     "PS2Context": "ps2.coordinator.context",
     "PS2Error": "ps2.errors",
-    "Partition": "ps2.partition",
+    "Partition": "ps2.matrix.partition",
     "PartitionResults": "ps2.client.results",
-    "RunResult": "ps2.coordinator.result",
-    "Worker": "ps2.client.worker",
+    "RunResult": "ps2.run.result",
+    "Worker": "ps2.run.worker",
     "batch": "ps2.client.batch",
     "flush": "ps2.client.sessions",
+    "op": "ps2.ops.table",
 }
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "Worker",
     "batch",
     "flush",
+    "op",
 ]
 
 

@@ -72,6 +72,7 @@ class ServerConfig:
         allow_udf: whether ``mapPartitions`` may run functions that clients send.
         metrics_port: where Prometheus finds this server's numbers, on the host that it listens on; 0 takes a free one,
             None is nowhere: whoever can connect there needs no token, so somebody has to want it.
+        ops: modules that declare operations (docs/kernels.md), beside those of installed packages.
         orphan_timeout_s: a server of a master ends after this long without an answer from it; one that was told to end
             with its parent does not: that one may only have stopped for a while.
     """
@@ -84,6 +85,7 @@ class ServerConfig:
     cores: int | None = None
     allow_udf: bool = True
     metrics_port: int | None = None
+    ops: tuple[str, ...] = ()
     orphan_timeout_s: float = 60.0
 
 

@@ -6,12 +6,12 @@ import threading
 
 import numpy as np
 
-from ps2 import checkpoint_folders as folders
-from ps2.checkpoint import LoadMatrix, Manifest, SavedMatrix
-from ps2.partition import partition_bounds, partition_of, partitions
+from ps2.matrix.partition import partition_bounds, partition_of, partitions
 from ps2.server.engine import Engine
 from ps2.server.loading import Loading
 from ps2.server.snapshots import Snapshots
+from ps2.storage import folders
+from ps2.storage.manifest import LoadMatrix, Manifest, SavedMatrix
 from ps2.wire.messages import Operation, Request, RequestId
 
 LIMIT_BYTES = 1 << 28
@@ -118,11 +118,7 @@ class Fleet:
         for matrix in manifest.matrices:
             owned = tuple(self.owned(matrix.spec, server))
             if owned:
-                sources = tuple(
-                    s
-                    for s in matrix.shards
-                    if any(p.begin < s.partition.end and s.partition.begin < p.end for p in owned)
-                )
+                sources = matrix.sources(owned)
                 fields = {"spec": matrix.spec, "saved": matrix.spec, "sources": sources, "rows": matrix.rows, **changes}
                 made.append(LoadMatrix(matrix=matrix.id, partitions=owned, **fields))
         return made

@@ -1,7 +1,7 @@
 """Fixtures that all tests share: fleets of real server processes, and the check that nothing of them is left.
 
 A process has one PS2Context at a time, so ``ps`` is a module's, and then the next one's if that wants as many servers.
-A module says how many: ``pytestmark = pytest.mark.parametrize("ps", [1, 2, 3, 4], indirect=True, scope="module")``;
+A module says how many: ``pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")``;
 else it gets two.
 """
 
@@ -79,14 +79,18 @@ def leaves_nothing(tmp_path_factory):
 class SharedFleet:
     """The fleet behind ``ps``: it stays for the next module, if that wants as many servers.
 
+    Args:
+        start: makes the context manager that a fleet of so many servers lives in.
+
     Attributes:
-        next: the test that runs after this one.
+        folder: of the test that runs.
+        next: the test that runs after it.
     """
 
-    next = None
+    folder = next = None
 
-    def __init__(self, tmp_path_factory):
-        self._tmp = tmp_path_factory
+    def __init__(self, start):
+        self._start = start
         self._ending = ExitStack()
         self._servers = self._context = None
 
@@ -96,15 +100,13 @@ class SharedFleet:
 
         if servers != self._servers or PS2Context._active is not self._context:
             self.end()
-            with ExitStack() as undo:
-                undo.enter_context(leaving_nothing(self._tmp.mktemp("tmp")))
-                self._context = undo.enter_context(PS2Context.getOrCreate(servers=servers))
-                self._ending, self._servers = undo.pop_all(), servers
+            self._context = self._ending.enter_context(self._start(servers))
+            self._servers = servers
         return self._context
 
     def leave(self):
-        """Stop it, unless the next test wants the same."""
-        if self.next is None or servers_wanted(self.next) != self._servers:
+        """Stop it, unless the next test wants the same; a test of another folder wants another."""
+        if self.next is None or servers_wanted(self.next) != self._servers or self.next.path.parent != self.folder:
             self.end()
 
     def end(self):
@@ -114,8 +116,22 @@ class SharedFleet:
 
 
 @pytest.fixture(scope="session")
+def sharing():
+    """The class of shared fleets."""
+    return SharedFleet
+
+
+@pytest.fixture(scope="session")
 def shared_fleet(tmp_path_factory):
-    fleet = SharedFleet(tmp_path_factory)
+    """A fleet without Spark; ``tests/spark`` has another."""
+    from ps2 import PS2Context
+
+    @contextmanager
+    def start(servers):
+        with leaving_nothing(tmp_path_factory.mktemp("tmp")), PS2Context.getOrCreate(servers=servers) as context:
+            yield context
+
+    fleet = SharedFleet(start)
     yield fleet
     fleet.end()
 
@@ -135,7 +151,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item, nextitem):
-    SharedFleet.next = nextitem
+    SharedFleet.folder, SharedFleet.next = item.path.parent, nextitem
 
 
 @pytest.fixture(scope="module")

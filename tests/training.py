@@ -10,9 +10,10 @@ import numpy as np
 import scipy.optimize
 from scipy.special import expit, logsumexp
 
+from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.trainer import Trained, train
 from ps2.algorithms.training.faults import Columns
-from ps2.algorithms.training.problem import Facts, Problem, Recipe, Table
-from ps2.algorithms.training.trainer import Trained, train
+from ps2.algorithms.training.table import Facts, Table
 
 COLUMNS = Columns()
 

@@ -20,12 +20,15 @@ from pyspark.ml.linalg import DenseVector, Matrix, Vector, Vectors
 from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasLoss
 
-from ps2.algorithms.estimators.bounds import are_bounded, bounds_of, check_bounded
-from ps2.algorithms.estimators.estimator import FleetEstimator
-from ps2.algorithms.estimators.factors import FactorModel, FactorParams, FactorSetters
-from ps2.algorithms.estimators.heads import ClassHead
-from ps2.algorithms.estimators.models import ClassifyingModel, ProbabilityModel, as_matrix, as_vector, check_thresholds
-from ps2.algorithms.estimators.named_summaries import (
+from ps2.algorithms.estimators.models import ClassifyingModel, ProbabilityModel, check_thresholds
+from ps2.algorithms.estimators.params import described
+from ps2.algorithms.estimators.tables import Survey
+from ps2.algorithms.linear.heads import ClassHead
+from ps2.algorithms.linear.ml.bounds import are_bounded, bounds_of, check_bounded
+from ps2.algorithms.linear.ml.estimator import LinearEstimator
+from ps2.algorithms.linear.ml.factors import FactorModel, FactorParams, FactorSetters
+from ps2.algorithms.linear.ml.models import WeightsModel, as_matrix, as_vector
+from ps2.algorithms.linear.ml.named_summaries import (
     BinaryLogisticRegressionSummary,
     BinaryLogisticRegressionTrainingSummary,
     FMClassificationSummary,
@@ -35,10 +38,9 @@ from ps2.algorithms.estimators.named_summaries import (
     LogisticRegressionSummary,
     LogisticRegressionTrainingSummary,
 )
-from ps2.algorithms.estimators.params import LinearSetters, TrainingParams, described, recipe_of
-from ps2.algorithms.estimators.tables import Survey
-from ps2.algorithms.estimators.weights import Weights
-from ps2.algorithms.training.problem import Problem, Recipe
+from ps2.algorithms.linear.ml.params import LinearSetters, TrainingParams, recipe_of
+from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.weights import Weights
 from ps2.errors import ConfigError, InputError, UsageError
 
 log = logging.getLogger(__name__)
@@ -51,7 +53,7 @@ class _LogisticParams(TrainingParams, _LogisticRegressionParams):
     """Its own params."""
 
 
-class LogisticRegression(FleetEstimator, LinearSetters, _LogisticParams, ProbabilisticClassifier):
+class LogisticRegression(LinearEstimator, LinearSetters, _LogisticParams, ProbabilisticClassifier):
     """Logistic regression, binomial or multinomial: ``pyspark.ml.classification.LogisticRegression`` on servers.
 
     Example::
@@ -119,7 +121,7 @@ class LogisticRegression(FleetEstimator, LinearSetters, _LogisticParams, Probabi
             standardize=self.getStandardization(),
         )
 
-    def _settled(self, recipe: Recipe, problem: Problem) -> Recipe:
+    def _decided(self, recipe: Recipe, problem: Problem) -> Recipe:
         return replace(recipe, bounds=bounds_of(self, problem)) if are_bounded(self) else recipe
 
     def _known(self, problem: Problem, found: Survey) -> Weights | None:
@@ -144,7 +146,7 @@ class LogisticRegression(FleetEstimator, LinearSetters, _LogisticParams, Probabi
         return LogisticRegressionModel(weights.centred() if is_free else weights)
 
 
-class LogisticRegressionModel(ProbabilityModel, _LogisticParams, ProbabilisticClassificationModel):
+class LogisticRegressionModel(WeightsModel, ProbabilityModel, _LogisticParams, ProbabilisticClassificationModel):
     """What ``LogisticRegression.fit`` returns."""
 
     @property
@@ -205,11 +207,12 @@ class LogisticRegressionModel(ProbabilityModel, _LogisticParams, ProbabilisticCl
 class _SVCParams(TrainingParams, _LinearSVCParams, HasLoss):
     loss: Param[str] = described(HasLoss.loss, f"the loss function to be optimized: {', '.join(LOSSES_OF_SVC)}")
 
-    def _set_theirs(self) -> None:
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
         self._setDefault(loss="hinge")
 
 
-class LinearSVC(FleetEstimator, LinearSetters, _SVCParams, Classifier["LinearSVCModel"]):
+class LinearSVC(LinearEstimator, LinearSetters, _SVCParams, Classifier["LinearSVCModel"]):
     """Linear support vector machine: ``pyspark.ml.classification.LinearSVC`` on servers, with a squared hinge too.
 
     Example::
@@ -245,7 +248,7 @@ class LinearSVC(FleetEstimator, LinearSetters, _SVCParams, Classifier["LinearSVC
         return LinearSVCModel(weights)
 
 
-class LinearSVCModel(ClassifyingModel, _SVCParams, ClassificationModel):
+class LinearSVCModel(WeightsModel, ClassifyingModel, _SVCParams, ClassificationModel):
     """What ``LinearSVC.fit`` returns."""
 
     def setThreshold(self, value: float) -> LinearSVCModel:
@@ -273,7 +276,7 @@ class LinearSVCModel(ClassifyingModel, _SVCParams, ClassificationModel):
         return self._as_pyspark(classification.LinearSVCModel, self.coefficients, self.intercept)
 
 
-class FMClassifier(FleetEstimator, FactorSetters, ProbabilisticClassifier):
+class FMClassifier(LinearEstimator, FactorSetters, ProbabilisticClassifier):
     """Factorization machine for two classes: ``pyspark.ml.classification.FMClassifier`` on servers.
 
     Example::

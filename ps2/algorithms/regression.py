@@ -12,18 +12,20 @@ from pyspark.ml.param import Param
 from pyspark.ml.regression import RegressionModel, Regressor, _LinearRegressionParams
 from pyspark.ml.util import MLWriter
 
-from ps2.algorithms.estimators.estimator import FleetEstimator
-from ps2.algorithms.estimators.factors import FactorModel, FactorParams, FactorSetters
-from ps2.algorithms.estimators.heads import ValueHead
 from ps2.algorithms.estimators.model_files import ExportingWriter
-from ps2.algorithms.estimators.models import RegressionHalf, as_vector
-from ps2.algorithms.estimators.named_summaries import LinearRegressionSummary, LinearRegressionTrainingSummary
-from ps2.algorithms.estimators.params import SOLVERS_OF_LEAST_SQUARES, LinearSetters, TrainingParams, described
+from ps2.algorithms.estimators.models import RegressionHalf
+from ps2.algorithms.estimators.params import described
 from ps2.algorithms.estimators.summaries import RegressionSummary, RegressionTrainingSummary
 from ps2.algorithms.estimators.tables import Survey
-from ps2.algorithms.estimators.weights import Weights
-from ps2.algorithms.solvers.normal import MOST_FEATURES
-from ps2.algorithms.training.problem import LossName, Problem, Recipe
+from ps2.algorithms.linear.heads import ValueHead
+from ps2.algorithms.linear.ml.estimator import LinearEstimator
+from ps2.algorithms.linear.ml.factors import FactorModel, FactorParams, FactorSetters
+from ps2.algorithms.linear.ml.models import WeightsModel, as_vector
+from ps2.algorithms.linear.ml.named_summaries import LinearRegressionSummary, LinearRegressionTrainingSummary
+from ps2.algorithms.linear.ml.params import SOLVERS_OF_LEAST_SQUARES, LinearSetters, TrainingParams
+from ps2.algorithms.linear.problem import LossName, Problem, Recipe
+from ps2.algorithms.linear.solvers.normal import MOST_FEATURES
+from ps2.algorithms.linear.weights import Weights
 from ps2.errors import ConfigError
 
 LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
@@ -38,7 +40,7 @@ class _LinearParams(TrainingParams, _LinearRegressionParams):
     _SOLVERS = SOLVERS_OF_LEAST_SQUARES
 
 
-class LinearRegression(FleetEstimator, LinearSetters, _LinearParams, Regressor["LinearRegressionModel"]):
+class LinearRegression(LinearEstimator, LinearSetters, _LinearParams, Regressor["LinearRegressionModel"]):
     """Linear regression with squared or Huber loss: ``pyspark.ml.regression.LinearRegression`` on servers.
 
     Example::
@@ -72,7 +74,7 @@ class LinearRegression(FleetEstimator, LinearSetters, _LinearParams, Regressor["
             if self.isSet("validationIndicatorCol"):
                 raise ConfigError("validationIndicatorCol: solver 'normal' takes no steps that it could judge")
 
-    def _settled(self, recipe: Recipe, problem: Problem) -> Recipe:
+    def _decided(self, recipe: Recipe, problem: Problem) -> Recipe:
         is_auto = recipe.solver == "l-bfgs" and self.getSolver() == "auto"
         if is_auto and self.getLoss() == "squaredError" and problem.dim <= MOST_FEATURES and not recipe.validate:
             return replace(recipe, solver="normal")
@@ -107,7 +109,7 @@ def _label_scale(found: Survey) -> float:
     return found.facts.label_std or abs(found.facts.label_mean) or 1.0
 
 
-class LinearRegressionModel(RegressionHalf, _LinearParams, RegressionModel[Vector]):
+class LinearRegressionModel(WeightsModel, RegressionHalf, _LinearParams, RegressionModel[Vector]):
     """What ``LinearRegression.fit`` returns."""
 
     @property
@@ -140,7 +142,7 @@ class LinearRegressionModel(RegressionHalf, _LinearParams, RegressionModel[Vecto
         return self._as_pyspark(regression.LinearRegressionModel, self.coefficients, self.intercept, self.scale)
 
 
-class FMRegressor(FleetEstimator, FactorSetters, Regressor["FMRegressionModel"]):
+class FMRegressor(LinearEstimator, FactorSetters, Regressor["FMRegressionModel"]):
     """Factorization machine for numbers: ``pyspark.ml.regression.FMRegressor`` on servers.
 
     Example::

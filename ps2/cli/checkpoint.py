@@ -16,7 +16,7 @@ from ps2.cli.output import Column, Format, duration, format_option, print_data, 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ps2.checkpoint_folders import Found
+    from ps2.storage.folders import Found
 
 LS_EPILOG = """\b
 Examples:
@@ -63,7 +63,7 @@ def ls(path: str, output: Format) -> None:
 
     PATH is a path or a URL that fsspec knows, of a folder of checkpoints or of one of them.
     """
-    from ps2 import checkpoint_folders as folders
+    from ps2.storage import folders
 
     found = [folders.at(path)] if folders.is_complete(path) else folders.find(path)
     records = [_record(checkpoint) for checkpoint in found]
@@ -86,7 +86,7 @@ def verify(path: str, output: Format) -> None:
 
     PATH is the checkpoint's folder, or the folder of several: then it is the newest complete one.
     """
-    from ps2 import checkpoint_folders as folders
+    from ps2.storage import folders
 
     url = folders.newest(path)
     manifest = folders.read_manifest(url)
@@ -112,8 +112,8 @@ def verify(path: str, output: Format) -> None:
 
 
 def _record(found: Found) -> dict[str, Any]:
-    from ps2 import checkpoint_folders as folders
     from ps2.errors import RecoveryError
+    from ps2.storage import folders
 
     record: dict[str, Any] = {
         "number": found.number,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ps2.cli.server import parse_bytes
+from ps2.cli.server import ops_option, parse_bytes
 from ps2.cli.target import controlled
 from ps2.config import (
     DEFAULT_PORT,
@@ -31,8 +31,8 @@ from ps2.config import (
 from ps2.errors import ConfigError, LaunchError, PS2Error
 
 if TYPE_CHECKING:
+    from ps2.cli.processes import ServerProcesses
     from ps2.cli.state import LaunchedFleet
-    from ps2.coordinator.launchers.detached import DetachedLauncher
     from ps2.wire.control import ServerControl
 
 EPILOG = """\b
@@ -105,6 +105,7 @@ class _Wish:
     help="Serve metrics for Prometheus: the first server on this port, the second on the next, and so on  "
     "[default: off].",
 )
+@ops_option
 @click.option("--name", default="default", show_default=True, help="What to call the fleet.")
 def launch(
     servers: int,
@@ -114,11 +115,12 @@ def launch(
     token_file: Path | None,
     memory_limit: int | None,
     metrics_port: int | None,
+    ops: tuple[str, ...],
     name: str,
 ) -> None:
     """Start servers on this host, for Spark applications to attach to."""
-    from ps2.cli.state import Member, claim, remove
-    from ps2.coordinator.launchers.detached import DetachedLauncher, ProcessId, ServerOptions
+    from ps2.cli.processes import ProcessId, ServerOptions, ServerProcesses
+    from ps2.cli.state import LaunchedServer, claim, remove
     from ps2.server.memory import available_bytes
 
     _check_ports(servers, port, metrics_port)
@@ -135,18 +137,18 @@ def launch(
         undo.callback(remove, fleet)
         if token_file is None:
             write_token(fleet.token_file, new_token())
-        options = ServerOptions(fleet.token_file, limit, metrics_port, exit_with_parent=not detach)
-        launcher = DetachedLauncher(listen, fleet.folder, options)
-        undo.callback(launcher.stop)
-        processes = launcher.start()
+        options = ServerOptions(fleet.token_file, limit, metrics_port, ops, exit_with_parent=not detach)
+        started = ServerProcesses(listen, fleet.folder, options)
+        undo.callback(started.stop)
+        processes = started.start()
         members = zip(addresses, processes, strict=True)
-        fleet = fleet.with_servers(tuple(Member(address, process) for address, process in members))
-        _wait_answering(fleet, launcher, wish)
+        fleet = fleet.with_servers(tuple(LaunchedServer(address, process) for address, process in members))
+        _wait_answering(fleet, started, wish)
         if detach:
             undo.pop_all()
         click.echo(_description(fleet, detach, metrics_port))
         if not detach:
-            _watch(fleet, launcher, wish)
+            _watch(fleet, started, wish)
 
 
 def _check_ports(servers: int, port: int, metrics_port: int | None) -> None:
@@ -166,7 +168,7 @@ def _own_host() -> str:
     return socket.gethostname()
 
 
-def _wait_answering(fleet: LaunchedFleet, launcher: DetachedLauncher, wish: _Wish) -> None:
+def _wait_answering(fleet: LaunchedFleet, started: ServerProcesses, wish: _Wish) -> None:
     """Wait until every server answers, and is the process that was started here.
 
     Raises:
@@ -178,8 +180,8 @@ def _wait_answering(fleet: LaunchedFleet, launcher: DetachedLauncher, wish: _Wis
     with controlled(read_token(fleet.token_file)) as control:
         while waiting:
             for index, server in list(waiting.items()):
-                if launcher.exit_code(index) is not None:
-                    raise LaunchError(f"server {index} ({server.address}) did not start: {launcher.ending(index)}")
+                if started.exit_code(index) is not None:
+                    raise LaunchError(f"server {index} ({server.address}) did not start: {started.ending(index)}")
                 if _answering_pid(control, server.address) == server.process.pid:
                     del waiting[index]
             wish.check()
@@ -197,7 +199,7 @@ def _answering_pid(control: ServerControl, address: str) -> int | None:
         return None
 
 
-def _watch(fleet: LaunchedFleet, launcher: DetachedLauncher, wish: _Wish) -> None:
+def _watch(fleet: LaunchedFleet, started: ServerProcesses, wish: _Wish) -> None:
     """Wait until the user wants an end, or 'ps2 stop' was called.
 
     Raises:
@@ -206,10 +208,10 @@ def _watch(fleet: LaunchedFleet, launcher: DetachedLauncher, wish: _Wish) -> Non
     """
     stopping_s: float | None = None
     while not wish.came:
-        codes = [launcher.exit_code(index) for index in range(len(fleet.servers))]
+        codes = [started.exit_code(index) for index in range(len(fleet.servers))]
         for index, code in enumerate(codes):
             if code:
-                raise LaunchError(f"server {index} ({fleet.servers[index].address}) died: {launcher.ending(index)}")
+                raise LaunchError(f"server {index} ({fleet.servers[index].address}) died: {started.ending(index)}")
         if all(code == 0 for code in codes):
             click.echo("the fleet was stopped")
             return

@@ -26,7 +26,7 @@ COLUMNS = (
     Column("what it does", folds=True, room=120),
 )
 # Most operations work on all dtypes, and the others on these.
-SHORT_DTYPES = {("float32", "float64", "int64"): "any", ("float32", "float64"): "floats"}
+SHORT_DTYPES = {("float32", "float64", "int32", "int64"): "any", ("float32", "float64"): "floats"}
 PAGE_INDENT = 12
 
 
@@ -35,10 +35,9 @@ PAGE_INDENT = 12
 @format_option
 def ops(name: str | None, output: Format) -> None:
     """Show the operations that servers run, or the one called NAME."""
-    from ps2.ops.table import TABLE, load, lookup
+    from ps2.ops.all import TABLE, lookup
 
     if name is None:
-        load()
         found = list(TABLE.values())
         if output != "table":
             print_data({"operations": [_record(op) for op in found]}, output)
@@ -77,7 +76,7 @@ def _record(op: Op) -> dict[str, Any]:
         "name": op.name,
         "vectors": list(op.reads),
         "writes": list(op.writes),
-        "arrays": [name for name in op.names if name not in op.reads],
+        "arrays": [name for name, _, _ in op.given],
         "parameters": [_parameter_record(param) for param in op.params.values()],
         "dtypes": list(op.dtypes),
         "reduce": op.reduce,
@@ -86,7 +85,7 @@ def _record(op: Op) -> dict[str, Any]:
 
 
 def _parameter(param: Param) -> str:
-    """Write a parameter, its default and where it must lie: ``beta1 = 0.999, in [0, 1)``."""
+    """Write a parameter, its default and where it must lie: ``beta1 = 0.9, in [0, 1)``."""
     range = _range(param.range)
     default = "" if param.required else f" = {plain(param.default)}" + ("," if range else "")
     return f"{param.name}{default}{range}"

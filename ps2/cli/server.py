@@ -32,6 +32,15 @@ def parse_bytes(text: str) -> int:
     return int(digits) * UNITS[unit]
 
 
+ops_option = click.option(
+    "--ops",
+    multiple=True,
+    metavar="MODULE",
+    help="Load a module that declares operations (docs/kernels.md); once for each. Those of installed packages are "
+    "loaded in any case.",
+)
+
+
 @click.command(epilog=EPILOG)
 @click.option(
     "--listen",
@@ -75,6 +84,7 @@ def parse_bytes(text: str) -> int:
     help="Serve metrics for Prometheus there, on the host of --listen and without a token; 0 takes a free port, which "
     "the log tells  [default: off].",
 )
+@ops_option
 @click.option("--exit-with-parent", type=int, metavar="PID", hidden=True)
 @click.option("--scratch", type=click.Path(path_type=Path), hidden=True)
 def server(
@@ -90,6 +100,7 @@ def server(
     threads: int,
     cores: int | None,
     metrics_port: int | None,
+    ops: tuple[str, ...],
     exit_with_parent: int | None,
     scratch: Path | None,
 ) -> None:
@@ -111,6 +122,7 @@ def server(
         cores=cores,
         allow_udf=not no_udf,
         metrics_port=metrics_port,
+        ops=ops,
     )
     token = read_token(token_file) if token_file is not None else None
     serve(

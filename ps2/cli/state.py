@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from ps2.coordinator.launchers.detached import ProcessId
+from ps2.cli.processes import ProcessId
 from ps2.errors import ConfigError, InputError, LaunchError, UnavailableError
 
 DEFAULT_NAME = "default"
@@ -23,7 +23,7 @@ FILE = "fleet.json"
 
 
 @dataclass(frozen=True)
-class Member:
+class LaunchedServer:
     """One server of a launched fleet."""
 
     address: str
@@ -48,7 +48,7 @@ class LaunchedFleet:
     name: str
     launcher: ProcessId
     token_file: Path
-    servers: tuple[Member, ...] = ()
+    servers: tuple[LaunchedServer, ...] = ()
     host: str = field(default_factory=socket.gethostname)
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
@@ -59,7 +59,7 @@ class LaunchedFleet:
     def alive(self) -> bool:
         return self.launcher.alive() or any(server.alive() for server in self.servers)
 
-    def with_servers(self, servers: tuple[Member, ...]) -> LaunchedFleet:
+    def with_servers(self, servers: tuple[LaunchedServer, ...]) -> LaunchedFleet:
         """Note the servers, on disk too."""
         fleet = replace(self, servers=servers)
         _write(fleet)
@@ -153,7 +153,7 @@ def _read(name: str) -> LaunchedFleet | None:
     file = folder_of(name) / FILE
     try:
         found = json.loads(file.read_text())
-        servers = tuple(Member(s["address"], ProcessId(**s["process"])) for s in found["servers"])
+        servers = tuple(LaunchedServer(s["address"], ProcessId(**s["process"])) for s in found["servers"])
         return LaunchedFleet(
             name, ProcessId(**found["launcher"]), Path(found["token_file"]), servers, found["host"], found["run"]
         )

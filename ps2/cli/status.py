@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ps2.cli.exits import EXIT_UNREACHABLE
 from ps2.cli.output import Column, Format, duration, format_option, print_data, print_table, short_time, size
-from ps2.cli.target import Target, ask_all, find_target, target_options
+from ps2.cli.target import NamedFleet, ask_all, find_target, target_options
 from ps2.errors import TransientError
 
 if TYPE_CHECKING:
-    from ps2.wire.control import ServerStatus
+    from ps2.wire.standing import ServerStatus
 
 EPILOG = """\b
 Examples:
@@ -27,21 +27,21 @@ Examples:
 \b
 Exit codes: 0 all servers answer, 4 one does not, or there is no such fleet, 6 the token is not the fleet's.
 """
-SERVER_COLUMNS = (
-    Column("server"),
-    Column("state"),
-    Column("up", right=True),
-    Column("matrices", right=True),
-    Column("rows", right=True),
-    Column("memory", right=True),
-    Column("limit", right=True),
-    Column("requests", right=True),
-    Column("failed", right=True),
-    Column("waiting", right=True),
-    Column("lock wait", right=True),
-    Column("in", right=True),
-    Column("out", right=True),
+# Of each server: the column, the name in its record, how it is written.
+SERVER_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
+    (Column("up", right=True), "uptime_s", duration),
+    (Column("matrices", right=True), "matrices", "{:,}".format),
+    (Column("rows", right=True), "rows", "{:,}".format),
+    (Column("memory", right=True), "memory_bytes", size),
+    (Column("limit", right=True), "memory_limit_bytes", size),
+    (Column("requests", right=True), "requests", "{:,}".format),
+    (Column("failed", right=True), "failed", "{:,}".format),
+    (Column("waiting", right=True), "waiting", "{:,}".format),
+    (Column("lock wait", right=True), "lock_wait_s", short_time),
+    (Column("in", right=True), "bytes_in", size),
+    (Column("out", right=True), "bytes_out", size),
 )
+SERVER_COLUMNS = (Column("server"), Column("state"), *(column for column, _, _ in SERVER_TABLE))
 MATRIX_COLUMNS = (
     Column("matrix"),
     Column("kind"),
@@ -106,7 +106,7 @@ def status(fleet: str | None, token_file: str | None, name: str | None, output: 
         sys.exit(EXIT_UNREACHABLE)
 
 
-def _ask(target: Target) -> Mapping[str, _Answer | TransientError]:
+def _ask(target: NamedFleet) -> Mapping[str, _Answer | TransientError]:
     """Ask every server, save those whose process is known to have ended: who listens there now is not to be trusted."""
     members = target.launched.servers if target.launched is not None else ()
     ended = {member.address for member in members if not member.alive()}
@@ -122,45 +122,12 @@ def _ask(target: Target) -> Mapping[str, _Answer | TransientError]:
 def _server(address: str, found: _Answer | TransientError) -> dict[str, Any]:
     if isinstance(found, TransientError):
         return {"address": address, "state": "unreachable", "error": str(found).removeprefix(f"{address}: ")}
-    answer = found.status
-    return {
-        "address": address,
-        "state": "running",
-        "server_id": answer.server_id,
-        "version": answer.version,
-        "pid": answer.pid,
-        "uptime_s": round(answer.uptime_s, 3),
-        "matrices": len(answer.matrices),
-        "rows": sum(matrix.rows for matrix in answer.matrices),
-        "memory_bytes": answer.memory_bytes,
-        "memory_limit_bytes": answer.memory_limit_bytes,
-        "rss_bytes": answer.rss_bytes,
-        "requests": answer.requests,
-        "failed": answer.failed,
-        "outcomes": dict(answer.outcomes),
-        "in_progress": answer.in_progress,
-        "waiting": answer.waiting,
-        "lock_waits": answer.lock_waits,
-        "lock_wait_s": answer.lock_wait_s,
-        "bytes_in": answer.bytes_in,
-        "bytes_out": answer.bytes_out,
-        "key_cache_hits": answer.key_cache_hits,
-        "key_cache_misses": answer.key_cache_misses,
-        "key_cache_bytes": answer.key_cache_bytes,
-        "connections": answer.connections,
-        "route_version": answer.route_version,
-        "backup": answer.backup or None,
-        "copies_bytes": answer.copies_bytes,
-        "behind": answer.behind,
-        "applied_scopes": answer.applied_scopes,
-        "mutations": answer.mutations,
-        "operations": [asdict(operation) for operation in answer.operations],
-    }
+    return {"address": address, "state": "running", **found.status.told}
 
 
 def _names(catalogs: Iterable[bytes]) -> Mapping[int, Sequence[str]]:
     """Return the names of each matrix's vectors, by row, as the driver has left them last."""
-    from ps2.checkpoint import matrices_from_json
+    from ps2.storage.manifest import matrices_from_json
 
     left = [json.loads(catalog) for catalog in catalogs if catalog]
     newest: Mapping[str, Any] = max(left, key=lambda catalog: catalog["number"], default={"matrices": []})
@@ -200,32 +167,17 @@ def _operations(answers: list[ServerStatus]) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for answer in answers:
         for done in answer.operations:
-            sums = found.setdefault(
-                done.name, {"name": done.name, "count": 0, "failures": 0, "seconds": 0.0, "keys": 0}
-            )
+            told = done.told
+            sums = found.setdefault(done.name, {**told, "count": 0, "failures": 0, "seconds": 0.0, "keys": 0})
             for field in ("count", "failures", "seconds", "keys"):
-                sums[field] += getattr(done, field)
+                sums[field] += told[field]
     return sorted(found.values(), key=lambda sums: (-sums["seconds"], sums["name"]))
 
 
 def _server_row(server: Mapping[str, Any]) -> list[str]:
     if "error" in server:
         return [server["address"], server["state"], *["-"] * (len(SERVER_COLUMNS) - 2)]
-    return [
-        server["address"],
-        server["state"],
-        duration(server["uptime_s"]),
-        f"{server['matrices']:,}",
-        f"{server['rows']:,}",
-        size(server["memory_bytes"]),
-        size(server["memory_limit_bytes"]),
-        f"{server['requests']:,}",
-        f"{server['failed']:,}",
-        f"{server['waiting']:,}",
-        short_time(server["lock_wait_s"]),
-        size(server["bytes_in"]),
-        size(server["bytes_out"]),
-    ]
+    return [server["address"], server["state"], *(write(server[name]) for _, name, write in SERVER_TABLE)]
 
 
 def _matrix_row(matrix: Mapping[str, Any]) -> list[str]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ps2.cli.target import Target, ask_all, find_target, target_options
+from ps2.cli.target import NamedFleet, ask_all, find_target, target_options
 from ps2.errors import PS2Error, TransientError, UnavailableError
 
 if TYPE_CHECKING:
+    from ps2.cli.processes import ProcessId
     from ps2.cli.state import LaunchedFleet
-    from ps2.coordinator.launchers.detached import ProcessId
     from ps2.wire.control import ServerControl
 
 EPILOG = """\b
@@ -43,7 +43,7 @@ def stop(fleet: str | None, token_file: str | None, name: str | None) -> None:
         _stop_foreign(target)
 
 
-def _stop_launched(target: Target, fleet: LaunchedFleet) -> None:
+def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
     """End servers whose processes are known: one that does not listen is ended by a signal."""
     from ps2.cli.state import remove
 
@@ -70,7 +70,7 @@ def _stop_launched(target: Target, fleet: LaunchedFleet) -> None:
     click.echo(f"stopped fleet {fleet.name!r}: {', '.join(running)}")
 
 
-def _stop_foreign(target: Target) -> None:
+def _stop_foreign(target: NamedFleet) -> None:
     """End servers of which only the addresses are known."""
     answers = ask_all(target, _stop_and_wait, target.addresses)
     ended = [address for address, answer in answers.items() if answer is True]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,13 +16,11 @@ if TYPE_CHECKING:
     from ps2.cli.state import LaunchedFleet
     from ps2.wire.control import ServerControl
 
-MAX_CALLS = 32
-
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Target:
+class NamedFleet:
     """A fleet to talk to; ``launched`` is what is known of one that was launched here."""
 
     addresses: tuple[str, ...]
@@ -47,7 +44,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def find_target(fleet: str | None, token_file: str | None, name: str | None) -> Target:
+def find_target(fleet: str | None, token_file: str | None, name: str | None) -> NamedFleet:
     """Return the fleet that the options name.
 
     Raises:
@@ -64,14 +61,14 @@ def find_target(fleet: str | None, token_file: str | None, name: str | None) -> 
     if fleet is None:
         launched = find(DEFAULT_NAME if name is None else name)
         token = read_token(token_file or launched.token_file)
-        return Target(tuple(server.address for server in launched.servers), token, launched)
+        return NamedFleet(tuple(server.address for server in launched.servers), token, launched)
     addresses = tuple(dict.fromkeys(address.strip() for address in fleet.split(",") if address.strip()))
     if not addresses:
         raise ConfigError(f"--fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}")
     for address in addresses:
         split_address(address)
     file = token_file or os.environ.get(TOKEN_FILE_VARIABLE)
-    return Target(addresses, read_token(file) if file else None)
+    return NamedFleet(addresses, read_token(file) if file else None)
 
 
 @contextmanager
@@ -88,13 +85,15 @@ def controlled(token: str | None) -> Iterator[ServerControl]:
 
 
 def ask_all(
-    target: Target, ask: Callable[[ServerControl, str], T], addresses: Sequence[str]
+    target: NamedFleet, ask: Callable[[ServerControl, str], T], addresses: Sequence[str]
 ) -> dict[str, T | TransientError]:
     """Ask servers at the same time; one that does not answer is in the result with its error.
 
     Raises:
         PS2Error: a server answered that it will not; the message starts with its address.
     """
+
+    from ps2.wire.at_once import at_once
 
     def attempt(control: ServerControl, address: str) -> T | TransientError:
         try:
@@ -104,12 +103,11 @@ def ask_all(
         except PS2Error as error:
             raise type(error)(f"{address}: {_hint(error, target)}") from error
 
-    # The transport is closed first: calls in flight then end at once, if the user does not want to wait for them.
-    with ThreadPoolExecutor(MAX_CALLS) as pool, controlled(target.token) as control:
-        return dict(zip(addresses, pool.map(lambda address: attempt(control, address), addresses), strict=True))
+    with controlled(target.token) as control:
+        return dict(zip(addresses, at_once(addresses, lambda address: attempt(control, address)), strict=True))
 
 
-def _hint(error: PS2Error, target: Target) -> str:
+def _hint(error: PS2Error, target: NamedFleet) -> str:
     if isinstance(error, AuthError) and target.token is None:
         return f"a token is needed; give --token-file, or set {TOKEN_FILE_VARIABLE}"
     return str(error)

@@ -1,30 +1,32 @@
-"""``ps2 train``: the algorithms on anybody's file."""
+"""``ps2 train``: the estimators on anybody's file."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ps2.cli.output import Column, Format, print_data, print_table
 from ps2.config import TOKEN_FILE_VARIABLE
-from ps2.errors import InputError
 
 if TYPE_CHECKING:
-    from ps2.algorithms.dataset import Dataset, Pieces
-    from ps2.algorithms.logistic import LRConfig, Measure, Step, Training
+    from ps2.algorithms.labelled import LabelledRows, Measure
     from ps2.algorithms.spark import Interrupt
-    from ps2.coordinator.context import PS2Context
 
 EPILOG = """\b
 Examples:
   ps2 train lr --input a9a.libsvm.gz --test a9a.t.libsvm.gz --output model
   ps2 train lr --input hdfs:///ads/part-* --features 50000000 --servers 8 --master yarn --output hdfs:///model
   ps2 train lr --input train.libsvm --fleet host1:7070,host2:7070 --token-file fleet.token --output model -o json
+  ps2 train lr --input train.libsvm --checkpoint-dir /shared/checkpoints --checkpoint-every 60 --output model
+
+\b
+Use the model:
+  from ps2.algorithms import LogisticRegressionModel
+  LogisticRegressionModel.load("model").transform(df)
 """
 ROWS_SHOWN = 10
-PARTITIONS_A_SLOT = 1
 
 
 @dataclass(frozen=True)
@@ -37,10 +39,13 @@ class _Job:
     servers: int | None
     fleet: str | None
     token_file: str | None
+    checkpoint_dir: str | None
+    checkpoint_every: float | None
     output: str
+    overwrite: bool
     master: str
-    partitions: int | None
-    config: LRConfig
+    workers: int | None
+    params: dict[str, Any]
 
 
 @click.group()
@@ -49,23 +54,34 @@ def train() -> None:
 
 
 @train.command(epilog=EPILOG)
-@click.option("--input", "path", required=True, metavar="FILE", help="libsvm file, folder or glob; .gz is fine.")
-@click.option("--test", metavar="FILE", help="libsvm file to measure the model on.")
+@click.option("--input", "path", required=True, metavar="FILE", help="LIBSVM file, folder or glob; .gz is fine.")
+@click.option("--test", metavar="FILE", help="LIBSVM file to measure the model on.")
 @click.option(
-    "--features", type=click.IntRange(1), metavar="N", help="Number of features  [default: as the input has]."
+    "--features", type=click.IntRange(1), metavar="N", help="Number of features  [default: as the files have]."
 )
 @click.option("--servers", type=click.IntRange(1), help="Start a local fleet of so many servers  [default: 2].")
 @click.option("--fleet", metavar="HOST:PORT,...", help="Instead, use the servers of a running fleet.")
 @click.option(
     "--token-file", type=click.Path(), envvar=TOKEN_FILE_VARIABLE, show_envvar=True, help="The running fleet's token."
 )
+@click.option("--checkpoint-dir", metavar="DIR", help="Where checkpoints go, from which lost servers are replaced.")
+@click.option("--checkpoint-every", type=float, metavar="SECONDS", help="Make a checkpoint every so often.")
 @click.option("--steps", type=click.IntRange(1), default=200, show_default=True, help="Model updates.")
-@click.option("--fraction", type=float, default=0.1, show_default=True, help="Share of the rows that a step samples.")
-@click.option("--lr", type=float, default=0.05, show_default=True, help="Adam's learning rate.")
+@click.option(
+    "--fraction",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="Share of the rows that a step samples.",
+)
+@click.option(
+    "--lr", type=click.FloatRange(0, min_open=True), default=0.05, show_default=True, help="Adam's learning rate."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the sampling.")
 @click.option("--intercept/--no-intercept", default=True, show_default=True, help="Whether to fit a constant term.")
-@click.option("--partitions", type=click.IntRange(1), help="Partitions of the rows  [default: one a task slot].")
+@click.option("--workers", type=click.IntRange(1), help="Tasks that train  [default: one a task slot].")
 @click.option("--output", required=True, metavar="DIR", help="Folder to save the model in.")
+@click.option("--overwrite", is_flag=True, help="Replace what is in that folder.")
 @click.option("--master", default="local[2]", show_default=True, help="Spark's master URL.")
 @click.option(
     "-o", "form", type=click.Choice(["table", "json", "yaml"]), default="table", show_default=True, help="Output."
@@ -77,27 +93,50 @@ def lr(
     servers: int | None,
     fleet: str | None,
     token_file: str | None,
+    checkpoint_dir: str | None,
+    checkpoint_every: float | None,
     steps: int,
     fraction: float,
     lr: float,
     seed: int,
     intercept: bool,
-    partitions: int | None,
+    workers: int | None,
     output: str,
+    overwrite: bool,
     master: str,
     form: Format,
 ) -> None:
-    """Train logistic regression with Adam."""
+    """Train logistic regression with Adam.
+
+    The file has lines "label index:value ...", indices ascending from 1, and two different labels. Of these the smaller
+    one is class 0 of the model.
+    """
     from ps2.algorithms.spark import interruptible
 
     with interruptible() as interrupt:
-        from ps2.algorithms.dataset import check_local
-        from ps2.algorithms.logistic import LRConfig
+        from ps2.algorithms import LogisticRegression
+        from ps2.algorithms.estimators.params import check_ranges
+        from ps2.algorithms.labelled import check_local
 
-        config = LRConfig(steps, fraction, lr, seed, intercept)
         for file in filter(None, (path, test)):
             check_local(file)
-        job = _Job(path, test, features, servers, fleet, token_file, output, master, partitions, config)
+        how = {"maxIter": steps, "miniBatchFraction": fraction, "stepSize": lr, "seed": seed, "fitIntercept": intercept}
+        check_ranges(LogisticRegression(**how))
+        job = _Job(
+            path,
+            test,
+            features,
+            servers,
+            fleet,
+            token_file if fleet else None,
+            checkpoint_dir,
+            checkpoint_every,
+            output,
+            overwrite,
+            master,
+            workers,
+            {"solver": "minibatch", "optimizer": "adam", **how},
+        )
         _train_in_spark(job, form, interrupt)
 
 
@@ -107,10 +146,20 @@ def _train_in_spark(job: _Job, form: Format, interrupt: Interrupt) -> None:
 
     spark = session(job.master, "ps2 train lr")
     interrupt.take()
-    token = job.token_file if job.fleet else None
     try:
-        with plain_errors(), PS2Context.getOrCreate(spark, job.servers, fleet=job.fleet, tokenFile=token) as ps:
-            _run(ps, job, form)
+        with (
+            plain_errors(),
+            PS2Context.getOrCreate(
+                spark,
+                job.servers,
+                fleet=job.fleet,
+                tokenFile=job.token_file,
+                checkpointDir=job.checkpoint_dir,
+                checkpointEveryS=job.checkpoint_every,
+            ) as ps,
+        ):
+            ps.waitForSlots()
+            _run(spark, job, form)
     except BaseException:
         if interrupt.came:
             quiet(spark)
@@ -120,95 +169,73 @@ def _train_in_spark(job: _Job, form: Format, interrupt: Interrupt) -> None:
             spark.stop()
 
 
-def _run(ps: PS2Context, job: _Job, form: Format) -> None:
-    from ps2.algorithms.dataset import read, read_classes
-    from ps2.algorithms.logistic import Training, prepare_folder
+def _run(spark: Any, job: _Job, form: Format) -> None:
+    from ps2.algorithms import LogisticRegression
+    from ps2.algorithms.estimators.dealing import check_workers
+    from ps2.algorithms.estimators.model_files import prepare_folder
+    from ps2.algorithms.labelled import count_features, measure, read
+    from ps2.coordinator.slots import total_slots
 
-    prepare_folder(job.output)
-    ps.waitForSlots()
-    context = ps.sparkContext
-    partitions = job.partitions or max(context.defaultParallelism, 1) * PARTITIONS_A_SLOT
-    pieces = read(context, job.input, partitions)
-    features = _features(job, pieces)
-    classes = read_classes(pieces)
-    data = pieces.dataset(features, classes, job.config.intercept, partitions)
-    tests: Dataset | None = None
-    if job.test is not None:
-        tests = read(context, job.test, partitions).dataset(features, classes, job.config.intercept, partitions)
-    training = Training(ps, data, job.config)
-    steps = _train(training, job, data, form)
-    measures = {"train": training.evaluate(data)}
-    if tests is not None:
-        measures["test"] = training.evaluate(tests)
-    training.save(job.output, measures)
+    workers = job.workers or max(1, total_slots(spark.sparkContext))
+    check_workers(spark.sparkContext, workers)
+    prepare_folder(spark, job.output, job.overwrite)
+    paths = {"train": job.input, **({"test": job.test} if job.test else {})}
+    features = job.features or max(count_features(spark, path) for path in paths.values())
+    files = {name: read(spark, path, features) for name, path in paths.items()}
+    classes = files["train"].classes()
+    frames = {name: file.classified(classes) for name, file in files.items()}
+    model = LogisticRegression(numWorkers=workers, **job.params).fit(frames["train"])
+    measures = {name: measure(model, frame) for name, frame in frames.items()}
+    model.write().overwrite().save(job.output)
+    losses = zip(model.summary.objectiveHistory, model.summary.stepSeconds, strict=True)
+    steps = [(number, loss, seconds) for number, (loss, seconds) in enumerate(losses, 1)]
     if form == "table":
-        _print_table(job, data, steps, measures)
+        _print_tables(job, files["train"], features, steps, measures)
     else:
-        print_data(_record(job, data, steps, measures), form)
+        print_data(_record(job, files["train"], features, steps, measures), form)
 
 
-def _features(job: _Job, pieces: Pieces) -> int:
-    if job.features is not None and job.features < pieces.features:
-        raise InputError(f"{job.input}: feature {pieces.features} is above --features {job.features}")
-    return job.features or pieces.features
-
-
-def _train(training: Training, job: _Job, data: Dataset, form: Format) -> list[Step]:
-    """Run the steps, with a live line where a person watches."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("training"),
-        BarColumn(bar_width=30),
-        MofNCompleteColumn(),
-        TextColumn("loss {task.fields[loss]:.4f}  accuracy {task.fields[accuracy]:.4f}"),
-        TimeElapsedColumn(),
+def _print_tables(
+    job: _Job, rows: LabelledRows, features: int, steps: list[tuple[int, float, float]], measures: dict[str, Measure]
+) -> None:
+    on_servers = "" if job.fleet else f" on {job.servers or 2} servers"
+    labels = " and ".join(f"label {label:g} is class {number}" for number, label in enumerate(rows.classes()))
+    click.echo(f"{len(rows):,} rows, {features:,} features; {labels}")
+    taken_s = sum(seconds for _, _, seconds in steps)
+    click.echo(f"{len(steps)} steps of Adam{on_servers} in {taken_s:.1f} s, {1e3 * taken_s / len(steps):.1f} ms a step")
+    print_table(
+        [Column(title, right=True) for title in ("step", "loss of its rows", "ms")],
+        [(str(number), f"{loss:.4f}", f"{1e3 * seconds:.1f}") for number, loss, seconds in _spaced(steps)],
     )
-    shown = console.is_terminal and form == "table"
-    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-        task = progress.add_task("", total=job.config.steps, loss=float("nan"), accuracy=float("nan"))
-
-        def on_step(step: Step) -> None:
-            minibatch = step.minibatch
-            progress.update(task, completed=step.number, loss=minibatch.loss, accuracy=minibatch.accuracy)
-
-        return training.run(on_step)
-
-
-def _print_table(job: _Job, data: Dataset, steps: list[Step], measures: dict[str, Measure]) -> None:
-    servers = "" if job.fleet else f" on {job.servers or 2} servers"
-    click.echo(f"{data.rows:,} rows, {data.features:,} features, {len(steps)} steps of Adam{servers}")
-    rows = [
-        (str(step.number), f"{step.minibatch.loss:.4f}", f"{step.minibatch.accuracy:.4f}", f"{step.seconds:.1f}")
-        for step in _spaced(steps)
-    ]
-    rows += [(name, f"{measure.loss:.4f}", f"{measure.accuracy:.4f}", "") for name, measure in measures.items()]
-    print_table([Column(title, right=True) for title in ("step", "loss", "accuracy", "seconds")], rows)
-    click.echo("steps: on the rows that each sampled; " + " and ".join(measures) + ": on all rows, after the last step")
-    click.echo(f"model saved in {job.output}")
+    print_table(
+        [Column("all rows of"), *(Column(title, right=True) for title in ("rows", "loss", "accuracy", "AUC"))],
+        [
+            (name, f"{found.rows:,}", f"{found.loss:.4f}", f"{found.accuracy:.4f}", f"{found.auc:.4f}")
+            for name, found in measures.items()
+        ],
+    )
+    click.echo(f"model saved in {job.output}: ps2.algorithms.LogisticRegressionModel.load({job.output!r})")
 
 
-def _record(job: _Job, data: Dataset, steps: list[Step], measures: dict[str, Measure]) -> dict[str, object]:
-    """Return what a program may want to know of the run."""
+def _record(
+    job: _Job, rows: LabelledRows, features: int, steps: list[tuple[int, float, float]], measures: dict[str, Measure]
+) -> dict[str, object]:
+    """Return what a program may want to know of the run; a minibatch of no rows has no loss."""
     return {
-        "rows": data.rows,
-        "features": data.features,
-        "classes": list(data.classes),
-        "config": asdict(job.config),
-        "steps": [{"step": step.number, "seconds": step.seconds, **_plain(step.minibatch)} for step in steps],
-        "measures": {name: _plain(measure) for name, measure in measures.items()},
+        "rows": len(rows),
+        "features": features,
+        "classes": list(rows.classes()),
+        "params": job.params,
+        "steps": [
+            {"step": number, "seconds": seconds, "loss": None if loss != loss else loss}
+            for number, loss, seconds in steps
+        ],
+        "measures": {name: asdict(found) for name, found in measures.items()},
         "output": job.output,
     }
 
 
-def _plain(measure: Measure) -> dict[str, float | None]:
-    """Return a measure; one of no rows, which a small fraction may sample, has no loss."""
-    return {name: None if value != value else value for name, value in asdict(measure).items()}
-
-
-def _spaced(steps: list[Step]) -> list[Step]:
+def _spaced(steps: list[tuple[int, float, float]]) -> list[tuple[int, float, float]]:
     """Return the first step, the last, and evenly spaced ones between."""
     count = min(ROWS_SHOWN, len(steps))
     chosen = {round(i * (len(steps) - 1) / max(count - 1, 1)) for i in range(count)}

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any, Literal
 
 import numpy as np
 
-from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
+from ps2.errors import ConfigError, DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
+from ps2.matrix.partition import Int64Array, MatrixSpec
 from ps2.ops.table import Array
-from ps2.partition import Int64Array, MatrixSpec
 
 # One gibibyte of keys; more belongs in several calls.
 MAX_KEYS = 1 << 27
+Distribution = Literal["uniform", "normal"]
+# Their parameters.
+_DRAWS = {"uniform": {"low": 0.0, "high": 1.0}, "normal": {"mean": 0.0, "std": 1.0}}
 # What rounds to infinity as a float16.
 FLOAT16_END = 65520.0
 
 
 def as_indices(indices: Any) -> Int64Array:
     """Return indices as int64 of shape (n,); ``split`` checks that each is in ``[0, dim)``."""
-    array = _whole_numbers("indices", indices)
+    array = as_integers("indices", indices)
     if array.ndim != 1:
         raise ShapeError(f"indices: expected one dimension, got shape {array.shape}")
     if array.size > MAX_KEYS:
@@ -28,7 +34,7 @@ def as_indices(indices: Any) -> Int64Array:
 
 def as_rows(name: str, rows: Any, count: int) -> Int64Array:
     """Return row numbers as int64 of shape (n,), each in ``[0, count)``."""
-    array = _whole_numbers(name, rows)
+    array = as_integers(name, rows)
     if array.ndim != 1:
         raise ShapeError(f"{name}: expected one dimension, got shape {array.shape}")
     if array.size and (array.min() < 0 or array.max() >= count):
@@ -41,33 +47,67 @@ def as_rows(name: str, rows: Any, count: int) -> Int64Array:
 def as_values(values: Any, dtype: np.dtype[Any], shape: tuple[int, ...], name: str = "values") -> Array:
     """Return values as a C-contiguous array of the vector's dtype and of that shape.
 
-    Floats are rounded to float32 and integers made floats where the vector asks for it; floats do not become integers.
+    Floats are rounded to float32 and integers made floats where the vector asks for it; floats do not become integers,
+    and integers that do not fit are an error.
     """
     array = as_array(name, values)
     # An empty list has no dtype of its own.
     if array.size and (not np.can_cast(array.dtype, dtype, "same_kind") or array.dtype.kind not in "biuf"):
         raise DTypeError(f"{name}: expected numbers that fit {dtype}, got {array.dtype}")
-    if array.dtype.kind == "u" and dtype.kind == "i" and array.size and array.max() > np.iinfo(dtype).max:
-        raise DTypeError(f"{name}: expected numbers that fit {dtype}, got {array.max()}")
+    if dtype.kind == "i":
+        _check_fits(name, array, dtype)
     if array.shape != shape:
         raise ShapeError(f"{name}: expected shape {shape}, got {array.shape}")
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(array, dtype=dtype)
 
 
-def as_sent(values: Any, spec: MatrixSpec, shape: tuple[int, ...]) -> Array:
+def _check_fits(name: str, array: Array, dtype: np.dtype[Any]) -> None:
+    """Raise DTypeError if an integer is too large, or too small, for a narrower dtype."""
+    if not array.size or np.can_cast(array.dtype, dtype):
+        return
+    ends = np.iinfo(dtype)
+    if array.max() > ends.max or array.min() < ends.min:
+        at = int(np.argmax((array > ends.max) | (array < ends.min)))
+        raise DTypeError(f"{name}: expected numbers that fit {dtype}, got {array.reshape(-1)[at]} (at position {at})")
+
+
+def as_sent(values: Any, spec: MatrixSpec, shape: tuple[int, ...], name: str = "values") -> Array:
     """Return values as ``as_values`` does, checked to fit what they travel as."""
-    array = as_values(values, spec.np_dtype, shape)
+    array = as_values(values, spec.np_dtype, shape, name)
     if spec.wire == "float16" and array.size:
         size = np.abs(array)
         too_large = (size >= FLOAT16_END) & np.isfinite(size)
         if too_large.any():
             at = int(np.argmax(too_large))
             raise OutOfRangeError(
-                f"values: {array.reshape(-1)[at]} (at position {at}) does not fit the float16 that "
+                f"{name}: {array.reshape(-1)[at]} (at position {at}) does not fit the float16 that "
                 "this vector's values travel as; make it with wire='bfloat16'"
             )
     return array
+
+
+def draw_of(distribution: Distribution, given: Mapping[str, Any]) -> dict[str, float | bool]:
+    """Return how numbers are drawn: ``shift + scale * x``, x uniform in [0, 1) or standard normal.
+
+    Args:
+        given: "low", "high", "mean" and "std"; None for those that were not given.
+    """
+    if distribution not in _DRAWS:
+        raise ConfigError(f"distribution: expected 'uniform' or 'normal', got {distribution!r}")
+    defaults = _DRAWS[distribution]
+    found = defaults | {name: value for name, value in given.items() if value is not None}
+    for name, value in found.items():
+        if name not in defaults:
+            raise ConfigError(f"{name}: {distribution!r} takes {' and '.join(defaults)}")
+        if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+            raise ConfigError(f"{name}: expected a finite number, got {value!r}")
+    (first, shift), (second, width) = found.items()
+    scale = width - shift if distribution == "uniform" else width
+    if scale < 0:
+        least = f"{first} ({shift!r})" if distribution == "uniform" else "0"
+        raise ConfigError(f"{second}: expected {least} or more, got {width!r}")
+    return {"shift": shift, "scale": scale, "normal": distribution == "normal"}
 
 
 def as_target(out: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
@@ -106,7 +146,8 @@ def _is_masked(given: Any) -> bool:
     return any(map(_is_masked, given))
 
 
-def _whole_numbers(name: str, numbers: Any) -> Int64Array:
+def as_integers(name: str, numbers: Any) -> Int64Array:
+    """Return whole numbers as int64, of any shape."""
     array = as_array(name, numbers)
     if array.size == 0:
         return array.astype(np.int64)

@@ -6,16 +6,16 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ps2.client.placement import Costs, Times, Workload, sample, solve
+from ps2.client import plans
+from ps2.client.declared import declared
+from ps2.client.placement import Costs, Pairs, Times, Workload, sample, solve
+from ps2.client.plans import Plan, Target
+from ps2.client.session import Session
 from ps2.ops.matrix import number_pairs, pair_changes, rows_dot
-
-if TYPE_CHECKING:
-    from ps2.client.matrix import DCVMatrix
-    from ps2.client.pairs import Pairs
+from ps2.ops.table import Array
 
 BUDGET_S = 0.04
 LEAST_ROUNDS = 3
@@ -27,8 +27,8 @@ _lock = threading.Lock()
 _known: dict[tuple[int | str, ...], tuple[float, Costs]] = {}
 
 
-def measure(matrix: DCVMatrix, pairs: Pairs) -> Costs:
-    """Return what things cost between this process and the matrix's servers, measured at most a minute ago.
+def measure(session: Session, target: Target, pairs: Pairs) -> Costs:
+    """Return what things cost between this process and the servers of a matrix, measured at most a minute ago.
 
     Measuring takes about 50 ms. It only reads: a write would need an id, and a retried task must count its mutations as
     the first attempt did, which may have measured or not.
@@ -36,7 +36,7 @@ def measure(matrix: DCVMatrix, pairs: Pairs) -> Costs:
     Costs are kept for one fleet, cut, size of rows and, within a factor of 4, size of batch, because a transport has
     steps: what is true of small messages need not be true of large ones.
     """
-    work = sample(pairs.workload(matrix._target()))
+    work = sample(pairs.workload(target))
     sizes = (
         work.columns,
         work.servers,
@@ -44,33 +44,37 @@ def measure(matrix: DCVMatrix, pairs: Pairs) -> Costs:
         work.pairs.bit_length() // 2,
         work.distinct_rows.bit_length() // 2,
     )
-    key = (os.getpid(), matrix._first._fleet.id, *sizes)
+    key = (os.getpid(), session.fleet.id, *sizes)
     # One at a time: two threads would measure each other.
     with _lock:
         measured_s, costs = _known.get(key, (0.0, None))
         if costs is None or time.monotonic() - measured_s > KEPT_S:
-            costs = solve(_take_times(matrix, pairs, work), work)
+            costs = solve(_take_times(session, target, pairs, work), work)
             for old in [old for old, (then_s, _) in _known.items() if time.monotonic() - then_s > KEPT_S]:
                 del _known[old]
             _known[key] = time.monotonic(), costs
         return costs
 
 
-def _take_times(matrix: DCVMatrix, pairs: Pairs, work: Workload) -> Times:
+def _take_times(session: Session, target: Target, pairs: Pairs, work: Workload) -> Times:
     a, b, rows = pairs.a[: work.pairs], pairs.b[: work.pairs], pairs.distinct[: work.distinct_rows]
     at_a, at_b = pairs.at_a[: work.pairs] % rows.size, pairs.at_b[: work.pairs] % rows.size
-    one_each = np.array(matrix._target().route.bounds[:-1], dtype=np.int64)
-    values = matrix.pull(rows)
+    one_each = np.array(target.route.bounds[:-1], dtype=np.int64)
+
+    def run(plan: Plan[Array]) -> Array:
+        return session.run([plan])[0]
+
+    values = run(plans.rows_pull(target, rows, None))
 
     def here() -> None:
         _, left, right = number_pairs(at_a, at_b)
         pair_changes(values, left, right, rows_dot(values, left, right))
 
     probes: tuple[Callable[[], object], ...] = (
-        lambda: matrix.dot(a[:1], b[:1]),
-        lambda: matrix.pull(a, one_each),
-        lambda: matrix.pull(rows),
-        lambda: matrix.dot(a, b),
+        lambda: run(declared(target, "rows_dot", {"rows_a": a[:1], "rows_b": b[:1]})),
+        lambda: run(plans.rows_pull(target, a, one_each)),
+        lambda: run(plans.rows_pull(target, rows, None)),
+        lambda: run(declared(target, "rows_dot", {"rows_a": a, "rows_b": b})),
         here,
     )
     for probe in probes:  # the first time, connections are made and kernels loaded

@@ -2,35 +2,28 @@
 
 from __future__ import annotations
 
-import uuid
-import weakref
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from ps2.client import plans
+from ps2.client import factors, plans, storage
 from ps2.client.batch import hold, in_batch, submit, submit_all, submit_later
-from ps2.client.fleet import FleetRef
-from ps2.client.session import Session
-from ps2.client.sessions import current_session, session_of
-from ps2.client.task import note_unpickled, note_used
-from ps2.errors import ConfigError, DTypeError, NotFoundError, ShapeError, UsageError
-from ps2.partition import MatrixSpec, Wire
-from ps2.route import Route
-
-if TYPE_CHECKING:
-    from ps2.client.matrix import DCVMatrix
-    from ps2.client.zipped import ZippedDCV
+from ps2.client.declared import declared
+from ps2.client.handle import Handle, create
+from ps2.client.matrix import DCVMatrix
+from ps2.client.realign import beside
+from ps2.client.zipped import ZippedDCV
+from ps2.errors import DTypeError, ShapeError, UsageError
+from ps2.matrix.partition import DTYPES, Layout, MatrixSpec, Wire
 
 Scalar = int | float
 DEFAULT_ROWS = 4
-MAX_NAME = 255
 
 
-class DCV:
+class DCV(Handle):
     """A handle to one row of a matrix on the fleet; made by ``DCV.dense``, ``DCV.sparse`` and ``derive``.
 
     It works in the driver and, pickled in a closure, in every task. It holds ids and the route, never a channel.
@@ -48,17 +41,6 @@ class DCV:
     # numpy must leave `array * dcv` to us instead of trying it element by element.
     __array_ufunc__ = None
 
-    def __init__(self, fleet: FleetRef, matrix: int, row: int, spec: MatrixSpec, route: Route) -> None:
-        """Not for users: ``DCV.dense``, ``DCV.sparse``, ``derive`` and ``load`` make vectors."""
-        self._fleet = fleet
-        self._matrix = matrix
-        self._row = row
-        self._spec = spec
-        self._route = route
-        self._freed = False
-        self._copy = ""
-        self._owner: weakref.finalize[..., Any] | None = None
-
     # -- creation --------------------------------------------------------------------------------------------------
 
     @staticmethod
@@ -70,6 +52,7 @@ class DCV:
         align: int = 1,
         partitionsPerServer: int = 1,
         wire: Wire | None = None,
+        layout: Layout = "row",
         name: str | None = None,
     ) -> DCV:
         """Make a dense vector of zeros (paper, section 4.2).
@@ -77,12 +60,15 @@ class DCV:
         Args:
             dim: number of columns.
             rows: rows to reserve in its matrix for vectors derived from it; more are added when they run out.
-            dtype: "float32", "float64" or "int64".
+            dtype: "float32", "float64", "int32" or "int64"; sums of integers wrap around at its ends.
             align: keep blocks of this many columns on one server.
             partitionsPerServer: partitions that each server holds.
             wire: "float16" or "bfloat16" halves what values take on the network, both ways, and rounds them to the
                 nearest: by at most 2**-11 (float16: of numbers from 6.1e-5 to 65,504; smaller ones by 2**-25) or 2**-8
                 (bfloat16: of all) of their size. What is stored and computed on the servers stays in ``dtype``.
+            layout: "row", or "column", where the values of a column in all rows lie together, as its block:
+                ``matrix()`` moves blocks. Then there are never more rows than ``rows``, and what is done to single
+                rows, which lie apart, takes longer: the servers copy them first.
             name: by which ``ps.vector(name)`` finds it, here and in a later driver; it stays until ``free()``. 1 to 255
                 printable characters.
 
@@ -91,16 +77,18 @@ class DCV:
             LimitError: the servers' memory limit does not allow it; nothing was allocated.
             StoppedError: there is no PS2Context.
         """
-        return create(MatrixSpec(dim, rows, _dtype_name(dtype), "dense", align, partitionsPerServer, wire), name)
+        spec = MatrixSpec(dim, rows, _dtype_name(dtype), "dense", align, partitionsPerServer, wire, layout)
+        return create(DCV, spec, name)
 
     @staticmethod
-    def sparse(
+    def sparse(  # noqa: PLR0913 - most of them are keywords
         dim: int,
         rows: int = DEFAULT_ROWS,
         dtype: str = "float32",
         *,
         partitionsPerServer: int = 1,
         wire: Wire | None = None,
+        layout: Layout = "row",
         name: str | None = None,
     ) -> DCV:
         """Make a sparse vector: int64 keys in ``[0, dim)``, dim up to 2**63, memory for the keys that were touched.
@@ -108,62 +96,8 @@ class DCV:
         The rows of its matrix share one key index a partition, so operations between them run at dense speed over the
         active keys. Arguments and errors are those of ``dense``.
         """
-        return create(MatrixSpec(dim, rows, _dtype_name(dtype), "sparse", 1, partitionsPerServer, wire), name)
-
-    def derive(self, name: str | None = None) -> DCV:
-        """Make a vector of zeros co-located with this one (paper, section 4.3). ``DCV.derive(u)`` is the same.
-
-        Args:
-            name: by which ``ps.vector(name)`` finds it, here and in a later driver; it stays until ``free()``.
-
-        Raises:
-            ConfigError: another vector has this name.
-            LimitError: the matrix has to grow for it, and the servers' memory limit does not allow it.
-        """
-        self._check_usable()
-        row = self._session.take_rows(self._matrix, 1, _name(name))[0]
-        vector = DCV(self._fleet, self._matrix, row, self._spec, self._route)
-        return vector if name else _owned(self._session, vector)
-
-    duplicate = derive
-
-    def free(self) -> None:
-        """Give the row back; every handle to it fails from now on. The matrix goes with its last row.
-
-        In a task this handle fails from now on, and the others when the task's stage is over: another attempt of the
-        task would write to the row again.
-        """
-        self._check_usable()
-        self._session.free_rows(self._matrix, [self._row])
-        self._disown()
-        self._freed = True
-
-    # -- what it is ------------------------------------------------------------------------------------------------
-
-    @property
-    def dim(self) -> int:
-        return self._spec.dim
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self._spec.np_dtype
-
-    @property
-    def isSparse(self) -> bool:
-        return self._spec.kind == "sparse"
-
-    def isColocated(self, other: DCV) -> bool:
-        """Tell whether column operations between the two vectors move no data."""
-        return self._fleet.id == other._fleet.id and self._matrix == other._matrix
-
-    def __len__(self) -> int:
-        return self.dim
-
-    def __bool__(self) -> bool:
-        return True  # len() fails at 2**63
-
-    def __repr__(self) -> str:
-        return f"DCV({self._spec.kind}, dim={self.dim}, {self._spec.dtype}, matrix={self._matrix:x}, row={self._row})"
+        spec = MatrixSpec(dim, rows, _dtype_name(dtype), "sparse", 1, partitionsPerServer, wire, layout)
+        return create(DCV, spec, name)
 
     # -- row access ------------------------------------------------------------------------------------------------
 
@@ -258,8 +192,6 @@ class DCV:
             UsageError: the vector is sparse, or not aligned so.
             ShapeError, DTypeError, OutOfRangeError: naming what was expected and what came.
         """
-        from ps2.client import factors
-
         return self._change(factors.add_factors(self._target(), b, x, keys), wait)
 
     def sub(self, values: Any, indices: Any = None, wait: bool = True) -> DCV:
@@ -276,7 +208,7 @@ class DCV:
         return self._arithmetic("mul", values, indices)
 
     def div(self, values: Any, indices: Any = None) -> DCV:
-        """Divide in place by IEEE rules; arguments as for ``add``. Not for int64, which holds no fractions."""
+        """Divide in place by IEEE rules; arguments as for ``add``. Not for integers, which hold no fractions."""
         return self._arithmetic("div", values, indices)
 
     def sum(self) -> float:
@@ -307,7 +239,7 @@ class DCV:
 
     def dot(self, other: DCV) -> float:
         """Return the inner product, computed where the vectors lie, accumulated in float64 (paper, Figure 4)."""
-        return self._scalar("dot", self._beside(other))
+        return self._scalar("dot", beside(self, other))
 
     @staticmethod
     def gram(us: Sequence[DCV], vs: Sequence[DCV]) -> Any:
@@ -321,9 +253,10 @@ class DCV:
         """
         left, right = _vectors("gram: us", us), _vectors("gram: vs", vs)
         first = left[0]
-        near = [first._beside(vector) for vector in (*left, *right)]
+        near = [beside(first, vector) for vector in (*left, *right)]
         rows = [vector._row for vector in near]
-        return first._submit(plans.gram(first._target(*near), rows[: len(left)], rows[len(left) :]))
+        given = {"rows_u": rows[: len(left)], "rows_v": rows[len(left) :]}
+        return first._submit(declared(first._target(*near), "gram", given))
 
     def combine(self, vectors: Sequence[DCV], alphas: Any) -> DCV:
         """Set this vector to the sum of ``alphas[i] * vectors[i]`` on the servers, in one pass over them.
@@ -332,13 +265,15 @@ class DCV:
             vectors: one or more; this one may be among them.
             alphas: float64 of shape (len(vectors),). Sums are float64 until they are rounded to the vector's dtype.
         """
-        near = [self._beside(vector) for vector in _vectors("combine: vectors", vectors)]
+        near = [beside(self, vector) for vector in _vectors("combine: vectors", vectors)]
         hold(*near)
-        return self._change(plans.combine(self._target(), [vector._row for vector in near], alphas), wait=True)
+        return self._change(
+            declared(self._target(), "combine", {"rows": [vector._row for vector in near], "alphas": alphas}), wait=True
+        )
 
     def axpy(self, other: DCV, alpha: Scalar) -> DCV:
         """Set ``self += alpha * other`` on the servers (paper, Table 1)."""
-        return self._apply("axpy", self._beside(other), alpha=alpha)
+        return self._apply("axpy", beside(self, other), alpha=alpha)
 
     def iaxpy(self, other: DCV, alpha: Scalar) -> DCV:
         """The name of ``axpy`` in the paper's Figure 6."""
@@ -346,7 +281,7 @@ class DCV:
 
     def copy(self, other: DCV) -> DCV:
         """Overwrite this vector with another (paper, Table 1)."""
-        return self._apply("copy", self._beside(other))
+        return self._apply("copy", beside(self, other))
 
     def fill(self, value: Scalar) -> DCV:
         """Set every element (of a sparse vector: every active key) to a number."""
@@ -356,16 +291,12 @@ class DCV:
         """Set every element to 0."""
         return self.fill(0)
 
-    def zip(self, *others: DCV) -> ZippedDCV:
+    def zip(self, *others: DCV) -> ZippedDCV[DCV]:
         """Bring vectors together for one operation on the same columns of all of them (paper, Figure 3)."""
-        from ps2.client.zipped import ZippedDCV
-
         return ZippedDCV((self, *others))
 
     def matrix(self) -> DCVMatrix:
         """Return all rows of this vector's matrix as one; rows that are reserved and not in use become its own."""
-        from ps2.client.matrix import DCVMatrix
-
         return DCVMatrix.of(self)
 
     # -- arithmetic: new vectors -----------------------------------------------------------------------------------
@@ -413,9 +344,7 @@ class DCV:
         Raises:
             RecoveryError: it cannot be written; nothing is left of it.
         """
-        from ps2.client import storage
-
-        storage.save(self, url)
+        storage.save(self, [self._row], url)
 
     @staticmethod
     def load(url: str, rows: int = DEFAULT_ROWS) -> DCV:
@@ -423,52 +352,24 @@ class DCV:
 
         Args:
             url: of the folder, which the servers and this process can read.
-            rows: rows to reserve in its matrix, as for ``dense``; ``align`` is that of the vector that was saved.
+            rows: rows to reserve in its matrix, as for ``dense``; all else is as in the vector that was saved, save for
+                ``wire``: values travel as they are stored.
 
         Raises:
+            UsageError: what was saved there is not a single vector.
             CheckpointMissingError: there is no complete save at this place.
             CheckpointCorruptError: the files are not what the manifest says.
             LimitError: the servers' memory limit does not allow it. After any error nothing stays allocated.
         """
-        from ps2.client import storage
-
-        return storage.load(url, rows)
+        return storage.load(DCV, url, rows)
 
     # -- inside ----------------------------------------------------------------------------------------------------
-
-    def __getstate__(self) -> dict[str, Any]:
-        # A copy may live in tasks or on disk: this process no longer knows when the row's last handle is gone.
-        self._check_usable()
-        self._disown()
-        session_of(self._fleet)  # a stopped one is told here, not by every task
-        return {**self.__dict__, "_owner": None, "_copy": uuid.uuid4().hex[:12]}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        note_unpickled(state["_copy"])
-        self.__dict__.update(state)
-
-    @property
-    def _session(self) -> Session:
-        note_used(self._copy)
-        return session_of(self._fleet)
-
-    def _as_stored(self) -> DCV:
-        """Return a handle to the same row whose values travel as they are stored, for files and copies."""
-        self._check_usable()
-        return DCV(self._fleet, self._matrix, self._row, replace(self._spec, wire=None), self._route)
-
-    def _target(self, *others: DCV) -> plans.Target:
-        for vector in (self, *others):
-            vector._check_usable()
-        hold(self, *others)
-        rows = (self._row, *(other._row for other in others))
-        return plans.Target(self._matrix, self._spec, self._route, rows)
 
     def _submit(self, plan: plans.Plan[Any]) -> Any:
         return submit(self._session, plan)
 
     def _plan(self, name: str, *others: DCV, **params: Any) -> plans.Plan[Any]:
-        return plans.call(self._target(*others), name, params)
+        return declared(self._target(*others), name, params)
 
     def _scalar(self, name: str, *others: DCV) -> float:
         return self._submit(self._plan(name, *others))
@@ -503,7 +404,7 @@ class DCV:
 
     def _arithmetic(self, verb: str, values: Any, indices: Any, wait: bool = True) -> DCV:
         if indices is None and isinstance(values, DCV):
-            return self._change(self._plan(verb, self._beside(values)), wait)
+            return self._change(self._plan(verb, beside(self, values)), wait)
         if indices is None and isinstance(values, Real):
             return self._change(self._plan(f"{verb}_scalar", value=values), wait)
         if isinstance(values, DCV):
@@ -521,7 +422,7 @@ class DCV:
         if not isinstance(other, DCV) and not _is_number(other):
             return NotImplemented
         if isinstance(other, DCV):
-            step = _Step(verb, (self._beside(other),))
+            step = _Step(verb, (beside(self, other),))
         else:
             step = _Step(f"{verb}_scalar", value=other)
         return self._derived(_Step("copy", (self,)), step)
@@ -533,25 +434,6 @@ class DCV:
         result = self.derive()
         submit_all(self._session, [step.plan_on(result) for step in steps])
         return result
-
-    def _beside(self, other: DCV) -> DCV:
-        """Return a vector with the other's data that is co-located with this one."""
-        from ps2.client.realign import beside
-
-        if not isinstance(other, DCV):
-            raise DTypeError(f"expected a DCV, got {type(other).__name__}")
-        self._check_usable()
-        other._check_usable()
-        return other if self.isColocated(other) else beside(self, other)
-
-    def _check_usable(self) -> None:
-        if self._freed:
-            raise NotFoundError(f"{self!r} was freed")
-
-    def _disown(self) -> None:
-        if self._owner is not None:
-            self._owner.detach()
-            self._owner = None
 
 
 @dataclass(frozen=True)
@@ -577,53 +459,8 @@ def _vectors(name: str, vectors: Sequence[DCV]) -> list[DCV]:
     return found
 
 
-def derive_all(vector: DCV, count: int) -> list[DCV]:
-    """Make so many vectors as ``vector.derive()`` does, by one call."""
-    vector._check_usable()
-    session = vector._session
-    rows = session.take_rows(vector._matrix, count) if count else []
-    return [_owned(session, DCV(vector._fleet, vector._matrix, row, vector._spec, vector._route)) for row in rows]
-
-
-def free_all(vectors: Iterable[DCV]) -> None:
-    """Free vectors of one fleet, by one call a matrix."""
-    of_matrix: dict[int, list[DCV]] = {}
-    for vector in vectors:
-        vector._check_usable()
-        of_matrix.setdefault(vector._matrix, []).append(vector)
-    for matrix, some in of_matrix.items():
-        some[0]._session.free_rows(matrix, [vector._row for vector in some])
-        for vector in some:
-            vector._disown()
-            vector._freed = True
-
-
 def _is_number(value: object) -> bool:
     return isinstance(value, Real)
-
-
-def create(spec: MatrixSpec, name: str | None = None) -> DCV:
-    """Make a vector of zeros, the first row of a matrix."""
-    session = current_session()
-    info = session.new_matrix(spec, _name(name))
-    vector = DCV(session.fleet, info.id, 0, info.spec, info.route)
-    return vector if name else _owned(session, vector)
-
-
-def _owned(session: Session, vector: DCV) -> DCV:
-    """Free the vector's row when its only handle is garbage-collected."""
-    vector._owner = weakref.finalize(vector, session.drop, vector._matrix, [vector._row], session.holder)
-    vector._owner.atexit = False
-    return vector
-
-
-def _name(name: str | None) -> str:
-    if name is None:
-        return ""
-    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
-        got = f"{len(name):,} characters" if isinstance(name, str) and len(name) > MAX_NAME else repr(name)
-        raise ConfigError(f"name: expected a text of 1 to {MAX_NAME} printable characters, got {got}")
-    return name
 
 
 def _dtype_name(dtype: Any) -> str:
@@ -632,4 +469,4 @@ def _dtype_name(dtype: Any) -> str:
             raise TypeError("numpy would take it for float64")
         return np.dtype(dtype).name
     except TypeError as error:
-        raise DTypeError(f"dtype: expected 'float32', 'float64' or 'int64', got {dtype!r}") from error
+        raise DTypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {dtype!r}") from error

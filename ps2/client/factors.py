@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 
 from ps2.client import plans
 from ps2.client.arguments import as_array, as_indices, as_sent
+from ps2.client.declared import declared
+from ps2.client.handle import Handle
 from ps2.client.keysets import SPLITS, Split
 from ps2.client.pace import packed_bytes
 from ps2.client.plans import Plan, Target
 from ps2.errors import DTypeError, OutOfRangeError, ShapeError, UsageError
-from ps2.ops.table import Array, lookup
-from ps2.partition import Int64Array, MatrixSpec
-from ps2.route import Route
-from ps2.wire.messages import Keys, Operation
-
-if TYPE_CHECKING:
-    from ps2.client.dcv import DCV
+from ps2.matrix.partition import Int64Array, MatrixSpec
+from ps2.matrix.route import Route
+from ps2.ops.all import lookup
+from ps2.ops.table import Array
 
 
 def add_factors(target: Target, b: Any, x: Any, keys: Any) -> Plan[None]:
@@ -37,27 +34,13 @@ def add_factors(target: Target, b: Any, x: Any, keys: Any) -> Plan[None]:
     rows = _rows(b, spec)
     width = rows.shape[1]
     parts = _split(spec, target.route, keys, width)
-    operations: list[Operation] = []
-    for some in _samples(rows, spec):
-        factor = _factor(x, rows, parts, some)
-        for index, where, key_set in parts.key_sets():
-            for cut in factor.cuts(where):
-                group = key_set
-                if (cut.start, cut.stop) != (where.start, where.stop):
-                    group = Keys(cut.stop - cut.start, parts.columns[cut])
-                operations.append(
-                    Operation(
-                        factor.operation,
-                        target.matrix,
-                        index,
-                        target.rows,
-                        {"width": width},
-                        arrays=(*factor.arrays(cut), rows[some]),
-                        keys=group,
-                        wire=spec.wire,
-                    )
-                )
-    return Plan(target.matrix, target.route, tuple(operations), lambda results: None, mutates=True)
+    found = [
+        declared(target, name, {"slots": parts.columns, "b": rows[some], "width": width, **factor})
+        for some in _samples(rows, spec)
+        for name, factor in [_factor(x, rows, parts, some)]
+    ]
+    operations = tuple(operation for plan in found for operation in plan.operations)
+    return Plan(target.matrix, target.route, operations, lambda results: None, mutates=True)
 
 
 def factor_bytes(b: Any, x: Any, keys: Any, spec: MatrixSpec, route: Route) -> int:
@@ -67,13 +50,13 @@ def factor_bytes(b: Any, x: Any, keys: Any, spec: MatrixSpec, route: Route) -> i
     parts = _split(spec, route, keys, width)
     servers = len({group.partition for group in parts.groups})
     size = _key_bytes(parts) + servers * samples * width * item
-    if not sp.issparse(x):
+    if not _is_sparse(x):
         return size + samples * len(parts.columns) * item
     most = int(np.diff(x.tocsc().indptr).max(initial=0))
     return size + int(x.nnz) * (item + _unsigned(samples).itemsize) + len(parts.columns) * _unsigned(most + 1).itemsize
 
 
-def sizes(vector: DCV, width: int, x: Any, keys: Any) -> tuple[int, int]:
+def sizes(vector: Handle, width: int, x: Any, keys: Any) -> tuple[int, int]:
     """Return about how many bytes ``addFactors`` would send, and ``add`` of the same sum.
 
     Args:
@@ -96,53 +79,6 @@ def add_bytes(width: int, keys: Any, spec: MatrixSpec, route: Route) -> int:
         steps = packed_bytes(np.array([0, 1])) if group.count < 2 else packed_bytes(_widest(group.columns, width))
         size += 8 + (steps - 8) * (width * group.count - 1)
     return size
-
-
-@dataclass(frozen=True)
-class _Sparse:
-    """x, feature by feature: entry ``i`` of feature f is in ``[indptr[f], indptr[f + 1])``."""
-
-    indptr: Int64Array
-    samples: Array
-    values: Array
-    block_bytes: int
-
-    operation = "add_factors"
-
-    def cuts(self, where: slice) -> Iterator[slice]:
-        """Cut features into runs of about half a block."""
-        entry = self.values.itemsize + self.samples.itemsize
-        at = where.start
-        while at < where.stop:
-            room = self.indptr[at] + self.block_bytes // (2 * entry)
-            end = int(np.searchsorted(self.indptr[at + 1 : where.stop + 1], room, side="right")) + at
-            yield slice(at, max(end, at + 1))
-            at = max(end, at + 1)
-
-    def arrays(self, cut: slice) -> tuple[Array, ...]:
-        entries = slice(int(self.indptr[cut.start]), int(self.indptr[cut.stop]))
-        counts = np.diff(self.indptr[cut.start : cut.stop + 1])
-        counts = counts.astype(_unsigned(int(counts.max(initial=0)) + 1))
-        return counts, self.samples[entries], self.values[entries]
-
-
-@dataclass(frozen=True)
-class _Dense:
-    """x, feature by feature: shape (features, samples)."""
-
-    values: Array
-    block_bytes: int
-
-    operation = "add_dense_factors"
-
-    def cuts(self, where: slice) -> Iterator[slice]:
-        """Cut features into runs of about half a block."""
-        step = max(1, self.block_bytes // (2 * self.values.itemsize * max(1, self.values.shape[1])))
-        for start in range(where.start, where.stop, step):
-            yield slice(start, min(start + step, where.stop))
-
-    def arrays(self, cut: slice) -> tuple[Array, ...]:
-        return (self.values[cut].reshape(-1),)
 
 
 def _rows(b: Any, spec: MatrixSpec) -> Array:
@@ -180,26 +116,35 @@ def _samples(rows: Array, spec: MatrixSpec) -> Iterator[slice]:
         yield slice(start, min(start + step, len(rows)))
 
 
-def _factor(x: Any, rows: Array, parts: Split, some: slice) -> _Sparse | _Dense:
-    """Return some samples of x, its features in the order of the parts, those of equal keys as one."""
+def _is_sparse(x: Any) -> bool:
+    """Tell whether x is a matrix of scipy's, which takes 0.2 s to import: who has one has done so."""
+    return hasattr(x, "tocsc")
+
+
+def _factor(x: Any, rows: Array, parts: Split, some: slice) -> tuple[str, dict[str, Array]]:
+    """Return the operation that adds some samples of x, and x: in the order of the parts, equal features as one."""
     count = parts.columns.size if parts.order is None else parts.order.size
     if np.shape(x) != (len(rows), count):
         raise ShapeError(f"addFactors: x: expected shape {(len(rows), count)}, got {np.shape(x)}")
     dtype = rows.dtype
-    if not sp.issparse(x):
+    if not _is_sparse(x):
         values = as_array("addFactors: x", x)[some]
         _check_numbers(values)
         values = values if parts.order is None else parts.summed(values.astype(dtype, copy=False))
-        return _Dense(np.ascontiguousarray(values.T, dtype=dtype), plans.BLOCK_BYTES)
+        return "add_dense_factors", {"x": np.ascontiguousarray(values.T, dtype=dtype)}
     _check_numbers(x.data)
-    by_feature = sp.csc_array(x if (some.start, some.stop) == (0, len(rows)) else sp.csr_array(x)[some])
+    by_feature = (x if (some.start, some.stop) == (0, len(rows)) else x.tocsr()[some]).tocsc()
     if parts.order is not None:
         by_feature = by_feature[:, parts.order]
     indptr = by_feature.indptr.astype(np.int64)
     if parts.firsts is not None:
         indptr = indptr[np.append(parts.firsts, count)]
-    samples = by_feature.indices.astype(_unsigned(some.stop - some.start))
-    return _Sparse(indptr, samples, by_feature.data.astype(dtype, copy=False), plans.BLOCK_BYTES)
+    counts = np.diff(indptr)
+    return "add_factors", {
+        "counts": counts.astype(_unsigned(int(counts.max(initial=0)) + 1)),
+        "samples": by_feature.indices.astype(_unsigned(some.stop - some.start)),
+        "x": by_feature.data.astype(dtype, copy=False),
+    }
 
 
 def _check_numbers(values: Array) -> None:

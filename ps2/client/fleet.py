@@ -34,12 +34,14 @@ class Access:
         token: the fleet's; None: its servers have none.
         application: id of the Spark application, whose stages are counted from 0; a fleet may outlive it.
         own_run_token: of runs, which want one in any case; None: the fleet's.
+        ops: modules that declare operations.
     """
 
     fleet: FleetRef
     token: str | None = field(repr=False)
     application: str
     own_run_token: str | None = field(default=None, repr=False)
+    ops: tuple[str, ...] = ()
 
     @property
     def run_token(self) -> str | None:
@@ -60,4 +62,4 @@ def seal(access: Access) -> str:
 @lru_cache(maxsize=8)  # a task asks for it with every mutation
 def unseal(text: str) -> Access:
     content = json.loads(text)
-    return Access(**(content | {"fleet": FleetRef(**content["fleet"])}))
+    return Access(**(content | {"fleet": FleetRef(**content["fleet"]), "ops": tuple(content["ops"])}))

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from ps2.config import WireConfig
+from ps2.matrix.partition import Int64Array, MatrixSpec, check_columns, partition_of
+from ps2.matrix.route import Route
 from ps2.ops.packing import is_ascending
 from ps2.ops.sorting import sort_keys
 from ps2.ops.table import Array
-from ps2.partition import Int64Array, MatrixSpec, check_columns, partition_of
-from ps2.route import Route
 from ps2.wire.messages import Keys, Operation, Request, key_digest
 
 # Keys that travel in one operation: with their values about a block.
 GROUP_KEYS = 1 << 18
+GROUP_BYTES = WireConfig.block_bytes
 # A smaller set is sent as quickly as its name.
 MIN_NAMED_KEYS = 1024
 # What the groups of remembered sets may take in this process.
@@ -41,13 +44,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Split:
-    """Columns grouped by partition, ascending and distinct in each group.
+    """Columns grouped by partition: ascending and distinct in each group, or, for blocks, in the order given.
 
     Attributes:
         columns: int64 of shape (m,).
         groups: in order, without gaps.
         order: where each column came from, duplicates side by side in the order given; None if they are as they came.
-        firsts: where each distinct column begins in ``order``; None if there are no duplicates.
+        firsts: where each distinct column begins in ``order``; None if duplicates were left, or there are none.
     """
 
     columns: Int64Array
@@ -110,6 +113,28 @@ class Split:
         return replace(self, columns=columns, groups=groups)
 
 
+def split_blocks(spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
+    """Group columns by partition for operations on blocks: those stay in the order given, with their duplicates.
+
+    To put blocks in order takes as long as to send them, and servers take them in any order.
+
+    Raises:
+        OutOfRangeError: one is not in ``[0, dim)``.
+    """
+    check_columns(spec, columns)
+    count = len(route.addresses)
+    if count == 1:
+        return Split(columns, _groups([0, columns.size], _blocks_in_group(spec)))
+    owners = partition_of(spec, route.bounds, columns)
+    order = np.argsort(owners.astype(np.uint16 if count <= 1 << 16 else np.int64), kind="stable")
+    cuts = np.searchsorted(owners[order], np.arange(count + 1))
+    return Split(columns[order], _groups(cuts, _blocks_in_group(spec)), order)
+
+
+def _blocks_in_group(spec: MatrixSpec) -> int:
+    return min(GROUP_KEYS, max(1, GROUP_BYTES // spec.block_bytes))
+
+
 def split(spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
     """Group columns by partition.
 
@@ -131,7 +156,7 @@ def split(spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
             firsts = np.flatnonzero(is_first)
             columns = columns[firsts]
     if count == 1:
-        cuts = np.array([0, columns.size])
+        cuts: Any = [0, columns.size]
     elif spec.kind == "dense":
         cuts = np.searchsorted(columns, np.asarray(route.bounds, dtype=np.int64))
     else:
@@ -140,12 +165,16 @@ def split(spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
         cuts = np.searchsorted(owners[by_owner], np.arange(count + 1))
         columns = columns[by_owner]
         order, firsts = _reordered(by_owner, order, firsts)
-    groups = tuple(
-        Group(partition, begin, min(begin + GROUP_KEYS, int(cuts[partition + 1])))
-        for partition in range(count)
-        for begin in range(int(cuts[partition]), int(cuts[partition + 1]), GROUP_KEYS)
+    return Split(columns, _groups(cuts, GROUP_KEYS), order, firsts)
+
+
+def _groups(cuts: Sequence[int] | Int64Array, size: int) -> tuple[Group, ...]:
+    """Cut the columns of each partition into groups of at most so many; ``cuts`` say where partitions begin and end."""
+    return tuple(
+        Group(partition, begin, min(begin + size, int(end)))
+        for partition, (start, end) in enumerate(pairwise(cuts))
+        for begin in range(int(start), int(end), size)
     )
-    return Split(columns, groups, order, firsts)
 
 
 def _reordered(
@@ -163,8 +192,11 @@ def _reordered(
     return order[np.repeat(firsts[by_owner], counts) + within], starts
 
 
+Cut = Callable[[MatrixSpec, Route, Int64Array], Split]
+
+
 class SplitCache:
-    """``split``, remembering what it came to for columns that come a second time. Safe for threads."""
+    """``split`` and ``split_blocks``, remembering what they came to for columns that come again. Safe for threads."""
 
     def __init__(self, limit_bytes: int = REMEMBERED_BYTES) -> None:
         self._limit_bytes = limit_bytes
@@ -174,9 +206,15 @@ class SplitCache:
         self._bytes = 0
 
     def split(self, spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
+        return self._split(split, GROUP_KEYS, spec, route, columns)
+
+    def split_blocks(self, spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
+        return self._split(split_blocks, _blocks_in_group(spec), spec, route, columns)
+
+    def _split(self, cut: Cut, size: int, spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
         if columns.size < MIN_NAMED_KEYS:
-            return split(spec, route, columns)
-        name = (key_digest(columns), spec.kind, spec.dim, route.bounds)
+            return cut(spec, route, columns)
+        name = (cut, size, key_digest(columns), spec.kind, spec.dim, route.bounds)
         with self._lock:
             known = self._splits.get(name)
             if known is not None:
@@ -187,7 +225,7 @@ class SplitCache:
             self._seen.move_to_end(name)
             if len(self._seen) > SEEN_SETS:
                 self._seen.popitem(last=False)
-        parts = split(spec, route, columns)
+        parts = cut(spec, route, columns)
         if not again:
             return parts
         parts = parts.named()

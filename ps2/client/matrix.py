@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ps2.client import pairs, plans
-from ps2.client.batch import hold, submit
+import numpy as np
+
+from ps2.client import blocks, pairs, plans, storage
+from ps2.client.arguments import Distribution, draw_of
+from ps2.client.batch import hold, submit, submit_later
+from ps2.client.declared import declared
+from ps2.client.handle import Handle, derive_all
+from ps2.client.session import Session
 from ps2.client.sessions import session_of
-
-if TYPE_CHECKING:
-    from ps2.client.dcv import DCV
+from ps2.errors import UsageError
+from ps2.ops.kernels import Int64s
 
 
 class DCVMatrix:
@@ -19,20 +24,29 @@ class DCVMatrix:
 
     Rows are int64 numbers in ``[0, rows)``, any order, duplicates allowed. Like a DCV it works in the driver and in
     tasks; inside ``ps.batch()`` the methods that read return a ``Deferred``.
+
+    Methods that change rows return the matrix. With ``wait=False`` they return at once, with a copy of the values on
+    its way: at most 64 MB, then they wait for some to be applied. The next call that waits, of whatever vector or
+    matrix, comes after them, and raises what failed; ``flush()`` does nothing else. Additions may overtake each other,
+    but nothing overtakes a ``push``. A task must end with a call that waits.
+
+    The rows that it took are freed with it, or, where it was made of a vector with a name, by ``free()`` alone: then
+    ``ps.vector(name).matrix()`` finds them again in a later driver.
     """
 
-    def __init__(self, first: DCV, rows: int, owned: list[int]) -> None:
+    def __init__(self, first: Handle, rows: int, owned: list[int]) -> None:
         """Not for users: ``DCV.matrix()`` makes it."""
         self._first = first
         self._rows = rows
-        session = session_of(first._fleet)
-        self._owner: weakref.finalize[..., Any] | None = weakref.finalize(
-            self, session.drop, first._matrix, owned, session.holder
-        )
-        self._owner.atexit = False
+        self._spare: list[Handle] = []
+        self._owner: weakref.finalize[..., Any] | None = None
+        if not first._is_named:
+            session = session_of(first._fleet)
+            self._owner = weakref.finalize(self, session.drop, first._matrix, owned, session.holder)
+            self._owner.atexit = False
 
     @classmethod
-    def of(cls, vector: DCV) -> DCVMatrix:
+    def of(cls, vector: Handle) -> DCVMatrix:
         vector._check_usable()
         session = session_of(vector._fleet)
         owned = session.take_rows(vector._matrix)
@@ -53,27 +67,102 @@ class DCVMatrix:
     def __repr__(self) -> str:
         return f"DCVMatrix(rows={self._rows}, dim={self.dim}, {self._first.dtype}, matrix={self._first._matrix:x})"
 
-    def pull(self, rows: Any, columns: Any = None, out: Any = None) -> Any:
-        """Read rows: shape (len(rows), dim), or (len(rows), len(columns)), in the order given, into ``out`` if any."""
-        return self._submit(plans.rows_pull(self._target(), rows, columns, out))
+    def pull(self, rows: Any = None, columns: Any = None, out: Any = None) -> Any:
+        """Read rows: shape (len(rows), dim), or (len(rows), len(columns)), in the order given, into ``out`` if any.
 
-    def push(self, rows: Any, values: Any) -> DCVMatrix:
-        """Overwrite rows with values of shape (len(rows), dim); of several writes to one row the last wins."""
-        self._submit(plans.rows_push(self._target(), "rows_push", rows, values))
-        return self
+        In layout "column", columns alone: shape (len(columns), rows of the matrix).
+        """
+        return self._submit(self._pull(rows, columns, out))
 
-    def add(self, rows: Any, values: Any, columns: Any = None) -> DCVMatrix:
-        """Add values of shape (len(rows), dim), or (len(rows), len(columns)); duplicates accumulate."""
-        if columns is None:
+    def _pull(self, rows: Any, columns: Any, out: Any = None) -> plans.Plan[Any]:
+        if rows is None:
+            return blocks.pull(self._target(), columns, out)
+        return plans.rows_pull(self._target(), rows, columns, out)
+
+    def push(self, rows: Any = None, values: Any = None, columns: Any = None, wait: bool = True) -> DCVMatrix:
+        """Overwrite rows with values of shape (len(rows), dim); of several writes to one row the last wins.
+
+        In layout "column", columns alone, with values of shape (len(columns), rows of the matrix).
+        """
+        if rows is None:
+            return self._change(blocks.push(self._target(), columns, values), wait)
+        if columns is not None:
+            raise UsageError("push: expected rows or columns, got both; add takes both")
+        return self._change(plans.rows_push(self._target(), "rows_push", rows, values), wait)
+
+    def add(self, rows: Any = None, values: Any = None, columns: Any = None, wait: bool = True) -> DCVMatrix:
+        """Add values of shape (len(rows), dim), or (len(rows), len(columns)); duplicates accumulate.
+
+        In layout "column", columns alone, with values of shape (len(columns), rows of the matrix).
+        """
+        if rows is None:
+            plan = blocks.add(self._target(), columns, values)
+        elif columns is None:
             plan = plans.rows_push(self._target(), "rows_add", rows, values)
         else:
             plan = plans.rows_scatter_add(self._target(), rows, values, columns)
-        self._submit(plan)
+        return self._change(plan, wait)
+
+    def flush(self) -> DCVMatrix:
+        """Wait until all that this process has changed with ``wait=False`` is applied; raise what failed of it."""
+        self._session.flush()
         return self
+
+    def fill(self, value: float, rows: Any = None) -> DCVMatrix:
+        """Set every element of some rows, or of all, to a number; of a sparse matrix those of the active keys."""
+        target = self._target()
+        plan = blocks.fill if target.spec.layout == "column" else plans.rows_fill
+        return self._change(plan(target, rows, value))
+
+    def zero(self, rows: Any = None) -> DCVMatrix:
+        """Set every element of some rows, or of all, to 0."""
+        return self.fill(0, rows)
+
+    def apply(self, name: str, **given: Any) -> Any:
+        """Run an operation that is declared for whole matrices (``ps2 ops``; docs/kernels.md) on the servers.
+
+        Args:
+            name: such as "gram" or "rows_dot", or one of your own.
+            given: its arrays and scalars. What they run along decides what of them each server gets.
+
+        Returns:
+            What it declares to return, of all partitions together; None if it returns nothing.
+
+        Raises:
+            NotFoundError, ConfigError, DTypeError, ShapeError: no such operation, or not with these arguments.
+        """
+        return self._submit(declared(self._target(), name, given))
 
     def dot(self, rows_a: Any, rows_b: Any) -> Any:
         """Return the inner product of each pair of rows: float64 of shape (n,); only scalars travel."""
-        return self._submit(plans.rows_dot(self._target(), rows_a, rows_b))
+        return self.apply("rows_dot", rows_a=rows_a, rows_b=rows_b)
+
+    def fillRandom(  # noqa: PLR0913 - most of them are keywords
+        self,
+        distribution: Distribution,
+        seed: int,
+        rows: Any = None,
+        *,
+        low: float | None = None,
+        high: float | None = None,
+        mean: float | None = None,
+        std: float | None = None,
+    ) -> DCVMatrix:
+        """Overwrite some rows, or all, with random numbers that the servers draw; nothing travels.
+
+        A number depends on the seed, its row and its column alone: it is the same on any number of servers.
+
+        Args:
+            distribution: "uniform" between ``low`` (0) and ``high`` (1, itself left out but for rounding), or "normal"
+                with ``mean`` (0) and ``std`` (1).
+            seed: any int64.
+
+        Raises:
+            ConfigError, DTypeError: a parameter cannot be used, or is of the other distribution.
+            UsageError: the matrix is sparse: it has no columns until they are added to.
+        """
+        how = draw_of(distribution, {"low": low, "high": high, "mean": mean, "std": std})
+        return self._change(plans.rows_random(self._target(), rows, {"seed": seed, **how}))
 
     def axpy(self, rows_y: Any, rows_x: Any, alphas: Any) -> DCVMatrix:
         """Set ``y += alpha * x`` for each pair of rows, one after the other (paper, Equation 2 and Figure 6).
@@ -83,7 +172,9 @@ class DCVMatrix:
             rows_x: rows that are added.
             alphas: float64 of shape (n,), or one number for all.
         """
-        self._submit(plans.rows_axpy(self._target(), rows_y, rows_x, alphas))
+        if np.ndim(alphas) == 0:
+            alphas = np.broadcast_to(alphas, np.shape(rows_y))
+        self.apply("rows_axpy", rows_y=rows_y, rows_x=rows_x, alphas=alphas)
         return self
 
     def pairUpdate(self, rows_a: Any, rows_b: Any, coefficients: pairs.Coefficients, via: str = "auto") -> Any:
@@ -99,7 +190,8 @@ class DCVMatrix:
                 and adds the differences; "auto" takes the one that should be faster, by costs that it measures
                 (docs/decisions/0007). The results are equal up to rounding. What other workers change between the
                 two requests is kept; "servers" then adds multiples of the changed rows, "rows" of those it pulled.
-                "servers" takes at most 2,796,202 pairs at once; "rows", and so "auto", any number.
+                More than 2,796,202 pairs, "servers" adds up in as many rows more as the pairs name; these are kept
+                for the next time.
 
         Returns:
             The dots, float64 of shape (n,).
@@ -107,17 +199,59 @@ class DCVMatrix:
         Raises:
             ShapeError, DTypeError, OutOfRangeError: rows or coefficients are not as said, or a coefficient is not
                 finite; nothing has changed.
-            LimitError: more pairs than the servers take, and "rows" is not asked for or the rows are too long for
-                "auto" to pull (4 MiB each); nothing has been asked.
+            LimitError: the servers' memory limit does not allow these rows; nothing has changed.
             UsageError: inside ``ps.batch()``, or "rows" of a sparse matrix.
         """
-        return pairs.update(self, rows_a, rows_b, coefficients, via)
+        rows = pairs.Embeddings(self._session, self._target(), self._spare_rows)
+        return pairs.update(rows, rows_a, rows_b, coefficients, via)
+
+    def save(self, url: str) -> None:
+        """Write all rows, as they are stored, to a folder; ``DCVMatrix.load`` reads it.
+
+        The servers write the values, each its own. What lies in one partition is saved as it is at one moment; the
+        moments of two partitions may differ.
+
+        Args:
+            url: a path or any fsspec URL that the servers and this process can write, and that is one place for all of
+                them. What was saved there before stays whole until the new one is.
+
+        Raises:
+            RecoveryError: it cannot be written; nothing is left of it.
+        """
+        storage.save(self._first, range(self._rows), url)
+
+    @classmethod
+    def load(cls, url: str) -> DCVMatrix:
+        """Make a matrix of what ``save`` wrote, on a fleet of any size; the servers read the values.
+
+        Raises:
+            UsageError: it is a checkpoint of several matrices.
+            CheckpointMissingError: there is no complete save at this place.
+            CheckpointCorruptError: the files are not what the manifest says.
+            LimitError: the servers' memory limit does not allow it. After any error nothing stays allocated.
+        """
+        return cls.of(storage.load_rows(Handle, url))
+
+    def free(self) -> None:
+        """Give all rows of the matrix back, whoever uses them: every handle to one of them fails from now on.
+
+        In a task as ``DCV.free``: this handle fails from now on, the others when the task's stage is over.
+        """
+        self._first._check_usable()
+        spare = [vector._row for vector in self._spare]
+        self._session.free_rows(self._first._matrix, [*range(self._rows), *spare])
+        self._disown()
+        for vector in (self._first, *self._spare):
+            vector._disown()
+        self._first._freed = True
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._owner is not None:
-            self._owner.detach()
-            self._owner = None
-        return dict(self.__dict__)
+        self._disown()
+        return {**self.__dict__, "_spare": []}  # two tasks would use them at once
+
+    @property
+    def _session(self) -> Session:
+        return self._first._session
 
     def _target(self) -> plans.Target:
         first = self._first
@@ -126,4 +260,21 @@ class DCVMatrix:
         return plans.Target(first._matrix, replace(first._spec, rows=self._rows), first._route)
 
     def _submit(self, plan: plans.Plan[Any]) -> Any:
-        return submit(self._first._session, plan)
+        return submit(self._session, plan)
+
+    def _change(self, plan: plans.Plan[Any], wait: bool = True) -> DCVMatrix:
+        if wait:
+            self._submit(plan)
+        else:
+            submit_later(self._session, plan)
+        return self
+
+    def _spare_rows(self, count: int) -> Int64s:
+        """Return rows beyond those of this handle, which are given back when it is gone."""
+        self._spare += derive_all(self._first, max(count - len(self._spare), 0))
+        return np.array([vector._row for vector in self._spare[:count]])
+
+    def _disown(self) -> None:
+        if self._owner is not None:
+            self._owner.detach()
+            self._owner = None

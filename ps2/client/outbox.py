@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ps2.client.overlay import Reading
-from ps2.client.pace import Entry, Pace, held_bytes
+from ps2.client.overlay import Overlay
+from ps2.client.pace import Pace, Parcel, held_bytes
 from ps2.client.plans import Plan
 from ps2.errors import PS2Error
 from ps2.wire.messages import RequestId
@@ -35,14 +35,14 @@ class Outbox:
         """``send`` sends mutations, and returns the errors of those that failed."""
         self._send = send
         self._changed = threading.Condition()
-        self._waiting: list[Entry] = []
-        self._flying: list[Entry] = []
+        self._waiting: list[Parcel] = []
+        self._flying: list[Parcel] = []
         self._bytes = 0
         self._error: Exception | None = None  # the first one that nobody has been told
         self._running = False
         self._pace = Pace()
         self._holders = 0
-        self._readings: list[Reading] = []
+        self._readings: list[Overlay] = []
 
     @property
     def is_backed_up(self) -> bool:
@@ -50,7 +50,7 @@ class Outbox:
         with self._changed:
             if self._pace.is_managed:
                 return bool(self._waiting)
-            return sum(entry.held_bytes for entry in self._waiting) >= BACKED_UP_BYTES
+            return sum(parcel.held_bytes for parcel in self._waiting) >= BACKED_UP_BYTES
 
     def cut(self, plan: Plan[Any]) -> list[Plan[Any]]:
         """Return an addition as the chunks in which it is to leave, each with an id of its own."""
@@ -65,9 +65,9 @@ class Outbox:
         size = held_bytes(plan)
         with self._changed:
             self._changed.wait_for(lambda: self._has_room(size))
-            entry = self._pace.entry(plan, name(), clock)
-            self._waiting.append(entry)
-            self._bytes += entry.held_bytes
+            parcel = self._pace.parcel(plan, name(), clock)
+            self._waiting.append(parcel)
+            self._bytes += parcel.held_bytes
             for reading in self._readings:
                 reading.lacks(plan)
             if not self._running:
@@ -92,9 +92,9 @@ class Outbox:
             The first clock of which something has not been answered yet; None if all has.
         """
         with self._changed:
-            self._changed.wait_for(lambda: all(entry.clock >= below for entry in self._open()))
+            self._changed.wait_for(lambda: all(parcel.clock >= below for parcel in self._open()))
             self._raise_errors()
-            return min((entry.clock for entry in self._open()), default=None)
+            return min((parcel.clock for parcel in self._open()), default=None)
 
     def set_pace(self, pace: Pace) -> None:
         """Let what waits leave as that says."""
@@ -111,21 +111,21 @@ class Outbox:
     def discard(self) -> None:
         """Forget what has not been sent, and what failed; wait until what was has been answered."""
         with self._changed:
-            self._bytes -= sum(entry.held_bytes for entry in self._waiting)
+            self._bytes -= sum(parcel.held_bytes for parcel in self._waiting)
             self._waiting.clear()
             self._changed.notify_all()
             self._changed.wait_for(self._is_empty)
             self._error = None
 
     @contextmanager
-    def held(self, plans: Sequence[Plan[Any]]) -> Iterator[Reading]:
+    def held(self, plans: Sequence[Plan[Any]]) -> Iterator[Overlay]:
         """Send nothing meanwhile; yield what collects, until ``forget``, what a read sent now lacks."""
-        reading = Reading(plans)
+        reading = Overlay(plans)
         with self._changed:
             self._holders += 1
             self._changed.wait_for(lambda: not self._flying)
-            for entry in self._waiting:
-                reading.lacks(entry.plan)
+            for parcel in self._waiting:
+                reading.lacks(parcel.plan)
             self._readings.append(reading)
         try:
             yield reading
@@ -134,7 +134,7 @@ class Outbox:
                 self._holders -= 1
                 self._changed.notify_all()
 
-    def forget(self, reading: Reading) -> None:
+    def forget(self, reading: Overlay) -> None:
         """Collect no more what a read lacks."""
         with self._changed:
             if reading in self._readings:
@@ -156,16 +156,16 @@ class Outbox:
         while taken := self._take():
             errors: list[Exception]
             try:
-                errors = list(self._send([(entry.plan, entry.id) for entry in taken]))
+                errors = list(self._send([(parcel.plan, parcel.id) for parcel in taken]))
             except Exception as error:  # a bug: for whoever waits, as this thread has nobody to tell
                 errors = [error]
             with self._changed:
                 self._error = self._error or next(iter(errors), None)
                 self._flying = []
-                self._bytes -= sum(entry.held_bytes for entry in taken)
+                self._bytes -= sum(parcel.held_bytes for parcel in taken)
                 self._changed.notify_all()
 
-    def _take(self) -> list[Entry]:
+    def _take(self) -> list[Parcel]:
         """Return what leaves next, when it may; nothing if nothing waits: then the thread ends."""
         with self._changed:
             while self._waiting:
@@ -180,13 +180,13 @@ class Outbox:
                     continue
                 self._pace.leave(taken, now_s)
                 gone = set(taken)
-                self._waiting = [entry for entry in self._waiting if entry not in gone]
+                self._waiting = [parcel for parcel in self._waiting if parcel not in gone]
                 self._flying = taken
                 return taken
             self._running = False
             return []
 
-    def _open(self) -> list[Entry]:
+    def _open(self) -> list[Parcel]:
         return self._waiting + self._flying
 
     def _is_empty(self) -> bool:

@@ -7,7 +7,7 @@ Machine Learning on Big Data", section 3.2).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,21 +15,26 @@ import numpy as np
 from ps2.client.plans import Plan
 from ps2.ops.packing import narrow, widen
 from ps2.ops.table import Array
-from ps2.wire.messages import Keys, Operation
+from ps2.wire.messages import Operation
 
 # What a read may lack; beyond that it is done anew.
 MISSING_BYTES = 64 << 20
 
-_ADDITIONS = ("push_add", "scatter_add")
+_ADDITIONS = ("push_add", "scatter_add", "rows_add", "rows_scatter_add", "columns_add")
 _SUBTRACTIONS = ("push_sub", "scatter_sub")
+# Operations that change only the rows that their first array names.
+_AT_ROWS = ("rows_add", "rows_scatter_add", "rows_push", "rows_fill", "rows_random", "columns_random")
+
+Where = slice | Array
+Numbers = range | Array
 
 
 def is_plain(plans: Iterable[Plan[Any]]) -> bool:
-    """Tell whether plans only read rows at keys or by interval, into arrays that are there."""
+    """Tell whether plans only read rows, whole or at keys or by interval, into arrays that are there."""
     return all(_is_plain(operation) for plan in plans for operation in plan.operations)
 
 
-class Reading:
+class Overlay:
     """Collects what plain reads lack.
 
     Attributes:
@@ -82,78 +87,111 @@ class Reading:
 
 
 def lay(write: Operation, read: Operation, begin: int) -> None:
-    """Add an addition to what was read of the same row and partition.
+    """Add an addition to what was read of the same partition, where both are about the same rows and columns.
 
     Args:
         begin: the partition's first column: intervals count from there, keys do not.
     """
-    out, values = read.into, _as_applied(write)
-    assert out is not None
-    here: Any
-    there: Any
-    if read.name == "gather":
-        assert read.keys is not None
-        if write.keys is not None:
-            here, there = _common(read.keys, write.keys)
-        else:
-            columns, first = _columns(read.keys), begin + int(write.params["start"])
-            there, here = _within(columns, first, values.size)
-    elif write.keys is not None:
-        here, there = _within(_columns(write.keys), begin + int(read.params["start"]), out.size)
+    assert read.into is not None
+    out, values = _by_rows(read, read.into), _by_rows(write, _as_applied(write))
+    rows = _rows(read, len(out)), _rows(write, len(values))
+    columns = _columns(read, begin, out.shape[1]), _columns(write, begin, values.shape[1])
+    for in_rows, of_rows in _met(*rows):
+        for in_columns, of_columns in _met(*columns):
+            here, there = _grid(in_rows, in_columns), _grid(of_rows, of_columns)
+            with np.errstate(over="ignore", invalid="ignore"):
+                if write.name in _ADDITIONS:
+                    out[here] = out[here] + values[there]
+                else:
+                    out[here] = out[here] - values[there]
+
+
+def _met(here: Numbers, there: Numbers) -> Iterator[tuple[Where, Where]]:
+    """Yield where in each of two lists the numbers are that both have.
+
+    A number that comes several times in the second list meets each of its places in turn, in order.
+    """
+    if isinstance(here, range) and isinstance(there, range):
+        lo, hi = max(here.start, there.start), min(here.stop, there.stop)
+        if lo < hi:
+            yield slice(lo - here.start, hi - here.start), slice(lo - there.start, hi - there.start)
+    elif isinstance(here, range):
+        assert not isinstance(there, range)
+        numbers = np.unique(there[(there >= here.start) & (there < here.stop)])
+        for met, places in _met(numbers, there):
+            yield numbers[met] - here.start, places
+    elif isinstance(there, range):
+        inside = np.flatnonzero((here >= there.start) & (here < there.stop))
+        if inside.size:
+            yield inside, np.asarray(here[inside] - there.start)
+    elif np.array_equal(here, there) and bool((there[1:] > there[:-1]).all()):
+        yield slice(None), slice(None)
     else:
-        start, first = int(read.params["start"]), int(write.params["start"])
-        lo, hi = max(start, first), max(start, first, min(start + out.size, first + values.size))
-        here, there = slice(lo - start, hi - start), slice(lo - first, hi - first)
-    with np.errstate(over="ignore", invalid="ignore"):
-        out[here] = out[here] + values[there] if write.name in _ADDITIONS else out[here] - values[there]
+        order = np.argsort(there, kind="stable")
+        first, end = (np.searchsorted(there[order], here, side) for side in ("left", "right"))
+        for turn in range(int((end - first).max(initial=0))):
+            found = np.flatnonzero(first + turn < end)
+            yield found, order[first[found] + turn]
 
 
-def _within(columns: Array, first: int, count: int) -> tuple[Array, slice]:
-    """Return where in columns ``[first, first + count)`` those of an ascending array are, and where in it they are."""
-    lo, hi = np.searchsorted(columns, (first, first + count))
-    return columns[lo:hi] - first, slice(int(lo), int(hi))
+def _grid(rows: Where, columns: Where) -> Any:
+    if isinstance(rows, slice) or isinstance(columns, slice):
+        return rows, columns
+    return np.ix_(rows, columns)
 
 
-def _common(a: Keys, b: Keys) -> tuple[Any, Any]:
-    """Return where in each of two sets their common keys are."""
-    if a.digest is not None and a.digest == b.digest:
-        return slice(None), slice(None)
-    few, many = sorted((_columns(a), _columns(b)), key=len)
-    if not few.size:
-        return slice(0), slice(0)
-    at = np.minimum(np.searchsorted(many, few), many.size - 1)
-    hit = many[at] == few
-    return (np.flatnonzero(hit), at[hit]) if few is a.columns else (at[hit], np.flatnonzero(hit))
+def _by_rows(operation: Operation, array: Array) -> Array:
+    """Return what was read, or what is added, in shape (rows, columns)."""
+    if _is_of_blocks(operation):
+        assert operation.keys is not None
+        return array.reshape(operation.keys.count, -1).T
+    return array.reshape(1 if operation.rows else len(operation.arrays[0]), -1)
 
 
-def _columns(keys: Keys) -> Array:
-    assert keys.columns is not None
-    return keys.columns
+def _is_of_blocks(operation: Operation) -> bool:
+    return operation.name in ("columns_pull", "columns_add")
+
+
+def _rows(operation: Operation, count: int) -> Numbers:
+    if _is_of_blocks(operation):
+        return range(count)
+    if operation.rows:
+        return range(operation.rows[0], operation.rows[0] + 1)
+    return operation.arrays[0]
+
+
+def _columns(operation: Operation, begin: int, count: int) -> Numbers:
+    if operation.keys is not None:
+        assert operation.keys.columns is not None
+        return operation.keys.columns
+    first = begin + int(operation.params.get("start", 0))
+    return range(first, first + count)
 
 
 def _as_applied(write: Operation) -> Array:
     """Return the values as they arrive."""
-    values = write.arrays[0]
+    values = write.arrays[-1]
     if write.wire is None or values.dtype.kind != "f":
         return values
-    return widen(narrow(values, write.wire), values.dtype)
+    return widen(narrow(values.reshape(-1), write.wire), values.dtype)
 
 
 def _touches(write: Operation, read: Operation) -> bool:
-    """Tell whether an operation on the same partition may change the row that is read."""
-    # Operations on many rows name them among their arrays.
-    return not write.rows or read.rows[0] in write.rows
+    """Tell whether an operation on the same partition may change a row that is read."""
+    if _is_of_blocks(read) or (not write.rows and write.name not in _AT_ROWS):
+        return True
+    return bool(np.isin(read.rows or read.arrays[0], write.rows or write.arrays[0]).any())
 
 
 def _is_plain(operation: Operation) -> bool:
-    if operation.into is None or len(operation.rows) != 1:
+    if operation.into is None:
         return False
-    if operation.name == "gather":
+    if operation.name in ("gather", "rows_gather", "columns_pull"):
         return operation.keys is not None and operation.keys.columns is not None
-    return operation.name == "pull" and "start" in operation.params
+    return operation.name == "rows_pull" or (operation.name == "pull" and "start" in operation.params)
 
 
 def _is_sum(operation: Operation) -> bool:
-    if operation.name not in _ADDITIONS + _SUBTRACTIONS or len(operation.rows) != 1:
+    if operation.name not in _ADDITIONS + _SUBTRACTIONS:
         return False
-    return "start" in operation.params or (operation.keys is not None and operation.keys.columns is not None)
+    return operation.keys is None or operation.keys.columns is not None

@@ -24,11 +24,12 @@ GROUP_BYTES = 1 << 20
 # A limit holds over any time longer than this.
 BURST_S = 0.05
 
-_ADDITIONS = ("push_add", "push_sub", "scatter_add", "scatter_sub")
+_ADDITIONS = ("push_add", "push_sub", "scatter_add", "scatter_sub", "rows_add", "rows_scatter_add", "columns_add")
+_OVERWRITING = ("push", "rows_push", "columns_push")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Entry:
+class Parcel:
     """An addition, or a chunk of one, that waits.
 
     Attributes:
@@ -105,42 +106,56 @@ class Pace:
             return [plan]
         return [replace(plan, operations=(chunk,)) for operation in plan.operations for chunk in _chunks_of(operation)]
 
-    def entry(self, plan: Plan[Any], id: RequestId, clock: int) -> Entry:
+    def parcel(self, plan: Plan[Any], id: RequestId, clock: int) -> Parcel:
         """Return what is to wait."""
         held = held_bytes(plan)
         if not self.is_managed:
-            return Entry(plan, id, clock, held)
-        return Entry(plan, id, clock, held, sum(map(sent_bytes, plan.operations)), _mean_size(plan))
+            return Parcel(plan, id, clock, held)
+        return Parcel(plan, id, clock, held, sum(map(sent_bytes, plan.operations)), _mean_size(plan))
 
-    def choose(self, waiting: Sequence[Entry]) -> list[Entry]:
+    def choose(self, waiting: Sequence[Parcel]) -> list[Parcel]:
         """Return what leaves next."""
+        waiting = _in_turn(waiting)
         if not self.is_managed:
-            return list(waiting)
+            return waiting
 
-        def urgency(entry: Entry) -> tuple[bool, float]:
-            return entry.clock >= self.due, -entry.size if self.by_size else 0.0
+        def urgency(parcel: Parcel) -> tuple[bool, float]:
+            return parcel.clock >= self.due, -parcel.size if self.by_size else 0.0
 
         if self.bucket is not None:
             return [min(waiting, key=urgency)]
-        chosen: list[Entry] = []
+        chosen: list[Parcel] = []
         left = GROUP_BYTES
-        for entry in sorted(waiting, key=urgency):
-            chosen.append(entry)
-            left -= entry.sent_bytes
+        for parcel in sorted(waiting, key=urgency):
+            chosen.append(parcel)
+            left -= parcel.sent_bytes
             if left <= 0:
                 break
         return chosen
 
-    def delay_s(self, entries: Sequence[Entry], now_s: float) -> float:
+    def delay_s(self, parcels: Sequence[Parcel], now_s: float) -> float:
         """Return how long the limit makes them wait."""
         if self.bucket is None:
             return 0.0
-        return self.bucket.delay_s(sum(entry.sent_bytes for entry in entries), now_s)
+        return self.bucket.delay_s(sum(parcel.sent_bytes for parcel in parcels), now_s)
 
-    def leave(self, entries: Sequence[Entry], now_s: float) -> None:
+    def leave(self, parcels: Sequence[Parcel], now_s: float) -> None:
         """Count what leaves."""
         if self.bucket is not None:
-            self.bucket.take(sum(entry.sent_bytes for entry in entries), now_s)
+            self.bucket.take(sum(parcel.sent_bytes for parcel in parcels), now_s)
+
+
+def _in_turn(waiting: Sequence[Parcel]) -> list[Parcel]:
+    """Return what may leave now: what overwrites leaves after all that was made before it on its matrix, and alone."""
+    found: list[Parcel] = []
+    overwritten: dict[int, bool] = {}
+    for parcel in waiting:
+        matrix = parcel.plan.matrix
+        overwrites = any(operation.name in _OVERWRITING for operation in parcel.plan.operations)
+        if matrix not in overwritten or not (overwrites or overwritten[matrix]):
+            found.append(parcel)
+        overwritten[matrix] = overwrites or overwritten.get(matrix, False)
+    return found
 
 
 def held_bytes(plan: Plan[Any]) -> int:
@@ -149,12 +164,20 @@ def held_bytes(plan: Plan[Any]) -> int:
 
 
 def _chunks_of(operation: Operation) -> Iterator[Operation]:
-    (values,) = operation.arrays
+    *rows, values = operation.arrays
     if values.size <= CHUNK_VALUES:
         yield operation
         return
-    for begin in range(0, values.size, CHUNK_VALUES):
-        where = slice(begin, begin + CHUNK_VALUES)
+    if rows:
+        step = max(1, CHUNK_VALUES * rows[0].size // values.size)
+        values = values.reshape(rows[0].size, -1)
+        for begin in range(0, rows[0].size, step):
+            some = slice(begin, begin + step)
+            yield replace(operation, arrays=(rows[0][some], values[some]))
+        return
+    step = max(1, CHUNK_VALUES * len(values) // values.size)  # of blocks, or of values
+    for begin in range(0, len(values), step):
+        where = slice(begin, begin + step)
         keys = None if operation.keys is None else _some(operation.keys, where)
         params = dict(operation.params)
         if keys is None:
@@ -178,7 +201,7 @@ def _mean_size(plan: Plan[Any]) -> float:
     count = sum(map(_values, plan.operations))
     if not count or any(operation.name not in _ADDITIONS for operation in plan.operations):
         return float("inf")
-    total = sum(float(np.abs(operation.arrays[0]).sum(dtype=np.float64)) for operation in plan.operations)
+    total = sum(float(np.abs(operation.arrays[-1]).sum(dtype=np.float64)) for operation in plan.operations)
     # Not a number: whoever made it should see it soon.
     return float("inf") if np.isnan(total) else total / count
 

@@ -8,7 +8,13 @@ docs/decisions/0007-where-embedding-updates-run.md derives the formulas.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
+
+from ps2.client.arguments import as_rows
+from ps2.client.plans import Target
+from ps2.errors import ShapeError
+from ps2.ops.kernels import Int64s
+from ps2.ops.matrix import number_pairs
 
 Way = Literal["servers", "rows"]
 
@@ -38,6 +44,35 @@ class Workload:
     columns: int
     servers: int
     itemsize: int
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Checked pairs of rows.
+
+    Attributes:
+        a, b: the rows of each pair.
+        distinct: every row that they name, once.
+        at_a, at_b: where in ``distinct`` the rows of each pair are.
+    """
+
+    a: Int64s
+    b: Int64s
+    distinct: Int64s
+    at_a: Int64s
+    at_b: Int64s
+
+    @classmethod
+    def of(cls, rows_a: Any, rows_b: Any, count: int) -> Pairs:
+        """Check pairs of rows in ``[0, count)``."""
+        a, b = as_rows("rows_a", rows_a, count), as_rows("rows_b", rows_b, count)
+        if a.size != b.size:
+            raise ShapeError(f"rows_b: expected {a.size} rows, as many as rows_a, got {b.size}")
+        return cls(a, b, *number_pairs(a, b))
+
+    def workload(self, target: Target) -> Workload:
+        spec = target.spec
+        return Workload(self.a.size, self.distinct.size, spec.dim, len(target.route.partitions), spec.np_dtype.itemsize)
 
 
 @dataclass(frozen=True)

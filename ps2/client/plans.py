@@ -10,19 +10,18 @@ from typing import Any, Generic, TypeVar
 import cloudpickle
 import numpy as np
 
-from ps2.client.arguments import as_array, as_indices, as_rows, as_sent, as_target, as_values
+from ps2.client.arguments import as_indices, as_rows, as_sent, as_target
 from ps2.client.keysets import GROUP_KEYS, SPLITS, Split
 from ps2.client.results import PartitionResults
 from ps2.config import WireConfig
-from ps2.errors import ShapeError, UsageError
-from ps2.ops.table import Array, lookup
-from ps2.partition import Int64Array, MatrixSpec
-from ps2.route import Route
+from ps2.errors import UsageError
+from ps2.matrix.partition import Int64Array, MatrixSpec
+from ps2.matrix.route import Route
+from ps2.ops.all import lookup
+from ps2.ops.table import Array
 from ps2.wire.messages import Keys, Operation, Result
 
 BLOCK_BYTES = WireConfig.block_bytes
-# Two row numbers and a float64, there or back.
-PAIR_BYTES = 24
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -68,31 +67,6 @@ class Plan(Generic[T]):
             self.mutates,
             self.batchable,
         )
-
-
-def call(target: Target, name: str, params: Mapping[str, Any]) -> Plan[Any]:
-    """Plan an operation of the table that needs no data of the caller: a kernel, or a reduction to one scalar."""
-    op = lookup(name)
-    scalars = op.check(len(target.rows), target.spec.dtype, params)
-    operations = tuple(Operation(name, target.matrix, p.index, target.rows, scalars) for p in target.route.partitions)
-    reducers: dict[str | None, Callable[[Any], Any]] = {"sum": np.sum, "max": np.max, "min": np.min}
-
-    def merge(results: list[Result]) -> float | None:
-        if op.reduce is None:
-            return None
-        return float(reducers[op.reduce]([result.scalar for result in results]))
-
-    return Plan(target.matrix, target.route, operations, merge, bool(op.writes))
-
-
-def call_at(target: Target, name: str, indices: Any, params: Mapping[str, Any]) -> Plan[None]:
-    """Plan an operation of the table that writes its rows at some columns only; duplicates are one."""
-    scalars = lookup(name).check(len(target.rows), target.spec.dtype, params)
-    parts = SPLITS.split(target.spec, target.route, as_indices(indices))
-    operations = tuple(
-        Operation(name, target.matrix, index, target.rows, scalars, keys=keys) for index, _, keys in parts.key_sets()
-    )
-    return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
 
 
 def pull(target: Target, start: int, stop: int, out: Array | None = None) -> Plan[Array]:
@@ -222,7 +196,9 @@ def push_pull_columns(target: Target, values: Any, indices: Any) -> Plan[Array]:
     return Plan(target.matrix, target.route, operations, lambda _: parts.spread(found), mutates=True)
 
 
-def map_partitions(target: Target, fn: Callable[..., Any], with_index: bool) -> Plan[PartitionResults]:
+def map_partitions(
+    target: Target, fn: Callable[..., Any], with_index: bool, read_only: bool = False
+) -> Plan[PartitionResults]:
     """Plan a user's function on every partition."""
     if not callable(fn):
         raise UsageError(f"mapPartitions: expected a function, got {fn!r}")
@@ -231,14 +207,21 @@ def map_partitions(target: Target, fn: Callable[..., Any], with_index: bool) -> 
     except Exception as error:  # a closure may hold anything, and each thing fails in its own way
         raise UsageError(f"mapPartitions: {fn!r} cannot be pickled: {error}") from error
     operations = tuple(
-        Operation("map", target.matrix, p.index, target.rows, {"with_index": int(with_index)}, (code,))
+        Operation(
+            "look" if read_only else "map",
+            target.matrix,
+            p.index,
+            target.rows,
+            {"with_index": int(with_index)},
+            (code,),
+        )
         for p in target.route.partitions
     )
 
     def merge(results: list[Result]) -> PartitionResults:
         return PartitionResults([pickle.loads(result.arrays[0].tobytes()) for result in results])
 
-    return Plan(target.matrix, target.route, operations, merge, mutates=True, batchable=False)
+    return Plan(target.matrix, target.route, operations, merge, mutates=not read_only, batchable=False)
 
 
 def rows_pull(target: Target, rows: Any, columns: Any | None, out: Array | None = None) -> Plan[Array]:
@@ -298,6 +281,30 @@ def rows_push(target: Target, verb: str, rows: Any, values: Any) -> Plan[None]:
     return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
 
 
+def rows_fill(target: Target, rows: Any, value: Any) -> Plan[None]:
+    """Plan to set all columns of some rows, or of all, to a number."""
+    return _at_rows(target, "rows_fill", rows, lookup("rows_fill").check(0, target.spec.dtype, {"value": value}))
+
+
+def rows_random(target: Target, rows: Any, how: Mapping[str, Any]) -> Plan[None]:
+    """Plan to overwrite some rows, or all, with random numbers; ``how`` are the parameters of the operation."""
+    name = "rows_random" if target.spec.layout == "row" else "columns_random"
+    params = lookup(name).check(0, target.spec.dtype, how)
+    _dense_only(target.spec, "fillRandom")
+    return _at_rows(target, name, rows, params)
+
+
+def _at_rows(target: Target, name: str, rows: Any, params: Mapping[str, Any]) -> Plan[None]:
+    """Plan an operation that writes some rows, or all, and is given nothing else."""
+    numbers = np.arange(target.spec.rows) if rows is None else as_rows("rows", rows, target.spec.rows)
+    operations = tuple(
+        Operation(name, target.matrix, p.index, params=params, arrays=(numbers[some],))
+        for p in target.route.partitions
+        for some in _blocks_of_rows(numbers.size, numbers.itemsize)
+    )
+    return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
+
+
 def rows_scatter_add(target: Target, rows: Any, values: Any, columns: Any) -> Plan[None]:
     """Plan to add values of shape (len(rows), len(columns)) to rows at columns."""
     numbers = as_rows("rows", rows, target.spec.rows)
@@ -316,73 +323,6 @@ def rows_scatter_add(target: Target, rows: Any, values: Any, columns: Any) -> Pl
         )
         for index, where, keys in parts.key_sets()
         for some in _blocks_of_rows(numbers.size, keys.count * array.itemsize)
-    )
-    return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
-
-
-def rows_dot(target: Target, rows_a: Any, rows_b: Any) -> Plan[Array]:
-    """Plan the inner products of pairs of rows: float64 of shape (n,)."""
-    a = as_rows("rows_a", rows_a, target.spec.rows)
-    b = as_rows("rows_b", rows_b, target.spec.rows)
-    _same_length("rows_b", b, a.size)
-    blocks = list(_blocks_of_rows(a.size, PAIR_BYTES))
-    operations = tuple(
-        Operation("rows_dot", target.matrix, p.index, arrays=(a[some], b[some]), reply_bytes=a[some].size * 8)
-        for some in blocks
-        for p in target.route.partitions
-    )
-
-    def merge(results: list[Result]) -> Array:
-        out = np.zeros(a.size)
-        for number, result in enumerate(results):
-            out[blocks[number // len(target.route.partitions)]] += result.arrays[0]
-        return out
-
-    return Plan(target.matrix, target.route, operations, merge, mutates=False)
-
-
-def gram(target: Target, rows_u: Sequence[int], rows_v: Sequence[int]) -> Plan[Array]:
-    """Plan the inner products of each of some rows with each of others: float64 of shape (len(rows_u), len(rows_v))."""
-    u, v = np.array(rows_u, np.int64), np.array(rows_v, np.int64)
-    operations = tuple(
-        Operation("gram", target.matrix, p.index, arrays=(u, v), reply_bytes=8 * u.size * v.size)
-        for p in target.route.partitions
-    )
-
-    def merge(results: list[Result]) -> Array:
-        return np.sum([result.arrays[0] for result in results], axis=0).reshape(u.size, v.size)
-
-    return Plan(target.matrix, target.route, operations, merge, mutates=False)
-
-
-def combine(target: Target, rows: Sequence[int], alphas: Any) -> Plan[None]:
-    """Plan to set the target's row to the sum of other rows, each times a number."""
-    lookup("combine").check(1, target.spec.dtype, {})
-    numbers = np.array(rows, np.int64)
-    scales = as_values(alphas, np.dtype(np.float64), numbers.shape, "alphas")
-    operations = tuple(
-        Operation("combine", target.matrix, p.index, target.rows, arrays=(numbers, scales))
-        for p in target.route.partitions
-    )
-    return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
-
-
-def rows_axpy(target: Target, rows_y: Any, rows_x: Any, alphas: Any) -> Plan[None]:
-    """Plan ``y += alpha * x`` for pairs of rows, in the order given."""
-    lookup("rows_axpy").check(0, target.spec.dtype, {})
-    y = as_rows("rows_y", rows_y, target.spec.rows)
-    x = as_rows("rows_x", rows_x, target.spec.rows)
-    _same_length("rows_x", x, y.size)
-    scales = as_values(
-        np.broadcast_to(as_array("alphas", alphas), y.shape) if np.ndim(alphas) == 0 else alphas,
-        np.dtype(np.float64),
-        y.shape,
-        "alphas",
-    )
-    operations = tuple(
-        Operation("rows_axpy", target.matrix, p.index, arrays=(y[some], x[some], scales[some]))
-        for p in target.route.partitions
-        for some in _blocks_of_rows(y.size, PAIR_BYTES)
     )
     return Plan(target.matrix, target.route, operations, _nothing, mutates=True)
 
@@ -482,8 +422,3 @@ def _nothing(results: Sequence[Result]) -> None:
 def _dense_only(spec: MatrixSpec, what: str) -> None:
     if spec.kind == "sparse":
         raise UsageError(f"{what} needs a dense matrix: a sparse one has up to 2**63 columns; name the columns")
-
-
-def _same_length(name: str, rows: Int64Array, expected: int) -> None:
-    if rows.size != expected:
-        raise ShapeError(f"{name}: expected {expected} rows, got {rows.size}")

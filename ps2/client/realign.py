@@ -6,31 +6,39 @@ import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ps2.client import plans
 from ps2.client.batch import in_batch
+from ps2.client.declared import declared
+from ps2.client.handle import H, Handle, create
+from ps2.client.plans import Target
+from ps2.client.session import Session
 from ps2.errors import DTypeError, NotColocatedError, NotColocatedWarning, ShapeError, UsageError
 from ps2.ops.table import Array
-
-if TYPE_CHECKING:
-    from ps2.client.dcv import DCV
 
 # Of one vector, held by this process at a time.
 WINDOW_BYTES = 64 << 20
 WINDOW_KEYS = 8 << 20
 
 
-def beside(base: DCV, other: DCV) -> DCV:
-    """Return a new vector with the data of ``other``, co-located with ``base`` (paper, Figure 4: the inefficient way).
+def beside(base: H, other: H) -> H:
+    """Return a vector with the data of ``other`` that is co-located with ``base``: itself, or a new one.
+
+    A new one is the inefficient way of the paper's Figure 4.
 
     Raises:
         UsageError: they are of two fleets, or a batch is open.
         ShapeError, DTypeError: one cannot hold the other.
         NotColocatedError: the context is strict.
     """
+    if not isinstance(other, Handle):
+        raise DTypeError(f"expected a DCV, got {type(other).__name__}")
+    base._check_usable()
+    other._check_usable()
+    if base.isColocated(other):
+        return other
     if base._fleet.id != other._fleet.id:
         raise UsageError(f"{other!r} is of another context than {base!r}")
     if in_batch():
@@ -42,7 +50,7 @@ def beside(base: DCV, other: DCV) -> DCV:
     if base._fleet.strict:
         raise NotColocatedError(f"{base!r} and {other!r} are not co-located; make one of them with derive")
     copy = base.derive()
-    moved = transfer(other, copy)
+    moved = transfer(base._session, other._stored(), copy._stored())
     warnings.warn(
         f"{base!r} and {other!r} are not co-located: {moved:,} bytes went through this process; "
         "make one of them with derive",
@@ -52,30 +60,15 @@ def beside(base: DCV, other: DCV) -> DCV:
     return copy
 
 
-def transfer(source: DCV, target: DCV) -> int:
-    """Overwrite ``target`` with ``source`` and return the bytes that went through this process."""
-    source, target = source._as_stored(), target._as_stored()
-    if source.isSparse or target.isSparse:
-        return _transfer_keys(source, target)
-    step = WINDOW_BYTES // source.dtype.itemsize
-    for start in range(0, source.dim, step):
-        stop = min(start + step, source.dim)
-        window = source._session.run([plans.pull(source._target(), start, stop)])[0]
-        target._session.run([plans.push(target._target(), "push", window, start, stop)])
-    return 2 * source.dim * source.dtype.itemsize
-
-
-def moved_alone(vector: DCV) -> DCV:
+def moved_alone(vector: H) -> H:
     """Return a vector as the only row of a matrix of its own, cut as its matrix is; it is freed itself.
 
     Raises:
         LimitError: the servers have no room for both; the vector stays as it is.
     """
-    from ps2.client.dcv import create
-
-    alone = create(replace(vector._spec, rows=1))
+    alone = create(type(vector), replace(vector._spec, rows=1))
     try:
-        transfer(vector, alone)
+        transfer(vector._session, vector._stored(), alone._stored())
     except BaseException:
         alone.free()
         raise
@@ -83,30 +76,43 @@ def moved_alone(vector: DCV) -> DCV:
     return alone
 
 
-def _transfer_keys(source: DCV, target: DCV) -> int:
-    target.zero()
+def transfer(session: Session, source: Target, into: Target) -> int:
+    """Overwrite a row with another and return the bytes that went through this process."""
+    if "sparse" in (source.spec.kind, into.spec.kind):
+        return _transfer_keys(session, source, into)
+    dim, itemsize = source.spec.dim, source.spec.np_dtype.itemsize
+    step = WINDOW_BYTES // itemsize
+    for start in range(0, dim, step):
+        stop = min(start + step, dim)
+        window = session.run([plans.pull(source, start, stop)])[0]
+        session.run([plans.push(into, "push", window, start, stop)])
+    return 2 * dim * itemsize
+
+
+def _transfer_keys(session: Session, source: Target, into: Target) -> int:
+    session.run([declared(into, "fill", {"value": 0})])
     moved = 0
-    for keys, values in _windows(source):
+    for keys, values in _windows(session, source):
         for start in range(0, keys.size, WINDOW_KEYS):
-            target.push(values[start : start + WINDOW_KEYS], keys[start : start + WINDOW_KEYS])
+            some = slice(start, start + WINDOW_KEYS)
+            session.run([plans.push_columns(into, "scatter", values[some], keys[some])])
         moved += 2 * (keys.nbytes + values.nbytes)
     return int(moved)
 
 
-def _windows(source: DCV) -> Iterator[tuple[Array, Array]]:
+def _windows(session: Session, source: Target) -> Iterator[tuple[Array, Array]]:
     """Yield keys and values, some at a time."""
-    session, of = source._session, source._target()
-    if not source.isSparse:
-        dense = source.pull()
+    if source.spec.kind != "sparse":
+        dense = session.run([plans.pull(source, 0, source.spec.dim)])[0]
         keys = np.flatnonzero(dense)
         yield keys, dense[keys]
         return
-    counts = session.run([plans.count_active(of)])[0]
+    counts = session.run([plans.count_active(source)])[0]
     step = max(1, WINDOW_KEYS // len(counts))
     for begin in range(0, max(counts, default=0), step):
         # New keys come after those that there are.
         ends = [min(count, begin + step) for count in counts]
-        yield session.run([plans.pull_active(of, ends, [begin] * len(counts))])[0]
+        yield session.run([plans.pull_active(source, ends, [begin] * len(counts))])[0]
 
 
 def _caller_depth() -> int:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ps2.client.plans import Plan
-from ps2.ops.table import writes
-from ps2.route import Route
+from ps2.matrix.route import Route
+from ps2.ops.all import writes
 from ps2.wire.messages import Keys, Operation, Request, RequestId
 
 # What an operation takes in the header at most, if nothing about it is unusual.

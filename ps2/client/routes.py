@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from ps2.route import Route
+from ps2.matrix.route import Route
 
 # Those of matrices that are gone are never asked for again; of those that are not, each handle brings one.
 MOST = 4096

@@ -15,6 +15,7 @@ from ps2.client.fleet import Access, FleetRef, unseal
 from ps2.client.session import Session, check_process
 from ps2.client.task import FLEET_VARIABLE, stopped_fleets, task_context, task_fleet
 from ps2.errors import StoppedError, UsageError
+from ps2.ops.modules import load_modules
 from ps2.wire.transport import GrpcTransport
 
 _lock = threading.Lock()
@@ -61,7 +62,7 @@ def session_of(fleet: FleetRef) -> Session:
         access = _from_task()
         if access.fleet.id != fleet.id:
             raise UsageError(f"this vector is of fleet {fleet.id}, this task's context drives fleet {access.fleet.id}")
-        return _open(fleet, access.token)
+        return _open(fleet, access)
 
 
 def current_session() -> Session:
@@ -70,7 +71,7 @@ def current_session() -> Session:
         if _current is not None and (session := _sessions.get((os.getpid(), _current))) is not None:
             return session
         access = _from_task()
-        return _sessions.get((os.getpid(), access.fleet.id)) or _open(access.fleet, access.token)
+        return _sessions.get((os.getpid(), access.fleet.id)) or _open(access.fleet, access)
 
 
 def flush() -> None:
@@ -92,9 +93,10 @@ def _from_task() -> Access:
     return unseal(text)
 
 
-def _open(fleet: FleetRef, token: str | None) -> Session:
-    # It is from the driver, whose servers have proven themselves.
-    session = Session(fleet, GrpcTransport(token, sure=True))
+def _open(fleet: FleetRef, access: Access) -> Session:
+    load_modules(access.ops)
+    # The token is from the driver, whose servers have proven themselves.
+    session = Session(fleet, GrpcTransport(access.token, sure=True))
     _sessions[os.getpid(), fleet.id] = session
     return session
 

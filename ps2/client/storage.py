@@ -1,142 +1,159 @@
-"""``save`` and ``load``: the servers write and read the values of a vector, this process only what they consist of."""
+"""Rows of a matrix in a folder: a checkpoint of these alone. The servers write and read the values, this process only
+what they consist of."""
 
 from __future__ import annotations
 
-import contextlib
 import itertools
+import time
 import uuid
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-import numpy as np
 from fsspec.implementations.local import LocalFileSystem
 
+from ps2 import __version__
 from ps2.client.batch import in_batch
-from ps2.errors import PS2Error, RecoveryError, TransientError, UsageError
-from ps2.files import place, remove, reported
-from ps2.ops.table import Array
-from ps2.partition import Int64Array, MatrixSpec
-from ps2.route import Route
-from ps2.saved_vectors import SavedPart, SavedVector, as_parts, existing, find, kinds, read_part, write_manifest
-from ps2.wire.control import ServerControl, StoredRow
+from ps2.client.handle import H, Handle, create
+from ps2.client.session import Session
+from ps2.errors import PS2Error, RecoveryError, UsageError
+from ps2.matrix.partition import Partition
+from ps2.matrix.route import Route
+from ps2.storage import folders
+from ps2.storage.files import place, remove, reported
+from ps2.storage.manifest import (
+    LoadMatrix,
+    Manifest,
+    SavedMatrix,
+    SavedShard,
+    SaveMatrix,
+    array_kinds,
+    file_name,
+)
+from ps2.wire.at_once import at_once
+from ps2.wire.control import ServerControl
 from ps2.wire.messages import RequestId
-
-if TYPE_CHECKING:
-    from ps2.client.dcv import DCV
-
-# Servers that are asked at once; further ones wait.
-MAX_CALLS = 32
 
 T = TypeVar("T")
 
 
-def save(vector: DCV, url: str) -> None:
-    """Let the servers write a vector; a reader sees the save that was there before, or this one, never a mixture."""
+def save(vector: Handle, rows: Sequence[int], url: str) -> None:
+    """Let the servers write rows, ascending, of the matrix of a vector, to be rows 0, 1, ... of another.
+
+    A reader sees the save that was there before, or this one, never a mixture. What lies in one partition is saved as
+    it is at one moment.
+
+    Raises:
+        UsageError: in a batch, or there is a checkpoint of a fleet at this place.
+        CheckpointCorruptError: there is something else, which this would replace.
+        RecoveryError: it cannot be written; nothing is left of it.
+    """
     _check_no_batch("save")
     vector._check_usable()
+    session, matrix = vector._session, vector._matrix
     fs, root = place(url)
-    with reported(root, "making the folder"):
-        fs.makedirs(root, exist_ok=True)
-    before = find(fs, root)
+    before = folders.read_manifest(url) if folders.is_complete(url) else None
+    if before is not None and before.number:
+        raise UsageError(f"{url}: expected a place for rows that are saved, there is checkpoint {before.number}")
+    began_s, created_s = time.monotonic(), time.time()
+    spec = replace(session.matrix(matrix).spec, rows=len(rows))
     unique, attempts = uuid.uuid4().hex[:12], itertools.count()
     tried: list[str] = []
 
-    def attempt(route: Route, version: int, id: RequestId) -> list[SavedPart]:
+    def attempt(route: Route, version: int, id: RequestId) -> SavedMatrix:
         # Never the names of an earlier attempt: a server that was taken for dead may still be writing.
-        stem = f"{unique}-{next(attempts)}"
-        tried.extend(f"{kind}-{stem}-{p.index}.npy" for kind in kinds(vector._spec) for p in route.partitions)
-        control = _control(vector, version)
-        found = _on_all(lambda row: control.save_row(row, stem), _rows(vector, route, _reachable(fs, root, url)))
-        return [part for parts in found for part in parts]
+        stem = f"{unique}-{next(attempts)}-"
+        tried.extend(file_name(stem, matrix, p, kind) for p in route.partitions for kind in array_kinds(spec))
+        control, where = _control(session, version), _reachable(fs, root, url)
+
+        def write(address: str, mine: Sequence[Partition]) -> list[SavedShard]:
+            indices = tuple(partition.index for partition in mine)
+            return control.save(address, SaveMatrix(matrix, tuple(rows), indices, where, stem))
+
+        shards = sorted(itertools.chain(*_on_all(write, route)), key=lambda shard: shard.partition.index)
+        born = dict.fromkeys(range(len(rows)), 0)
+        return SavedMatrix(matrix, spec, route.bounds, born, {}, len(rows), (), tuple(shards))
 
     try:
-        parts = vector._session.at_one_version(vector._matrix, attempt)
-        _check_present(fs, root, parts)
-        write_manifest(fs, root, replace(vector._spec, rows=1), parts)
+        saved = session.at_one_version(matrix, attempt)
+        manifest = Manifest(0, None, created_s, 0.0, time.monotonic() - began_s, __version__, (saved,))
+        _check_present(fs, root, manifest)
+        folders.write_manifest(url, manifest)
     except BaseException:
         _remove(fs, root, tried)
         raise
-    now = {file.name for part in parts for file in part.files.values()}
-    _remove(fs, root, [name for name in (*tried, *(before.names if before else ())) if name not in now])
+    now = {file.name for *_, file in manifest.files()}
+    old = [file.name for *_, file in before.files()] if before is not None else []
+    _remove(fs, root, [name for name in (*tried, *old) if name not in now])
 
 
-def load(url: str, rows: int) -> DCV:
-    """Make a vector of what ``save`` wrote."""
-    _check_no_batch("load")
-    fs, root = place(url)
-    saved = as_parts(fs, root, existing(fs, root))
-    vector = _vector_like(saved.spec, rows)
+def load(kind: type[H], url: str, rows: int) -> H:
+    """Make a vector, of that class, of the only row that ``save`` wrote, in a matrix of so many rows.
+
+    Raises:
+        UsageError: there are other rows.
+        PS2Error: as ``load_rows`` does.
+    """
+    saved = saved_matrix(url)
+    if saved.rows != (0,):
+        raise UsageError(f"{url}: expected a save of one vector, this is one of {len(saved.rows)} rows")
+    return _loaded(kind, saved, rows, url)
+
+
+def load_rows(kind: type[H], url: str) -> H:
+    """Make a matrix of the rows that ``save`` wrote; return its first row.
+
+    Raises:
+        UsageError: in a batch, or it is a checkpoint of several matrices.
+        CheckpointMissingError: there is no complete save at this place.
+        CheckpointCorruptError: the files are not what the manifest says.
+        LimitError: the servers' memory limit does not allow it. After any error nothing stays allocated.
+    """
+    saved = saved_matrix(url)
+    return _loaded(kind, saved, saved.spec.rows, url)
+
+
+def _loaded(kind: type[H], saved: SavedMatrix, rows: int, url: str) -> H:
+    # Without ``wire``: what was saved can be read as it is, a value that is too large for 16 bits, too.
+    vector = create(kind, replace(saved.spec, rows=rows, wire=None))
     try:
-
-        def attempt(route: Route, version: int, id: RequestId) -> None:
-            control = _control(vector, version)
-
-            def read(row: StoredRow) -> None:
-                mine = [route.partitions[index] for index in row.partitions]
-                parts = [part for part in saved.parts if any(part.begin < p.end and p.begin < part.end for p in mine)]
-                control.load_row(row, parts, id)
-
-            _on_all(read, _rows(vector, route, _reachable(fs, root, url)))
-
-        vector._session.at_one_version(vector._matrix, attempt)
+        _fill(vector, saved, url)
     except BaseException:
-        with contextlib.suppress(PS2Error):
+        with suppress(PS2Error):
             vector.free()
         raise
     return vector
 
 
-def describe(url: str) -> SavedVector:
-    """Return what a saved vector is, without its values; needs no fleet.
-
-    Raises:
-        CheckpointMissingError: there is no complete save at this place.
-        CheckpointCorruptError: its manifest is not one of ours.
-    """
-    return existing(*place(url))
-
-
-def read_values(url: str) -> Array:
-    """Read the values of a saved dense vector into this process, in shape (dim,); needs no fleet.
-
-    Raises:
-        UsageError: it is a sparse one.
-        CheckpointMissingError, CheckpointCorruptError: as ``DCV.load`` does.
-    """
-    fs, root, saved = _whole(url, "dense", "read_sparse")
-    values = np.empty(saved.spec.dim, saved.spec.np_dtype)
-    for part in saved.parts:
-        with closing(read_part(fs, root, saved.spec, part)) as windows:
-            for window in windows:
-                values[window.start : window.start + window.values.size] = window.values
-    return values
+def saved_matrix(url: str) -> SavedMatrix:
+    """Return what ``save`` has written of which matrix; raises as ``load_rows`` does."""
+    _check_no_batch("load")
+    matrices = folders.read_manifest(url).matrices
+    if len(matrices) != 1:
+        raise UsageError(
+            f"{url}: expected the rows of one matrix, this is a checkpoint of {len(matrices)}: "
+            "PS2Context.getOrCreate(restore=...) reads it"
+        )
+    return matrices[0]
 
 
-def read_sparse(url: str) -> tuple[Int64Array, Array]:
-    """Read a saved sparse vector into this process as ``(keys, values)``, sorted by key; raises as ``read_values``."""
-    fs, root, saved = _whole(url, "sparse", "read_values")
-    keys, values = np.empty(saved.count, np.int64), np.empty(saved.count, saved.spec.np_dtype)
-    at = 0
-    for part in saved.parts:
-        with closing(read_part(fs, root, saved.spec, part)) as windows:
-            for window in windows:
-                end = at + window.values.size
-                assert window.keys is not None
-                keys[at:end], values[at:end] = window.keys, window.values
-                at = end
-    order = np.argsort(keys)
-    return keys[order], values[order]
-
-
-def _whole(url: str, kind: str, other: str) -> tuple[Any, str, SavedVector]:
+def _fill(vector: Handle, saved: SavedMatrix, url: str) -> None:
+    """Let the servers read rows into a new matrix; after an error it is of no use."""
+    session, matrix = vector._session, vector._matrix
     fs, root = place(url)
-    saved = existing(fs, root)
-    if saved.spec.kind != kind:
-        raise UsageError(f"{url}: expected a {kind} vector, this one is {saved.spec.kind}: see {other}")
-    return fs, root, as_parts(fs, root, saved)
+
+    def attempt(route: Route, version: int, id: RequestId) -> None:
+        control, where = _control(session, version), _reachable(fs, root, url)
+        spec = session.matrix(matrix).spec
+
+        def read(address: str, mine: Sequence[Partition]) -> None:
+            load = LoadMatrix(matrix, spec, tuple(mine), saved.spec, saved.sources(mine), saved.rows)
+            control.fill(address, where, load, id)
+
+        _on_all(read, route)
+
+    session.at_one_version(matrix, attempt)
 
 
 def _check_no_batch(name: str) -> None:
@@ -144,21 +161,13 @@ def _check_no_batch(name: str) -> None:
         raise UsageError(f"{name} cannot be part of a batch: call it before or after")
 
 
-def _remove(fs: Any, root: str, names: Sequence[str]) -> None:
+def _remove(fs: Any, root: str, names: Iterable[str]) -> None:
     for name in names:
         remove(fs, f"{root}/{name}")
 
 
-def _vector_like(spec: MatrixSpec, rows: int) -> DCV:
-    from ps2.client.dcv import DCV
-
-    if spec.kind == "sparse":
-        return DCV.sparse(spec.dim, rows, spec.dtype)
-    return DCV.dense(spec.dim, rows, spec.dtype, align=spec.align)
-
-
-def _control(vector: DCV, version: int) -> ServerControl:
-    control = ServerControl(vector._session.transport)
+def _control(session: Session, version: int) -> ServerControl:
+    control = ServerControl(session.transport)
     control.route_version = version
     return control
 
@@ -168,28 +177,18 @@ def _reachable(fs: Any, root: str, url: str) -> str:
     return root if isinstance(fs, LocalFileSystem) else str(url)
 
 
-def _rows(vector: DCV, route: Route, url: str) -> list[StoredRow]:
-    """Return what each server holds of a vector."""
-    by_server: dict[str, list[int]] = {}
-    for index, address in enumerate(route.addresses):
-        by_server.setdefault(address, []).append(index)
-    return [StoredRow(address, vector._matrix, vector._row, mine, url) for address, mine in by_server.items()]
+def _on_all(call: Callable[[str, Sequence[Partition]], T], route: Route) -> list[T]:
+    """Ask all servers, each with its partitions."""
+    by_server: dict[str, list[Partition]] = {}
+    for partition, address in zip(route.partitions, route.addresses, strict=True):
+        by_server.setdefault(address, []).append(partition)
+    return at_once(by_server, lambda address: call(address, by_server[address]))
 
 
-def _on_all(call: Callable[[StoredRow], T], rows: Sequence[StoredRow]) -> list[T]:
-    """Ask all servers at once, and wait for all; raise what cannot pass by itself first."""
-    with ThreadPoolExecutor(min(len(rows), MAX_CALLS), thread_name_prefix="ps2-files") as pool:
-        calls = [pool.submit(call, row) for row in rows]
-    errors = [error for error in (done.exception() for done in calls) if error is not None]
-    for error in sorted(errors, key=lambda error: isinstance(error, TransientError)):
-        raise error
-    return [done.result() for done in calls]
-
-
-def _check_present(fs: Any, root: str, parts: Sequence[SavedPart]) -> None:
+def _check_present(fs: Any, root: str, manifest: Manifest) -> None:
     """Raise RecoveryError unless this process sees what the servers have written."""
     fs.invalidate_cache()
-    for file in (file for part in parts for file in part.files.values()):
+    for *_, file in manifest.files():
         path = f"{root}/{file.name}"
         try:
             with reported(path, "looking for it"):

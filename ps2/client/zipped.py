@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic
 
 from ps2.client import plans
 from ps2.client.batch import submit
-from ps2.client.dcv import DCV
+from ps2.client.declared import declared
+from ps2.client.handle import H, Handle
+from ps2.client.realign import beside
 from ps2.client.results import PartitionResults
 from ps2.errors import ConfigError, DTypeError
-from ps2.ops.table import lookup, lookup_at
+from ps2.ops.all import lookup, lookup_at
+from ps2.ops.operands import SLOTS
 
 
-class ZippedDCV:
+class ZippedDCV(Generic[H]):
     """What ``u.zip(v, ...)`` returns. Vectors that are not co-located with the first are brought beside it for each
     call, and written back after one that may have changed them."""
 
-    def __init__(self, vectors: tuple[DCV, ...]) -> None:
+    def __init__(self, vectors: tuple[H, ...]) -> None:
         for vector in vectors:
-            if not isinstance(vector, DCV):
+            if not isinstance(vector, Handle):
                 raise DTypeError(f"zip: expected DCVs, got {type(vector).__name__}")
         self._vectors = vectors
 
-    def mapPartitions(self, fn: Callable[..., Any]) -> PartitionResults:
+    def mapPartitions(self, fn: Callable[..., Any], readOnly: bool = False) -> PartitionResults:
         """Call ``fn(u, v, ...)`` once a partition, on the servers, right now.
 
         Args:
             fn: gets one array a vector, of shape (columns of the partition,), writable: what it writes there is
                 written to the vectors. It is pickled; it runs with all of the partition's rows locked.
+
+            readOnly: it only looks: its arrays are not writable, nothing is copied for undoing it, and nothing goes to
+                the servers' copies.
 
         Returns:
             What the calls returned, in the order of the partitions.
@@ -36,57 +42,57 @@ class ZippedDCV:
         Raises:
             OpError: it raised, or returned what cannot be pickled; what it had written on that partition is undone.
         """
-        return self._map(fn, with_index=False)
+        return self._map(fn, False, readOnly)
 
-    def mapPartitionsWithIndex(self, fn: Callable[..., Any]) -> PartitionResults:
+    def mapPartitionsWithIndex(self, fn: Callable[..., Any], readOnly: bool = False) -> PartitionResults:
         """Call ``fn(partition, u, v, ...)``: like ``mapPartitions``, with the ``Partition`` first."""
-        return self._map(fn, with_index=True)
+        return self._map(fn, True, readOnly)
 
-    def apply(self, name: str, indices: Any = None, **params: Any) -> DCV:
-        """Run a built-in kernel (``ps2 ops`` lists them) on the servers, atomically on each partition.
+    def apply(self, name: str, indices: Any = None, **given: Any) -> Any:
+        """Run an operation (``ps2 ops`` lists them; docs/kernels.md) on the servers, atomically on each partition.
 
         Args:
-            name: such as "adam", "sgd", "momentum", "adagrad", "rmsprop" or "ftrl".
+            name: such as "adam", "sgd", "momentum", "adagrad", "rmsprop" or "ftrl", or one of your own.
             indices: int64 of shape (n,), any order, duplicates count once: run it at these columns only, if it can
-                ("settle_plain", "settle_scaled", "settle_ftrl"); absent keys of a sparse vector stay absent.
-            params: the kernel's scalars.
+                ("ftrl_weights"); absent keys of a sparse vector stay absent.
+            given: the operation's scalars, and its arrays. What they run along decides what of them each server gets.
 
         Returns:
-            The first vector.
+            What the operation declares to return, of all partitions together; the first vector if it returns nothing.
 
         Raises:
-            NotFoundError, ConfigError, DTypeError, ShapeError: no such kernel, or not with these arguments.
+            NotFoundError, ConfigError, DTypeError, ShapeError: no such operation, or not with these arguments.
         """
-        op = lookup(name) if indices is None else lookup_at(name)
+        op = lookup(name)
+        if indices is not None:
+            op = op if SLOTS in op.operands else lookup_at(name)
+            given[op.names[op.operands.index(SLOTS)]] = indices
         first = self._vectors[0]
-        if set(op.operands) != ({"row"} if indices is None else {"row", "slots"}) or not op.writes:
-            raise ConfigError(f"operation {name!r} is not a kernel for zipped vectors")
-        op.check(len(self._vectors), first._spec.dtype, params)
-        if len({(v._matrix, v._row) for v in self._vectors}) < len(self._vectors):
+        if {"block", "blocks"}.intersection(op.operands):
+            raise ConfigError(f"operation {name!r} works on all rows of a matrix: call it by `vector.matrix().apply`")
+        if op.writes and len({(v._matrix, v._row) for v in self._vectors}) < len(self._vectors):
             raise ConfigError(f"operation {name!r}: the same vector is given twice")
-        beside = self._beside()
-        target = first._target(*beside[1:])
-        if indices is None:
-            plan = plans.call(target, op.name, params)
-        else:
-            plan = plans.call_at(target, op.name, indices, params)
-        submit(first._session, plan)
-        self._write_back(beside, written=op.writes, names=op.reads)
-        return first
+        declared(first._target(*self._vectors[1:]), op.name, given)  # bad arguments move nothing
+        near = self._near()
+        answer = submit(first._session, declared(first._target(*near[1:]), op.name, given))
+        self._write_back(near, written=op.writes, names=op.reads)
+        return answer if op.answers or op.reduce else first
 
-    def _map(self, fn: Callable[..., Any], with_index: bool) -> PartitionResults:
-        first, beside = self._vectors[0], self._beside()
-        plan = plans.map_partitions(first._target(*beside[1:]), fn, with_index)
+    def _map(self, fn: Callable[..., Any], with_index: bool, read_only: bool) -> PartitionResults:
+        first, near = self._vectors[0], self._near()
+        plan = plans.map_partitions(first._target(*near[1:]), fn, with_index, read_only)
         results: Any = submit(first._session, plan)
-        names = tuple(str(i) for i in range(len(beside)))
-        self._write_back(beside, written=names, names=names)
+        names = tuple(str(i) for i in range(len(near)))
+        if not read_only:
+            self._write_back(near, written=names, names=names)
         return results
 
-    def _beside(self) -> list[DCV]:
+    def _near(self) -> list[H]:
         first = self._vectors[0]
-        return [first, *(first._beside(vector) for vector in self._vectors[1:])]
+        return [first, *(beside(first, vector) for vector in self._vectors[1:])]
 
-    def _write_back(self, beside: list[DCV], written: tuple[str, ...], names: tuple[str, ...]) -> None:
-        for name, original, used in zip(names, self._vectors, beside, strict=True):
+    def _write_back(self, near: list[H], written: tuple[str, ...], names: tuple[str, ...]) -> None:
+        for name, original, used in zip(names, self._vectors, near, strict=True):
             if used is not original and name in written:
-                original.copy(used)
+                source = beside(original, used)  # it is freed when this name is gone
+                submit(original._session, declared(original._target(source), "copy", {}))

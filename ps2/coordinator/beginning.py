@@ -6,8 +6,6 @@ import json
 import logging
 import time
 
-from ps2 import checkpoint_folders as folders
-from ps2.checkpoint import SavedMatrix, matrices_from_json
 from ps2.client.dcv import DCV
 from ps2.client.session import Session
 from ps2.coordinator.checkpoints import Checkpoints, Newest
@@ -15,6 +13,8 @@ from ps2.coordinator.master import Master
 from ps2.coordinator.options import Options
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import CheckpointCorruptError, NotFoundError, UsageError
+from ps2.storage import folders
+from ps2.storage.manifest import SavedMatrix, matrices_from_json
 from ps2.wire.control import Meeting, ServerControl
 
 log = logging.getLogger(__name__)
@@ -32,6 +32,8 @@ def start_from(
     if options.restore is not None:  # looked at before anything is taken over
         folder = folders.newest(options.restore)
         restored = Newest(folder, folders.read_manifest(folder), {})
+        if not restored.manifest.number:
+            raise UsageError(f"restore: expected a checkpoint of a fleet, {folder} has rows that DCV.load reads")
         checkpoints.go_on_from(restored, options.restore)
     if options.fleet:
         master.publish = supervisor.publish
@@ -55,7 +57,9 @@ def named_vector(session: Session, master: Master, name: str) -> DCV:
         raise NotFoundError(f"there is no vector {name!r}; expected one of {', '.join(sorted(names)) or '(none)'}")
     matrix, row = names[name]
     info = session.matrix(matrix)
-    return DCV(session.fleet, matrix, row, info.spec, info.route)
+    vector = DCV(session.fleet, matrix, row, info.spec, info.route)
+    vector._is_named = True
+    return vector
 
 
 def _take_over(master: Master, supervisor: Supervisor, servers: ServerControl, options: Options, adopt: bool) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ps2.checkpoint import SavedMatrix
-from ps2.errors import ConfigError, LimitError, NotFoundError
-from ps2.partition import MAX_ROWS, MatrixSpec, Partition, partition_bounds, place
-from ps2.route import Route
+from ps2.errors import ConfigError, LimitError, NotFoundError, UsageError
+from ps2.matrix.partition import MAX_ROWS, MatrixSpec, Partition, partition_bounds, place
+from ps2.matrix.route import Route
+from ps2.storage.manifest import SavedMatrix
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,11 @@ class Entry:
         needed = self.fresh + count - len(reused)
         if needed > MAX_ROWS:
             raise LimitError(f"a matrix has at most {MAX_ROWS} rows, got a call for {count} beside {len(self.used)}")
+        if needed > self.spec.rows and self.spec.layout == "column":
+            raise UsageError(
+                f"matrix {self.id:x} has layout 'column' and keeps its {self.spec.rows} rows, of which "
+                f"{len(self.used)} are in use: reserve as many as there will be when it is made"
+            )
         rows = (*reused, *range(self.fresh, needed))
         total = self.spec.rows if needed <= self.spec.rows else min(max(needed, 2 * self.spec.rows), MAX_ROWS)
         return Grant(rows, reused, total)
@@ -175,6 +180,10 @@ class Catalog:
     def remove(self, id: int) -> None:
         self._entries.pop(id, None)
         self.names = {name: place for name, place in self.names.items() if place[0] != id}
+
+    def has_name(self, id: int) -> bool:
+        """Tell whether a row of a matrix has a name."""
+        return any(matrix == id for matrix, _ in self.names.values())
 
     def check_name(self, name: str) -> None:
         """Raise ConfigError if a vector has this name already."""

@@ -6,29 +6,23 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from ps2 import __version__
-from ps2 import checkpoint_folders as folders
-from ps2.checkpoint import LoadMatrix, Manifest, SavedMatrix, SavedShard
 from ps2.coordinator.catalog import Entry
 from ps2.coordinator.master import Master
 from ps2.errors import ConfigError, PS2Error, RecoveryError
-from ps2.partition import Partition
+from ps2.storage import folders
+from ps2.storage.manifest import LoadMatrix, Manifest, SavedMatrix, SavedShard
+from ps2.wire.at_once import at_once
 from ps2.wire.control import Copied, ServerControl
 
 log = logging.getLogger(__name__)
 
 # For all servers to be frozen, and to begin copying; a coordinator that dies in between holds nobody longer than that.
 FREEZE_TIMEOUT_S = 30.0
-MAX_PARALLEL = 32
-
-T = TypeVar("T")
-U = TypeVar("U")
 
 
 @dataclass(frozen=True)
@@ -157,13 +151,13 @@ class Checkpoints:
             rows = {matrix.id: matrix.rows for matrix in matrices}
             frozen_s = time.monotonic()
             try:
-                each(addresses, lambda address: self._servers.freeze(address, name, FREEZE_TIMEOUT_S))
-                copied: list[Copied] = each(addresses, lambda address: self._servers.copy(address, name, rows))
+                at_once(addresses, lambda address: self._servers.freeze(address, name, FREEZE_TIMEOUT_S))
+                copied: list[Copied] = at_once(addresses, lambda address: self._servers.copy(address, name, rows))
             except PS2Error:
                 self._discard(addresses, name)
                 raise
         try:
-            written = each(addresses, lambda address: self._servers.write(address, name, folder))
+            written = at_once(addresses, lambda address: self._servers.write(address, name, folder))
         except PS2Error:
             self._discard(addresses, name)
             raise
@@ -224,7 +218,7 @@ def to_load(manifest: Manifest, entry: Entry, index: int) -> LoadMatrix | None:
         spec=entry.spec,
         partitions=partitions,
         saved=saved.spec if saved is not None else entry.spec,
-        sources=tuple(shard for shard in saved.shards if _touches(shard, partitions)) if saved is not None else (),
+        sources=saved.sources(partitions) if saved is not None else (),
         rows=saved.rows if saved is not None else (),
         unused=tuple(entry.retired),
         zeros=tuple(row for row, generation in sorted(entry.born.items()) if born.get(row) != generation),
@@ -249,14 +243,3 @@ def younger(manifest: Manifest, master: Master) -> tuple[str, ...]:
 def _of(matrix: int, shards: Sequence[SavedShard]) -> tuple[SavedShard, ...]:
     """Return the shards of one matrix, in the order of their partitions."""
     return tuple(sorted((s for s in shards if s.matrix == matrix), key=lambda shard: shard.partition.index))
-
-
-def _touches(shard: SavedShard, partitions: Sequence[Partition]) -> bool:
-    return any(p.begin < shard.partition.end and shard.partition.begin < p.end for p in partitions)
-
-
-def each(things: Collection[U], call: Callable[[U], T]) -> list[T]:
-    """Call something for each server, at the same time; raise the first error when all are done."""
-    with ThreadPoolExecutor(min(len(things), MAX_PARALLEL), thread_name_prefix="ps2-each") as pool:
-        futures = [pool.submit(call, thing) for thing in things]
-    return [future.result() for future in futures]

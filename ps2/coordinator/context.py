@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import logging
 import os
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -14,12 +13,13 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ps2.client.batch import batch
-from ps2.client.fleet import Access, FleetRef, seal
+from ps2.client.fleet import Access, FleetRef
 from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
-from ps2.client.task import EPOCH_PROPERTY, FLEET_VARIABLE, STOPPED_PROPERTY, task_context
-from ps2.config import FleetConfig, is_loopback, join_address, new_token, read_token, split_address
+from ps2.client.task import task_context
+from ps2.config import FleetConfig, join_address, new_token, read_token
 from ps2.coordinator import interpreter
+from ps2.coordinator.application import Application, spark_context_of
 from ps2.coordinator.beginning import named_vector, start_from
 from ps2.coordinator.checkpoints import Checkpoint, Checkpoints
 from ps2.coordinator.launchers.attach import AttachLauncher
@@ -27,17 +27,17 @@ from ps2.coordinator.launchers.launcher import Launcher
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.coordinator.master import Master
 from ps2.coordinator.options import Options, addresses
-from ps2.coordinator.recovery import Policy, Recovery
-from ps2.coordinator.result import RunResult
-from ps2.coordinator.run_options import RunOptions
-from ps2.coordinator.running import Runs
+from ps2.coordinator.recovery import Policy, Recover, Recovery
 from ps2.coordinator.servicer import listen
 from ps2.coordinator.slots import wait_for_slots
-from ps2.coordinator.stages import StageWatch
 from ps2.coordinator.steps import Steps
 from ps2.coordinator.supervisor import Supervisor
 from ps2.coordinator.turns import Turns
-from ps2.errors import ConfigError, StoppedError, UsageError
+from ps2.errors import StoppedError, UsageError
+from ps2.ops.modules import check_loaded, load_modules
+from ps2.run.options import RunOptions
+from ps2.run.result import RunResult
+from ps2.run.running import Runs
 from ps2.wire.control import ServerControl
 from ps2.wire.transport import GrpcTransport
 
@@ -79,12 +79,13 @@ class PS2Context:
         checkpointEveryS: float | None = None,
         checkpointEverySteps: int | None = None,
         keep: int = 3,
-        recover: str = "shard",
+        recover: Recover = "auto",
         replicas: int = 0,
         restore: str | None = None,
         heartbeatS: float = 1.0,
         lostAfterS: float = 5.0,
         retryTimeoutS: float = 600.0,
+        ops: Sequence[str] = (),
     ) -> PS2Context:
         """Return the running context, or start one.
 
@@ -100,11 +101,13 @@ class PS2Context:
             memoryLimit: bytes that each server of a local fleet may take; default: its share of the machine's memory.
             checkpointDir: path or fsspec URL, reachable for the servers, where checkpoints go. Lost servers are
                 replaced and get their shards back from the newest complete one.
-            checkpointEveryS: make one every so many seconds; with ``recover="consistent"`` at the end of a ``step``.
+            checkpointEveryS: make one every so many seconds; in a run or with ``step`` at the end of a clock or step.
             checkpointEverySteps: make one at the end of every so many ``step``s.
             keep: complete checkpoints of this context that stay in checkpointDir; those of others always do.
-            recover: "shard": a lost server alone goes back to the checkpoint (paper, section 5.3). "consistent": all
-                servers do, and the driver's next call raises ``RolledBack``.
+            recover: without copies, "consistent": all servers go back to the checkpoint, and the clocks of a run with
+                them; else the driver's next call raises ``RolledBack``. "shard": a lost server alone does (paper,
+                section 5.3), and ages are mixed. "auto": all do while a ``run`` or a ``step`` is under way that can go
+                on from there, else the lost one alone.
             replicas: 1 keeps a copy of each shard on another server, in step with it: no single server's death loses
                 anything. Takes twice the memory, and longer for what changes data.
             restore: path of a checkpoint, or of a folder of them (the newest complete one): start with what it holds,
@@ -112,6 +115,8 @@ class PS2Context:
             heartbeatS: pause between two signs of life of a server.
             lostAfterS: a server is lost after so long without one; one whose process has ended, at once.
             retryTimeoutS: how long calls wait for a lost server to be brought back.
+            ops: modules that declare operations of yours (docs/kernels.md), by name: loaded here, in tasks and, if the
+                fleet is local, by its servers; those of an attached one were told by ``ps2 launch --ops``.
 
         Raises:
             ConfigError: arguments that cannot be used, or differ from those of the running context; Spark's tasks on
@@ -142,15 +147,16 @@ class PS2Context:
                 heartbeat_s=heartbeatS,
                 lost_after_s=lostAfterS,
                 retry_timeout_s=retryTimeoutS,
+                ops=tuple([ops] if isinstance(ops, str) else ops),
             )
-            spark_context = _spark_context(spark)
+            spark_context = spark_context_of(spark)
             running = cls._active
-            if spark_context is not None and (running is None or running._spark is not spark_context):
+            if spark_context is not None and (running is None or running.sparkContext is not spark_context):
                 interpreter.settle(spark_context)
             if running is not None:
                 running._options.check_same(options)
                 if spark_context is not None:
-                    running._reach_tasks(spark_context)
+                    running._application.reach(spark_context)
                 return running
             cls._active = context = cls(spark_context, options)
             return context
@@ -162,8 +168,6 @@ class PS2Context:
 
     def __init__(self, spark_context: Any, options: Options) -> None:
         """Not for users: see ``getOrCreate``."""
-        self._spark: Any = None
-        self._stages: list[StageWatch] = []
         self._stopped = False
         self._stopping = threading.Event()
         self._options = options
@@ -174,6 +178,7 @@ class PS2Context:
         self._run_token = self._token or new_token()
         id = uuid.uuid4().hex[:12]
         config = FleetConfig(options.heartbeat_s, options.lost_after_s, give_up_after_s=options.retry_timeout_s)
+        load_modules(options.ops)
         with contextlib.ExitStack() as undo:
             transport = GrpcTransport(self._token)
             undo.callback(transport.close)
@@ -185,7 +190,9 @@ class PS2Context:
             if options.fleet:
                 self._launcher = AttachLauncher(options.fleet, control, self._master.register, id)
             else:
-                self._launcher = LocalLauncher(options.count, str(self._token), options.bind, options.memory_limit)
+                self._launcher = LocalLauncher(
+                    options.count, str(self._token), options.bind, options.memory_limit, options.ops
+                )
             undo.callback(self._launcher.stop)
             self._checkpoints = Checkpoints(self._master, control, options.checkpoint_dir, options.keep)
             self._supervisor = Supervisor(
@@ -193,13 +200,19 @@ class PS2Context:
                 self._launcher,
                 control,
                 self._checkpoints,
-                Policy(options.replicas, options.recover == "consistent"),
+                Policy(options.replicas, options.recover),
             )
             self._supervisor.start(self._face.address)
+            for address in self._master.addresses():
+                check_loaded(options.ops, control.hello(address).operations, f"server {address}")
             start_from(self._master, self._supervisor, self._checkpoints, control, options)
             ref = FleetRef(id, self._face.address, options.strict, options.retry_timeout_s)
+            own_run_token = None if self._token else self._run_token
+            access = Access(ref, self._token, "", own_run_token, options.ops)
+            self._application = Application(access, self._master, control)
             self._session = Session(ref, transport, on_rollback=self._rolled_back)
             self._steps = Steps(self._checkpoints, self._session, self._master, options)
+            self._supervisor.has_way_back = self._steps.has_way_back
             undo.callback(self._steps.close)
             self._runs = Runs(
                 self._master, control, self._session, self._steps, join_address(options.bind, 0), self._run_token
@@ -213,7 +226,7 @@ class PS2Context:
         self._watcher.start()
         atexit.register(self._end_at_exit, os.getpid())
         if spark_context is not None:
-            self._reach_tasks(spark_context)
+            self._application.reach(spark_context)
 
     @property
     def servers(self) -> list[str]:
@@ -223,7 +236,7 @@ class PS2Context:
     @property
     def sparkContext(self) -> Any:
         """The SparkContext whose tasks reach the fleet, or None."""
-        return self._spark
+        return self._application.context
 
     def batch(self) -> AbstractContextManager[None]:
         """Collect the calls issued in a ``with`` block into one request a server; see ``ps2.batch``."""
@@ -274,8 +287,7 @@ class PS2Context:
             number: of the step; default: ``nextStep``.
 
         Raises:
-            RolledBack: the fleet went back to a checkpoint (``recover="consistent"``): instead of whatever else that
-                had made fail.
+            RolledBack: the fleet went back to a checkpoint: instead of whatever else that had made fail.
         """
         self._check_running()
         with self._steps.step(number) as current:
@@ -308,10 +320,7 @@ class PS2Context:
             StoppedError: this context or the SparkContext was stopped.
         """
         self._check_running()
-        if self._spark is None:
-            raise ConfigError("waitForSlots: this context has no SparkContext")
-        _check_spark_runs(self._spark)
-        wait_for_slots(self._spark, slots, timeout)
+        wait_for_slots(self._application.running("waitForSlots"), slots, timeout)
 
     def run(  # noqa: PLR0913 - keywords
         self,
@@ -373,11 +382,9 @@ class PS2Context:
             StoppedError: the context was stopped meanwhile, or the job cancelled.
         """
         self._check_running()
-        if self._spark is None:
-            raise ConfigError("run: this context has no SparkContext")
-        _check_spark_runs(self._spark)
+        spark_context = self._application.running("run")
         options = RunOptions(workers, staleness, onClock, onLog, timeoutS, firstClock, seed, priority, bandwidthLimit)
-        return self._runs.run(self._spark, data, worker_fn, options)
+        return self._runs.run(spark_context, data, worker_fn, options)
 
     def stop(self) -> None:
         """End a local fleet, or leave an attached one without our matrices. Calling it again changes nothing.
@@ -401,15 +408,13 @@ class PS2Context:
         finally:
             uninstall(self._session.fleet.id)
             self._face.stop(0)
-            if self._spark is not None and not _is_stopped(self._spark):
-                self._leave_tasks(self._spark)
+            self._application.leave()
 
     def _end_fleet(self) -> None:
         self._stopping.set()
         self._runs.stop()
         self._steps.close()
-        for watch in self._stages:
-            watch.stop()
+        self._application.stop()
         self._watcher.join(WATCHER_TIMEOUT_S)
         try:
             if self._options.fleet:
@@ -450,56 +455,8 @@ class PS2Context:
     def _rolled_back(self, epoch: int, step: int | None) -> None:
         """The driver's loop is being told that the fleet went back: what it submits from now on is of that."""
         self._steps.next = step or 0
-        if self._spark is not None:
-            self._spark.setLocalProperty(EPOCH_PROPERTY, str(epoch))
-
-    def _reach_tasks(self, spark_context: Any) -> None:
-        """Hand the fleet's token to the Python workers of Spark's tasks, by Spark's own means."""
-        self._spark = spark_context
-        host, _ = split_address(self._face.address)
-        if is_loopback(host) and not spark_context.master.startswith("local"):
-            log.warning(
-                "tasks of %s may run on other hosts and cannot reach the fleet on %s; give bindAddress",
-                spark_context.master,
-                host,
-            )
-        own_run_token = None if self._token else self._run_token
-        access = Access(self._session.fleet, self._token, spark_context.applicationId, own_run_token)
-        spark_context.environment[FLEET_VARIABLE] = seal(access)
-        if not any(watch.watches(spark_context) for watch in self._stages):
-            # Those of earlier ones end by themselves.
-            self._stages.append(StageWatch(spark_context, access.series, self._master, self._control))
-
-    def _leave_tasks(self, spark_context: Any) -> None:
-        spark_context.environment.pop(FLEET_VARIABLE, None)
-        stopped = spark_context.getLocalProperty(STOPPED_PROPERTY)
-        fleet_id = self._session.fleet.id
-        spark_context.setLocalProperty(STOPPED_PROPERTY, f"{stopped} {fleet_id}" if stopped else fleet_id)
+        self._application.go_back(epoch)
 
     def _check_running(self) -> None:
         if self._stopped:
             raise StoppedError("this PS2Context was stopped")
-
-
-def _spark_context(spark: Any) -> Any:
-    """Return the SparkContext meant; never imports pyspark where it is not loaded."""
-    if spark is None:
-        if "pyspark" not in sys.modules:
-            return None
-        from pyspark import SparkContext
-
-        return SparkContext._active_spark_context
-    context = getattr(spark, "sparkContext", spark)
-    if not hasattr(context, "setLocalProperty"):
-        raise ConfigError(f"spark: expected a SparkSession or SparkContext, got {type(spark).__name__}")
-    _check_spark_runs(context)
-    return context
-
-
-def _check_spark_runs(context: Any) -> None:
-    if _is_stopped(context):
-        raise StoppedError("the SparkContext was stopped; make a new SparkSession first")
-
-
-def _is_stopped(context: Any) -> bool:
-    return context._jsc is None or context._jsc.sc().isStopped()

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ps2.checkpoint import SavedMatrix
 from ps2.config import FleetConfig
 from ps2.coordinator.catalog import Catalog, Entry, Grant, Taken
 from ps2.coordinator.ledger import LateRow, LateRows, Ledger
@@ -26,9 +25,10 @@ from ps2.errors import (
     StoppedError,
     UnavailableError,
 )
-from ps2.partition import MatrixSpec
-from ps2.route import Route
+from ps2.matrix.partition import MatrixSpec
+from ps2.matrix.route import Route
 from ps2.server.applied import EndedStages
+from ps2.storage.manifest import SavedMatrix
 from ps2.wire.control import ServerControl
 from ps2.wire.messages import RequestId
 
@@ -394,7 +394,8 @@ class Master:
                 self._update_rows(entry, reused=grant.reused)
             with self._lock:
                 self._catalog.hand_out(entry, grant, name)
-            if name or grant.total > before:
+            # Of a matrix without names, nobody who comes later could ask for these rows.
+            if name or grant.total > before or self._catalog.has_name(id):
                 self.publish()
             return grant.rows
 

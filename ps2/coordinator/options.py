@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
 from ps2.config import MAX_BYTES, split_address
+from ps2.coordinator.recovery import Recover
 from ps2.errors import ConfigError
 
 MAX_SERVERS = 4096
-MODES = ("shard", "consistent")
 # Names of fields as callers know them, where they differ.
 CALLED = {
     "bind": "bindAddress",
@@ -39,12 +39,13 @@ class Options:
     checkpoint_every_s: float | None = None
     checkpoint_every_steps: int | None = None
     keep: int = 3
-    recover: str = "shard"
+    recover: Recover = "auto"
     replicas: int = 0
     restore: str | None = None
     heartbeat_s: float = 1.0
     lost_after_s: float = 5.0
     retry_timeout_s: float = 600.0
+    ops: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.servers is not None and self.fleet:
@@ -64,12 +65,14 @@ class Options:
             raise ConfigError(
                 f"lostAfterS: expected at least two heartbeats of {self.heartbeat_s} s, got {self.lost_after_s}"
             )
-        if self.recover not in MODES:
-            raise ConfigError(f"recover: expected {' or '.join(map(repr, MODES))}, got {self.recover!r}")
+        if self.recover not in get_args(Recover):
+            raise ConfigError(f"recover: expected 'auto', 'shard' or 'consistent', got {self.recover!r}")
         for name in ("checkpoint_dir", "restore"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise ConfigError(f"{CALLED.get(name, name)}: expected a path or a URL, got {value!r}")
+        if not all(isinstance(module, str) and module for module in self.ops):
+            raise ConfigError(f"ops: expected names of modules, got {list(self.ops)!r}")
         if not is_whole(self.replicas) or self.replicas not in (0, 1):
             raise ConfigError(f"replicas: expected 0 or 1, got {self.replicas!r}")
         if self.replicas and self.count < 2:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Source = Literal["replica", "checkpoint"]
+Recover = Literal["auto", "shard", "consistent"]
 
 
 @dataclass(frozen=True)
@@ -15,11 +16,12 @@ class Policy:
 
     Attributes:
         replicas: 1: each server's shards have copies on the next one.
-        consistent: without copies, all servers go back to the checkpoint, not only the lost one.
+        recover: without copies: "consistent": all servers go back to the checkpoint. "shard": the lost one alone does.
+            "auto": all do if what is under way in the driver can go on from there by itself.
     """
 
     replicas: int
-    consistent: bool
+    recover: Recover = "auto"
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Recovery:
         checkpoint: its folder, with that source.
         step: first step that the checkpoint does not hold, if it has one.
         rolledBack: all servers went back to it, not only the lost ones.
+        mixed: others did not: vectors are of two ages, on the servers that were lost of the checkpoint's.
         detectS: seconds from the last sign of life until they were given up.
         startS: seconds until new processes had registered.
         loadS: seconds until their shards were back.
@@ -67,6 +70,7 @@ class Recovery:
     checkpoint: str | None
     step: int | None
     rolledBack: bool
+    mixed: bool
     detectS: float
     startS: float
     loadS: float
@@ -86,6 +90,8 @@ class Recovery:
         who = "all servers are" if self.rolledBack else "it is"
         text += f": {who} at checkpoint {self.checkpoint} again (next step {self.step})"
         text += f", {self.mutationsLost} requests that changed something are missing"
+        if self.mixed:
+            text += "; the other servers go on from where they were, so ages of vectors are mixed"
         return f"{text}; zeros, as younger: {', '.join(self.zeros)}" if self.zeros else text
 
 
@@ -99,6 +105,15 @@ def source_of(lost: Collection[int], servers: int, policy: Policy, has_checkpoin
     if policy.replicas and not any(backup_of(index, servers) in lost for index in lost):
         return "replica"
     return "checkpoint" if has_checkpoint else None
+
+
+def all_go_back(policy: Policy, has_way_back: bool) -> bool:
+    """Tell whether all servers go back to a checkpoint, not only the lost ones.
+
+    Args:
+        has_way_back: whether a run or a step is under way that can go on from that checkpoint by itself.
+    """
+    return policy.recover == "consistent" or (policy.recover == "auto" and has_way_back)
 
 
 def backups(addresses: Sequence[str], lost: Collection[int], replicas: int) -> list[str]:

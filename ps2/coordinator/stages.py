@@ -30,7 +30,7 @@ NO_MORE_STAGES = 2**31 - 1
 
 
 @dataclass(frozen=True)
-class Job:
+class SparkJob:
     """What Spark tells of a job: the stages that it needs, and whether it may still run them."""
 
     stages: frozenset[int]
@@ -50,12 +50,12 @@ class Stages:
 
     def __init__(self, first_job: int = 0) -> None:
         self._next_job = first_job
-        self._running: dict[int, Job] = {}
+        self._running: dict[int, SparkJob] = {}
         self._below: int | None = None
         # No job was seen to have them. Spark drops what it tells when it is too busy, so one may run.
         self._unknown: set[int] = set()
 
-    def look(self, ask: Callable[[int], Job | None], active: Callable[[], Sequence[int]]) -> Over:
+    def look(self, ask: Callable[[int], SparkJob | None], active: Callable[[], Sequence[int]]) -> Over:
         """Bring the knowledge up to date, and return what is over now.
 
         Args:
@@ -76,7 +76,7 @@ class Stages:
         live = frozenset(stage for job in self._running.values() for stage in job.stages)
         return Over(self._below or 0, live | self._unknown)
 
-    def _note(self, number: int, job: Job | None) -> None:
+    def _note(self, number: int, job: SparkJob | None) -> None:
         if job is not None and job.stages:
             known = min(job.stages) if self._below is None else self._below
             self._below = max(known, max(job.stages) + 1)
@@ -141,11 +141,11 @@ class StageWatch:
             log.debug("asking Spark for its jobs: %s", error)
             return None
 
-    def _ask(self, number: int) -> Job | None:
+    def _ask(self, number: int) -> SparkJob | None:
         job = self._tracker.getJobInfo(number)
         if job is None:
             return None
-        return Job(frozenset(job.stageIds), job.status in ("RUNNING", "UNKNOWN"))
+        return SparkJob(frozenset(job.stageIds), job.status in ("RUNNING", "UNKNOWN"))
 
     def _tell(self, over: Over) -> bool:
         """Tell whom it is news for; return whether everybody knows it now."""

@@ -6,16 +6,17 @@ import logging
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from ps2.client.session import Session
 from ps2.coordinator.checkpoints import Checkpoint, Checkpoints
 from ps2.coordinator.master import Master
 from ps2.coordinator.options import Options
-from ps2.coordinator.run import Run
 from ps2.coordinator.turns import Turns
 from ps2.errors import CheckpointWarning, ConfigError, PS2Error, RecoveryError, RolledBack, UsageError
+from ps2.run.state import CUTS, Run
 
 log = logging.getLogger(__name__)
 
@@ -30,16 +31,18 @@ class Steps:
         self._options = options
         self._last_s = time.monotonic()  # when the last checkpoint was begun
         self._closing = threading.Event()
-        self._inside = False
+        self._inside = False  # a step, until the checkpoint at its end is made
+        # Checkpoints that a loop of steps can go on from: all others hold a part of a step, or whatever a run left.
+        self._cuts: deque[str] = deque(maxlen=CUTS)
         # The run of workers that is under way, whose clocks are the steps.
         self.run: Run | None = None
         newest = checkpoints.newest
         self.next = newest.manifest.step or 0 if newest is not None else 0
-        self._timer: threading.Thread | None = None
-        # A cut in the middle of a step is no place for everybody to go back to.
-        if options.checkpoint_every_s is not None and options.recover == "shard":
-            self._timer = threading.Thread(target=self._by_time, name="ps2-checkpoints", daemon=True)
-            self._timer.start()
+        if newest is not None:
+            self._cuts.append(newest.path)
+        # A cut at any time is no place for everybody to go back to.
+        if options.checkpoint_every_s is not None and options.recover != "consistent":
+            threading.Thread(target=self._by_time, name="ps2-checkpoints", daemon=True).start()
 
     def checkpoint(self, path: str | None, step: int | None) -> Checkpoint:
         if step is not None:
@@ -48,7 +51,8 @@ class Steps:
         run = self.run
         if run is None:
             self._check()
-            return self._checkpoints.take(path, self.next if step is None else step, self._session.epoch)
+            note = _nowhere if self._inside and step is None else self._cuts.append
+            return self._checkpoints.take(path, self.next if step is None else step, self._session.epoch, note)
         # Asked before the checkpoint is made: what came in between is done again, and counts once.
         epoch, cut = run.epoch, run.cut()
         first = min(cut.applied) if step is None else step
@@ -73,6 +77,10 @@ class Steps:
         try:
             yield current
             self._session.flush()
+            self._check()
+            self.next = current + 1
+            if self._due():
+                self._automatic(lambda: self.checkpoint(None, self.next))
         except Exception as error:
             try:
                 self._check()
@@ -81,23 +89,22 @@ class Steps:
             raise
         finally:
             self._inside = False
-        self._check()
-        self.next = current + 1
-        if self._due():
-            self._automatic()
+
+    def has_way_back(self, checkpoint: str) -> bool:
+        """Tell whether what is under way, a run or a step, can go on from a checkpoint by itself."""
+        run = self.run
+        return run.has_cut(checkpoint) if run is not None else self._inside and checkpoint in self._cuts
 
     @property
     def by_clock(self) -> bool:
         """Whether checkpoints are made at the end of steps."""
-        return self._options.checkpoint_every_steps is not None or (
-            self._options.checkpoint_every_s is not None and self._timer is None
-        )
+        return self._options.checkpoint_every_steps is not None or self._options.checkpoint_every_s is not None
 
     def end_clock(self, clock: int) -> None:
         """Note that all workers of a run have finished a clock; make the checkpoint that is due."""
         self.next = clock + 1
         if self._due():
-            self._automatic()
+            self._automatic(lambda: self.checkpoint(None, None))
 
     def begin_run(self, run: Run) -> None:
         """Let the clocks of a run be the steps.
@@ -113,7 +120,7 @@ class Steps:
 
     def checkpoint_beginning(self) -> None:
         """Let all go back to the beginning of a run at least, if all go back together."""
-        if self._options.recover == "consistent" and self._options.checkpoint_dir is not None:
+        if self._options.recover != "shard" and self._options.checkpoint_dir is not None:
             self.checkpoint(None, None)
 
     def end_run(self) -> None:
@@ -136,24 +143,35 @@ class Steps:
         every_steps, every_s = self._options.checkpoint_every_steps, self._options.checkpoint_every_s
         if every_steps is not None and self.next % every_steps == 0:
             return True
-        return self._timer is None and every_s is not None and time.monotonic() - self._last_s >= every_s
+        return every_s is not None and time.monotonic() - self._last_s >= every_s
 
     def _by_time(self) -> None:
         assert self._options.checkpoint_every_s is not None
         turns = Turns("ps2-checkpoints")
         while not self._closing.wait(self._options.checkpoint_every_s):
-            turns.take(self._automatic)
+            # Steps and clocks make theirs at their ends; a loop that has to hear of a rollback hears of it first.
+            if self.run is None and not self._inside and self._session.epoch == self._master.epoch:
+                turns.take(lambda: self._automatic(self._between))
 
-    def _automatic(self) -> None:
+    def _between(self) -> Checkpoint:
+        """Make a checkpoint where there are no steps; one may begin meanwhile, so nobody goes on from it."""
+        self._last_s = time.monotonic()
+        return self._checkpoints.take(None, self.next, self._session.epoch)
+
+    def _automatic(self, take: Callable[[], Checkpoint]) -> None:
         """Make a checkpoint that nobody waits for: if it fails, the loop goes on, and is told."""
         try:
-            self.checkpoint(None, None)
+            take()
         except RolledBack:
             raise
         except PS2Error as error:
             if not self._closing.is_set():
                 log.warning("%s", error)  # each time, while Python shows the same warning once
                 warnings.warn(CheckpointWarning(str(error)), stacklevel=2)
+
+
+def _nowhere(folder: str) -> None:
+    """Note of a checkpoint that no loop can go on from it."""
 
 
 def _check_number(name: str, number: object) -> None:

@@ -6,14 +6,12 @@ import json
 import logging
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
-from ps2.checkpoint import matrix_to_json
-from ps2.coordinator.at_once import at_once
-from ps2.coordinator.checkpoints import Checkpoints, Newest, each, saved_matrices, to_load, younger
+from ps2.coordinator.checkpoints import Checkpoints, Newest, saved_matrices, to_load, younger
 from ps2.coordinator.launchers.launcher import Launcher
 from ps2.coordinator.master import Master
-from ps2.coordinator.recovery import Lost, Policy, Recovery, Source, backup_of, backups, source_of
+from ps2.coordinator.recovery import Lost, Policy, Recovery, Source, all_go_back, backup_of, backups, source_of
 from ps2.errors import (
     CheckpointCorruptError,
     CheckpointMissingError,
@@ -22,6 +20,8 @@ from ps2.errors import (
     RecoveryError,
     StoppedError,
 )
+from ps2.storage.manifest import matrix_to_json
+from ps2.wire.at_once import at_once
 from ps2.wire.control import Activation, ServerControl
 
 log = logging.getLogger(__name__)
@@ -45,6 +45,9 @@ class Supervisor:
         self._servers = servers
         self._checkpoints = checkpoints
         self._policy = policy
+        # Tells whether what is under way in the driver can go on from a checkpoint by itself.
+        self.has_way_back: Callable[[str], bool] = lambda checkpoint: False
+        self._going_back = False  # all servers are, and have to arrive
         self._pending: set[int] = set()  # replaced, and without their shards yet
         self._failing_since_s: float | None = None
         self._copies_broken = False  # those that are needed were not whole
@@ -208,33 +211,40 @@ class Supervisor:
         self._wait_registered(indices)
         with self._master.unchanging():
             started_s = time.monotonic()
-            newest = self._checkpoints.newest
-            if source == "replica":
+            newest, together = self._checkpoints.newest if source == "checkpoint" else None, False
+            if newest is None:
                 nbytes = self._from_copies(indices)
             else:
-                assert newest is not None
-                nbytes = self._from_checkpoint(indices, newest)
+                together = self._going_back or all_go_back(self._policy, self.has_way_back(newest.path))
+                nbytes = self._from_checkpoint(indices, newest, together)
+            self._going_back = False
             self._pending.clear()
             self._master.restored()
             times = (started_s - began_s, time.monotonic() - started_s)
-            recovery = self._report(indices, lost, newest if source == "checkpoint" else None, times, nbytes)
+            recovery = self._report(indices, lost, newest, together, times, nbytes)
         self.recoveries.append(recovery)
         log.warning("%s", recovery)
         self._master.publish()  # it names the processes that hold what there is
 
     def _report(
-        self, indices: tuple[int, ...], lost: Lost, newest: Newest | None, times: tuple[float, float], nbytes: int
+        self,
+        indices: tuple[int, ...],
+        lost: Lost,
+        newest: Newest | None,
+        together: bool,
+        times: tuple[float, float],
+        nbytes: int,
     ) -> Recovery:
         start_s, load_s = times
-        everything = newest is not None and self._policy.consistent
-        gone_back = range(self._launcher.servers) if everything else indices
+        gone_back = range(self._launcher.servers) if together else indices
         return Recovery(
             servers=indices,
             reason=lost.reason,
             source="checkpoint" if newest is not None else "replica",
             checkpoint=newest.path if newest is not None else None,
             step=newest.manifest.step if newest is not None else None,
-            rolledBack=everything,
+            rolledBack=together,
+            mixed=newest is not None and len(gone_back) < self._launcher.servers,
             detectS=lost.silent_s,
             startS=start_s,
             loadS=load_s,
@@ -258,17 +268,17 @@ class Supervisor:
         self.activate(seed=before)
         return nbytes
 
-    def _from_checkpoint(self, indices: Collection[int], newest: Newest) -> int:
+    def _from_checkpoint(self, indices: Collection[int], newest: Newest, together: bool) -> int:
         """Load the shards of lost servers, or of all."""
-        everyone = range(self._launcher.servers)
-        goes_back = everyone if self._policy.consistent else indices
+        goes_back = range(self._launcher.servers) if together else indices
         nbytes = self.load(newest, goes_back, ids=True)
         self._end_stages(indices)
         self.discard_checkpoints()  # one under way may hold what is to be replaced
-        if self._policy.consistent:
+        if together:
+            self._going_back = True
             self._master.roll_back(newest.manifest.step)
         self.take_loaded(goes_back)
-        if self._policy.consistent:
+        if together:
             self._master.rolled_back(newest.path)
         return nbytes
 
@@ -280,7 +290,7 @@ class Supervisor:
             matrices = [matrix for entry in entries if (matrix := to_load(newest.manifest, entry, index))]
             return self._servers.load(addresses[index], newest.path, matrices, ids)
 
-        return sum(each(indices, load))
+        return sum(at_once(indices, load))
 
     def discard_checkpoints(self) -> None:
         """End a checkpoint that a coordinator before has left under way."""

@@ -7,6 +7,7 @@ accumulate, and of several overwrites the last wins. Slot -1, an absent sparse k
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 
@@ -14,8 +15,11 @@ from ps2.errors import OutOfRangeError, ShapeError
 from ps2.ops import kernels
 from ps2.ops.guards import check_length, check_slots, check_targets, readable
 from ps2.ops.kernels import Int64s
+from ps2.ops.operands import along
 from ps2.ops.parallel import SLOT_COST, assign, over_blocks, update
 from ps2.ops.table import FLOATS, Array, Row, Slots, Values, op
+
+SlotValues = Annotated[Values, along("slots")]
 
 
 def _target(u: Array, values: Array, start: int) -> Array:
@@ -54,7 +58,7 @@ def pull(u: Row, *, start: int = 0, stop: int = -1) -> Array:
 
 
 @op()
-def gather(u: Row, slots: Slots) -> Array:
+def gather(u: Row, slots: Slots) -> Annotated[Array, along("slots")]:
     """Return ``u`` at the slots, in the order given; 0 at slot -1.
 
     Raises:
@@ -102,7 +106,7 @@ def push_div(u: Row, values: Values, *, start: int = 0) -> None:
 
 
 @op(writes=("u",), creates=True)
-def scatter(u: Row, slots: Slots, values: Values) -> None:
+def scatter(u: Row, slots: Slots, values: SlotValues) -> None:
     """Overwrite ``u`` at the slots; of several values for one slot the last wins.
 
     Raises:
@@ -113,24 +117,24 @@ def scatter(u: Row, slots: Slots, values: Values) -> None:
 
 
 @op(writes=("u",), creates=True)
-def scatter_add(u: Row, slots: Slots, values: Values) -> None:
+def scatter_add(u: Row, slots: Slots, values: SlotValues) -> None:
     """Add the values to ``u`` at the slots; duplicates accumulate; raises as ``scatter`` does."""
     _scatter(kernels.scatter_add, u, slots, values)
 
 
 @op(writes=("u",), creates=True)
-def scatter_sub(u: Row, slots: Slots, values: Values) -> None:
+def scatter_sub(u: Row, slots: Slots, values: SlotValues) -> None:
     """Subtract the values from ``u`` at the slots; duplicates accumulate; raises as ``scatter`` does."""
     _scatter(kernels.scatter_sub, u, slots, values)
 
 
 @op(writes=("u",))
-def scatter_mul(u: Row, slots: Slots, values: Values) -> None:
+def scatter_mul(u: Row, slots: Slots, values: SlotValues) -> None:
     """Multiply ``u`` by the values at the slots; an absent key stays absent; raises as ``scatter`` does."""
     _scatter(kernels.scatter_mul, u, slots, values)
 
 
 @op(writes=("u",), dtypes=FLOATS)
-def scatter_div(u: Row, slots: Slots, values: Values) -> None:
+def scatter_div(u: Row, slots: Slots, values: SlotValues) -> None:
     """Divide ``u`` by the values at the slots; an absent key stays absent; raises as ``scatter`` does."""
     _scatter(kernels.scatter_div, u, slots, values)

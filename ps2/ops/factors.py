@@ -15,10 +15,12 @@ import numpy as np
 from ps2.errors import OutOfRangeError, ShapeError
 from ps2.ops.guards import check_length, check_targets, readable
 from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.operands import along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import FLOATS, Array, Range, Row, Slots, Unsigned, Values, op
 
 Width = Annotated[int, Range(at_least=1)]
+SampleRows = Annotated[Values, along("samples", "width")]
 
 
 @kernel
@@ -51,7 +53,14 @@ def _add_dense(slots: Int64s, x: Array, u: Array, b: Array) -> None:
 
 @op(writes=("u",), dtypes=FLOATS, span="width")
 def add_factors(
-    u: Row, slots: Slots, counts: Unsigned, samples: Unsigned, x: Values, b: Values, *, width: Width
+    u: Row,
+    slots: Slots,
+    counts: Annotated[Unsigned, along("slots")],
+    samples: Annotated[Unsigned, along("slots", by="counts")],
+    x: Annotated[Values, along("slots", by="counts")],
+    b: SampleRows,
+    *,
+    width: Width,
 ) -> None:
     """Add ``sum over s of x[s, f] * b[s]`` to the ``width`` columns from slot f on; x is sparse.
 
@@ -63,7 +72,7 @@ def add_factors(
         counts: how many entries each feature has.
         samples: the sample s of each entry, feature by feature.
         x: the value of each entry.
-        b: ``width`` numbers a sample, sample by sample.
+        b: shape (samples, width).
         width: columns of a feature.
 
     Raises:
@@ -93,14 +102,16 @@ def add_factors(
 
 
 @op(writes=("u",), dtypes=FLOATS, span="width")
-def add_dense_factors(u: Row, slots: Slots, x: Values, b: Values, *, width: Width) -> None:
+def add_dense_factors(
+    u: Row, slots: Slots, x: Annotated[Values, along("slots", "samples")], b: SampleRows, *, width: Width
+) -> None:
     """Add ``sum over s of x[s, f] * b[s]`` to the ``width`` columns from slot f on; x is dense.
 
     Args:
         u: changed.
         slots: first column of each feature.
-        x: as many numbers as there are samples, feature by feature.
-        b: ``width`` numbers a sample, sample by sample.
+        x: shape (features, samples).
+        b: shape (samples, width).
         width: columns of a feature.
 
     Raises:
@@ -108,15 +119,16 @@ def add_dense_factors(u: Row, slots: Slots, x: Values, b: Values, *, width: Widt
         OutOfRangeError: a slot, or one of the columns from it on, is not inside the row.
     """
     rows = _rows_of(b, width)
-    check_length("x", x, slots.size * len(rows))
-    values = readable(x).reshape(slots.size, len(rows))
+    if x.shape != (slots.size, len(rows)):
+        raise ShapeError(f"x: expected shape ({slots.size}, {len(rows)}), got {x.shape}")
+    values = readable(x)
     _over_features(lambda slots, x: _add_dense(slots, x, u, rows), u, slots, (values,), width, x.size)
 
 
 def _rows_of(b: Array, width: int) -> Array:
-    if b.size % width:
-        raise ShapeError(f"b: expected a multiple of width {width}, got {b.size} numbers")
-    return readable(b).reshape(-1, width)
+    if b.ndim != 2 or b.shape[1] != width:
+        raise ShapeError(f"b: expected shape (samples, {width}), got {b.shape}")
+    return readable(b)
 
 
 def _over_features(

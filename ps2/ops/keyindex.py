@@ -10,8 +10,8 @@ from ps2.ops.kernels import Int64s, kernel
 
 EMPTY = -1
 MIN_CELLS = 16
-# Keys of one partition share their upper bits of ps2.partition.hash_bucket. The finaliser here has other multipliers
-# and shifts (those of MurmurHash3), so that they spread over the whole table all the same.
+# Keys of one partition share their upper bits of ps2.matrix.partition.hash_bucket. The finaliser here has other
+# multipliers and shifts (those of MurmurHash3), so that they spread over the whole table all the same.
 SHIFT = np.uint64(33)
 MULTIPLIER_1 = np.uint64(0xFF51AFD7ED558CCD)
 MULTIPLIER_2 = np.uint64(0xC4CEB9FE1A85EC53)

@@ -6,14 +6,20 @@ given. Everything is checked before anything is written.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 
 from ps2.errors import LimitError
 from ps2.ops import kernels
 from ps2.ops.guards import check_length, check_row_ids, check_slots, readable
 from ps2.ops.kernels import Float64s, Int64s
+from ps2.ops.operands import along
 from ps2.ops.parallel import SLOT_COST, over_blocks
 from ps2.ops.table import FLOATS, Array, Block, Floats, Row, RowIds, Slots, Values, op
+
+PairRows = Annotated[RowIds, along("pair")]
+PairFloats = Annotated[Floats, along("pair")]
 
 # Old values that a pair update keeps at a time: what stays in a processor's cache, yet whole cache lines of each row.
 SCRATCH_BYTES = 2 << 20
@@ -26,7 +32,7 @@ MAX_PRODUCTS = 1 << 16
 
 
 @op()
-def rows_pull(m: Block, rows: RowIds) -> Array:
+def rows_pull(m: Block, rows: RowIds) -> Annotated[Array, along("rows", "columns")]:
     """Return the rows, shape (n, width), in the order given.
 
     Raises:
@@ -40,7 +46,7 @@ def rows_pull(m: Block, rows: RowIds) -> Array:
 
 
 @op()
-def rows_gather(m: Block, rows: RowIds, slots: Slots) -> Array:
+def rows_gather(m: Block, rows: RowIds, slots: Slots) -> Annotated[Array, along("rows", "slots")]:
     """Return the rows at the slots, shape (n, len(slots)); 0 at slot -1.
 
     Raises:
@@ -65,6 +71,18 @@ def rows_push(m: Block, rows: RowIds, values: Values) -> None:
 
 
 @op(writes=("m",))
+def rows_fill(m: Block, rows: RowIds, *, value: float) -> None:
+    """Set every column of the rows to the value.
+
+    Raises:
+        OutOfRangeError: a row is not in the matrix.
+    """
+    with np.errstate(all="ignore"):
+        rounded = m.dtype.type(value)
+    over_blocks(lambda r: m.__setitem__(r, rounded), (check_row_ids(rows, m.shape[0]),), cost=m.shape[1])
+
+
+@op(writes=("m",))
 def rows_add(m: Block, rows: RowIds, values: Values) -> None:
     """Add values of n * width elements to the rows; duplicates accumulate; raises as ``rows_push`` does."""
     check_length("values", values, rows.size * m.shape[1])
@@ -84,8 +102,8 @@ def rows_scatter_add(m: Block, rows: RowIds, slots: Slots, values: Values) -> No
     kernels.rows_scatter_add(m, row_ids, check_slots(slots, m.shape[1]), readable(values))
 
 
-@op(reduce="sum")
-def rows_dot(m: Block, rows_a: RowIds, rows_b: RowIds) -> Float64s:
+@op(reduce="sum", blocks="pair")
+def rows_dot(m: Block, rows_a: PairRows, rows_b: PairRows) -> Annotated[Float64s, along("pair")]:
     """Return the inner products of pairs of rows, float64 of shape (n,) (paper, Equation 2).
 
     Raises:
@@ -100,10 +118,8 @@ def rows_dot(m: Block, rows_a: RowIds, rows_b: RowIds) -> Float64s:
 
 
 @op(reduce="sum")
-def gram(m: Block, rows_u: RowIds, rows_v: RowIds) -> Float64s:
-    """Return the inner products of each of some rows with each of others, float64 of shape (n * k,), in one pass.
-
-    Row after row of the n by k matrix; accumulated in float64.
+def gram(m: Block, rows_u: RowIds, rows_v: RowIds) -> Annotated[Float64s, along("rows_u", "rows_v")]:
+    """Return the inner products of each of some rows with each of others, float64 of shape (n, k), in one pass.
 
     Raises:
         LimitError: more than 65,536 of them.
@@ -116,11 +132,11 @@ def gram(m: Block, rows_u: RowIds, rows_v: RowIds) -> Float64s:
     tile = _tile(TILE_BYTES // (max(u.size + v.size, 1) * m.itemsize))
     starts = readable(np.arange(0, m.shape[1], tile))
     sums = over_blocks(kernels.gram, (starts,), block, u, v, tile, cost=tile * max(pairs, 1))
-    return np.sum(sums, axis=0).reshape(pairs)
+    return np.sum(sums, axis=0).reshape(u.size, v.size)
 
 
 @op(writes=("u",), dtypes=FLOATS)
-def combine(u: Row, m: Block, rows: RowIds, alphas: Floats) -> None:
+def combine(u: Row, m: Block, rows: RowIds, alphas: Annotated[Floats, along("rows")]) -> None:
     """Set ``u`` to the sum of ``alphas[i] * row i`` in one pass; u may be one of the rows.
 
     Args:
@@ -142,8 +158,8 @@ def _tile(columns: int) -> int:
     return max(columns // LINE_BYTES, 1) * LINE_BYTES
 
 
-@op(writes=("m",), dtypes=FLOATS)
-def rows_axpy(m: Block, rows_y: RowIds, rows_x: RowIds, alphas: Floats) -> None:
+@op(writes=("m",), dtypes=FLOATS, blocks="pair")
+def rows_axpy(m: Block, rows_y: PairRows, rows_x: PairRows, alphas: PairFloats) -> None:
     """Set ``y += alpha * x`` for each pair of rows, one after the other in the order given (paper, Equation 2).
 
     Args:
@@ -162,7 +178,7 @@ def rows_axpy(m: Block, rows_y: RowIds, rows_x: RowIds, alphas: Floats) -> None:
 
 
 @op(writes=("m",), dtypes=FLOATS)
-def rows_pair_update(m: Block, rows_a: RowIds, rows_b: RowIds, coefficients: Floats) -> None:
+def rows_pair_update(m: Block, rows_a: PairRows, rows_b: PairRows, coefficients: PairFloats) -> None:
     """Set ``a += c * b`` and ``b += c * a`` for all pairs of rows at once: a and b are read as they were before.
 
     Rows in several pairs accumulate all of their changes (paper, Equation 2, for a batch of pairs).

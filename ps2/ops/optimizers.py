@@ -14,10 +14,10 @@ from typing import Annotated
 
 from ps2.errors import ConfigError
 from ps2.ops import proximal, steps
-from ps2.ops.guards import check_same_width, readable
+from ps2.ops.guards import check_same_width, check_slots, readable
 from ps2.ops.lazy import over_nonzero
-from ps2.ops.parallel import over_blocks
-from ps2.ops.table import FLOATS, Columns, Nonzero, Range, Row, op
+from ps2.ops.parallel import SLOT_COST, over_blocks
+from ps2.ops.table import FLOATS, Columns, Nonzero, Range, Row, Slots, op
 
 Positive = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(at_least=0)]
@@ -37,8 +37,8 @@ def adam(
     gradient: Row,
     *,
     lr: Positive,
-    beta1: Decay = 0.999,
-    beta2: Decay = 0.9,
+    beta1: Decay = 0.9,
+    beta2: Decay = 0.999,
     eps: Positive = 1e-8,
     step: Step,
     l1: NonNegative = 0.0,
@@ -46,13 +46,10 @@ def adam(
     lazy: bool = False,
     columns: Columns = None,
 ) -> None:
-    """Take one step of Adam, to the letter of the paper's Equation 1.
+    """Take one step of Adam (Kingma & Ba, 2015; the paper's Equation 1, which prints the betas the other way round).
 
-    s <- beta1 s + (1 - beta1) g^2;  v <- beta2 v + (1 - beta2) g;  s' = s / (1 - beta1^t);  v' = v / (1 - beta2^t);
+    v <- beta1 v + (1 - beta1) g;  s <- beta2 s + (1 - beta2) g^2;  v' = v / (1 - beta1^t);  s' = s / (1 - beta2^t);
     w <- w - lr / (sqrt(s') + eps) v'.
-
-    In this paper beta1 belongs to the squares and beta2 to the gradients: the reverse of Kingma & Ba. The defaults
-    0.999 and 0.9 therefore give their usual Adam.
 
     Args:
         weight: w, changed.
@@ -60,15 +57,15 @@ def adam(
         square: s, changed; zeros before the first step.
         gradient: g.
         lr: the learning rate, eta.
-        beta1: decay of the squares.
-        beta2: decay of the gradients.
+        beta1: decay of the mean of the gradients.
+        beta2: decay of the mean of their squares.
         eps: added outside the root.
         step: t, which starts at 1.
         l1: strength of the L1 penalty; h = sqrt(s') + eps.
         l2: strength of the L2 penalty.
         lazy: leave columns whose gradient is 0 alone, at the cost of reading the gradient there. Their moments stand
             still, where the full step lets them decay and moves the weight on by them; t counts all steps still. So
-            the results differ, save at columns whose gradient is never 0. With a penalty: ``lazy_adam``.
+            the results differ, save at columns whose gradient is never 0.
 
     Raises:
         ConfigError: lazy, with a penalty.
@@ -160,7 +157,6 @@ def adagrad(
         l1: strength of the L1 penalty; h = sqrt(s) + eps.
         l2: strength of the L2 penalty.
         lazy: only read the gradient at columns where it is 0. The result is the same: there nothing changes anyway.
-            With a penalty: ``lazy_adagrad``.
 
     Raises:
         ConfigError: lazy, with a penalty.
@@ -241,6 +237,7 @@ def ftrl(
         lazy: only read the gradient at columns where it is 0. The result is the same for weights that FTRL itself has
             made, by the same hyperparameters: there z and n stand still, and the full step computes the same w from
             them once more. It overwrites other weights too; the lazy step keeps them until their gradient is not 0.
+            With penalties that grow with the steps: ``ftrl_weights`` before weights are read.
     """
     check_same_width(weight, z, square, gradient)
     rows = (weight, z, square, readable(gradient))
@@ -251,9 +248,59 @@ def ftrl(
         over_blocks(steps.ftrl, rows, scalars, cost=STEP_COST)
 
 
+@op(writes=("weight",), dtypes=FLOATS)
+def ftrl_weights(
+    weight: Row,
+    z: Row,
+    square: Row,
+    *,
+    alpha: Positive,
+    beta: NonNegative = 1.0,
+    l1: NonNegative,
+    l2: NonNegative,
+) -> None:
+    """Set the weights to what ``ftrl`` makes of its sums with these penalties, which may have grown since its step.
+
+    With strengths in proportion to the number of steps, a lazy step leaves weights whose gradient is 0 as the penalties
+    of an earlier step made them.
+
+    Args:
+        weight: w, changed: also where FTRL has not made it.
+        z, square, alpha, beta: those of ``ftrl``.
+        l1: strength of the L1 penalty.
+        l2: strength of the L2 penalty.
+    """
+    check_same_width(weight, z, square)
+    scalars = steps.in_dtype_of(weight, alpha, beta, l1, l2, 0)
+    over_blocks(steps.ftrl_weights, (weight, readable(z), readable(square)), scalars, cost=STEP_COST)
+
+
+@op(writes=("weight",), dtypes=FLOATS)
+def ftrl_weights_at(
+    weight: Row,
+    z: Row,
+    square: Row,
+    slots: Slots,
+    *,
+    alpha: Positive,
+    beta: NonNegative = 1.0,
+    l1: NonNegative,
+    l2: NonNegative,
+) -> None:
+    """Do as ``ftrl_weights`` at the slots only.
+
+    Raises:
+        OutOfRangeError: a slot is not inside the rows.
+    """
+    check_same_width(weight, z, square)
+    rest = (weight, readable(z), readable(square), steps.in_dtype_of(weight, alpha, beta, l1, l2, 0))
+    # A column that two blocks have becomes the same in both.
+    over_blocks(steps.ftrl_weights_at, (check_slots(slots, weight.size),), *rest, cost=SLOT_COST)
+
+
 def _check_unpenalised(name: str, l1: float, l2: float) -> None:
     if l1 or l2:
         raise ConfigError(
             f"operation {name!r}: lazy=True takes no l1 or l2, which change columns without a gradient too: "
-            f"use 'lazy_{name}'; got l1={l1:g}, l2={l2:g}"
+            f"use 'ftrl'; got l1={l1:g}, l2={l2:g}"
         )

@@ -1,4 +1,4 @@
-"""Forms in which keys and floats travel: deltas of ascending keys, and floats of 16 bits.
+"""Forms in which numbers travel: differences of keys, narrow integers, and floats of 16 bits.
 
 The receiver of packed keys trusts nothing: ``unpack_keys`` checks every step. Of the 16-bit floats, float16 keeps
 11 bits of a number and ends at 65504; bfloat16 keeps 8 bits and has the range of float32.
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ps2.errors import DTypeError, OutOfRangeError, ProtocolError, ShapeError
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Int64s, kernel
+from ps2.ops.kernels import FEW, Int64s, kernel
 from ps2.ops.table import Array
 
 Wire = Literal["float16", "bfloat16"]
@@ -26,9 +26,16 @@ FLOAT16_VALUES = readable(np.arange(2**16, dtype=np.uint16).view(np.float16).ast
 MAX_KEY = 2**63 - 1
 DELTA_DTYPES = tuple(np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64"))
 
+INTEGERS = tuple(np.dtype(name) for name in ("int8", "int16", "int32", "int64"))
+# Fewer are sent as quickly as they are looked through.
+MIN_NARROWED_BYTES = 4 << 10
+SAMPLE = 1024
+
 
 def is_ascending(keys: Int64s) -> bool:
     """Return whether each key is larger than the one before it."""
+    if keys.size <= FEW:
+        return bool((keys[1:] > keys[:-1]).all())
     return bool(_is_ascending(readable(keys)))
 
 
@@ -36,30 +43,40 @@ def pack_keys(keys: Int64s) -> tuple[int, Array]:
     """Return the first key, and the steps from each key to the next in the narrowest dtype that holds them all.
 
     Args:
-        keys: int64 in ``[0, 2**63 - 1]``, strictly ascending (``is_ascending`` tells), at least one.
+        keys: int64 in ``[0, 2**63 - 1]``, at least one.
 
     Returns:
-        The first key, and len(keys) - 1 deltas of dtype uint8, uint16, uint32 or uint64.
+        The first key, and len(keys) - 1 deltas of dtype uint8, uint16, uint32 or uint64; int64 if keys do not ascend.
     """
     if not keys.size:
         raise ShapeError("keys: expected at least 1 to pack, got none")
     keys = readable(keys)
-    largest = _largest_delta(keys)
-    deltas = np.empty(keys.size - 1, next(dtype for dtype in DELTA_DTYPES if largest <= np.iinfo(dtype).max))
+    if not is_ascending(keys):
+        return int(keys[0]), np.diff(keys)
+    if keys.size <= FEW:
+        deltas = np.diff(keys)
+        return int(keys[0]), deltas.astype(_narrowest(int(deltas.max(initial=0))))
+    deltas = np.empty(keys.size - 1, _narrowest(int(_largest_delta(keys))))
     _pack(keys, deltas)
     return int(keys[0]), deltas
+
+
+def _narrowest(delta: int) -> np.dtype[Any]:
+    return next(dtype for dtype in DELTA_DTYPES if delta.bit_length() <= 8 * dtype.itemsize)
 
 
 def unpack_keys(first: int, deltas: Array) -> Int64s:
     """Return the len(deltas) + 1 keys that ``pack_keys`` was given.
 
     Raises:
-        ProtocolError: first is not in ``[0, 2**63 - 1]``, a delta is 0, or a key would be beyond 2**63 - 1.
+        ProtocolError: a key is not in ``[0, 2**63 - 1]``, or an unsigned delta is 0.
     """
     if not 0 <= first <= MAX_KEY:
         raise ProtocolError(f"packed keys: the first key is {first}, outside [0, {MAX_KEY}]")
+    if deltas.dtype in INTEGERS:
+        return _summed(first, deltas)
     if deltas.dtype not in DELTA_DTYPES:
-        raise ProtocolError(f"packed keys: expected deltas of an unsigned dtype, got {deltas.dtype}")
+        raise ProtocolError(f"packed keys: expected deltas that are integers, got {deltas.dtype}")
     keys = np.empty(deltas.size + 1, dtype=np.int64)
     keys[0] = first
     at = _unpack(readable(deltas), keys)
@@ -68,6 +85,30 @@ def unpack_keys(first: int, deltas: Array) -> Int64s:
             f"packed keys: the delta at position {at} is {deltas[at]}, "
             f"and the key before it is {keys[at]}; expected a delta from 1 to {MAX_KEY - int(keys[at])}"
         )
+    return keys
+
+
+def narrow_integers(array: Array) -> Array:
+    """Return signed integers in the narrowest width that holds them all; few, or none that gains, as they are."""
+    if array.nbytes < MIN_NARROWED_BYTES:
+        return array
+    flat = array.reshape(-1)
+    # Most that cannot be narrowed show it at once.
+    for some in (flat[:SAMPLE], flat):
+        low, high = some.min(), some.max()
+        dtype = next(dtype for dtype in INTEGERS if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max)
+        if dtype.itemsize >= array.itemsize:
+            return array
+    return array.astype(dtype)
+
+
+def _summed(first: int, deltas: Array) -> Int64s:
+    keys = np.empty(deltas.size + 1, dtype=np.int64)
+    keys[0] = first
+    np.cumsum(deltas, dtype=np.int64, out=keys[1:])
+    keys[1:] += first  # what overflows comes out negative, or right
+    if keys.min() < 0:
+        raise ProtocolError(f"packed keys: key {keys.min()} is outside [0, {MAX_KEY}]")
     return keys
 
 

@@ -34,9 +34,9 @@ def adam_scalars(weight: Array, lr: float, beta1: float, beta2: float, eps: floa
 @kernel
 def _adam(w: Any, v: Any, s: Any, g: Any, scalars: Scalars) -> tuple[Any, Any, Any]:
     lr, beta1, rest1, beta2, rest2, unbias1, unbias2, eps = scalars
-    s = beta1 * s + rest1 * (g * g)
-    v = beta2 * v + rest2 * g
-    return w - lr / (sqrt(s / unbias1) + eps) * (v / unbias2), v, s
+    v = beta1 * v + rest1 * g
+    s = beta2 * s + rest2 * (g * g)
+    return w - lr / (sqrt(s / unbias2) + eps) * (v / unbias1), v, s
 
 
 @kernel
@@ -125,13 +125,13 @@ def ftrl_at(columns: Int64s, w: Array, z: Array, n: Array, g: Array, scalars: Sc
 
 
 @kernel
-def settle_ftrl(w: Array, z: Array, n: Array, scalars: Scalars) -> None:
+def ftrl_weights(w: Array, z: Array, n: Array, scalars: Scalars) -> None:
     for i in range(w.size):
         w[i] = _ftrl_weight(z[i], sqrt(n[i]), scalars)
 
 
 @kernel
-def settle_ftrl_at(slots: Int64s, w: Array, z: Array, n: Array, scalars: Scalars) -> None:
+def ftrl_weights_at(slots: Int64s, w: Array, z: Array, n: Array, scalars: Scalars) -> None:
     for i in slots:
         if i >= 0:
             w[i] = _ftrl_weight(z[i], sqrt(n[i]), scalars)

@@ -9,21 +9,28 @@ from __future__ import annotations
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
+import xxhash
 
-from ps2.errors import ConfigError, DTypeError, NotFoundError, ShapeError
-from ps2.partition import DTYPES
+from ps2.errors import ConfigError, DTypeError, ShapeError
+from ps2.matrix import partition
+from ps2.matrix.partition import DTYPES
+from ps2.ops.operands import Along, Answer, answers_of, axes_of
 
 Array = npt.NDArray[Any]
 
 # What a positional parameter is given.
 Row = Annotated[Array, "row"]  # one row of the shard, shape (width,): a writable view
 Block = Annotated[Array, "block"]  # all rows of the shard, shape (rows, width): a writable view
+# All columns of a shard with layout "column", shape (width, k): the block of a column is its values in the k rows. A
+# writable view.
+Blocks = Annotated[Array, "blocks"]
 # Local columns; -1 is a sparse key that the shard does not hold. With them, a Row is written at these columns only, or
 # at as many from each of them on as ``Op.span`` says.
 Slots = Annotated[npt.NDArray[np.int64], "slots"]
@@ -31,11 +38,19 @@ RowIds = Annotated[npt.NDArray[np.int64], "row_ids"]  # row numbers of the matri
 Values = Annotated[Array, "values"]  # numbers of the matrix's dtype that travelled with the request
 Unsigned = Annotated[Array, "unsigned"]  # unsigned integers that travelled with the request, as narrow as they came
 Floats = Annotated[npt.NDArray[np.float64], "floats"]  # float64 numbers that travelled with the request
+Integers = Annotated[npt.NDArray[np.int64], "integers"]  # any int64 numbers that travelled with the request
+# The columns that the shard holds: what a column's number in the matrix is, is its number here plus ``begin``.
+Partition = Annotated[partition.Partition, "partition"]
+OF_SHARD = ("row", "block", "blocks")
+# Kinds that do not travel with the request.
+LOCAL = (*OF_SHARD, "partition")
 
 # What the keyword parameter ``columns`` of an operation with a ``Nonzero`` is given.
 Columns = npt.NDArray[np.int64] | None
 
-Reduce = Literal["sum", "max", "min"]
+# How the parts' answers become one. "best": that whose first column (or first array, if there are several) is largest,
+# row by row; of equals the first. "concat": one after the other. "list": a list of them, by partition.
+Reduce = Literal["sum", "max", "min", "best", "concat", "list"]
 FLOATS = ("float32", "float64")
 ALL = tuple(DTYPES)
 
@@ -89,13 +104,18 @@ class Op:
 
     Attributes:
         name: what a request calls it.
+        module: that declares it.
+        source: a hash of that module's, if it is not ours, as it was then.
         fn: the function on one shard's arrays.
-        operands: kind of each positional parameter ("row", "block", "slots", "row_ids", "values", "unsigned",
-            "floats").
+        operands: kind of each positional parameter ("row", "block", "blocks", "partition", "slots", "row_ids",
+            "values", "integers", "unsigned", "floats").
         names: name of each positional parameter.
-        writes: names of the row or block operands that it changes; empty for a pure read.
-        reduce: how the scalars (or equal-shaped arrays) of all partitions become one; None if it returns nothing,
-            or an array that is laid side by side.
+        axes: what each positional parameter runs along.
+        answers: the arrays that it returns; none if it returns a number, or nothing.
+        writes: names of the operands of the shard that it changes; empty for a pure read.
+        reduce: how the answers of all partitions become one; None if there is none, or arrays along slots or columns,
+            which are laid side by side.
+        blocks: the axis along which a call may be cut into several; None: its arrays travel in one piece a partition.
         dtypes: the matrix dtypes that it accepts.
         params: its scalars.
         creates: absent sparse keys are added before it runs (a read leaves them absent).
@@ -104,11 +124,16 @@ class Op:
     """
 
     name: str
+    module: str
+    source: str
     fn: Callable[..., Any]
     operands: tuple[str, ...]
     names: tuple[str, ...]
+    axes: tuple[Along, ...]
+    answers: tuple[Answer, ...]
     writes: tuple[str, ...]
     reduce: Reduce | None
+    blocks: str | None
     dtypes: tuple[str, ...]
     params: Mapping[str, Param]
     creates: bool
@@ -123,11 +148,17 @@ class Op:
     @property
     def arrays(self) -> tuple[str, ...]:
         """Kinds of the operands that travel with the request, in order."""
-        return tuple(kind for kind in self.operands if kind not in ("row", "block"))
+        return tuple(kind for kind in self.operands if kind not in LOCAL)
+
+    @property
+    def given(self) -> tuple[tuple[str, str, Along], ...]:
+        """Name, kind and axes of the operands that travel with the request, in order."""
+        every = zip(self.names, self.operands, self.axes, strict=True)
+        return tuple(operand for operand in every if operand[1] not in LOCAL)
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return tuple(n for n, kind in zip(self.names, self.operands, strict=True) if kind in ("row", "block"))
+        return tuple(n for n, kind in zip(self.names, self.operands, strict=True) if kind in OF_SHARD)
 
     def check(self, rows: int, dtype: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """Check a call against the table.
@@ -178,23 +209,26 @@ class Op:
     def _number(where: str, param: Param, value: Any, dtype: str) -> int | float:
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
             raise ConfigError(f"{where}: expected a number, got {value!r}")
-        whole = param.type is int or dtype == "int64"
-        if not whole:
+        if param.type is not int and dtype in FLOATS:
             return float(value)
         if isinstance(value, (float, np.floating)) and (not math.isfinite(value) or value != math.floor(value)):
             raise DTypeError(f"{where}: expected a whole number, got {value!r}")
-        if not -(2**63) <= int(value) < 2**63:
-            raise DTypeError(f"{where}: expected an int64, got {value!r}")
+        wanted = "int64" if param.type is int else dtype
+        if not np.iinfo(wanted).min <= int(value) <= np.iinfo(wanted).max:
+            raise DTypeError(f"{where}: expected an {wanted}, got {value!r}")
         return int(value)
 
 
 TABLE: dict[str, Op] = {}
+# Our families' modules, by the first part of their operations' names ("trees.split"): loaded when first asked for.
+FAMILIES: dict[str, str] = {}
 
 
 def op(
     *,
     writes: tuple[str, ...] = (),
     reduce: Reduce | None = None,
+    blocks: str | None = None,
     dtypes: tuple[str, ...] = ALL,
     creates: bool = False,
     nonzero: Nonzero | None = None,
@@ -203,18 +237,24 @@ def op(
     """Declare a function on one shard's arrays as a server operation named after it."""
 
     def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
-        name = fn.__name__
+        name = _named(fn)
         hints = get_type_hints(fn, include_extras=True)
         signature = inspect.signature(fn).parameters.values()
         arrays = [p for p in signature if p.kind is not p.KEYWORD_ONLY]
         scalars = [p for p in signature if p.kind is p.KEYWORD_ONLY and p.name != "columns"]
+        notes = {p.name: get_args(hints[p.name])[1:] for p in arrays}
         TABLE[name] = Op(
             name=name,
+            module=fn.__module__,
+            source="" if is_own(fn.__module__) else _source(fn.__module__),
             fn=fn,
-            operands=tuple(get_args(hints[p.name])[1] for p in arrays),
+            operands=tuple(notes[p.name][0] for p in arrays),
             names=tuple(p.name for p in arrays),
+            axes=tuple(axes_of(p.name, notes[p.name]) for p in arrays),
+            answers=answers_of(hints.get("return")),
             writes=writes,
             reduce=reduce,
+            blocks=blocks,
             dtypes=dtypes,
             params={p.name: _param(p, hints[p.name]) for p in scalars},
             creates=creates,
@@ -227,46 +267,32 @@ def op(
     return declare
 
 
+def _named(fn: Callable[..., Any]) -> str:
+    """Return the name of an operation: with that of its family, if it is one of ours."""
+    family = next((family for family, module in FAMILIES.items() if module == fn.__module__), None)
+    name = fn.__name__ if family is None else f"{family}.{fn.__name__}"
+    if name in TABLE and TABLE[name].module != fn.__module__:
+        raise ConfigError(
+            f"operation {name!r} is declared by module {TABLE[name].module!r} and by {fn.__module__!r}: give one of "
+            "them another name"
+        )
+    return name
+
+
+def _source(module: str) -> str:
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except (OSError, TypeError):  # it was made in memory, as a notebook's cells are
+        return ""
+    return xxhash.xxh3_128_hexdigest(source.encode())
+
+
 def _param(parameter: inspect.Parameter, hint: Any) -> Param:
     kind, *notes = get_args(hint) or (hint,)
     required = parameter.default is parameter.empty
     return Param(parameter.name, kind, None if required else parameter.default, required, *notes)
 
 
-def lookup(name: str) -> Op:
-    """Return the operation of that name, or raise NotFoundError with the names that look like it."""
-    if name not in TABLE:
-        load()
-    if name not in TABLE:
-        raise NotFoundError(f"no operation {name!r}; known: {', '.join(sorted(TABLE))}")
-    return TABLE[name]
-
-
-def lookup_at(name: str) -> Op:
-    """Return the form of an operation that runs at slots only: the one called ``name_at``."""
-    lookup(name)
-    if f"{name}_at" not in TABLE:
-        known = ", ".join(sorted(at for at in TABLE if f"{at}_at" in TABLE))
-        raise ConfigError(f"operation {name!r} takes no indices; these do: {known}")
-    return TABLE[f"{name}_at"]
-
-
-def writes(name: str) -> bool:
-    """Tell whether an operation changes data; "map" and "keys" are the server's own."""
-    return name == "map" or (name != "keys" and bool(lookup(name).writes))
-
-
-def load() -> None:
-    """Import every module that declares operations."""
-    from ps2.ops import (  # noqa: F401
-        access,
-        boxes,
-        deferred,
-        elementwise,
-        factors,
-        matrix,
-        optimizers,
-        orthants,
-        reductions,
-        settling,
-    )
+def is_own(module: str) -> bool:
+    """Tell whether operations of that module come with this package."""
+    return module.startswith("ps2.")

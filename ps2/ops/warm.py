@@ -1,11 +1,13 @@
-"""Compile, or load from numba's cache, every kernel that a server may be asked for, before it says it is ready."""
+"""Compile every kernel that a server may be asked for, unless numba's cache has them all."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import platform
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, get_args
@@ -13,54 +15,97 @@ from typing import Any, get_args
 import numba
 import numpy as np
 
+from ps2.matrix.partition import DTYPES, Partition
 from ps2.ops import kernels, packing, sorting
+from ps2.ops.all import TABLE
+from ps2.ops.kernels import FEW
 from ps2.ops.keyindex import KeyIndex
-from ps2.ops.table import FLOATS, TABLE, Op, load
+from ps2.ops.modules import brought
+from ps2.ops.operands import Along
+from ps2.ops.table import FLOATS, Op, is_own
 from ps2.ops.touched import Touched
-from ps2.partition import DTYPES
+
+log = logging.getLogger(__name__)
 
 # By name or kind. With one column, one row, one slot and one value, the arguments of any operation fit together.
 TINY: Mapping[str, Callable[[np.dtype[Any]], np.ndarray[Any, Any]]] = {
     "row": lambda dtype: np.ones(1, dtype),
     "block": lambda dtype: np.ones((1, 1), dtype),
+    "blocks": lambda dtype: np.ones((1, 1), dtype),
     "slots": lambda dtype: np.zeros(1, np.int64),
     "row_ids": lambda dtype: np.zeros(1, np.int64),
     "values": lambda dtype: np.ones(1, dtype),
     "unsigned": lambda dtype: np.ones(1, np.uint8),
     "samples": lambda dtype: np.zeros(1, np.uint8),
     "floats": lambda dtype: np.ones(1, np.float64),
+    "integers": lambda dtype: np.zeros(1, np.int64),
 }
 
 
 def warm() -> None:
-    """Call every operation of the table for each of its dtypes, and all that has kernels besides, on tiny arrays.
+    """See that all kernels are compiled: one process does it, and the others wait.
 
-    Where the kernels are not compiled yet, one process compiles them and the others wait, then load.
+    A server loads those that it is asked for, in milliseconds each; all of them take a second of a core.
     """
-    load()
     folder = kernels.gather.stats.cache_path  # type: ignore[attr-defined]
     # Without a folder to keep compiled kernels in, there is nothing to wait for.
-    with _compiling_alone(Path(folder)) if folder else nullcontext():
-        for op in TABLE.values():
-            for dtype in op.dtypes:
-                for scalars in _scalars(op):
-                    op.fn(*_arguments(op, DTYPES[dtype]), **op.check(op.rows, dtype, scalars))
-        for dtype in FLOATS:
-            for wire in get_args(packing.Wire):
-                packing.widen(packing.narrow(np.ones(1, DTYPES[dtype]), wire), DTYPES[dtype])
-        for delta in packing.DELTA_DTYPES:
-            packing.unpack_keys(*packing.pack_keys(np.array([0, np.iinfo(delta).max // 2])))
-        packing.is_ascending(np.arange(2))
-        sorting.sort_keys(np.arange(2))
-        touched = Touched(1)
-        touched.mark(np.arange(1))
-        touched.clear()
-        index = KeyIndex()
-        index.missing(index.insert(np.arange(100)))
+    with _compiling_alone(Path(folder)) if folder else nullcontext(True) as wanted:
+        if wanted:
+            compile_all()
+    for module, ops in brought().items():
+        file = getattr(sys.modules[module], "__file__", None)
+        lock = f"ps2-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}.lock"
+        with _compiling_alone(Path(folder), lock, [Path(file)]) if folder and file else nullcontext(True) as wanted:
+            if wanted:
+                _compile_theirs(ops)
 
 
-def _arguments(op: Op, dtype: np.dtype[Any]) -> list[np.ndarray[Any, Any]]:
-    return [TINY.get(name, TINY[kind])(dtype) for name, kind in zip(op.names, op.operands, strict=True)]
+def _compile_theirs(ops: Sequence[Op]) -> None:
+    for op in ops:
+        try:
+            _compile(op)
+        except Exception as error:  # users' code, on arguments that it may not have been made for
+            log.warning("operation %r of %s is not compiled ahead: %s", op.name, op.module, error)
+
+
+def _compile(op: Op) -> None:
+    for dtype in op.dtypes:
+        for scalars in _scalars(op):
+            op.fn(*_arguments(op, DTYPES[dtype]), **op.check(op.rows, dtype, scalars))
+
+
+def compile_all() -> None:
+    """Call all our operations for each of their dtypes, and all that has kernels besides, on tiny arrays."""
+    for op in TABLE.values():
+        if is_own(op.module):
+            _compile(op)
+    for dtype in FLOATS:
+        for wire in get_args(packing.Wire):
+            packing.widen(packing.narrow(np.ones(1, DTYPES[dtype]), wire), DTYPES[dtype])
+    many = np.arange(FEW + 1)
+    for delta in packing.DELTA_DTYPES:
+        last = min(FEW + np.iinfo(delta).max // 2, packing.MAX_KEY)
+        packing.unpack_keys(*packing.pack_keys(np.append(many, last)))
+    packing.is_ascending(many)
+    sorting.sort_keys(many)
+    touched = Touched(1)
+    touched.mark(np.arange(1))
+    touched.clear()
+    index = KeyIndex()
+    index.missing(index.insert(np.arange(100)))
+
+
+def _arguments(op: Op, dtype: np.dtype[Any]) -> list[Any]:
+    return [_argument(*operand, dtype) for operand in zip(op.names, op.operands, op.axes, strict=True)]
+
+
+def _argument(name: str, kind: str, said: Along, dtype: np.dtype[Any]) -> Any:
+    if kind == "partition":
+        return Partition(0, 0, 1)
+    made = TINY.get(name, TINY[kind])(dtype)
+    if kind == "block" or len(said.axes) == 1:
+        return made
+    return np.broadcast_to(made, [axis if isinstance(axis, int) else 1 for axis in said.axes]).copy()
 
 
 def _scalars(op: Op) -> Iterator[dict[str, Any]]:
@@ -75,24 +120,24 @@ def _scalars(op: Op) -> Iterator[dict[str, Any]]:
 
 
 @contextmanager
-def _compiling_alone(folder: Path) -> Iterator[None]:
-    """Hold a lock in numba's cache folder until its kernels are there; do not wait when they are there already."""
+def _compiling_alone(
+    folder: Path, lock: str = "ps2-kernels.lock", sources: Sequence[Path] | None = None
+) -> Iterator[bool]:
+    """Yield whether the kernels are to be compiled; until they are, hold a lock in numba's cache folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "ps2-kernels.lock", "a+") as file:
+    with open(folder / lock, "a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
-        compiled, wanted = file.read(), _fingerprint()
-        if compiled == wanted:
-            fcntl.flock(file, fcntl.LOCK_UN)
-        yield
+        compiled, wanted = file.read(), _fingerprint(sources)
+        yield compiled != wanted
         if compiled != wanted:
             file.truncate(0)
             file.write(wanted)
 
 
-def _fingerprint() -> str:
-    """Return what the compiled kernels depend on: sources, numba and this machine."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
+def _fingerprint(sources: Sequence[Path] | None) -> str:
+    """Return what the compiled kernels depend on: sources (None: ours), numba and this machine."""
+    files = sorted(Path(__file__).parent.glob("*.py")) if sources is None else sources
     stamps = [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files]
     parts = (stamps, numba.__version__, platform.python_version(), platform.machine(), platform.node())
     return hashlib.sha256(repr(parts).encode()).hexdigest()

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
 from ps2.errors import ConfigError, DTypeError, OutOfRangeError, ShapeError, UsageError
-from ps2.ops.table import Array, Op
+from ps2.ops.operands import BLOCK, Along, lengths
+from ps2.ops.table import OF_SHARD, Array, Op
 from ps2.server.keycache import KeySet
 from ps2.server.shard import Shard
-from ps2.wire.messages import Operation
+from ps2.wire.messages import NO_RESULT, Operation, Result
+
+Value = Array | float | tuple[Array, ...] | None
 
 
-def call(op: Op, operation: Operation, shard: Shard, keys: KeySet | None) -> Array | float | None:
+def call(op: Op, operation: Operation, shard: Shard, keys: KeySet | None) -> Value:
     """Give an operation the arrays it asks for, and run it."""
     scalars = op.check(len(operation.rows), shard.spec.dtype, operation.params)
-    travels = op.arrays if keys is None else tuple(kind for kind in op.arrays if kind != "slots")
+    travels = [operand for operand in op.given if keys is None or operand[1] != "slots"]
     if len(operation.arrays) != len(travels) or (keys is not None and "slots" not in op.arrays):
         raise ShapeError(
             f"operation {op.name!r} takes {', '.join(op.arrays) or 'no arrays'}, got {len(operation.arrays)} arrays"
@@ -23,31 +29,69 @@ def call(op: Op, operation: Operation, shard: Shard, keys: KeySet | None) -> Arr
     if op.writes and len(set(operation.rows)) < len(operation.rows) and len(op.operands) > 2:
         raise ConfigError(f"operation {op.name!r}: the same vector twice among rows {list(operation.rows)}")
     shard.check_rows(np.array(operation.rows, dtype=np.int64))
-    rows = iter(operation.rows)
-    arrays = iter(operation.arrays)
-    operands: list[Array] = []
+    came = [
+        _travelled(op, operand, array, shard, operation)
+        for operand, array in zip(travels, operation.arrays, strict=True)
+    ]
+    shapes = {name: (said, array.shape) for (name, _, said), array in zip(travels, came, strict=True)}
+    known = {BLOCK: shard.rows} if keys is None else {BLOCK: shard.rows, "slots": keys.count}
+    lengths(f"operation {op.name!r}", shapes, known)
     # Slots first: new keys may move the array that the row views are cut from.
-    given = iter(
-        [
-            keys.find(shard, op.creates)
-            if kind == "slots" and keys is not None
-            else _travelled(op, kind, next(arrays), shard, operation)
-            for kind in op.arrays
-        ]
-    )
-    for kind in op.operands:
-        if kind == "row":
-            operands.append(shard.row(next(rows)))
-        elif kind == "block":
-            operands.append(shard.array)
-        else:
-            operands.append(next(given))
+    if keys is not None:
+        came.insert(op.arrays.index("slots"), keys.find(shard, op.creates))
+    given = iter(came)
+    operands: list[Any] = []
+    with shard.lined_up(operation.rows, bool(op.writes)) as rows:
+        views = iter(rows)
+        for kind in op.operands:
+            if kind == "row":
+                operands.append(next(views))
+            elif kind in OF_SHARD:
+                operands.append(_whole(op, kind, shard))
+            elif kind == "partition":
+                operands.append(shard.partition)
+            else:
+                operands.append(next(given))
+        return _run(op, operation, shard, operands, scalars)
+
+
+def _whole(op: Op, kind: str, shard: Shard) -> Array:
+    """Return all of a shard, in the layout that the operation is for."""
+    if kind == "blocks":
+        return shard.blocks
+    if shard.spec.layout == "column":
+        raise UsageError(
+            f"operation {op.name!r} works on whole rows, and those of a matrix with layout 'column' lie apart: name "
+            "columns, or a single row, or make it with layout='row'"
+        )
+    return shard.array
+
+
+def _run(op: Op, operation: Operation, shard: Shard, operands: Sequence[Any], scalars: Mapping[str, Any]) -> Value:
     try:
-        value: Array | float | None = shard.touched.call(op, operation.rows, operands, scalars)
+        value: Value = shard.touched.call(op, operation.rows, operands, scalars)
     finally:
         if _writes_whole_rows(op):
             shard.clear_free([array for kind, array in zip(op.operands, operands, strict=True) if kind == "row_ids"])
+    return _own(value, shard)
+
+
+def _own(value: Value, shard: Shard) -> Value:
+    """Return an answer that stays what it is when the shard changes: it is sent when the lock is free."""
+    if isinstance(value, tuple):
+        return tuple(array.copy() if np.may_share_memory(array, shard.array) else array for array in value)
+    if isinstance(value, np.ndarray) and np.may_share_memory(value, shard.array):
+        return value.copy()
     return value
+
+
+def result_of(value: Value) -> Result:
+    """Return what an operation returned, as it travels."""
+    if value is None:
+        return NO_RESULT
+    if isinstance(value, np.ndarray):
+        return Result(arrays=(value,))
+    return Result(arrays=value) if isinstance(value, tuple) else Result(scalar=float(value))
 
 
 def _writes_whole_rows(op: Op) -> bool:
@@ -55,7 +99,10 @@ def _writes_whole_rows(op: Op) -> bool:
     return "block" in written and "slots" not in op.operands
 
 
-def _travelled(op: Op, kind: str, array: Array, shard: Shard, operation: Operation) -> Array:
+def _travelled(op: Op, operand: tuple[str, str, Along], array: Array, shard: Shard, operation: Operation) -> Array:
+    _, kind, said = operand
+    if len(said.axes) == 1:
+        array = array.reshape(-1)
     if kind == "unsigned":
         if array.dtype.kind != "u":
             raise DTypeError(f"operation {op.name!r}: expected unsigned integers, got {array.dtype}")

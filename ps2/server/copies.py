@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ps2.errors import ProtocolError, PS2Error, ShapeError, StaleRouteError
-from ps2.ops.table import Array, lookup
+from ps2.ops.all import lookup
+from ps2.ops.table import Array
 from ps2.server.applied import AppliedIds
 from ps2.server.call import call
+from ps2.server.frozen import ids_of
 from ps2.server.kept import Kept, KeptResults, Place
 from ps2.server.keycache import KeyCache, KeySet
 from ps2.server.shard import Shard
@@ -64,6 +66,11 @@ def mapped(operation: Operation, shard: Shard, position: int, result: Result, la
     )
 
 
+def answered(operation: Operation, shard: Shard, position: int, result: Result) -> Change:
+    """Return what an operation that changes data has answered."""
+    return Change(shard, _kept(Kept(RequestId("", 0), position, (operation.matrix, operation.partition), result)))
+
+
 def inserted(operation: Operation, shard: Shard, live: int) -> Change:
     """Return the keys that an operation has added beyond the first ``live``, though it failed."""
     assert shard.index is not None
@@ -97,29 +104,57 @@ def filling_of(place: Place, shard: Shard, kept: KeptResults) -> Iterator[Operat
     if shard.index is not None:
         for keys in _blocks(shard.index.keys):
             yield Operation("insert", *place, arrays=(keys,))
+    yield from _columns(place, shard) if shard.spec.layout == "column" else _rows(place, shard)
+    for one in kept.of(place):
+        yield _kept(one)
+    for block in _blocks(np.frombuffer(ids_of(shard, ()), np.uint8)):
+        yield Operation("state", *place, arrays=(block,))
+    yield Operation("full", *place)
+
+
+def _rows(place: Place, shard: Shard) -> Iterator[Operation]:
     unused = shard.unused
     for number in range(shard.rows):
         if number in unused:
             continue
         at = 0
         for block in _blocks(shard.row(number)):
-            # Bit by bit: -0.0 is not what the rows are cleared to.
-            if block.view(f"u{block.itemsize}").any():
+            if _bits(block).any():
                 yield Operation("push", *place, rows=(number,), params={"start": at}, arrays=(block,))
             at += block.size
-    for one in kept.of(place):
-        id = [one.id.scope, one.id.number, one.id.part]
-        yield Operation("kept", *place, params={"position": one.position}, arrays=(one.pickled, _json(id)))
-    state = {"unused": sorted(shard.unused), "applied": shard.applied.to_json()}
-    for block in _blocks(_json(state)):
-        yield Operation("state", *place, arrays=(block,))
-    yield Operation("full", *place)
+
+
+def _columns(place: Place, shard: Shard) -> Iterator[Operation]:
+    step = max(1, BLOCK_BYTES // shard.spec.block_bytes)
+    for begin in range(0, shard.live, step):
+        some = begin + np.flatnonzero(_bits(shard.blocks[begin : begin + step]).any(axis=1))
+        if some.size:
+            columns = some + shard.partition.begin if shard.index is None else shard.index.keys[some]
+            yield Operation("columns_push", *place, arrays=(columns, shard.blocks[some]))
+
+
+def _bits(values: Array) -> Array:
+    """Return values to be compared bit by bit: -0.0 is not what a copy is cleared to."""
+    return values.view(f"u{values.itemsize}")
 
 
 def _blocks(array: Array) -> Iterator[Array]:
     size = BLOCK_BYTES // array.itemsize
     for begin in range(0, array.size, size):
         yield array[begin : begin + size]
+
+
+def _kept(one: Kept) -> Operation:
+    """Return an answer as it is sent; in a request that is not a filling, it is the answer to that one's id."""
+    id = [one.id.scope, one.id.number, one.id.part, one.id.series, one.id.stage, one.position, one.result.scalar]
+    return Operation("kept", *one.place, arrays=(*one.result.arrays, _json(id)))
+
+
+def _kept_of(operation: Operation, id: RequestId | None) -> Kept:
+    *arrays, name = operation.arrays
+    scope, number, part, series, stage, position, scalar = json.loads(name.tobytes())
+    own = RequestId(scope, number, part=part, series=series, stage=stage)
+    return Kept(id or own, position, (operation.matrix, operation.partition), Result(scalar, tuple(arrays)))
 
 
 def _json(value: object) -> Array:
@@ -179,6 +214,8 @@ class Copies:
             _write_rows(operation, shard, values)
             place = (operation.matrix, operation.partition)
             self._kept.put(Kept(id, int(operation.params["position"]), place, Result(arrays=(result,))))
+        elif operation.name == "kept":
+            self._kept.put(_kept_of(operation, id))
         elif operation.name != "noted":
             call(lookup(operation.name), operation, shard, keys)
 
@@ -199,13 +236,10 @@ class Copies:
             raise StaleRouteError(f"{where} has been sent anew meanwhile")
         if operation.name == "insert":
             _insert(operation, shard)
-        elif operation.name == "push":
-            call(lookup("push"), operation, shard, None)
+        elif operation.name in ("push", "columns_push"):
+            call(lookup(operation.name), operation, shard, None)
         elif operation.name == "kept":
-            result, name = operation.arrays
-            scope, number, part = json.loads(name.tobytes())
-            id = RequestId(scope, number, part=part)
-            self._kept.put(Kept(id, int(operation.params["position"]), place, Result(arrays=(result,))))
+            self._kept.put(_kept_of(operation, None))
         elif operation.name == "state":
             shard.arriving.append(operation.arrays[0])
         elif operation.name == "full":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,12 +21,12 @@ from ps2.errors import (
     StoppedError,
     UsageError,
 )
-from ps2.ops.table import lookup, writes
-from ps2.partition import MatrixSpec, Partition
+from ps2.matrix.partition import MatrixSpec, Partition
+from ps2.ops.all import has_answer, lookup, writes
 from ps2.server import udf
 from ps2.server.applied import EndedStages
-from ps2.server.call import call, keys_of
-from ps2.server.copies import FILLING, Change, Copies, applied, inserted, mapped
+from ps2.server.call import call, keys_of, result_of
+from ps2.server.copies import FILLING, Change, Copies, answered, applied, inserted, mapped
 from ps2.server.fence import Fence
 from ps2.server.kept import Kept, KeptResults, Place
 from ps2.server.keycache import KeyCache, KeySet
@@ -35,7 +36,10 @@ from ps2.server.pieces import Pieces, is_piece
 from ps2.server.replies import reply_bytes
 from ps2.server.shard import Shard
 from ps2.wire.codec import RequestDraft
-from ps2.wire.messages import NO_RESULT, MatrixStatus, Operation, Reply, Request, RequestId, Result, nbytes
+from ps2.wire.messages import NO_RESULT, Operation, Reply, Request, RequestId, Result, nbytes
+from ps2.wire.standing import MatrixStatus
+
+log = logging.getLogger(__name__)
 
 
 class Copying(Protocol):
@@ -46,7 +50,7 @@ class Copying(Protocol):
         ...
 
     def bring(self, shards: Mapping[Place, Shard]) -> None:
-        """Bring copies into step with shards that are new."""
+        """Bring copies into step with shards that are new, or were filled; if this fails, it goes on by itself."""
         ...
 
     def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
@@ -107,7 +111,10 @@ class Engine:
             self._shards.update(made)
             self._note_copies()
         if self.copying is not None and not copies:
-            self.copying.bring(made)
+            try:
+                self.copying.bring(made)
+            except PS2Error as error:
+                log.warning("copies of matrix %x are sent later: %s", matrix, error)
 
     def update_rows(
         self,
@@ -154,6 +161,7 @@ class Engine:
         with self._lock:
             gone, self._shards = self._shards, dict(shards)
             self._note_copies()
+        self.kept.replace(kept for shard in shards.values() for kept in shard.restored)
         for shard in gone.values():
             with shard.lock:
                 shard.free()
@@ -163,6 +171,7 @@ class Engine:
     def end_stages(self, series: str, below: int, live: Sequence[int]) -> None:
         """Forget the ids of a series' stages below a number, save the live ones; refuse what still comes of them."""
         self._ended.add(series, below, live)
+        self.kept.end(self._ended)
         for shard in self.shards().values():
             # A request checks under this lock whether its stage is over, so none slips between the line above and this.
             with shard.lock:
@@ -172,6 +181,23 @@ class Engine:
         """Return the shards by matrix and partition, copies of others' included."""
         with self._lock:
             return dict(self._shards)
+
+    def own_shards(self, matrix: int, partitions: Sequence[int]) -> dict[Place, Shard]:
+        """Return shards of a matrix by their places; raises StaleRouteError if one is not here, or is a copy."""
+        held = self.shards()
+        found: dict[Place, Shard] = {}
+        for index in partitions:
+            shard = held.get((matrix, index))
+            if shard is None or shard.copy:
+                raise StaleRouteError(f"this server does not hold partition {index} of matrix {matrix:x}")
+            found[matrix, index] = shard
+        return found
+
+    def check_call(self, route_version: int, id: RequestId | None = None) -> None:
+        """Raise StaleRouteError or StoppedError unless a client's call, or a mutation of that id, may be done now."""
+        self.fence.check(route_version)
+        self.fence.check_active()
+        self._check_stage(id)
 
     def reserve(self, draft: RequestDraft, copies: int = 0) -> int:
         """Count what the arrays of a request and of its reply take, before they are taken, and when it is its turn.
@@ -208,14 +234,10 @@ class Engine:
             self.fence.check(request.route_version)
             self._pieces.run(request, self.execute)
             return Reply((NO_RESULT,))
-        return self._execute(request, sum(op.nbytes for op in request.operations))
+        return self._execute(request)
 
-    def execute_own(self, request: Request) -> Reply:
-        """Run a request that this server has made itself, as ``execute`` does; its arrays have not travelled."""
-        return self._execute(request, 0)
-
-    def _execute(self, request: Request, received_bytes: int) -> Reply:
-        self.meter.begin(received_bytes)
+    def _execute(self, request: Request) -> Reply:
+        self.meter.begin(sum(op.nbytes for op in request.operations))
         try:
             self.fence.check(request.route_version)
             if not request.forwarded:
@@ -326,7 +348,7 @@ class Engine:
                 if not again and self.copying is not None and self.copying.wants(shard):
                     last = position == len(shards) - 1
                     try:
-                        changes.append(_change(operation, shard, keys[position], (position, results[-1], last)))
+                        changes += _changes(operation, shard, keys[position], (position, results[-1], last))
                     except MemoryError:
                         self.copying.lose([shard])
         if id is not None:
@@ -357,20 +379,21 @@ class Engine:
         again = id is not None and shard.applied.covers(id, position)
         if operation.name == "keys":
             return Result(arrays=(keys_of(shard, operation),))
+        if operation.name == "look":
+            return self._map(operation, shard)
+        if not writes(operation.name):
+            return result_of(call(lookup(operation.name), operation, shard, keys))
+        assert id is not None
+        answers = has_answer(operation.name)
+        if again:
+            return self.kept.get(id, position, operation) if answers else NO_RESULT
         if operation.name == "map":
-            assert id is not None
-            if again:
-                return self.kept.get(id, position)
             result = self._map(operation, shard)
+        else:
+            result = result_of(call(lookup(operation.name), operation, shard, keys))
+        if answers:
             self.kept.put(Kept(id, position, (operation.matrix, operation.partition), result))
-            return result
-        op = lookup(operation.name)
-        if op.writes and again:
-            return NO_RESULT
-        value = call(op, operation, shard, keys)
-        if value is None:
-            return NO_RESULT
-        return Result(arrays=(value,)) if isinstance(value, np.ndarray) else Result(scalar=float(value))
+        return result
 
     def _map(self, operation: Operation, shard: Shard) -> Result:
         if not self._allow_udf:
@@ -379,12 +402,15 @@ class Engine:
                 "with --no-udf)"
             )
         if len(operation.arrays) != 1 or operation.arrays[0].dtype != np.uint8:
-            raise ProtocolError("operation 'map' takes one array of bytes, the pickled function")
+            raise ProtocolError(f"operation {operation.name!r} takes one array of bytes, the pickled function")
         fn = udf.unpickle(operation.arrays[0])
-        rows = [shard.row(number) for number in operation.rows]
-        shard.touched.drop(operation.rows)
         leading = (shard.partition,) if operation.params.get("with_index") else ()
-        return Result(arrays=(udf.run(fn, leading, rows, self.memory),))
+        if operation.name == "look":
+            with shard.lined_up(operation.rows, written=False) as rows:
+                return Result(arrays=(udf.look(fn, leading, rows),))
+        with shard.lined_up(operation.rows, written=True) as rows:
+            shard.touched.drop(operation.rows)
+            return Result(arrays=(udf.run(fn, leading, rows, self.memory),))
 
 
 def _check_partitions(matrix: int, spec: MatrixSpec, partitions: Sequence[Partition]) -> None:
@@ -401,6 +427,10 @@ def _check_partitions(matrix: int, spec: MatrixSpec, partitions: Sequence[Partit
         raise ProtocolError(f"two partitions of matrix {matrix:x} have one index")
 
 
-def _change(operation: Operation, shard: Shard, keys: KeySet | None, ran: tuple[int, Result, bool]) -> Change:
+def _changes(operation: Operation, shard: Shard, keys: KeySet | None, ran: tuple[int, Result, bool]) -> list[Change]:
     """Return what an operation has changed; ``ran``: its position, its result, and whether it was the last."""
-    return mapped(operation, shard, *ran) if operation.name == "map" else applied(operation, shard, keys)
+    position, result, last = ran
+    if operation.name == "map":
+        return [mapped(operation, shard, position, result, last)]
+    answer = [answered(operation, shard, position, result)] if has_answer(operation.name) else []
+    return [applied(operation, shard, keys), *answer]

@@ -1,14 +1,20 @@
-"""Results of users' functions, for attempts that come again."""
+"""Answers of what has changed data, for attempts that come again: they get the first one."""
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from ps2.errors import OpError
 from ps2.ops.table import Array
-from ps2.wire.messages import RequestId, Result, nbytes
+from ps2.server.applied import EndedStages
+from ps2.wire.messages import Operation, RequestId, Result, nbytes
 
 KEPT_RESULTS_BYTES = 64 << 20
 # What one of them takes beside its arrays, about: most results are a few bytes.
@@ -30,9 +36,37 @@ class Kept:
     def nbytes(self) -> int:
         return KEPT_RESULT_BYTES + nbytes(self.result.arrays)
 
-    @property
-    def pickled(self) -> Array:
-        return self.result.arrays[0]
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain data, for a checkpoint or another server; ``place`` is left out."""
+        id = self.id
+        return {
+            "id": [id.scope, id.number, id.part, id.series, id.stage],
+            "position": self.position,
+            "scalar": self.result.scalar,
+            "arrays": [_array_to_json(array) for array in self.result.arrays],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any], place: Place) -> Kept:
+        """Return what ``to_json`` was called on.
+
+        Raises:
+            KeyError, TypeError, ValueError: the data are of another form.
+        """
+        scope, number, part, series, stage = data["id"]
+        result = Result(data["scalar"], tuple(_array_from_json(*array) for array in data["arrays"]))
+        return cls(RequestId(scope, number, part=part, series=series, stage=stage), data["position"], place, result)
+
+
+def _array_to_json(array: Array) -> list[Any]:
+    return [array.dtype.str, list(array.shape), base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()]
+
+
+def _array_from_json(dtype: str, shape: list[int], content: str) -> Array:
+    return np.frombuffer(base64.b64decode(content), np.dtype(dtype)).reshape(shape)
+
+
+Key = tuple[RequestId, int, Place]
 
 
 class KeptResults:
@@ -40,25 +74,35 @@ class KeptResults:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._results: OrderedDict[tuple[RequestId, int], Kept] = OrderedDict()
+        self._results: OrderedDict[Key, Kept] = OrderedDict()
+        self._scopes: dict[str, dict[Key, None]] = {}  # in the order in which they came
         self._bytes = 0
 
     def put(self, kept: Kept) -> None:
+        """Keep a result; forget those of its scope that are settled, as nobody asks for them again."""
+        key = (kept.id, kept.position, kept.place)
         with self._lock:
-            self._drop((kept.id, kept.position))
-            self._results[kept.id, kept.position] = kept
+            # Numbers come in order, or nearly so: what is settled is in front.
+            while (first := next(iter(self._scopes.get(kept.id.scope, ())), None)) and first[
+                0
+            ].number < kept.id.settled:
+                self._drop(first)
+            self._drop(key)
+            self._results[key] = kept
+            self._scopes.setdefault(kept.id.scope, {})[key] = None
             self._bytes += kept.nbytes
             while self._bytes > KEPT_RESULTS_BYTES:
                 self._drop(next(iter(self._results)))
 
-    def get(self, id: RequestId | None, position: int) -> Result:
+    def get(self, id: RequestId, position: int, operation: Operation) -> Result:
         """Return the result of an operation that was applied before; raises OpError if it is not kept any more."""
         with self._lock:
-            kept = self._results.get((id, position)) if id is not None else None
+            kept = self._results.get((id, position, (operation.matrix, operation.partition)))
         if kept is None:
+            name = "mapPartitions" if operation.name == "map" else f"operation {operation.name!r}"
             raise OpError(
-                "this mapPartitions was applied by an earlier attempt, and its result is no longer kept; "
-                "results of more than 64 MB in all are not"
+                f"this {name} was applied by an earlier attempt, and its result is no longer kept; "
+                f"results of more than {KEPT_RESULTS_BYTES >> 20} MB in all are not"
             )
         return kept.result
 
@@ -70,10 +114,30 @@ class KeptResults:
     def forget(self, place: Place) -> None:
         """Drop what is kept of one shard."""
         with self._lock:
-            for key in [key for key, kept in self._results.items() if kept.place == place]:
+            for key in [key for key in self._results if key[2] == place]:
                 self._drop(key)
 
-    def _drop(self, key: tuple[RequestId, int]) -> None:
+    def replace(self, results: Iterable[Kept]) -> None:
+        """Keep these alone."""
+        with self._lock:
+            self._results.clear()
+            self._scopes.clear()
+            self._bytes = 0
+        for kept in results:
+            self.put(kept)
+
+    def end(self, over: EndedStages) -> None:
+        """Drop the results of stages that are over."""
+        with self._lock:
+            for key in [key for key in self._results if over.has(key[0].series, key[0].stage)]:
+                self._drop(key)
+
+    def _drop(self, key: Key) -> None:
         kept = self._results.pop(key, None)
-        if kept is not None:
-            self._bytes -= kept.nbytes
+        if kept is None:
+            return
+        self._bytes -= kept.nbytes
+        scope = self._scopes[key[0].scope]
+        del scope[key]
+        if not scope:
+            del self._scopes[key[0].scope]

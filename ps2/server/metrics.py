@@ -9,12 +9,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ps2 import errors
-from ps2.ops.table import TABLE
+from ps2.ops.all import SERVERS, TABLE
 from ps2.wire.messages import Operation
+from ps2.wire.standing import OK, Counts, OperationStatus
 
-OK = "ok"
 # Beside those of the operation table.
-OWN_OPERATIONS = ("keys", "map")
 # Upper ends of the histogram of an operation's seconds; above the last there is one bucket more.
 BUCKETS_S = (
     *(1e-5, 2e-5, 5e-5),
@@ -26,71 +25,14 @@ BUCKETS_S = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class OperationCounts:
-    """What one operation has done.
-
-    Attributes:
-        name: of the operation table, or "keys" or "map".
-        count: times that it ran, failures included.
-        failures: times that it raised.
-        seconds: spent in it; waits for locks are not.
-        keys: columns that requests named for it, one by one; operations on whole rows name none.
-        buckets: how many of ``count`` took at most ``BUCKETS_S[i]`` and more than the one before; the last: longer.
-    """
-
-    name: str
-    count: int
-    failures: int
-    seconds: float
-    keys: int
-    buckets: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What a server has counted.
-
-    Attributes:
-        outcomes: requests answered, by "ok" or the class in ``ps2.errors`` that they came to.
-        received_bytes: of the arrays of requests, as a server holds them: keys unpacked, floats at full length.
-        sent_bytes: of the arrays of replies, likewise.
-        in_progress: requests under way.
-        waiting: those of them that wait for the lock of a shard.
-        lock_waits: locks that a request had to wait for.
-        lock_wait_s: seconds spent so.
-        operations: by name.
-        mutations: requests that changed something.
-    """
-
-    outcomes: dict[str, int]
-    received_bytes: int
-    sent_bytes: int
-    in_progress: int
-    waiting: int
-    lock_waits: int
-    lock_wait_s: float
-    operations: tuple[OperationCounts, ...]
-    mutations: int = 0
-
-    @property
-    def requests(self) -> int:
-        return sum(self.outcomes.values())
-
-    @property
-    def failed(self) -> int:
-        """Requests that came to an error; a key set that is not remembered is none, it only comes again."""
-        return self.requests - self.outcomes.get(OK, 0) - self.outcomes.get(errors.KeyMissError.__name__, 0)
-
-
 class Meter:
     """Counts requests and operations. Safe for threads: one short lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._outcomes: Counter[str] = Counter()
-        self._received_bytes = 0
-        self._sent_bytes = 0
+        self._bytes_in = 0
+        self._bytes_out = 0
         self._in_progress = 0
         self._waiting = 0
         self._lock_waits = 0
@@ -102,14 +44,14 @@ class Meter:
         """Count a request that begins."""
         with self._lock:
             self._in_progress += 1
-            self._received_bytes += received_bytes
+            self._bytes_in += received_bytes
 
     def end(self, sent_bytes: int, error: BaseException | None = None, changed: bool = False) -> None:
         """Count a request that ends, and whether it changed something."""
         outcome = _outcome(error)
         with self._lock:
             self._in_progress -= 1
-            self._sent_bytes += sent_bytes
+            self._bytes_out += sent_bytes
             self._outcomes[outcome] += 1
             self.mutations += changed
 
@@ -153,8 +95,8 @@ class Meter:
         with self._lock:
             return Counts(
                 outcomes={OK: 0, **self._outcomes},
-                received_bytes=self._received_bytes,
-                sent_bytes=self._sent_bytes,
+                bytes_in=self._bytes_in,
+                bytes_out=self._bytes_out,
                 in_progress=self._in_progress,
                 waiting=self._waiting,
                 lock_waits=self._lock_waits,
@@ -168,7 +110,7 @@ class Meter:
         if name in TABLE:
             kinds = TABLE[name].arrays
             sums = _Sums(kinds.index("slots") if "slots" in kinds else None)
-        elif name in OWN_OPERATIONS:
+        elif name in SERVERS:
             sums = _Sums(None)
         else:
             return None
@@ -189,8 +131,8 @@ class _Sums:
     keys: int = 0
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS_S) + 1))
 
-    def read(self, name: str) -> OperationCounts:
-        return OperationCounts(name, self.count, self.failures, self.seconds, self.keys, tuple(self.buckets))
+    def read(self, name: str) -> OperationStatus:
+        return OperationStatus(name, self.count, self.failures, self.seconds, self.keys, tuple(self.buckets))
 
 
 def _outcome(error: BaseException | None) -> str:

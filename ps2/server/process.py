@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from ps2 import __version__
 from ps2.config import ServerConfig, WireConfig, join_address, split_address
 from ps2.errors import LaunchError, NotFoundError, PS2Error, TransientError
+from ps2.ops.modules import load_modules
 from ps2.ops.parallel import set_cores
 from ps2.ops.warm import warm
 from ps2.server.engine import Engine
@@ -92,6 +93,7 @@ def serve(config: ServerConfig, token: str | None, membership: Membership | None
         signal.signal(number, lambda *_: stop.set())
     if parent is not None:
         _background(_watch_parent, parent, stop)
+    load_modules(config.ops)
     keep_freed_memory()
     if config.cores is not None:
         set_cores(config.cores)
@@ -126,7 +128,7 @@ def serve(config: ServerConfig, token: str | None, membership: Membership | None
                 "server_id": server_id,
                 "index": str(membership.index) if membership else "",
             }
-            undo.callback(_expose(engine, data, info, host, config.metrics_port).stop)
+            undo.callback(_expose(servicer, info, host, config.metrics_port).stop)
         if membership is not None:
             master = MasterControl(GrpcTransport(token, wire), membership.master)
             interval_s = _register(master, membership, server_id, address)
@@ -139,17 +141,17 @@ def serve(config: ServerConfig, token: str | None, membership: Membership | None
 
 
 def _warm_when_active(engine: Engine, stop: threading.Event) -> None:
-    """Compile or load the kernels, but not while the shards of a lost server come: clients wait for those."""
+    """See that the kernels are compiled, but not while the shards of a lost server come: clients wait for those."""
     while engine.fence.waits:
         if stop.wait(ACTIVE_POLL_S):
             return
     warm()
 
 
-def _expose(engine: Engine, data: DataServer, info: dict[str, str], host: str, port: int) -> Exposition:
+def _expose(servicer: ServerServicer, info: dict[str, str], host: str, port: int) -> Exposition:
     from ps2.server.exposition import Exposition, ServerCollector  # most servers need nothing of it
 
-    exposition = Exposition(ServerCollector(engine, lambda: data.connections, info), host, port)
+    exposition = Exposition(ServerCollector(servicer.status, info), host, port)
     log.info("metrics on http://%s/metrics", exposition.address)
     return exposition
 

@@ -113,20 +113,18 @@ class Replication:
             threading.Thread(target=self._keep_in_step, args=(after,), name="ps2-seed", daemon=True).start()
 
     def bring(self, shards: Mapping[Place, Shard]) -> None:
-        """Send new shards at once; if that fails, it goes on in the background."""
+        """Send new shards at once; if that fails, it raises, and goes on in the background."""
         backup = self._backup
         if backup is None:
             return
         with self._changed:
             backup.behind.update(shards.values())
-        for place, shard in shards.items():
-            try:
+        try:
+            for place, shard in shards.items():
                 self._catch_up(backup, place, shard)
-            except PS2Error as error:
-                log.warning("the copy of partition %d of matrix %x is not sent yet: %s", place[1], place[0], error)
-                break
-        with self._changed:
-            self._changed.notify_all()
+        finally:
+            with self._changed:
+                self._changed.notify_all()
 
     def wants(self, shard: Shard) -> bool:
         backup = self._backup

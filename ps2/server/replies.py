@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from ps2.ops import table
-from ps2.ops.matrix import MAX_PRODUCTS
+import numpy as np
+
+from ps2.errors import NotFoundError
+from ps2.ops.all import lookup
+from ps2.ops.operands import BLOCK, COLUMNS, SLOTS, Axis
+from ps2.ops.packing import MIN_NARROWED_BYTES
 from ps2.server.kept import Place
 from ps2.server.shard import Shard
 from ps2.wire.codec import RequestDraft
 from ps2.wire.messages import Outline
 
-PRODUCT_BYTES = 8
-KEY_BYTES = 8
 SHORT_BYTES = 2
+# Numbers of an answer whose length nobody knows before. What comes beyond that is not counted.
+UNKNOWN = 1 << 16
 
 
 def reply_bytes(draft: RequestDraft, shards: Mapping[Place, Shard], copies: int = 0) -> int:
@@ -25,38 +29,55 @@ def reply_bytes(draft: RequestDraft, shards: Mapping[Place, Shard], copies: int 
         copies: of what is sent that are made beside it.
     """
     total = 0
-    for outline in draft.outlines(_bringing()):
+    for outline in draft.outlines(BRINGING):
         shard = shards.get((outline.matrix, outline.partition))
         if shard is None:
             continue
-        count, itemsize = _count(outline, shard), shard.spec.np_dtype.itemsize
-        if outline.name == "keys":
-            itemsize = KEY_BYTES
-        elif outline.name != "pull" and table.lookup(outline.name).reduce is not None:
-            itemsize = PRODUCT_BYTES
-        short = outline.wire is not None
-        total += count * (itemsize + short * SHORT_BYTES + copies * (SHORT_BYTES if short else itemsize))
+        for count, dtype in _arrays(outline, shard):
+            size = count * dtype.itemsize
+            sent = count * SHORT_BYTES if outline.wire is not None else size
+            total += size + copies * sent
+            # What is made shorter for the way is made beside it.
+            if outline.wire is not None:
+                total += sent
+            elif dtype.kind == "i" and size >= MIN_NARROWED_BYTES:
+                total += size // 2
     return total
 
 
-@cache
-def _bringing() -> frozenset[str]:
-    """Return the names of operations whose results are arrays."""
-    table.load()
-    found = {op.name for op in table.TABLE.values() if not op.writes and (op.reduce is None or op.arrays)}
-    return frozenset(found | {"keys"})
+class _Bringing:
+    """The names of operations whose results are arrays; those of a family join when it is loaded."""
+
+    def __contains__(self, name: object) -> bool:
+        if name == "keys":
+            return True
+        try:
+            return bool(lookup(str(name)).answers)
+        except NotFoundError:
+            return False
 
 
-def _count(outline: Outline, shard: Shard) -> int:
-    """Return how many numbers a result has at most."""
+BRINGING = _Bringing()
+
+
+def _arrays(outline: Outline, shard: Shard) -> Iterator[tuple[int, np.dtype[Any]]]:
+    """Yield how many numbers each array of a result has at most, and of which dtype."""
     if outline.name in ("pull", "keys"):
         start, stop = (outline.params.get(name) for name in ("start", "stop"))
         start = start if isinstance(start, int) else 0
         stop = stop if isinstance(stop, int) and stop != -1 else shard.live
-        return max(0, min(stop, shard.live) - max(start, 0))
-    op = table.lookup(outline.name)
-    count = math.prod(outline.counts) * (1 if outline.keys is None else outline.keys)
-    if op.reduce is not None:
-        # A number a pair, or one for each of some with each of others, which are few or refused.
-        return min(count, max(sum(outline.counts), MAX_PRODUCTS))
-    return count if "slots" in op.arrays else count * int(shard.array.shape[1])
+        dtype = np.dtype(np.int64) if outline.name == "keys" else shard.spec.np_dtype
+        yield max(0, min(stop, shard.live) - max(start, 0)), dtype
+        return
+    op = lookup(outline.name)
+    known: dict[Axis, int] = {COLUMNS: int(shard.array.shape[1]), BLOCK: shard.rows}
+    shapes = iter(outline.shapes)
+    for _, kind, said in op.given:
+        if kind == SLOTS and outline.keys is not None:
+            known[SLOTS] = outline.keys
+        else:
+            known |= dict(zip(said.axes, next(shapes, ()), strict=False))
+    for answer in op.answers:
+        axes = [axis if isinstance(axis, int) else known.get(axis) for axis in answer.axes]
+        count = math.prod(axis for axis in axes if axis is not None) * (UNKNOWN if None in axes else 1)
+        yield count, answer.dtype or shard.spec.np_dtype

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import psutil
-
 from ps2 import __version__
 from ps2.config import WireConfig
 from ps2.errors import ProtocolError, PS2Error
+from ps2.ops.modules import digests
 from ps2.server.engine import Engine
 from ps2.server.loading import Loading
 from ps2.server.replication import Replication
+from ps2.server.saving import save
 from ps2.server.snapshots import Snapshots
-from ps2.server.vector_files import RowPlace, VectorFiles
+from ps2.server.standing import status_of
+from ps2.storage.manifest import SaveMatrix
 from ps2.wire.codec import RequestDraft, error_parts, id_from_pb, reply_parts, request_of, to_frame
 from ps2.wire.convert import (
     load_matrix_from_pb,
     partition_from_pb,
-    partition_to_pb,
-    saved_part_from_pb,
-    saved_part_to_pb,
     saved_shard_to_pb,
     spec_from_pb,
-    spec_to_pb,
 )
 from ps2.wire.data_server import DataServer
 from ps2.wire.messages import PROTOCOL_VERSION
 from ps2.wire.pb import server_pb2 as pb
+from ps2.wire.standing import ServerStatus, status_to_pb
 from ps2.wire.status import internal_error
 from ps2.wire.transport import GrpcTransport
 
@@ -58,9 +55,9 @@ class ServerServicer:
         self._started_s = time.monotonic()
         self._data = data
         self._catalog = b""
+        self._operations = digests()
         self._snapshots = Snapshots(engine)
         self._loading = Loading(engine)
-        self._vector_files = VectorFiles(engine)
         self._replication = Replication(engine, lambda: GrpcTransport(token, wire), wire.request_limit_bytes)
 
     def close(self) -> None:
@@ -88,6 +85,7 @@ class ServerServicer:
             data_port=self._data.port if self._data is not None else 0,
             data_socket=self._data.unix_name if self._data is not None else "",
             now_s=time.monotonic(),
+            operations=self._operations,
         )
 
     def Execute(self, frame: bytes) -> bytes:
@@ -182,16 +180,15 @@ class ServerServicer:
         matrices = [load_matrix_from_pb(matrix) for matrix in request.matrices]
         return pb.LoadReply(bytes=self._loading.load(request.url, matrices, request.ids))
 
-    def SaveRow(self, request: pb.SaveRowRequest) -> pb.SaveRowReply:
-        self._engine.fence.check(request.route_version)
-        parts = self._vector_files.save(_row_place(request), request.stem)
-        return pb.SaveRowReply(parts=map(saved_part_to_pb, parts))
+    def Save(self, request: pb.SaveRequest) -> pb.SaveReply:
+        order = SaveMatrix(request.matrix, tuple(request.rows), tuple(request.partitions), request.url, request.stem)
+        shards = save(self._engine, order, request.route_version)
+        return pb.SaveReply(shards=map(saved_shard_to_pb, shards))
 
-    def LoadRow(self, request: pb.LoadRowRequest) -> pb.LoadRowReply:
-        self._engine.fence.check(request.route_version)
-        parts = [saved_part_from_pb(part) for part in request.parts]
-        self._vector_files.load(_row_place(request), parts, id_from_pb(request.id))
-        return pb.LoadRowReply()
+    def Fill(self, request: pb.FillRequest) -> pb.FillReply:
+        matrix = load_matrix_from_pb(request.matrix)
+        self._loading.fill(request.url, matrix, id_from_pb(request.id), request.route_version)
+        return pb.FillReply()
 
     def Send(self, request: pb.SendRequest) -> pb.SendReply:
         self._engine.fence.check(request.route_version)
@@ -199,57 +196,20 @@ class ServerServicer:
         return pb.SendReply(bytes=self._replication.send(request.to, names, request.copies))
 
     def Status(self, request: pb.StatusRequest) -> pb.StatusReply:
-        counts = self._engine.meter.read()
-        return pb.StatusReply(
+        return status_to_pb(self.status())
+
+    def status(self) -> ServerStatus:
+        """Tell how this server stands."""
+        data, replication = self._data, self._replication
+        return status_of(
+            self._engine,
             server_id=self._server_id,
-            version=__version__,
-            pid=os.getpid(),
             uptime_s=time.monotonic() - self._started_s,
-            memory_bytes=self._engine.memory.taken_bytes,
-            memory_limit_bytes=self._engine.memory.limit_bytes,
-            rss_bytes=psutil.Process().memory_info().rss,
-            matrices=[
-                pb.MatrixStatus(
-                    matrix=status.matrix,
-                    spec=spec_to_pb(status.spec),
-                    rows=status.rows,
-                    bytes=status.bytes,
-                    active_keys=status.active_keys,
-                    partitions=[partition_to_pb(p) for p in status.partitions],
-                )
-                for status in self._engine.matrices()
-            ],
-            requests=counts.requests,
-            failed=counts.failed,
-            bytes_in=counts.received_bytes,
-            bytes_out=counts.sent_bytes,
-            outcomes=counts.outcomes,
-            in_progress=counts.in_progress,
-            waiting=counts.waiting,
-            lock_waits=counts.lock_waits,
-            lock_wait_s=counts.lock_wait_s,
-            key_cache_hits=self._engine.keys.hits,
-            key_cache_misses=self._engine.keys.misses,
-            key_cache_bytes=self._engine.keys.nbytes,
-            connections=self._data.connections if self._data is not None else 0,
-            operations=[
-                pb.OperationStatus(
-                    name=done.name, count=done.count, failures=done.failures, seconds=done.seconds, keys=done.keys
-                )
-                for done in counts.operations
-            ],
-            route_version=self._engine.fence.route_version,
-            backup=self._replication.backup,
-            copies_bytes=sum(shard.nbytes for shard in self._engine.shards().values() if shard.copy),
-            applied_scopes=sum(len(shard.applied) for shard in self._engine.shards().values()),
-            mutations=counts.mutations,
-            behind=self._replication.behind,
+            connections=data.connections if data is not None else 0,
+            backup=replication.backup,
+            behind=replication.behind,
         )
 
     def Stop(self, request: pb.StopRequest) -> pb.StopReply:
         self._stop()
         return pb.StopReply()
-
-
-def _row_place(request: pb.SaveRowRequest | pb.LoadRowRequest) -> RowPlace:
-    return RowPlace(request.matrix, request.row, tuple(request.partitions), request.url, request.route_version)

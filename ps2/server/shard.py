@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
-from ps2.errors import LimitError, NotFoundError, OutOfRangeError
+from ps2.errors import LimitError, NotFoundError, OutOfRangeError, UsageError
+from ps2.matrix.partition import Int64Array, MatrixSpec, Partition
 from ps2.ops.keyindex import KeyIndex
 from ps2.ops.table import Array
-from ps2.partition import Int64Array, MatrixSpec, Partition
 from ps2.server.applied import AppliedIds
+from ps2.server.kept import Kept
 from ps2.server.memory import MemoryAccount
 from ps2.server.touchedrows import TouchedRows
 
@@ -21,7 +22,10 @@ MIN_CAPACITY = 64
 
 
 class Shard:
-    """Rows of one partition: ``array`` has shape (rows, width), C-contiguous, each row one DCV's columns.
+    """Rows of one partition: ``array`` has shape (rows, width), each row one DCV's columns.
+
+    It is C-contiguous in layout "row", and Fortran-contiguous in layout "column", where ``blocks`` is the other way to
+    see it: shape (width, rows), C-contiguous.
 
     A sparse shard has one key index for all rows, so the rows stay co-located slot by slot; its array has room for
     more slots than are live. ``lock`` guards everything here: rows, key index, touched columns and applied ids.
@@ -30,6 +34,7 @@ class Shard:
         filling: another server is sending what belongs here, or a copy has yet to be sent; until then it is of no use.
         session: names that sending: route version and number of the newest that has begun.
         arriving: what has come of its ids, as JSON in pieces.
+        restored: answers that came with it from a checkpoint, until it is in its place.
         sealed: of a copy that was sent on: it takes nothing at this route version or an older one.
         rows_changed: the last change of which rows are in use: route version and number of the coordinator's call.
     """
@@ -50,6 +55,7 @@ class Shard:
         self.rows_changed = (-1, 0)
         self.lock = threading.RLock()
         self.applied = AppliedIds()
+        self.restored: list[Kept] = []
         self.index = KeyIndex() if spec.kind == "sparse" else None
         self._memory = memory
         self._unused: set[int] = set()
@@ -58,8 +64,7 @@ class Shard:
         self.touched = TouchedRows(memory, columns)
         self._counted = 0
         with self._counting(self._bytes(spec.rows, columns), f"{spec.rows} rows of {columns:,} columns"):
-            # The system hands out zero pages only when they are touched: reserved rows cost nothing until then.
-            self.array: Array = np.zeros((spec.rows, columns), spec.np_dtype)
+            self.array = self._zeros(spec.rows, columns)
 
     @property
     def rows(self) -> int:
@@ -71,6 +76,13 @@ class Shard:
         return int(self.array.shape[1]) if self.index is None else len(self.index)
 
     @property
+    def blocks(self) -> Array:
+        """The blocks of the live columns: a writable view; raises UsageError in layout "row"."""
+        if self.spec.layout != "column":
+            raise UsageError("a matrix with layout 'row' has no blocks: make it with layout='column', or name rows")
+        return self.array.T[: self.live]
+
+    @property
     def nbytes(self) -> int:
         return self._counted + self.touched.nbytes
 
@@ -80,9 +92,30 @@ class Shard:
         return frozenset(self._unused)
 
     def row(self, number: int) -> Array:
-        """Return a writable view of the live columns of one row."""
+        """Return a writable view of the live columns of one row; in layout "column" they lie apart."""
         self.check_rows(np.array([number]))
         return self.array[number, : self.live]
+
+    @contextmanager
+    def lined_up(self, numbers: Iterable[int], written: bool) -> Iterator[list[Array]]:
+        """Yield rows as kernels take them: C-contiguous. In layout "column" they are copies, which count as memory.
+
+        Args:
+            written: what is done to copies is done to the rows, unless it fails.
+        """
+        rows = [self.row(number) for number in numbers]
+        if self.spec.layout == "row":
+            yield rows
+            return
+        size = sum(row.nbytes for row in rows)
+        self._memory.borrow(size, "rows of a matrix with layout 'column'")
+        try:
+            copies = [row.copy() for row in rows]
+            yield copies
+            for row, copy in zip(rows if written else (), copies, strict=False):
+                row[:] = copy
+        finally:
+            self._memory.give_back(size)
 
     def check_rows(self, numbers: Int64Array) -> None:
         """Raise unless every row is in use."""
@@ -124,6 +157,8 @@ class Shard:
     def grow_rows(self, rows: int) -> None:
         """Add rows of zeros until there are ``rows``."""
         self.check_rows(np.empty(0, np.int64))
+        if rows > self.rows and self.spec.layout == "column":
+            raise UsageError(f"a matrix with layout 'column' keeps its {self.rows} rows, got a call for {rows}")
         if rows > self.rows:
             self._resize(rows, int(self.array.shape[1]))
 
@@ -150,16 +185,16 @@ class Shard:
         if self.index is not None:
             self.index, columns = KeyIndex(), MIN_CAPACITY
         # Freed first, so that there is never memory taken for both.
-        self.array = np.zeros((0, columns), self.spec.np_dtype)
+        self.array = self._zeros(0, columns)
         self.touched.resize(columns)
         with self._counting(self._bytes(rows, columns), f"{rows} rows of {columns:,} columns"):
-            self.array = np.zeros((rows, columns), self.spec.np_dtype)
+            self.array = self._zeros(rows, columns)
 
     def free(self) -> None:
         """Give the memory back."""
         self._freed = True
         self.touched.drop_all()
-        self.array = np.zeros((0, 0), self.spec.np_dtype)
+        self.array = self._zeros(0, 0)
         self._memory.give(self._counted)
         self._counted = 0
 
@@ -178,11 +213,15 @@ class Shard:
         with self._counting(self._bytes(rows, columns, index_bytes), purpose):
             if (rows, columns) == self.array.shape:
                 return
-            grown = np.zeros((rows, columns), self.spec.np_dtype)
+            grown = self._zeros(rows, columns)
             grown[: self.rows, : self.live] = self.array[:, : self.live]
             if columns != self.array.shape[1]:
                 self.touched.resize(columns)
             self.array = grown
+
+    def _zeros(self, rows: int, columns: int) -> Array:
+        # The system hands out zero pages only when they are touched: reserved rows cost nothing until then.
+        return np.zeros((rows, columns), self.spec.np_dtype, order="C" if self.spec.layout == "row" else "F")
 
     def _bytes(self, rows: int, columns: int, index_bytes: int | None = None) -> int:
         index = 0 if self.index is None else (self.index.nbytes if index_bytes is None else index_bytes)

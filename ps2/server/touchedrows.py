@@ -45,7 +45,7 @@ class TouchedRows:
             self._mark(written, _columns_written(op, operands[op.operands.index("slots")], scalars))
         else:
             self.drop(written)
-        if any(op.operands[op.names.index(name)] == "block" for name in op.writes):
+        if any(op.operands[op.names.index(name)] in ("block", "blocks") for name in op.writes):
             self.drop_all()
         if sparse is None:
             return op.fn(*operands, **scalars)

@@ -40,23 +40,35 @@ def run(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array], m
     try:
         memory.borrow(size, "undoing a failed function")
     except (LimitError, BusyError):
-        return _run(fn, leading, rows, None)
+        try:
+            return _run(fn, leading, rows)
+        except OpError as error:
+            raise OpError(f"{error}\n{NOT_UNDONE}") from error.__cause__
     try:
-        return _run(fn, leading, rows, [row.copy() for row in rows])
+        before = [row.copy() for row in rows]
+        try:
+            return _run(fn, leading, rows)
+        except OpError:
+            for row, saved in zip(rows, before, strict=True):
+                row[:] = saved
+            raise
     finally:
         memory.give_back(size)
 
 
-def _run(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array], before: list[Array] | None) -> Array:
+def look(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array]) -> Array:
+    """Call a function as ``run`` does, with rows that it can only read: there is nothing to undo."""
+    views = [row.view() for row in rows]
+    for view in views:
+        view.flags.writeable = False
+    return _run(fn, leading, views)
+
+
+def _run(fn: Callable[..., Any], leading: Sequence[Any], rows: Sequence[Array]) -> Array:
     try:
-        result = fn(*leading, *rows)
-        return np.frombuffer(cloudpickle.dumps(result), np.uint8)
+        return np.frombuffer(cloudpickle.dumps(fn(*leading, *rows)), np.uint8)
     except BaseException as error:  # SystemExit of a user's function must not end the server
-        if before is not None:
-            for row, saved in zip(rows, before, strict=True):
-                row[:] = saved
-        note = "" if before is not None else f"\n{NOT_UNDONE}"
-        raise OpError(f"a function failed on the server:\n{_trace(error)}{note}") from error
+        raise OpError(f"a function failed on the server:\n{_trace(error)}") from error
 
 
 def _trace(error: BaseException) -> str:

@@ -15,8 +15,9 @@ import numpy as np
 from google.protobuf.message import DecodeError, Message
 
 from ps2.errors import LimitError, OutOfRangeError, ProtocolError, PS2Error
-from ps2.ops.packing import BFLOAT16, narrow, pack_keys, unpack_keys, widen
-from ps2.partition import Wire
+from ps2.matrix.partition import Wire
+from ps2.ops.packing import pack_keys, unpack_keys
+from ps2.wire.arrays import Spec, cut, delivered, landing, shape_of, spec_of, stored, to_send, total
 from ps2.wire.messages import Array, Keys, Operation, Outline, Reply, Request, RequestId, Result, byte_view, nbytes
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.status import from_detail, to_detail
@@ -28,22 +29,8 @@ MAX_HEADER_BYTES = 1 << 20
 MAX_OPERATIONS = 1 << 20  # of one request; of its arrays, too
 DIGEST_BYTES = 16
 
-Spec = tuple["np.dtype[Any]", int]
 Parts = tuple[bytes, list[Array]]
 
-DTYPE_TO_PB: dict[np.dtype[Any], pb.DType] = {
-    np.dtype("<f4"): pb.FLOAT32,
-    np.dtype("<f8"): pb.FLOAT64,
-    np.dtype("<i8"): pb.INT64,
-    np.dtype("u1"): pb.UINT8,
-    np.dtype("<u2"): pb.UINT16,
-    np.dtype("<u4"): pb.UINT32,
-    np.dtype("<u8"): pb.UINT64,
-    np.dtype("<f2"): pb.FLOAT16,
-    BFLOAT16: pb.BFLOAT16,
-}
-PB_TO_DTYPE = {number: dtype for dtype, number in DTYPE_TO_PB.items()}
-NARROW = (np.dtype(np.float16), BFLOAT16)
 WIRE_TO_PB: dict[Wire | None, pb.DType] = {
     None: pb.DTYPE_UNSPECIFIED,
     "float16": pb.FLOAT16,
@@ -103,13 +90,13 @@ def reply_parts(reply: Reply, request: Request) -> Parts:
         if result.scalar is not None:
             message.scalar = result.scalar
         try:
-            sent = [_to_send(array, operation.wire) for array in result.arrays]
+            sent = [to_send(array, operation.wire) for array in result.arrays]
         except OutOfRangeError as error:
             raise OutOfRangeError(
                 f"{error}: not to be read with wire='float16' (save() still can; 'bfloat16' has room)"
             ) from error
-        message.arrays.extend(map(_spec_to_pb, sent))
-        arrays += sent
+        message.arrays.extend(spec for _, spec in sent)
+        arrays += [array for array, _ in sent]
     return header.SerializeToString(), arrays
 
 
@@ -138,10 +125,10 @@ def _put_operation(message: pb.Operation, operation: Operation) -> list[Array]:
         else:
             message.params.add(name=name, whole=int(value))
     deltas = [] if operation.keys is None else _put_keys(message.keys, operation.keys)
-    arrays = [_to_send(array, operation.wire) for array in operation.arrays]
-    message.arrays.extend(map(_spec_to_pb, arrays))
+    sent = [to_send(array, operation.wire) for array in operation.arrays]
+    message.arrays.extend(spec for _, spec in sent)
     message.reply_dtype = WIRE_TO_PB[operation.wire]
-    return deltas + arrays
+    return deltas + [array for array, _ in sent]
 
 
 def _put_keys(message: pb.Keys, keys: Keys) -> list[Array]:
@@ -150,19 +137,10 @@ def _put_keys(message: pb.Keys, keys: Keys) -> list[Array]:
         message.hash = keys.digest
     if keys.columns is None:
         return []
-    message.first, deltas = pack_keys(keys.columns)
-    message.deltas.CopyFrom(_spec_to_pb(deltas))
+    message.first, steps = pack_keys(keys.columns)
+    deltas, spec = to_send(steps, None)
+    message.deltas.CopyFrom(spec)
     return [deltas]
-
-
-def _to_send(array: Array, wire: Wire | None) -> Array:
-    if wire is not None and array.dtype.kind == "f":
-        return narrow(np.ascontiguousarray(array).reshape(-1), wire)
-    return np.ascontiguousarray(array)
-
-
-def _spec_to_pb(array: Array) -> pb.ArraySpec:
-    return pb.ArraySpec(dtype=DTYPE_TO_PB[array.dtype], count=array.size)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -170,7 +148,7 @@ def _spec_to_pb(array: Array) -> pb.ArraySpec:
 
 @dataclass(frozen=True)
 class RequestDraft:
-    """A request whose arrays are still to come; their dtypes and counts are ``specs``."""
+    """A request whose arrays are still to come; ``specs`` says in which form."""
 
     header: pb.RequestHeader
     specs: list[Spec]
@@ -178,17 +156,17 @@ class RequestDraft:
     @property
     def nbytes(self) -> int:
         """Bytes that its arrays take on the way."""
-        return _total(self.specs)
+        return total(self.specs)
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that its arrays take once it is built: keys as int64, and floats as float32 at least."""
-        total = 0
+        """Bytes that its arrays take once it is built: keys as int64, and numbers as wide as they are to be."""
+        size = 0
         for operation in self.header.operations:
             if operation.keys.HasField("deltas"):
-                total += 8 * operation.keys.count
-            total += sum(max(dtype.itemsize, 4 * (dtype in NARROW)) * n for dtype, n in map(_spec, operation.arrays))
-        return total
+                size += 8 * operation.keys.count
+            size += sum(spec.stored.itemsize * spec.size for spec in map(spec_of, operation.arrays))
+        return size
 
     @property
     def forwarded(self) -> bool:
@@ -204,7 +182,7 @@ class RequestDraft:
                     message.matrix,
                     message.partition,
                     {param.name: _param(param) for param in message.params},
-                    tuple(spec.count for spec in message.arrays),
+                    tuple(shape_of(spec) for spec in message.arrays),
                     message.keys.count if message.HasField("keys") else None,
                     PB_TO_WIRE[message.reply_dtype],
                 )
@@ -238,8 +216,8 @@ def open_request(header: bytes, limit_bytes: int) -> RequestDraft:
         if operation.HasField("keys"):
             _check_keys(operation.name, operation.keys)
             if operation.keys.HasField("deltas"):
-                specs.append(_spec(operation.keys.deltas))
-        specs += map(_spec, operation.arrays)
+                specs.append(spec_of(operation.keys.deltas))
+        specs += map(spec_of, operation.arrays)
         if operation.reply_dtype not in PB_TO_WIRE:
             raise ProtocolError(f"operation {operation.name!r}: a reply cannot come as dtype {operation.reply_dtype}")
     draft = RequestDraft(message, specs)
@@ -267,8 +245,8 @@ class ReplyDraft:
             Result(
                 message.scalar if message.HasField("scalar") else None,
                 tuple(
-                    _delivered(next(left), operation.into if position == 0 else None)
-                    for position in range(len(message.arrays))
+                    delivered(next(left), spec_of(spec), operation.into if position == 0 else None)
+                    for position, spec in enumerate(message.arrays)
                 ),
             )
             for message, operation in zip(self.header.results, self.request.operations, strict=True)
@@ -297,9 +275,9 @@ def open_reply(header: bytes, request: Request, size: int) -> ReplyDraft:
         if operation.into is not None and not result.arrays:
             raise ProtocolError(f"the reply to operation {operation.name!r} lacks its array")
         for position, spec in enumerate(result.arrays):
-            landings.append((_spec(spec), operation.into if position == 0 else None))
-    check_size(_total([spec for spec, _ in landings]), size)
-    return ReplyDraft(message, request, [_landing(spec, into) for spec, into in landings])
+            landings.append((spec_of(spec), operation.into if position == 0 else None))
+    check_size(total([spec for spec, _ in landings]), size)
+    return ReplyDraft(message, request, [landing(spec, into) for spec, into in landings])
 
 
 def split_frame(frame: bytes) -> tuple[memoryview, memoryview]:
@@ -342,14 +320,16 @@ def request_of(frame: bytes, limit_bytes: int, reserve: Callable[[RequestDraft],
     draft = open_request(bytes(header), limit_bytes)
     check_size(draft.nbytes, len(data))
     reserve(draft)
-    return draft.build(_cut(draft.specs, data))
+    return draft.build(cut(draft.specs, data))
 
 
 def reply_of(frame: bytes, request: Request) -> Reply:
     """Read a reply that came as one frame, or raise the error that it brings."""
     header, data = split_frame(frame)
     draft = open_reply(bytes(header), request, len(data))
-    for array, came in zip(draft.arrays, _cut([(a.dtype, a.size) for a in draft.arrays], data), strict=True):
+    for array, came in zip(
+        draft.arrays, cut([Spec(a.dtype, a.size, a.dtype, a.shape) for a in draft.arrays], data), strict=True
+    ):
         np.copyto(array.reshape(-1), came)
     return draft.build()
 
@@ -367,7 +347,7 @@ def _operation(message: pb.Operation, left: Any) -> Operation:
         partition=message.partition,
         rows=tuple(message.rows),
         params={param.name: _param(param) for param in message.params},
-        arrays=tuple(_wide(next(left)) for _ in message.arrays),
+        arrays=tuple(stored(next(left), spec_of(spec)) for spec in message.arrays),
         keys=keys,
         wire=PB_TO_WIRE[message.reply_dtype],
     )
@@ -381,9 +361,9 @@ def _check_keys(name: str, message: pb.Keys) -> None:
         raise ProtocolError(f"operation {name!r}: a hash of {len(message.hash)} bytes, not {DIGEST_BYTES}")
     if not message.HasField("deltas"):
         return
-    dtype, count = _spec(message.deltas)
-    if dtype.kind != "u":
-        raise ProtocolError(f"operation {name!r}: differences of keys are unsigned, got {dtype}")
+    dtype, count, *_ = spec_of(message.deltas)
+    if dtype.kind not in "ui":
+        raise ProtocolError(f"operation {name!r}: differences of keys are integers, got {dtype}")
     if count != message.count - 1:
         raise ProtocolError(
             f"operation {name!r}: {message.count} keys have {message.count - 1} differences, got {count}"
@@ -399,55 +379,6 @@ def _param(message: pb.Param) -> int | float:
     if message.WhichOneof("value") is None:
         raise ProtocolError(f"parameter {message.name!r} has no value")
     return message.real if message.HasField("real") else message.whole
-
-
-def _spec(message: pb.ArraySpec) -> Spec:
-    if message.dtype not in PB_TO_DTYPE:
-        raise ProtocolError(f"an array of unknown dtype {message.dtype}")
-    return PB_TO_DTYPE[message.dtype], int(message.count)
-
-
-def _total(specs: Sequence[Spec]) -> int:
-    return sum(dtype.itemsize * count for dtype, count in specs)
-
-
-def _cut(specs: Sequence[Spec], data: memoryview) -> list[Array]:
-    arrays, at = [], 0
-    for dtype, count in specs:
-        arrays.append(np.frombuffer(data, dtype, count, at) if count else np.empty(0, dtype))
-        at += dtype.itemsize * count
-    return arrays
-
-
-def _wide(array: Array) -> Array:
-    return widen(array, np.dtype(np.float32)) if array.dtype in NARROW else array
-
-
-def _landing(spec: Spec, into: Array | None) -> Array:
-    """Return what an array is read into: the caller's own memory, unless it has to be converted or scattered."""
-    dtype, count = spec
-    if into is None:
-        return allocate(dtype, count)
-    if into.size != count or (into.dtype != dtype and not (dtype in NARROW and into.dtype.kind == "f")):
-        raise ProtocolError(f"expected {into.size} {into.dtype} in reply, got {count} {dtype}")
-    if into.dtype == dtype and into.flags.c_contiguous:
-        return into
-    return allocate(dtype, count)
-
-
-def _delivered(array: Array, into: Array | None) -> Array:
-    if into is None:
-        return _wide(array)
-    if array is not into:
-        into[...] = (widen(array, into.dtype) if array.dtype in NARROW else array).reshape(into.shape)
-    return into
-
-
-def allocate(dtype: np.dtype[Any], count: int) -> Array:
-    try:
-        return np.empty(count, dtype)
-    except (MemoryError, OverflowError, ValueError) as error:
-        raise ProtocolError(f"an array of {count} {dtype} cannot be had: {error}") from error
 
 
 def _parse(message: Message, header: bytes) -> None:

@@ -9,23 +9,19 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from ps2.checkpoint import LoadMatrix, SavedShard
 from ps2.errors import BusyError, LimitError
-from ps2.partition import MatrixSpec, Partition
-from ps2.saved_vectors import SavedPart
+from ps2.matrix.partition import MatrixSpec, Partition
+from ps2.storage.manifest import LoadMatrix, SavedShard, SaveMatrix
 from ps2.wire.codec import id_to_pb
 from ps2.wire.convert import (
     load_matrix_to_pb,
-    partition_from_pb,
     partition_to_pb,
-    saved_part_from_pb,
-    saved_part_to_pb,
     saved_shard_from_pb,
-    spec_from_pb,
     spec_to_pb,
 )
-from ps2.wire.messages import PROTOCOL_VERSION, MatrixStatus, RequestId
+from ps2.wire.messages import PROTOCOL_VERSION, RequestId
 from ps2.wire.pb import server_pb2
+from ps2.wire.standing import ServerStatus, status_from_pb
 from ps2.wire.transport import Transport
 
 SERVER_TIMEOUT_S = 60.0
@@ -46,6 +42,7 @@ class Meeting:
         coordinator: that sent it, and gave its last sign of life ``heard_s`` seconds ago.
         catalog: what that coordinator left for a later one.
         now_s: when it answered, by its own clock.
+        operations: digests of those that users' modules have brought.
     """
 
     server_id: str
@@ -54,6 +51,7 @@ class Meeting:
     heard_s: float
     catalog: bytes
     now_s: float
+    operations: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -88,81 +86,6 @@ class Copied:
     mutations: int
 
 
-@dataclass(frozen=True)
-class OperationStatus:
-    """What an operation has done on a server.
-
-    Attributes:
-        count: times that it ran, failures included.
-        seconds: spent in it; waits for locks are not.
-        keys: columns that requests named for it, one by one; operations on whole rows name none.
-    """
-
-    name: str
-    count: int
-    failures: int
-    seconds: float
-    keys: int
-
-
-@dataclass(frozen=True)
-class ServerStatus:
-    """What a server tells of itself; sizes in bytes, counts since its start.
-
-    Attributes:
-        failed: requests that came to an error, save for key sets that were not remembered: those come again.
-        outcomes: requests by "ok" or the class name of their error.
-        in_progress: requests under way; ``waiting`` of them wait for the lock of a shard.
-        lock_waits: locks that a request had to wait for, ``lock_wait_s`` in all.
-        connections: open ones for data, without gRPC.
-        backup: address of the server with copies of its shards; "" if there is none.
-        copies_bytes: of shards that are copies of another server's.
-        applied_scopes: tasks and sessions whose ids are remembered, over all shards.
-        mutations: requests that changed something.
-        behind: its shards whose copies on the backup are not in step with them yet.
-    """
-
-    server_id: str
-    version: str
-    pid: int
-    uptime_s: float
-    memory_bytes: int
-    memory_limit_bytes: int
-    rss_bytes: int
-    requests: int
-    failed: int
-    bytes_in: int
-    bytes_out: int
-    matrices: tuple[MatrixStatus, ...]
-    outcomes: Mapping[str, int]
-    in_progress: int
-    waiting: int
-    lock_waits: int
-    lock_wait_s: float
-    key_cache_hits: int
-    key_cache_misses: int
-    key_cache_bytes: int
-    connections: int
-    operations: tuple[OperationStatus, ...]
-    route_version: int
-    backup: str
-    copies_bytes: int
-    applied_scopes: int
-    mutations: int
-    behind: int
-
-
-@dataclass(frozen=True)
-class StoredRow:
-    """A row on the partitions that one server holds of its matrix, and the folder that it is saved in."""
-
-    address: str
-    matrix: int
-    row: int
-    partitions: Sequence[int]
-    url: str
-
-
 class ServerControl:
     """Control calls to servers, by address.
 
@@ -191,7 +114,13 @@ class ServerControl:
         request = server_pb2.HelloRequest(protocol=PROTOCOL_VERSION, coordinator=coordinator, answered_s=answered_s)
         reply = self._call(address, "Hello", request, server_pb2.HelloReply, timeout_s)
         return Meeting(
-            reply.server_id, reply.route_version, reply.coordinator, reply.heard_s, reply.catalog, reply.now_s
+            reply.server_id,
+            reply.route_version,
+            reply.coordinator,
+            reply.heard_s,
+            reply.catalog,
+            reply.now_s,
+            dict(reply.operations),
         )
 
     def create_matrix(
@@ -275,31 +204,18 @@ class ServerControl:
         )
         return self._call(address, "Load", request, server_pb2.LoadReply, LONG_TIMEOUT_S).bytes
 
-    def save_row(self, row: StoredRow, stem: str) -> list[SavedPart]:
-        """Let a server write what it holds of a row into files, whose names the stem makes unique."""
-        request = server_pb2.SaveRowRequest(
-            matrix=row.matrix,
-            row=row.row,
-            partitions=row.partitions,
-            url=row.url,
-            stem=stem,
-            route_version=self.route_version,
-        )
-        reply = self._call(row.address, "SaveRow", request, server_pb2.SaveRowReply, LONG_TIMEOUT_S)
-        return [saved_part_from_pb(part) for part in reply.parts]
+    def save(self, address: str, order: SaveMatrix) -> list[SavedShard]:
+        """Let a server write rows of its shards of a matrix into files."""
+        request = server_pb2.SaveRequest(route_version=self.route_version, **asdict(order))
+        reply = self._call(address, "Save", request, server_pb2.SaveReply, LONG_TIMEOUT_S)
+        return [saved_shard_from_pb(shard) for shard in reply.shards]
 
-    def load_row(self, row: StoredRow, parts: Sequence[SavedPart], id: RequestId) -> None:
-        """Let a server overwrite what it holds of a row with those parts of a saved vector, as one mutation."""
-        request = server_pb2.LoadRowRequest(
-            matrix=row.matrix,
-            row=row.row,
-            partitions=row.partitions,
-            url=row.url,
-            parts=map(saved_part_to_pb, parts),
-            id=id_to_pb(id),
-            route_version=self.route_version,
+    def fill(self, address: str, url: str, matrix: LoadMatrix, id: RequestId) -> None:
+        """Let a server read its shards of a matrix that nobody uses yet, as one mutation."""
+        request = server_pb2.FillRequest(
+            url=url, matrix=load_matrix_to_pb(matrix), id=id_to_pb(id), route_version=self.route_version
         )
-        self._call(row.address, "LoadRow", request, server_pb2.LoadRowReply, LONG_TIMEOUT_S)
+        self._call(address, "Fill", request, server_pb2.FillReply, LONG_TIMEOUT_S)
 
     def send(self, address: str, to: str, shards: Sequence[tuple[int, int]], copies: bool) -> int:
         """Let a server send shards (matrix, partition) to another that has them allocated; return their bytes."""
@@ -315,46 +231,7 @@ class ServerControl:
         reply = self._call(
             address, "Status", server_pb2.StatusRequest(), server_pb2.StatusReply, SIGN_OF_LIFE_TIMEOUT_S
         )
-        return ServerStatus(
-            server_id=reply.server_id,
-            version=reply.version,
-            pid=reply.pid,
-            uptime_s=reply.uptime_s,
-            memory_bytes=reply.memory_bytes,
-            memory_limit_bytes=reply.memory_limit_bytes,
-            rss_bytes=reply.rss_bytes,
-            requests=reply.requests,
-            failed=reply.failed,
-            bytes_in=reply.bytes_in,
-            bytes_out=reply.bytes_out,
-            matrices=tuple(
-                MatrixStatus(
-                    matrix=m.matrix,
-                    spec=spec_from_pb(m.spec),
-                    rows=m.rows,
-                    bytes=m.bytes,
-                    active_keys=m.active_keys,
-                    partitions=tuple(partition_from_pb(p) for p in m.partitions),
-                )
-                for m in reply.matrices
-            ),
-            outcomes=dict(reply.outcomes),
-            in_progress=reply.in_progress,
-            waiting=reply.waiting,
-            lock_waits=reply.lock_waits,
-            lock_wait_s=reply.lock_wait_s,
-            key_cache_hits=reply.key_cache_hits,
-            key_cache_misses=reply.key_cache_misses,
-            key_cache_bytes=reply.key_cache_bytes,
-            connections=reply.connections,
-            operations=tuple(OperationStatus(o.name, o.count, o.failures, o.seconds, o.keys) for o in reply.operations),
-            route_version=reply.route_version,
-            backup=reply.backup,
-            copies_bytes=reply.copies_bytes,
-            applied_scopes=reply.applied_scopes,
-            mutations=reply.mutations,
-            behind=reply.behind,
-        )
+        return status_from_pb(reply)
 
     def stop(self, address: str) -> None:
         """Tell the server to end after the requests under way."""

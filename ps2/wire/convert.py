@@ -6,13 +6,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ps2.checkpoint import LoadMatrix, SavedFile, SavedShard
 from ps2.errors import ProtocolError
-from ps2.partition import DTYPES, MatrixSpec, Partition
-from ps2.route import Route
-from ps2.saved_vectors import SavedPart
-from ps2.wire.codec import DTYPE_TO_PB, PB_TO_DTYPE, PB_TO_WIRE, WIRE_TO_PB
+from ps2.matrix.partition import DTYPES, Layout, MatrixSpec, Partition
+from ps2.matrix.route import Route
+from ps2.storage.manifest import LoadMatrix, SavedFile, SavedShard
+from ps2.wire.arrays import DTYPE_TO_PB, PB_TO_DTYPE
+from ps2.wire.codec import PB_TO_WIRE, WIRE_TO_PB
 from ps2.wire.pb import master_pb2, server_pb2
+
+LAYOUT_TO_PB: dict[Layout, server_pb2.Layout] = {"row": server_pb2.ROW, "column": server_pb2.COLUMN}
+PB_TO_LAYOUT = {number: layout for layout, number in LAYOUT_TO_PB.items()}
 
 
 def spec_to_pb(spec: MatrixSpec) -> server_pb2.MatrixSpec:
@@ -24,6 +27,7 @@ def spec_to_pb(spec: MatrixSpec) -> server_pb2.MatrixSpec:
         align=spec.align,
         partitions_per_server=spec.partitions_per_server,
         wire=WIRE_TO_PB[spec.wire],
+        layout=LAYOUT_TO_PB[spec.layout],
     )
 
 
@@ -33,6 +37,8 @@ def spec_from_pb(message: server_pb2.MatrixSpec) -> MatrixSpec:
         raise ProtocolError(f"a matrix of unknown dtype {message.dtype}")
     if message.wire not in PB_TO_WIRE:
         raise ProtocolError(f"the values of a matrix cannot travel as dtype {message.wire}")
+    if message.layout not in PB_TO_LAYOUT:
+        raise ProtocolError(f"a matrix of unknown layout {message.layout}")
     return MatrixSpec(
         dim=message.dim,
         rows=message.rows,
@@ -41,6 +47,7 @@ def spec_from_pb(message: server_pb2.MatrixSpec) -> MatrixSpec:
         align=message.align,
         partitions_per_server=message.partitions_per_server,
         wire=PB_TO_WIRE[message.wire],
+        layout=PB_TO_LAYOUT[message.layout],
     )
 
 
@@ -70,14 +77,6 @@ def saved_shard_to_pb(shard: SavedShard) -> server_pb2.SavedShard:
 
 def saved_shard_from_pb(message: server_pb2.SavedShard) -> SavedShard:
     return SavedShard(message.matrix, partition_from_pb(message.partition), _files_from_pb(message.files))
-
-
-def saved_part_to_pb(part: SavedPart) -> server_pb2.SavedPart:
-    return server_pb2.SavedPart(begin=part.begin, end=part.end, count=part.count, files=_files_to_pb(part.files))
-
-
-def saved_part_from_pb(message: server_pb2.SavedPart) -> SavedPart:
-    return SavedPart(message.begin, message.end, message.count, _files_from_pb(message.files))
 
 
 def _files_to_pb(files: Mapping[str, SavedFile]) -> dict[str, server_pb2.SavedFile]:

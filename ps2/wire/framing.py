@@ -13,7 +13,8 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from ps2.errors import LimitError, ProtocolError, PS2Error
-from ps2.wire.codec import MAX_HEADER_BYTES, Parts, RequestDraft, allocate, check_size, open_reply, open_request
+from ps2.wire.arrays import allocate
+from ps2.wire.codec import MAX_HEADER_BYTES, Parts, RequestDraft, check_size, open_reply, open_request
 from ps2.wire.messages import Array, Reply, Request, byte_view, nbytes
 from ps2.wire.pb import server_pb2 as pb
 
@@ -71,7 +72,7 @@ def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> F
     except PS2Error as error:
         yield from _skip(size)
         return error
-    arrays = [allocate(dtype, count) for dtype, count in draft.specs]
+    arrays = [allocate(spec.dtype, spec.size) for spec in draft.specs]
     yield from _fill(arrays)
     try:
         return draft.build(arrays)

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from google.protobuf.message import Message
 
-from ps2.partition import MatrixSpec
-from ps2.route import Route
+from ps2.matrix.partition import MatrixSpec
+from ps2.matrix.route import Route
 from ps2.wire.codec import id_to_pb
 from ps2.wire.control import SIGN_OF_LIFE_TIMEOUT_S
 from ps2.wire.convert import route_from_pb, spec_from_pb, spec_to_pb

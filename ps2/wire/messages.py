@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ps2.partition import Int64Array, MatrixSpec, Partition, Wire
+from ps2.matrix.partition import Int64Array, Wire
 
 Array = npt.NDArray[Any]
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class RequestId:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Columns that an operation is about: ascending and distinct.
+    """Columns that an operation is about: ascending and distinct; of one on blocks, in any order.
 
     Attributes:
         count: how many.
@@ -112,7 +112,7 @@ class Outline:
     """What is known of an operation before its arrays have come.
 
     Attributes:
-        counts: elements of each of them.
+        shapes: of each of them.
         keys: how many columns it is about, if they are given as keys.
     """
 
@@ -120,7 +120,7 @@ class Outline:
     matrix: int
     partition: int
     params: Mapping[str, int | float]
-    counts: tuple[int, ...]
+    shapes: tuple[tuple[int, ...], ...]
     keys: int | None
     wire: Wire | None
 
@@ -152,18 +152,6 @@ def byte_view(array: Array) -> memoryview:
     """Return the memory of a C-contiguous array."""
     flat: Any = array.reshape(-1).view(np.uint8)  # numpy is typed as no Buffer before Python 3.12
     return memoryview(flat)
-
-
-@dataclass(frozen=True, slots=True)
-class MatrixStatus:
-    """What a server holds of one matrix; ``bytes`` and ``active_keys`` count this server's share."""
-
-    matrix: int
-    spec: MatrixSpec
-    rows: int
-    bytes: int
-    active_keys: int
-    partitions: tuple[Partition, ...]
 
 
 NO_RESULT = Result()

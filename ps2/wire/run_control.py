@@ -20,7 +20,7 @@ LIMIT_BYTES = WireConfig().request_limit_bytes
 
 
 @dataclass(frozen=True)
-class Place:
+class Seated:
     """What an attempt is told when it takes its rank's place.
 
     Attributes:
@@ -38,7 +38,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entered:
     """The clock that a worker is in now.
 
     Attributes:
@@ -53,7 +53,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Metric:
+class Logged:
     """A number that a worker logged in a clock."""
 
     name: str
@@ -103,27 +103,27 @@ class RunControl:
         self._failing_s: float | None = None  # since when
         self._final: PS2Error | None = None
 
-    def join(self, rank: int, attempt: int, host: str, pid: int) -> Place:
+    def join(self, rank: int, attempt: int, host: str, pid: int) -> Seated:
         """Take a rank's place; waits while another attempt is there."""
         self._join = pb.WorkerMessage(join=pb.Join(rank=rank, attempt=attempt, host=host, pid=pid))
         reply = self._ask(self._join).joined
         self._epoch, self._clock = reply.epoch, reply.clock
-        return Place(reply.workers, reply.clock, reply.epoch, reply.run_s, reply.done)
+        return Seated(reply.workers, reply.clock, reply.epoch, reply.run_s, reply.done)
 
     def arrive(
-        self, clock: int, applied: int, epoch: int, times: ClockTimes | None, metrics: Sequence[Metric] = ()
-    ) -> Entry:
+        self, clock: int, applied: int, epoch: int, times: ClockTimes | None, metrics: Sequence[Logged] = ()
+    ) -> Entered:
         """Wait until a clock may be entered; return which one that is."""
         self._epoch = epoch
         ask = pb.Arrive(clock=clock, applied=applied, times=_message(times))
         reply = self._ask(pb.WorkerMessage(arrive=ask), metrics).enter
         self._epoch, self._clock = reply.epoch, reply.clock
-        return Entry(reply.clock, reply.horizon, reply.epoch, reply.on_clock)
+        return Entered(reply.clock, reply.horizon, reply.epoch, reply.on_clock)
 
-    def barrier(self, phase: int, number: int, metrics: Sequence[Metric] = ()) -> None:
+    def barrier(self, phase: int, number: int, metrics: Sequence[Logged] = ()) -> None:
         self._ask(pb.WorkerMessage(barrier=pb.Barrier(phase=phase, number=number)), metrics)
 
-    def once(self, phase: int, number: int, metrics: Sequence[Metric] = ()) -> bytes | None:
+    def once(self, phase: int, number: int, metrics: Sequence[Logged] = ()) -> bytes | None:
         """Return what was made at a point; None if it has to be made here."""
         reply = self._ask(pb.WorkerMessage(once=pb.Once(phase=phase, number=number)), metrics).once
         return None if reply.make else reply.value
@@ -138,10 +138,10 @@ class RunControl:
         reply = self._ask(pb.WorkerMessage(once_made=pb.OnceMade(phase=phase, number=number, value=value))).once
         return value if reply.make else reply.value
 
-    def note(self, metrics: Sequence[Metric]) -> None:
+    def note(self, metrics: Sequence[Logged]) -> None:
         self._ask(pb.WorkerMessage(note=pb.Note()), metrics)
 
-    def leave(self, result: bytes, times: ClockTimes | None = None, metrics: Sequence[Metric] = ()) -> None:
+    def leave(self, result: bytes, times: ClockTimes | None = None, metrics: Sequence[Logged] = ()) -> None:
         """Tell the result; waits until all workers have left.
 
         Raises:
@@ -157,7 +157,7 @@ class RunControl:
                 "attempt goes on from there"
             )
 
-    def fail(self, error: str, times: ClockTimes, fatal: bool, metrics: Sequence[Metric] = ()) -> None:
+    def fail(self, error: str, times: ClockTimes, fatal: bool, metrics: Sequence[Logged] = ()) -> None:
         leave = pb.Leave(error=error, clock=times.clock, fatal=fatal, times=_message(times))
         self._ask(pb.WorkerMessage(leave=leave), metrics)
 
@@ -166,7 +166,7 @@ class RunControl:
             self._conversation.close()
             self._conversation = None
 
-    def _ask(self, message: pb.WorkerMessage, metrics: Sequence[Metric] = ()) -> pb.CoordinatorMessage:
+    def _ask(self, message: pb.WorkerMessage, metrics: Sequence[Logged] = ()) -> pb.CoordinatorMessage:
         """Ask until there is an answer; what was final stays so."""
         if self._final is not None:
             raise self._final

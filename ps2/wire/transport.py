@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 
 from ps2.config import WireConfig, split_address
 from ps2.errors import ProtocolError, PS2Error, StoppedError, UnavailableError
+from ps2.ops.modules import check_same
 from ps2.wire import exchange
 from ps2.wire.channel import Channel, Stream, Trust
 from ps2.wire.codec import check_sendable, reply_of, request_parts, to_frame
@@ -244,6 +245,7 @@ class GrpcTransport:
         if peer is not None:
             return peer, False
         reply = self._hello(address)
+        check_same(reply.operations, address)
         places: list[tuple[int, Any]] = []
         if reply.data_socket and self._wire.unix_sockets:
             places.append((socket.AF_UNIX, abstract(reply.data_socket)))

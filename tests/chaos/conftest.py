@@ -7,7 +7,6 @@ that what it is named after has happened.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pytest
 from faults import counting
@@ -17,20 +16,8 @@ from faults.sparks import ENVIRONMENT, java, sparking, workers_on
 
 from ps2 import DCV, PS2Context
 
-HERE = Path(__file__).parent
-
 os.environ.update(ENVIRONMENT)
 os.environ.pop("SPARK_HOME", None)
-
-
-# Java alone may take a minute to start while others use the machine.
-TIMEOUT_S = 300
-
-
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.path.parent == HERE and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

@@ -63,8 +63,7 @@ class KillOnce:
 def test_a_run_when_a_server_is_killed_then_the_clocks_after_the_checkpoint_are_done_again(
     staleness, wait, spark, tmp_path
 ):
-    settings = {"checkpointDir": str(tmp_path), "checkpointEverySteps": 3, "recover": "consistent"}
-    with PS2Context.getOrCreate(spark, servers=2, **settings) as ps:
+    with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=3) as ps:
         total, calls = DCV.dense(DIM, dtype="int64"), DCV.dense(DIM, dtype="int64")
         kills = KillOnce(ps, 4, lambda clock: calls.add(ONES))
         rows = spark.sparkContext.parallelize(range(2), 2)
@@ -84,7 +83,7 @@ def test_a_run_when_a_server_is_killed_then_the_clocks_after_the_checkpoint_are_
 
 @pytest.mark.chaos
 def test_a_run_when_a_server_is_killed_before_any_checkpoint_of_its_own_then_it_begins_anew(spark, tmp_path):
-    with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), recover="consistent") as ps:
+    with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path)) as ps:
         total = DCV.dense(DIM, dtype="int64")
         total.add(100 * ONES)
         rows = spark.sparkContext.parallelize(range(2), 2)
@@ -95,7 +94,7 @@ def test_a_run_when_a_server_is_killed_before_any_checkpoint_of_its_own_then_it_
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("settings", [{"replicas": 1}, {}], ids=["replicas", "shard"])
+@pytest.mark.parametrize("settings", [{"replicas": 1}, {"recover": "shard"}], ids=["replicas", "shard"])
 def test_a_run_when_a_server_is_killed_and_brought_back_then_its_workers_go_on(settings, spark, tmp_path):
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), **settings) as ps:
         total = DCV.dense(DIM, dtype="int64")
@@ -133,8 +132,7 @@ def test_a_run_when_restored_in_the_middle_then_it_goes_on_with_the_next_clock(s
 @pytest.mark.parametrize("staleness", [0, 2])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_run_when_servers_are_killed_at_random_then_every_column_is_exact(seed, staleness, spark, tmp_path):
-    settings = {"checkpointDir": str(tmp_path), "checkpointEverySteps": 5, "recover": "consistent"}
-    with PS2Context.getOrCreate(spark, servers=2, **settings) as ps:
+    with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=5) as ps:
         total, calls = DCV.dense(DIM, dtype="int64"), DCV.dense(DIM, dtype="int64")
 
         def victims():

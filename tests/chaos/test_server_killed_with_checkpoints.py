@@ -59,8 +59,7 @@ def test_a_loop_when_all_go_back_together_then_it_ends_as_if_undisturbed(tmp_pat
     expected = np.zeros(DIM, np.int64)
     for step in range(STEPS):
         expected = 3 * expected + np.arange(DIM) + step
-    settings = {"checkpointDir": str(tmp_path), "checkpointEverySteps": 3, "recover": "consistent"}
-    with PS2Context.getOrCreate(servers=2, **settings) as ps:
+    with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=3) as ps:
         total = DCV.dense(DIM, dtype="int64")
         ps.checkpoint(step=0)
         assert trained(ps, total, kill_at=(4, 8)) == [(3, 3), (6, 6)]

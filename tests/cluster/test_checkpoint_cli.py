@@ -10,8 +10,8 @@ import sys
 import numpy as np
 import pytest
 
-from ps2.checkpoint_folders import folder as folder_of
-from ps2.partition import MatrixSpec
+from ps2.matrix.partition import MatrixSpec
+from ps2.storage.folders import folder as folder_of
 from tests.checkpoints import Fleet
 
 PS2 = [sys.executable, "-m", "ps2.cli.main", "checkpoint"]

@@ -18,8 +18,8 @@ from ps2 import DCV, PS2Context
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import StoppedError, UnavailableError
 
-GONE_S = 5.0
-START_S = 10.0
+GONE_S = 20.0
+START_S = 20.0
 
 DRIVER = """
 import os, signal, sys, threading, time
@@ -291,7 +291,7 @@ def test_session_when_server_cannot_be_reached_then_gives_up_after_its_time(fres
 
     u = DCV.dense(10)
     session = session_of(u._fleet)
-    session.retry = RetryConfig(total_s=0.5)
+    session._delivery.retry = RetryConfig(total_s=0.5)
     u._route = type(u._route)(u._route.version, u._route.bounds, ("127.0.0.1:1",) * 2)
     session._routes.note(u._matrix, u._route)
     started_s = time.monotonic()

@@ -11,12 +11,12 @@ import pytest
 from ps2 import DCV
 from ps2.errors import DTypeError, OutOfRangeError, ShapeError, UsageError
 
-pytestmark = pytest.mark.parametrize("ps", [1, 2, 4], indirect=True, scope="module")
+pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
 
 K, DIM = 5, 11
 ROWS = [3, 0, 3, 4, 1, 3]
 COLUMNS = [10, 0, 4, 4, 7, 0]
-RTOL = {"float32": 1e-6, "float64": 1e-12, "int64": 0}
+RTOL = {"float32": 1e-6, "float64": 1e-12, "int32": 0}
 each_dtype = pytest.mark.parametrize("dtype", RTOL)
 
 
@@ -196,9 +196,9 @@ def test_matrix_when_in_a_batch_then_one_request_and_deferred_answers(ps, reques
         (lambda m: m.push([0], np.ones(DIM)), ShapeError, r"values: expected shape \(1, 11\), got \(11,\)"),
         (lambda m: m.add([0, 1], np.ones((2, 3)), [0, 1]), ShapeError, r"expected shape \(2, 2\), got \(2, 3\)"),
         (lambda m: m.add([0], np.ones((1, DIM)) * 1j), DTypeError, r"numbers that fit float32, got complex128"),
-        (lambda m: m.dot([0, 1], [0]), ShapeError, r"rows_b: expected 2 rows, got 1"),
-        (lambda m: m.axpy([0, 1], [0], 1), ShapeError, r"rows_x: expected 2 rows, got 1"),
-        (lambda m: m.axpy([0, 1], [0, 1], [1]), ShapeError, r"alphas: expected shape \(2,\), got \(1,\)"),
+        (lambda m: m.dot([0, 1], [0]), ShapeError, "rows_b: expected 2 along 'pair' as rows_a has, got 1"),
+        (lambda m: m.axpy([0, 1], [0], 1), ShapeError, "rows_x: expected 2 along 'pair' as rows_y has, got 1"),
+        (lambda m: m.axpy([0, 1], [0, 1], [1]), ShapeError, "alphas: expected 2 along 'pair' as rows_y"),
         (lambda m: m.axpy([0], [0], "x"), DTypeError, r"alphas: expected numbers that fit float64"),
     ],
 )

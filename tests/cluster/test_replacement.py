@@ -5,14 +5,15 @@ from __future__ import annotations
 import signal
 import socket
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ps2 import DCV, PS2Context
+from ps2.cli.processes import ServerOptions, ServerProcesses
 from ps2.config import new_token, write_token
-from ps2.coordinator.launchers.detached import DetachedLauncher, ServerOptions
 from ps2.errors import ConfigError, LostError, RecoveryError, RolledBack, UsageError
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
@@ -57,6 +58,7 @@ def test_a_server_when_it_dies_alone_then_what_came_after_the_checkpoint_is_miss
         assert (recovery.servers, recovery.source, recovery.step) == ((0,), "checkpoint", 4)
         assert recovery.mutationsLost == 6
         assert recovery.zeros == (f"rows [{younger._row}] of matrix {weight._matrix:x}",)
+        assert recovery.mixed
 
 
 def test_a_server_when_the_newest_checkpoint_is_damaged_then_the_one_before_serves(tmp_path):
@@ -142,10 +144,22 @@ def test_all_servers_when_they_go_back_then_the_driver_is_told_once_and_vectors_
         assert np.array_equal(weight.pull(), VALUES)
 
 
+def test_checkpoints_by_time_when_there_are_steps_then_are_made_at_their_ends(tmp_path, until):
+    with PS2Context.getOrCreate(servers=1, checkpointDir=str(tmp_path), checkpointEveryS=0.2) as ps:
+        DCV.dense(10)
+        until(lambda: ps._checkpoints.newest is not None, "one is made in a bare loop", 30)
+        with ps.step():
+            assert not ps._steps.has_way_back(ps._checkpoints.newest.path)
+            ends_s = time.monotonic() + 0.2
+            until(lambda: time.monotonic() > ends_s, "the next one is due", 30)
+        with ps.step():
+            newest = ps._checkpoints.newest
+            assert newest.manifest.step == 1
+            assert ps._steps.has_way_back(newest.path)
+
+
 def test_step_when_everything_went_back_in_it_then_it_raises_rolled_back_whatever_else_failed(tmp_path, until):
-    with PS2Context.getOrCreate(
-        servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=2, recover="consistent"
-    ) as ps:
+    with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=2) as ps:
         weight = DCV.dense(1000, dtype="float64")
         done, told = [], []
         while ps.nextStep < 6:
@@ -185,8 +199,8 @@ def test_an_attached_server_when_it_is_started_again_then_it_gets_its_shards_and
     token = tmp_path / "token"
     write_token(token, new_token())
     options = ServerOptions(token, 1 << 30, exit_with_parent=True)
-    launcher = DetachedLauncher(addresses, tmp_path, options)
-    second = DetachedLauncher(addresses[:1], tmp_path, options)
+    launcher = ServerProcesses(addresses, tmp_path, options)
+    second = ServerProcesses(addresses[:1], tmp_path, options)
     running = launcher.start()
     try:
         until(lambda: all(_listens(address) for address in addresses), "the servers listen", 60)

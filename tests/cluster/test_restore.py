@@ -15,7 +15,10 @@ from ps2.errors import (
     ConfigError,
     LimitError,
     NotFoundError,
+    UsageError,
 )
+from ps2.storage import folders
+from ps2.storage.manifest import Manifest
 
 DENSE = np.random.default_rng(0).standard_normal(1000)
 KEYS = np.arange(300) * 10**15
@@ -30,7 +33,8 @@ def saved(tmp_path_factory):
         weight = DCV.dense(1000, dtype="float64", name="weight").push(DENSE)
         weight.derive(name="velocity").push(2 * DENSE)
         weight.derive().fill(9).free()
-        DCV.sparse(2**62, dtype="int64", name="counts").add(COUNTS, KEYS)
+        DCV.sparse(2**62, dtype="int32", name="counts").add(COUNTS, KEYS)
+        DCV.dense(100, 3, "float64", name="topics").matrix().push(range(3), DENSE[:300].reshape(3, 100))
         ps.checkpoint(step=7)
     return folder
 
@@ -52,6 +56,7 @@ def test_restore_when_there_are_other_servers_then_named_vectors_are_what_they_w
         assert np.array_equal(velocity.pull(), 2 * DENSE)
         assert np.array_equal(counts.pull(KEYS), COUNTS)
         assert weight.isColocated(velocity)
+        assert np.array_equal(ps.vector("topics").matrix().pull(range(3)), DENSE[:300].reshape(3, 100))
         assert ps.nextStep == 7
 
 
@@ -73,7 +78,7 @@ def test_restore_when_a_server_dies_afterwards_then_it_gets_its_shards_from_that
 def test_vector_when_there_is_none_of_that_name_then_those_that_are_there_are_named(saved):
     with (
         PS2Context.getOrCreate(servers=1, restore=saved) as ps,
-        pytest.raises(NotFoundError, match="no vector 'w'; expected one of counts, velocity, weight"),
+        pytest.raises(NotFoundError, match="no vector 'w'; expected one of counts, topics, velocity, weight"),
     ):
         ps.vector("w")
 
@@ -95,6 +100,11 @@ def test_restore_when_the_path_is_empty_then_it_is_named(tmp_path):
 def test_restore_when_the_path_is_a_file_then_it_is_named(tmp_path):
     (tmp_path / "file").write_text("x")
     fails_with(CheckpointMissingError, tmp_path / "file", "and this is a file")
+
+
+def test_restore_when_rows_were_saved_there_then_error_says_what_reads_them(tmp_path):
+    folders.write_manifest(str(tmp_path), Manifest(0, None, 1.5e9, 0.0, 0.5, "0.1.0", ()))
+    fails_with(UsageError, tmp_path, "expected a checkpoint of a fleet, .* has rows that DCV.load reads")
 
 
 def test_restore_when_a_shard_is_missing_then_it_is_named(copied):

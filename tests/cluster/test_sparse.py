@@ -13,7 +13,7 @@ from ps2.errors import OutOfRangeError, UsageError
 pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
 
 LAST = 2**63 - 1
-DTYPES = ("float32", "float64", "int64")
+DTYPES = ("float32", "float64", "int32")
 each_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from ps2 import DCV, errors
 from ps2.errors import PS2Error, TransientError, UsageError
-from ps2.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.wire import codec, framing
 from ps2.wire.control import Activation, ServerControl
 from ps2.wire.introduction import introduce

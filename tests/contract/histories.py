@@ -5,8 +5,8 @@ from __future__ import annotations
 import cloudpickle
 import numpy as np
 
-from ps2.ops import table
-from ps2.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.ops.all import TABLE
 from ps2.wire.messages import Keys, Operation, Request, RequestId, key_digest
 
 # As many as an operation takes at most.
@@ -19,10 +19,11 @@ MATRICES = {
     4: (MatrixSpec(WIDE, ROWS, dtype="float32"), [Partition(0, 0, WIDE)]),
     5: (MatrixSpec(2**40, ROWS, dtype="float32", kind="sparse"), [Partition(0, 0, HASH_SPACE)]),
     6: (MatrixSpec(300, ROWS, dtype="float64"), [Partition(0, 0, 300)]),
+    7: (MatrixSpec(200, ROWS, dtype="float32", layout="column"), [Partition(0, 0, 80), Partition(1, 80, 200)]),
+    8: (MatrixSpec(2**40, ROWS, dtype="int64", kind="sparse", layout="column"), [Partition(0, 0, HASH_SPACE)]),
 }
-table.load()
-WRITING = sorted(name for name, op in table.TABLE.items() if op.writes)
-SCALARS = {"step": 3, "lazy": 1, "alpha": 0.3, "value": 2.0, "lr": 0.1, "t": 0.5, "width": 1}
+WRITING = sorted(name for name, op in TABLE.items() if op.writes)
+SCALARS = {"seed": 5, "step": 3, "lazy": 1, "alpha": 0.3, "value": 2.0, "lr": 0.1, "t": 0.5, "width": 1}
 PENALTIES = {"l1": 0.01, "l2": 0.1}
 
 
@@ -83,7 +84,7 @@ class History:
             return Operation("map", matrix, partition.index, rows, arrays=(FUNCTIONS[rng.random() < 0.3],))
         if rng.random() < 0.1:
             return Operation("sum", matrix, partition.index, (0,))
-        op = table.TABLE[rng.choice([name for name in WRITING if spec.dtype in table.TABLE[name].dtypes])]
+        op = TABLE[rng.choice([name for name in WRITING if spec.dtype in TABLE[name].dtypes])]
         return self._call(op, matrix, partition, before)
 
     def _call(self, op, matrix, partition, before):
@@ -91,29 +92,40 @@ class History:
         spec, _ = MATRICES[matrix]
         rows = tuple(int(row) for row in rng.choice(spec.rows + int(rng.random() < 0.1), op.rows, replace=False))
         columns = self._columns(spec, partition)
+        if "blocks" in op.operands:
+            columns = rng.choice(columns, columns.size)  # in any order, and some of them more than once
         ids = rng.integers(0, 4, 3)
         width = partition.width if spec.kind == "dense" else 64  # room for that many keys at first
         sizes = {"push": 10, "rows_push": 3 * width, "rows_add": 3 * width}
-        count = sizes.get(op.name, columns.size if "row_ids" not in op.arrays else 3 * columns.size)
+        count = sizes.get(op.name, (3 if "row_ids" in op.arrays else 1) * columns.size)
         count += int(rng.random() < 0.1)  # one too many
+        shape = (count, spec.rows) if "blocks" in op.operands else (count,)
         given = {
             "slots": columns,
             "row_ids": ids,
-            "values": (rng.standard_normal(count) * 5).astype(spec.np_dtype),
+            "values": (rng.standard_normal(shape) * 5).astype(spec.np_dtype),
             "floats": rng.standard_normal(3),
             "unsigned": np.ones(columns.size, np.uint8),
         }
-        arrays = [given[kind] for kind in op.arrays]
+        lengths = {"slots": columns.size, "samples": 2, "width": 1}
+        operands = [
+            (kind, np.resize(given[kind], [lengths[a] for a in said.axes]) if "samples" in said.axes else given[kind])
+            for _, kind, said in op.given
+        ]
         keys = None
         if "slots" in op.arrays and rng.random() < 0.7:
-            arrays = [given[kind] for kind in op.arrays if kind != "slots"]
+            operands = [operand for operand in operands if operand[0] != "slots"]
             keys = self._keys(columns, before, (matrix, partition.index))
             if keys.count != columns.size:
-                arrays = [array[: keys.count] if array.size == columns.size else array for array in arrays]
+                cut = [(kind, array[: keys.count] if len(array) == columns.size else array) for kind, array in operands]
+                operands = cut
+        arrays = [array for _, array in operands]
         wire = (
-            rng.choice([None, "bfloat16", "float16"]) if spec.dtype != "int64" and "floats" not in op.arrays else None
+            rng.choice([None, "bfloat16", "float16"])
+            if spec.np_dtype.kind == "f" and "floats" not in op.arrays
+            else None
         )
-        # A lazy step of a plain optimiser takes no penalties.
+        # A lazy step takes no penalties.
         scalars = SCALARS if "lazy" in op.params else SCALARS | PENALTIES
         params = {name: scalars[name] for name in op.params if name in scalars}
         return Operation(op.name, matrix, partition.index, rows, params, tuple(arrays), keys, wire)
@@ -154,7 +166,7 @@ def held(engine, copies):
             "unused": shard.unused,
             "keys": None if shard.index is None else shard.index.keys.tolist(),
             "applied": shard.applied.to_json(),
-            "kept": {(k.id, k.position): k.pickled.tobytes() for k in engine.kept.of(place)},
+            "kept": {(k.id, k.position): k.to_json() for k in engine.kept.of(place)},
         }
         for place, shard in engine.shards().items()
         if shard.copy is copies

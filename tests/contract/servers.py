@@ -13,7 +13,7 @@ import numpy as np
 
 from ps2.config import WireConfig
 from ps2.errors import PS2Error
-from ps2.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
 from ps2.wire import codec, framing

@@ -329,9 +329,9 @@ with serving(an_engine(), server_id="of-another-process") as server:
 """
 
 
-@pytest.fixture
-def another_process(until):
-    """A server in another process: its address, and a function that stops all threads of that."""
+@pytest.fixture(scope="module")
+def process():
+    """A server in another process, which prints its address."""
     process = subprocess.Popen(
         [sys.executable, "-c", SERVER],
         stdin=subprocess.PIPE,
@@ -340,16 +340,25 @@ def another_process(until):
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
     )
 
-    def stop():
-        os.kill(process.pid, signal.SIGSTOP)
-        stats = list(Path(f"/proc/{process.pid}/task").glob("*/stat"))
-        until(lambda: all(s.read_text().rpartition(") ")[2].startswith("T") for s in stats), "the process stopped")
-
     try:
-        yield process.stdout.readline().strip(), stop
+        yield process, process.stdout.readline().strip()
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def another_process(process, until):
+    """The address of a server in another process, and a function that stops all threads of that until the test ends."""
+    running, address = process
+
+    def stop():
+        os.kill(running.pid, signal.SIGSTOP)
+        stats = list(Path(f"/proc/{running.pid}/task").glob("*/stat"))
+        until(lambda: all(s.read_text().rpartition(") ")[2].startswith("T") for s in stats), "the process stopped")
+
+    yield address, stop
+    os.kill(running.pid, signal.SIGCONT)
 
 
 @only_transports

@@ -14,7 +14,7 @@ import pytest
 
 from ps2.config import WireConfig, write_token
 from ps2.errors import StaleRouteError, UnavailableError
-from ps2.partition import MatrixSpec, Partition
+from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.wire.control import Activation, ServerControl
 from ps2.wire.messages import Request, RequestId
 from ps2.wire.pb import master_pb2

@@ -13,9 +13,10 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from ps2.errors import LimitError, OpError, PS2Error, RecoveryError, StaleRouteError
-from ps2.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.errors import LimitError, OpError, PS2Error, RecoveryError, StaleRouteError, UnavailableError
+from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server.engine import Engine
+from ps2.storage.manifest import LoadMatrix, SaveMatrix
 from ps2.wire.control import Activation, ServerControl
 from ps2.wire.messages import Request, RequestId
 from tests.contract.histories import FUNCTIONS, MATRICES, History, held, remembered
@@ -195,6 +196,52 @@ def test_copies_when_rows_come_and_go_then_they_are_the_shards(fleet, pair):
         fleet.control.update_rows(server.address, 3, rows=9, freed=[2])
     fleet.change(primary, push(5, row=8))
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+
+
+def fill_all(fleet, primary, folder):
+    """Save every matrix, and read it into one that has been made for that."""
+    for matrix, (spec, partitions) in MATRICES.items():
+        rows = tuple(range(spec.rows))
+        order = SaveMatrix(matrix, rows, tuple(range(len(partitions))), str(folder), "saved-")
+        saved = tuple(fleet.control.save(primary.address, order))
+        load = LoadMatrix(matrix + 100, spec, tuple(partitions), spec, saved, rows)
+        fleet.control.fill(primary.address, str(folder), load, RequestId("driver", 1000 + matrix))
+
+
+def test_copies_when_matrices_are_read_from_files_then_they_are_the_shards(fleet, pair, tmp_path):
+    primary, backup = pair
+    for request in History(0).requests(60):
+        fleet.try_to_send(primary, request)
+    read = {matrix + 100: made for matrix, made in MATRICES.items()}
+    fleet.create(backup, read, copies=True)
+    fleet.create(primary, read)
+    fill_all(fleet, primary, tmp_path)
+    for matrix in MATRICES:
+        values = [np.sort(row_of(primary.engine, number)) for number in (matrix, matrix + 100)]
+        assert np.array_equal(*values, equal_nan=True)
+    assert behind(primary) == 0
+    assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+
+
+def test_fill_when_the_backup_is_gone_then_the_call_fails_and_the_copy_is_made_when_there_is_another(
+    fleet, pair, tmp_path, until
+):
+    primary, backup = pair
+    read = {matrix + 100: made for matrix, made in MATRICES.items()}
+    fleet.create(backup, read, copies=True)
+    fleet.create(primary, read)
+    fleet.stop(backup)
+    with pytest.raises(UnavailableError):
+        fill_all(fleet, primary, tmp_path)
+    other = fleet.start()
+    fleet.activate(other, primary)
+    fleet.create(other, {**MATRICES, **read}, copies=True)
+    fleet.control.route_version = 2
+    fleet.activate(other, primary)
+    fleet.activate(primary, other, seed=True)
+    fill_all(fleet, primary, tmp_path)
+    until(lambda: behind(primary) == 0, "the copies are in step")
+    assert held(other.engine, copies=True) == held(primary.engine, copies=False)
 
 
 def test_request_when_it_is_larger_than_one_may_be_then_it_is_forwarded_in_pieces(fleet, until):
@@ -461,13 +508,16 @@ def test_successor_when_acknowledged_requests_come_again_then_nothing_changes_an
 ):
     new, _, was, sent = successor
     maps = 0
+    settled = {request.id.scope: request.id.settled for request, _ in sent}
     for request, reply in sent:
+        if request.id.number < settled[request.id.scope]:
+            continue  # nobody sends it again
         again = fleet.send(new, request)
         for before, now, operation in zip(reply.results, again.results, request.operations, strict=True):
             if operation.name == "map":
                 maps += 1
                 assert before.arrays[0].tobytes() == now.arrays[0].tobytes()
-    assert maps > 5
+    assert maps
     assert held(new.engine, copies=False) == was
 
 

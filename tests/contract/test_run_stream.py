@@ -10,9 +10,6 @@ from contextlib import ExitStack
 import pytest
 from faults.proxy import PROXY_HOST, SERVER_HOST, Network, Proxy, free_ports
 
-from ps2.coordinator.clocks import Clocks
-from ps2.coordinator.run import Run
-from ps2.coordinator.run_servicer import listen
 from ps2.errors import (
     AuthError,
     LimitError,
@@ -23,9 +20,12 @@ from ps2.errors import (
     UnavailableError,
     WorkerError,
 )
+from ps2.run.clocks import Clocks
+from ps2.run.servicer import listen
+from ps2.run.state import Run
 from ps2.wire import run_control
 from ps2.wire.pb import run_pb2 as pb
-from ps2.wire.run_control import ClockTimes, Metric, RunControl
+from ps2.wire.run_control import ClockTimes, Logged, RunControl
 from ps2.wire.transport import GrpcTransport
 
 TOKEN = "token"
@@ -287,7 +287,7 @@ def test_connection_when_cut_again_and_again_then_everything_counts_once(proxied
             if rank == 0 and clock % 5 == 0:
                 pool.submit(proxy.cut)  # some moment of this clock
             times = ClockTimes(clock, 0, 0, 0, 0, 0)
-            entry = control.arrive(clock + 1, clock + 1, 0, times, [Metric("loss", clock, clock)])
+            entry = control.arrive(clock + 1, clock + 1, 0, times, [Logged("loss", clock, clock)])
             assert entry.clock == clock + 1
         control.leave(b"")
 

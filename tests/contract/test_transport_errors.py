@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ps2.errors import OpError, OutOfRangeError, ProtocolError, PS2Error, StaleRouteError
-from ps2.partition import MatrixSpec, Partition
+from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.server.engine import Engine
 from ps2.wire import framing
 from ps2.wire.pb import server_pb2 as pb

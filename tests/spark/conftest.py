@@ -19,7 +19,7 @@ import pytest
 from faults.sparks import ENVIRONMENT
 
 REPO = Path(__file__).resolve().parents[2]
-PROGRAM_TIMEOUT_S = 100
+PROGRAM_TIMEOUT_S = 200
 
 os.environ.update(ENVIRONMENT)
 os.environ.pop("SPARK_HOME", None)
@@ -45,6 +45,8 @@ def spark(event_log):
         .config("spark.eventLog.compress", "false")
         .config("spark.eventLog.dir", event_log.as_uri())
         .config("spark.sql.shuffle.partitions", "2")
+        # A third of the processor time, for tables of a few rows.
+        .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.hadoop.fs.file.impl.disable.cache", "true")
         .getOrCreate()
     )
@@ -70,13 +72,14 @@ def sc(spark):
     return spark.sparkContext
 
 
-@pytest.fixture(scope="module")
-def ps(spark):
-    """A running PS2Context with two servers that the tasks of the shared session reach."""
+@pytest.fixture(scope="session")
+def shared_fleet(spark, sharing):
+    """A fleet that the tasks of the shared session reach. With another one, Spark starts other Python workers."""
     from ps2 import PS2Context
 
-    with PS2Context.getOrCreate(spark, servers=2) as context:
-        yield context
+    fleet = sharing(lambda servers: PS2Context.getOrCreate(spark, servers=servers))
+    yield fleet
+    fleet.end()
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ def train(sc):
         gradient.zero()
         data.foreachPartition(compute)
         gradient.div(len(rows))
-        weight.zip(velocity, square, gradient).apply("adam", lr=LR, beta1=0.999, beta2=0.9, eps=1e-8, step=step)
+        weight.zip(velocity, square, gradient).apply("adam", lr=LR, beta1=0.9, beta2=0.999, eps=1e-8, step=step)
     return weight.pull()
 
 

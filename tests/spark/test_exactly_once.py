@@ -243,7 +243,7 @@ def test_a_row_of_a_task_when_its_handle_is_returned_by_the_second_attempt_then_
     stage = max(
         stage for job in range(10_000) if (info := sc.statusTracker().getJobInfo(job)) for stage in info.stageIds
     )
-    until(lambda: ps._stages[-1]._master_told.below > stage, "the stages are over", SETTLED_S)
+    until(lambda: ps._application.stages[-1]._master_told.below > stage, "the stages are over", SETTLED_S)
     total.derive()
     assert made.pull().tolist() == [7] * 5
 
@@ -283,7 +283,7 @@ def test_a_task_when_its_stage_is_over_then_its_adds_are_refused(ps, total, sc):
 
     (stage,) = sc.parallelize([0], 1).mapPartitions(work).collect()
     for address in ps.servers:
-        ps._control.end_stages(address, ps._stages[-1]._series, stage + 1, [])
+        ps._control.end_stages(address, ps._application.stages[-1]._series, stage + 1, [])
 
     def zombie(rows):
         TaskContext.get()._stageId = stage

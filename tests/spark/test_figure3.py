@@ -10,7 +10,7 @@ from ps2 import DCV
 DIM = 40
 STEPS = 8
 FRACTION = 0.6
-LR, BETA1, BETA2, EPS = 0.1, 0.999, 0.9, 1e-8  # BETA1 of the squares, BETA2 of the gradients: Equation 1
+LR, BETA1, BETA2, EPS = 0.1, 0.9, 0.999, 1e-8  # BETA1 of the gradients, BETA2 of their squares
 
 
 def make_rows():
@@ -55,9 +55,9 @@ def trained(ps, data):
         counts.append(data.sample(False, FRACTION, seed=step).mapPartitions(compute).sum())
 
         def update(w, v, s, g, step=step):
-            s[:] = beta1 * s + (1 - beta1) * g**2
-            v[:] = beta2 * v + (1 - beta2) * g
-            w -= lr / (np.sqrt(s / (1 - beta1**step)) + eps) * v / (1 - beta2**step)
+            v[:] = beta1 * v + (1 - beta1) * g
+            s[:] = beta2 * s + (1 - beta2) * g**2
+            w -= lr / (np.sqrt(s / (1 - beta2**step)) + eps) * v / (1 - beta1**step)
 
         weight.zip(velocity, square, gradient.div(counts[-1])).mapPartitions(update)
     return weight.pull(), counts
@@ -72,9 +72,9 @@ def model(samples):
             for label, x in rows:
                 g += (1 / (1 + np.exp(-(x @ w))) - label) * x
         g /= sum(map(len, partitions))
-        s = BETA1 * s + (1 - BETA1) * g**2
-        v = BETA2 * v + (1 - BETA2) * g
-        w = w - LR / (np.sqrt(s / (1 - BETA1**step)) + EPS) * v / (1 - BETA2**step)
+        v = BETA1 * v + (1 - BETA1) * g
+        s = BETA2 * s + (1 - BETA2) * g**2
+        w = w - LR / (np.sqrt(s / (1 - BETA2**step)) + EPS) * v / (1 - BETA1**step)
     return w
 
 

@@ -26,8 +26,8 @@ from ps2.algorithms import (
     LogisticRegression,
     LogisticRegressionModel,
 )
-from ps2.algorithms.estimators.weights import Weights
-from ps2.algorithms.training.problem import Problem
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.weights import Weights
 from ps2.errors import CheckpointCorruptError, ConfigError, InputError, LimitError, SlotsError, StoppedError, UsageError
 
 pytestmark = pytest.mark.usefixtures("ps")
@@ -97,7 +97,7 @@ def test_transform_when_features_are_arrays_or_columns_then_predictions_are_the_
 
 
 def test_transform_when_weights_are_broadcast_then_predictions_are_the_same(df, monkeypatch):
-    monkeypatch.setattr("ps2.algorithms.estimators.models.BROADCAST_FROM", 1)
+    monkeypatch.setattr("ps2.algorithms.linear.weights.BROADCAST_FROM", 1)
     np.testing.assert_array_equal(
         arrays(MODELS["svc"].copy().transform(df))[:, -1], [MODELS["svc"].predict(vector) for (vector,) in ROWS]
     )
@@ -311,7 +311,7 @@ def test_fit_when_labels_are_more_than_the_family_has_then_it_is_an_error(labell
 
 
 def test_fit_when_the_model_is_large_then_its_weights_stay_on_the_fleet(labelled, monkeypatch):
-    monkeypatch.setattr("ps2.algorithms.estimators.weights.MOST_IN_DRIVER", 1)
+    monkeypatch.setattr("ps2.algorithms.linear.weights.MOST_IN_DRIVER", 1)
     large = LogisticRegression(maxIter=3, regParam=0.1).fit(labelled)
     monkeypatch.undo()
     small = LogisticRegression(maxIter=3, regParam=0.1).fit(labelled)
@@ -331,8 +331,8 @@ def test_fit_when_the_model_stays_on_the_fleet_then_it_takes_the_memory_of_one_v
     labelled, statuses, monkeypatch, sparse_from
 ):
     for constant in ("parameters.SPARSE_FROM", "trainer.SPARSE_FROM", "footprint.SPARSE_FROM"):
-        monkeypatch.setattr(f"ps2.algorithms.training.{constant}", sparse_from)
-    monkeypatch.setattr("ps2.algorithms.estimators.weights.MOST_IN_DRIVER", 1)
+        monkeypatch.setattr(f"ps2.algorithms.linear.{constant}", sparse_from)
+    monkeypatch.setattr("ps2.algorithms.linear.weights.MOST_IN_DRIVER", 1)
 
     def held():
         return {matrix.matrix: matrix for status in statuses() for matrix in status.matrices}

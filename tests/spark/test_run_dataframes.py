@@ -14,8 +14,8 @@ from pyspark.mllib.regression import LabeledPoint
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 
+from ps2.data.rows import Rows
 from ps2.errors import ConfigError, InputError, WorkerError
-from ps2.rows import Rows
 
 pytestmark = pytest.mark.usefixtures("by_value")
 

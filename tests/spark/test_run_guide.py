@@ -62,7 +62,7 @@ def first(ps, spark, rows):
     """What the guide's other programs leave in their variables, and ``printed``."""
     df = spark.createDataFrame(rows, ["label", "features"])
     with contextlib.redirect_stdout(io.StringIO()) as output:
-        variables = run(blocks("A first run", "Rows as arrays: `ps2.rows`", "Overlap"), ps=ps, df=df)
+        variables = run(blocks("A first run", "Rows as arrays: `ps2.data.rows`", "Overlap"), ps=ps, df=df)
     return {**variables, "printed": output.getvalue()}
 
 
@@ -89,4 +89,4 @@ def test_overlap_when_run_then_the_model_still_separates_the_classes(first, rows
 
 def test_guide_when_read_then_all_its_code_is_run_here():
     code = len(re.findall("```python", GUIDE.read_text()))
-    assert code == len(blocks("A first run", "Rows as arrays: `ps2.rows`", "Figure 3, both ways", "Overlap"))
+    assert code == len(blocks("A first run", "Rows as arrays: `ps2.data.rows`", "Figure 3, both ways", "Overlap"))

@@ -22,7 +22,6 @@ def ps(spark, tmp_path_factory):
         servers=2,
         checkpointDir=str(tmp_path_factory.mktemp("checkpoints")),
         checkpointEverySteps=4,
-        recover="consistent",
     ) as context:
         yield context
 

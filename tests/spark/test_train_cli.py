@@ -15,10 +15,11 @@ import numpy as np
 import psutil
 import pytest
 
-from ps2.algorithms.libsvm import parse
-from ps2.algorithms.logistic import LogisticModel
+from ps2.algorithms import LogisticRegressionModel
+from ps2.algorithms.labelled import fault_of, read
 from ps2.cli.main import main
 from ps2.config import write_token
+from ps2.errors import InputError
 
 FEATURES = 12
 END_S = 5.0
@@ -92,7 +93,8 @@ def train(spark, server, token_file, monkeypatch, capfd, tmp_path):
     """
 
     class SharedSession:
-        sparkContext = spark.sparkContext
+        def __getattr__(self, name):
+            return getattr(spark, name)
 
         def stop(self):
             """Others need it."""
@@ -138,22 +140,23 @@ def plain(tmp_path_factory):
 def as_json(run_program, ps2_command, tmp_path_factory, plain):
     """The command in a process and a Spark of its own, printing JSON, and its model's folder."""
     folder = tmp_path_factory.mktemp("json") / "model"
-    options = ["--steps", 20, "--fraction", 0.5, "--lr", 0.2, "--partitions", 1, "-o", "json"]
+    options = ["--steps", 20, "--fraction", 0.5, "--lr", 0.2, "--workers", 1, "-o", "json"]
     return run_program(ps2_command, "train", "lr", "--input", plain, "--output", folder, *options), folder
 
 
 def accuracy(folder, path):
-    import scipy.sparse as sp
-
-    rows = parse(path.read_bytes().splitlines(keepends=True))
-    x = sp.csr_array((rows.values, rows.indices, rows.indptr), shape=(len(rows.labels), FEATURES))
-    return float(np.mean(LogisticModel.load(str(folder)).predict(x) == rows.labels))
+    model = LogisticRegressionModel.load(str(folder))
+    rows = [line.split() for line in path.read_text().splitlines()]
+    x = np.array([[float(pair.split(":")[1]) for pair in pairs] for _, *pairs in rows])
+    labels = np.array([label == "+1" for label, *_ in rows])
+    return float(np.mean((x @ model.coefficients.toArray() + model.intercept > 0) == labels))
 
 
 def test_train_when_the_file_is_fine_then_it_exits_with_0(as_json):
     assert as_json[0].returncode == 0, as_json[0].stderr
 
 
+@pytest.mark.usefixtures("spark")
 def test_train_when_it_ends_then_the_saved_model_predicts_the_rows(as_json, plain):
     assert accuracy(as_json[1], plain) > 0.9
 
@@ -163,17 +166,18 @@ def test_train_when_asked_for_json_then_stdout_is_one_object(as_json):
     assert (said["rows"], said["features"], len(said["steps"])) == (400, FEATURES, 20)
 
 
+@pytest.mark.usefixtures("spark")
 def test_train_when_it_measures_then_the_measure_is_that_of_the_saved_model(as_json, plain):
     measured = json.loads(as_json[0].stdout)["measures"]["train"]["accuracy"]
     assert measured == pytest.approx(accuracy(as_json[1], plain))
 
 
-def test_train_when_run_again_with_the_same_seed_and_one_partition_then_the_weights_are_identical(
+def test_train_when_run_again_with_the_same_seed_and_one_worker_then_the_weights_are_identical(
     as_json, train, plain, tmp_path
 ):
-    train("--input", plain, "--steps", 20, "--fraction", 0.5, "--lr", 0.2, "--partitions", 1)
-    first, second = LogisticModel.load(str(as_json[1])), LogisticModel.load(str(tmp_path / "model"))
-    assert (first.weights.tobytes(), first.intercept) == (second.weights.tobytes(), second.intercept)
+    train("--input", plain, "--steps", 20, "--fraction", 0.5, "--lr", 0.2, "--workers", 1)
+    first, second = (LogisticRegressionModel.load(str(path)) for path in (as_json[1], tmp_path / "model"))
+    assert (first.coefficients, first.intercept) == (second.coefficients, second.intercept)
 
 
 def test_train_when_the_file_is_gzipped_then_the_model_predicts_the_rows(train, plain, tmp_path):
@@ -191,9 +195,24 @@ def test_train_when_there_is_a_test_file_then_it_is_measured_too(train, plain, t
     assert json.loads(stdout)["measures"]["test"]["rows"] == 100
 
 
+def test_train_when_a_test_file_has_more_features_then_the_model_has_them_all(train, plain, tmp_path):
+    other = tmp_path / "test.libsvm"
+    other.write_text(f"+1 1:1\n-1 1:-1 {FEATURES + 3}:1\n")
+    code, stdout, stderr = train("--input", plain, "--test", other, "--steps", 2, "-o", "json")
+    assert code == 0, stderr
+    assert json.loads(stdout)["features"] == FEATURES + 3
+
+
 def test_train_when_printing_a_table_then_it_shows_the_losses(train, plain):
     code, stdout, _ = train("--input", plain, "--steps", 3)
-    assert (code, "accuracy" in stdout, "model saved in" in stdout) == (0, True, True)
+    told = ("label -1 is class 0 and label 1 is class 1", "ms a step", "accuracy", "LogisticRegressionModel.load(")
+    assert (code, [words for words in told if words not in stdout]) == (0, []), stdout
+
+
+def test_train_when_checkpoints_are_wanted_then_they_are_made(train, plain, tmp_path):
+    folder = tmp_path / "checkpoints"
+    code, _, stderr = train("--input", plain, "--steps", 500, "--checkpoint-dir", folder, "--checkpoint-every", 0.2)
+    assert (code, len([*folder.iterdir()]) > 0) == (0, True), stderr
 
 
 def test_train_when_the_model_cannot_be_saved_then_it_fails_before_it_trains(train, plain, tmp_path):
@@ -202,24 +221,44 @@ def test_train_when_the_model_cannot_be_saved_then_it_fails_before_it_trains(tra
     assert (code, stdout, "no model can be saved here" in stderr) == (2, "", True)
 
 
+def test_train_when_there_is_something_in_the_folder_then_it_stays_unless_it_may_be_replaced(train, plain, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine").touch()
+    code, _, stderr = train("--input", plain, "--steps", 3)
+    assert (code, "which only --overwrite replaces" in stderr, (tmp_path / "model" / "mine").exists()) == (
+        2,
+        True,
+        True,
+    )
+    assert train("--input", plain, "--steps", 3, "--overwrite")[0] == 0
+    assert accuracy(tmp_path / "model", plain) > 0.5
+
+
+def test_train_when_there_are_more_workers_than_slots_then_it_names_both_numbers(train, plain):
+    code, _, stderr = train("--input", plain, "--workers", 7)
+    assert_one_line(stderr)
+    assert (code, "7 workers" in stderr, " has 2" in stderr) == (1, True, True), stderr
+
+
 # -- what is wrong with the input --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("partitions", [1, 4])
-def test_train_when_a_line_is_malformed_then_it_names_file_and_line(train, write, partitions):
+def test_train_when_a_line_is_malformed_then_it_names_file_and_line(train, write, tmp_path):
+    write(make_lines(100))
     lines = make_lines(3000)
     lines[2345] = "+1 3:oops\n"
-    path = write(lines)
-    code, _, stderr = train("--input", path, "--partitions", partitions)
+    path = tmp_path / "one more.libsvm"
+    path.write_text("".join(lines))
+    code, _, stderr = train("--input", tmp_path / "*.libsvm")
     assert_one_line(stderr)
-    assert (code, f"{path}: line 2346: " in stderr) == (1, True), stderr
+    assert (code, f"{path}: line 2346: value: " in stderr) == (1, True), stderr
 
 
 def test_train_when_two_lines_are_malformed_then_it_names_the_first(train, write):
     lines = make_lines(3000)
     lines[2900], lines[17] = "+1 3:oops\n", "what\n"
-    _, _, stderr = train("--input", write(lines), "--partitions", 4)
-    assert "line 18: " in stderr
+    _, _, stderr = train("--input", write(lines))
+    assert "line 18: label: " in stderr
 
 
 def test_train_when_a_line_is_malformed_then_a_shell_sees_one_line(run_program, ps2_command, write, tmp_path):
@@ -232,8 +271,8 @@ def test_train_when_a_line_is_malformed_then_a_shell_sees_one_line(run_program, 
 WRONG_INPUTS = {
     "empty": ([], r"no row"),
     "comments only": (["# nothing\n", "\n"], r"no row"),
-    "three labels": (["1 1:1\n", "2 1:2\n", "3 1:3\n"], r"expected two different values, got 3: 1, 2, 3"),
-    "one label": (["1 1:1\n", "1 1:2\n"], r"expected two different values, got 1: 1"),
+    "three labels": (["1 1:1\n", "2 1:2\n", "3 1:3\n"], r"expected two different values, got 1, 2, 3"),
+    "one label": (["1 1:1\n", "1 1:2\n"], r"expected two different values, got 1$"),
 }
 
 
@@ -277,14 +316,33 @@ def test_train_when_a_test_row_has_another_label_then_it_names_the_test_file(tra
 def test_train_when_features_is_too_small_then_it_names_the_largest(train, plain):
     code, _, stderr = train("--input", plain, "--features", FEATURES - 1)
     assert_one_line(stderr)
-    assert (code, f"feature {FEATURES} is above --features {FEATURES - 1}" in stderr) == (1, True), stderr
+    assert (code, f"line 1: index: expected an integer above {FEATURES - 1}" in stderr) == (1, True), stderr
 
 
-@pytest.mark.parametrize("option", [("--fraction", "0"), ("--fraction", "1.5"), ("--lr", "0"), ("--lr", "nan")])
-def test_train_when_a_setting_is_out_of_range_then_it_names_it(train, plain, option):
-    code, _, stderr = train("--input", plain, *option)
-    assert_one_line(stderr)
-    assert (code, f"{option[0][2:]}: expected" in stderr) == (2, True), stderr
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("--fraction", "0", "--fraction"),
+        ("--fraction", "1.5", "--fraction"),
+        ("--lr", "0", "--lr"),
+        ("--lr", "nan", "step"),
+    ],
+)
+def test_train_when_a_setting_is_out_of_range_then_it_names_it_before_spark_starts(train, plain, name, value, told):
+    code, _, stderr = train("--input", plain, name, value, master="there is no such Spark")
+    assert (code, told in stderr.splitlines()[-1]) == (2, True), stderr
+
+
+@pytest.mark.parametrize(
+    "line", ["1 2:1", "1", " -1.5e-3  1:.5 9:-2. ", "x 1:1", "1 2", "1 2:", "1 2:1\t3:1", "1 5:1 5:2"]
+)
+def test_read_when_spark_refuses_a_line_then_it_is_one_with_a_fault(spark, write, line):
+    path = str(write([line]))
+    if fault_of(line) is None:
+        assert len(read(spark, path, FEATURES)) == 1
+    else:
+        with pytest.raises(InputError, match=rf"^{path}: line 1: "):
+            read(spark, path, FEATURES)
 
 
 # -- what is wrong with the surroundings -------------------------------------------------------------------------------

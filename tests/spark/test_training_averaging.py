@@ -9,10 +9,11 @@ import pytest
 from scipy.special import expit
 from training import Rows, logistic_gradient, make, trained
 
-from ps2.algorithms.losses.choice import loss_of
-from ps2.algorithms.training.fast_turn import is_gaussian
+from ps2.algorithms.linear.fast_turn import is_gaussian
+from ps2.algorithms.linear.losses.choice import loss_of
+from ps2.algorithms.linear.preparation import END
+from ps2.algorithms.linear.problem import Problem, Recipe
 from ps2.algorithms.training.faults import Columns
-from ps2.algorithms.training.problem import Problem, Recipe
 from ps2.errors import ConfigError
 
 WEIGHTED = Columns(weight="weight")
@@ -89,8 +90,8 @@ def test_average_when_local_steps_take_few_rows_then_is_that_of_both_workers_mod
 
 
 def passed(shard, w, b, rank, clock):
-    """Two passes over a shard in steps of four rows; the solver's clock 0 is clock 3 of the run."""
-    seeds = np.random.SeedSequence(5, spawn_key=(rank, 3 + clock))
+    """Two passes over a shard in steps of four rows; the solver's clock 0 is the run's first after the preparation."""
+    seeds = np.random.SeedSequence(5, spawn_key=(rank, END + clock))
     rng = np.random.Generator(np.random.Philox(seeds))
     order = np.concatenate([rng.permutation(len(shard.y)) for _ in range(2)])
     steps = -(-len(order) // 4)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from training import make, trained
 
-from ps2.algorithms.solvers import minibatch
-from ps2.algorithms.training.problem import Problem, Recipe
+from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.solvers import minibatch
 
 # KD = 400 numbers as they are; as factors S (K + D) = 0.1 * 30 * 50 of them on each of two workers.
 CLASSES, DIM = 10, 40
@@ -37,7 +37,7 @@ class Values(minibatch.MinibatchPart):
 
     def _gradient(self, rows, w, b, columns):
         found = self.loss.gradient(rows, w, b)
-        return found, minibatch.Values(found.dw * self.scale, columns)
+        return found, minibatch.SentValues(found.dw * self.scale, columns)
 
 
 @pytest.mark.parametrize(("fraction", "smaller"), [(0.1, True), (1.0, False)])

@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 from training import make, minimum, objective, trained
 
-from ps2.algorithms.solvers import lbfgs, minibatch
+from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.solvers import lbfgs, minibatch
+from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.training.faults import Columns
-from ps2.algorithms.training.problem import Problem, Recipe, Table
-from ps2.algorithms.training.trainer import train
+from ps2.algorithms.training.table import Table
 from ps2.errors import ConfigError, InputError
 
 HELD = Columns(validation="held")
 PROBLEM = Problem("logistic", 5, l2=0.01)
 SOLVERS = {
     "l-bfgs": Recipe(steps=20, tol=0.0),
-    "lazy minibatch": Recipe(solver="minibatch", optimizer="adagrad", lazy=True, steps=20, step_size=0.5),
+    "lazy minibatch": Recipe(solver="minibatch", optimizer="ftrl", lazy=True, steps=20, step_size=0.5),
     "ma-sgd": Recipe(solver="ma-sgd", steps=10, step_size=0.5, local_batch=8),
     "ftsgd": Recipe(solver="ftsgd", steps=10, step_size=0.5),
 }

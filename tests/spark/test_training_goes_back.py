@@ -10,9 +10,10 @@ from faults import processes
 from training import make
 
 from ps2 import PS2Context
+from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.training.faults import Columns
-from ps2.algorithms.training.problem import Problem, Recipe, Table
-from ps2.algorithms.training.trainer import train
+from ps2.algorithms.training.table import Table
 
 PROBLEM = Problem("logistic", 5, l2=0.001)
 
@@ -24,7 +25,6 @@ def ps(spark, tmp_path_factory):
         servers=2,
         checkpointDir=str(tmp_path_factory.mktemp("checkpoints")),
         checkpointEverySteps=4,
-        recover="consistent",
     ) as context:
         yield context
 
@@ -46,7 +46,7 @@ def test_training_when_the_fleet_goes_back_then_ends_with_the_same_model(ps, spa
     expected = train(ps, table, PROBLEM, recipe, facts)
     made = train(ps, table, PROBLEM, recipe, facts, kill)
     assert killed
-    assert ps.recoveries
+    assert ps.recoveries[-1].rolledBack
     np.testing.assert_allclose(made.weight.pull(), expected.weight.pull(), rtol=1e-12)
     np.testing.assert_allclose(made.biases, expected.biases, rtol=1e-12)
     assert made.history.objective == pytest.approx(expected.history.objective, rel=1e-12)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from training import Rows, make, minimum, objective, trained
 
+from ps2.algorithms.linear.parameters import SPARSE_FROM
+from ps2.algorithms.linear.problem import Problem, Recipe
 from ps2.algorithms.training.faults import Columns
-from ps2.algorithms.training.parameters import SPARSE_FROM
-from ps2.algorithms.training.problem import Problem, Recipe
 from ps2.errors import InputError
 
 WEIGHTED = Columns(weight="weight")

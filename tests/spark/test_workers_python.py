@@ -23,6 +23,12 @@ with PS2Context.getOrCreate(spark, servers=1) as ps:
 """
 
 
+@pytest.fixture
+def no_fleet(shared_fleet):
+    """No context runs."""
+    shared_fleet.end()
+
+
 @pytest.fixture(scope="module")
 def without_ps2(tmp_path_factory):
     """A folder with a ``python3`` that has pyspark, as all workers do, and nothing else."""
@@ -44,7 +50,9 @@ def test_a_program_when_the_environment_is_bare_then_its_workers_run_with_the_dr
     assert "total [1, 3]" in done.stdout, done.stderr
 
 
-def test_a_context_when_the_chosen_python_has_no_ps2_then_it_says_so_at_once(spark, sc, without_ps2, monkeypatch):
+def test_a_context_when_the_chosen_python_has_no_ps2_then_it_says_so_at_once(
+    no_fleet, spark, sc, without_ps2, monkeypatch
+):
     chosen = str(without_ps2 / "python3")
     monkeypatch.setattr(sc, "pythonExec", chosen)
     with pytest.raises(ConfigError, match=r"cannot import ps2: .*No module named 'ps2'") as caught:
@@ -52,7 +60,7 @@ def test_a_context_when_the_chosen_python_has_no_ps2_then_it_says_so_at_once(spa
     assert all(word in str(caught.value) for word in (chosen, sys.executable, "PYSPARK_PYTHON", "spark.pyspark.python"))
 
 
-def test_a_context_when_the_chosen_python_is_missing_then_it_says_so_at_once(spark, sc, monkeypatch):
+def test_a_context_when_the_chosen_python_is_missing_then_it_says_so_at_once(no_fleet, spark, sc, monkeypatch):
     monkeypatch.setattr(sc, "pythonExec", "/nowhere/python3")
     with pytest.raises(ConfigError, match=r"/nowhere/python3 at local.*cannot be started"):
         PS2Context.getOrCreate(spark, servers=1)

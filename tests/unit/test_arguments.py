@@ -9,7 +9,7 @@ from ps2.client import arguments
 from ps2.client.arguments import as_indices, as_rows, as_target, as_values
 from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
 
-F4, F8, I8 = (np.dtype(name) for name in ("float32", "float64", "int64"))
+F4, F8, I4, I8 = (np.dtype(name) for name in ("float32", "float64", "int32", "int64"))
 
 
 @pytest.mark.parametrize(
@@ -78,6 +78,8 @@ def test_rows_when_they_cannot_be_used_then_the_error_names_them(rows, error, sa
         ([1, 2, 3], I8),
         ([0.5, 1e-3, 2], F4),
         (np.array([1, 2, 3], np.uint64), I8),
+        ([1, 2, 3], I4),
+        (np.array([1, 2, 3], np.uint64), I4),
         (np.array([1, 2, 3], np.float16), F4),
         (np.arange(6.0)[::2], F8),
         (np.array([1, 2, 3], ">f8"), F8),
@@ -109,6 +111,26 @@ def test_values_when_too_large_for_float32_then_infinite_without_a_warning():
 def test_values_when_they_cannot_be_used_then_the_error_says_why(values, dtype, error, said):
     with pytest.raises(error, match=said):
         as_values(values, dtype, (1,))
+
+
+@pytest.mark.parametrize("given", [np.int64, np.uint64, np.uint32, list])
+def test_values_when_all_of_int32_then_kept(given):
+    values = [2**31 - 1, 0, 5] if given is not np.int64 else [2**31 - 1, -(2**31), 5]
+    assert as_values(given(values), I4, (3,)).tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([1, 2**31], r"values: expected numbers that fit int32, got 2147483648 \(at position 1\)"),
+        ([[0, 1], [-(2**31) - 1, 2**40]], r"got -2147483649 \(at position 2\)"),
+        (np.array([7, 2**32 - 1], np.uint32), r"got 4294967295 \(at position 1\)"),
+        (np.array([2**63], np.uint64), r"got 9223372036854775808 \(at position 0\)"),
+    ],
+)
+def test_values_when_one_does_not_fit_int32_then_named_with_its_position(values, said):
+    with pytest.raises(DTypeError, match=said):
+        as_values(values, I4, np.shape(values))
 
 
 MASKED = np.ma.array([1, 2], mask=[False, True])

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps2.checkpoint import SavedMatrix
 from ps2.config import FleetConfig
 from ps2.coordinator.catalog import Catalog, Entry
 from ps2.coordinator.master import Caller, Master
 from ps2.errors import ConfigError, LimitError, NotFoundError, RecoveringError, StoppedError, UnavailableError
-from ps2.partition import MAX_ROWS, MatrixSpec, Partition
-from ps2.route import Route
+from ps2.matrix.partition import MAX_ROWS, MatrixSpec, Partition
+from ps2.matrix.route import Route
+from ps2.storage.manifest import SavedMatrix
 from ps2.wire.messages import RequestId
 from tests.fakes import ServerHangs, ServerRefuses
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.checkpoint import LoadMatrix
 from ps2.errors import LimitError, RecoveryError, UsageError
-from ps2.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.storage.manifest import LoadMatrix
 from ps2.wire.control import Activation, ServerControl
 from ps2.wire.messages import Request, RequestId
 from tests.checkpoints import op

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from ps2 import checkpoint_folders as folders
-from ps2.checkpoint import Manifest, SavedFile, SavedMatrix, SavedShard, file_kinds
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError, ConfigError, RecoveryError
-from ps2.partition import HASH_SPACE, MatrixSpec, partitions
+from ps2.matrix.partition import HASH_SPACE, MatrixSpec, partitions
+from ps2.storage import folders
+from ps2.storage.manifest import Manifest, SavedFile, SavedMatrix, SavedShard, array_kinds
 
 DENSE = MatrixSpec(10, 3, align=5)
 SPARSE = MatrixSpec(2**62, 2, dtype="float64", kind="sparse", wire="float16")
@@ -19,7 +19,12 @@ SPARSE = MatrixSpec(2**62, 2, dtype="float64", kind="sparse", wire="float16")
 def matrix(id, spec, bounds):
     shards = tuple(
         SavedShard(
-            id, p, {kind: SavedFile(f"{id}-{p.index}-{kind}", p.index + 7, f"{id:032x}") for kind in file_kinds(spec)}
+            id,
+            p,
+            {
+                kind: SavedFile(f"{id}-{p.index}-{kind}", p.index + 7, f"{id:032x}")
+                for kind in (*array_kinds(spec), "ids")
+            },
         )
         for p in partitions(bounds)
     )
@@ -77,7 +82,10 @@ def test_manifest_when_a_field_of_a_matrix_is_missing_then_error_names_it(name):
     ("made", "match"),
     [
         ([], r"^m: expected an object, got \[\]"),
-        (put("ps2.checkpoint.v2", "format"), r"^m: expected format 'ps2.checkpoint.v1', got 'ps2.checkpoint.v2'"),
+        (
+            put("ps2.checkpoint.v2", "format"),
+            r"^m: expected format 'ps2.checkpoint.v1', got 'ps2.checkpoint.v2'",
+        ),
         (put("3", "number"), r"^m: number: expected an integer, got '3'"),
         (put(True, "number"), r"^m: number: expected an integer, got True"),
         (put(-1, "number"), r"^m: number: expected an integer that is not negative, got -1"),

@@ -7,7 +7,7 @@ import pytest
 from ps2.coordinator import master as masters
 from ps2.coordinator.checkpoints import Checkpoints, to_load
 from ps2.errors import RecoveringError
-from ps2.partition import MatrixSpec
+from ps2.matrix.partition import MatrixSpec
 from ps2.server.loading import Loading
 from ps2.wire.control import ServerControl
 from ps2.wire.messages import Request, RequestId

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from ps2.cli import state
-from ps2.coordinator.launchers.detached import ProcessId
+from ps2.cli.processes import ProcessId
 from ps2.errors import InputError, LaunchError, UnavailableError
 
 # Of this test's process: it is certainly alive.
@@ -36,7 +36,7 @@ def test_process_when_it_ended_unseen_then_is_not_alive(until):
 
 
 def test_claim_when_the_name_is_free_then_is_found_as_written():
-    fleet = state.claim("a", ME, None).with_servers((state.Member("127.0.0.1:1", ME),))
+    fleet = state.claim("a", ME, None).with_servers((state.LaunchedServer("127.0.0.1:1", ME),))
     assert state.find("a") == fleet
 
 
@@ -46,7 +46,7 @@ def test_claim_when_made_then_only_its_owner_may_look(folder):
 
 
 def test_claim_when_its_fleet_lives_then_is_refused():
-    state.claim("a", EARLIER, None).with_servers((state.Member("127.0.0.1:1", ME),))
+    state.claim("a", EARLIER, None).with_servers((state.LaunchedServer("127.0.0.1:1", ME),))
     with pytest.raises(LaunchError, match="ps2 stop --name a"):
         state.claim("a", ME, None)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps2.coordinator.clocks import NO_LIMIT, Clocks, Cut
 from ps2.errors import ProtocolError, WorkerError
+from ps2.run.clocks import NO_LIMIT, Clocks, Cut
 
 LAST = 6  # every worker finishes so many clocks
 

@@ -13,7 +13,7 @@ from ps2.wire.messages import Keys, Operation, Reply, Request, RequestId, Result
 from ps2.wire.pb import server_pb2 as pb
 
 LIMIT = 1 << 20
-DTYPES = ("float32", "float64", "int64", "uint8")
+DTYPES = ("float32", "float64", "int32", "int64", "uint8")
 WIRES = (None, "float16", "bfloat16")
 UNKNOWN_FIELDS = (
     b"\xf8\x06\x07" + b"\xfa\x06\x03abc" + b"\xfd\x06\x01\x02\x03\x04" + b"\xf9\x06\x01\x02\x03\x04\x05\x06\x07\x08"
@@ -118,6 +118,27 @@ def sample_reply():
     return Reply((Result(1.5), Result(arrays=(np.arange(6, dtype=np.float64),))), replayed=True)
 
 
+@given(
+    st.sampled_from(["int32", "int64"]),
+    st.integers(0, 63),
+    st.integers(0, 99),
+    st.sampled_from([None, (2000,), (40, 50)]),
+)
+def test_integers_when_of_any_size_then_come_back_as_they_were(dtype, bits, seed, into):
+    """Narrow ones take fewer bytes; they land in the caller's array, whatever its shape."""
+    end = min(2**bits, np.iinfo(dtype).max)
+    array = np.random.default_rng(seed).integers(-end, end, 2000, dtype, endpoint=True)
+    reply = Reply((Result(arrays=(array,)),))
+    request = Request((Operation("pull", 1, 0, into=None if into is None else np.empty(into, dtype)),))
+    frame = written_reply(reply, request)
+    (came,) = codec.reply_of(frame, request).results[0].arrays
+    assert (came.dtype, came.tobytes()) == (dtype, array.tobytes())
+    assert (came is request.operations[0].into) == (into is not None)
+    asked = Request((Operation("push", 1, 0, arrays=(array,)),))
+    assert plain(read(written(asked))) == plain(asked)
+    assert len(frame) < 2000 * 4 or abs(array).max() >= 2**15
+
+
 def frame_of(*specs, data=b"", keys=None, **fields):
     """A request of one operation that declares arrays (dtype, count)."""
     declared = [pb.ArraySpec(dtype=dtype, count=count) for dtype, count in specs]
@@ -212,6 +233,13 @@ def test_keys_when_only_their_hash_travels_then_no_array_does():
     assert (arrays, pb.RequestHeader.FromString(header).operations[0].keys.hash) == ([], digest)
 
 
+def test_keys_when_many_do_not_ascend_then_they_arrive_in_their_order():
+    columns = np.random.default_rng(0).integers(0, 100_000, 5000)
+    operation = Operation("columns_pull", 1, 0, keys=Keys(columns.size, columns))
+    came = read(written(Request((operation,))))
+    assert np.array_equal(came.operations[0].keys.columns, columns)
+
+
 def keys_frame(data=b"", count=1, first=0, deltas=None, hash=b""):
     spec = deltas and pb.ArraySpec(dtype=deltas[0], count=deltas[1])
     return frame_of(keys=pb.Keys(count=count, first=first, deltas=spec, hash=hash), data=data)
@@ -224,9 +252,9 @@ def keys_frame(data=b"", count=1, first=0, deltas=None, hash=b""):
         (keys_frame(count=0, deltas=(pb.UINT8, 2**64 - 1)), "an empty set of keys"),
         (keys_frame(b"1", 3, deltas=(pb.UINT8, 1)), "3 keys have 2 differences, got 1"),
         (keys_frame(b"111", 3, deltas=(pb.UINT8, 3)), "3 keys have 2 differences, got 3"),
-        (keys_frame(bytes(8), 2, deltas=(pb.INT64, 1)), "differences of keys are unsigned, got int64"),
-        (keys_frame(bytes(4), 2, deltas=(pb.FLOAT32, 1)), "differences of keys are unsigned, got float32"),
-        (keys_frame(bytes(2), 2, deltas=(pb.BFLOAT16, 1)), "differences of keys are unsigned"),
+        (keys_frame(b"\xff" * 8, 2, deltas=(pb.INT64, 1)), "key -1 is outside"),
+        (keys_frame(bytes(4), 2, deltas=(pb.FLOAT32, 1)), "differences of keys are integers, got float32"),
+        (keys_frame(bytes(2), 2, deltas=(pb.BFLOAT16, 1)), "differences of keys are integers"),
         (keys_frame(b"\x01\x00", 3, deltas=(pb.UINT8, 2)), "the delta at position 1 is 0"),
         (keys_frame(b"\x02", 2, 2**63 - 2, (pb.UINT8, 1)), "expected a delta from 1 to 1"),
         (keys_frame(b"\xff" * 8, 2, 1, (pb.UINT64, 1)), "the delta at position 0"),

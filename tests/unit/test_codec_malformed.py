@@ -48,6 +48,26 @@ def bringing(dtype, count, data=b""):
     return pb.ReplyFrame(header=header, data=data).SerializeToString()
 
 
+@pytest.mark.parametrize(
+    ("dtype", "stored", "size"),
+    [
+        (pb.INT8, pb.FLOAT32, 1),
+        (pb.INT8, pb.INT8, 1),
+        (pb.INT32, pb.INT16, 4),
+        (pb.UINT8, pb.INT64, 1),
+        (pb.INT8, 99, 1),
+    ],
+)
+def test_array_when_it_cannot_become_what_is_said_then_protocol_error(dtype, stored, size):
+    spec = pb.ArraySpec(dtype=dtype, count=1, stored=stored)
+    request = pb.RequestHeader(operations=[pb.Operation(name="push", arrays=[spec])])
+    with pytest.raises(ProtocolError, match="cannot become one of dtype"):
+        read(pb.RequestFrame(header=request, data=bytes(size)).SerializeToString())
+    reply = pb.ReplyHeader(results=[pb.Result(arrays=[spec])])
+    with pytest.raises(ProtocolError, match="cannot become one of dtype"):
+        codec.reply_of(pb.ReplyFrame(header=reply, data=bytes(size)).SerializeToString(), ANY)
+
+
 # -- messages that are too short, too long or about too much ---------------------------------------------------------
 
 
@@ -120,7 +140,7 @@ def test_request_when_its_header_is_too_long_then_protocol_error_before_it_is_pa
 # -- fields that say nothing -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", [0, 10, -1])
+@pytest.mark.parametrize("dtype", [0, 13, -1])
 def test_array_when_its_dtype_is_unknown_then_protocol_error_names_it(dtype):
     with pytest.raises(ProtocolError, match=f"unknown dtype {dtype}"):
         read(declaring((dtype, 1), data=b"12345678"))

@@ -22,7 +22,7 @@ from ps2.errors import (
     StoppedError,
     UsageError,
 )
-from ps2.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server import kept as keeping
 from ps2.server.engine import Engine
 from ps2.wire.messages import Operation, Request, RequestId
@@ -103,6 +103,21 @@ def test_map_when_its_id_comes_again_then_its_first_result_comes_again(engine):
 
     assert [kept(run(engine, mapped(count, 0), id=number(0))) for _ in range(2)] == [4, 4]
     assert row(engine, 0) == [1] * 4
+
+
+def looking(fn, *rows):
+    return op("look", *rows, arrays=[np.frombuffer(cloudpickle.dumps(fn), np.uint8)], with_index=1)
+
+
+def test_look_when_run_then_needs_no_id(engine):
+    run(engine, add(0, 3.0), id=number(0))
+    assert kept(run(engine, looking(lambda p, w: (p.index, w.sum()), 0))) == (0, 12.0)
+
+
+def test_look_when_its_function_writes_then_op_error_says_that_it_may_not(engine):
+    with pytest.raises(OpError, match="assignment destination is read-only"):
+        run(engine, looking(lambda p, w: w.fill(1), 0))
+    assert not engine.shards()[M, 0].row(0).any()
 
 
 def test_map_when_its_result_is_no_longer_kept_then_op_error_says_that_it_was_applied(engine, monkeypatch):
@@ -442,7 +457,7 @@ def test_counts_when_requests_run_then_failed_ones_are_counted_too(engine):
     with pytest.raises(OutOfRangeError):
         run(engine, add(99), id=number(1))
     counts = engine.meter.read()
-    assert (counts.requests, counts.failed, counts.received_bytes, counts.sent_bytes) == (3, 1, 64, 32)
+    assert (counts.requests, counts.failed, counts.bytes_in, counts.bytes_out) == (3, 1, 64, 32)
 
 
 # -- what cannot be run ----------------------------------------------------------------------------------------------

@@ -17,9 +17,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from ps2.errors import LaunchError
-from ps2.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server.engine import Engine
 from ps2.server.exposition import MAX_SCRAPES, Exposition, ServerCollector
+from ps2.server.standing import status_of
 from ps2.wire.messages import Operation, Request, RequestId
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -36,7 +37,9 @@ def collector():
     add = Operation("scatter_add", 1, 0, (0,), arrays=(np.array([5, 9, 700]), np.ones(3)))
     engine.execute(Request((add,), RequestId("scope", 0)))
     engine.execute(Request((Operation("gather", 1, 0, (0,), arrays=(np.array([5, 6]),)),)))
-    return ServerCollector(engine, lambda: 4, INFO)
+    return ServerCollector(
+        lambda: status_of(engine, server_id="abc", uptime_s=1.5, connections=4, backup="", behind=0), INFO
+    )
 
 
 @pytest.fixture

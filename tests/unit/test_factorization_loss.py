@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.losses.choice import loss_of
-from ps2.algorithms.training.problem import Facts, Problem
+from ps2.algorithms.linear.losses.choice import loss_of
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.training.table import Facts
+from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError
-from ps2.rows import LocalRows
 
 ROWS, KEYS, FACTORS = 20, 6, 3
 WIDTH = 1 + FACTORS

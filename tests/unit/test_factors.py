@@ -10,9 +10,9 @@ from ps2.client import factors, plans
 from ps2.client.pace import sent_bytes
 from ps2.client.plans import Target
 from ps2.errors import DTypeError, OutOfRangeError, ShapeError, UsageError
+from ps2.matrix.partition import MatrixSpec, partition_bounds, place
+from ps2.matrix.route import Route
 from ps2.ops.factors import add_dense_factors, add_factors
-from ps2.partition import MatrixSpec, partition_bounds, place
-from ps2.route import Route
 from tests.fakes import FleetInProcess, session_over
 
 WIDTH = 3
@@ -139,10 +139,11 @@ def test_factors_when_x_is_complex_then_the_error_says_so():
 def test_add_factors_when_features_lie_anyhow_then_all_are_added(slots):
     u, dense = np.zeros(8), np.zeros(8)
     b, x = np.arange(6.0), np.array([1.0, 2.0, 3.0, 4.0])
+    b = b.reshape(2, 3)
     add_factors(u, np.array(slots), np.array([2, 2], np.uint8), np.array([0, 1, 0, 1], np.uint8), x, b, width=3)
-    add_dense_factors(dense, np.array(slots), x, b, width=3)
+    add_dense_factors(dense, np.array(slots), x.reshape(2, 2), b, width=3)
     expected = np.zeros(8)
-    for slot, values in zip(slots, x.reshape(2, 2) @ b.reshape(2, 3), strict=True):
+    for slot, values in zip(slots, x.reshape(2, 2) @ b, strict=True):
         expected[slot : slot + 3] += values
     assert u.tolist() == dense.tolist() == expected.tolist()
 
@@ -150,21 +151,21 @@ def test_add_factors_when_features_lie_anyhow_then_all_are_added(slots):
 @pytest.mark.parametrize(
     ("slots", "counts", "samples", "x", "b", "error", "said"),
     [
-        ([6], [1], [0], 1, 3, OutOfRangeError, "slot 6: 3 columns from it on are not inside"),
-        ([0], [1], [2], 1, 6, OutOfRangeError, r"sample 2 \(at position 0\) is outside \[0, 2\)"),
-        ([0], [1, 1], [0], 1, 3, ShapeError, "counts: expected 1 elements, got 2"),
-        ([0], [0], [0], 1, 3, ShapeError, "samples: expected 0 elements, got 1"),
+        ([6], [1], [0], 1, (1, 3), OutOfRangeError, "slot 6: 3 columns from it on are not inside"),
+        ([0], [1], [2], 1, (2, 3), OutOfRangeError, r"sample 2 \(at position 0\) is outside \[0, 2\)"),
+        ([0], [1, 1], [0], 1, (1, 3), ShapeError, "counts: expected 1 elements, got 2"),
+        ([0], [0], [0], 1, (1, 3), ShapeError, "samples: expected 0 elements, got 1"),
         (
             [0],
             [2**63],
             [0],
             1,
-            3,
+            (1, 3),
             ShapeError,
             "counts: expected at most 1, as there are samples, got 9223372036854775808",
         ),
-        ([0], [1], [0], 2, 3, ShapeError, "x: expected 1 elements, got 2"),
-        ([0], [1], [0], 1, 4, ShapeError, "b: expected a multiple of width 3, got 4 numbers"),
+        ([0], [1], [0], 2, (1, 3), ShapeError, "x: expected 1 elements, got 2"),
+        ([0], [1], [0], 1, (1, 4), ShapeError, r"b: expected shape \(samples, 3\), got \(1, 4\)"),
     ],
 )
 def test_add_factors_when_lengths_do_not_fit_then_nothing_is_written(slots, counts, samples, x, b, error, said):

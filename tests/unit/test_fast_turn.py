@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.training.fast_turn import cosine, fast_turn, is_gaussian, shrunk, spread
+from ps2.algorithms.linear.fast_turn import cosine, fast_turn, is_gaussian, shrunk, spread
 from ps2.errors import ShapeError
 
 ALPHA, BETA = 0.9, 0.4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ps2.errors import ConfigError
-from ps2.files import place
+from ps2.storage.files import place
 
 
 @pytest.mark.parametrize("url", ["", "  ", "a\0b"])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.algorithms.training.footprint import ROWS, Room, check_fleet, check_worker, fleet_bytes, worker_bytes
-from ps2.algorithms.training.parameters import SPARSE_FROM
-from ps2.algorithms.training.problem import Problem, Recipe
-from ps2.algorithms.training.trainer import SOLVERS
+from ps2.algorithms.linear.footprint import ROWS, Room, check_fleet, check_worker, fleet_bytes, worker_bytes
+from ps2.algorithms.linear.parameters import SPARSE_FROM
+from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.trainer import SOLVERS
 from ps2.errors import LimitError
 
 GIB = 1 << 30
@@ -39,8 +39,8 @@ def test_fleet_bytes_when_vectors_are_long_then_they_count_one_feature():
 
 def test_fleet_when_a_machine_has_too_many_factors_then_limit_error_names_them_and_both_sizes():
     said = (
-        r"^factorSize=1,000,000,000 and 2 features make 2,000,000,002 weights: solver 'minibatch' keeps up to 8 "
-        r"vectors of them, at least 40,000,000,040 bytes, and 15,032,385,536 are left on the 2 servers, whose limits "
+        r"^factorSize=1,000,000,000 and 2 features make 2,000,000,002 weights: solver 'minibatch' keeps up to 7 "
+        r"vectors of them, at least 36,000,000,036 bytes, and 15,032,385,536 are left on the 2 servers, whose limits "
         r"are 17,179,869,184 together"
     )
     with pytest.raises(LimitError, match=said):

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ps2.errors import OutOfRangeError
+from ps2.matrix.partition import hash_bucket
 from ps2.ops.keyindex import KeyIndex
-from ps2.partition import hash_bucket
 
 LAST = 2**63 - 1
 

@@ -83,6 +83,18 @@ def test_lazy_steps_from_zeros_then_come_to_the_result_of_full_steps(op, changed
         np.testing.assert_array_equal(rows, full)
 
 
+def test_lazy_ftrl_when_penalties_grow_and_weights_are_computed_before_they_are_read_then_equals_full_steps():
+    full, rows = np.zeros((2, 3, WIDTH))
+    for step, gradient in enumerate(gradients("float64"), start=1):
+        scalars, before = ({"alpha": 0.5, "l1": 0.05 * t, "l2": 0.1 * t} for t in (step, step - 1))
+        optimizers.ftrl(*full, gradient + (gradient != 0) * full[0], **scalars)
+        keys = np.flatnonzero(gradient)
+        optimizers.ftrl_weights_at(*rows, keys, **before)
+        optimizers.ftrl(*rows, gradient + (gradient != 0) * rows[0], **scalars, lazy=True)
+    optimizers.ftrl_weights(*rows, **scalars)
+    np.testing.assert_allclose(rows, full, rtol=1e-12)
+
+
 def test_lazy_ftrl_when_ftrl_has_not_made_a_weight_then_keeps_it_and_the_full_step_does_not():
     rows, full = np.zeros((2, 3, 1))
     rows[0] = full[0] = 7

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.solvers import least_squares
-from ps2.algorithms.solvers.least_squares import Products, objective, packed_size, products, solve
-from ps2.rows import Rows
+from ps2.algorithms.linear.solvers import least_squares
+from ps2.algorithms.linear.solvers.least_squares import Products, objective, packed_size, products, solve
+from ps2.data.rows import Rows
 
 ROWS, K = 60, 5
 NONE = np.zeros(K)

@@ -13,7 +13,6 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps2.checkpoint import SavedFile
 from ps2.errors import (
     CheckpointCorruptError,
     CheckpointMissingError,
@@ -23,7 +22,9 @@ from ps2.errors import (
     RecoveryError,
     StaleRouteError,
 )
-from ps2.partition import MatrixSpec, Partition
+from ps2.matrix.partition import MatrixSpec, Partition
+from ps2.storage import folders
+from ps2.storage.manifest import SavedFile
 from ps2.wire.messages import Keys, Operation, Request, RequestId, key_digest
 from tests.checkpoints import Fleet, op
 from tests.conftest import wait_until
@@ -117,12 +118,12 @@ def test_load_when_a_row_is_longer_than_a_block_then_values_are_the_same(folder)
 
 @st.composite
 def matrix_specs(draw):
-    dtype = draw(st.sampled_from(["float32", "float64", "int64"]))
+    dtype = draw(st.sampled_from(["float32", "float64", "int32", "int64"]))
     rows = draw(st.integers(1, 5))
-    each = draw(st.integers(1, 3))
+    shared = {"partitions_per_server": draw(st.integers(1, 3)), "layout": draw(st.sampled_from(["row", "column"]))}
     if draw(st.booleans()):
-        return MatrixSpec(draw(st.sampled_from([100, 2**40, 2**63])), rows, dtype, "sparse", partitions_per_server=each)
-    return MatrixSpec(draw(st.integers(1, 300)), rows, dtype, align=draw(st.integers(1, 7)), partitions_per_server=each)
+        return MatrixSpec(draw(st.sampled_from([100, 2**40, 2**63])), rows, dtype, "sparse", **shared)
+    return MatrixSpec(draw(st.integers(1, 300)), rows, dtype, align=draw(st.integers(1, 7)), **shared)
 
 
 @settings(max_examples=60)
@@ -174,11 +175,12 @@ def test_load_when_matrix_has_no_sources_then_it_is_zeros(saved, folder):
     assert fleet.active(S) == 0
 
 
+@pytest.mark.parametrize("layout", ["row", "column"])
 @pytest.mark.parametrize("servers", [2, 3])
-def test_load_when_some_rows_were_in_use_then_they_are_there_and_the_others_zeros(folder, servers):
+def test_load_when_some_rows_were_in_use_then_they_are_there_and_the_others_zeros(folder, servers, layout):
     fleet, restored = Fleet(2), Fleet(servers)
     for matrix, spec, columns in ((D, DENSE, COLUMNS), (S, replace(SPARSE, rows=3), KEYS)):
-        fleet.create(matrix, spec)
+        fleet.create(matrix, replace(spec, layout=layout))
         for row in range(3):
             fleet.push(matrix, row, columns, np.full(columns.size, row + 1.0, spec.np_dtype))
     fleet.save(folder, rows=[0, 2])
@@ -197,6 +199,18 @@ def test_load_when_ids_are_wanted_then_a_mutation_of_before_is_not_applied_again
     restored.load(folder, ids=ids)
     assert restored.engines[0].execute(add).replayed == ids
     assert set(restored.pull(D, 0, COLUMNS)) == {1.0 if ids else 2.0}
+
+
+def test_load_when_ids_are_wanted_and_were_not_saved_then_error_says_so(folder):
+    fleet = Fleet(1)
+    fleet.create(D, DENSE)
+    manifest = fleet.save(folder)
+    (matrix,) = manifest.matrices
+    shards = tuple(replace(shard, files={"values": shard.files["values"]}) for shard in matrix.shards)
+    folders.write_manifest(str(folder), replace(manifest, matrices=(replace(matrix, shards=shards),)))
+    fleet.load(folder)
+    with pytest.raises(CheckpointCorruptError, match="expected a file of the ids that had been applied"):
+        fleet.load(folder, ids=True)
 
 
 def test_load_when_cut_otherwise_then_ids_are_left_out(folder):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.losses.choice import loss_of
-from ps2.algorithms.training.local_sgd import Steps, local_sgd
-from ps2.algorithms.training.problem import Problem
+from ps2.algorithms.linear.local_sgd import Steps, local_sgd
+from ps2.algorithms.linear.losses.choice import loss_of
+from ps2.algorithms.linear.problem import Problem
+from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError, OutOfRangeError, ShapeError
-from ps2.rows import LocalRows
 
 ROWS, KEYS = 23, 8
 NAMES = ["logistic", "hinge", "squaredHinge", "squared"]

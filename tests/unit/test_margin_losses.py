@@ -10,10 +10,11 @@ import pytest
 import scipy.optimize
 import scipy.sparse as sp
 
-from ps2.algorithms.losses.choice import loss_of
-from ps2.algorithms.training.problem import Facts, Problem
+from ps2.algorithms.linear.losses.choice import loss_of
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.training.table import Facts
+from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError, ShapeError
-from ps2.rows import LocalRows
 
 ROWS, KEYS = 30, 7
 CLASSIFIERS = ["logistic", "hinge", "squaredHinge"]

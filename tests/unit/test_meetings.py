@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps2.coordinator.meetings import Meetings
 from ps2.errors import WorkerError
+from ps2.run.meetings import Meetings
 
 POINT = (3, 0)  # in clock 1
 

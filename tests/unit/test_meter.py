@@ -9,8 +9,8 @@ import pytest
 
 from ps2 import errors
 from ps2.errors import KeyMissError, LimitError, OpError, OutOfRangeError
-from ps2.ops.table import TABLE, load
-from ps2.partition import MatrixSpec, Partition
+from ps2.matrix.partition import MatrixSpec, Partition
+from ps2.ops.all import TABLE
 from ps2.server.engine import Engine
 from ps2.server.metrics import BUCKETS_S, Meter
 from ps2.wire import codec
@@ -23,11 +23,6 @@ M = 1  # a dense matrix of 3 rows and 8 columns, float64, in one partition
 
 class OutOfDiskError(OpError):
     """A class that no client knows."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def table():
-    load()
 
 
 @pytest.fixture
@@ -78,7 +73,7 @@ def test_sums_when_eight_threads_count_at_once_then_are_exact():
 
     together(work)
     counts, total = meter.read(), THREADS * TIMES
-    assert (counts.received_bytes, counts.sent_bytes, counts.in_progress) == (16 * total, 8 * total, 0)
+    assert (counts.bytes_in, counts.bytes_out, counts.in_progress) == (16 * total, 8 * total, 0)
     assert counts.outcomes == {"ok": total // 2, "KeyMissError": total // 2}
     read, dot = counts_of(meter, "gather"), counts_of(meter, "dot")
     assert (read.count, read.failures, read.seconds, read.keys) == (total, 0, total / 4, 3 * total)

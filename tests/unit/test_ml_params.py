@@ -12,8 +12,8 @@ import pytest
 from pyspark.ml.linalg import DenseMatrix, Vectors
 
 from ps2.algorithms import FMClassifier, FMRegressor, LinearRegression, LinearSVC, LogisticRegression
-from ps2.algorithms.estimators.params import recipe_of
-from ps2.algorithms.training.problem import Problem
+from ps2.algorithms.linear.ml.params import recipe_of
+from ps2.algorithms.linear.problem import Problem
 from ps2.errors import ConfigError
 
 ALL = [LogisticRegression, LinearSVC, LinearRegression, FMClassifier, FMRegressor]
@@ -69,22 +69,23 @@ def test_recipe_when_a_factorization_machine_names_its_solver_then_it_is_that(pa
 )
 def test_recipe_when_a_linear_regression_leaves_the_solver_open_then_it_is_pysparks_choice(params, dim, solver):
     estimator = LinearRegression(**params)
-    assert estimator._settled(recipe(estimator), Problem("squared", dim)).solver == solver
+    assert estimator._decided(recipe(estimator), Problem("squared", dim)).solver == solver
 
 
 def test_recipe_when_features_are_too_many_for_normal_equations_then_the_error_names_both():
     estimator = LinearRegression(solver="normal")
     with pytest.raises(ConfigError, match="solver: 'normal' takes 4,096 features at most, got 4,097"):
-        estimator._settled(recipe(estimator), Problem("squared", 4097))
+        estimator._decided(recipe(estimator), Problem("squared", 4097))
 
 
 def test_recipe_when_staleness_is_minus_1_then_nobody_waits():
     assert recipe(LogisticRegression(optimizer="adam", staleness=-1)).staleness is None
 
 
-@pytest.mark.parametrize("cls", ["FMClassifier", "FMRegressor"])
-def test_seed_when_it_is_not_set_then_it_is_the_same_in_every_process(cls):
-    script = f"from ps2.algorithms import {cls}; print({cls}().getSeed())"
+def test_seed_when_it_is_not_set_then_it_is_the_same_in_every_process():
+    script = (
+        "from ps2.algorithms import FMClassifier, FMRegressor; print(FMClassifier().getSeed(), FMRegressor().getSeed())"
+    )
     seeds = {
         subprocess.run(
             [sys.executable, "-c", script],
@@ -121,8 +122,10 @@ def test_recipe_when_the_default_seed_is_a_negative_hash_then_it_is_not_negative
         ),
         (
             FMClassifier(lazy=True, regParam=0.1),
-            "lazy: solver 'adamW' lets all weights decay in each step; .*, got regP",
+            "lazy: with a penalty, .* only optimizer 'ftrl' takes it, got 'adamW' with regParam 0.1",
         ),
+        (LinearRegression(optimizer="sgd", lazy=True, regParam=0.1), "lazy: with a penalty, .* only optimizer 'ftrl'"),
+        (LinearRegression(optimizer="sgd", lazy=True), "'sgd' does not take it, only 'adagrad', 'adam', 'ftrl'"),
         (LogisticRegression(solver="l-bfgs", optimizer="sgd"), "optimizer: solver 'l-bfgs' does not take it"),
         (LogisticRegression(optimizer="newton"), "optimizer: expected one of sgd, .*, got 'newton'"),
         (LogisticRegression(lazy=True), "lazy: solver 'auto' does not take it, only 'minibatch'"),
@@ -213,12 +216,12 @@ def test_recipe_when_something_does_not_go_with_bounds_then_the_error_names_both
 def test_recipe_when_bounds_cannot_be_then_the_error_names_them(params, message):
     estimator = LogisticRegression(**{"lowerBoundsOnCoefficients": COEFFICIENTS, **params})
     with pytest.raises(ConfigError, match=message):
-        estimator._settled(recipe(estimator), Problem("logistic", 2))
+        estimator._decided(recipe(estimator), Problem("logistic", 2))
 
 
 def test_recipe_when_some_bounds_are_set_then_the_others_are_infinite():
     estimator = LogisticRegression(lowerBoundsOnCoefficients=COEFFICIENTS)
-    bounds = estimator._settled(recipe(estimator), Problem("logistic", 2)).bounds
+    bounds = estimator._decided(recipe(estimator), Problem("logistic", 2)).bounds
     assert bounds.lower.tolist() == [[0.0], [-1.0]]
     assert bounds.upper.tolist() == [[math.inf], [math.inf]]
     assert (bounds.lower_biases.tolist(), bounds.upper_biases.tolist()) == ([-math.inf], [math.inf])

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from ps2.matrix.partition import DTYPES
 from ps2.ops.nonzero import nonzero
-from ps2.partition import DTYPES
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -8,18 +8,16 @@ import numpy as np
 import pytest
 
 from ps2.errors import ConfigError, DTypeError, NotFoundError, ShapeError
-from ps2.ops.table import TABLE, load, lookup
-
-load()
+from ps2.ops.all import TABLE, lookup
 
 
 def test_check_when_scalars_are_left_out_then_fills_the_defaults_in():
     checked = lookup("adam").check(4, "float32", {"lr": 1, "step": 3})
-    betas = {"beta1": 0.999, "beta2": 0.9, "eps": 1e-8}
+    betas = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
     assert checked == {"lr": 1.0, **betas, "step": 3, "l1": 0.0, "l2": 0.0, "lazy": False}
 
 
-@pytest.mark.parametrize(("dtype", "expected"), [("float32", float), ("int64", int)])
+@pytest.mark.parametrize(("dtype", "expected"), [("float32", float), ("int32", int), ("int64", int)])
 def test_check_when_given_a_whole_number_then_returns_the_type_that_the_dtype_needs(dtype, expected):
     assert type(lookup("fill").check(1, dtype, {"value": 2})["value"]) is expected
 
@@ -66,10 +64,24 @@ def test_check_when_a_flag_is_neither_then_raises(value):
         lookup("adagrad").check(3, "float32", {"lr": 1, "lazy": value})
 
 
-@pytest.mark.parametrize("value", [1.5, math.nan, math.inf, 2**63])
-def test_check_when_a_vector_of_whole_numbers_cannot_hold_the_scalar_then_raises(value):
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("int64", 1.5),
+        ("int64", math.nan),
+        ("int64", math.inf),
+        ("int64", 2**63),
+        ("int32", 0.5),
+        ("int32", -(2**31) - 1),
+    ],
+)
+def test_check_when_a_vector_of_whole_numbers_cannot_hold_the_scalar_then_raises(dtype, value):
     with pytest.raises(DTypeError, match="'fill', parameter 'value'"):
-        lookup("fill").check(1, "int64", {"value": value})
+        lookup("fill").check(1, dtype, {"value": value})
+
+
+def test_check_when_the_vector_is_int32_then_positions_may_be_larger():
+    assert lookup("pull").check(1, "int32", {"start": 2**40, "stop": 2**41}) == {"start": 2**40, "stop": 2**41}
 
 
 @pytest.mark.parametrize(
@@ -111,6 +123,8 @@ def test_table_when_listed_then_only_additive_writes_create_keys():
         "scatter_add",
         "scatter_sub",
         "rows_scatter_add",
+        "columns_push",
+        "columns_add",
     }
 
 

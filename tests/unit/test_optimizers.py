@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from ps2.errors import ConfigError
 from ps2.ops import optimizers
 
 STEPS = 6
@@ -23,42 +24,27 @@ def zeros(count, dtype="float64"):
     return tuple(np.zeros(WIDTH, dtype) for _ in range(count))
 
 
-def adam_by_equation_1(weight, grads, beta1=0.999, beta2=0.9, eps=1e-8):
-    s, v = np.zeros(WIDTH), np.zeros(WIDTH)
+def textbook_adam(weight, grads, beta1=0.9, beta2=0.999, eps=1e-8):
+    """Kingma & Ba, 2015, Algorithm 1."""
+    m, v = np.zeros(WIDTH), np.zeros(WIDTH)
     for t, g in enumerate(grads, start=1):
-        s = beta1 * s + (1 - beta1) * g**2
-        v = beta2 * v + (1 - beta2) * g
-        s_unbiased = s / (1 - beta1**t)
-        v_unbiased = v / (1 - beta2**t)
-        weight = weight - LR / (np.sqrt(s_unbiased) + eps) * v_unbiased
-    return weight, v, s
-
-
-def adam_by_kingma_and_ba(weight, grads, beta1=0.9, beta2=0.999, eps=1e-8):
-    first, second = np.zeros(WIDTH), np.zeros(WIDTH)
-    for t, g in enumerate(grads, start=1):
-        first = beta1 * first + (1 - beta1) * g
-        second = beta2 * second + (1 - beta2) * g**2
-        weight = weight - LR * (first / (1 - beta1**t)) / (np.sqrt(second / (1 - beta2**t)) + eps)
-    return weight
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g**2
+        weight = weight - LR * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
+    return weight, m, v
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
-@pytest.mark.parametrize("betas", [{}, {"beta1": 0.9, "beta2": 0.5}, {"beta1": 0.0, "beta2": 0.0}])
-def test_adam_after_several_steps_then_equals_equation_1(dtype, betas):
+@pytest.mark.parametrize(
+    "betas", [{}, {"beta1": 0.9, "beta2": 0.999}, {"beta1": 0.5, "beta2": 0.9}, {"beta1": 0.0, "beta2": 0.0}]
+)
+def test_adam_after_several_steps_then_equals_the_textbooks(dtype, betas):
     weight, velocity, square = zeros(3, dtype)
     for t, gradient in enumerate(gradients(dtype), start=1):
         optimizers.adam(weight, velocity, square, gradient, lr=LR, step=t, **betas)
-    expected = adam_by_equation_1(np.zeros(WIDTH), gradients(), **betas)
+    expected = textbook_adam(np.zeros(WIDTH), gradients(), **betas)
     for ours, theirs in zip((weight, velocity, square), expected, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
-
-
-def test_adam_with_its_defaults_then_equals_kingma_and_ba():
-    weight, velocity, square = zeros(3)
-    for t, gradient in enumerate(gradients(), start=1):
-        optimizers.adam(weight, velocity, square, gradient, lr=LR, step=t)
-    np.testing.assert_allclose(weight, adam_by_kingma_and_ba(np.zeros(WIDTH), gradients()), rtol=1e-12)
 
 
 @pytest.mark.parametrize("step", [1, 2, 10])
@@ -169,3 +155,41 @@ def test_ftrl_when_beta_is_zero_and_a_column_is_untouched_then_it_stays_zero():
     weight, z, square = zeros(3)
     optimizers.ftrl(weight, z, square, np.zeros(WIDTH), alpha=0.5, beta=0.0)
     assert not weight.any()
+
+
+def descend(op, count, steps, lr, own):
+    """Minimise |A w - b|^2 / 2 + l1 |w|_1 + l2/2 |w|^2; return w and the gradient of the first term."""
+    rng = np.random.default_rng(3)
+    a, b = rng.normal(size=(30, 8)) / np.sqrt(30), rng.normal(size=30)
+    rows = np.zeros((count, 8))
+    for step in range(1, steps + 1):
+        gradient = a.T @ (a @ rows[0] - b)
+        op(*rows, gradient, lr=lr, **own, **({"step": step} if op is optimizers.adam else {}))
+    return rows[0], a.T @ (a @ rows[0] - b)
+
+
+@pytest.mark.parametrize("penalties", [{"l1": 0.3}, {"l2": 0.5}, {"l1": 0.3, "l2": 0.5}], ids=["l1", "l2", "both"])
+@pytest.mark.parametrize(
+    ("op", "count", "lr", "own"),
+    [
+        (optimizers.sgd, 1, 0.3, {}),
+        (optimizers.momentum, 2, 0.05, {"momentum": 0.8}),
+        (optimizers.adagrad, 2, 0.5, {}),
+        (optimizers.rmsprop, 2, 0.01, {"eps": 0.1}),
+        (optimizers.adam, 3, 0.02, {"eps": 0.1}),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_steps_when_they_stand_still_then_are_at_the_optimum(op, count, lr, own, penalties):
+    w, gradient = descend(op, count, 6000, lr, own | penalties)
+    l1, l2 = penalties.get("l1", 0), penalties.get("l2", 0)
+    pull = gradient + l2 * w
+    np.testing.assert_allclose(pull[w != 0], -l1 * np.sign(w[w != 0]), atol=1e-6)
+    assert (np.abs(pull[w == 0]) <= l1 + 1e-9).all()
+    assert (l1 == 0) or 0 < np.count_nonzero(w) < w.size
+
+
+@pytest.mark.parametrize(("op", "rows", "step"), [(optimizers.adam, 4, {"step": 1}), (optimizers.adagrad, 3, {})])
+def test_lazy_step_when_there_is_a_penalty_then_names_ftrl(op, rows, step):
+    with pytest.raises(ConfigError, match=f"{op.__name__}.*use 'ftrl'; got l1=0, l2=0.5"):
+        op(*np.ones((rows, 2)), lr=LR, l2=0.5, lazy=True, **step)

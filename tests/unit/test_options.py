@@ -11,7 +11,7 @@ from ps2.errors import ConfigError
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"recover": "all"}, "recover: expected 'shard' or 'consistent', got 'all'"),
+        ({"recover": "all"}, "recover: expected 'auto', 'shard' or 'consistent', got 'all'"),
         ({"replicas": 2}, "replicas: expected 0 or 1, got 2"),
         ({"replicas": True}, "replicas: expected 0 or 1, got True"),
         ({"replicas": 1, "servers": 1}, "replicas=1 needs two servers at least, got 1"),

@@ -13,8 +13,8 @@ from ps2.client.outbox import Outbox
 from ps2.client.pace import Bucket, Pace
 from ps2.client.plans import Target
 from ps2.errors import LimitError
-from ps2.partition import MatrixSpec
-from ps2.route import Route
+from ps2.matrix.partition import MatrixSpec
+from ps2.matrix.route import Route
 from ps2.wire.messages import RequestId
 
 TARGET = Target(1, MatrixSpec(10, 2, "float64"), Route(0, (0, 10), ("a",)), (0,))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ps2.client import overlay, plans
+from ps2.client.declared import declared
 from ps2.client.keysets import SPLITS
-from ps2.client.overlay import Reading, is_plain
+from ps2.client.overlay import Overlay, is_plain
 from ps2.client.plans import Target
+from ps2.matrix.partition import MatrixSpec, partition_bounds
+from ps2.matrix.route import Route
 from ps2.ops.packing import narrow, widen
-from ps2.partition import MatrixSpec, partition_bounds
-from ps2.route import Route
 
 DIM = 60
 
@@ -74,11 +77,11 @@ def additions(draw, target):
 @given(st.data())
 def test_read_when_additions_are_missing_then_they_are_laid_over_it(data):
     kind = data.draw(st.sampled_from(["dense", "sparse"]))
-    dtype = data.draw(st.sampled_from(["float32", "float64", "int64"]))
+    dtype = data.draw(st.sampled_from(["float32", "float64", "int32", "int64"]))
     target = target_of(kind, data.draw(st.integers(1, 4)), dtype)
     row = np.arange(DIM, dtype=dtype)
     read, expected = data.draw(reads(target)), None
-    reading = Reading([read])
+    reading = Overlay([read])
     serve(target, row, read)
     for _ in range(data.draw(st.integers(0, 4))):
         addition = data.draw(additions(target))
@@ -92,11 +95,63 @@ def test_read_when_additions_are_missing_then_they_are_laid_over_it(data):
     assert not reading.is_void
 
 
+rows = st.lists(st.integers(0, 3), min_size=1, max_size=6)
+
+
+@st.composite
+def changes_of_rows(draw, target):
+    """A plan that adds to rows, and what it adds to a block of all rows."""
+    numbers, verb = draw(rows), draw(st.sampled_from(["rows", "columns", "one"]))
+    if verb == "one":
+        target = replace(target, rows=(numbers[0],))
+        plan, added = draw(additions(target)), np.zeros((4, DIM))
+        apply(target, added[numbers[0]], plan)
+        return plan, added
+    at = np.arange(DIM) if verb == "rows" else np.array(draw(columns), np.int64)
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    values, added = rng.integers(-9, 9, (len(numbers), at.size)).astype(target.spec.np_dtype), np.zeros((4, DIM))
+    np.add.at(added, np.ix_(numbers, at), values)
+    if verb == "rows":
+        return plans.rows_push(target, "rows_add", numbers, values), added
+    return plans.rows_scatter_add(target, numbers, values, at), added
+
+
+@given(st.data())
+def test_read_of_rows_when_additions_to_rows_are_missing_then_they_are_laid_over_it(data):
+    """Rows and columns repeat, in any order, in what is read and in what is added; so do rows of single vectors."""
+    target = target_of("dense", data.draw(st.integers(1, 4)), data.draw(st.sampled_from(["float64", "int32"])))
+    numbers, given = data.draw(rows), data.draw(st.none() | columns)
+    if data.draw(st.booleans()):
+        read = plans.rows_pull(target, numbers, given)
+        asked = np.ix_(numbers, np.arange(DIM) if given is None else np.array(given, np.int64))
+    else:
+        read, asked = plans.pull(replace(target, rows=(numbers[0],)), 5, 44), (numbers[0], slice(5, 44))
+    reading, expected = Overlay([read]), np.zeros((4, DIM))
+    for operation in read.operations:
+        operation.into[...] = 0
+    for _ in range(data.draw(st.integers(0, 3))):
+        plan, added = data.draw(changes_of_rows(target))
+        reading.lacks(plan)
+        expected += added
+    reading.lay()
+    assert not reading.is_void
+    assert np.array_equal(read.merge([]), expected[asked])
+
+
+def test_rows_when_others_are_overwritten_then_the_read_is_not_void():
+    target = target_of()
+    reading = Overlay([plans.rows_pull(target, [0, 2], None)])
+    reading.may_lack(plans.rows_push(target, "rows_push", [1, 3], np.ones((2, DIM))))
+    assert not reading.is_void
+    reading.may_lack(plans.rows_push(target, "rows_push", [3, 2], np.ones((2, DIM))))
+    assert reading.is_void
+
+
 @pytest.mark.parametrize("wire", ["float16", "bfloat16"])
 def test_addition_when_it_travels_in_16_bits_then_it_is_laid_as_it_arrives(wire):
     target = target_of(wire=wire)
     row, read = np.zeros(DIM), plans.pull(target, 0, DIM)
-    reading = Reading([read])
+    reading = Overlay([read])
     addition = plans.push(target, "push_add", np.linspace(1000, 3000, DIM), 0, DIM)
     reading.lacks(addition)
     serve(target, row, read)
@@ -114,7 +169,7 @@ def test_addition_when_the_keys_of_both_have_the_same_name_then_they_match():
     read = plans.pull_columns(target, at)
     addition = plans.push_columns(target, "scatter_add", np.arange(at.size, dtype=float), at)
     assert all(operation.keys.digest for operation in (*read.operations, *addition.operations))
-    reading = Reading([read])
+    reading = Overlay([read])
     reading.lacks(addition)
     serve(target, np.ones(10_000), read)
     reading.lay()
@@ -123,7 +178,7 @@ def test_addition_when_the_keys_of_both_have_the_same_name_then_they_match():
 
 def test_addition_when_it_is_to_another_row_then_nothing_is_laid():
     read = plans.pull(target_of(), 0, DIM)
-    reading = Reading([read])
+    reading = Overlay([read])
     reading.lacks(plans.push(target_of(row=1), "push_add", np.ones(DIM), 0, DIM))
     serve(target_of(), np.zeros(DIM), read)
     reading.lay()
@@ -134,32 +189,33 @@ def test_addition_when_it_is_to_another_row_then_nothing_is_laid():
     "other",
     [
         lambda target: plans.push(target, "push_mul", np.ones(DIM), 0, DIM),
-        lambda target: plans.call(target, "add_scalar", {"value": 1}),
-        lambda target: plans.rows_push(target, "rows_add", [0], np.ones((1, DIM))),
+        lambda target: declared(target, "add_scalar", {"value": 1}),
+        lambda target: plans.rows_push(target, "rows_push", [0], np.ones((1, DIM))),
+        lambda target: declared(target, "rows_axpy", {"rows_y": [1], "rows_x": [2], "alphas": [1.0]}),
     ],
-    ids=["mul", "add_scalar", "rows_add"],
+    ids=["mul", "add_scalar", "rows_push", "rows_axpy"],
 )
 def test_change_when_it_is_no_sum_of_arrays_then_the_read_is_void(other):
-    reading = Reading([plans.pull(target_of(), 0, DIM)])
+    reading = Overlay([plans.pull(target_of(), 0, DIM)])
     reading.lacks(other(target_of()))
     assert reading.is_void
 
 
 def test_change_when_it_may_have_come_before_the_read_then_that_is_void():
-    reading = Reading([plans.pull(target_of(), 0, DIM)])
+    reading = Overlay([plans.pull(target_of(), 0, DIM)])
     reading.may_lack(plans.push(target_of(), "push_add", np.ones(DIM), 0, DIM))
     assert reading.is_void
 
 
 def test_change_when_it_is_to_another_row_then_the_read_is_not_void():
-    reading = Reading([plans.pull(target_of(), 0, DIM)])
+    reading = Overlay([plans.pull(target_of(), 0, DIM)])
     reading.may_lack(plans.push(target_of(row=1), "push_mul", np.ones(DIM), 0, DIM))
     assert not reading.is_void
 
 
 def test_additions_when_they_are_more_than_the_bound_then_the_read_is_void(monkeypatch):
     monkeypatch.setattr(overlay, "MISSING_BYTES", 3 * DIM * 8)
-    reading = Reading([plans.pull(target_of(), 0, DIM)])
+    reading = Overlay([plans.pull(target_of(), 0, DIM)])
     for expected in (False, False, False, True):
         reading.lacks(plans.push(target_of(), "push_add", np.ones(DIM), 0, DIM))
         assert reading.is_void is expected
@@ -168,6 +224,6 @@ def test_additions_when_they_are_more_than_the_bound_then_the_read_is_void(monke
 def test_plans_when_they_do_more_than_read_rows_then_they_are_not_plain():
     target, sparse = target_of(), target_of("sparse")
     plain = [plans.pull(target, 0, 9), plans.pull_columns(target, [1, 5]), plans.pull_columns(sparse, [1])]
-    others = [plans.call(target, "sum", {}), plans.pull_active(sparse), plans.push_pull_columns(target, [1.0], [1])]
+    others = [declared(target, "sum", {}), plans.pull_active(sparse), plans.push_pull_columns(target, [1.0], [1])]
     assert is_plain(plain)
     assert [is_plain([plan]) for plan in others] == [False] * 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,8 +12,8 @@ from hypothesis import strategies as st
 from ps2.client import pace, plans
 from ps2.client.pace import BURST_S, CHUNK_VALUES, Bucket, Pace
 from ps2.client.plans import Target
-from ps2.partition import MatrixSpec, partition_bounds
-from ps2.route import Route
+from ps2.matrix.partition import MatrixSpec, partition_bounds
+from ps2.matrix.route import Route
 from ps2.wire.codec import request_parts, to_frame
 from ps2.wire.messages import Request, RequestId
 
@@ -35,7 +37,7 @@ def addition(values, columns=None, target=None):
 def entries(*specs):
     """Entries of (clock, value): one value each."""
     return [
-        BY_SIZE.entry(addition(np.array([value])), RequestId("run", number), clock)
+        BY_SIZE.parcel(addition(np.array([value])), RequestId("run", number), clock)
         for number, (clock, value) in enumerate(specs)
     ]
 
@@ -96,6 +98,46 @@ def test_chunks_when_the_values_are_others_then_the_columns_of_each_are_the_same
     ]
 
 
+@pytest.mark.parametrize("at", [None, [3, 1, 3, 9]])
+def test_chunks_when_rows_are_added_then_each_has_some_of_them(at):
+    spec = MatrixSpec(CHUNK_VALUES // 3, 100, "float64")
+    target = Target(1, spec, Route(0, (0, spec.dim), ("a",)))
+    numbers = np.random.default_rng(0).integers(0, 100, 7 if at is None else CHUNK_VALUES)
+    if at is None:
+        plan = plans.rows_push(target, "rows_add", numbers, np.repeat(numbers[:, None] * 1.0, spec.dim, axis=1))
+    else:
+        plan = plans.rows_scatter_add(target, numbers, np.repeat(numbers[:, None] * 1.0, len(at), axis=1), at)
+    chunks = [chunk.operations[0] for chunk in BY_SIZE.cut(plan)]
+    assert len(chunks) > 2
+    assert all(operation.arrays[1].size <= CHUNK_VALUES for operation in chunks)
+    assert np.concatenate([operation.arrays[0] for operation in chunks]).tolist() == numbers.tolist()
+    scale = 1 if at is None else np.array([1.0, 2.0, 1.0])  # columns are sent once, in their order
+    for operation in chunks:
+        assert (operation.arrays[1] == operation.arrays[0][:, None] * scale).all()
+
+
+def test_order_when_a_matrix_is_overwritten_then_that_leaves_after_what_came_before_and_alone():
+    target, other = target_of(), replace(target_of(), matrix=2)
+    made = [
+        BY_SIZE.parcel(plan, RequestId("run", number), 0)
+        for number, plan in enumerate(
+            [
+                plans.push(target, "push_add", np.ones(1), 0, 1),
+                plans.push(target, "push_add", np.ones(1), 0, 1),
+                plans.push(target, "push", np.ones(1), 0, 1),
+                plans.push(target, "push_add", np.ones(1), 0, 1),
+                plans.push(other, "push", np.ones(1), 0, 1),
+            ]
+        )
+    ]
+    left, waiting = [], made
+    while waiting:
+        chosen = Pace().choose(waiting)
+        left.append([entry.id.number for entry in chosen])
+        waiting = [entry for entry in waiting if entry not in chosen]
+    assert left == [[0, 1, 4], [2], [3]]
+
+
 def test_addition_when_it_is_small_then_it_stays_whole():
     plan = addition(np.ones(100))
     assert BY_SIZE.cut(plan) == [plan]
@@ -147,6 +189,6 @@ def test_order_when_nothing_is_managed_then_all_leave():
 def test_bytes_when_counted_then_they_are_those_that_travel_but_for_headers(wire, step):
     columns = np.arange(0, DIM, step)
     plan = addition(np.ones(columns.size), columns, target_of(wire=wire, servers=1))
-    counted = BY_SIZE.entry(plan, RequestId("run", 0), 0).sent_bytes
+    counted = BY_SIZE.parcel(plan, RequestId("run", 0), 0).sent_bytes
     sent = len(to_frame(request_parts(Request(plan.operations))))
     assert 0 <= sent - counted < 200 * len(plan.operations)

@@ -22,6 +22,14 @@ FLOAT64 = hnp.arrays(np.float64, st.integers(0, 50), elements=st.floats() | st.f
 ALL_HALVES = np.arange(2**16, dtype=np.uint16)
 
 
+@pytest.fixture(scope="module", autouse=True, params=[0, packing.FEW], ids=["many keys", "few keys"])
+def few(request):
+    """Up to so many keys go without kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "FEW", request.param)
+        yield request.param
+
+
 def ints(*values):
     return np.array(values, dtype=np.int64)
 
@@ -47,6 +55,15 @@ def test_keys_when_packed_then_unpack_to_the_same(keys):
 def test_pack_when_called_then_takes_the_narrowest_dtype(largest, dtype):
     first, deltas = packing.pack_keys(ints(0, largest))
     assert (first, deltas.tolist(), deltas.dtype) == (0, [largest], np.dtype(dtype))
+
+
+def test_keys_when_they_are_few_then_no_kernel_is_called(monkeypatch):
+    """The first call of one takes a new process longer than all else that it does to send them."""
+    monkeypatch.setattr(packing, "FEW", 9)
+    for name in ("_is_ascending", "_largest_delta", "_pack"):
+        monkeypatch.setattr(packing, name, None)
+    assert packing.is_ascending(np.arange(9))
+    assert packing.pack_keys(np.arange(9))[1].tolist() == [1] * 8
 
 
 def test_pack_when_given_one_key_then_has_no_deltas():
@@ -97,7 +114,18 @@ def test_unpack_when_the_first_key_is_out_of_range_then_raises(first):
         packing.unpack_keys(first, np.zeros(0, np.uint8))
 
 
-@pytest.mark.parametrize("dtype", ["int64", "float32"])
+@given(st.lists(st.integers(0, MAX_KEY), min_size=1))
+def test_keys_when_packed_in_any_order_then_unpack_to_the_same(keys):
+    assert packing.unpack_keys(*packing.pack_keys(ints(*keys))).tolist() == keys
+
+
+@pytest.mark.parametrize("delta", [-8, MAX_KEY])
+def test_unpack_when_a_signed_delta_leads_out_of_range_then_raises(delta):
+    with pytest.raises(ProtocolError, match=r"key -\d+ is outside"):
+        packing.unpack_keys(7, ints(delta))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_unpack_when_the_deltas_have_another_dtype_then_raises(dtype):
     with pytest.raises(ProtocolError, match=dtype):
         packing.unpack_keys(0, np.ones(1, dtype))
@@ -106,6 +134,33 @@ def test_unpack_when_the_deltas_have_another_dtype_then_raises(dtype):
 def test_unpack_when_the_deltas_came_misaligned_and_read_only_then_unpacks():
     deltas = np.frombuffer(b"x" + np.array([5, 6], np.uint16).tobytes(), np.uint16, 2, 1)
     assert packing.unpack_keys(1, deltas).tolist() == [1, 6, 12]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ends", "narrow"),
+    [
+        ("int64", (-(2**7), 2**7 - 1), "int8"),
+        ("int64", (0, 2**7), "int16"),
+        ("int64", (-(2**15) - 1, 0), "int32"),
+        ("int64", (0, 2**31 - 1), "int32"),
+        ("int64", (-(2**31) - 1, 0), "int64"),
+        ("int32", (-(2**7), 0), "int8"),
+        ("int32", (0, 2**15 - 1), "int16"),
+        ("int32", (0, 2**15), "int32"),
+    ],
+)
+def test_integers_when_narrowed_then_in_the_narrowest_width_that_holds_them_all(dtype, ends, narrow):
+    """Those that need the width come last."""
+    array = np.zeros((3, 1000), dtype)
+    array[2, -2:] = ends
+    found = packing.narrow_integers(array)
+    assert found.dtype == narrow
+    assert np.array_equal(found, array)
+
+
+@pytest.mark.parametrize("array", [np.zeros(511, np.int64), np.zeros(0, np.int32), np.arange(2**40, 2**40 + 2000)])
+def test_integers_when_few_or_large_then_as_they_are(array):
+    assert packing.narrow_integers(array) is array
 
 
 def bfloat16_by_numpy(array):

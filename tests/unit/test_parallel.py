@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import threading
 
@@ -11,11 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ps2.ops import parallel
+from ps2.ops.all import TABLE
 from ps2.ops.guards import check_targets
-from ps2.ops.table import TABLE, load
 from tests.unit.test_ops import operands, scalars
-
-load()
 
 WIDTH = 1000
 
@@ -35,7 +34,7 @@ def on_cores(count, call):
 
 def run(cores, op, arrays, dtype):
     """Return what the operation returns and leaves in copies of the arrays."""
-    given = [array.copy() for array in arrays]
+    given = [copy.copy(array) for array in arrays]
     result = on_cores(cores, lambda: op.fn(*given, **scalars(op, dtype)))
     return result, given
 

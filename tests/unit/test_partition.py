@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ps2.errors import ConfigError, DTypeError, OutOfRangeError
-from ps2.partition import (
+from ps2.matrix.partition import (
     HASH_SPACE,
     MatrixSpec,
     check_columns,
@@ -159,7 +159,7 @@ def test_spec_when_a_field_cannot_be_used_then_config_error_names_it(change, nam
 
 
 def test_spec_when_the_dtype_is_unknown_then_dtype_error_lists_those_known():
-    with pytest.raises(DTypeError, match="float32, float64, int64, got 'int8'"):
+    with pytest.raises(DTypeError, match="float32, float64, int32, int64, got 'int8'"):
         MatrixSpec(10, 1, dtype="int8")
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from ps2.client import keysets, plans
+from ps2.client.declared import declared
 from ps2.client.plans import Target
 from ps2.errors import ConfigError, DTypeError, NotFoundError, OutOfRangeError, ShapeError, UsageError
-from ps2.partition import MatrixSpec, partition_bounds, place
-from ps2.route import Route
+from ps2.matrix.partition import MatrixSpec, partition_bounds, place
+from ps2.matrix.route import Route
 from tests.fakes import FleetInProcess, session_over
 
 
@@ -162,18 +163,18 @@ def test_rows_pull_when_rows_come_in_any_order_then_so_does_the_answer(world, ro
 def test_rows_dot_when_given_pairs_then_their_inner_products(world):
     target, run, model = world
     expected = [model[0] @ model[1], model[2] @ model[2]]
-    assert np.allclose(run(plans.rows_dot(target, [0, 2], [1, 2])), expected)
+    assert np.allclose(run(declared(target, "rows_dot", {"rows_a": [0, 2], "rows_b": [1, 2]})), expected)
 
 
 @pytest.mark.parametrize(("name", "of"), [("sum", np.sum), ("max", np.max), ("min", np.min), ("nnz", np.count_nonzero)])
 def test_call_when_it_reduces_then_partitions_are_reduced_alike(world, name, of):
     target, run, model = world
-    assert np.isclose(run(plans.call(target, name, {})), of(model[0]))
+    assert np.isclose(run(declared(target, name, {})), of(model[0]))
 
 
 def test_then_when_given_a_function_then_the_answer_goes_through_it(world):
     target, run, model = world
-    assert run(plans.call(target, "norm2_squared", {}).then(np.sqrt)) == pytest.approx(np.linalg.norm(model[0]))
+    assert run(declared(target, "norm2_squared", {}).then(np.sqrt)) == pytest.approx(np.linalg.norm(model[0]))
 
 
 def test_writes_when_run_one_after_the_other_then_all_rows_are_those_of_the_model(world):
@@ -189,7 +190,7 @@ def test_writes_when_run_one_after_the_other_then_all_rows_are_those_of_the_mode
     run(plans.push_columns(target, "scatter_add", scattered, [22, 0, 0, 11]))
     run(plans.push(target, "push", whole, 7, 16))
     run(plans.rows_scatter_add(target, [2, 2], many, [5, 5, 19]))
-    run(plans.rows_axpy(target, [1, 0], [2, 1], 2))
+    run(declared(target, "rows_axpy", {"rows_y": [1, 0], "rows_x": [2, 1], "alphas": [2, 2]}))
     found = run(plans.rows_pull(target, [0, 1, 2], None))
     run(plans.rows_push(target, "rows_push", [0, 1, 2], model))
     assert np.allclose(found, expected)
@@ -223,12 +224,13 @@ def test_map_when_asked_for_the_index_then_the_partition_comes_first():
     ("plan", "mutates"),
     [
         (lambda t: plans.pull(t, 0, 10), False),
-        (lambda t: plans.call(t, "sum", {}), False),
-        (lambda t: plans.call(t, "fill", {"value": 1}), True),
+        (lambda t: declared(t, "sum", {}), False),
+        (lambda t: declared(t, "fill", {"value": 1}), True),
         (lambda t: plans.push(t, "push", np.ones(10), 0, 10), True),
-        (lambda t: plans.rows_dot(t, [0], [1]), False),
-        (lambda t: plans.rows_axpy(t, [0], [1], 1.0), True),
+        (lambda t: declared(t, "rows_dot", {"rows_a": [0], "rows_b": [1]}), False),
+        (lambda t: declared(t, "rows_axpy", {"rows_y": [0], "rows_x": [1], "alphas": [1.0]}), True),
         (lambda t: plans.map_partitions(t, len, False), True),
+        (lambda t: plans.map_partitions(t, len, False, read_only=True), False),
     ],
 )
 def test_plan_when_made_then_it_says_whether_it_changes_data(plan, mutates):
@@ -243,17 +245,29 @@ def test_plan_when_it_reads_columns_then_each_operation_says_how_many_it_expects
 @pytest.mark.parametrize(
     ("make", "error", "said"),
     [
-        (lambda t: plans.call(t, "adamm", {}), NotFoundError, "no operation 'adamm'"),
-        (lambda t: plans.call(t, "fill", {}), ConfigError, "'value': required"),
-        (lambda t: plans.call(t, "fill", {"x": 1}), ConfigError, "no parameter 'x'; it has: value"),
-        (lambda t: plans.call(t, "dot", {}), ShapeError, "takes 2 vectors"),
+        (lambda t: declared(t, "adamm", {}), NotFoundError, "no operation 'adamm'"),
+        (lambda t: declared(t, "fill", {}), ConfigError, "'value': required"),
+        (lambda t: declared(t, "fill", {"x": 1}), ConfigError, "no parameter 'x'; it has: value"),
+        (lambda t: declared(t, "dot", {}), ShapeError, "takes 2 vectors"),
         (lambda t: plans.push(t, "push", np.ones(9), 0, 10), ShapeError, r"expected shape \(10,\), got \(9,\)"),
         (lambda t: plans.push_columns(t, "scatter", [1, 2], [3]), ShapeError, r"expected shape \(1,\), got \(2,\)"),
         (lambda t: plans.pull_columns(t, [10]), OutOfRangeError, "index 10"),
         (lambda t: plans.rows_pull(t, [3], None), OutOfRangeError, r"rows: row 3 \(at position 0\)"),
-        (lambda t: plans.rows_dot(t, [0], [0, 1]), UsageError, "rows_b: expected 1 rows, got 2"),
-        (lambda t: plans.rows_axpy(t, [0], [0, 1], 1), UsageError, "rows_x: expected 1 rows, got 2"),
-        (lambda t: plans.rows_axpy(t, [0], [1], [1, 2]), ShapeError, r"expected shape \(1,\), got \(2,\)"),
+        (
+            lambda t: declared(t, "rows_dot", {"rows_a": [0], "rows_b": [0, 1]}),
+            UsageError,
+            "rows_b: expected 1 along 'pair' as rows_a has, got 2",
+        ),
+        (
+            lambda t: declared(t, "rows_axpy", {"rows_y": [0], "rows_x": [0, 1], "alphas": [1]}),
+            UsageError,
+            "rows_x: expected 1 along 'pair' as rows_y has, got 2",
+        ),
+        (
+            lambda t: declared(t, "rows_axpy", {"rows_y": [0], "rows_x": [1], "alphas": [1, 2]}),
+            ShapeError,
+            "alphas: expected 1 along 'pair' as rows_y has, got 2",
+        ),
         (lambda t: plans.map_partitions(t, 3, False), UsageError, "expected a function, got 3"),
     ],
 )

@@ -10,9 +10,9 @@ import pytest
 from ps2 import DCV
 from ps2.client import plans
 from ps2.client.pace import Bucket, Pace
-from ps2.client.prefetch import Prefetches, View
 from ps2.config import RetryConfig
 from ps2.errors import OutOfRangeError, UnavailableError, UsageError
+from ps2.run.prefetch import Freshness, Prefetches
 from tests.fakes import FailsBeforeSending, FleetInProcess, installed, session_over
 
 
@@ -43,7 +43,7 @@ def vector(session):
 @pytest.fixture
 def prefetches(session):
     """Those of a worker in clock 5, which the others allow to go to clock 6."""
-    prefetches = Prefetches(session, View(clock=5, horizon=6, epoch=0))
+    prefetches = Prefetches(session, Freshness(clock=5, horizon=6, epoch=0))
     yield prefetches
     prefetches.close()
 
@@ -158,8 +158,8 @@ def test_prefetch_of_a_sparse_vector_when_own_additions_follow_then_they_are_in_
 
 def test_prefetch_when_the_read_fails_then_the_result_says_why(prefetches, session, vector, monkeypatch):
     faulty = FailsBeforeSending(session.transport, times=10**6)
-    monkeypatch.setattr(session, "transport", faulty)
-    monkeypatch.setattr(session, "retry", RetryConfig(total_s=0.0, first_pause_s=0.001))
+    monkeypatch.setattr(session._delivery, "transport", faulty)
+    monkeypatch.setattr(session._delivery, "retry", RetryConfig(total_s=0.0, first_pause_s=0.001))
     with pytest.raises(UnavailableError, match="refused"):
         prefetches.begin(vector, None, 1).result()
 

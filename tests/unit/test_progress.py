@@ -19,11 +19,11 @@ REPORT = StepReport(12, 0.34567891, 2.0, 400_000, 5 << 20)
 @pytest.mark.parametrize(
     ("report", "words"),
     [
-        (REPORT, "step 12/100, objective 0.345679, 200K rows/s, 5MB"),
-        (StepReport(1, 1e-9, 0.0, 0, 0), "step 1/100, objective 1e-09, 0 rows/s, 0B"),
-        (StepReport(1, 2.0, 1.0, 999, 1023), "step 1/100, objective 2, 999 rows/s, 0.999KB"),
-        (StepReport(1, 2.0, 1.0, 1_234_000, 3 << 40), "step 1/100, objective 2, 1.23M rows/s, 3TB"),
-        (StepReport(1, 2.0, 1.0, 999_600, 1 << 60), "step 1/100, objective 2, 1M rows/s, 1EB"),
+        (REPORT, "step 12/100, objective 0.345679, 0.167 s a step, 200K rows/s, 5MB"),
+        (StepReport(1, 1e-9, 0.0, 0, 0), "step 1/100, objective 1e-09, 0 s a step, 0 rows/s, 0B"),
+        (StepReport(1, 2.0, 1.0, 999, 1023), "step 1/100, objective 2, 1 s a step, 999 rows/s, 0.999KB"),
+        (StepReport(1, 2.0, 1.0, 1_234_000, 3 << 40), "step 1/100, objective 2, 1 s a step, 1.23M rows/s, 3TB"),
+        (StepReport(1, 2.0, 1.0, 999_600, 1 << 60), "step 1/100, objective 2, 1 s a step, 1M rows/s, 1EB"),
     ],
 )
 def test_step_when_described_then_says_how_far_how_good_and_how_fast(report, words):
@@ -44,7 +44,7 @@ def test_log_when_steps_are_quick_then_has_a_line_every_few_seconds(clock, caplo
         for _ in range(30):
             clock[0] += 0.5
             line(REPORT)
-    assert caplog.messages == ["model: step 12/100, objective 0.345679, 200K rows/s, 5MB"] * 3
+    assert caplog.messages == ["model: step 12/100, objective 0.345679, 0.167 s a step, 200K rows/s, 5MB"] * 3
 
 
 def test_progress_when_there_is_no_terminal_then_goes_to_the_log(caplog, monkeypatch, clock):
@@ -80,7 +80,7 @@ def test_progress_when_there_is_a_terminal_then_one_line_lives_and_goes(tmp_path
     assert program.returncode == 0
     text = seen.decode()
     assert "LogisticRegression" in text
-    assert "step 3/100, objective 0.5, 3K rows/s, 2KB" in text
+    assert "step 3/100, objective 0.5, 0.333 s a step, 3K rows/s, 2KB" in text
     assert text.rstrip().endswith("\x1b[2K")  # the line is erased in the end
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ps2 import DCV
-from ps2.algorithms.estimators import weights
-from ps2.algorithms.estimators.weights import Weights
-from ps2.algorithms.training.problem import Problem
+from ps2.algorithms.linear import weights
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.weights import Weights
 from ps2.client import realign
 from ps2.client.realign import moved_alone
 from ps2.errors import LimitError

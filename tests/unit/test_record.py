@@ -7,8 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from ps2.algorithms.training.parameters import BYTES, LOSS, ROWS, TALLY, WEIGHT
+from ps2.algorithms.linear.view import TALLY
 from ps2.algorithms.training.record import Record
+from ps2.algorithms.training.tally import BYTES, LOSS, ROWS, WEIGHT
 
 
 def tally(loss=6.0, weight=4.0, rows=3, moved=100):

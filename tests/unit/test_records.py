@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import pickle
 
-from ps2.coordinator.records import Metrics, Timeline
-from ps2.wire.run_control import ClockTimes, Metric
+from ps2.run.records import Metrics, Timeline
+from ps2.wire.run_control import ClockTimes, Logged
 
 
 def times(clock):
@@ -38,12 +38,12 @@ def test_timeline_when_full_then_keeps_the_newest_and_says_so_once(caplog):
 def test_metrics_when_full_then_keep_the_newest():
     metrics = Metrics(limit=4)
     for clock in range(9):
-        metrics.append(1, Metric("loss" if clock % 2 else "rate", clock / 2, clock))
-    assert metrics[-1] == (1, Metric("rate", 4.0, 8))
+        metrics.append(1, Logged("loss" if clock % 2 else "rate", clock / 2, clock))
+    assert metrics[-1] == (1, Logged("rate", 4.0, 8))
     assert len(metrics) + metrics.dropped == 9
 
 
 def test_records_when_pickled_then_are_the_same():
     metrics = Metrics()
-    metrics.append(0, Metric("loss", 0.1, 5))
-    assert list(pickle.loads(pickle.dumps(metrics))) == [(0, Metric("loss", 0.1, 5))]
+    metrics.append(0, Logged("loss", 0.1, 5))
+    assert list(pickle.loads(pickle.dumps(metrics))) == [(0, Logged("loss", 0.1, 5))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.coordinator.recovery import Lost, Policy, backup_of, backups, source_of
+from ps2.coordinator.recovery import Lost, Policy, Recovery, all_go_back, backup_of, backups, source_of
 
 ADDRESSES = ["a:1", "b:2", "c:3"]
 
@@ -24,11 +24,35 @@ ADDRESSES = ["a:1", "b:2", "c:3"]
 def test_source_when_servers_are_lost_then_copies_come_first_and_a_checkpoint_next(
     lost, replicas, has_checkpoint, source
 ):
-    assert source_of(lost, 3, Policy(replicas, consistent=False), has_checkpoint) == source
+    assert source_of(lost, 3, Policy(replicas), has_checkpoint) == source
 
 
 def test_source_when_lost_servers_are_no_neighbours_then_their_copies_do():
-    assert source_of([0, 2], 4, Policy(1, consistent=True), has_checkpoint=False) == "replica"
+    assert source_of([0, 2], 4, Policy(1), has_checkpoint=False) == "replica"
+
+
+@pytest.mark.parametrize(
+    ("recover", "has_way_back", "together"),
+    [
+        ("auto", True, True),
+        ("auto", False, False),
+        ("shard", True, False),
+        ("shard", False, False),
+        ("consistent", True, True),
+        ("consistent", False, True),
+    ],
+)
+def test_all_go_back_when_it_is_left_open_then_if_what_is_under_way_can(recover, has_way_back, together):
+    assert all_go_back(Policy(0, recover), has_way_back) is together
+
+
+@pytest.mark.parametrize("mixed", [True, False])
+def test_recovery_when_others_did_not_go_back_then_says_that_ages_are_mixed(mixed):
+    times = {"detectS": 0.1, "startS": 0.2, "loadS": 0.3}
+    recovery = Recovery(
+        (1,), "ended", "checkpoint", "c", 4, not mixed, mixed, **times, nbytes=8, mutationsLost=2, zeros=()
+    )
+    assert ("the other servers go on from where they were, so ages of vectors are mixed" in str(recovery)) is mixed
 
 
 def test_backups_when_all_servers_are_there_then_each_has_the_next_one():

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.ops.table import TABLE, load, lookup
-from ps2.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.ops.all import TABLE, lookup
 from ps2.server import replies
 from ps2.server.engine import Engine
 from ps2.server.replies import reply_bytes
@@ -14,6 +14,7 @@ from ps2.wire import codec
 from ps2.wire.messages import Keys, Operation, Request, RequestId, key_digest, nbytes
 
 D, S = 1, 2  # a dense matrix of 50 columns, and a sparse one with 40 keys; both of 3 rows
+INTS = 3
 COLUMNS, KEYS = np.arange(5, 45, 2), np.arange(0, 4000, 100)
 ROWS = np.array([0, 2, 2])
 
@@ -98,6 +99,12 @@ def test_reply_when_it_travels_short_or_in_a_frame_then_these_copies_are_in_it(e
     assert [told(engine, short), told(engine, short, copies=1)] == [6 * 50, 8 * 50]
 
 
+def test_reply_when_integers_may_travel_narrower_then_half_of_them_is_in_it(engine):
+    engine.create_matrix(INTS, MatrixSpec(1024, 1, "int64"), [Partition(0, 0, 1024)])
+    few, many = (op("pull", rows=(0,), matrix=INTS, stop=stop) for stop in (10, 1024))
+    assert [told(engine, few), told(engine, many)] == [8 * 10, 12 * 1024]
+
+
 @pytest.mark.parametrize(
     "operation",
     [
@@ -113,7 +120,7 @@ def test_reply_when_the_request_is_wrong_then_it_takes_no_more_than_a_row(engine
 
 
 def test_operations_when_they_bring_arrays_then_all_of_them_are_counted():
-    load()
     bringing = {name for name, op in TABLE.items() if "Array" in str(op.fn.__annotations__["return"])}
     products = {name for name, op in TABLE.items() if "Float64s" in str(op.fn.__annotations__["return"])}
-    assert replies._bringing() == bringing | products | {"keys"}
+    told = {name for name in (*TABLE, "keys", "map", "nothing") if name in replies.BRINGING}
+    assert told == bringing | products | {"keys"}

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 
 from ps2.client import pairs
 from ps2.client import requests as client_requests
+from ps2.client.declared import declared
 from ps2.client.plans import Plan, Target
 from ps2.client.requests import cut, group
 from ps2.config import WireConfig
-from ps2.partition import MatrixSpec
-from ps2.route import Route
+from ps2.matrix.partition import MatrixSpec
+from ps2.matrix.route import Route
 from ps2.wire.codec import MAX_HEADER_BYTES, request_parts
 from ps2.wire.messages import Keys, Operation, RequestId
 
@@ -141,7 +142,7 @@ def test_pair_update_when_of_as_many_pairs_as_servers_take_then_its_request_just
 
     def size(count):
         rows, target = np.zeros(count, np.int64), Target(1, MatrixSpec(2, 2), Route(0, (0, 2), ("a",)))
-        some = pairs.Pairs(rows, rows, rows, rows, rows)
-        return sum(operation.nbytes for operation in pairs.rows_pair_update(target, some, np.zeros(count)).operations)
+        given = {"rows_a": rows, "rows_b": rows, "coefficients": np.zeros(count)}
+        return sum(operation.nbytes for operation in declared(target, "rows_pair_update", given).operations)
 
     assert size(pairs.MOST_ON_SERVERS) <= limit_bytes < size(pairs.MOST_ON_SERVERS + 1)

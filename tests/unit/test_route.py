@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from ps2.errors import ProtocolError
-from ps2.partition import MatrixSpec, Partition
-from ps2.route import Route
+from ps2.matrix.partition import MatrixSpec, Partition
+from ps2.matrix.route import Route
 from ps2.wire import convert
 from ps2.wire.pb import server_pb2 as pb
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.ml.linalg import DenseVector, SparseVector
 
-from ps2.columns import read_features
+from ps2.data.columns import read_features
+from ps2.data.rows import LocalRows, Rows, number_columns, renumber
 from ps2.errors import ConfigError, InputError, OutOfRangeError
-from ps2.rows import LocalRows, Rows, number_columns, renumber
 
 VECTOR = pa.struct(
     [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.coordinator.run_options import RunOptions
 from ps2.errors import ConfigError
+from ps2.run.options import RunOptions
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import sys
 import numpy as np
 import pytest
 
-from ps2.coordinator.result import RunResult
-from ps2.coordinator.timeline import progress, some_ranks, to_table, waited_for
 from ps2.errors import ConfigError, NotFoundError
-from ps2.wire.run_control import ClockTimes, Metric
+from ps2.run.result import RunResult
+from ps2.run.timeline import progress, some_ranks, to_table, waited_for
+from ps2.wire.run_control import ClockTimes, Logged
 
 
 def lane(began_s, *clocks, outside_s=0.5, first=0):
@@ -133,11 +133,11 @@ def test_some_ranks_when_there_are_many_then_the_busiest_are_among_them():
 
 
 LOGGED = [
-    (0, Metric("loss", 3.0, 5)),
-    (1, Metric("loss", 4.0, 5)),
-    (1, Metric("loss", 2.0, 7)),
-    (0, Metric("auc", 0.9, 6)),
-    (1, Metric("loss", 1.0, 7)),
+    (0, Logged("loss", 3.0, 5)),
+    (1, Logged("loss", 4.0, 5)),
+    (1, Logged("loss", 2.0, 7)),
+    (0, Logged("auc", 0.9, 6)),
+    (1, Logged("loss", 1.0, 7)),
 ]
 
 
@@ -154,7 +154,7 @@ def test_metrics_when_there_are_none_of_that_name_then_those_there_are_are_named
 
 def test_to_pandas_when_something_was_logged_then_it_is_beside_its_clocks_times():
     lanes = [lane(0.0, FAST, FAST, first=5), lane(0.0, FAST, FAST, first=5)]
-    frame = result_of(*lanes, logged=[*LOGGED, (0, Metric("wait", 8.0, 5))], first=5).toPandas()
+    frame = result_of(*lanes, logged=[*LOGGED, (0, Logged("wait", 8.0, 5))], first=5).toPandas()
     assert [*frame] == [
         "rank",
         "clock",
@@ -174,7 +174,7 @@ def test_to_pandas_when_something_was_logged_then_it_is_beside_its_clocks_times(
 
 
 def test_to_pandas_when_the_last_value_is_nan_then_it_is_kept():
-    logged = [(0, Metric("loss", 1.0, 0)), (0, Metric("loss", np.nan, 0))]
+    logged = [(0, Logged("loss", 1.0, 0)), (0, Logged("loss", np.nan, 0))]
     assert np.isnan(result_of(*BSP, logged=logged).toPandas()["loss"][0])
 
 
@@ -251,7 +251,7 @@ def test_summary_when_there_was_no_clock_then_it_tells_what_there_was(capsys):
 
 def sizes(figure):
     """Total seconds drawn by kind, of a chart with bars."""
-    from ps2.coordinator.gantt import ORDER
+    from ps2.run.gantt import ORDER
 
     found = dict.fromkeys(ORDER, 0.0)
     bars = [each for each in figure.axes[0].collections if hasattr(each, "get_sizes")]
@@ -340,7 +340,7 @@ def test_plot_when_drawn_then_the_title_tells_staleness_and_pace(bsp):
 
 
 def test_plot_when_there_are_many_clocks_then_shares_add_up_to_one_and_keep_the_seconds():
-    from ps2.coordinator.gantt import ORDER, _bars, _shares
+    from ps2.run.gantt import ORDER, _bars, _shares
 
     table = lane(0.0, *np.random.default_rng(1).exponential(size=(1000, 4)), outside_s=3.0)
     edges = np.linspace(0.0, table.began[-1], 101)
@@ -399,9 +399,9 @@ def test_plot_when_clocks_are_no_interval_then_it_says_so(bsp, clocks):
 
 
 def test_plot_when_matplotlib_is_missing_then_it_says_what_to_install(bsp, monkeypatch):
-    monkeypatch.delitem(sys.modules, "ps2.coordinator.gantt", raising=False)
+    monkeypatch.delitem(sys.modules, "ps2.run.gantt", raising=False)
     for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ConfigError, match=r"matplotlib is not installed; pip install 'ps2\[plot\]'"):
+    with pytest.raises(ConfigError, match=r"matplotlib is not installed; pip install 'ps2-spark\[plot\]'"):
         bsp.plot()

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from ps2.coordinator.clocks import Clocks
-from ps2.coordinator.run import Run
 from ps2.errors import InputError, StoppedError, WorkerError
-from ps2.wire.run_control import ClockTimes, Metric
+from ps2.run.clocks import Clocks
+from ps2.run.state import Run
+from ps2.wire.run_control import ClockTimes, Logged
 
 POINT = (1, 0)  # in clock 0
 
@@ -95,7 +95,7 @@ def test_arrive_when_all_have_come_then_all_enter(start):
 
 def test_arrive_when_onclock_takes_long_then_the_wait_for_it_is_told_apart(start, monkeypatch, until):
     now_s = [0.0]
-    monkeypatch.setattr("ps2.coordinator.run.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr("ps2.run.state.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     workers = start(2, calls=True)
     early = workers.arrive(0, 1)
     until(lambda: 0 in workers.run.clocks.waiting, "rank 0 waits")
@@ -168,7 +168,7 @@ def test_ask_when_another_attempt_has_the_place_then_says_so(start):
 
 def test_note_when_a_message_comes_twice_then_counts_once(start):
     workers = start(1)
-    seat, metric = workers.seats[0], Metric("loss", 0.5, 0)
+    seat, metric = workers.seats[0], Logged("loss", 0.5, 0)
     for number in (1, 1, 2):
         workers.run.note(seat, number, [metric], ClockTimes(0, 0, 0, 0, 0, 0))
     assert list(workers.run.metrics) == workers.run.listener.metrics == [(0, metric)] * 2

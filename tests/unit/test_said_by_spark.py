@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ps2.coordinator.spark_job import MAX_CHARS, said_by_spark
+from ps2.run.spark_job import MAX_CHARS, said_by_spark
 
 WITHOUT_NUMPY = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
   File "/usr/lib/ps2/client/worker.py", line 11, in <module>

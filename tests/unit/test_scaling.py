@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.training.problem import Facts
-from ps2.algorithms.training.scaling import column_sums, deviations, inverse, scaled, shrinking, squared_distances
+from ps2.algorithms.linear.scaling import column_sums, deviations, inverse, scaled, shrinking, squared_distances
+from ps2.algorithms.training.table import Facts
+from ps2.data.rows import LocalRows, Rows
 from ps2.errors import ShapeError
-from ps2.rows import LocalRows, Rows
 
 ROWS, DIM = 40, 6
 

@@ -11,6 +11,7 @@ import pytest
 
 from ps2.client import outbox, plans, routes, sessions, task
 from ps2.client import requests as client_requests
+from ps2.client.declared import declared
 from ps2.client.fleet import Access, FleetRef, seal, unseal
 from ps2.client.plans import Target
 from ps2.client.task import MutationIds
@@ -26,8 +27,8 @@ from ps2.errors import (
     UnavailableError,
     UsageError,
 )
-from ps2.partition import MatrixSpec
-from ps2.route import Route
+from ps2.matrix.partition import MatrixSpec
+from ps2.matrix.route import Route
 from tests.fakes import (
     MASTER,
     BringsCallsAgain,
@@ -96,7 +97,7 @@ def test_push_when_it_is_several_requests_and_some_fail_then_each_counts_once(
 ):
     faulty = fault(fleet, times)
     over = session_over(faulty)
-    over.wire = small_blocks
+    over._delivery.wire = small_blocks
     for _ in range(3):
         over.run([add_ones(target)])
     assert len({(address, request.id) for address, request in fleet.sent}) == 3 * 6
@@ -105,8 +106,8 @@ def test_push_when_it_is_several_requests_and_some_fail_then_each_counts_once(
 
 def test_batch_when_it_is_several_requests_then_later_calls_see_earlier_ones(fleet, target, small_blocks):
     over = session_over(fleet)
-    over.wire = small_blocks
-    doubled = plans.call(target, "mul_scalar", {"value": 2})
+    over._delivery.wire = small_blocks
+    doubled = declared(target, "mul_scalar", {"value": 2})
     answer = over.run([add_ones(target), doubled, add_ones(target), plans.pull(target, 0, 10)])[-1]
     assert answer.tolist() == [3.0] * 10
 
@@ -155,9 +156,7 @@ def test_map_when_the_ack_is_lost_then_its_result_is_that_of_the_first_run(fleet
 
 def test_plans_when_run_together_then_they_are_one_request_a_server_in_order(fleet, target):
     over = session_over(fleet)
-    *_, total = over.run(
-        [add_ones(target), plans.call(target, "mul_scalar", {"value": 3}), plans.call(target, "sum", {})]
-    )
+    *_, total = over.run([add_ones(target), declared(target, "mul_scalar", {"value": 3}), declared(target, "sum", {})])
     assert total == 30
     assert [[op.name for op in request.operations] for request in requests(fleet)] == [
         ["push_add", "mul_scalar", "sum"]

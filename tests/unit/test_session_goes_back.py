@@ -9,7 +9,7 @@ from ps2.client import plans
 from ps2.client.plans import Target
 from ps2.client.task import RunIds
 from ps2.errors import RolledBack
-from ps2.partition import MatrixSpec
+from ps2.matrix.partition import MatrixSpec
 from tests.fakes import FleetInProcess, session_over
 
 ONES = np.ones(10)
@@ -32,7 +32,7 @@ def session(fleet):
     """One that has just found out that the fleet has gone back once."""
     made = session_over(fleet)
     with made.in_run(RunIds("runs", 0, rank=1)):
-        made._newest = (1, 3)
+        made._age.newest = (1, 3)
         yield made
 
 
@@ -79,7 +79,7 @@ def test_an_add_without_waiting_when_the_worker_is_told_before_it_left_then_it_i
     session = session_over(fleet)
     with session.in_run(RunIds("runs", 0, rank=1)):
         with session._outbox._changed:  # nothing leaves meanwhile
-            session._newest = (1, 3)
+            session._age.newest = (1, 3)
             session.run_later(add_ones(target))
         session.go_on(1)
         assert value(session, target) == [0.0]

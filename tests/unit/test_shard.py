@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ps2.errors import LimitError, NotFoundError, OutOfRangeError
-from ps2.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.errors import LimitError, NotFoundError, OutOfRangeError, UsageError
+from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server import shard as shards
 from ps2.server.memory import MemoryAccount
 from ps2.server.shard import MIN_CAPACITY, Shard
@@ -29,14 +29,43 @@ def sparse(memory=None, rows=2):
     return Shard(spec, Partition(0, 0, HASH_SPACE), memory or MemoryAccount(PLENTY))
 
 
+def by_column(memory=None, rows=2):
+    spec = MatrixSpec(2**62, rows, dtype="float64", kind="sparse", layout="column")
+    return Shard(spec, Partition(0, 0, HASH_SPACE), memory or MemoryAccount(PLENTY))
+
+
 def real_bytes(shard):
     return shard.array.nbytes + (0 if shard.index is None else shard.index.nbytes)
+
+
+def test_blocks_when_keys_are_added_then_keep_their_values_and_lie_together():
+    shard = by_column(rows=3)
+    first = shard.slots(np.arange(50), create=True)
+    shard.blocks[first] = np.arange(150).reshape(50, 3)
+    shard.slots(np.arange(1000), create=True)
+    assert shard.blocks.flags.c_contiguous
+    assert np.array_equal(shard.blocks[first], np.arange(150).reshape(50, 3))
+    assert not shard.blocks[50:].any()
+
+
+def test_rows_when_layout_is_column_then_there_are_never_more():
+    shard = by_column(rows=2)
+    with pytest.raises(UsageError, match="keeps its 2 rows, got a call for 3"):
+        shard.grow_rows(3)
+
+
+def test_lined_up_when_what_is_done_fails_then_rows_are_as_before():
+    shard = by_column()
+    shard.slots(np.arange(5), create=True)
+    with pytest.raises(ZeroDivisionError), shard.lined_up([0], written=True) as (row,):
+        row[:] = 1 / (row.size - 5)
+    assert not shard.row(0).any()
 
 
 # -- memory ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [dense, sparse])
+@pytest.mark.parametrize("make", [dense, sparse, by_column])
 def test_shard_when_made_then_it_counts_what_its_arrays_take(make):
     memory = MemoryAccount(PLENTY)
     shard = make(memory)
@@ -66,7 +95,7 @@ def test_free_when_grown_before_then_exactly_all_is_given_back(make):
 
 
 def test_shard_when_it_does_not_fit_then_limit_error_before_anything_is_allocated(monkeypatch):
-    def no_allocation(*args):
+    def no_allocation(*args, **kwargs):
         raise AssertionError("allocated before it was counted")
 
     memory = MemoryAccount(50)
@@ -95,7 +124,7 @@ def test_keys_when_growth_does_not_fit_then_none_is_added():
 
 
 def test_shard_when_the_system_has_no_memory_then_limit_error_and_nothing_is_counted(monkeypatch):
-    def no_memory(*args):
+    def no_memory(*args, **kwargs):
         raise MemoryError
 
     memory = MemoryAccount(PLENTY)

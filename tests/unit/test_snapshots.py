@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ps2.errors import DeadlineError, RecoveryError, UsageError
-from ps2.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server.engine import Engine
 from ps2.server.snapshots import Snapshots
 from ps2.wire.messages import Request, RequestId
@@ -106,6 +106,14 @@ def test_write_when_rows_are_longer_than_a_block_then_all_of_them_are_there(snap
     engine.execute(Request((op("push", 9, 0, 2, arrays=[values], start=0),), RequestId("s", 0)))
     saved = checkpoint(snapshots, tmp_path, rows={9: range(3)})
     assert np.array_equal(array(tmp_path, of(saved, 9))[2], values)
+
+
+def test_write_when_layout_is_column_then_file_holds_block_after_block(engine, snapshots, tmp_path):
+    engine.create_matrix(9, MatrixSpec(WIDTH, 3, layout="column"), [PART])
+    values = np.arange(WIDTH * 3, dtype=np.float32).reshape(WIDTH, 3)
+    engine.execute(Request((op("columns_push", 9, 0, arrays=[np.arange(WIDTH), values]),), RequestId("s", 0)))
+    saved = checkpoint(snapshots, tmp_path, rows={9: [0, 2]})
+    assert np.array_equal(array(tmp_path, of(saved, 9)), values)
 
 
 @pytest.mark.parametrize("held", [False, True])
@@ -325,7 +333,7 @@ def test_discard_when_writing_then_write_fails_and_leaves_no_files(engine, snaps
         assert go_on.wait(30)
         return b"header"
 
-    monkeypatch.setattr("ps2.files.npy_header", slow_header)
+    monkeypatch.setattr("ps2.storage.arrays.npy_header", slow_header)
     snapshots.freeze("a", LONG_S)
     snapshots.copy("a", ROWS)
     errors = []

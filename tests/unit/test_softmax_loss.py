@@ -9,10 +9,11 @@ import pytest
 import scipy.sparse as sp
 import scipy.special
 
-from ps2.algorithms.losses.choice import loss_of
-from ps2.algorithms.training.problem import Facts, Problem
+from ps2.algorithms.linear.losses.choice import loss_of
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.training.table import Facts
+from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError, OutOfRangeError, ShapeError
-from ps2.rows import LocalRows
 
 ROWS, KEYS, CLASSES = 25, 6, 4
 PROBLEM = Problem("softmax", KEYS, CLASSES)

@@ -13,6 +13,14 @@ from ps2.ops import sorting
 ANY_KEYS = hnp.arrays(np.int64, st.integers(0, 60), elements=st.integers(-(2**63), 2**63 - 1) | st.integers(0, 600))
 
 
+@pytest.fixture(scope="module", autouse=True, params=[0, sorting.FEW], ids=["many keys", "few keys"])
+def few(request):
+    """Up to so many keys go without kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sorting, "FEW", request.param)
+        yield request.param
+
+
 @given(ANY_KEYS)
 def test_sort_when_given_any_keys_then_equals_a_stable_argsort(keys):
     before = keys.copy()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps2.coordinator.stages import UNKNOWN_STAGES, Job, Over, Stages
+from ps2.coordinator.stages import UNKNOWN_STAGES, Over, SparkJob, Stages
 
 
 class SparkTells:
@@ -16,10 +16,10 @@ class SparkTells:
         self.jobs = {}
 
     def starts(self, number, *stages):
-        self.jobs[number] = Job(frozenset(stages), running=True)
+        self.jobs[number] = SparkJob(frozenset(stages), running=True)
 
     def ends(self, number):
-        self.jobs[number] = Job(self.jobs[number].stages, running=False)
+        self.jobs[number] = SparkJob(self.jobs[number].stages, running=False)
 
     def look(self, stages):
         return stages.look(self.jobs.get, lambda: [number for number, job in self.jobs.items() if job.running])

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ps2.errors import OpError, PS2Error
+from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.ops import touched
-from ps2.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server import touchedrows
 from ps2.server.engine import Engine
 from ps2.wire.messages import Operation, Request, RequestId
@@ -298,22 +298,18 @@ def test_set_when_rows_are_added_then_stays(engine):
     assert watched(engine) == {GRADIENT: [3]}
 
 
-def lazy_sgd(at=VELOCITY):
-    return op("lazy_sgd", WEIGHT, at, GRADIENT, lr=0.1, step=2, l1=0.5)
-
-
 def test_set_when_factors_are_added_then_has_all_columns_of_their_features(engine):
-    run(engine, lazy_sgd())
+    run(engine, lazy_adam())
     run(engine, zero())
-    x, b = np.ones(2, np.float32), np.ones(3, np.float32)
+    x, b = np.ones((2, 1), np.float32), np.ones((1, 3), np.float32)
     run(engine, op("add_dense_factors", GRADIENT, arrays=(np.array([6, 90]), x, b), width=3))
     assert watched(engine) == {GRADIENT: [6, 7, 8, 90, 91, 92]}
-    run(engine, lazy_sgd())
+    run(engine, lazy_adam())
     assert np.flatnonzero(live(engine, DENSE)[WEIGHT]).tolist() == [6, 7, 8, 90, 91, 92]
 
 
 def test_set_when_other_rows_are_combined_then_stays(engine):
-    run(engine, lazy_sgd())
+    run(engine, lazy_adam())
     run(engine, zero())
     run(engine, scatter([3], [1.0]))
     run(engine, op("combine", WEIGHT, arrays=(np.array([WEIGHT, GRADIENT]), np.ones(2))))
@@ -321,16 +317,16 @@ def test_set_when_other_rows_are_combined_then_stays(engine):
 
 
 def test_set_when_the_gradient_is_combined_then_is_dropped(engine):
-    run(engine, lazy_sgd())
+    run(engine, lazy_adam())
     run(engine, zero())
     run(engine, op("combine", GRADIENT, arrays=(np.array([WEIGHT]), np.ones(1))))
     assert watched(engine) == {}
 
 
-def test_set_when_weights_are_settled_then_stays(engine):
-    run(engine, lazy_sgd())
+def test_set_when_weights_are_computed_anew_then_stays(engine):
+    run(engine, lazy_adam())
     run(engine, zero())
     run(engine, scatter([3], [1.0]))
     keys = np.array([5, 6])
-    run(engine, op("settle_plain_at", WEIGHT, VELOCITY, arrays=(keys,), lr=0.1, step=2, l1=0.5, l2=0.0))
+    run(engine, op("ftrl_weights_at", WEIGHT, VELOCITY, SQUARE, arrays=(keys,), alpha=0.1, l1=0.5, l2=0.0))
     assert watched(engine) == {GRADIENT: [3]}

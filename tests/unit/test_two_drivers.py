@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ps2 import checkpoint_folders as folders
 from ps2.coordinator.checkpoints import Checkpoints, Newest
 from ps2.errors import ConfigError
-from ps2.partition import MatrixSpec
+from ps2.matrix.partition import MatrixSpec
+from ps2.storage import folders
 from ps2.wire.control import ServerControl
 from tests.fakes import FleetInProcess
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.training.parameters import HELD_LOSS, HELD_WEIGHT, TALLY
-from ps2.algorithms.training.validation import Validation
+from ps2.algorithms.linear.validation import Validation
+from ps2.algorithms.linear.view import TALLY
+from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT
 
 
 class Model:

@@ -7,10 +7,11 @@ import pytest
 import scipy.sparse as sp
 from pyspark.ml.linalg import DenseMatrix, DenseVector, SparseMatrix, SparseVector
 
-from ps2.algorithms.estimators.models import as_matrix, as_vector, check_thresholds
+from ps2.algorithms.estimators.models import check_thresholds
 from ps2.algorithms.estimators.predict import rows_of
-from ps2.algorithms.estimators.weights import Weights
-from ps2.algorithms.training.problem import Problem
+from ps2.algorithms.linear.ml.models import as_matrix, as_vector
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.weights import Weights
 from ps2.errors import InputError, ShapeError, UsageError
 
 SOFTMAX = Problem("softmax", dim=3, width=2)

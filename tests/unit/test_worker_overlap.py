@@ -12,10 +12,10 @@ import pytest
 from ps2 import DCV
 from ps2.client.pace import Pace
 from ps2.client.task import RunIds
-from ps2.client.worker import RunRef, Worker
-from ps2.coordinator.clocks import Clocks
-from ps2.coordinator.run import Run
 from ps2.errors import LimitError, UsageError
+from ps2.run.clocks import Clocks
+from ps2.run.state import Run
+from ps2.run.worker import RunRef, Worker
 from tests.fakes import FleetInProcess, RefusesForGood, installed, session_over
 
 WAIT_S = 10.0
@@ -173,7 +173,9 @@ def test_attempt_when_it_died_with_additions_under_way_then_the_next_makes_each_
 
 def test_addition_when_it_fails_then_the_clock_ends_with_its_error(start, session, vector, monkeypatch):
     worker, _ = start(3)
-    monkeypatch.setattr(session, "transport", RefusesForGood(session.transport, LimitError("no room"), times=1000))
+    monkeypatch.setattr(
+        session._delivery, "transport", RefusesForGood(session.transport, LimitError("no room"), times=1000)
+    )
     clocks = worker.clocks(2)
     next(clocks)
     ones(vector)
@@ -293,7 +295,7 @@ def test_sum_when_additions_wait_for_the_limit_then_it_comes_after_them(start, s
 def test_within_when_the_budget_is_spent_then_no_item_is_taken_that_is_not_worked_on(start, monkeypatch):
     worker, _ = start()
     items, now_s = iter(range(100)), [0.0]
-    monkeypatch.setattr("ps2.client.worker.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr("ps2.run.worker.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     done = []
     for _ in worker.clocks(2, budgetS=1.0):
         for item in worker.within(items):
@@ -306,7 +308,7 @@ def test_within_when_the_budget_is_spent_then_no_item_is_taken_that_is_not_worke
 def test_within_when_the_first_item_takes_all_the_budget_then_it_is_the_only_one(start, monkeypatch):
     worker, _ = start()
     now_s = [0.0]
-    monkeypatch.setattr("ps2.client.worker.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr("ps2.run.worker.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     for _ in worker.clocks(1, budgetS=1.0):
         now_s[0] += 5
         assert worker.timeLeft == 0

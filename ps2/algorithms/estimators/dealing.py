@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from ps2.algorithms.estimators.tables import Survey, column, names_of
 from ps2.algorithms.training.faults import Columns
-from ps2.algorithms.training.problem import Table
-from ps2.coordinator.job import settled
+from ps2.algorithms.training.table import Table
 from ps2.coordinator.slots import most_slots, total_slots
 from ps2.errors import SlotsError
+from ps2.run.job import settled
 
 # Workers wait for the slowest: partitions are put together if none has more than this times its share.
 UNFAIR = 2.0

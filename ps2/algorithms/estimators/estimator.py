@@ -13,17 +13,16 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.dealing import check_workers, deal
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
-from ps2.algorithms.estimators.params import TrainingSetters, check_ranges, recipe_of
+from ps2.algorithms.estimators.params import FleetSetters, check_ranges
 from ps2.algorithms.estimators.tables import Survey, check_columns, survey
-from ps2.algorithms.estimators.weights import Weights
 from ps2.algorithms.training.faults import Columns
-from ps2.algorithms.training.problem import Problem, Recipe, Table, TrainingHistory
 from ps2.algorithms.training.progress import progress
-from ps2.algorithms.training.trainer import Trained, train
+from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.coordinator.slots import free_slots
-from ps2.coordinator.spark_job import is_stopped
 from ps2.errors import InputError, SlotsError, StoppedError
+from ps2.run.spark_job import is_stopped
 
 T = TypeVar("T")
 
@@ -31,14 +30,11 @@ T = TypeVar("T")
 PATIENCE_S = 3600.0
 POLL_S = 0.2
 
-# Of a model that is known without training; pyspark.ml's has the same objective.
-NO_TRAINING = TrainingHistory([0.0], [], [], 0, 0, 0, "nothing was to be trained")
-
 # A context has one run at a time: fits of several threads (CrossValidator, OneVsRest) come one after the other.
 _one_fit = threading.Lock()
 
 
-class FleetEstimator(TrainingSetters, MLReadable[Any], MLWritable):
+class FleetEstimator(FleetSetters, MLReadable[Any], MLWritable):
     """What all estimators have in common."""
 
     # How many classes there may be: None: labels are numbers; 0: as many as there are.
@@ -49,26 +45,18 @@ class FleetEstimator(TrainingSetters, MLReadable[Any], MLWritable):
         check_ranges(self)
 
     @abstractmethod
-    def _problem(self, found: Survey) -> Problem:
-        """Return the objective for a table."""
-
-    def _settled(self, recipe: Recipe, problem: Problem) -> Recipe:
-        """Return how to train when the table is known."""
-        return recipe
-
-    def _known(self, problem: Problem, found: Survey) -> Weights | None:
-        """Return the weights if they are known without training."""
-        return None
+    def _plan(self) -> Any:
+        """Return how to train, as the params say; raise ConfigError if they do not go together, before any job."""
 
     @abstractmethod
-    def _model(self, weights: Weights) -> Any:
-        """Return the model of trained weights."""
+    def _found(self, plan: Any, found: Survey, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
+        """Train, if need be: return the model, and how it went.
 
-    def _strengths(self) -> tuple[float, float]:
-        """Return the strengths of the L1 and of the L2 penalty."""
-        strength = self.getOrDefault("regParam")
-        share = self.getOrDefault("elasticNetParam") if self.hasParam("elasticNetParam") else 0.0
-        return strength * share, strength * (1.0 - share)
+        Args:
+            plan: what ``_plan`` returned.
+            found: what is known of the table.
+            dealt: brings its rows to the workers.
+        """
 
     def _fit(self, dataset: DataFrame) -> Any:
         if not isinstance(dataset, DataFrame):
@@ -76,38 +64,34 @@ class FleetEstimator(TrainingSetters, MLReadable[Any], MLWritable):
         if is_stopped(dataset.sparkSession.sparkContext):
             raise StoppedError("the SparkSession of the DataFrame is stopped: make a new one, and read the rows again")
         self._check()
-        recipe = recipe_of(self, self._strengths()[0])
+        plan = self._plan()
         workers = self.getNumWorkers() if self.isSet(self.numWorkers) else None
         columns = self._columns()
         check_columns(dataset, columns)
         check_workers(dataset.sparkSession.sparkContext, workers)
         found = survey(dataset, columns, self._CLASSES)
-        problem = self._problem(found)
-        recipe = self._settled(recipe, problem)
-        weights, history = self._known(problem, found), NO_TRAINING
-        if weights is None:
-            weights, history = self._found(deal(dataset, columns, found, workers), problem, recipe, found)
-        model = self._copyValues(self._model(weights)._resetUid(self.uid))
+        made, history = self._found(plan, found, lambda: deal(dataset, columns, found, workers))
+        model = self._copyValues(made._resetUid(self.uid))
         model._remember(dataset, history)
         return model
 
-    def _found(self, table: Table, problem: Problem, recipe: Recipe, found: Survey) -> tuple[Weights, TrainingHistory]:
-        """Train."""
+    def _trained(self, table: Table, steps: int, train: Callable[[PS2Context, Callable[[StepReport], None]], T]) -> T:
+        """Train on the servers of the active context, or of one that is started.
+
+        Args:
+            steps: how many there may be.
+            train: is given the context, and what to call after each step.
+        """
+        spark_context = table.frame.sparkSession.sparkContext
         servers = self.getNumServers() if self.isSet(self.numServers) else None
         with _one_fit:
             ps = PS2Context.getOrCreate(table.frame.sparkSession, servers)
-            trained = self._train(ps, table, problem, recipe, found)
-            weights = Weights.of(problem, trained.weight, trained.biases)
-        return weights, trained.history
 
-    def _train(self, ps: PS2Context, table: Table, problem: Problem, recipe: Recipe, found: Survey) -> Trained:
-        spark_context = table.frame.sparkSession.sparkContext
+            def run() -> T:
+                with progress(type(self).__name__, steps, spark_context) as on_step:
+                    return train(ps, on_step)
 
-        def run() -> Trained:
-            with progress(type(self).__name__, recipe.steps, spark_context) as on_step:
-                return train(ps, table, problem, recipe, found.facts, on_step)
-
-        return when_free(spark_context, table.workers, run)
+            return when_free(spark_context, table.workers, run)
 
     def _columns(self) -> Columns:
         """Return the names of the columns to train on."""

@@ -1,28 +1,25 @@
 """Estimators and models in folders: pyspark's metadata, and beside it the arrays of a model.
 
-A small model has ``weight.npy``, shape (dim, width), and ``biases.npy``; the weights of one on the fleet are a saved
-vector, ``weight``, whose shards the servers write and read. The metadata, which say what there is, come last.
+What is beside the metadata is up to the model: ``_write_content(url)`` and ``_read_content(path, url, content)``. The
+metadata, which say what there is, come last.
 """
 
 from __future__ import annotations
 
 import io
-from dataclasses import asdict, fields
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from pyspark.ml.linalg import DenseMatrix, Matrix, Vector
 from pyspark.ml.param import TypeConverters
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, GeneralMLWriter, MLReader, MLWriter
 
-from ps2.algorithms.estimators.weights import Float64Array, Weights
-from ps2.algorithms.training.problem import Problem
-from ps2.client.dcv import DCV
-from ps2.coordinator.context import PS2Context
-from ps2.errors import CheckpointCorruptError, CheckpointMissingError, StoppedError, UsageError
-from ps2.files import place, reported, write
+from ps2.errors import CheckpointCorruptError, CheckpointMissingError, ConfigError, RecoveryError, UsageError
+from ps2.storage.files import place, reported, write
 
-FORMAT = "ps2.model.v1"
+Float64Array = npt.NDArray[np.float64]
+
 # In the metadata, beside what pyspark writes.
 KEY = "ps2"
 
@@ -44,7 +41,7 @@ class ModelWriter(MLWriter):
         url, exists = _located(self.sparkSession, path)
         if exists:
             raise UsageError(f"{path}: there is something already; write().overwrite().save(path) replaces it")
-        content = _write_weights(url, self._model._weights)
+        content = self._model._write_content(url)
         params = _as_json(self._model)
         DefaultParamsWriter.saveMetadata(self._model, path, self.sc, extraMetadata={KEY: content}, paramMap=params)
 
@@ -71,7 +68,7 @@ class ExportingWriter(ModelWriter, GeneralMLWriter):
 class ModelReader(MLReader[Any]):
     """Reads a model."""
 
-    def __init__(self, cls: type) -> None:
+    def __init__(self, cls: Any) -> None:
         super().__init__()
         self._cls = cls
 
@@ -86,7 +83,7 @@ class ModelReader(MLReader[Any]):
         """
         metadata = _metadata(self.sparkSession, path, self._cls)
         url, _ = _located(self.sparkSession, path)
-        model = self._cls(_read_weights(path, url, metadata.get(KEY)))
+        model = self._cls(self._cls._read_content(path, url, metadata.get(KEY)))
         model._resetUid(metadata["uid"])
         _set_params(model, metadata)
         return model
@@ -160,50 +157,14 @@ def _metadata(spark: Any, path: str, cls: type) -> dict[str, Any]:
     return metadata
 
 
-def _write_weights(url: str, weights: Weights) -> dict[str, Any]:
-    """Write arrays; return what the metadata have to say of them."""
-    fs, root = place(url)
-    with reported(root, "making the folder"):
-        fs.makedirs(root, exist_ok=True)
-    files = {"biases.npy": _write_array(fs, f"{root}/biases.npy", weights.biases)}
-    if isinstance(weights.weight, DCV):
-        weights.weight.save(f"{url}/weight")
-    else:
-        files["weight.npy"] = _write_array(fs, f"{root}/weight.npy", weights.weight)
-    return {"format": FORMAT, "problem": asdict(weights.problem), "files": files}
-
-
-def _read_weights(path: str, url: str, content: Any) -> Weights:
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise UsageError(f"{path}: expected a model of format {FORMAT!r}, got {found!r}; another version wrote it")
-    try:
-        problem = Problem(**{name: content["problem"][name] for name in (field.name for field in fields(Problem))})
-        files = dict(content["files"])
-        biases = _read_array(url, "biases.npy", files, (problem.biases,))
-        if "weight.npy" in files:
-            return Weights(problem, _read_array(url, "weight.npy", files, (problem.dim, problem.width)), biases)
-    except (KeyError, TypeError) as error:
-        raise CheckpointCorruptError(f"{path}: a part of the metadata is missing or wrong: {error!r}") from error
-    if PS2Context.getActive() is None:
-        raise StoppedError(
-            f"{path}: the model has {problem.size:,} weights, which belong on servers; start them with "
-            "PS2Context.getOrCreate(spark) first"
-        )
-    weight = DCV.load(f"{url}/weight")
-    if weight.dim != problem.size:
-        raise CheckpointCorruptError(f"{path}/weight: expected {problem.size} weights, got {weight.dim}")
-    return Weights(problem, weight, biases)
-
-
-def _write_array(fs: Any, path: str, array: Float64Array) -> dict[str, Any]:
+def write_array(fs: Any, path: str, array: Float64Array) -> dict[str, Any]:
     content = io.BytesIO()
     np.save(content, np.ascontiguousarray(array, np.float64), allow_pickle=False)
     size, digest = write(fs, path, [content.getbuffer()])
     return {"bytes": size, "xxh3_128": digest}
 
 
-def _read_array(url: str, name: str, files: dict[str, Any], shape: tuple[int, ...]) -> Float64Array:
+def read_array(url: str, name: str, files: dict[str, Any], shape: tuple[int, ...]) -> Float64Array:
     """Read an array; CheckpointCorruptError unless it is what was written."""
     import xxhash
 
@@ -220,3 +181,20 @@ def _read_array(url: str, name: str, files: dict[str, Any], shape: tuple[int, ..
     if array.shape != shape:
         raise CheckpointCorruptError(f"{path}: expected shape {shape}, got {array.shape}")
     return np.asarray(array, np.float64)
+
+
+def prepare_folder(spark: Any, path: str, overwrite: bool) -> None:
+    """Make the folder of a model before the work starts.
+
+    Raises:
+        ConfigError: it cannot be made, or there is something in it that is not to be replaced.
+    """
+    url, exists = _located(spark, path)
+    fs, root = place(url)
+    if exists and not overwrite and (fs.isfile(root) or fs.ls(root)):
+        raise ConfigError(f"{path}: there is something already, which only --overwrite replaces")
+    try:
+        with reported(root, "making the folder"):
+            fs.makedirs(root, exist_ok=True)
+    except RecoveryError as error:
+        raise ConfigError(f"{path}: no model can be saved here: {error}") from error

@@ -1,4 +1,4 @@
-"""What all models have in common: weights, predictions, summaries, files, and how they become pyspark.ml's."""
+"""What all models have in common: predictions, summaries, files, and how they become pyspark.ml's."""
 
 from __future__ import annotations
 
@@ -6,34 +6,27 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numpy as np
-from pyspark.ml.linalg import DenseMatrix, DenseVector, Matrix, SparseMatrix, Vector, Vectors
+from pyspark.ml.linalg import DenseVector, Vector
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.ml.wrapper import JavaWrapper
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.estimators.heads import Head
 from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
-from ps2.algorithms.estimators.params import TrainingParams, are_thresholds
-from ps2.algorithms.estimators.predict import rows_of, with_predictions
+from ps2.algorithms.estimators.params import FleetParams, are_thresholds
+from ps2.algorithms.estimators.predict import Fitted, Float64Array, Head, rows_of, with_predictions
 from ps2.algorithms.estimators.tables import field
-from ps2.algorithms.estimators.weights import Float64Array, Weights
-from ps2.algorithms.training.problem import TrainingHistory
-from ps2.client.dcv import DCV
+from ps2.algorithms.training.record import TrainingHistory
 from ps2.errors import UsageError
 
 M = TypeVar("M", bound="FleetModel")
 
-# Smaller ones travel with the function that uses them.
-BROADCAST_FROM = 1 << 17
 
-
-class FleetModel(TrainingParams, MLReadable[Any], MLWritable):
+class FleetModel(FleetParams, MLReadable[Any], MLWritable):
     """A trained model. Made by ``fit`` or ``load``."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, fitted: Any) -> None:
         super().__init__()
-        self._weights = weights
+        self._fitted: Any = fitted
         self._summary: Any = None
         self._broadcast: Any = None
 
@@ -42,19 +35,7 @@ class FleetModel(TrainingParams, MLReadable[Any], MLWritable):
     @property
     def numFeatures(self) -> int:
         """Number of features that it was trained on."""
-        return self._weights.problem.dim
-
-    @property
-    def weightVector(self) -> DCV:
-        """The weights of a model too large for the driver, on the servers, feature by feature.
-
-        Raises:
-            UsageError: the model is small, its weights are arrays in the driver.
-        """
-        weight = self._weights.weight
-        if not isinstance(weight, DCV):
-            raise UsageError(f"weightVector: the {self._weights.problem.size:,} weights are held in the driver")
-        return weight
+        return int(self._fitted.dim)
 
     def __repr__(self) -> str:
         classes = f", numClasses={self.numClasses}" if hasattr(self, "numClasses") else ""
@@ -80,7 +61,7 @@ class FleetModel(TrainingParams, MLReadable[Any], MLWritable):
         return float(head.prediction(self._raw(value))[0])
 
     def _raw(self, value: Any) -> Float64Array:
-        return self._head().raw(self._weights.margins(rows_of(value, self.numFeatures)))
+        return self._head().raw(self._fitted.margins(rows_of(value, self.numFeatures)))
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         names = [(name, what) for name, what in self._outputs() if name]
@@ -89,13 +70,13 @@ class FleetModel(TrainingParams, MLReadable[Any], MLWritable):
         share = self._share(dataset.sparkSession.sparkContext)
         return with_predictions(dataset, self._features, self.numFeatures, share, self._head(), names)
 
-    def _share(self, spark_context: Any) -> Callable[[], Weights]:
-        """Return what gives tasks the weights; large arrays travel once an executor, those on the fleet not at all."""
-        weights = self._weights
-        if weights.is_on_fleet or weights.problem.size < BROADCAST_FROM:
-            return lambda: weights
+    def _share(self, spark_context: Any) -> Callable[[], Fitted]:
+        """Return what gives tasks what was found; what is large travels once an executor."""
+        fitted = self._fitted
+        if fitted.is_light:
+            return lambda: fitted
         if self._broadcast is None or self._broadcast._sc is not spark_context:
-            self._broadcast = spark_context.broadcast(weights)
+            self._broadcast = spark_context.broadcast(fitted)
         broadcast = self._broadcast
         return lambda: broadcast.value
 
@@ -151,6 +132,15 @@ class FleetModel(TrainingParams, MLReadable[Any], MLWritable):
         """Return a writer: ``write().overwrite().save(path)``."""
         return ModelWriter(self)
 
+    @abstractmethod
+    def _write_content(self, url: str) -> dict[str, Any]:
+        """Write what was found to a folder; return what the metadata have to say of it."""
+
+    @classmethod
+    @abstractmethod
+    def _read_content(cls, path: str, url: str, content: Any) -> Fitted:
+        """Read it, by what the metadata say."""
+
     @classmethod
     def read(cls) -> MLReader[Any]:
         """Return a reader: ``read().load(path)``, of models of this class."""
@@ -180,7 +170,7 @@ class ClassifyingModel(FleetModel):
     @property
     def numClasses(self) -> int:
         """Number of classes: labels are 0 to this less 1."""
-        return self._weights.problem.classes or 2
+        return int(self._fitted.classes or 2)
 
     def predictRaw(self, value: Any) -> Vector:
         """Return the raw prediction of each class for one row."""
@@ -237,21 +227,3 @@ def check_thresholds(thresholds: tuple[float, ...], classes: int) -> None:
         raise UsageError(f"thresholds: expected one for each of {classes} classes, got {len(thresholds)}")
     if not are_thresholds(thresholds):
         raise UsageError(f"thresholds: expected positive numbers, of which one may be 0, got {list(thresholds)}")
-
-
-def as_vector(values: Float64Array) -> Vector:
-    """Return weights as the smaller of a dense and a sparse vector, as pyspark.ml does."""
-    nonzero = np.flatnonzero(values)
-    if 1.5 * (len(nonzero) + 1) < len(values):
-        return Vectors.sparse(len(values), nonzero, values[nonzero])
-    return DenseVector(values)
-
-
-def as_matrix(rows: Float64Array) -> Matrix:
-    """Return a matrix, row by row, as the smaller of a dense and a sparse one."""
-    count, width = rows.shape
-    at = np.nonzero(rows)
-    if 1.5 * (len(at[0]) + count) < rows.size:
-        starts = np.searchsorted(at[0], np.arange(count + 1))
-        return SparseMatrix(count, width, starts, at[1], rows[at], isTransposed=True)
-    return DenseMatrix(count, width, rows.reshape(-1), isTransposed=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +16,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import ArrayType
 
-from ps2.algorithms.estimators.heads import Head
 from ps2.algorithms.estimators.tables import check_features, column, field, known_dim, unwrapped
-from ps2.algorithms.estimators.weights import Weights
-from ps2.columns import read_features
+from ps2.data.columns import read_features
 from ps2.errors import InputError, UsageError
 
 Float64Array = npt.NDArray[np.float64]
@@ -34,6 +32,42 @@ _VECTOR = pa.struct(
     ]
 )
 _ARRAY = pa.list_(pa.float64())
+
+
+class Fitted(Protocol):
+    """What training has found, as far as predictions use it; picklable."""
+
+    @property
+    def dim(self) -> int:
+        """How many features there are."""
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes there are; None: labels are numbers."""
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it may travel with the function that uses it."""
+
+    def margins(self, x: sp.csr_array) -> Float64Array:
+        """Compute what the model says of rows before any link function; shape (n, outputs)."""
+
+
+class Head(Protocol):
+    """Makes predictions of margins; picklable."""
+
+    @property
+    def classes(self) -> int | None:
+        """How many there are; None: predictions are numbers."""
+
+    def raw(self, margins: Float64Array) -> Float64Array:
+        """Return raw predictions, shape (n, classes); of a regression, (n, 1)."""
+
+    def probability(self, raw: Float64Array) -> Float64Array | None:
+        """Return probabilities, shape (n, classes); None: the model has none."""
+
+    def prediction(self, raw: Float64Array) -> Float64Array:
+        """Return classes or values, shape (n,)."""
 
 
 def rows_of(value: Any, dim: int) -> sp.csr_array:
@@ -61,7 +95,7 @@ def with_predictions(
     frame: DataFrame,
     features: str | tuple[str, ...],
     dim: int,
-    share: Callable[[], Weights],
+    share: Callable[[], Fitted],
     head: Head,
     names: Sequence[tuple[str, str]],
 ) -> DataFrame:
@@ -70,7 +104,7 @@ def with_predictions(
     Args:
         features: a column of vectors or arrays, or columns of numbers.
         dim: how many there are.
-        share: gives a task the weights.
+        share: gives a task what training has found.
         names: of the columns, each with what it is: "raw", "probability" or "prediction".
 
     Raises:
@@ -133,13 +167,13 @@ def _inputs(frame: DataFrame, features: str | tuple[str, ...]) -> list[Column]:
     return [unwrapped(column(features))]
 
 
-def _predictor(share: Callable[[], Weights], head: Head, name: str) -> Any:
+def _predictor(share: Callable[[], Fitted], head: Head, name: str) -> Any:
     def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        weights = share()
+        fitted = share()
         before = 0
         for batch in batches:
             try:
-                predicted = _predicted(weights, head, _read(batch, name, before, weights.problem.dim))
+                predicted = _predicted(fitted, head, _read(batch, name, before, fitted.dim))
             except UsageError as error:
                 predicted = _faulty(len(batch), str(error))
             yield predicted
@@ -148,8 +182,8 @@ def _predictor(share: Callable[[], Weights], head: Head, name: str) -> Any:
     return predict
 
 
-def _predicted(weights: Weights, head: Head, x: sp.csr_array) -> pd.DataFrame:
-    raw = head.raw(weights.margins(x))
+def _predicted(fitted: Fitted, head: Head, x: sp.csr_array) -> pd.DataFrame:
+    raw = head.raw(fitted.margins(x))
     probability = head.probability(raw)
     none = [None] * len(raw)
     return pd.DataFrame(

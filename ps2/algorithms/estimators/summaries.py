@@ -13,7 +13,7 @@ from pyspark.ml.evaluation import (
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.tables import column
-from ps2.algorithms.training.problem import TrainingHistory
+from ps2.algorithms.training.record import TrainingHistory
 
 S = TypeVar("S", bound="TrainingSummary")
 

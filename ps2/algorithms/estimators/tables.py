@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, NumericType, StructField
 
 from ps2.algorithms.training.faults import Columns
-from ps2.algorithms.training.problem import Facts
+from ps2.algorithms.training.table import Facts
 from ps2.errors import InputError
 
 # As pyspark.ml infers at most; a label column with metadata of its classes may have more.

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.columns import dense_columns, feature_column, lengths_of, named_column, number_column
+from ps2.data.columns import dense_columns, feature_column, lengths_of, named_column, number_column
 from ps2.errors import InputError
 
 Array = npt.NDArray[Any]

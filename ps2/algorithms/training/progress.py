@@ -40,11 +40,11 @@ def progress(name: str, steps: int, spark_context: Any = None) -> Iterator[Calla
 
 
 def describe(report: StepReport, steps: int) -> str:
-    """Return a step in words: how far, how good, how fast, at what traffic."""
+    """Return a step in words: how far, how good, how fast, at what traffic; times are means of all steps so far."""
     speed = report.rows / report.seconds if report.seconds else 0.0
     return (
-        f"step {report.number}/{steps}, objective {report.objective:.6g}, {_short(speed, 1000)} rows/s, "
-        f"{_short(report.bytes, 1024)}B"
+        f"step {report.number}/{steps}, objective {report.objective:.6g}, "
+        f"{report.seconds / report.number:.3g} s a step, {_short(speed, 1000)} rows/s, {_short(report.bytes, 1024)}B"
     )
 
 

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.algorithms.training.faults import Columns, Faults, Mask, outside, validation_column
-from ps2.columns import read_features, read_numbers, read_weights
+from ps2.data.columns import read_features, read_numbers, read_weights
+from ps2.data.rows import Float, LocalRows, RowParts
 from ps2.errors import InputError
-from ps2.rows import Float, LocalRows, RowParts
 
 Float64Array = npt.NDArray[np.float64]
 

@@ -4,11 +4,36 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from ps2.algorithms.training.parameters import BYTES, LOSS, ROWS, WEIGHT, Float64Array
-from ps2.algorithms.training.problem import TrainingHistory
+from ps2.algorithms.training.tally import BYTES, LOSS, ROWS, WEIGHT, Float64Array
+
+
+@dataclass(frozen=True)
+class TrainingHistory:
+    """What a training did.
+
+    Attributes:
+        objective: before the first step and after each one, or the mean loss of each step's rows as the step began (of
+            local steps, of each row as it was passed), without penalties; NaN where it had no row.
+        seconds: of each step.
+        validation: mean loss of the held-out rows, where there are any.
+        steps: how many were taken.
+        rows: that losses were computed of, summed over all steps.
+        bytes: that workers sent to servers and got from them, as arrays.
+        reason: why it ended, in words.
+        told: what this kind of training alone tells, by name.
+    """
+
+    objective: list[float]
+    seconds: list[float]
+    validation: list[float]
+    steps: int
+    rows: int
+    bytes: int
+    reason: str
+    told: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -36,6 +61,7 @@ class Record:
 
     Attributes:
         on_step: called after each step.
+        told: what this kind of training alone tells.
     """
 
     on_step: Callable[[StepReport], None]
@@ -45,7 +71,7 @@ class Record:
     rows: int = 0
     bytes: int = 0
     reason: str = ""
-    inverse_diagonal: tuple[float, ...] = ()
+    told: dict[str, tuple[float, ...]] = field(default_factory=dict)
     _began_s: float = 0.0
     _last_s: float = 0.0
     _marks: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -89,5 +115,5 @@ class Record:
             self.rows,
             self.bytes,
             self.reason or "all steps were taken",
-            self.inverse_diagonal,
+            self.told,
         )

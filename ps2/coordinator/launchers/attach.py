@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from ps2.coordinator.at_once import at_once
 from ps2.errors import LaunchError, PS2Error, StoppedError, UnavailableError
+from ps2.wire.at_once import at_once
 from ps2.wire.control import Meeting, ServerControl
 
 log = logging.getLogger(__name__)

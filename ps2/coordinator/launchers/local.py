@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 from ps2.config import write_token
@@ -26,12 +27,19 @@ class LocalLauncher:
     """
 
     def __init__(
-        self, servers: int, token: str, host: str = "127.0.0.1", memory_limit_bytes: int | None = None
+        self,
+        servers: int,
+        token: str,
+        host: str = "127.0.0.1",
+        memory_limit_bytes: int | None = None,
+        ops: Sequence[str] = (),
     ) -> None:
+        """``ops``: modules that declare operations, for the servers to load."""
         self._servers = servers
         self._host = host
         self._memory = memory_limit_bytes or int(available_bytes() * MEMORY_SHARE) // servers
         self._token = token
+        self._ops = list(ops)
         self._folders: list[Path] = []
         self._make_folder()
         self._lock = threading.Lock()
@@ -100,6 +108,7 @@ class LocalLauncher:
             *("--master", master, "--index", str(index), "--listen", f"{self._host}:0"),
             *("--token-file", str(self._token_file), "--memory-limit", str(self._memory)),
             *("--exit-with-parent", str(os.getpid()), "--scratch", str(self._folder)),
+            *(word for module in self._ops for word in ("--ops", module)),
         ]
 
     def look(self) -> dict[int, str | None]:

@@ -19,6 +19,14 @@ class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     UINT64: _ClassVar[DType]
     FLOAT16: _ClassVar[DType]
     BFLOAT16: _ClassVar[DType]
+    INT32: _ClassVar[DType]
+    INT16: _ClassVar[DType]
+    INT8: _ClassVar[DType]
+
+class Layout(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROW: _ClassVar[Layout]
+    COLUMN: _ClassVar[Layout]
 DTYPE_UNSPECIFIED: DType
 FLOAT32: DType
 FLOAT64: DType
@@ -29,6 +37,11 @@ UINT32: DType
 UINT64: DType
 FLOAT16: DType
 BFLOAT16: DType
+INT32: DType
+INT16: DType
+INT8: DType
+ROW: Layout
+COLUMN: Layout
 
 class ErrorDetail(_message.Message):
     __slots__ = ("type", "message")
@@ -39,12 +52,16 @@ class ErrorDetail(_message.Message):
     def __init__(self, type: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
 
 class ArraySpec(_message.Message):
-    __slots__ = ("dtype", "count")
+    __slots__ = ("dtype", "count", "stored", "shape")
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
+    STORED_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
     dtype: DType
     count: int
-    def __init__(self, dtype: _Optional[_Union[DType, str]] = ..., count: _Optional[int] = ...) -> None: ...
+    stored: DType
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, dtype: _Optional[_Union[DType, str]] = ..., count: _Optional[int] = ..., stored: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Param(_message.Message):
     __slots__ = ("name", "real", "whole")
@@ -167,7 +184,14 @@ class HelloRequest(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., coordinator: _Optional[str] = ..., answered_s: _Optional[float] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("protocol", "server_id", "version", "data_port", "data_socket", "route_version", "coordinator", "heard_s", "catalog", "now_s")
+    __slots__ = ("protocol", "server_id", "version", "data_port", "data_socket", "route_version", "coordinator", "heard_s", "catalog", "now_s", "operations")
+    class OperationsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SERVER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +202,7 @@ class HelloReply(_message.Message):
     HEARD_S_FIELD_NUMBER: _ClassVar[int]
     CATALOG_FIELD_NUMBER: _ClassVar[int]
     NOW_S_FIELD_NUMBER: _ClassVar[int]
+    OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     server_id: str
     version: str
@@ -188,7 +213,8 @@ class HelloReply(_message.Message):
     heard_s: float
     catalog: bytes
     now_s: float
-    def __init__(self, protocol: _Optional[int] = ..., server_id: _Optional[str] = ..., version: _Optional[str] = ..., data_port: _Optional[int] = ..., data_socket: _Optional[str] = ..., route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., heard_s: _Optional[float] = ..., catalog: _Optional[bytes] = ..., now_s: _Optional[float] = ...) -> None: ...
+    operations: _containers.ScalarMap[str, str]
+    def __init__(self, protocol: _Optional[int] = ..., server_id: _Optional[str] = ..., version: _Optional[str] = ..., data_port: _Optional[int] = ..., data_socket: _Optional[str] = ..., route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., heard_s: _Optional[float] = ..., catalog: _Optional[bytes] = ..., now_s: _Optional[float] = ..., operations: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Greeting(_message.Message):
     __slots__ = ("protocol", "server_id", "nonce")
@@ -215,7 +241,7 @@ class GreetingProof(_message.Message):
     def __init__(self, proof: _Optional[bytes] = ...) -> None: ...
 
 class MatrixSpec(_message.Message):
-    __slots__ = ("dim", "rows", "dtype", "sparse", "align", "partitions_per_server", "wire")
+    __slots__ = ("dim", "rows", "dtype", "sparse", "align", "partitions_per_server", "wire", "layout")
     DIM_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
@@ -223,6 +249,7 @@ class MatrixSpec(_message.Message):
     ALIGN_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_PER_SERVER_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
     dim: int
     rows: int
     dtype: DType
@@ -230,7 +257,8 @@ class MatrixSpec(_message.Message):
     align: int
     partitions_per_server: int
     wire: DType
-    def __init__(self, dim: _Optional[int] = ..., rows: _Optional[int] = ..., dtype: _Optional[_Union[DType, str]] = ..., sparse: bool = ..., align: _Optional[int] = ..., partitions_per_server: _Optional[int] = ..., wire: _Optional[_Union[DType, str]] = ...) -> None: ...
+    layout: Layout
+    def __init__(self, dim: _Optional[int] = ..., rows: _Optional[int] = ..., dtype: _Optional[_Union[DType, str]] = ..., sparse: bool = ..., align: _Optional[int] = ..., partitions_per_server: _Optional[int] = ..., wire: _Optional[_Union[DType, str]] = ..., layout: _Optional[_Union[Layout, str]] = ...) -> None: ...
 
 class Partition(_message.Message):
     __slots__ = ("index", "begin", "end")
@@ -487,66 +515,41 @@ class SendReply(_message.Message):
     bytes: int
     def __init__(self, bytes: _Optional[int] = ...) -> None: ...
 
-class SaveRowRequest(_message.Message):
-    __slots__ = ("matrix", "row", "partitions", "url", "stem", "route_version")
+class SaveRequest(_message.Message):
+    __slots__ = ("matrix", "rows", "partitions", "url", "stem", "route_version")
     MATRIX_FIELD_NUMBER: _ClassVar[int]
-    ROW_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     PARTITIONS_FIELD_NUMBER: _ClassVar[int]
     URL_FIELD_NUMBER: _ClassVar[int]
     STEM_FIELD_NUMBER: _ClassVar[int]
     ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
     matrix: int
-    row: int
+    rows: _containers.RepeatedScalarFieldContainer[int]
     partitions: _containers.RepeatedScalarFieldContainer[int]
     url: str
     stem: str
     route_version: int
-    def __init__(self, matrix: _Optional[int] = ..., row: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., url: _Optional[str] = ..., stem: _Optional[str] = ..., route_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, matrix: _Optional[int] = ..., rows: _Optional[_Iterable[int]] = ..., partitions: _Optional[_Iterable[int]] = ..., url: _Optional[str] = ..., stem: _Optional[str] = ..., route_version: _Optional[int] = ...) -> None: ...
 
-class SaveRowReply(_message.Message):
-    __slots__ = ("parts",)
-    PARTS_FIELD_NUMBER: _ClassVar[int]
-    parts: _containers.RepeatedCompositeFieldContainer[SavedPart]
-    def __init__(self, parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ...) -> None: ...
+class SaveReply(_message.Message):
+    __slots__ = ("shards",)
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    shards: _containers.RepeatedCompositeFieldContainer[SavedShard]
+    def __init__(self, shards: _Optional[_Iterable[_Union[SavedShard, _Mapping]]] = ...) -> None: ...
 
-class SavedPart(_message.Message):
-    __slots__ = ("begin", "end", "count", "files")
-    class FilesEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: SavedFile
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[SavedFile, _Mapping]] = ...) -> None: ...
-    BEGIN_FIELD_NUMBER: _ClassVar[int]
-    END_FIELD_NUMBER: _ClassVar[int]
-    COUNT_FIELD_NUMBER: _ClassVar[int]
-    FILES_FIELD_NUMBER: _ClassVar[int]
-    begin: int
-    end: int
-    count: int
-    files: _containers.MessageMap[str, SavedFile]
-    def __init__(self, begin: _Optional[int] = ..., end: _Optional[int] = ..., count: _Optional[int] = ..., files: _Optional[_Mapping[str, SavedFile]] = ...) -> None: ...
-
-class LoadRowRequest(_message.Message):
-    __slots__ = ("matrix", "row", "partitions", "url", "parts", "id", "route_version")
-    MATRIX_FIELD_NUMBER: _ClassVar[int]
-    ROW_FIELD_NUMBER: _ClassVar[int]
-    PARTITIONS_FIELD_NUMBER: _ClassVar[int]
+class FillRequest(_message.Message):
+    __slots__ = ("url", "matrix", "id", "route_version")
     URL_FIELD_NUMBER: _ClassVar[int]
-    PARTS_FIELD_NUMBER: _ClassVar[int]
+    MATRIX_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
-    matrix: int
-    row: int
-    partitions: _containers.RepeatedScalarFieldContainer[int]
     url: str
-    parts: _containers.RepeatedCompositeFieldContainer[SavedPart]
+    matrix: LoadMatrix
     id: RequestId
     route_version: int
-    def __init__(self, matrix: _Optional[int] = ..., row: _Optional[int] = ..., partitions: _Optional[_Iterable[int]] = ..., url: _Optional[str] = ..., parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ..., id: _Optional[_Union[RequestId, _Mapping]] = ..., route_version: _Optional[int] = ...) -> None: ...
+    def __init__(self, url: _Optional[str] = ..., matrix: _Optional[_Union[LoadMatrix, _Mapping]] = ..., id: _Optional[_Union[RequestId, _Mapping]] = ..., route_version: _Optional[int] = ...) -> None: ...
 
-class LoadRowReply(_message.Message):
+class FillReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 

@@ -1,0 +1,105 @@
+"""What a training takes at least, in bytes, told before it begins: pure.
+
+Vectors of many columns hold only those that the rows use, which nobody knows before the rows are read. The driver
+counts one feature then, and each worker its own when it knows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ps2.algorithms.linear.parameters import SPARSE_FROM
+from ps2.algorithms.linear.problem import Problem, Recipe, SolverName
+from ps2.algorithms.linear.solvers.lbfgs import PAIRS
+from ps2.algorithms.linear.solvers.least_squares import packed_size
+from ps2.errors import LimitError
+
+# Vectors of weights that a solver has at most, each optimiser's and what is kept of the best ones included.
+ROWS: dict[SolverName, int] = {"l-bfgs": 2 * PAIRS + 11, "normal": 3, "minibatch": 7, "ma-sgd": 5, "ftsgd": 5}
+# Arrays of float64, as long as its weights, that a worker has at a time beside these and their columns.
+BUFFERS: dict[SolverName, int] = {"l-bfgs": 1, "normal": 1, "minibatch": 1, "ma-sgd": 2, "ftsgd": 4}
+COLUMN_BYTES = 8
+KEY_BYTES = 8
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory of a server: its limit, and what is taken of it."""
+
+    limit_bytes: int
+    taken_bytes: int
+
+    @property
+    def left_bytes(self) -> int:
+        return max(0, self.limit_bytes - self.taken_bytes)
+
+
+def is_dense(problem: Problem) -> bool:
+    """Tell whether vectors have memory for all columns, in float64; else for those used, in float32."""
+    return problem.size < SPARSE_FROM
+
+
+def feature_vectors(problem: Problem) -> int:
+    """Return how many vectors of the features' sums their scales are found by."""
+    # Squares of float32 values are within float64's range.
+    return 4 if is_dense(problem) else 3
+
+
+def rows_of(recipe: Recipe) -> int:
+    """Return how many vectors of weights a solver has at most."""
+    return ROWS[recipe.solver] + (2 if recipe.bounds is not None else 0)
+
+
+def fleet_bytes(problem: Problem, recipe: Recipe) -> int:
+    """Return what the vectors take on all servers together, at least."""
+    rows = rows_of(recipe)
+    if is_dense(problem):
+        per_feature = rows * 8 * problem.width + feature_vectors(problem) * 8 * problem.standardize
+        return problem.dim * per_feature + _products_bytes(problem, recipe)
+    return (rows * 4 + KEY_BYTES) * problem.width + (feature_vectors(problem) * 8 + KEY_BYTES) * problem.standardize
+
+
+def worker_bytes(problem: Problem, recipe: Recipe, features: int) -> int:
+    """Return what the weights of so many features take in a worker, at least: columns, weights, gradient."""
+    weight = COLUMN_BYTES + (8 if is_dense(problem) else 4) + 8 * BUFFERS[recipe.solver]
+    return features * problem.width * weight + _products_bytes(problem, recipe)
+
+
+def _products_bytes(problem: Problem, recipe: Recipe) -> int:
+    """Return what the products of all pairs of features take, where a solver adds them up."""
+    return 8 * packed_size(problem.dim) if recipe.solver == "normal" else 0
+
+
+def check_fleet(problem: Problem, recipe: Recipe, servers: Sequence[Room]) -> None:
+    """Raise LimitError if the vectors of a training cannot fit servers."""
+    needed, left = fleet_bytes(problem, recipe), sum(server.left_bytes for server in servers)
+    if needed > left:
+        limit = sum(server.limit_bytes for server in servers)
+        raise LimitError(
+            f"{_weights_of(problem)}: solver {recipe.solver!r} keeps up to {rows_of(recipe)} vectors of them, at "
+            f"least {needed:,} bytes, and {left:,} are left on the {len(servers)} servers, whose limits are {limit:,} "
+            "together; start more servers, or with a larger memory limit"
+        )
+
+
+def check_worker(problem: Problem, recipe: Recipe, features: int, left_bytes: int) -> None:
+    """Raise LimitError if a worker whose rows use so many features has too little memory."""
+    needed = worker_bytes(problem, recipe, features)
+    if needed > left_bytes:
+        raise LimitError(
+            f"{_weights_of(problem)}: the rows of one worker use {features:,} features, whose weights, columns and "
+            f"gradient take at least {needed:,} bytes in solver {recipe.solver!r}, and {left_bytes:,} are left on its "
+            "machine; use more partitions, or machines with more memory"
+        )
+
+
+def _weights_of(problem: Problem) -> str:
+    """Say how many weights there are, and which parameters make them so many."""
+    if problem.loss in ("fmLogistic", "fmSquared"):
+        why = f"factorSize={problem.width - 1:,} and {problem.dim:,} features"
+    elif problem.width > 1:
+        why = f"{problem.width:,} classes and {problem.dim:,} features"
+    else:
+        return f"{problem.size:,} features"
+    return f"{why} make {problem.size:,} weights"

@@ -1,0 +1,78 @@
+"""From margins to raw predictions, probabilities and predictions, by pyspark.ml's rules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import scipy.special
+
+Float64Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ValueHead:
+    """A regression: the margin is the prediction."""
+
+    classes: int | None = None
+
+    def raw(self, margins: Float64Array) -> Float64Array:
+        return margins
+
+    def probability(self, raw: Float64Array) -> None:
+        return None
+
+    def prediction(self, raw: Float64Array) -> Float64Array:
+        return raw[:, 0]
+
+
+@dataclass(frozen=True)
+class ClassHead:
+    """A classification.
+
+    Attributes:
+        classes: how many there are.
+        link: from raw predictions to probabilities; None: the model has none.
+        threshold: class 1 of two needs a probability (a raw prediction, if there are none) above it; None: the largest
+            decides.
+        thresholds: the largest probability divided by its class's threshold decides; None: as if they were equal.
+    """
+
+    classes: int
+    link: Literal["logistic", "softmax"] | None
+    threshold: float | None = None
+    thresholds: tuple[float, ...] | None = None
+
+    def raw(self, margins: Float64Array) -> Float64Array:
+        if self.link == "softmax":
+            return margins
+        return np.concatenate([-margins, margins], axis=1)
+
+    def probability(self, raw: Float64Array) -> Float64Array | None:
+        if self.link is None:
+            return None
+        if self.link == "softmax":
+            return _softmax(raw)
+        of_0 = scipy.special.expit(raw[:, :1])
+        return np.concatenate([of_0, 1.0 - of_0], axis=1)
+
+    def prediction(self, raw: Float64Array) -> Float64Array:
+        probability = self.probability(raw)
+        score = raw if probability is None else probability
+        if self.threshold is not None:
+            return (score[:, 1] > self.threshold).astype(np.float64)
+        if self.thresholds is not None:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                score = score / np.array(self.thresholds)
+            score = np.where(np.isnan(score), -np.inf, score)  # 0 / 0 never wins
+        return np.argmax(score, axis=1).astype(np.float64)
+
+
+def _softmax(margins: Float64Array) -> Float64Array:
+    """Return probabilities; a class of an infinite margin has all of it, as where training saw no other."""
+    certain = np.isposinf(margins)
+    if certain.any():
+        margins = np.where(certain.any(axis=1, keepdims=True), np.where(certain, 0.0, -np.inf), margins)
+    return np.asarray(scipy.special.softmax(margins, axis=1))

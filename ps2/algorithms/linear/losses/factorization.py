@@ -1,0 +1,65 @@
+"""Factorization machines of degree 2 (Rendle 2010), with logistic or squared loss as in pyspark.ml."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from ps2.algorithms.linear.losses import factorization_kernels as kernels
+from ps2.algorithms.linear.losses import margin_kernels as loss_kernels
+from ps2.algorithms.linear.losses.loss import Array, Evaluated, Float64Array, Int64Array, check_matrix, checked_rows
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.training.table import Facts
+from ps2.data.rows import LocalRows
+from ps2.errors import ConfigError
+
+# The squared loss is (margin - y)^2, not half of it.
+CODES = {"fmLogistic": loss_kernels.LOGISTIC, "fmSquared": loss_kernels.SQUARED}
+
+
+@dataclass(frozen=True)
+class MachineLoss:
+    """Loss of a factorization machine.
+
+    Raises:
+        ConfigError: the problem's width leaves no factor.
+    """
+
+    problem: Problem
+
+    def __post_init__(self) -> None:
+        if self.problem.width < 2:
+            raise ConfigError(
+                f"{self.problem.loss}: expected a width of 1 + factors, at least 2, got {self.problem.width}"
+            )
+
+    def gradient(self, rows: LocalRows, w: Array, b: Float64Array) -> Evaluated:
+        y, weights = checked_rows(self.problem, rows, w, b)
+        x, dw, of = rows.x, np.zeros(len(w)), self.problem
+        loss, weight, db = kernels.machine_gradient(
+            x.indptr, x.indices, x.data, y, weights, w, b[0], of.width, CODES[of.loss], of.fit_linear, dw
+        )
+        return Evaluated(loss, weight, dw, np.array([db if of.fit_intercept else 0.0]))
+
+    def loss(self, rows: LocalRows, w: Array, b: Float64Array) -> tuple[float, float]:
+        y, weights = checked_rows(self.problem, rows, w, b)
+        x, of = rows.x, self.problem
+        loss, weight = kernels.machine_loss(x.indptr, x.indices, x.data, y, weights, w, b[0], of.width, CODES[of.loss])
+        return loss, weight
+
+    def margins(self, x: sp.csr_array, w: Array, b: Float64Array) -> Float64Array:
+        check_matrix(self.problem, x, w, b)
+        out = np.empty(x.shape[0])
+        kernels.machine_margins(x.indptr, x.indices, x.data, w, b[0], self.problem.width, out)
+        return out
+
+    def beginning(self, keys: Int64Array, seed: int) -> Float64Array:
+        """Return linear weights of 0 and normal factors with the problem's standard deviation."""
+        first = np.zeros(len(keys) * self.problem.width)
+        kernels.fill_normal(np.asarray(keys, np.int64), np.uint64(seed % 2**64), self.problem.width, first)
+        return first * self.problem.init_std
+
+    def first_biases(self, facts: Facts) -> Float64Array:
+        return np.zeros(1)  # as in pyspark.ml

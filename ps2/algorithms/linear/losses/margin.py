@@ -1,0 +1,91 @@
+"""Losses of a linear model with one weight a feature: they see a row by its margin x w + b."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from ps2.algorithms.linear.losses import margin_kernels as kernels
+from ps2.algorithms.linear.losses.loss import (
+    Array,
+    Evaluated,
+    Float64Array,
+    Int64Array,
+    check_matrix,
+    checked_rows,
+    log_odds,
+)
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.training.table import Facts
+from ps2.data.rows import LocalRows
+from ps2.errors import ConfigError
+
+CODES = {
+    "logistic": kernels.LOGISTIC,
+    "hinge": kernels.HINGE,
+    "squaredHinge": kernels.SQUARED_HINGE,
+    "squared": kernels.HALF_SQUARED,
+    "huber": kernels.HUBER,
+}
+
+
+@dataclass(frozen=True)
+class MarginLoss:
+    """Logistic, hinge, squared hinge, squared or Huber's loss; the last has the logarithm of its scale as last bias.
+
+    Raises:
+        ConfigError: the problem's width is not 1, or Huber's epsilon not above 1.
+    """
+
+    problem: Problem
+
+    def __post_init__(self) -> None:
+        if self.problem.width != 1:
+            raise ConfigError(f"{self.problem.loss}: expected a width of 1, got {self.problem.width}")
+        if self.problem.loss == "huber" and not self.problem.epsilon > 1.0:
+            raise ConfigError(f"huber: expected an epsilon above 1, got {self.problem.epsilon}")
+
+    def gradient(self, rows: LocalRows, w: Array, b: Float64Array) -> Evaluated:
+        y, weights = checked_rows(self.problem, rows, w, b)
+        x, dw, db = rows.x, np.zeros(len(w)), np.zeros(len(b))
+        loss, weight = kernels.linear_gradient(
+            x.indptr, x.indices, x.data, y, weights, w, b, self._code, self.problem.epsilon, dw, db
+        )
+        if not self.problem.fit_intercept:
+            db[0] = 0.0
+        return Evaluated(loss, weight, dw, db)
+
+    def loss(self, rows: LocalRows, w: Array, b: Float64Array) -> tuple[float, float]:
+        y, weights = checked_rows(self.problem, rows, w, b)
+        x = rows.x
+        loss, weight = kernels.linear_loss(
+            x.indptr, x.indices, x.data, y, weights, w, b, self._code, self.problem.epsilon
+        )
+        return loss, weight
+
+    def margins(self, x: sp.csr_array, w: Array, b: Float64Array) -> Float64Array:
+        check_matrix(self.problem, x, w, b)
+        out = np.empty(x.shape[0])
+        kernels.linear_margins(x.indptr, x.indices, x.data, w, b[0], out)
+        return out
+
+    def beginning(self, keys: Int64Array, seed: int) -> None:
+        return None
+
+    def first_biases(self, facts: Facts) -> Float64Array:
+        first = np.zeros(self.problem.biases)
+        if self.problem.fit_intercept:
+            if self.problem.loss == "logistic":
+                first[0] = log_odds(facts)
+            elif self.problem.loss in ("squared", "huber"):
+                first[0] = facts.label_mean
+        if self.problem.loss == "huber" and facts.label_std > 0.0:
+            first[1] = math.log(facts.label_std)
+        return first
+
+    @property
+    def _code(self) -> int:
+        return CODES[self.problem.loss]

@@ -1,0 +1,54 @@
+"""Compile all losses' kernels (``python -m ps2.algorithms.linear.losses.warm``); else workers do at first use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import scipy.sparse as sp
+
+from ps2.algorithms.linear.local_sgd import Steps, local_sgd
+from ps2.algorithms.linear.losses.choice import loss_of
+from ps2.algorithms.linear.losses.softmax import SoftmaxLoss
+from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.linear.scaling import column_sums, scaled, shrinking, squared_distances
+from ps2.algorithms.training.table import Facts
+from ps2.data.rows import Float, LocalRows, Rows
+
+DTYPES: tuple[Float, ...] = ("float64", "float32")
+
+
+def warm() -> None:
+    """Call every loss on two rows, in the forms in which workers hold them."""
+    for dtype in DTYPES:
+        rows = _rows(dtype)
+        for problem in _problems():
+            loss = loss_of(problem)
+            w = np.zeros(len(rows.keys) * problem.width, dtype)
+            b = np.zeros(problem.biases)
+            loss.gradient(rows, w, b)
+            loss.loss(rows, w, b)
+            loss.margins(rows.x, w, b)
+            loss.beginning(rows.keys, 0)
+            if isinstance(loss, SoftmaxLoss):
+                loss.factors(rows, w, b)
+            if problem.loss == "logistic":
+                local_sgd(loss, rows, w, b, np.arange(2), Steps(1, 0.1))
+        sums = column_sums(rows, Facts(2, 2.0, 2.0, (), 0.0, 0.0))
+        scaled(rows, squared_distances(rows, sums.means, shrinking(sums.sizes)))
+        rows.take([0])
+
+
+def _problems() -> Iterator[Problem]:
+    yield Problem("logistic", 2)  # the kernels of all losses of margins
+    yield Problem("softmax", 2, width=2)
+    yield Problem("fmSquared", 2, width=2)
+
+
+def _rows(dtype: Float) -> LocalRows:
+    x = sp.csr_array((np.ones(2, dtype), np.array([0, 1], np.int32), np.array([0, 1, 2])), shape=(2, 2))
+    return Rows(x, np.array([0.0, 1.0])).localize()
+
+
+if __name__ == "__main__":
+    warm()

@@ -1,0 +1,63 @@
+"""``fit`` of linear models and factorization machines."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.tables import Survey
+from ps2.algorithms.linear.ml.params import TrainingSetters, recipe_of
+from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.trainer import train
+from ps2.algorithms.linear.weights import Weights
+from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.table import Table
+from ps2.coordinator.context import PS2Context
+
+# Of a model that is known without training; pyspark.ml's has the same objective.
+NO_TRAINING = TrainingHistory([0.0], [], [], 0, 0, 0, "nothing was to be trained")
+
+
+class LinearEstimator(FleetEstimator, TrainingSetters):
+    """What the estimators of weights and biases have in common."""
+
+    @abstractmethod
+    def _problem(self, found: Survey) -> Problem:
+        """Return the objective for a table."""
+
+    def _decided(self, recipe: Recipe, problem: Problem) -> Recipe:
+        """Return how to train when the table is known."""
+        return recipe
+
+    def _known(self, problem: Problem, found: Survey) -> Weights | None:
+        """Return the weights if they are known without training."""
+        return None
+
+    @abstractmethod
+    def _model(self, weights: Weights) -> Any:
+        """Return the model of trained weights."""
+
+    def _strengths(self) -> tuple[float, float]:
+        """Return the strengths of the L1 and of the L2 penalty."""
+        strength = self.getOrDefault("regParam")
+        share = self.getOrDefault("elasticNetParam") if self.hasParam("elasticNetParam") else 0.0
+        return strength * share, strength * (1.0 - share)
+
+    def _plan(self) -> Recipe:
+        return recipe_of(self, self._strengths()[0])
+
+    def _found(self, plan: Recipe, found: Survey, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
+        problem = self._problem(found)
+        recipe = self._decided(plan, problem)
+        weights, history = self._known(problem, found), NO_TRAINING
+        if weights is None:
+            table = dealt()
+
+            def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[Weights, TrainingHistory]:
+                trained = train(ps, table, problem, recipe, found.facts, on_step)
+                return Weights.of(problem, trained.weight, trained.biases), trained.history
+
+            weights, history = self._trained(table, recipe.steps, run)
+        return self._model(weights), history

@@ -1,0 +1,165 @@
+"""Summaries under pyspark.ml's own names: instances of its classes too, with all that these have.
+
+Those wrap an object in Java, which would have to be made of a model there. Here only metrics are computed in Java.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.special
+from pyspark.errors import UnsupportedOperationException
+from pyspark.ml import classification, regression
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from ps2.algorithms.estimators.summaries import (
+    BinaryClassificationSummary,
+    ClassificationSummary,
+    RegressionSummary,
+    TrainingSummary,
+)
+from ps2.algorithms.estimators.tables import column
+
+
+class LogisticRegressionSummary(ClassificationSummary, classification.LogisticRegressionSummary):
+    """Of a logistic regression."""
+
+    @property
+    def probabilityCol(self) -> str:
+        """Name of the column of probabilities."""
+        return self._model.getProbabilityCol()
+
+
+class LogisticRegressionTrainingSummary(
+    TrainingSummary, LogisticRegressionSummary, classification.LogisticRegressionTrainingSummary
+):
+    """Of the training of a logistic regression."""
+
+
+class BinaryLogisticRegressionSummary(
+    BinaryClassificationSummary, LogisticRegressionSummary, classification.BinaryLogisticRegressionSummary
+):
+    """Of a logistic regression of two classes."""
+
+
+class BinaryLogisticRegressionTrainingSummary(
+    LogisticRegressionTrainingSummary,
+    BinaryLogisticRegressionSummary,
+    classification.BinaryLogisticRegressionTrainingSummary,
+):
+    """Of the training of a logistic regression of two classes."""
+
+
+class LinearSVCSummary(BinaryClassificationSummary, classification.LinearSVCSummary):
+    """Of a support vector machine."""
+
+
+class LinearSVCTrainingSummary(TrainingSummary, LinearSVCSummary, classification.LinearSVCTrainingSummary):
+    """Of the training of a support vector machine."""
+
+
+class FMClassificationSummary(BinaryClassificationSummary, classification.FMClassificationSummary):
+    """Of a factorization machine for two classes."""
+
+
+class FMClassificationTrainingSummary(
+    TrainingSummary, FMClassificationSummary, classification.FMClassificationTrainingSummary
+):
+    """Of the training of a factorization machine for two classes."""
+
+
+class LinearRegressionSummary(RegressionSummary, regression.LinearRegressionSummary):
+    """Of a linear regression."""
+
+    @property
+    def degreesOfFreedom(self) -> int:
+        """Rows less weights and intercept."""
+        return self.numInstances - self._model.numFeatures - int(self._model.getFitIntercept())
+
+    @property
+    def r2adj(self) -> float:
+        """Coefficient of determination, adjusted to the number of features."""
+        of_rows = self.numInstances - int(self._model.getFitIntercept())
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return float(1.0 - np.divide((1.0 - self.r2) * of_rows, self.degreesOfFreedom))
+
+    @property
+    def devianceResiduals(self) -> list[float]:
+        """Smallest and largest residual, each times the square root of its row's weight."""
+        weighted = self._residual * F.sqrt(self._weight)
+        return list(self.predictions.select(F.min(weighted), F.max(weighted)).first() or ())
+
+    @property
+    def coefficientStandardErrors(self) -> list[float]:
+        """Standard errors of the weights and, if there is one, the intercept; after solver "normal" alone.
+
+        Raises:
+            UnsupportedOperationException: (of pyspark) they are not known.
+        """
+        return self._standard_errors("Std. Error of coefficients").tolist()
+
+    @property
+    def tValues(self) -> list[float]:
+        """t statistics of the weights and, if there is one, the intercept; after solver "normal" alone.
+
+        Raises:
+            UnsupportedOperationException: (of pyspark) they are not known.
+        """
+        return self._statistics("t-statistic").tolist()
+
+    @property
+    def pValues(self) -> list[float]:
+        """Two-sided p values of the weights and, if there is one, the intercept; after solver "normal" alone.
+
+        Raises:
+            UnsupportedOperationException: (of pyspark) they are not known.
+        """
+        of_t = -np.abs(self._statistics("p-value"))
+        return (2.0 * scipy.special.stdtr(self.degreesOfFreedom, of_t)).tolist()
+
+    @property
+    def _inverse_diagonal(self) -> tuple[float, ...]:
+        """The diagonal of the inverse of the normal equations' matrix; empty: it is not known."""
+        return ()
+
+    @cached_property
+    def _squared(self) -> float:
+        """The weighted sum of squared residuals."""
+        row = self.predictions.select(F.sum(self._weight * self._residual * self._residual)).first()
+        return float(row[0]) if row else 0.0
+
+    @property
+    def _residual(self) -> Column:
+        return column(self.labelCol).cast("double") - column(self.predictionCol)
+
+    @property
+    def _weight(self) -> Column:
+        name = self._model._weight_column
+        return F.lit(1.0) if name is None else column(name).cast("double")
+
+    def _standard_errors(self, what: str) -> Any:
+        if not self._inverse_diagonal:
+            raise UnsupportedOperationException(f"No {what} available for this LinearRegressionModel")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.sqrt(np.divide(self._squared, self.degreesOfFreedom) * np.array(self._inverse_diagonal))
+
+    def _statistics(self, what: str) -> Any:
+        errors = self._standard_errors(what)
+        estimates = self._model.coefficients.toArray()
+        if self._model.getFitIntercept():
+            estimates = np.append(estimates, self._model.intercept)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return estimates / errors
+
+
+class LinearRegressionTrainingSummary(
+    TrainingSummary, LinearRegressionSummary, regression.LinearRegressionTrainingSummary
+):
+    """Of the training of a linear regression."""
+
+    @property
+    def _inverse_diagonal(self) -> tuple[float, ...]:
+        return self._history.told.get("inverse_diagonal", ())

@@ -1,0 +1,291 @@
+"""The params of linear models and factorization machines, and how they become a ``Recipe``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.param.shared import HasSeed, HasSolver, HasStepSize, HasValidationIndicatorCol
+
+from ps2.algorithms.estimators.params import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    Check,
+    FleetParams,
+    FleetSetters,
+    own_param,
+)
+from ps2.algorithms.estimators.params import RANGES as RANGES_OF_ALL
+from ps2.algorithms.linear.problem import Recipe
+from ps2.algorithms.linear.solvers.optimizer import DECAYING, LAZY
+from ps2.errors import ConfigError
+
+P = TypeVar("P", bound="TrainingParams")
+
+OPTIMIZERS = ("sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl")
+ASP = -1
+# Which of the params that not every solver takes it does take.
+TAKES: dict[str, tuple[str, ...]] = {
+    "l-bfgs": (),
+    "minibatch": ("optimizer", "lazy", "staleness", "stepSize", "miniBatchFraction"),
+    "ma-sgd": ("stepSize", "localPasses", "localBatchSize"),
+    "ftsgd": ("stepSize", "miniBatchFraction", "localSteps"),
+}
+# Names of solvers, each with the solver and the optimizer that it stands for.
+SOLVERS_OF_LINEAR: dict[str, tuple[str, str | None]] = {
+    "auto": ("l-bfgs", None),
+    **{name: (name, None) for name in TAKES},
+}
+SOLVERS_OF_LEAST_SQUARES: dict[str, tuple[str, str | None]] = {**SOLVERS_OF_LINEAR, "normal": ("normal", None)}
+SOLVERS_OF_FM: dict[str, tuple[str, str | None]] = {
+    "adamW": ("minibatch", "adamW"),
+    "gd": ("minibatch", "gd"),
+    **{name: (name, None) for name in TAKES if name != "ma-sgd"},
+}
+CHOOSY = sorted({name for names in TAKES.values() for name in names})
+TAKES_L1 = ("l-bfgs", "normal", "minibatch")
+RANGES: Mapping[str, Check] = {
+    **RANGES_OF_ALL,
+    "regParam": NOT_NEGATIVE,
+    "elasticNetParam": SHARE,
+    "tol": NOT_NEGATIVE,
+    "stepSize": POSITIVE,
+    "miniBatchFraction": (lambda value: 0 < value <= 1, "a number in (0, 1]"),
+    "staleness": (lambda value: value >= ASP, "the clocks to be ahead, or -1 for no bound"),
+    "localPasses": COUNT,
+    "localBatchSize": (lambda value: value >= 0, "rows, or 0 for all of a worker's"),
+    "localSteps": COUNT,
+    "optimizer": (lambda value: value in OPTIMIZERS, f"one of {', '.join(OPTIMIZERS)}"),
+    "epsilon": (lambda value: 1 < value < math.inf, "a finite number above 1"),
+    "factorSize": COUNT,
+    "initStd": NOT_NEGATIVE,
+}
+
+
+class TrainingParams(FleetParams, HasStepSize, HasSolver, HasSeed, HasValidationIndicatorCol):
+    """How a model is trained: params that pyspark.ml has nowhere, or not in every estimator."""
+
+    _SOLVERS = SOLVERS_OF_LINEAR
+    _RANGES = RANGES
+
+    solver: Param[str] = own_param(
+        "solver",
+        f"how to train: {', '.join(SOLVERS_OF_LINEAR)}; auto is minibatch if an optimizer is set, else l-bfgs",
+        TypeConverters.toString,
+    )
+    optimizer: Param[str] = own_param(
+        "optimizer", f"update rule of solver minibatch: {', '.join(OPTIMIZERS)}", TypeConverters.toString
+    )
+    miniBatchFraction: Param[float] = own_param(
+        "miniBatchFraction",
+        "fraction of the input data set that should be used for one iteration of gradient descent",
+        TypeConverters.toFloat,
+    )
+    lazy: Param[bool] = own_param(
+        "lazy", "whether only weights of a minibatch's features take its step (minibatch)", TypeConverters.toBoolean
+    )
+    staleness: Param[int] = own_param(
+        "staleness",
+        "steps that a worker may be ahead of the slowest: 0 is BSP, s is SSP, -1 is ASP (minibatch)",
+        TypeConverters.toInt,
+    )
+    localPasses: Param[int] = own_param(
+        "localPasses", "passes over a worker's rows between two averages (ma-sgd)", TypeConverters.toInt
+    )
+    localBatchSize: Param[int] = own_param(
+        "localBatchSize", "rows that a local step averages, 0 for all of a worker's (ma-sgd)", TypeConverters.toInt
+    )
+    localSteps: Param[int] = own_param(
+        "localSteps", "local steps between two averages, at most (ftsgd)", TypeConverters.toInt
+    )
+
+    def _set_defaults(self) -> None:
+        self._setDefault(
+            solver="auto",
+            optimizer="adam",
+            stepSize=0.1,
+            miniBatchFraction=1.0,
+            lazy=False,
+            staleness=0,
+            localPasses=1,
+            localBatchSize=1,
+            localSteps=5,
+            seed=0,
+        )
+
+    def getOptimizer(self) -> str:
+        """Get the update rule of solver "minibatch"."""
+        return self.getOrDefault(self.optimizer)
+
+    def getMiniBatchFraction(self) -> float:
+        """Get the share of rows in a minibatch."""
+        return self.getOrDefault(self.miniBatchFraction)
+
+    def getLazy(self) -> bool:
+        """Get whether only weights of a minibatch's features take its step."""
+        return self.getOrDefault(self.lazy)
+
+    def getStaleness(self) -> int:
+        """Get how many steps a worker may be ahead of the slowest; -1: any number."""
+        return self.getOrDefault(self.staleness)
+
+    def getLocalPasses(self) -> int:
+        """Get the passes over a worker's rows between two averages."""
+        return self.getOrDefault(self.localPasses)
+
+    def getLocalBatchSize(self) -> int:
+        """Get the rows that a local step averages."""
+        return self.getOrDefault(self.localBatchSize)
+
+    def getLocalSteps(self) -> int:
+        """Get the largest number of local steps between two averages."""
+        return self.getOrDefault(self.localSteps)
+
+
+class TrainingSetters(TrainingParams, FleetSetters):
+    """Setters of what linear models and factorization machines have."""
+
+    def setRegParam(self: P, value: float) -> P:
+        """Set the strength of the penalty."""
+        return self._set(regParam=value)
+
+    def setTol(self: P, value: float) -> P:
+        """Set the relative improvement below which training ends."""
+        return self._set(tol=value)
+
+    def setFitIntercept(self: P, value: bool) -> P:
+        """Set whether there are intercepts."""
+        return self._set(fitIntercept=value)
+
+    def setSolver(self: P, value: str) -> P:
+        """Set how to train."""
+        return self._set(solver=value)
+
+    def setOptimizer(self: P, value: str) -> P:
+        """Set the update rule of solver "minibatch"."""
+        return self._set(optimizer=value)
+
+    def setStepSize(self: P, value: float) -> P:
+        """Set the learning rate."""
+        return self._set(stepSize=value)
+
+    def setMiniBatchFraction(self: P, value: float) -> P:
+        """Set the share of rows in a minibatch."""
+        return self._set(miniBatchFraction=value)
+
+    def setLazy(self: P, value: bool) -> P:
+        """Set whether only weights of a minibatch's features take its step."""
+        return self._set(lazy=value)
+
+    def setStaleness(self: P, value: int) -> P:
+        """Set how many steps a worker may be ahead of the slowest; -1: any number."""
+        return self._set(staleness=value)
+
+    def setLocalPasses(self: P, value: int) -> P:
+        """Set the passes over a worker's rows between two averages."""
+        return self._set(localPasses=value)
+
+    def setLocalBatchSize(self: P, value: int) -> P:
+        """Set the rows that a local step averages."""
+        return self._set(localBatchSize=value)
+
+    def setLocalSteps(self: P, value: int) -> P:
+        """Set the largest number of local steps between two averages."""
+        return self._set(localSteps=value)
+
+
+class LinearSetters(TrainingSetters):
+    """Setters of what linear models have and factorization machines have not."""
+
+    def setStandardization(self: P, value: bool) -> P:
+        """Set whether the penalty is on the weights of features of standard deviation 1."""
+        return self._set(standardization=value)
+
+    def setAggregationDepth(self: P, value: int) -> P:
+        """Set what has no effect here: nothing is aggregated in a tree."""
+        return self._set(aggregationDepth=value)
+
+    def setMaxBlockSizeInMB(self: P, value: float) -> P:
+        """Set what has no effect here: a worker's rows are one block."""
+        return self._set(maxBlockSizeInMB=value)
+
+
+def recipe_of(params: Any, l1: float) -> Recipe:
+    """Make the recipe that params ask for.
+
+    Args:
+        params: of an estimator.
+        l1: strength of the L1 penalty.
+
+    Raises:
+        ConfigError: there is no such solver, or it does not take what has been set.
+    """
+    solver, optimizer = _solver_of(params)
+    for name in CHOOSY:
+        if name not in TAKES.get(solver, ()) and params.isSet(name) and _differs(params, name):
+            takers = ", ".join(repr(taker) for taker, names in TAKES.items() if name in names)
+            raise ConfigError(f"{name}: solver {params.getSolver()!r} does not take it, only {takers}")
+    if l1 > 0 and solver not in TAKES_L1:
+        raise ConfigError(
+            f"elasticNetParam: solver {solver!r} takes L2 penalties only, got {params.getElasticNetParam():g}; "
+            f"{', '.join(map(repr, TAKES_L1))} take both"
+        )
+    if params.getLazy():
+        _check_lazy(optimizer, params.getOrDefault("regParam"))
+    recipe = Recipe(
+        solver=solver,  # type: ignore[arg-type]
+        optimizer=optimizer,  # type: ignore[arg-type]
+        lazy=params.getLazy(),
+        steps=params.getMaxIter(),
+        tol=params.getTol(),
+        step_size=params.getStepSize(),
+        fraction=params.getMiniBatchFraction(),
+        staleness=None if params.getStaleness() == ASP else params.getStaleness(),
+        # A seed of pyspark.ml may be a hash, of either sign.
+        seed=params.getSeed() % 2**63,
+        validate=params.isSet("validationIndicatorCol"),
+    )
+    return replace(
+        recipe,
+        local_passes=params.getLocalPasses(),
+        local_batch=params.getLocalBatchSize(),
+        local_steps=params.getLocalSteps(),
+    )
+
+
+def _check_lazy(optimizer: str, penalty: float) -> None:
+    if penalty > 0 and optimizer != "ftrl":
+        raise ConfigError(
+            f"lazy: with a penalty, which changes all weights in each step, only optimizer 'ftrl' takes it, "
+            f"got {optimizer!r} with regParam {penalty:g}"
+        )
+    if DECAYING.get(optimizer, optimizer) not in LAZY:
+        raise ConfigError(f"lazy: optimizer {optimizer!r} does not take it, only {', '.join(map(repr, LAZY))}")
+
+
+def _differs(params: Any, name: str) -> bool:
+    """Tell whether a param is something else than its default."""
+    param = params.getParam(name)
+    return params.getOrDefault(param) != params._defaultParamMap.get(param)
+
+
+def _solver_of(params: Any) -> tuple[str, str]:
+    """Return solver and optimizer, without the names that stand for others."""
+    asked, optimizer = params.getSolver(), params.getOptimizer()
+    standing_for = params._SOLVERS
+    if asked not in standing_for:
+        raise ConfigError(f"solver: expected one of {', '.join(standing_for)}, got {asked!r}")
+    solver, its_optimizer = standing_for[asked]
+    if params.isSet("optimizer"):
+        if not params.isSet("solver") or asked == "auto":
+            return "minibatch", optimizer
+        if its_optimizer not in (None, optimizer):
+            raise ConfigError(
+                f"optimizer: solver {asked!r} has an update rule of its own, got {optimizer!r}; 'minibatch' takes it"
+            )
+    return solver, its_optimizer or optimizer

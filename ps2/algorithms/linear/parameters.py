@@ -1,0 +1,118 @@
+"""A model on the fleet: vectors of weights and of biases that are operated on together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.linear.problem import Problem
+from ps2.client.dcv import DCV
+from ps2.client.handle import derive_all, free_all
+
+Array = npt.NDArray[Any]
+Float64Array = npt.NDArray[np.float64]
+Int64Array = npt.NDArray[np.int64]
+
+# From here on, only columns that the data use take memory, and float32 has to do.
+SPARSE_FROM = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """A vector in the space of a problem's weights and biases; picklable.
+
+    Attributes:
+        weight: of ``dim * width`` columns, feature by feature.
+        bias: float64, of a few columns.
+        width: weights of a feature.
+    """
+
+    weight: DCV
+    bias: DCV
+    width: int
+
+    @property
+    def each(self) -> tuple[DCV, DCV]:
+        return self.weight, self.bias
+
+    def zero(self) -> None:
+        for vector in self.each:
+            vector.zero()
+
+    def copy(self, other: Parameters) -> None:
+        """Overwrite this one with the other."""
+        for mine, its in zip(self.each, other.each, strict=True):
+            mine.copy(its)
+
+    def combine(self, others: Sequence[Parameters], alphas: Sequence[float] | Float64Array) -> None:
+        """Set this one to ``sum_i alphas[i] others[i]``."""
+        self.weight.combine([other.weight for other in others], alphas)
+        self.bias.combine([other.bias for other in others], alphas)
+
+
+class Space:
+    """All vectors of one training; its weights are co-located, and so are its biases."""
+
+    def __init__(self, problem: Problem, rows: int) -> None:
+        """Args:
+        rows: vectors that there is memory for from the beginning.
+        """
+        self._problem = problem
+        self._bias = DCV.dense(problem.biases, rows, "float64")
+        if problem.size < SPARSE_FROM:
+            self._weight = DCV.dense(problem.size, rows, "float64", align=problem.width)
+        else:
+            self._weight = DCV.sparse(problem.size, rows, "float32")
+        # Handles that travel to workers are freed by nobody else.
+        self._made = [self._bias, self._weight]
+
+    def new(self) -> Parameters:
+        """Make zeros."""
+        return self.several(1)[0]
+
+    def several(self, count: int) -> list[Parameters]:
+        """Make zeros, so many, by one call."""
+        weights, biases = derive_all(self._weight, count), derive_all(self._bias, count)
+        self._made += [*weights, *biases]
+        return [Parameters(w, b, self._problem.width) for w, b in zip(weights, biases, strict=True)]
+
+    def weight(self) -> DCV:
+        """Make zeros for weights alone."""
+        self._made.append(self._weight.derive())
+        return self._made[-1]
+
+    def features(self, count: int) -> list[DCV]:
+        """Make float64 zeros for features, co-located with each other alone."""
+        make = DCV.dense if self._problem.size < SPARSE_FROM else DCV.sparse
+        first = make(self._problem.dim, count, "float64")
+        made = [first, *derive_all(first, count - 1)]
+        self._made += made
+        return made
+
+    def small(self, columns: int) -> DCV:
+        """Make a few float64 zeros, beside nothing."""
+        self._made.append(DCV.dense(columns, 1, "float64"))
+        return self._made[-1]
+
+    def free(self, keep: DCV | None = None) -> None:
+        """Free all vectors but one."""
+        free_all(vector for vector in self._made if vector is not keep)
+        self._made = []
+
+
+def gram(left: Sequence[Parameters], right: Sequence[Parameters]) -> Callable[[], Float64Array]:
+    """Ask for the inner products of vectors within ``batch()``; what is returned gives them after it."""
+    of_weights = DCV.gram([one.weight for one in left], [one.weight for one in right])
+    of_biases = DCV.gram([one.bias for one in left], [one.bias for one in right])
+    return lambda: of_weights.result() + of_biases.result()
+
+
+def columns_of(keys: Int64Array, width: int) -> Int64Array:
+    """Return the columns of features: shape (len(keys) * width,), feature by feature."""
+    if width == 1:
+        return keys
+    return (keys[:, None] * width + np.arange(width)).reshape(-1)

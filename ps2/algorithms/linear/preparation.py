@@ -1,0 +1,145 @@
+"""The first clocks of a linear training: what workers and driver tell each other before the first step.
+
+Clock 0 of these brings the mean of each column together, for standardisation; clock 1 the squares about the mean; clock
+2 leaves 1 / std of each column on the servers, and the weights to begin with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.linear.footprint import feature_vectors
+from ps2.algorithms.linear.losses.loss import Loss
+from ps2.algorithms.linear.parameters import Int64Array, Parameters, columns_of
+from ps2.algorithms.linear.scaling import (
+    Array,
+    Float64Array,
+    column_sums,
+    deviations,
+    inverse,
+    scaled,
+    shrinking,
+    squared_distances,
+)
+from ps2.algorithms.linear.solvers.solver import Bench, Data
+from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.run import FIRST_CLOCK
+from ps2.algorithms.training.table import Facts
+from ps2.client.batch import batch
+from ps2.client.dcv import DCV
+from ps2.data.rows import LocalRows
+from ps2.errors import InputError
+
+CLOCKS = 3
+# Of the run: the first one of the solver.
+END = FIRST_CLOCK + CLOCKS
+# Weights of scaled features are multiplied by 1 / std in the end.
+HEADROOM = 2.0**-30
+
+
+@dataclass(frozen=True, eq=False)
+class Preparation:
+    """Vectors that the workers fill; picklable.
+
+    Attributes:
+        beginning: the parameters to begin with.
+        sums: of each feature: its mean, the weight of rows that have it, squares about the mean, and, of float64 rows,
+            sizes; None: the features stay as they are.
+        tiny: float64, two columns a worker: a feature whose std has no reciprocal, plus 1, and that std.
+        scale: 1 / std of each weight's feature, 0 where that is 0.
+        center: mean / std of each feature, if the solver wants that.
+    """
+
+    facts: Facts
+    loss: Loss
+    seed: int
+    beginning: Parameters
+    sums: list[DCV] | None
+    tiny: DCV
+    scale: DCV | None
+    center: DCV | None
+
+    @staticmethod
+    def make(bench: Bench) -> Preparation:
+        """Make what a bench is prepared by."""
+        space = bench.space
+        sums = None if bench.scale is None else space.features(feature_vectors(bench.problem))
+        tiny = space.small(bench.workers * 2)
+        return Preparation(
+            bench.facts, bench.loss, bench.recipe.seed, bench.beginning, sums, tiny, bench.scale, bench.center
+        )
+
+    def take_part(self, worker: Any, reading: Reading) -> Data:
+        """Do a worker's share of the first clocks; return its rows, scaled."""
+        rows, width = reading.training, self.beginning.width
+        for clock in worker.clocks(END):
+            worker.barrier()  # with staleness, others may not have finished the clock before
+            if self.sums is not None and clock < END - 1:
+                self._add_sums(clock - FIRST_CLOCK, rows)
+            elif self.scale is not None:
+                self._set_scale(worker.rank, self.scale, rows.keys)
+            if clock == END - 1:
+                self._begin(rows.keys)
+        if self.scale is not None:
+            # An attempt that was started again has not been through the clocks.
+            factors = self.scale.pull(rows.keys * width).astype(np.float64)
+            held = None if reading.held_out is None else scaled(reading.held_out, factors)
+            return Data(scaled(rows, factors), held)
+        return Data(rows, reading.held_out)
+
+    def check_scales(self, columns: Columns) -> None:
+        """Raise InputError if a feature cannot be divided by its standard deviation; for the driver, after clock 2."""
+        for feature, deviation in self.tiny.pull().reshape(-1, 2):
+            if feature:
+                raise InputError(
+                    f"{columns.shown('features')}: feature {feature - 1:.0f} has a standard deviation of "
+                    f"{deviation:g}, too small for weights to be numbers; scale the feature, or leave it out"
+                )
+
+    def _add_sums(self, clock: int, rows: LocalRows) -> None:
+        assert self.sums is not None
+        of_means, of_weights, of_squares, *of_sizes = self.sums
+        if clock == 0:
+            found = column_sums(rows, self.facts)
+            with batch():
+                of_means.add(found.means, rows.keys)
+                of_weights.add(found.weights, rows.keys)
+                for vector in of_sizes:
+                    vector.add(found.sizes, rows.keys)
+        else:
+            with batch():
+                answers = [vector.pull(rows.keys) for vector in (of_means, *of_sizes)]
+            mean, *sizes = (answer.result() for answer in answers)
+            of_squares.add(squared_distances(rows, mean, _shrinking(sizes, rows.keys)), rows.keys)
+
+    def _set_scale(self, rank: int, scale: DCV, keys: Int64Array) -> None:
+        assert self.sums is not None
+        with batch():
+            answers = [vector.pull(keys) for vector in self.sums]
+        mean, weights, squares, *sizes = (answer.result() for answer in answers)
+        h = _shrinking(sizes, keys)
+        found = deviations(squares, weights, mean, h, self.facts)
+        factors = inverse(found, h)
+        tiny = np.flatnonzero(factors > np.finfo(scale.dtype).max * HEADROOM)
+        if len(tiny):
+            first = tiny[0]
+            self.tiny.push(np.array([keys[first] + 1, found[first] / h[first] / h[first]]), np.arange(2) + 2 * rank)
+            return
+        width = self.beginning.width
+        scale.push(np.repeat(factors, width).astype(scale.dtype), columns_of(keys, width))
+        if self.center is not None:
+            self.center.push(mean * factors, keys)
+
+    def _begin(self, keys: Int64Array) -> None:
+        weights = self.loss.beginning(keys, self.seed)
+        if weights is not None:
+            vector = self.beginning.weight
+            vector.push(weights.astype(vector.dtype), columns_of(keys, self.beginning.width))
+
+
+def _shrinking(sizes: list[Array], keys: Int64Array) -> Float64Array:
+    return shrinking(sizes[0]) if sizes else np.ones(len(keys))

@@ -1,0 +1,140 @@
+"""What is trained, and how: the words that losses, solvers and estimators share.
+
+A model is a vector of ``dim * width`` weights, feature by feature (a feature's ``width`` numbers lie side by side), and
+a short vector of biases, which no penalty touches. The objective is
+
+    sum_i c_i loss(x_i, y_i; w, b) / sum_i c_i + l1 |w|_1 + l2 / 2 |w|^2
+
+where c_i is the weight of row i, and w belongs to features that have been divided by their standard deviation if
+``standardize`` is set, as in pyspark.ml.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.errors import ConfigError
+
+Float64Array = npt.NDArray[np.float64]
+
+LossName = Literal["logistic", "softmax", "hinge", "squaredHinge", "squared", "huber", "fmLogistic", "fmSquared"]
+SolverName = Literal["l-bfgs", "normal", "minibatch", "ma-sgd", "ftsgd"]
+OptimizerName = Literal["sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl", "adamW", "gd"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An objective.
+
+    Attributes:
+        loss: "logistic", "hinge" and "squaredHinge" want labels 0 and 1, "softmax" 0 to width - 1; "huber" is Owen's,
+            with a scale of its own (2007, as in pyspark.ml), "fm..." that of a factorization machine.
+        dim: number of features.
+        width: weights of a feature: 1; the number of classes ("softmax"); 1 + factors ("fm...": linear weight first).
+        fit_intercept: whether the intercepts are trained; else they stay 0.
+        fit_linear: whether a factorization machine has linear weights.
+        l1: strength of the L1 penalty, at least 0.
+        l2: strength of the L2 penalty, at least 0.
+        standardize: whether features are divided by their standard deviation first.
+        epsilon: of "huber", above 1: where it turns from quadratic to linear, in scales.
+        init_std: standard deviation of the factors at the beginning ("fm...").
+    """
+
+    loss: LossName
+    dim: int
+    width: int = 1
+    fit_intercept: bool = True
+    fit_linear: bool = True
+    l1: float = 0.0
+    l2: float = 0.0
+    standardize: bool = True
+    epsilon: float = 1.35
+    init_std: float = 0.01
+
+    @property
+    def biases(self) -> int:
+        """How many: the intercepts; with "huber" also the logarithm of the scale, which comes last."""
+        return {"softmax": self.width, "huber": 2}.get(self.loss, 1)
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes labels are of; None: they are numbers."""
+        return {"softmax": self.width, "logistic": 2, "hinge": 2, "squaredHinge": 2, "fmLogistic": 2}.get(self.loss)
+
+    @property
+    def size(self) -> int:
+        """How many weights there are."""
+        return self.dim * self.width
+
+
+@dataclass(frozen=True, eq=False)
+class Bounds:
+    """A box that the parameters stay in, for features as they are given; infinite where there is no bound.
+
+    Attributes:
+        lower, upper: float64, shape (dim, width).
+        lower_biases, upper_biases: float64, shape (biases,).
+    """
+
+    lower: Float64Array
+    upper: Float64Array
+    lower_biases: Float64Array
+    upper_biases: Float64Array
+
+    @property
+    def are_on_biases(self) -> bool:
+        return bool(np.isfinite([self.lower_biases, self.upper_biases]).any())
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train.
+
+    Attributes:
+        solver: "l-bfgs" (OWL-QN where there is an L1 penalty), "normal" (equations, for the squared loss), "minibatch"
+            with an ``optimizer``, "ma-sgd" or "ftsgd".
+        optimizer: of "minibatch"; "adamW" and "gd" are pyspark.ml's for factorization machines: they take L2 penalties
+            alone, by which the intercept decays too.
+        lazy: only columns that a minibatch uses take its step ("minibatch" with "adagrad", "adam", "adamW" or "ftrl";
+            with a penalty with "ftrl").
+        steps: at most; iterations of "l-bfgs", communication steps of the others.
+        tol: "l-bfgs" (and "normal" with an L1 penalty) stops when the objective improves by less than this, relatively.
+        step_size: learning rate.
+        fraction: share of the rows in a minibatch, in (0, 1] ("minibatch", "ftsgd").
+        local_passes: over a worker's rows between two averages ("ma-sgd").
+        local_batch: rows that a local step averages; 0: all of a worker's ("ma-sgd").
+        local_steps: between two averages, at most ("ftsgd").
+        staleness: 0 for BSP, s for SSP, None for ASP ("minibatch").
+        workers: None: as many as the data have partitions, and at most one for each task slot.
+        seed: of minibatches, orders and beginnings.
+        bounds: where parameters may be ("l-bfgs" without an L1 penalty); None: anywhere.
+        validate: rows marked for validation are held out, and training stops when their loss gets worse.
+        validation_tol: by how much that has to improve, relatively.
+    """
+
+    solver: SolverName = "l-bfgs"
+    optimizer: OptimizerName = "adam"
+    lazy: bool = False
+    steps: int = 100
+    tol: float = 1e-6
+    step_size: float = 0.1
+    fraction: float = 1.0
+    local_passes: int = 1
+    local_batch: int = 1
+    local_steps: int = 5
+    staleness: int | None = 0
+    workers: int | None = None
+    seed: int = 0
+    bounds: Bounds | None = None
+    validate: bool = False
+    validation_tol: float = 0.01
+
+    def __post_init__(self) -> None:
+        if self.staleness != 0 and self.solver != "minibatch":
+            raise ConfigError(f"staleness: solver {self.solver!r} takes none, got {self.staleness}")
+        if self.staleness != 0 and self.validate:
+            raise ConfigError(f"staleness: expected 0 with rows held out for validation, got {self.staleness}")

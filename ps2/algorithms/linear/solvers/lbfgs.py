@@ -1,0 +1,292 @@
+"""L-BFGS and, with an L1 penalty, OWL-QN (Andrew & Gao, 2007), with every vector on the servers; or between bounds.
+
+One evaluation of the objective is one clock: the workers pull the trial point at their own keys and add their part of
+the gradient. The driver then sends each server two requests: one for all inner products, on the chance that the point
+is good, and one that computes the next direction and trial point as combinations of the vectors there.
+
+With a ``center`` (means of the features), it searches in the space of the bias b' = b + mean w, whose curvature does
+not mix bias and weights: features with large means then converge as fast as others. Workers take b' and the shift.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.linear.losses.loss import Loss
+from ps2.algorithms.linear.parameters import Float64Array, Parameters, columns_of, gram
+from ps2.algorithms.linear.solvers.history import History
+from ps2.algorithms.linear.solvers.line_search import LineSearch
+from ps2.algorithms.linear.solvers.regions import Orthants, Region
+from ps2.algorithms.linear.solvers.solver import Bench, Data
+from ps2.algorithms.linear.validation import Validation
+from ps2.algorithms.linear.view import SHIFT, TALLY, ModelView, SentValues
+from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, ROWS, STOP, WEIGHT
+from ps2.client.batch import batch
+from ps2.errors import InputError
+
+# Pairs of vectors that the direction is made of, as in pyspark.ml.
+PAIRS = 10
+# Objectives that convergence is judged by.
+WINDOW = 10
+MIN_GRADIENT = 1e-8
+EVALUATIONS_PER_STEP = 3
+
+
+@dataclass
+class _State:
+    """What the driver remembers between clocks; it goes back with the fleet."""
+
+    history: History = field(default_factory=lambda: History(PAIRS))
+    search: LineSearch | None = None  # None: the first point is evaluated
+    objectives: list[float] = field(default_factory=list)
+    over: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class _Evaluation:
+    """What was found at a trial point.
+
+    Attributes:
+        value: of the objective.
+        slope: along the direction; 0 where steps keep to a region.
+        decrease: what the objective should have changed by; None: slope tells.
+        products: float64, shape (3, 2 * PAIRS + 1): for the history; 0 where a slot is free.
+        tally: what the workers added up.
+    """
+
+    value: float
+    slope: float
+    decrease: float | None
+    products: Float64Array
+    tally: Float64Array
+
+    @property
+    def square(self) -> float:
+        """The inner product of the gradient with itself."""
+        return float(self.products[2, -1])
+
+
+@dataclass(frozen=True, eq=False)
+class LbfgsPart:
+    """Loss and gradient of all of a worker's rows at the trial point, clock by clock."""
+
+    loss: Loss
+    trial: Parameters
+    gradient: Parameters
+
+    def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
+        columns = columns_of(data.rows.keys, self.trial.width)
+        for _ in worker.clocks(clocks):
+            w, b, told = view.pull(self.trial, columns)
+            if told[STOP]:
+                break
+            b[0] -= told[SHIFT]
+            found = self.loss.gradient(data.rows, w, b)
+            tally = np.zeros(TALLY)
+            tally[LOSS], tally[WEIGHT] = found.loss, found.weight
+            if data.held is not None:
+                tally[[HELD_LOSS, HELD_WEIGHT]] = self.loss.loss(data.held, w, b)
+            tally[ROWS] = len(data.rows)
+            view.add(self.gradient, SentValues(found.dw, columns), found.db, tally)
+
+
+class Lbfgs:
+    """The driver's half."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._trial = bench.beginning
+        made = bench.space.several(4 + 2 * PAIRS)
+        self._point, self._direction, self._gradient, self._gradient_at_trial = made[:4]
+        self._steps, self._changes = made[4 : 4 + PAIRS], made[4 + PAIRS :]
+        self._region: Region | None = bench.box or (Orthants(bench.problem.l1) if bench.problem.l1 else None)
+        if self._region is not None:
+            self._pseudo, self._pseudo_at_trial = bench.space.several(2)
+        else:
+            self._pseudo, self._pseudo_at_trial = self._gradient, self._gradient_at_trial
+        self._basis = [*self._steps, *self._changes, self._pseudo]
+        self._basis_at_trial = [*self._steps, *self._changes, self._pseudo_at_trial]
+        self._best = bench.space.new() if bench.recipe.validate else self._point
+        self._validation = Validation(bench.recipe.validation_tol, self._best, bench.record.validation)
+        facts, is_squared = bench.facts, bench.problem.loss == "squared"
+        self._label_size = (facts.label_std or abs(facts.label_mean) or 1.0) if is_squared else 1.0
+        self._states = [_State()]
+        self.clocks = EVALUATIONS_PER_STEP * bench.recipe.steps + 1
+        self.part = LbfgsPart(bench.loss, self._trial, self._gradient_at_trial)
+
+    def result(self) -> Parameters:
+        record, center = self._bench.record, self._bench.center
+        record.reason = record.reason or "all evaluations were made"
+        found = self._best if record.validation else self._point
+        if center is not None:
+            found.bias.add(np.array([-center.dot(found.weight)]), np.array([0]))
+        return found
+
+    def on_clock(self, clock: int) -> None:
+        del self._states[clock + 1 :]
+        state = copy.deepcopy(self._states[clock])
+        self._states.append(state)
+        if state.over:
+            return
+        found = self._evaluate(state)
+        self._bench.record.add(found.tally)
+        if state.search is None:
+            self._bench.record.objective.append(float(found.value))
+            state.history.begin(found.square)
+            self._accept(state, found)
+            return
+        try:
+            accepted = state.search.accepts(found.value, found.slope, found.decrease)
+        except ArithmeticError as error:
+            self._give_up(state, str(error))
+            return
+        if accepted:
+            self._bench.record.step(found.value)
+            state.history.add(found.products)
+            self._accept(state, found)
+        else:
+            self._look(state.search.step, coefficients=None, keep=False)
+
+    def _evaluate(self, state: _State) -> _Evaluation:
+        """Finish the gradient at the trial point, and ask for all inner products, on the chance that it is good."""
+        bench, problem = self._bench, self._bench.problem
+        trial, gradient, pseudo = self._trial, self._gradient_at_trial, self._pseudo_at_trial
+        mean = 1.0 / bench.facts.weight
+        terms, factors = [gradient.weight, trial.weight], [mean, problem.l2]
+        if bench.center is not None:
+            terms.append(bench.center)
+            factors.append(-mean * float(gradient.bias.pull()[0]))
+        slot = state.history.next_slot
+        used = sorted({*state.history.slots, slot})
+        basis = [*used, *(PAIRS + i for i in used), 2 * PAIRS]
+        step, change = self._steps[slot], self._changes[slot]
+        with batch():
+            tally = bench.tally.take_later()
+            gradient.weight.combine(terms, factors)
+            gradient.bias.mul(mean)
+            step.combine([trial, self._point], [1.0, -1.0])
+            change.combine([gradient, self._gradient], [1.0, -1.0])
+            absolute: Any = trial.weight.norm1() if problem.l1 else None
+            if self._region is not None:
+                self._region.descend(pseudo, trial, gradient)
+                # What the objective should change by, to the first order.
+                slope = gram([self._pseudo], [step])
+                self._region.remember(step, change, pseudo)
+            else:
+                slope = gram([gradient], [self._direction])
+            square: Any = trial.weight.dot(trial.weight)
+            dots = gram([step, change, pseudo], [self._basis_at_trial[i] for i in basis])
+        sums, products = tally.result(), np.zeros((3, 2 * PAIRS + 1))
+        products[:, basis] = dots()
+        value = sums[LOSS] * mean + 0.5 * problem.l2 * square.result()
+        along = float(slope()[0, 0])
+        if problem.l1:
+            value += problem.l1 * absolute.result()
+        if self._region is not None:
+            return _Evaluation(value, 0.0, along, products, sums)
+        return _Evaluation(value, along, None, products, sums)
+
+    def _accept(self, state: _State, found: _Evaluation) -> None:
+        """Take the trial point; choose the next direction and trial point."""
+        state.objectives.append(found.value)
+        reason = self._reason_to_stop(state, found) or self._validation.look(found.tally, self._trial)
+        if reason is None:
+            self._turn(state, keep=True)
+        else:
+            with batch():
+                self._keep()
+            self._stop(state, reason)
+
+    def _turn(self, state: _State, keep: bool) -> None:
+        """Choose a direction, and the first trial point along it; ``keep``: from the last trial point."""
+        coefficients, slope = state.history.direction()
+        if slope >= 0.0:  # rounding, or servers that lost a part of the vectors
+            state.history.forget()
+            coefficients, slope = state.history.direction()
+        length = self._label_size / math.sqrt(-slope) if state.history.is_empty else 1.0
+        state.search = LineSearch(state.objectives[-1], slope, length, curvature=self._region is None)
+        self._look(length, coefficients, keep)
+
+    def _keep(self) -> None:
+        self._point.copy(self._trial)
+        self._gradient.copy(self._gradient_at_trial)
+        if self._region is not None:
+            self._pseudo.copy(self._pseudo_at_trial)
+
+    def _look(self, length: float, coefficients: Any, keep: bool) -> None:
+        """Let the workers evaluate ``point + length * direction``; within the region, if there is one.
+
+        Args:
+            coefficients: of a new direction; None: the direction stays.
+            keep: whether the last trial point becomes the point before.
+        """
+        trial, point, direction = self._trial, self._point, self._direction
+        center = self._bench.center
+        with batch():
+            if keep:
+                self._keep()
+            if coefficients is not None:
+                self._set_direction(coefficients)
+            trial.combine([point, direction], [1.0, length])
+            if self._region is not None:
+                self._region.bring_back(trial, point, direction, self._pseudo, length)
+            self._gradient_at_trial.zero()
+            if center is not None:
+                shift: Any = center.dot(trial.weight)
+        if center is not None:
+            self._bench.tally.control.push(np.array([shift.result()]), np.array([SHIFT]))
+
+    def _set_direction(self, coefficients: Any) -> None:
+        used = np.flatnonzero(coefficients)
+        self._direction.combine([self._basis[i] for i in used], coefficients[used])
+        if self._region is not None:
+            self._region.align(self._direction, self._pseudo)
+
+    def _reason_to_stop(self, state: _State, found: _Evaluation) -> str | None:
+        """Judge as pyspark.ml does, by the gradient and by the last objectives."""
+        recipe, objectives, value = self._bench.recipe, state.objectives, found.value
+        if not math.isfinite(value):
+            raise InputError(
+                f"the objective is {value} before the first step: labels, weights or features are too large"
+            )
+        if not math.isfinite(found.square):
+            raise InputError(_too_steep(self._gradient_at_trial))
+        # As if labels were of size 1: the loss is a power of that size, which no tolerance should know.
+        steepness = math.sqrt(found.square) / self._label_size
+        if steepness <= max(recipe.tol * abs(value) / self._label_size**2, MIN_GRADIENT):
+            return "the gradient is 0 within the tolerance"
+        window = objectives[-WINDOW:]
+        if len(objectives) > 1 and abs(value - max(window)) <= recipe.tol * abs(objectives[0]):
+            return "the objective does not change beyond the tolerance any more"
+        if len(objectives) > recipe.steps:
+            return "all iterations were made"
+        return None
+
+    def _give_up(self, state: _State, why: str) -> None:
+        """Search along the gradient, or stop at the point if it was that."""
+        if state.history.is_empty:
+            self._stop(state, why)
+        else:
+            state.history.forget()
+            self._turn(state, keep=False)
+
+    def _stop(self, state: _State, reason: str) -> None:
+        state.over = True
+        self._bench.stop(reason)
+
+
+def _too_steep(gradient: Parameters) -> str:
+    """Say by which weight a gradient is too large for its square to be a number."""
+    vector = gradient.weight
+    columns, values = vector.pull() if vector.isSparse else (np.arange(vector.dim), vector.pull())
+    sizes = np.abs(values)
+    if not len(sizes) or sizes.max() < np.abs(gradient.bias.pull()).max():
+        return "the gradient by the intercept overflows: labels are too large"
+    at = int(np.argmax(np.where(np.isnan(sizes), np.inf, sizes)))
+    feature = int(columns[at]) // gradient.width
+    return f"the gradient by the weight of feature {feature} is {values[at]:g}: its values are too large, scale them"

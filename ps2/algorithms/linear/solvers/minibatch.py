@@ -1,0 +1,131 @@
+"""Gradients of minibatches, and an optimiser on the servers (PS2 paper, sections 3.3 and 5.2.1, Figure 3)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.linear.losses.loss import Loss
+from ps2.algorithms.linear.losses.softmax import SoftmaxLoss
+from ps2.algorithms.linear.parameters import Array, Float64Array, Int64Array, Parameters, columns_of
+from ps2.algorithms.linear.solvers.optimizer import CatchUp, Optimizer
+from ps2.algorithms.linear.solvers.solver import Bench, Data
+from ps2.algorithms.linear.validation import Validation
+from ps2.algorithms.linear.view import TALLY, ModelView, SentFactors, SentValues
+from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, ROWS, STOP, WEIGHT
+from ps2.client.batch import batch
+from ps2.client.factors import sizes
+from ps2.data.rows import LocalRows
+
+
+@dataclass(frozen=True, eq=False)
+class MinibatchPart:
+    """The gradient of a minibatch in each clock.
+
+    Attributes:
+        catch_up: what is to be done to the columns of a minibatch before they are read; None: nothing.
+        fraction: of the rows.
+        scale: what gradients are multiplied by.
+        every: clocks between two looks at the rows held out.
+    """
+
+    loss: Loss
+    model: Parameters
+    gradient: Parameters
+    catch_up: CatchUp | None
+    first_clock: int
+    fraction: float
+    scale: float
+    every: int
+
+    def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
+        all_columns = columns_of(data.rows.keys, self.model.width)
+        for clock in worker.clocks(clocks):
+            step = clock - self.first_clock
+            rows = data.rows.sample(self.fraction, worker.rng())
+            columns = all_columns if rows is data.rows else columns_of(rows.keys, self.model.width)
+            before = None if self.catch_up is None else self.catch_up.to_step(step)
+            w, b, told = view.pull(self.model, columns, before)
+            if told[STOP]:
+                break
+            tally = np.zeros(TALLY)
+            found, sent = self._gradient(rows, w, b, columns)
+            tally[[LOSS, WEIGHT, ROWS]] = found.loss, found.weight, len(rows)
+            if data.held is not None and step % self.every == 0:
+                w, b, _ = view.pull(self.model, all_columns, before)
+                tally[[HELD_LOSS, HELD_WEIGHT]] = self.loss.loss(data.held, w, b)
+            view.add(self.gradient, sent, found.db * self.scale, tally)
+
+    def _gradient(
+        self, rows: LocalRows, w: Array, b: Float64Array, columns: Int64Array
+    ) -> tuple[Any, SentValues | SentFactors]:
+        """Return loss and gradient, and the form in which it takes fewer bytes to the servers."""
+        vector = self.gradient.weight
+        if isinstance(self.loss, SoftmaxLoss) and not vector.isSparse:
+            x = rows.x.toarray() if rows.x.nnz == math.prod(rows.x.shape) else rows.x
+            as_factors, as_values = sizes(vector, self.model.width, x, rows.keys)
+            if as_factors < as_values:
+                found = self.loss.factors(rows, w, b)
+                return found, SentFactors(found.slopes * self.scale, x, rows.keys, as_factors)
+        evaluated = self.loss.gradient(rows, w, b)
+        return evaluated, SentValues(evaluated.dw * self.scale, columns)
+
+
+class Minibatch:
+    """The driver's half."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._model, self._gradient = bench.beginning, bench.space.new()
+        self._optimizer = Optimizer(bench, self._model, self._gradient)
+        self._catch_up = self._optimizer.catching_up()
+        self._best = bench.space.new() if bench.recipe.validate else self._model
+        self._validation = Validation(bench.recipe.validation_tol, self._best, bench.record.validation)
+        recipe = bench.recipe
+        if recipe.optimizer == "ftrl":
+            self._model.bias.zero()  # its weights begin at 0
+        self.clocks = recipe.steps
+        self._steps = 0
+        self.part = MinibatchPart(
+            bench.loss,
+            self._model,
+            self._gradient,
+            self._catch_up,
+            bench.first_clock,
+            recipe.fraction,
+            1.0 / (recipe.fraction * bench.facts.weight),
+            math.ceil(1.0 / recipe.fraction),
+        )
+
+    def on_clock(self, clock: int) -> None:
+        bench = self._bench
+        if bench.recipe.validate:
+            sums = bench.tally.take()
+            if sums[HELD_WEIGHT]:
+                self._bring_up(clock)
+            reason = self._validation.look(sums, self._model)
+            with batch():
+                self._optimizer.step(clock + 1)
+        else:
+            reason = None
+            with batch():
+                taken = bench.tally.take_later()
+                self._optimizer.step(clock + 1)
+            sums = taken.result()
+        self._steps = clock + 1
+        bench.record.step_of(sums)
+        if reason is not None:
+            bench.stop(reason)
+
+    def result(self) -> Parameters:
+        if self._bench.record.validation:
+            return self._best
+        self._bring_up(self._steps)
+        return self._model
+
+    def _bring_up(self, step: int) -> None:
+        if self._catch_up is not None:
+            self._catch_up.to_step(step)(None)

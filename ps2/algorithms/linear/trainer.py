@@ -1,0 +1,162 @@
+"""The training of a linear model: a run, and a solver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.linear.footprint import Room, check_fleet, check_worker, rows_of
+from ps2.algorithms.linear.losses.choice import loss_of
+from ps2.algorithms.linear.losses.loss import Float64Array
+from ps2.algorithms.linear.parameters import SPARSE_FROM, Space
+from ps2.algorithms.linear.preparation import CLOCKS, END, Preparation
+from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.solvers.averaging import Averaging
+from ps2.algorithms.linear.solvers.fast_turn import FastTurn
+from ps2.algorithms.linear.solvers.lbfgs import Lbfgs
+from ps2.algorithms.linear.solvers.minibatch import Minibatch
+from ps2.algorithms.linear.solvers.normal import Normal
+from ps2.algorithms.linear.solvers.regions import Box
+from ps2.algorithms.linear.solvers.solver import Bench, Part, Solver
+from ps2.algorithms.linear.view import CONTROL, SHIFT, TALLY, ModelView
+from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
+from ps2.algorithms.training.run import Form, Training, run_training
+from ps2.algorithms.training.table import Facts, Table
+from ps2.algorithms.training.tally import Tally
+from ps2.client.dcv import DCV
+from ps2.data.rows import Float
+from ps2.server.memory import free_bytes
+
+SOLVERS: dict[str, Callable[[Bench], Solver]] = {
+    "l-bfgs": Lbfgs,
+    "normal": Normal,
+    "minibatch": Minibatch,
+    "ma-sgd": Averaging,
+    "ftsgd": FastTurn,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What came of a training.
+
+    Attributes:
+        weight: on the fleet, for features as they were given; the caller frees it.
+        biases: float64, shape (biases,).
+        history: how it went.
+    """
+
+    weight: DCV
+    biases: Float64Array
+    history: TrainingHistory
+
+
+@dataclass(frozen=True, eq=False)
+class _Half:
+    problem: Problem
+    recipe: Recipe
+    preparation: Preparation
+    part: Part
+    clocks: int
+    tally: Tally
+
+    def __call__(self, worker: Any, reading: Reading) -> None:
+        check_worker(self.problem, self.recipe, len(reading.training.keys), free_bytes())
+        data = self.preparation.take_part(worker, reading)
+        self.part(worker, data, ModelView(self.tally), END + self.clocks)
+
+
+def train(
+    ps: Any,
+    table: Table,
+    problem: Problem,
+    recipe: Recipe,
+    facts: Facts,
+    on_step: Callable[[StepReport], None] = lambda step: None,
+) -> Trained:
+    """Train a model on the servers of a context.
+
+    Args:
+        ps: the PS2Context.
+        table: rows.
+        problem: the objective.
+        recipe: how to find its minimum.
+        facts: of the rows' labels and weights.
+        on_step: called in the driver after each step.
+
+    Raises:
+        LimitError: the vectors cannot fit the servers, or a worker's share of them its machine.
+        InputError: a row cannot be used; says how many, and names one.
+        SlotsError, WorkerError...: as ``ps.run`` raises.
+    """
+    loss = loss_of(problem)
+    check_fleet(problem, recipe, [Room(*room) for room in ps.memory()])
+    space = Space(problem, rows_of(recipe))
+    result: DCV | None = None
+    try:
+        beginning = space.new()
+        beginning.bias.push(loss.first_biases(facts))
+        tally = Tally(space.small(CONTROL), space.small(TALLY))
+        record = Record(on_step)
+        scale = space.weight() if problem.standardize or recipe.solver == "normal" else None
+        box = None if recipe.bounds is None else Box.make(recipe.bounds, space)
+        center = space.weight() if _centers(problem, recipe) else None
+        bench = Bench(
+            problem,
+            recipe,
+            facts,
+            loss,
+            space,
+            beginning,
+            tally,
+            record,
+            table.workers,
+            END,
+            scale,
+            center,
+            box,
+        )
+        preparation = Preparation.make(bench)
+        solver = SOLVERS[recipe.solver](bench)
+        dtype: Float = "float64" if problem.size < SPARSE_FROM else "float32"
+        form = Form(problem.dim, problem.classes, dtype)
+        half = _Half(problem, recipe, preparation, solver.part, solver.clocks, tally)
+
+        def on_clock(clock: int) -> None:
+            if clock == CLOCKS - 1:
+                preparation.check_scales(table.columns)
+                if box is not None:
+                    box.prepare(scale, beginning)
+                    if center is not None:
+                        tally.control.push(np.array([center.dot(beginning.weight)]), np.array([SHIFT]))
+                record.start()
+            elif clock >= CLOCKS:
+                record.enter(clock - CLOCKS)
+                solver.on_clock(clock - CLOCKS)
+
+        run_training(ps, Training(table, form, half, on_clock, recipe.staleness, recipe.seed))
+        found = solver.result()
+        if scale is not None:
+            found.weight.mul(scale)
+        result = found.weight
+        return Trained(found.weight, np.asarray(found.bias.pull()), record.history())
+    finally:
+        space.free(keep=result)
+
+
+def _centers(problem: Problem, recipe: Recipe) -> bool:
+    """Tell whether means are to be subtracted: sparse features have small ones, and vectors that are long enough."""
+    if recipe.solver == "normal":
+        return problem.fit_intercept
+    return (
+        recipe.solver == "l-bfgs"
+        and problem.standardize
+        and problem.fit_intercept
+        and problem.width == 1
+        and problem.size < SPARSE_FROM
+        and not (recipe.bounds is not None and recipe.bounds.are_on_biases)
+    )

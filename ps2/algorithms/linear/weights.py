@@ -1,0 +1,149 @@
+"""The weights of a trained model: arrays in the driver, or vectors that stay on the fleet."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ps2.algorithms.linear.losses.choice import loss_of
+from ps2.algorithms.linear.parameters import columns_of
+from ps2.algorithms.linear.problem import Problem
+from ps2.client.dcv import DCV
+from ps2.client.realign import moved_alone
+from ps2.data.rows import number_columns
+from ps2.errors import BusyError, LimitError, ShapeError, StoppedError, UsageError
+
+log = logging.getLogger(__name__)
+
+Float64Array = npt.NDArray[np.float64]
+
+# Models of more weights stay on the servers: 128 MiB.
+MOST_IN_DRIVER = 1 << 24
+# Smaller ones travel with the function that uses them.
+BROADCAST_FROM = 1 << 17
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """What a model computes with; picklable.
+
+    Attributes:
+        problem: what they are the solution of.
+        weight: float64, shape (dim, width); or a vector of dim * width columns on the fleet, feature by feature.
+        biases: float64, shape (biases,).
+    """
+
+    problem: Problem
+    weight: Float64Array | DCV
+    biases: Float64Array
+
+    @staticmethod
+    def of(problem: Problem, weight: DCV, biases: Float64Array) -> Weights:
+        """Take over trained weights: into the driver if they are few, else into a matrix of their own.
+
+        Those of the training, and their memory on the servers, go.
+        """
+        if problem.size > MOST_IN_DRIVER:
+            return Weights(problem, _alone(weight), biases)
+        pulled = _pulled(weight)
+        weight.free()
+        return Weights(problem, pulled.reshape(problem.dim, problem.width), biases)
+
+    @property
+    def dim(self) -> int:
+        return self.problem.dim
+
+    @property
+    def classes(self) -> int | None:
+        return self.problem.classes
+
+    @property
+    def is_light(self) -> bool:
+        return isinstance(self.weight, DCV) or self.problem.size < BROADCAST_FROM
+
+    def array(self, what: str) -> Float64Array:
+        """Return the weights of shape (dim, width).
+
+        Args:
+            what: is asked for, for messages.
+
+        Raises:
+            UsageError: they are too many.
+        """
+        if isinstance(self.weight, DCV):
+            raise UsageError(
+                f"{what}: the model has {self.problem.size:,} weights, and up to {MOST_IN_DRIVER:,} are held in the "
+                "driver; they are on the servers, weightVector pulls from there"
+            )
+        return self.weight
+
+    def margins(self, x: sp.csr_array) -> Float64Array:
+        """Compute what the model says of rows before any link function; pulls the weights of their features alone.
+
+        Args:
+            x: float64, shape (n, dim).
+
+        Returns:
+            Shape (n, outputs): 1 output, or one a class.
+
+        Raises:
+            ShapeError: the rows have another number of features.
+        """
+        problem = self.problem
+        if x.shape[1] != problem.dim:
+            raise ShapeError(f"features: expected {problem.dim} as in training, got rows of {x.shape[1]}")
+        if isinstance(self.weight, DCV):
+            keys, places = number_columns(x.indices)
+            x = sp.csr_array((x.data, places, x.indptr), shape=(x.shape[0], len(keys)))
+            w = self._pull(columns_of(keys, problem.width)) if len(keys) else np.empty(0)
+        else:
+            w = self.weight.reshape(-1)
+        loss = loss_of(replace(problem, dim=x.shape[1]))
+        return np.asarray(loss.margins(x, w, self.biases)).reshape(x.shape[0], -1)
+
+    def centred(self) -> Weights:
+        """Return the same model with intercepts of mean 0 over the classes and, where no penalty has chosen them,
+        weights of mean 0, as pyspark.ml does: adding the same to all classes changes nothing.
+
+        Weights on the fleet are as they are: where they begin at 0, gradients keep their mean there.
+        """
+        biases, weight = self.biases, self.weight
+        if self.problem.fit_intercept and np.isfinite(biases).all():
+            biases = biases - biases.mean()
+        if self.problem.l1 == self.problem.l2 == 0 and not isinstance(weight, DCV):
+            weight = weight - weight.mean(axis=1, keepdims=True)
+        return Weights(self.problem, weight, biases)
+
+    def _pull(self, columns: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        assert isinstance(self.weight, DCV)
+        try:
+            return np.asarray(self.weight.pull(columns))
+        except StoppedError as error:
+            raise StoppedError(
+                f"the model's {self.problem.size:,} weights are on servers that are gone; save() it before stop(), "
+                "and load() it in an active PS2Context"
+            ) from error
+
+
+def _alone(weight: DCV) -> DCV:
+    """Move a vector out of the matrix of a training, which has tens of rows; where there is no room it stays there."""
+    try:
+        return moved_alone(weight)
+    except (LimitError, BusyError) as error:
+        log.warning("the model keeps the memory of its training, as the servers have no room to move it: %s", error)
+        return weight
+
+
+def _pulled(weight: DCV) -> Float64Array:
+    """Read a whole vector."""
+    if not weight.isSparse:
+        return np.asarray(weight.pull(), np.float64)
+    keys, values = weight.pull()
+    whole = np.zeros(weight.dim)
+    whole[keys] = values
+    return whole

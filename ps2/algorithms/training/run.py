@@ -1,0 +1,101 @@
+"""A training as one run of workers that stay: a half in each worker, and a half in the driver between their clocks.
+
+Clock 0 is the same for all: workers tell what is wrong with their rows, and if anything is, the training ends with an
+error that knows of all of them. The clocks from ``FIRST_CLOCK`` on are the family's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ps2.algorithms.training.faults import LENGTH, Columns, error_of
+from ps2.algorithms.training.reading import Reading, read
+from ps2.algorithms.training.table import Table
+from ps2.client.dcv import DCV
+from ps2.data.rows import Float
+
+FIRST_CLOCK = 1
+
+
+class WorkerHalf(Protocol):
+    """What each worker does; picklable."""
+
+    def __call__(self, worker: Any, reading: Reading) -> None:
+        """Take part in the clocks from ``FIRST_CLOCK`` on."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """What rows have to be.
+
+    Attributes:
+        size: number of features.
+        classes: labels are integers below this; None: any numbers.
+        dtype: that features are held in.
+    """
+
+    size: int
+    classes: int | None = None
+    dtype: Float = "float64"
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """One training.
+
+    Attributes:
+        table: rows.
+        form: what they have to be.
+        half: what each worker does with them.
+        on_clock: what the driver does after a clock of the family's, counted from 0, that all workers have finished.
+        staleness: that of the run.
+        seed: that of the run.
+    """
+
+    table: Table
+    form: Form
+    half: WorkerHalf
+    on_clock: Callable[[int], None]
+    staleness: int | None = 0
+    seed: int = 0
+
+
+def run_training(ps: Any, training: Training) -> None:
+    """Train on the servers of a context.
+
+    Raises:
+        InputError: a row cannot be used; says how many, and names one.
+        SlotsError, WorkerError...: as ``ps.run`` raises.
+    """
+    table = training.table
+    faults = DCV.dense(table.workers * LENGTH, dtype="float64")
+
+    def on_clock(clock: int) -> None:
+        if clock >= FIRST_CLOCK:
+            training.on_clock(clock - FIRST_CLOCK)
+        elif error := error_of(faults.pull().reshape(table.workers, LENGTH), table.columns):
+            raise error
+
+    try:
+        work = _Work(table.columns, training.form, training.half, faults)
+        ps.run(table.frame, work, table.workers, training.staleness, onClock=on_clock, seed=training.seed)
+    finally:
+        faults.free()
+
+
+@dataclass(frozen=True, eq=False)
+class _Work:
+    columns: Columns
+    form: Form
+    half: WorkerHalf
+    faults: DCV
+
+    def __call__(self, worker: Any, batches: Iterator[Any]) -> None:
+        reading = read(batches, self.columns, self.form.dtype, self.form.classes, self.form.size)
+        for _ in worker.clocks(FIRST_CLOCK):
+            self.faults.push(reading.faults, np.arange(LENGTH) + worker.rank * LENGTH)
+        self.half(worker, reading)

@@ -1,0 +1,44 @@
+"""What is trained on: a DataFrame's rows dealt out to workers, and what is known of them before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ps2.algorithms.training.faults import Columns
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Rows to train on, one rdd_partition for each worker, none of them empty.
+
+    Attributes:
+        frame: DataFrame.
+        columns: which of its columns are what.
+        workers: how many rdd_partitions it has.
+    """
+
+    frame: Any
+    columns: Columns
+    workers: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of the labels and weights of all training rows; without a column of weights, each row's is 1.
+
+    Attributes:
+        rows: how many there are.
+        weight: the sum of their weights.
+        weight_squared: the sum of their squares.
+        class_weights: the summed weight of each class; empty for a regression.
+        label_mean: weighted.
+        label_std: weighted, unbiased as pyspark's Summarizer: its denominator is weight - weight_squared / weight.
+    """
+
+    rows: int
+    weight: float
+    weight_squared: float
+    class_weights: tuple[float, ...]
+    label_mean: float
+    label_std: float

@@ -1,0 +1,98 @@
+"""Blocks as plans: the values of columns in all rows of a matrix with layout "column"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ps2.client.arguments import as_indices, as_rows, as_sent, as_target
+from ps2.client.keysets import SPLITS, Split
+from ps2.client.plans import Plan, Target
+from ps2.errors import UsageError
+from ps2.matrix.partition import Int64Array
+from ps2.ops.all import lookup
+from ps2.ops.table import Array
+from ps2.wire.messages import Operation
+
+
+def pull(target: Target, columns: Any, out: Any = None) -> Plan[Array]:
+    """Plan to read blocks: shape (len(columns), k), in the order given, in ``out`` if that is given."""
+    given = _columns(target, columns)
+    shape, dtype = (given.size, target.spec.rows), target.spec.np_dtype
+    answer = np.empty(shape, dtype) if out is None else as_target(out, dtype, shape)
+    parts = SPLITS.split_blocks(target.spec, target.route, given)
+    order = parts.order
+    found = answer if order is None else np.empty(shape, dtype)
+    operations = tuple(
+        Operation(
+            "columns_pull",
+            target.matrix,
+            partition,
+            keys=keys,
+            wire=target.spec.wire,
+            reply_bytes=found[where].nbytes,
+            into=found[where],
+        )
+        for partition, where, keys in parts.key_sets()
+    )
+
+    def merge(_: Any) -> Array:
+        if order is not None:
+            answer[order] = found
+        return answer
+
+    return Plan(target.matrix, target.route, operations, merge, mutates=False)
+
+
+def push(target: Target, columns: Any, values: Any) -> Plan[None]:
+    """Plan to overwrite blocks with values of shape (len(columns), k); of several for one column the last wins."""
+    return _write(target, "columns_push", columns, values)
+
+
+def add(target: Target, columns: Any, values: Any) -> Plan[None]:
+    """Plan to add values of shape (len(columns), k) to blocks; duplicates accumulate."""
+    return _write(target, "columns_add", columns, values)
+
+
+def fill(target: Target, rows: Any, value: Any) -> Plan[None]:
+    """Plan to set all columns of some rows, or of all, to a number."""
+    name, each = ("columns_fill", [()]) if rows is None else ("fill", [(row,) for row in _rows(target, rows)])
+    params = lookup(name).check(len(each[0]) if each else 1, target.spec.dtype, {"value": value})
+    operations = tuple(
+        Operation(name, target.matrix, p.index, numbers, params) for p in target.route.partitions for numbers in each
+    )
+    return Plan(target.matrix, target.route, operations, lambda _: None, mutates=True)
+
+
+def _rows(target: Target, rows: Any) -> list[int]:
+    numbers: list[int] = np.unique(as_rows("rows", rows, target.spec.rows)).tolist()
+    return numbers
+
+
+def _write(target: Target, verb: str, columns: Any, values: Any) -> Plan[None]:
+    given = _columns(target, columns)
+    array = as_sent(values, target.spec, (given.size, target.spec.rows))
+    parts = SPLITS.split_blocks(target.spec, target.route, given)
+    operations = tuple(
+        Operation(verb, target.matrix, partition, arrays=(some,), keys=keys, wire=target.spec.wire)
+        for (partition, _, keys), some in zip(parts.key_sets(), _arranged(parts, array), strict=True)
+    )
+    return Plan(target.matrix, target.route, operations, lambda _: None, mutates=True)
+
+
+def _arranged(parts: Split, values: Array) -> Iterator[Array]:
+    """Yield the values of each group."""
+    if parts.order is not None:
+        values = values.take(parts.order, axis=0)
+    for group in parts.groups:
+        yield values[group.begin : group.end]
+
+
+def _columns(target: Target, columns: Any) -> Int64Array:
+    if target.spec.layout != "column":
+        raise UsageError("columns without rows need a matrix with layout='column'; name the rows, too")
+    if columns is None:
+        raise UsageError("expected rows or columns, got neither")
+    return as_indices(columns)

@@ -1,0 +1,252 @@
+"""Any operation of the table as a plan: its arguments cut by partition, keys and blocks, its answers laid together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from ps2.client import merging, plans
+from ps2.client.arguments import as_array, as_indices, as_integers, as_rows, as_sent, as_values
+from ps2.client.keysets import SPLITS, Split
+from ps2.client.plans import Plan, Target
+from ps2.errors import ConfigError, DTypeError, UsageError
+from ps2.matrix.partition import MAX_ROWS, Partition
+from ps2.ops.all import lookup
+from ps2.ops.operands import BLOCK, COLUMNS, SLOTS, Along, lengths
+from ps2.ops.table import Array, Op
+from ps2.wire.messages import Keys, Operation, Result
+
+
+def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:
+    """Plan a call of an operation on every partition that it is about.
+
+    Args:
+        given: its arrays and scalars, by the names that the operation has for them. Columns come in any order; where
+            nothing else runs along them, duplicates are one; else the operation sees them as they are.
+
+    Returns:
+        Its plan comes to what the parts' answers make together, as the operation declares: None, a float, an array, or
+        a tuple or list of them.
+
+    Raises:
+        ConfigError, DTypeError, ShapeError, OutOfRangeError: naming what was expected and what came.
+    """
+    op = lookup(name)
+    names = [operand[0] for operand in op.given]
+    rows = target.rows if op.rows else ()
+    scalars = op.check(len(rows), target.spec.dtype, {n: v for n, v in given.items() if n not in names})
+    arrays = _Arrays.of(op, {n: given[n] for n in names if n in given}, target)
+    parts = list(arrays.parts())
+    # Floats travel short where the caller asked for it, if all of them are the matrix's own.
+    wire = None if op.answers or "floats" in op.operands else target.spec.wire
+    operations = tuple(
+        Operation(
+            name,
+            target.matrix,
+            part.partition.index,
+            rows,
+            scalars,
+            arrays.cut(part),
+            part.keys,
+            wire,
+            arrays.reply_bytes(part),
+        )
+        for part in parts
+    )
+
+    def merge(results: list[Result]) -> Any:
+        return merging.merged(op, arrays.lengths, arrays.split, list(zip(parts, results, strict=True)))
+
+    return Plan(target.matrix, target.route, operations, merge, bool(op.writes))
+
+
+@dataclass(frozen=True)
+class _Arrays:
+    """The arrays of one call.
+
+    Attributes:
+        operands: name, kind, axes and array, of those that travel; slots are in the order of the split.
+        lengths: of each axis in all.
+        split: how the columns that the call names are cut, if it names any.
+        repeated: columns that come more than once travel so.
+    """
+
+    op: Op
+    target: Target
+    operands: tuple[tuple[str, str, Along, Array], ...]
+    lengths: Mapping[str, int]
+    split: Split | None
+    repeated: bool
+
+    @classmethod
+    def of(cls, op: Op, given: Mapping[str, Any], target: Target) -> _Arrays:
+        where = f"operation {op.name!r}"
+        if missing := [name for name, _, _ in op.given if name not in given]:
+            raise ConfigError(f"{where}: {missing[0]}: required, but not given")
+        arrays = {name: _checked(name, kind, given[name], target) for name, kind, _ in op.given}
+        known = (
+            {BLOCK: target.spec.rows}
+            if target.spec.kind == "sparse"
+            else {BLOCK: target.spec.rows, COLUMNS: target.spec.dim}
+        )
+        axes = {name: (said, arrays[name].shape) for name, _, said in op.given}
+        found = lengths(where, axes, known)
+        if COLUMNS in {axis for said, _ in axes.values() for axis in said.axes} and COLUMNS not in known:
+            raise UsageError(f"{where} needs a dense matrix: nobody knows the columns of a sparse one")
+        split, repeated = None, False
+        slots = next((name for name, kind, _ in op.given if kind == SLOTS), None)
+        if slots is not None:
+            split = SPLITS.split(target.spec, target.route, arrays[slots])
+            along = [said.axes for name, _, said in op.given if name != slots] + [answer.axes for answer in op.answers]
+            repeated = split.firsts is not None and any(SLOTS in axes for axes in along)
+            if split.order is not None:
+                counts = {said.by: arrays[said.by] for _, _, said in op.given if said.by is not None}
+                for name, _, said in op.given:
+                    if SLOTS in said.axes and (name != slots or repeated):
+                        arrays[name] = _ordered(arrays[name], said, split.order, counts)
+        operands = tuple((name, kind, said, arrays[name]) for name, kind, said in op.given)
+        return cls(op, target, operands, found, split, repeated)
+
+    def parts(self) -> Iterator[merging.Part]:
+        """Yield the parts that the call is cut into: by partition, columns, and blocks."""
+        for partition, slots, keys in self._by_slots():
+            for block in self._blocks(slots):
+                yield merging.Part(partition, slots, block, keys)
+
+    def cut(self, part: merging.Part) -> tuple[Array, ...]:
+        """Return what travels to a part."""
+        return tuple(
+            self._cut(said, array, part) for _, kind, said, array in self.operands if kind != SLOTS or part.keys is None
+        )
+
+    def reply_bytes(self, part: merging.Part) -> int:
+        """Return about what the answer takes."""
+        size = 0
+        for answer in self.op.answers:
+            shape = [part.length(axis, self.lengths, self.op.blocks) for axis in answer.axes]
+            size += math.prod(shape) * (answer.dtype or self.target.spec.np_dtype).itemsize
+        return size
+
+    def _cut(self, said: Along, array: Array, part: merging.Part) -> Array:
+        if said.by is not None:
+            ends = self._ends(said.by)
+            assert part.slots is not None
+            return array[ends[part.slots.start] : ends[part.slots.stop]]
+        return array[tuple(part.slice(axis, self.op.blocks) for axis in said.axes)]
+
+    def _ends(self, by: str) -> Array:
+        counts = next(array for name, _, _, array in self.operands if name == by)
+        return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+
+    def _by_slots(self) -> Iterator[tuple[Partition, slice | None, Keys | None]]:
+        """Yield partitions, with runs of their columns that take about a block, if the call names any."""
+        partitions = self.target.route.partitions
+        if self.split is None:
+            yield from ((partition, None, None) for partition in partitions)
+            return
+        cost = np.concatenate(([0], np.cumsum(self._slot_bytes())))
+        groups: Iterator[tuple[int, slice, Keys | None]] = iter(self.split.key_sets())
+        if self.repeated:
+            groups = ((index, where, None) for index, where in _repeated(self.split))
+        for index, where, keys in groups:
+            for run in _runs(cost, where, self._room()):
+                some = keys
+                if keys is not None and run != where:
+                    some = Keys(run.stop - run.start, self.split.columns[run])
+                yield partitions[index], run, some
+
+    def _slot_bytes(self) -> Array:
+        """Return what goes there and back for each column, of one step along the blocks."""
+        assert self.split is not None
+        count = self.lengths[SLOTS] if self.repeated else self.split.columns.size
+        size = np.zeros(count)
+        for _, kind, said, array in self.operands:
+            if said.by is not None:
+                size += np.diff(self._ends(said.by)) * array.itemsize
+            elif SLOTS in said.axes and (kind != SLOTS or self.repeated):
+                size += self._step(said.axes) * array.itemsize
+        for answer in self.op.answers:
+            if SLOTS in answer.axes:
+                size += self._step(answer.axes) * (answer.dtype or self.target.spec.np_dtype).itemsize
+        return size
+
+    def _step(self, axes: Sequence[Any]) -> int:
+        """Return the elements of one step along columns and blocks."""
+        return math.prod(
+            axis if isinstance(axis, int) else self.lengths.get(axis, 1)
+            for axis in axes
+            if axis not in (SLOTS, self.op.blocks)
+        )
+
+    def _room(self) -> int:
+        """Return what is left of a block beside what travels whole; half of it at least."""
+        cut = {SLOTS, self.op.blocks}
+        whole = sum(array.nbytes for _, _, said, array in self.operands if not cut.intersection(said.axes))
+        return max(plans.BLOCK_BYTES - whole, plans.BLOCK_BYTES // 2)
+
+    def _blocks(self, slots: slice | None) -> Iterator[slice | None]:
+        """Yield runs along the axis that calls are cut along, of about a block, if there is one."""
+        if self.op.blocks is None:
+            yield None
+            return
+        columns = 1 if slots is None else slots.stop - slots.start
+        itemsize = self.target.spec.np_dtype.itemsize
+        sizes = [(said.axes, array.itemsize) for _, _, said, array in self.operands]
+        sizes += [(answer.axes, (answer.dtype or np.dtype(f"V{itemsize}")).itemsize) for answer in self.op.answers]
+        each = sum(self._step(a) * (columns if SLOTS in a else 1) * size for a, size in sizes if self.op.blocks in a)
+        length, step = self.lengths[self.op.blocks], max(1, self._room() // max(each, 1))
+        for start in range(0, length, step):
+            yield slice(start, min(start + step, length))
+
+
+def _checked(name: str, kind: str, given: Any, target: Target) -> Array:
+    """Return an argument as what its kind says."""
+    if kind == SLOTS:
+        return as_indices(given)
+    if kind == "row_ids":
+        # A vector does not know how many rows its matrix has grown to.
+        return as_rows(name, given, MAX_ROWS if target.rows else target.spec.rows)
+    if kind == "integers":
+        return as_integers(name, given)
+    array = as_array(name, given)
+    if kind == "values":
+        return as_sent(array, target.spec, array.shape, name)
+    if kind == "floats":
+        return as_values(array, np.dtype(np.float64), array.shape, name)
+    if array.dtype.kind != "u":
+        raise DTypeError(f"{name}: expected unsigned integers, got {array.dtype}")
+    return np.ascontiguousarray(array)
+
+
+def _ordered(array: Array, said: Along, order: Array, counts: Mapping[str, Array]) -> Array:
+    """Return an array that runs along columns in the order of the split."""
+    if said.by is None:
+        return array.take(order, axis=said.axes.index(SLOTS))
+    sizes = counts[said.by].astype(np.int64)
+    starts = np.cumsum(sizes) - sizes
+    moved = np.cumsum(sizes[order]) - sizes[order]
+    return array[np.repeat(starts[order] - moved, sizes[order]) + np.arange(array.size)]
+
+
+def _repeated(split: Split) -> Iterator[tuple[int, slice]]:
+    """Yield partitions and where their columns are, duplicates side by side."""
+    assert split.order is not None
+    assert split.firsts is not None
+    bounds = np.append(split.firsts, split.order.size)
+    for index, groups in groupby(split.groups, lambda group: group.partition):
+        mine = list(groups)
+        yield index, slice(int(bounds[mine[0].begin]), int(bounds[mine[-1].end]))
+
+
+def _runs(cost: Array, where: slice, room: int) -> Iterator[slice]:
+    """Cut columns into runs that take about so many bytes; ``cost`` is the sum of those before each."""
+    at = where.start
+    while at < where.stop:
+        end = int(np.searchsorted(cost[at + 1 : where.stop + 1], cost[at] + room, side="right")) + at
+        yield slice(at, max(end, at + 1))
+        at = max(end, at + 1)

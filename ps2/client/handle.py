@@ -1,0 +1,182 @@
+"""What a handle to a row is before anything is computed with it: ids and the route, whose row it is, how it travels."""
+
+from __future__ import annotations
+
+import uuid
+import weakref
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from ps2.client.batch import hold
+from ps2.client.fleet import FleetRef
+from ps2.client.plans import Target
+from ps2.client.session import Session
+from ps2.client.sessions import current_session, session_of
+from ps2.client.task import note_unpickled, note_used
+from ps2.errors import ConfigError, NotFoundError
+from ps2.matrix.partition import MatrixSpec
+from ps2.matrix.route import Route
+
+MAX_NAME = 255
+
+H = TypeVar("H", bound="Handle")
+
+
+class Handle:
+    """One row of a matrix on the fleet; what ``DCV`` computes with.
+
+    A row is freed by ``free()``, or when its handle is garbage-collected, was never pickled and has no name.
+    """
+
+    def __init__(self, fleet: FleetRef, matrix: int, row: int, spec: MatrixSpec, route: Route) -> None:
+        """Not for users: ``DCV.dense``, ``DCV.sparse``, ``derive`` and ``load`` make vectors."""
+        self._fleet = fleet
+        self._matrix = matrix
+        self._row = row
+        self._spec = spec
+        self._route = route
+        self._freed = False
+        self._is_named = False
+        self._copy = ""
+        self._owner: weakref.finalize[..., Any] | None = None
+
+    def derive(self: H, name: str | None = None) -> H:
+        """Make a vector of zeros co-located with this one (paper, section 4.3). ``DCV.derive(u)`` is the same.
+
+        Args:
+            name: by which ``ps.vector(name)`` finds it, here and in a later driver; it stays until ``free()``.
+
+        Raises:
+            ConfigError: another vector has this name.
+            LimitError: the matrix has to grow for it, and the servers' memory limit does not allow it.
+            UsageError: the matrix has to grow for it, and has layout "column".
+        """
+        self._check_usable()
+        row = self._session.take_rows(self._matrix, 1, _name(name))[0]
+        vector = self._sibling(row)
+        vector._is_named = bool(name)
+        return vector if name else _owned(self._session, vector)
+
+    duplicate = derive
+
+    def free(self) -> None:
+        """Give the row back; every handle to it fails from now on. The matrix goes with its last row.
+
+        In a task this handle fails from now on, and the others when the task's stage is over: another attempt of the
+        task would write to the row again.
+        """
+        free_all([self])
+
+    @property
+    def dim(self) -> int:
+        return self._spec.dim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._spec.np_dtype
+
+    @property
+    def isSparse(self) -> bool:
+        return self._spec.kind == "sparse"
+
+    def isColocated(self, other: Handle) -> bool:
+        """Tell whether column operations between the two vectors move no data."""
+        return self._fleet.id == other._fleet.id and self._matrix == other._matrix
+
+    def __len__(self) -> int:
+        return self.dim
+
+    def __bool__(self) -> bool:
+        return True  # len() fails at 2**63
+
+    def __repr__(self) -> str:
+        return f"DCV({self._spec.kind}, dim={self.dim}, {self._spec.dtype}, matrix={self._matrix:x}, row={self._row})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy may live in tasks or on disk: this process no longer knows when the row's last handle is gone.
+        self._check_usable()
+        self._disown()
+        session_of(self._fleet)  # a stopped one is told here, not by every task
+        return {**self.__dict__, "_owner": None, "_copy": uuid.uuid4().hex[:12]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        note_unpickled(state["_copy"])
+        self.__dict__.update(state)
+
+    @property
+    def _session(self) -> Session:
+        note_used(self._copy)
+        return session_of(self._fleet)
+
+    def _target(self, *others: Handle) -> Target:
+        for vector in (self, *others):
+            vector._check_usable()
+        hold(self, *others)
+        rows = (self._row, *(other._row for other in others))
+        return Target(self._matrix, self._spec, self._route, rows)
+
+    def _stored(self) -> Target:
+        """Return the row with values that travel as they are stored, for files and copies."""
+        target = self._target()
+        return replace(target, spec=replace(target.spec, wire=None))
+
+    def _sibling(self: H, row: int) -> H:
+        return type(self)(self._fleet, self._matrix, row, self._spec, self._route)
+
+    def _check_usable(self) -> None:
+        if self._freed:
+            raise NotFoundError(f"{self!r} was freed")
+
+    def _disown(self) -> None:
+        if self._owner is not None:
+            self._owner.detach()
+            self._owner = None
+
+
+def create(kind: type[H], spec: MatrixSpec, name: str | None = None) -> H:
+    """Make a vector of zeros, the first row of a matrix."""
+    session = current_session()
+    info = session.new_matrix(spec, _name(name))
+    vector = kind(session.fleet, info.id, 0, info.spec, info.route)
+    vector._is_named = bool(name)
+    return vector if name else _owned(session, vector)
+
+
+def derive_all(vector: H, count: int) -> list[H]:
+    """Make so many vectors as ``vector.derive()`` does, by one call."""
+    vector._check_usable()
+    session = vector._session
+    rows = session.take_rows(vector._matrix, count) if count else []
+    return [_owned(session, vector._sibling(row)) for row in rows]
+
+
+def free_all(vectors: Iterable[Handle]) -> None:
+    """Free vectors of one fleet, by one call a matrix."""
+    of_matrix: dict[int, list[Handle]] = {}
+    for vector in vectors:
+        vector._check_usable()
+        of_matrix.setdefault(vector._matrix, []).append(vector)
+    for matrix, some in of_matrix.items():
+        some[0]._session.free_rows(matrix, [vector._row for vector in some])
+        for vector in some:
+            vector._disown()
+            vector._freed = True
+
+
+def _owned(session: Session, vector: H) -> H:
+    """Free the vector's row when its only handle is garbage-collected."""
+    vector._owner = weakref.finalize(vector, session.drop, vector._matrix, [vector._row], session.holder)
+    vector._owner.atexit = False
+    return vector
+
+
+def _name(name: str | None) -> str:
+    if name is None:
+        return ""
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not name.isprintable():
+        got = f"{len(name):,} characters" if isinstance(name, str) and len(name) > MAX_NAME else repr(name)
+        raise ConfigError(f"name: expected a text of 1 to {MAX_NAME} printable characters, got {got}")
+    return name

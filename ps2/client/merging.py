@@ -1,0 +1,152 @@
+"""The answers of a call's parts, made one as its operation declares. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from ps2.client.keysets import Split
+from ps2.errors import ShapeError
+from ps2.matrix.partition import Partition
+from ps2.ops.operands import COLUMNS, SLOTS, Axis
+from ps2.ops.table import Array, Op
+from ps2.wire.messages import Keys, Result
+
+ALL = slice(None)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the operations that a call is cut into.
+
+    Attributes:
+        slots: which of the columns that the call names, in the order of their split; None: it names none.
+        block: which of the steps along the axis that the call may be cut along; None: there is no such axis.
+        keys: the columns, where they travel as a set.
+    """
+
+    partition: Partition
+    slots: slice | None
+    block: slice | None
+    keys: Keys | None
+
+    def slice(self, axis: Axis, blocks: str | None) -> slice:
+        """Return what of an axis is this part's."""
+        if axis == SLOTS and self.slots is not None:
+            return self.slots
+        if axis == COLUMNS:
+            return slice(self.partition.begin, self.partition.end)
+        return self.block if axis == blocks and self.block is not None else ALL
+
+    def length(self, axis: Axis, lengths: Mapping[str, int], blocks: str | None) -> int:
+        """Return how much of an axis is this part's; 0 if nobody knows."""
+        if isinstance(axis, int):
+            return axis
+        where = self.slice(axis, blocks)
+        return lengths.get(axis, 0) if where is ALL else where.stop - where.start
+
+
+Parts = Sequence[tuple[Part, Result]]
+
+
+def merged(op: Op, lengths: Mapping[str, int], split: Split | None, parts: Parts) -> Any:
+    """Return what the answers of all parts of a call make together.
+
+    Args:
+        lengths: of each axis of the call that is known.
+        split: how the columns that the call names were cut.
+    """
+    if not op.answers:
+        return _scalar(op, [result.scalar for _, result in parts if result.scalar is not None])
+    laid = {
+        number: _laid(op, number, lengths, split, parts)
+        for number, answer in enumerate(op.answers)
+        if SLOTS in answer.axes or COLUMNS in answer.axes
+    }
+    if len(laid) == len(op.answers):
+        found = [laid[number] for number in range(len(op.answers))]
+    else:
+        if op.reduce == "list":
+            return [result.arrays[0] if len(op.answers) == 1 else result.arrays for _, result in parts]
+        together = _together(op, lengths, parts)
+        found = [laid.get(number, together[number]) for number in range(len(op.answers))]
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _scalar(op: Op, values: list[float]) -> Any:
+    if op.reduce is None:
+        return None
+    if op.reduce == "list":
+        return values
+    if op.reduce == "concat":
+        return np.array(values)
+    # The "best" of numbers is the largest.
+    return float(np.sum(values) if op.reduce == "sum" else np.min(values) if op.reduce == "min" else np.max(values))
+
+
+def _laid(op: Op, number: int, lengths: Mapping[str, int], split: Split | None, parts: Parts) -> Array:
+    """Lay an answer that runs along columns side by side, in the caller's order."""
+    axes = op.answers[number].axes
+    first = next((result.arrays[number] for _, result in parts), np.empty([0] * len(axes)))
+    known = {axis: length for axis, length in zip(axes, first.shape, strict=True) if isinstance(axis, str)}
+    out = np.empty([axis if isinstance(axis, int) else {**known, **lengths}[axis] for axis in axes], first.dtype)
+    for part, result in parts:
+        out[tuple(part.slice(axis, op.blocks) for axis in axes)] = result.arrays[number]
+    if SLOTS not in axes or split is None or split.order is None:
+        return out
+    back = np.empty_like(split.order)
+    back[split.order] = np.arange(split.order.size)
+    return out.take(back, axis=axes.index(SLOTS))
+
+
+def _together(op: Op, lengths: Mapping[str, int], parts: Parts) -> list[Array]:
+    """Reduce the answers of each block over the partitions, and join the blocks."""
+    if not parts:
+        return [_nothing(op, number, lengths) for number in range(len(op.answers))]
+    by_block: dict[int, list[tuple[Array, ...]]] = {}
+    for part, result in parts:
+        by_block.setdefault(0 if part.block is None else part.block.start, []).append(result.arrays)
+    blocks = [_reduced(op, answers) for _, answers in sorted(by_block.items())]
+    found = []
+    for number, answer in enumerate(op.answers):
+        pieces = [block[number] for block in blocks]
+        if len(pieces) == 1:
+            found.append(pieces[0])
+        elif op.blocks in answer.axes:
+            found.append(np.concatenate(pieces, axis=answer.axes.index(op.blocks)))
+        else:
+            found.append(_reduced(op, [(piece,) for piece in pieces])[0])
+    return found
+
+
+def _reduced(op: Op, answers: Sequence[tuple[Array, ...]]) -> tuple[Array, ...]:
+    if op.reduce == "best":
+        return reduce(_better, answers)
+    if op.reduce == "concat":
+        return tuple(np.concatenate(pieces) for pieces in zip(*answers, strict=True))
+    ufunc = {"sum": np.add, "max": np.maximum, "min": np.minimum, None: np.add}[op.reduce]
+    return tuple(reduce(ufunc, pieces) for pieces in zip(*answers, strict=True))
+
+
+def _better(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
+    """Choose row by row, by the first column of the only array, or the first of several; of equals, and of NaN, a."""
+    ours, theirs = a[0], b[0]
+    if len(a) == 1:
+        ours, theirs = ours[..., 0], theirs[..., 0]
+    wins = (theirs > ours) | (np.isnan(ours) & ~np.isnan(theirs))
+    return tuple(
+        np.where(wins.reshape(wins.shape + (1,) * (x.ndim - wins.ndim)), y, x) for x, y in zip(a, b, strict=True)
+    )
+
+
+def _nothing(op: Op, number: int, lengths: Mapping[str, int]) -> Array:
+    """Return the answer of a call without any parts."""
+    answer = op.answers[number]
+    shape = [axis if isinstance(axis, int) else lengths.get(axis, 0) for axis in answer.axes]
+    if op.reduce in ("sum", "concat", None) or 0 in shape:
+        return np.zeros(shape, answer.dtype)
+    raise ShapeError(f"operation {op.name!r}: there is nothing to take the {op.reduce} of")

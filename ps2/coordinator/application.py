@@ -1,0 +1,103 @@
+"""The Spark application whose tasks reach the fleet."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import replace
+from typing import Any
+
+from ps2.client.fleet import Access, seal
+from ps2.client.task import EPOCH_PROPERTY, FLEET_VARIABLE, STOPPED_PROPERTY
+from ps2.config import is_loopback, split_address
+from ps2.coordinator.master import Master
+from ps2.coordinator.stages import StageWatch
+from ps2.errors import ConfigError, StoppedError
+from ps2.run.spark_job import is_stopped
+from ps2.wire.control import ServerControl
+
+log = logging.getLogger(__name__)
+
+
+def spark_context_of(spark: Any) -> Any:
+    """Return the SparkContext meant; never imports pyspark where it is not loaded.
+
+    Args:
+        spark: a SparkSession or SparkContext; None takes the active one, if there is one.
+    """
+    if spark is None:
+        if "pyspark" not in sys.modules:
+            return None
+        from pyspark import SparkContext
+
+        return SparkContext._active_spark_context
+    context = getattr(spark, "sparkContext", spark)
+    if not hasattr(context, "setLocalProperty"):
+        raise ConfigError(f"spark: expected a SparkSession or SparkContext, got {type(spark).__name__}")
+    _check_runs(context)
+    return context
+
+
+class Application:
+    """Hands the fleet to the tasks of one SparkContext at a time: a new one may take the place of one that was stopped.
+
+    Attributes:
+        context: the SparkContext, or None.
+        stages: who asks each SparkContext which of its stages are over.
+    """
+
+    def __init__(self, access: Access, master: Master, control: ServerControl) -> None:
+        """``access`` is what tasks need, without the application."""
+        self.context: Any = None
+        self.stages: list[StageWatch] = []
+        self._access = access
+        self._master = master
+        self._control = control
+
+    def reach(self, context: Any) -> None:
+        """Hand the fleet's token to the Python workers of Spark's tasks, by Spark's own means."""
+        self.context = context
+        host, _ = split_address(self._access.fleet.master)
+        if is_loopback(host) and not context.master.startswith("local"):
+            log.warning(
+                "tasks of %s may run on other hosts and cannot reach the fleet on %s; give bindAddress",
+                context.master,
+                host,
+            )
+        access = replace(self._access, application=context.applicationId)
+        context.environment[FLEET_VARIABLE] = seal(access)
+        if not any(watch.watches(context) for watch in self.stages):
+            # Those of earlier ones end by themselves.
+            self.stages.append(StageWatch(context, access.series, self._master, self._control))
+
+    def running(self, what: str) -> Any:
+        """Return the SparkContext, for ``what``; raise ConfigError if there is none, StoppedError if it was stopped."""
+        if self.context is None:
+            raise ConfigError(f"{what}: this context has no SparkContext")
+        _check_runs(self.context)
+        return self.context
+
+    def go_back(self, epoch: int) -> None:
+        """What the driver submits from now on is of a fleet that has gone back so often."""
+        if self.context is not None:
+            self.context.setLocalProperty(EPOCH_PROPERTY, str(epoch))
+
+    def stop(self) -> None:
+        """Ask no longer which stages are over."""
+        for watch in self.stages:
+            watch.stop()
+
+    def leave(self) -> None:
+        """Tell tasks that the fleet was stopped."""
+        context = self.context
+        if context is None or is_stopped(context):
+            return
+        context.environment.pop(FLEET_VARIABLE, None)
+        stopped = context.getLocalProperty(STOPPED_PROPERTY)
+        id = self._access.fleet.id
+        context.setLocalProperty(STOPPED_PROPERTY, f"{stopped} {id}" if stopped else id)
+
+
+def _check_runs(context: Any) -> None:
+    if is_stopped(context):
+        raise StoppedError("the SparkContext was stopped; make a new SparkSession first")

@@ -1,0 +1,383 @@
+"""Rows of a task as arrays: what ``ps.run`` gives a worker, as a sparse matrix whose columns are keys to pull.
+
+Example::
+
+    def work(worker, batches):
+        rows = Rows.fromBatches(batches).localize()  # once
+        for t in worker.clocks(100):
+            part = rows.sample(0.01, worker.rng())  # a minibatch, and the keys that it uses
+            w = weight.pull(part.keys)
+            gradient.add(part.x.T @ slope(part.x @ w, part.y), part.keys)
+
+A worker's columns are numbered from 0 once (``localize``); a step then picks its rows and renumbers only what they use,
+so that no step sorts anything and its gradient is as short as its set of keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ps2.errors import ConfigError, InputError, OutOfRangeError
+from ps2.ops.kernels import kernel
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Array = npt.NDArray[Any]
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+Float64Array = npt.NDArray[np.float64]
+Float = Literal["float32", "float64"]
+
+# Up to this many possible columns for each entry, marking them in a bitmap is faster than sorting the entries.
+SPAN_PER_ENTRY = 256
+WORD_BITS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows with the columns of the whole data.
+
+    Attributes:
+        x: scipy csr_array of float32 or float64, shape (n, columns); zeros that a row holds are kept.
+        y: labels, float64, shape (n,); None: there are none.
+        weights: float64, shape (n,), not negative; None: all count the same.
+    """
+
+    x: sp.csr_array
+    y: Float64Array | None = None
+    weights: Float64Array | None = None
+
+    def __len__(self) -> int:
+        return int(self.x.shape[0])
+
+    @staticmethod
+    def fromBatches(
+        batches: Iterable[pa.RecordBatch],
+        features: str | Sequence[str] = "features",
+        label: str | None = "label",
+        weight: str | None = None,
+        dtype: Float = "float64",
+    ) -> Rows:
+        """Read the rows of a DataFrame, as ``ps.run`` and ``mapInArrow`` give them.
+
+        Args:
+            batches: ``pyarrow.RecordBatch``, of any number of rows each.
+            features: a column of ``pyspark.ml`` vectors (sparse, dense or mixed) or of arrays of numbers; or the names
+                of columns of numbers, which become columns 0, 1, ... of the matrix.
+            label: column of numbers or booleans; None: there are none.
+            weight: column of numbers that are not negative; None: there are none.
+            dtype: of the features.
+
+        Raises:
+            InputError: a column is missing or of another type; a value is null, NaN or infinite, or does not fit the
+                dtype; vectors differ in size; a weight is negative. Names the column and the row, counted from 0.
+        """
+        # pyarrow takes half a second to import: not where rows are records.
+        from ps2.data.columns import read_features, read_numbers, read_weights
+
+        parts = RowParts(_checked(dtype))
+        for batch in batches:
+            if not hasattr(batch, "schema"):
+                raise InputError(
+                    "fromBatches: expected batches (pyarrow.RecordBatch), as a DataFrame's workers get them, got "
+                    f"{type(batch).__name__}; Rows.fromRecords reads records of an RDD"
+                )
+            before = parts.rows
+            found = read_features(batch, features, parts.dtype, before)
+            parts.add(found.lengths, found.columns, found.values, found.size)
+            if label is not None:
+                parts.y.append(read_numbers(batch, label, before))
+            if weight is not None:
+                parts.weights.append(read_weights(batch, weight, before))
+        if not isinstance(features, str):
+            parts.add(np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, parts.dtype), len(features))
+        return parts.joined(label is not None, weight is not None)
+
+    @staticmethod
+    def fromRecords(records: Iterable[Any], dtype: Float = "float64") -> Rows:
+        """Read records of an RDD: each ``(label, vector)``, ``(label, vector, weight)`` or a ``LabeledPoint``.
+
+        A vector is one of ``pyspark.ml`` or ``pyspark.mllib``, sparse or dense, or a 1-D array (or list) of numbers.
+        This takes some microseconds a record: a DataFrame's batches are many times faster.
+
+        Raises:
+            InputError: a record is something else, or what ``fromBatches`` refuses.
+        """
+        parts = RowParts(_checked(dtype))
+        indices: list[Array] = []
+        values: list[Array] = []
+        sizes: list[int] = []
+        numbers: list[tuple[float, ...]] = []
+        for record in records:
+            try:
+                vector, *of_record = _unpacked(record)
+                columns, entries, size = _entries(vector)
+                numbers.append(tuple(map(float, of_record)))
+            except (TypeError, ValueError, AttributeError) as error:
+                raise InputError(
+                    f"record {len(sizes)}: expected (label, vector), (label, vector, weight) or a LabeledPoint, "
+                    f"got {str(record)[:100]}"
+                ) from error
+            indices.append(columns)
+            values.append(entries)
+            sizes.append(size)
+        if not sizes:
+            return parts.joined(has_y=True, has_weights=False)
+        lengths = np.fromiter(map(len, values), np.int64, len(values))
+        entries = np.concatenate(values)
+        with np.errstate(over="ignore"):
+            parts.add(lengths, np.concatenate(indices), entries.astype(parts.dtype), sizes[0])
+        _check_records(parts, sizes, numbers)
+        columns_of_numbers = np.array(numbers).T
+        parts.y.append(columns_of_numbers[0])
+        parts.weights += list(columns_of_numbers[1:])
+        return parts.joined(has_y=True, has_weights=bool(parts.weights))
+
+    def localize(self) -> LocalRows:
+        """Number the columns that these rows use from 0: they are the keys to pull.
+
+        Raises:
+            OutOfRangeError: a column is outside the matrix.
+        """
+        columns = self.x.indices
+        if len(columns) and not 0 <= columns.min() <= columns.max() < self.x.shape[1]:
+            raise OutOfRangeError(
+                f"x: expected columns in [0, {self.x.shape[1]}), got {columns.min()} to {columns.max()}"
+            )
+        keys, places = number_columns(columns)
+        x = _matrix(self.x.data, places, self.x.indptr, len(keys))
+        return LocalRows(keys, x, self.y, self.weights)
+
+
+@dataclass(frozen=True, eq=False)
+class LocalRows:
+    """Rows in a space of their own columns.
+
+    Attributes:
+        keys: int64, shape (k,): the columns that they use, sorted, unique; what to pull, and to add to.
+        x: scipy csr_array of float32 or float64, shape (n, k): its columns are places in ``keys``.
+        y: labels, float64, shape (n,); None: there are none.
+        weights: float64, shape (n,); None: all count the same.
+    """
+
+    keys: Int64Array
+    x: sp.csr_array
+    y: Float64Array | None = None
+    weights: Float64Array | None = None
+
+    def __len__(self) -> int:
+        return int(self.x.shape[0])
+
+    def take(self, numbers: npt.ArrayLike) -> LocalRows:
+        """Take rows, in the order given, with the keys that they use.
+
+        Args:
+            numbers: of rows, integers, shape (m,); a row may come several times.
+
+        Raises:
+            OutOfRangeError: there is no such row.
+        """
+        rows = np.asarray(numbers, np.int64)
+        if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
+            raise OutOfRangeError(f"rows: expected numbers in [0, {len(self)}), got {rows.min()} to {rows.max()}")
+        indptr, columns, values = take_rows(self.x.indptr, self.x.indices, self.x.data, rows)
+        used = renumber(columns, columns, len(self.keys))
+        x = _matrix(values, columns, indptr, len(used))
+        return LocalRows(
+            self.keys[used],
+            x,
+            None if self.y is None else self.y[rows],
+            None if self.weights is None else self.weights[rows],
+        )
+
+    def chosen(self, numbers: npt.ArrayLike) -> LocalRows:
+        """Take rows, in the order given, with all keys."""
+        rows = np.asarray(numbers, np.int64)
+        weights = None if self.weights is None else self.weights[rows]
+        return LocalRows(self.keys, self.x[rows], None if self.y is None else self.y[rows], weights)
+
+    def sample(self, fraction: float, rng: np.random.Generator) -> LocalRows:
+        """Take each row with a probability: a minibatch, with the keys that it uses; possibly no row.
+
+        Args:
+            fraction: in (0, 1]; 1.0 takes all.
+            rng: ``worker.rng()`` draws the same rows in every attempt of a clock.
+
+        Raises:
+            ConfigError: ``fraction`` is outside (0, 1].
+        """
+        if not 0.0 < fraction <= 1.0:
+            raise ConfigError(f"fraction: expected a number in (0, 1], got {fraction}")
+        if fraction == 1.0:
+            return self
+        # How many first, then which: a small fraction draws a few numbers, not one for each row.
+        count = rng.binomial(len(self), fraction)
+        return self.take(np.sort(rng.choice(len(self), count, replace=False, shuffle=False)))
+
+
+def number_columns(columns: Array) -> tuple[Int64Array, Int32Array]:
+    """Find the sorted unique columns (int64) and each entry's place among them (int32)."""
+    span = int(columns.max()) + 1 if len(columns) else 0
+    if span > SPAN_PER_ENTRY * len(columns):
+        keys, inverse = np.unique(columns, return_inverse=True)
+        return keys.astype(np.int64, copy=False), inverse.astype(np.int32)
+    places = np.empty(len(columns), np.int32)
+    keys = renumber(columns, places, span)
+    return keys, places
+
+
+@kernel
+def take_rows(indptr: Array, columns: Array, values: Array, rows: Int64Array) -> tuple[Array, Array, Array]:
+    """Copy the entries of some rows, one row after the other; return where each begins, columns and values."""
+    taken = np.zeros(len(rows) + 1, np.int64)
+    for row in range(len(rows)):
+        taken[row + 1] = taken[row] + indptr[rows[row] + 1] - indptr[rows[row]]
+    taken_columns, taken_values = np.empty(taken[-1], columns.dtype), np.empty(taken[-1], values.dtype)
+    for row in range(len(rows)):
+        begin, end = indptr[rows[row]], indptr[rows[row] + 1]
+        taken_columns[taken[row] : taken[row + 1]] = columns[begin:end]
+        taken_values[taken[row] : taken[row + 1]] = values[begin:end]
+    return taken, taken_columns, taken_values
+
+
+@kernel
+def renumber(ids: Array, places: Int32Array, size: int) -> Int64Array:
+    """Find the sorted unique ids in [0, size) and write each entry's place among them; ``places`` may be ``ids``.
+
+    A bit for each id, and how many are set before each word: a minibatch of few ids out of millions costs little.
+    """
+    words = np.zeros(size // WORD_BITS + 1, np.uint64)
+    for id in ids:
+        words[id // WORD_BITS] |= np.uint64(1) << np.uint64(id % WORD_BITS)
+    before = np.empty(len(words), np.int32)
+    count = 0
+    for word in range(len(words)):
+        before[word] = count
+        count += _count_bits(words[word])
+    used = np.empty(count, np.int64)
+    for position in range(len(ids)):
+        id = ids[position]
+        word = id // WORD_BITS
+        lower = words[word] & ((np.uint64(1) << np.uint64(id % WORD_BITS)) - np.uint64(1))
+        place = before[word] + _count_bits(lower)
+        used[place] = id
+        places[position] = place
+    return used
+
+
+@kernel
+def _count_bits(word: np.uint64) -> int:
+    """Count set bits: in pairs, fours and bytes, then all bytes at once. LLVM knows this form as one instruction."""
+    word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))  # type: ignore[return-value]
+
+
+class RowParts:
+    """Arrays of rows that come one part after the other.
+
+    Attributes:
+        dtype: of the values.
+        rows: how many came so far.
+        size: columns that each row has; None: not known yet.
+        y, weights: a part's labels and weights are appended by the caller.
+    """
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self.dtype = dtype
+        self.rows = 0
+        self.y: list[Float64Array] = []
+        self.weights: list[Float64Array] = []
+        self.lengths: list[Int64Array] = []
+        self.columns: list[Array] = []
+        self.values: list[Array] = []
+        self.size: int | None = None
+
+    def add(self, lengths: Int64Array, columns: Array, values: Array, size: int | None) -> None:
+        """Add rows' entries, as in ``ps2.data.columns.Features``."""
+        if None not in (size, self.size) and size != self.size:
+            raise InputError(f"features, row {self.rows}: expected size {self.size} as in the rows before, got {size}")
+        self.size = size if self.size is None else self.size
+        self.rows += len(lengths)
+        self.lengths.append(lengths)
+        self.columns.append(columns)
+        self.values.append(values)
+
+    def joined(self, has_y: bool, has_weights: bool) -> Rows:
+        """Put all parts together."""
+        indptr = np.concatenate([[0], np.cumsum(_joined(self.lengths, np.int64))])
+        columns = _joined(self.columns, np.int32)
+        values = _joined(self.values, self.dtype)
+        x = _matrix(values, columns, indptr, self.size or 0)
+        return Rows(
+            x,
+            _joined(self.y, np.float64) if has_y else None,
+            _joined(self.weights, np.float64) if has_weights else None,
+        )
+
+
+def _matrix(values: Array, columns: Array, indptr: Array, size: int) -> sp.csr_array:
+    """Make a sparse matrix; one integer of 64 bits would make scipy copy all columns to as many."""
+    narrow = columns.dtype == np.int32 and indptr[-1] <= np.iinfo(np.int32).max
+    indptr = indptr.astype(np.int32, copy=False) if narrow else indptr
+    return sp.csr_array((values, columns, indptr), shape=(len(indptr) - 1, size))
+
+
+def _joined(parts: list[Array], dtype: npt.DTypeLike) -> Array:
+    return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+def _checked(dtype: str) -> np.dtype[Any]:
+    if dtype not in ("float32", "float64"):
+        raise ConfigError(f"dtype: expected float32 or float64, got {dtype!r}")
+    return np.dtype(dtype)
+
+
+def _unpacked(record: Any) -> tuple[Any, ...]:
+    """Return vector, label and, if there is one, weight of a record."""
+    if hasattr(record, "features") and hasattr(record, "label"):
+        return record.features, record.label
+    label, vector, *weight = record
+    if len(weight) > 1:
+        raise ValueError("too many parts")
+    return vector, label, *weight
+
+
+def _entries(vector: Any) -> tuple[Array, Array, int]:
+    """Return columns, values and size of a vector; pyspark's own need not be imported for that."""
+    if hasattr(vector, "indices"):
+        return vector.indices, vector.values, int(vector.size)
+    values = np.asarray(getattr(vector, "array", vector), np.float64)
+    if values.ndim != 1:
+        raise ValueError("not 1-D")
+    return np.arange(len(values), dtype=np.int32), values, len(values)
+
+
+def _check_records(parts: RowParts, sizes: list[int], numbers: list[tuple[float, ...]]) -> None:
+    """Raise InputError for the first record that differs from the others in form, or holds what is no number."""
+    (columns,), (values,), (lengths,) = parts.columns, parts.values, parts.lengths
+    ends = np.cumsum(lengths)
+
+    def first(bad: Array, what: str) -> None:
+        if bad.any():
+            raise InputError(f"record {int(np.argmax(bad))}: {what}")
+
+    def first_entry(bad: Array, what: str) -> None:
+        if bad.any():
+            raise InputError(f"record {int(np.searchsorted(ends, np.argmax(bad), side='right'))}: {what}")
+
+    first(np.array(sizes) != sizes[0], f"expected a vector of size {sizes[0]} as in the records before")
+    first(np.array(list(map(len, numbers))) != len(numbers[0]), "expected a weight in all records or in none")
+    first_entry(~np.isfinite(values), f"expected finite features that fit {parts.dtype}")
+    first_entry((columns < 0) | (columns >= sizes[0]), f"expected indices in [0, {sizes[0]})")
+    given = np.array(numbers)
+    first(np.any(~np.isfinite(given), axis=1), "expected a finite label and weight")
+    first(np.any(given[:, 1:] < 0, axis=1), "expected a weight that is not negative")

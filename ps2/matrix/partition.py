@@ -1,0 +1,163 @@
+"""How a matrix is cut into partitions: pure functions of its ``MatrixSpec`` (paper, section 4.3).
+
+A dense matrix is cut by columns: partition ``i`` is the half-open interval ``[begin, end)``. A sparse matrix is cut the
+same way, but over the hash of the key instead of the key, so that any set of keys spreads evenly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.errors import ConfigError, DTypeError, OutOfRangeError
+
+Kind = Literal["dense", "sparse"]
+Layout = Literal["row", "column"]
+Wire = Literal["float16", "bfloat16"]
+Int64Array = npt.NDArray[np.int64]
+
+DTYPES = {name: np.dtype(name) for name in ("float32", "float64", "int32", "int64")}
+WIRES = get_args(Wire)
+MAX_SPARSE_DIM = 2**63
+MAX_DENSE_DIM = 2**40
+MAX_ROWS = 2**31 - 1
+# The block of a column travels as a whole.
+MAX_BLOCK_BYTES = 4 << 20
+# Sparse keys are hashed onto this many buckets, and the buckets are cut into intervals.
+HASH_SPACE = 2**32
+
+
+@dataclass(frozen=True)
+class MatrixSpec:
+    """What is fixed about a matrix when it is made.
+
+    Attributes:
+        dim: number of columns; for a sparse matrix, keys are in ``[0, dim)``.
+        rows: rows reserved when it was made; it may grow.
+        dtype: "float32", "float64", "int32" or "int64".
+        kind: "dense", or "sparse" (hashed keys).
+        align: dense only: columns are kept together in blocks of this many.
+        partitions_per_server: more than 1 leaves room to move work between servers.
+        wire: "float16" or "bfloat16": values travel so; None: as they are.
+        layout: what lies together: "row", a row of a partition; "column", the values of a column in all rows: its
+            block.
+    """
+
+    dim: int
+    rows: int
+    dtype: str = "float32"
+    kind: Kind = "dense"
+    align: int = 1
+    partitions_per_server: int = 1
+    wire: Wire | None = None
+    layout: Layout = "row"
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "rows", "align", "partitions_per_server"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+                raise ConfigError(f"{name}: expected an integer, got {value!r}")
+            object.__setattr__(self, name, int(value))
+            if value <= 0:
+                raise ConfigError(f"{name}: expected a positive integer, got {value}")
+        if self.kind not in ("dense", "sparse"):
+            raise ConfigError(f"kind: expected 'dense' or 'sparse', got {self.kind!r}")
+        limit = MAX_SPARSE_DIM if self.kind == "sparse" else MAX_DENSE_DIM
+        if self.dim > limit:
+            raise ConfigError(f"dim: a {self.kind} vector has at most {limit} columns, got {self.dim}")
+        if self.rows > MAX_ROWS:
+            raise ConfigError(f"rows: a matrix has at most {MAX_ROWS} rows, got {self.rows}")
+        if self.dtype not in DTYPES:
+            raise DTypeError(f"dtype: expected one of {', '.join(DTYPES)}, got {self.dtype!r}")
+        if self.kind == "sparse" and self.align != 1:
+            raise ConfigError(f"align: a sparse matrix is cut by hash and cannot be aligned, got align={self.align}")
+        if self.layout not in get_args(Layout):
+            raise ConfigError(f"layout: expected 'row' or 'column', got {self.layout!r}")
+        if self.layout == "column" and self.block_bytes > MAX_BLOCK_BYTES:
+            raise ConfigError(
+                f"rows: with layout 'column' the values of a column take at most {MAX_BLOCK_BYTES:,} bytes, got "
+                f"{self.rows:,} rows of {self.dtype}"
+            )
+        if self.wire is not None and (self.wire not in WIRES or self.np_dtype.kind != "f"):
+            raise ConfigError(
+                f"wire: expected {' or '.join(WIRES)}, for a vector of floats, got {self.wire!r} for {self.dtype}"
+            )
+
+    @property
+    def np_dtype(self) -> np.dtype[np.generic]:
+        return DTYPES[self.dtype]
+
+    @property
+    def block_bytes(self) -> int:
+        """What the values of a column take, in all rows."""
+        return self.rows * self.np_dtype.itemsize
+
+    @property
+    def space(self) -> int:
+        """What is cut into partitions: the number of columns, or of hash buckets."""
+        return HASH_SPACE if self.kind == "sparse" else self.dim
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A half-open column interval ``[begin, end)``; for a sparse matrix, an interval of hash buckets."""
+
+    index: int
+    begin: int
+    end: int
+
+    @property
+    def width(self) -> int:
+        return self.end - self.begin
+
+
+def partition_bounds(spec: MatrixSpec, servers: int) -> tuple[int, ...]:
+    """Return the ``n + 1`` ascending bounds of the matrix's ``n`` partitions.
+
+    Partitions differ by at most one block of ``align`` columns. A vector with fewer blocks than servers gets one
+    partition a block, so no partition is empty.
+    """
+    blocks = -(-spec.space // spec.align)
+    count = min(servers * spec.partitions_per_server, blocks)
+    return tuple(min(blocks * i // count * spec.align, spec.space) for i in range(count + 1))
+
+
+def partitions(bounds: tuple[int, ...]) -> tuple[Partition, ...]:
+    return tuple(Partition(i, bounds[i], bounds[i + 1]) for i in range(len(bounds) - 1))
+
+
+def place(count: int, servers: int) -> tuple[int, ...]:
+    """Return the server of each of ``count`` partitions: contiguous runs, as even as they can be."""
+    used = min(count, servers)
+    return tuple(i * used // count for i in range(count))
+
+
+def hash_bucket(keys: Int64Array) -> Int64Array:
+    """Return the bucket in ``[0, HASH_SPACE)`` of each int64 key (the finaliser of SplitMix64, upper half)."""
+    x = keys.astype(np.uint64)
+    x ^= x >> np.uint64(30)
+    x *= np.uint64(0xBF58476D1CE4E5B9)
+    x ^= x >> np.uint64(27)
+    x *= np.uint64(0x94D049BB133111EB)
+    x ^= x >> np.uint64(31)
+    return (x >> np.uint64(32)).astype(np.int64)
+
+
+def partition_of(spec: MatrixSpec, bounds: tuple[int, ...], columns: Int64Array) -> Int64Array:
+    """Return the partition index of each column or key."""
+    points = hash_bucket(columns) if spec.kind == "sparse" else columns
+    return np.searchsorted(np.asarray(bounds[1:], dtype=np.int64), points, side="right").astype(np.int64)
+
+
+def check_columns(spec: MatrixSpec, columns: Int64Array) -> None:
+    """Raise OutOfRangeError unless every column is in ``[0, dim)``."""
+    if columns.size == 0:
+        return
+    low, high = int(columns.min()), int(columns.max())
+    if low < 0 or high >= spec.dim:
+        bad = low if low < 0 else high
+        at = int(np.argmax(columns == bad))
+        raise OutOfRangeError(f"index {bad} (at position {at}) is outside [0, {spec.dim})")

@@ -1,0 +1,83 @@
+"""Modules that bring operations: loaded by name, and told apart by digests, so that a name means one thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+
+import xxhash
+
+from ps2.errors import ConfigError
+from ps2.ops.all import TABLE
+from ps2.ops.table import Op, is_own
+
+GROUP = "ps2.ops"
+
+
+def load_modules(names: Iterable[str]) -> None:
+    """Import modules that declare operations, and those that installed packages name as entry points of "ps2.ops".
+
+    Raises:
+        ConfigError: one cannot be imported, or declares nothing, or a name that another one has.
+    """
+    for name in names:
+        _load(name, f"ops: module {name!r}")
+    for entry in entry_points(group=GROUP):
+        _load(entry.module, f"the entry point {entry.name!r} of {GROUP!r}: module {entry.module!r}")
+
+
+def digests() -> dict[str, str]:
+    """Return what tells the operations that users' modules have brought from others of their names."""
+    return {op.name: _digest(op) for ops in brought().values() for op in ops}
+
+
+def brought() -> dict[str, list[Op]]:
+    """Return the operations that are not ours, by module."""
+    found: dict[str, list[Op]] = {}
+    for op in TABLE.values():
+        if not is_own(op.module):
+            found.setdefault(op.module, []).append(op)
+    return found
+
+
+def check_same(theirs: Mapping[str, str], where: str) -> None:
+    """Raise ConfigError if an operation of that name is another one there.
+
+    Args:
+        theirs: digests of the operations that are loaded there.
+    """
+    for name, ours in digests().items():
+        if theirs.get(name, ours) != ours:
+            raise ConfigError(
+                f"operation {name!r} of module {TABLE[name].module!r} is not the same on both sides, which need one "
+                f"source: here its digest is {ours}, on {where} {theirs[name]}"
+            )
+
+
+def check_loaded(names: Iterable[str], theirs: Mapping[str, str], where: str) -> None:
+    """Raise ConfigError unless the operations of modules are loaded there too, and the same."""
+    check_same(theirs, where)
+    for module in names:
+        missing = [op.name for op in TABLE.values() if op.module == module and op.name not in theirs]
+        if missing:
+            raise ConfigError(
+                f"operation {missing[0]!r} of module {module!r} is loaded here, and not on {where}: start that server "
+                f"with --ops {module}"
+            )
+
+
+def _load(name: str, where: str) -> None:
+    try:
+        import_module(name)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    except Exception as error:  # importing runs users' code
+        raise ConfigError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
+    if not any(op.module == name for op in TABLE.values()):
+        raise ConfigError(f"{where} declares no operations: is there a function with @ps2.op in it?")
+
+
+def _digest(op: Op) -> str:
+    said = (op.names, op.operands, op.axes, op.answers, op.writes, op.reduce, op.blocks, dict(op.params))
+    return xxhash.xxh3_128_hexdigest(f"{op.name}{said}{op.source}".encode())

@@ -1,0 +1,109 @@
+"""What the arrays of an operation run along, by which calls are cut and the parts' answers laid together.
+
+Axes are names. Along "slots" an array has one entry for each slot (column, key) that the call names; along "columns"
+one for each column of the shard; along "block" one for each row of the matrix. Any other name is a length of the call's
+own: arrays with that name have it in common.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.errors import ShapeError
+
+Array = npt.NDArray[Any]
+Axis = str | int
+
+SLOTS = "slots"
+COLUMNS = "columns"
+BLOCK = "block"
+
+
+@dataclass(frozen=True)
+class Along:
+    """The axes of an array, one a dimension; made by ``along``.
+
+    Attributes:
+        axes: their names; a number is the length itself, and "" a length that nobody knows before.
+        by: the array that says how many entries each step along the axis has; None: one.
+    """
+
+    axes: tuple[Axis, ...]
+    by: str | None = None
+
+
+Shapes = Mapping[str, tuple[Along, tuple[int, ...]]]
+
+
+def along(*axes: Axis, by: str | None = None) -> Along:
+    """Say what the dimensions of an operand or an answer run along: ``Annotated[Values, along("slots", "k")]``."""
+    return Along(axes, by)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One array that an operation returns.
+
+    Attributes:
+        axes: of its dimensions.
+        dtype: None: that of the matrix.
+    """
+
+    axes: tuple[Axis, ...]
+    dtype: np.dtype[Any] | None
+
+
+def axes_of(name: str, notes: Sequence[Any]) -> Along:
+    """Return what an operand runs along: as its annotation says, or along slots, or along a length of its own."""
+    said = (note for note in notes if isinstance(note, Along))
+    return next(said, Along((SLOTS if SLOTS in notes else name,)))
+
+
+def answers_of(hint: Any) -> tuple[Answer, ...]:
+    """Return the arrays that a function returns, by its return annotation; none if that is a number or None."""
+    if hint in (None, types.NoneType, float, int):
+        return ()
+    if get_origin(hint) is tuple:
+        return tuple(answer for part in get_args(hint) for answer in answers_of(part))
+    said, array = Along(("",)), hint
+    if not isinstance(hint, types.GenericAlias):  # Annotated, or an alias of it
+        array, *notes = get_args(hint) or (hint,)
+        said = next((note for note in notes if isinstance(note, Along)), said)
+    dtype = get_args(get_args(array)[1])[0]
+    return (Answer(said.axes, None if dtype is Any else np.dtype(dtype)),)
+
+
+def lengths(where: str, arrays: Shapes, known: Mapping[str, int]) -> dict[str, int]:
+    """Return the length of each axis that arrays run along.
+
+    Args:
+        where: names the operation.
+        arrays: axes and shape, by name.
+        known: lengths that are known already.
+
+    Raises:
+        ShapeError: an array has another number of dimensions, or two have different lengths along one axis.
+    """
+    found, source = dict(known), dict.fromkeys(known, "the call")
+    for name, (said, shape) in arrays.items():
+        if said.by is not None:
+            if len(shape) != 1:
+                raise ShapeError(f"{where}: {name}: expected one dimension, got shape {shape}")
+            continue
+        if len(shape) != len(said.axes):
+            axes = ", ".join(map(str, said.axes))
+            raise ShapeError(f"{where}: {name}: expected shape ({axes}), got {shape}")
+        for axis, length in zip(said.axes, shape, strict=True):
+            expected = axis if isinstance(axis, int) else found.get(axis, length)
+            if length != expected:
+                of = "" if isinstance(axis, int) else f" as {source[axis]} has"
+                raise ShapeError(f"{where}: {name}: expected {expected} along {axis!r}{of}, got {length}")
+            if isinstance(axis, str) and axis not in found:
+                found[axis], source[axis] = length, name
+    return found

@@ -1,0 +1,227 @@
+"""Draws where the workers' time went as a Gantt chart. Needs matplotlib, and no display."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from numpy.typing import NDArray
+
+from ps2.errors import ConfigError
+from ps2.run.timeline import KINDS, Table, clocks_span, count, discipline, ended, progress, rounded, some_ranks
+
+Floats = NDArray[np.float64]
+Span = tuple[float, float]  # begin and end, in seconds
+
+MOST_LANES = 32
+WIDTH_IN = 12.0
+DPI = 120
+# Columns of pixels that the lanes have, about; of shares there are not more, and with so many rows in each or more.
+COLUMNS = 1200
+COLUMN_ROWS = 2
+# With more rows than these in a lane, columns of shares are drawn instead of bars; fewer have borders between clocks.
+MOST_BARS = 150
+MOST_BORDERS = 80
+# Clocks have numbers in so many lanes, where a number has this share of the chart's width.
+MOST_NUMBERED = 12
+NUMBER_ROOM = 0.016
+# Of what is before the first clock and after the last one, a margin of this share of the time between is drawn, unless
+# it is not much longer than that margin.
+MARGIN = 0.1
+LONG_MARGIN = 0.25
+# Okabe and Ito's palette, which colour-blind people can tell apart; what is waited has the warm colours.
+COLORS = {
+    "outside": "#999999",
+    "compute": "#0072B2",
+    "pull": "#56B4E9",
+    "push": "#009E73",
+    "wait": "#F0B27A",
+    "onClock": "#CC79A7",
+}
+LABELS = {"outside": "outside of clocks"}
+HEIGHT = 0.8  # of a lane, in lanes
+
+
+class Chart(Figure):
+    """A figure that a notebook shows, with no pyplot around."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Bars:
+    """What one rank did: bar i is of the kind ``kinds[i]`` (see ``ORDER``) from ``begins[i]`` to ``ends[i]``."""
+
+    kinds: NDArray[np.int64]
+    begins: Floats
+    ends: Floats
+
+
+# From the bottom of a lane to its top, where shares are drawn.
+ORDER = ("compute", "outside", "pull", "push", "onClock", "wait")
+LEGEND = ("compute", "pull", "push", "wait", "onClock", "outside")
+
+
+def draw(tables: Sequence[Table], staleness: int | None, clocks: range | tuple[int, int] | None = None) -> Figure:
+    """Draw a lane for each rank; see ``RunResult.plot``."""
+    ranks = some_ranks(tables, MOST_LANES)
+    shown = [_within(tables[rank], clocks) for rank in ranks]
+    if not any(map(len, shown)):
+        raise ConfigError("plot: there is nothing to draw" + ("" if clocks is None else f" in clocks {clocks}"))
+    whole_s = _span(shown)
+    view_s = _view(whole_s, clocks_span(shown))
+
+    height_in = 1.6 + max(0.28, 0.6 - 0.02 * len(ranks)) * len(ranks)
+    chart = Chart(figsize=(WIDTH_IN, height_in), dpi=DPI, layout="constrained")
+    axes = chart.subplots()
+    most = max(map(len, shown))
+    edges = np.linspace(*view_s, min(COLUMNS, most // COLUMN_ROWS) + 1)
+    room_s = NUMBER_ROOM * (view_s[1] - view_s[0]) if len(ranks) <= MOST_NUMBERED else np.inf
+    for lane, table in enumerate(shown):
+        if most > MOST_BARS:
+            _draw_shares(axes, lane, _bars(table), edges)
+        else:
+            _draw_bars(axes, lane, _bars(table))
+            if most <= MOST_BORDERS:
+                _draw_borders(axes, lane, table, room_s)
+    _dress(chart, axes, ranks, view_s)
+    _tell_what_is_cut_off(axes, whole_s, view_s)
+    _tell_of_empty_lanes(axes, shown, view_s)
+    axes.set_title(_title(tables, staleness, len(ranks)), loc="left", fontsize=11)
+    if most > MOST_BARS:
+        axes.set_xlabel("seconds since the run began; heights are shares of the time")
+    return chart
+
+
+def _span(tables: Sequence[Table]) -> Span:
+    """Return when the first row began and the last one ended."""
+    begin_s = min(float(table.began.min()) for table in tables if len(table))
+    return begin_s, max(float(ended(table).max()) for table in tables if len(table))
+
+
+def _view(whole_s: Span, clocks_s: Span | None) -> Span:
+    """Return what the axis shows: everything, but of long times before and after the clocks only a margin."""
+    if clocks_s is None or clocks_s[0] == clocks_s[1]:
+        return whole_s
+    spent_s = clocks_s[1] - clocks_s[0]
+    begin_s, end_s = whole_s
+    if clocks_s[0] - begin_s > LONG_MARGIN * spent_s:
+        begin_s = clocks_s[0] - MARGIN * spent_s
+    if end_s - clocks_s[1] > LONG_MARGIN * spent_s:
+        end_s = clocks_s[1] + MARGIN * spent_s
+    return begin_s, end_s
+
+
+def _within(table: Table, clocks: range | tuple[int, int] | None) -> Table:
+    if clocks is None:
+        return table
+    try:
+        first, end = (clocks.start, clocks.stop) if isinstance(clocks, range) else clocks
+        return table[(table.clock >= first) & (table.clock < end) & ~table.outside]
+    except (TypeError, ValueError):
+        raise ConfigError(f"clocks: expected two numbers, such as (10, 20), got {clocks!r}") from None
+
+
+def _bars(table: Table) -> Bars:
+    """Return the bars of a lane, in the order of time; the parts of a row follow each other as in ``KINDS``."""
+    lengths = np.stack([table[kind] for kind in KINDS], axis=1)
+    ends = table.began[:, None] + lengths.cumsum(axis=1)
+    kinds = np.tile([ORDER.index(kind) for kind in KINDS], (len(table), 1))
+    kinds[table.outside, KINDS.index("compute")] = ORDER.index("outside")
+    return Bars(kinds.ravel(), (ends - lengths).ravel(), ends.ravel())
+
+
+def _draw_bars(axes: Axes, lane: int, bars: Bars) -> None:
+    for index, kind in enumerate(ORDER):
+        mine = (bars.kinds == index) & (bars.ends > bars.begins)
+        low, high = np.full(mine.sum(), lane - HEIGHT / 2), np.full(mine.sum(), lane + HEIGHT / 2)
+        begins, ends = bars.begins[mine], bars.ends[mine]
+        corners = np.stack([begins, low, begins, high, ends, high, ends, low], axis=1).reshape(-1, 4, 2)
+        axes.add_collection(PolyCollection(list(corners), facecolors=COLORS[kind], linewidths=0), autolim=False)
+
+
+def _draw_shares(axes: Axes, lane: int, bars: Bars, edges: Floats) -> None:
+    """Draw, between each two edges, the share of the time that each kind took, one above the other."""
+    x = np.repeat(edges, 2)[1:-1]
+    low = np.full(len(x), lane + HEIGHT / 2)  # the axis points down
+    for kind, shares in zip(ORDER, _shares(bars, edges), strict=True):
+        high = low - HEIGHT * np.repeat(shares, 2)
+        axes.fill_between(x, low, high, color=COLORS[kind], linewidth=0)
+        low = high
+
+
+def _shares(bars: Bars, edges: Floats) -> Floats:
+    """Return which share of the time between each two edges the bars of each kind of ``ORDER`` cover."""
+    if not len(bars.kinds):
+        return np.zeros((len(ORDER), len(edges) - 1))
+    lengths = bars.ends - bars.begins
+    # The bar that each edge is in, or behind; and how far.
+    at = np.maximum(np.searchsorted(bars.begins, edges, side="right") - 1, 0)
+    into = np.clip(edges - bars.begins[at], 0.0, lengths[at])
+    until_edges = []
+    for kind in range(len(ORDER)):
+        mine = np.where(bars.kinds == kind, lengths, 0.0)
+        until_edges.append(mine.cumsum()[at] - mine[at] + np.where(bars.kinds[at] == kind, into, 0.0))
+    return np.asarray(np.diff(until_edges, axis=1) / np.diff(edges))
+
+
+def _draw_borders(axes: Axes, lane: int, table: Table, room_s: float) -> None:
+    """Draw a line where each clock begins, and its number if that is ``room_s`` before the next."""
+    inside = table[~table.outside]
+    axes.vlines(inside.began, lane - 0.5, lane + HEIGHT / 2, colors="black", linewidths=0.8)
+    for row, next_s in zip(inside, [*inside.began, np.inf][1:], strict=True):
+        if next_s - row.began > room_s:
+            axes.annotate(
+                str(row.clock), (row.began, lane - HEIGHT / 2), (2, 1), textcoords="offset points", fontsize=7
+            )
+
+
+def _dress(chart: Chart, axes: Axes, ranks: Sequence[int], view_s: Span) -> None:
+    axes.set_xlim(view_s[0], view_s[1] + (0.002 * (view_s[1] - view_s[0]) or 1e-3))
+    axes.set_ylim(len(ranks) - 0.4, -0.6)
+    axes.set_yticks(range(len(ranks)), [str(rank) for rank in ranks])
+    axes.set_ylabel("rank")
+    axes.set_xlabel("seconds since the run began")
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(axis="x", color="#DDDDDD", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.ticklabel_format(axis="x", style="plain", useOffset=False)
+    patches = [Patch(color=COLORS[kind], label=LABELS.get(kind, kind)) for kind in LEGEND]
+    chart.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False, fontsize=9)
+
+
+def _tell_what_is_cut_off(axes: Axes, whole_s: Span, view_s: Span) -> None:
+    """Write, below the ends of the axis, where it would begin and end."""
+    cut_off = []
+    if whole_s[0] < view_s[0]:
+        cut_off.append((0, "left", f"◀ setup from {rounded(whole_s[0])} s"))
+    if whole_s[1] > view_s[1]:
+        cut_off.append((1, "right", f"outside of clocks until {rounded(whole_s[1])} s ▶"))
+    for x, side, said in cut_off:
+        axes.annotate(
+            said, (x, 0), (0, -22), "axes fraction", "offset points", ha=side, va="top", fontsize=8, color="#555555"
+        )
+
+
+def _tell_of_empty_lanes(axes: Axes, shown: Sequence[Table], view_s: Span) -> None:
+    """Write why there is nothing in a lane: its rank did no clocks, or none of these, and was gone before."""
+    for lane, table in enumerate(shown):
+        if table.outside.all() and not ((ended(table) > view_s[0]) & (table.began < view_s[1])).any():
+            when = f", at work from {rounded(table.began[0])} to {rounded(ended(table)[-1])} s" if len(table) else ""
+            said = f"no clocks{when}"
+            axes.annotate(said, (view_s[0], lane), (4, 0), textcoords="offset points", va="center", fontsize=8)
+
+
+def _title(tables: Sequence[Table], staleness: int | None, lanes: int) -> str:
+    title = f"{count(len(tables), 'worker')}, {discipline(staleness)}: {progress(tables)}"
+    return title if lanes == len(tables) else f"{title} (the {MOST_LANES // 2} busiest ranks and some more)"

@@ -1,0 +1,196 @@
+"""The Spark job of a run: one stage whose tasks are the workers."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ps2.errors import ConfigError, UsageError
+from ps2.run.work import Function, work
+from ps2.run.worker import RunRef
+
+RESULT = "rank int"
+# The program, for the children of multiprocessing.
+MAIN_ALIAS = "__mp_main__"
+
+
+def pickled(worker_fn: Callable[..., Any]) -> Function:
+    """Pickle the users' function.
+
+    Raises:
+        UsageError: it is no function, or it cannot be pickled.
+    """
+    from pyspark import Broadcast, cloudpickle
+
+    untyped: Any = cloudpickle
+    broadcasts = []
+
+    class Pickler(untyped.CloudPickler):  # type: ignore[misc]
+        def reducer_override(self, obj: object) -> Any:
+            if isinstance(obj, Broadcast):
+                broadcasts.append(obj)
+            return super().reducer_override(obj)
+
+    code = io.BytesIO()
+    check_call("run", worker_fn, "worker", "rows")
+    # Where pyspark has made one (for pandas), NumPy's functions are found in it first, and no worker has it.
+    alias = sys.modules.pop(MAIN_ALIAS, None)
+    try:
+        Pickler(code).dump(worker_fn)
+    except Exception as error:  # a closure may hold anything, and each thing fails in its own way
+        raise UsageError(f"run: {worker_fn!r} cannot be pickled: {error}") from error
+    finally:
+        if alias is not None:
+            sys.modules[MAIN_ALIAS] = alias
+    return Function(code.getvalue(), tuple(broadcasts))
+
+
+def check_call(name: str, function: Any, *arguments: str) -> None:
+    """Raise UsageError unless something can be called with so many arguments."""
+    wanted = f"{name}: expected a function of ({', '.join(arguments)})"
+    if not callable(function):
+        raise UsageError(f"{wanted}, got {function!r}")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of a built-in function, which does not tell
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError as error:
+        raise UsageError(f"{wanted}, got {function!r}: {error}") from error
+
+
+class Job:
+    """Rows in as many partitions as there are workers, and the thread that runs them through Spark."""
+
+    def __init__(self, spark_context: Any, data: Any, workers: int | None, slots: int) -> None:
+        """Args:
+        data: a DataFrame or an RDD. The shuffles that it needs may run here.
+        workers: how many; None: one for each of its partitions, as far as there are slots.
+
+        Raises:
+            ConfigError: it is neither.
+        """
+        self._spark = spark_context
+        source = _source(data)
+        wanted = workers if workers is not None else max(1, min(source.partitions, slots))
+        self._source = source if source.partitions == wanted else source.spread(wanted)
+        if self._source.partitions != wanted:
+            raise UsageError(f"run: Spark made {self._source.partitions} rdd_partitions of the data, not {wanted}")
+        self.workers = wanted
+        self._error: Exception | None = None
+
+    def start(self, ref: RunRef, function: Function, tag: str, ended: Callable[[], None]) -> None:
+        """Run the tasks; call ``ended`` when they have."""
+        rdd = self._source.stage(ref, function)
+        # In this thread Spark pickles it: the broadcasts that this meets are noted by thread.
+        tasks = rdd._jrdd.getNumPartitions()
+        if tasks != self.workers:
+            raise UsageError(f"run: Spark made {tasks} tasks of {self.workers} rdd_partitions")
+        scala_context = self._spark._jsc.sc()
+        properties = scala_context.getLocalProperties().clone()
+
+        def run() -> None:
+            # As in the caller's own jobs: pool, group, description.
+            scala_context.setLocalProperties(properties)
+            self._spark.addJobTag(tag)
+            try:
+                rdd.collect()
+            except Exception as error:  # whatever Spark says is told by who waits for the job
+                self._error = error
+            finally:
+                ended()
+
+        self._tag = tag
+        self._thread = threading.Thread(target=run, name="ps2-run", daemon=True)
+        self._thread.start()
+
+    def cancel(self) -> None:
+        self._spark.cancelJobsWithTag(self._tag)
+
+    def join(self, timeout_s: float | None = None) -> Exception | None:
+        """Wait for the tasks' end; return what Spark says of them if they failed."""
+        self._thread.join(timeout_s)
+        return self._error
+
+
+class _Records:
+    """An RDD."""
+
+    def __init__(self, rdd: Any) -> None:
+        self._rdd = rdd
+        self.partitions: int = rdd.getNumPartitions()
+
+    def spread(self, partitions: int) -> _Records:
+        """Deal the records out, one by one.
+
+        ``RDD.repartition`` deals batches of ten: few records, such as one block of rows each, would all go to one. The
+        shuffle is the same, so Spark knows that it depends on the records' order, and what to do when that may differ.
+        """
+        from pyspark import RDD, serializers
+
+        untyped: Any = serializers
+        singly = self._rdd._reserialize(untyped.BatchedSerializer(untyped.CPickleSerializer(), 1))
+        dealt = singly._jrdd.coalesce(partitions, True)
+        return _Records(RDD(dealt, singly.ctx, singly._jrdd_deserializer))
+
+    def stage(self, ref: RunRef, function: Function) -> Any:
+        return self._rdd.mapPartitions(lambda rows: [work(ref, function, rows)])
+
+
+def settled(frame: Any) -> tuple[Any, int]:
+    """Return a DataFrame of the same rows whose plan is settled, and how many rdd_partitions it has.
+
+    How many partitions a plan has is known when its shuffles have run (adaptive execution); another plan of the same
+    data, such as ``mapInArrow``, would run them once more. So this builds on the first one's rows.
+    """
+    from pyspark.sql import DataFrame
+
+    rows = frame._jdf.queryExecution().toRdd()
+    session = frame.sparkSession
+    # What ``DataFrame.localCheckpoint`` does, without storing the rows.
+    same = session._jsparkSession.internalCreateDataFrame(rows, frame._jdf.schema(), False)
+    return DataFrame(same, session), rows.getNumPartitions()
+
+
+class _Table:
+    """A DataFrame whose plan is settled."""
+
+    def __init__(self, frame: Any) -> None:
+        self._frame, self.partitions = settled(frame)
+
+    def spread(self, partitions: int) -> _Table:
+        return _Table(self._frame.repartition(partitions))
+
+    def stage(self, ref: RunRef, function: Function) -> Any:
+        def serve(batches: Iterator[Any]) -> Iterator[Any]:
+            import pyarrow as pa
+
+            rank = work(ref, function, batches)
+            yield pa.RecordBatch.from_pydict({"rank": pa.array([rank], pa.int32())})
+
+        return self._frame.mapInArrow(serve, RESULT).rdd
+
+
+def _source(data: Any) -> _Records | _Table:
+    kind = type(data)
+    if kind.__module__.startswith("pyspark.sql.connect"):
+        raise ConfigError(
+            "run: a DataFrame of Spark Connect cannot be used: the driver's program has no SparkContext there; make "
+            "the SparkSession without remote()"
+        )
+    if hasattr(data, "mapInArrow"):
+        if data.isStreaming:
+            raise ConfigError(
+                "run: a streaming DataFrame has no end; call run in foreachBatch, or read the same source with "
+                "spark.read"
+            )
+        return _Table(data)
+    if hasattr(data, "mapPartitionsWithIndex"):
+        return _Records(data)
+    home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # there are other DataFrames
+    raise ConfigError(f"run: expected a DataFrame or an RDD of Spark, got {home}{kind.__qualname__}")

@@ -1,0 +1,185 @@
+"""Reads in the background, for this clock or a later one, while the worker computes (``worker.prefetch``).
+
+A read holds the others' updates as they are when it is sent. What a pull in clock t must hold is on the servers as soon
+as the coordinator lets the worker into clock t; it tells with each clock how far the others allow. Until then a read
+for a later clock is not sent.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ps2.client import plans
+from ps2.client.arguments import as_array
+from ps2.client.matrix import DCVMatrix
+from ps2.client.overlay import Overlay
+from ps2.client.plans import Plan
+from ps2.errors import RolledBack, UsageError
+
+if TYPE_CHECKING:
+    from ps2.client.dcv import DCV
+    from ps2.client.delivery import Results
+    from ps2.client.session import Session
+
+
+@dataclass
+class Freshness:
+    """What a worker's reads may hold now.
+
+    Attributes:
+        clock: that it is in.
+        horizon: the highest clock that the others allow.
+        epoch: how often the fleet had gone back to a checkpoint.
+        meetings: how often it has met the others within clocks: what is read afterwards holds what they did before.
+    """
+
+    clock: int
+    horizon: int
+    epoch: int
+    meetings: int = 0
+
+
+class Prefetch:
+    """A read under way; made by ``worker.prefetch``."""
+
+    def __init__(self, session: Session, view: Freshness, plan: Callable[[], Plan[Any]], clock: int) -> None:
+        """``plan`` plans the read, and ``clock`` is the one that it is for."""
+        self.clock = clock
+        self._session = session
+        self._view = view
+        self._make_plan = plan
+        self._plan = plan()
+        self._sent: tuple[int, int] | None = None  # epoch and meetings then
+        self._thread: threading.Thread | None = None
+        self._found: tuple[Results, Overlay] | None = None
+        self._error: Exception | None = None
+        self._answer: Any = None
+
+    def result(self) -> Any:
+        """Return what ``pull`` would return: the same array each time.
+
+        Waits for it if it has not come. It is pulled now if it may not be used here: in a later clock than it was for,
+        after a barrier or ``once``, after another change of this worker to what it reads than ``add`` and ``sub`` of
+        arrays, or after the fleet went back to a checkpoint.
+
+        Raises:
+            PS2Error: what ``pull`` raises.
+        """
+        if self._answer is None:
+            with self._session.stopwatch.running("pull"):
+                self._answer = self._take()
+        return self._answer
+
+    def start(self) -> None:
+        """Send the read."""
+        self._sent = self._view.epoch, self._view.meetings
+        self._thread = threading.Thread(target=self._read, name="ps2-prefetch", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_started(self) -> bool:
+        return self._thread is not None
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether there is nothing left to do for it."""
+        return self._answer is not None
+
+    def close(self) -> None:
+        """Wait for the read, and forget it."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._found is not None:
+            self._session.outbox.forget(self._found[1])
+            self._found = None
+
+    def _take(self) -> Any:
+        if self._thread is not None:
+            self._thread.join()
+        found, error = self._found, self._error
+        self.close()
+        may_be_used = self._view.clock <= self.clock and self._sent == (self._view.epoch, self._view.meetings)
+        if error is not None and may_be_used and not isinstance(error, RolledBack):
+            raise error
+        if found is not None and may_be_used and not found[1].is_void:
+            found[1].lay()
+            return self._plan.merge(found[0])  # type: ignore[arg-type]
+        return self._session.run([self._make_plan()])[0]
+
+    def _read(self) -> None:
+        try:
+            self._found = self._session.read([self._plan])
+        except Exception as error:  # for whoever asks for the result
+            self._error = error
+
+
+class Prefetches:
+    """Those of one worker."""
+
+    def __init__(self, session: Session, view: Freshness) -> None:
+        self.view = view
+        self._session = session
+        self._open: list[Prefetch] = []
+
+    def begin(self, source: DCV | DCVMatrix, indices: Any, ahead: int, columns: Any = None) -> Prefetch:
+        """Read for the clock that is so many after this one: now if the others allow that, else when they do."""
+        if isinstance(ahead, bool) or not isinstance(ahead, (int, np.integer)) or ahead < 0:
+            raise UsageError(f"prefetch: ahead: expected 0 (this clock), 1 (the next one) or more, got {ahead!r}")
+        if not hasattr(source, "_session"):
+            raise UsageError(f"prefetch: expected a DCV or a DCVMatrix, got {source!r}")
+        if source._session is not self._session:
+            raise UsageError(f"prefetch: {source!r} is of another context than this run")
+        # The caller may change his.
+        indices, columns = (
+            None if given is None else as_array(name, given).copy()
+            for name, given in (("indices", indices), ("columns", columns))
+        )
+        plan = partial(_pull, source, indices, columns)
+        prefetch = Prefetch(self._session, self.view, plan, self.view.clock + int(ahead))
+        self._open.append(prefetch)
+        self._start()
+        return prefetch
+
+    def enter(self, clock: int, horizon: int, epoch: int) -> None:
+        """The worker enters a clock: read what was waiting for it, and forget what was for earlier ones."""
+        self.view.clock, self.view.horizon, self.view.epoch = clock, horizon, epoch
+        for late in [prefetch for prefetch in self._open if prefetch.clock < clock]:
+            self._open.remove(late)
+            late.close()
+        self._start()
+
+    def meet(self) -> None:
+        """The worker has met the others."""
+        self.view.meetings += 1
+
+    def close(self) -> None:
+        """Wait for all reads."""
+        for prefetch in self._open:
+            prefetch.close()
+        self._open.clear()
+
+    def _start(self) -> None:
+        self._open = [prefetch for prefetch in self._open if not prefetch.is_taken]
+        for prefetch in self._open:
+            if not prefetch.is_started and prefetch.clock <= self.view.horizon:
+                prefetch.start()
+
+
+def _pull(source: DCV | DCVMatrix, indices: Any, columns: Any) -> Plan[Any]:
+    """Plan what ``source.pull(indices)`` does, or that of a matrix, whose rows they are."""
+    if isinstance(source, DCVMatrix):
+        return source._pull(indices, columns)
+    if columns is not None:
+        raise UsageError(f"prefetch: columns go with rows of a matrix, got {source!r}")
+    target = source._target()
+    if indices is not None:
+        return plans.pull_columns(target, indices)
+    if source.isSparse:
+        raise UsageError("prefetch: a sparse vector needs indices: how much it holds is not known before")
+    return plans.pull(target, 0, target.spec.dim)

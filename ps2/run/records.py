@@ -1,0 +1,99 @@
+"""What a run notes of its workers: where their time went, and what they logged. Arrays, of a bounded size."""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from array import array
+from collections.abc import Sequence
+from dataclasses import astuple
+from typing import Any
+
+from ps2.wire.run_control import ClockTimes, Logged
+
+log = logging.getLogger(__name__)
+
+# Of one run: 64 MiB of times, of all workers together, and 32 MiB of metrics.
+MAX_TIMES = 1 << 20
+MAX_METRICS = 1 << 20
+
+
+class _Rows:
+    """Rows of numbers. When there are too many, the older half goes, and the log says so once."""
+
+    def __init__(self, width: int, limit: int, what: str) -> None:
+        self._width = width
+        self._limit = max(limit, 2)
+        self._what = what
+        self._numbers = array("d")
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._numbers) // self._width
+
+    def append(self, row: Sequence[float]) -> None:
+        if len(self) == self._limit:
+            if not self.dropped:
+                log.warning("run: there are more than %d %s; only the newest are kept", self._limit, self._what)
+            half = self._limit // 2
+            del self._numbers[: half * self._width]
+            self.dropped += half
+        self._numbers.extend(row)
+
+    def __getitem__(self, index: int) -> Sequence[float]:
+        return self._numbers[index * self._width : (index + 1) * self._width]
+
+
+class _Records(Sequence[Any]):
+    """What ``_Rows`` hold, as objects that are made when they are asked for."""
+
+    _rows: _Rows
+
+    @property
+    def dropped(self) -> int:
+        """How many, the oldest, are not kept."""
+        return self._rows.dropped
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = range(len(self))[index]
+        return self._record(found) if isinstance(found, int) else tuple(map(self._record, found))
+
+    @abstractmethod
+    def _record(self, index: int) -> Any:
+        """Return one of them; its index is not negative."""
+
+
+class Timeline(_Records):
+    """``ClockTimes`` of one worker, in the order in which its clocks ended."""
+
+    def __init__(self, limit: int = MAX_TIMES) -> None:
+        self._rows = _Rows(8, limit, "clocks of a worker")
+
+    def append(self, times: ClockTimes) -> None:
+        self._rows.append(astuple(times))
+
+    def _record(self, index: int) -> ClockTimes:
+        clock, began, compute, pull, push, wait, outside, on_clock = self._rows[index]
+        return ClockTimes(int(clock), began, compute, pull, push, wait, bool(outside), on_clock)
+
+
+class Metrics(_Records):
+    """(rank, ``Logged``), in the order in which they came."""
+
+    def __init__(self, limit: int = MAX_METRICS) -> None:
+        self._rows = _Rows(4, limit, "logged numbers")
+        self._names: dict[str, int] = {}
+        self._by_number: list[str] = []
+
+    def append(self, rank: int, metric: Logged) -> None:
+        number = self._names.setdefault(metric.name, len(self._names))
+        if number == len(self._by_number):
+            self._by_number.append(metric.name)
+        self._rows.append((rank, number, metric.clock, metric.value))
+
+    def _record(self, index: int) -> tuple[int, Logged]:
+        rank, number, clock, value = self._rows[index]
+        return int(rank), Logged(self._by_number[int(number)], value, int(clock))

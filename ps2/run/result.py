@@ -1,0 +1,173 @@
+"""What a run of workers that stay came to."""
+
+from __future__ import annotations
+
+import os
+import reprlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ps2.errors import ConfigError, NotFoundError
+from ps2.run.summary import summary
+from ps2.run.timeline import FIELDS, Table, rows
+from ps2.wire.run_control import Logged
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RunResult(Sequence[Any]):
+    """What ``ps.run`` returns: what ``worker_fn`` returned, by rank, like a list; and where the time went.
+
+    Attributes:
+        results: what was returned, by rank.
+        seconds: that the run took, Spark's start of its tasks included.
+        staleness: that it ran with.
+        firstClock: that it began with.
+    """
+
+    results: tuple[Any, ...]
+    seconds: float
+    staleness: int | None
+    firstClock: int
+    _tables: tuple[Table, ...] = field(repr=False)
+    _logged: tuple[tuple[int, Logged], ...] = field(repr=False, default=())
+
+    def __getitem__(self, rank: Any) -> Any:
+        return list(self.results[rank]) if isinstance(rank, slice) else self.results[rank]
+
+    def __len__(self) -> int:
+        return len(self.results)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.results)
+
+    def __eq__(self, other: object) -> bool:
+        """Like a list: whether the same was returned, whatever time it took."""
+        return list(self) == list(other) if isinstance(other, (RunResult, list)) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment] # as a list
+
+    def __repr__(self) -> str:
+        return f"RunResult({reprlib.repr(list(self))}, seconds={self.seconds:.3g})"
+
+    @cached_property
+    def timeline(self) -> tuple[Table, ...]:
+        """Where the time of each rank went, clock by clock.
+
+        By rank a NumPy record array with a row for each clock, in the order in which it did them, and the columns
+        ``clock`` (int64), ``began``, ``compute``, ``pull``, ``push``, ``wait`` and ``onClock`` (float64, seconds).
+        ``began`` is counted from the run's start: when the worker came to stand before the clock. ``wait`` is for other
+        workers, at the clock's beginning and at its barriers; ``onClock`` for the driver, where the others would have
+        let it go: for that function, and for a checkpoint with it. ``push`` holds everything that changes vectors,
+        ``compute`` what is not any of the others. The parts add up: ``began`` with all of them is where the next row
+        begins. A clock that was done again, by a task that was started again or from a checkpoint on, has
+        a row for each time; what an attempt did that was killed is not known. Of more than a million rows, of all
+        ranks together, the older ones are not kept. Example: ``result.timeline[0].wait.sum()``.
+        """
+        return tuple(rows(table, outside=False) for table in self._tables)
+
+    @property
+    def outside(self) -> tuple[Table, ...]:
+        """Where the time of each rank went outside of clocks; columns as in ``timeline``.
+
+        Rows being read before the first clock (from when the task had started), what is between two loops, and what
+        comes after the last one, the wait for the others to end it included. ``clock`` is the next one.
+        """
+        return tuple(rows(table, outside=True) for table in self._tables)
+
+    @property
+    def metricNames(self) -> list[str]:
+        """What the workers logged, by ``worker.log``."""
+        return sorted({metric.name for _, metric in self._logged})
+
+    def metrics(self, name: str) -> NDArray[np.float64]:
+        """Return what the workers logged under a name.
+
+        Example: ``result.metrics("loss").mean(axis=0)`` is the mean over the workers, by clock.
+
+        Returns:
+            Of shape (workers, clocks); columns are clocks from ``firstClock`` on, up to the last one with a value. NaN
+            where a worker logged nothing, the last value where it logged several in one clock.
+
+        Raises:
+            NotFoundError: nothing was logged under it.
+        """
+        found = [
+            (rank, metric.clock - self.firstClock, metric.value) for rank, metric in self._logged if metric.name == name
+        ]
+        if not found:
+            raise NotFoundError(f"metrics: no worker logged {name!r}; there are {self.metricNames}")
+        values = np.full((len(self), 1 + max(clock for _, clock, _ in found)), np.nan)
+        for rank, clock, value in found:
+            values[rank, clock] = value
+        return values
+
+    def toPandas(self) -> pd.DataFrame:
+        """Return timeline and metrics as one pandas DataFrame.
+
+        Its columns are ``rank``, those of ``timeline``, and one for each metric (with ``_logged`` behind its name if
+        that is one of these). It has a row for each clock of each rank, ordered by rank and clock; and one whose times
+        are NaN where something was logged after the last clock.
+        """
+        import pandas as pd
+
+        names = list(FIELDS.names or ())
+        frame = pd.concat(
+            [
+                pd.DataFrame({"rank": rank, **{name: table[name] for name in names}})
+                for rank, table in enumerate(self.timeline)
+            ],
+            ignore_index=True,
+        )
+        if self._logged:
+            logged = pd.DataFrame(
+                [(rank, metric.clock, metric.name, metric.value) for rank, metric in self._logged],
+                columns=["rank", "clock", "name", "value"],
+            )
+            last = logged.drop_duplicates(["rank", "clock", "name"], keep="last")
+            values = last.pivot(index=["rank", "clock"], columns="name", values="value")
+            values = values.rename(columns={name: f"{name}_logged" for name in frame}).rename_axis(columns=None)
+            frame = frame.merge(values.reset_index(), how="outer", on=["rank", "clock"])
+        return frame.sort_values(["rank", "clock"], kind="stable", ignore_index=True)
+
+    def summary(self) -> None:
+        """Print a table: by rank, how many clocks, how long they took and with what; who was waited for most."""
+        print(summary(self._tables, self.seconds, self.staleness))
+
+    def plot(self, path: str | os.PathLike[str] | None = None, clocks: range | tuple[int, int] | None = None) -> Figure:
+        """Draw a Gantt chart: a lane for each rank, a bar for whatever it did (Zhang et al., "MLlib*", Figure 2).
+
+        The parts of a clock are drawn in the order wait, onClock, pull, compute, push. When clocks are too many for
+        that, the heights in each column of pixels are the shares of that moment. The axis begins with the first task,
+        but shortly before the first clock where the setup was long, and ends likewise; what is cut off is said
+        below it. Blank is where a rank had no task at work: before Spark started it, or started it again. Of more than
+        32 ranks, the busiest and some others are shown.
+
+        Args:
+            path: writes it there as well: PNG, or what the suffix says (.svg, .pdf).
+            clocks: only from the first of these to the one before the second, such as ``(10, 20)``.
+
+        Returns:
+            The matplotlib Figure, which belongs to no window and to no pyplot; a notebook shows it.
+
+        Raises:
+            ConfigError: matplotlib is not installed, or there is nothing to draw.
+        """
+        try:
+            from ps2.run.gantt import draw
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] != "matplotlib":
+                raise
+            raise ConfigError("plot: matplotlib is not installed; pip install 'ps2-spark[plot]'") from error
+        figure = draw(self._tables, self.staleness, clocks)
+        if path is not None:
+            figure.savefig(path)
+        return figure

@@ -1,0 +1,347 @@
+"""Drives a run of workers that stay from the driver: its Spark job, ``onClock``, deadlines, and how it ends."""
+
+from __future__ import annotations
+
+import logging
+import math
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
+
+from ps2.client.session import Session
+from ps2.coordinator import interpreter
+from ps2.coordinator.master import Master
+from ps2.coordinator.slots import most_slots, total_slots, wait_for_slots
+from ps2.coordinator.steps import Steps
+from ps2.coordinator.turns import Turns
+from ps2.errors import (
+    DeadlineError,
+    LostError,
+    PS2Error,
+    RolledBack,
+    StoppedError,
+    TransientError,
+    UsageError,
+    WorkerError,
+)
+from ps2.run.clocks import Clocks
+from ps2.run.job import Job, check_call, pickled
+from ps2.run.options import RunOptions
+from ps2.run.result import RunResult
+from ps2.run.servicer import listen
+from ps2.run.spark_job import CallJobs, Tasks, cancelled, is_stopped, said_by_spark
+from ps2.run.state import Run
+from ps2.run.timeline import to_table
+from ps2.run.work import Function
+from ps2.run.worker import RunRef
+from ps2.wire.control import ServerControl
+from ps2.wire.run_control import Logged
+
+log = logging.getLogger(__name__)
+
+# For slots that other jobs are about to give back.
+SLOTS_TIMEOUT_S = 10.0
+# For tasks to end that were told to.
+END_TIMEOUT_S = 10.0
+# For a run to end whose context is stopped.
+STOP_TIMEOUT_S = 25.0
+# For a server that is just being replaced to hear that a run is over.
+FORGET_TIMEOUT_S = 5.0
+POLL_S = 0.5
+
+
+@dataclass
+class _Events:
+    """What happens in a run, for the driver's thread; see ``Listener``."""
+
+    queue: SimpleQueue[Callable[[], None]]
+    on_due: Callable[[], None]
+    on_log: Callable[[int, int, str, float], object] | None
+
+    def clock_due(self) -> None:
+        self.queue.put(self.on_due)
+
+    def logged(self, rank: int, metric: Logged) -> None:
+        log.debug("rank %d, clock %d: %s = %g", rank, metric.clock, metric.name, metric.value)
+        on_log = self.on_log
+        if on_log is not None:
+            self.queue.put(lambda: _ignore(on_log(rank, metric.clock, metric.name, metric.value)))
+
+    def failed(self) -> None:
+        self.wake()
+
+    def wake(self) -> None:
+        self.queue.put(lambda: None)
+
+
+class Runs:
+    """The runs of one context, one at a time."""
+
+    def __init__(
+        self, master: Master, servers: ServerControl, session: Session, steps: Steps, bind: str, token: str
+    ) -> None:
+        self._master = master
+        self._servers = servers
+        self._session = session
+        self._steps = steps
+        self._bind = bind
+        self._token = token
+        self._count = 0
+        self._run: Run | None = None
+        self._one_at_a_time = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def run(self, spark_context: Any, data: Any, worker_fn: Callable[..., Any], options: RunOptions) -> RunResult:
+        """Run workers to their end; see ``PS2Context.run``."""
+        if not self._one_at_a_time.acquire(blocking=False):
+            raise UsageError("run: another run of this context is under way")
+        self._thread = threading.current_thread()
+        try:
+            function = pickled(worker_fn)
+            if options.on_clock is not None:
+                check_call("onClock", options.on_clock, "clock")
+            if options.on_log is not None:
+                check_call("onLog", options.on_log, "rank", "clock", "name", "value")
+            slots = most_slots(spark_context) or total_slots(spark_context)
+            job = Job(spark_context, data, options.workers, slots)
+            wait_for_slots(spark_context, job.workers, SLOTS_TIMEOUT_S)
+            self._session.flush()
+            return _Drive(self, spark_context, job, function, options).drive()
+        finally:
+            self._one_at_a_time.release()
+
+    def stop(self) -> None:
+        """End the run that is under way, and wait for that."""
+        self._stopped = True
+        run = self._run
+        if run is not None:
+            run.fail(StoppedError("this PS2Context was stopped"))
+        # ``onClock`` may stop its own run.
+        if self._thread is not threading.current_thread() and self._one_at_a_time.acquire(timeout=STOP_TIMEOUT_S):
+            self._one_at_a_time.release()
+
+    def go_back(self) -> None:
+        """The whole fleet is about to go back to a checkpoint."""
+        run = self._run
+        if run is not None:
+            run.hold()
+
+    def give_up(self, why: str) -> None:
+        """Lost servers stay so."""
+        run = self._run
+        if run is not None and run.is_held:
+            run.fail(LostError(why))
+
+    def roll_back(self, epoch: int, checkpoint: str) -> None:
+        """The whole fleet has gone back to a checkpoint, and the clocks with it."""
+        run = self._run
+        if run is not None:
+            run.roll_back(epoch, checkpoint)
+
+
+class _Drive:
+    """One run, seen from the driver's thread."""
+
+    def __init__(self, runs: Runs, spark_context: Any, job: Job, function: Function, options: RunOptions) -> None:
+        self._runs = runs
+        self._spark = spark_context
+        self._job = job
+        self._function = function
+        self._options = options
+        self._events = _Events(SimpleQueue(), self._call, options.on_log)
+        self._over = False
+        self._closing = threading.Event()
+        calls = options.on_clock is not None or runs._steps.by_clock
+        clocks = Clocks(job.workers, options.staleness, options.first_clock, calls)
+        self._run = Run(job.workers, clocks, self._events, options.first_clock, runs._master.gone_back[0])
+
+    def drive(self) -> RunResult:
+        runs = self._runs
+        runs._steps.begin_run(self._run)
+        runs._run = self._run
+        try:
+            # A rollback that came before the line above.
+            self._run.epoch = max(self._run.epoch, runs._session.epoch)
+            runs._steps.checkpoint_beginning()
+            return self._drive()
+        finally:
+            runs._run = None
+            runs._steps.end_run()
+
+    def _drive(self) -> RunResult:
+        runs = self._runs
+        number = runs._count
+        runs._count += 1
+        face = listen(self._run, runs._bind, runs._token)
+        ref = RunRef(
+            runs._session.fleet,
+            face.address,
+            number,
+            self._options.staleness,
+            self._options.first_clock,
+            self._options.seed,
+            self._options.priority,
+            self._options.bandwidth_limit,
+        )
+        tag = f"ps2-run-{ref.fleet.id}-{number}"
+        self._tasks = Tasks(self._spark, tag, self._run)
+        self._calls = CallJobs(self._spark, f"{tag}-onClock", self._job.workers)
+        began_s = time.monotonic()
+        guard = threading.Thread(target=self._guard, args=[began_s], name="ps2-run-guard", daemon=True)
+        try:
+            self._job.start(ref, self._function, tag, self._ended)
+            guard.start()
+            with self._calls.marked():
+                self._watch()
+            self._raise_what_failed()
+            self._knows(self._run.epoch)
+        finally:
+            self._run.fail(StoppedError("the run is over"))
+            self._closing.set()
+            self._end_tasks()
+            if guard.ident is not None:
+                guard.join()
+            face.stop(0)
+            self._forget(ref.series, number + 1)
+        return RunResult(
+            tuple(self._result(rank) for rank in range(self._job.workers)),
+            time.monotonic() - began_s,
+            self._options.staleness,
+            self._options.first_clock,
+            tuple(map(to_table, self._run.timeline)),
+            tuple(self._run.metrics),
+        )
+
+    def _result(self, rank: int) -> Any:
+        try:
+            return pickle.loads(self._run.results[rank])
+        except Exception as error:  # its class does what it likes
+            raise WorkerError(f"run: what rank {rank} returned cannot be unpickled in the driver: {error!r}") from error
+
+    def _guard(self, began_s: float) -> None:
+        """End the run when it has taken too long, or can get no slots; by a thread, whatever ``onClock`` does."""
+        timeout_s = math.inf if self._options.timeout_s is None else self._options.timeout_s
+        turns = Turns("ps2-run-guard")
+        while self._run.error is None and not self._closing.wait(
+            min(max(0.0, began_s + timeout_s - time.monotonic()), POLL_S)
+        ):
+            if time.monotonic() >= began_s + timeout_s:
+                where = ", ".join(f"rank {rank}: {clock}" for rank, clock in enumerate(self._run.applied()))
+                self._run.fail(
+                    DeadlineError(f"run: not done after {timeout_s:g} s (timeoutS); first clocks not done: {where}")
+                )
+            turns.take(self._check)
+        turns.take(self._calls.cancel)
+
+    def _check(self) -> None:
+        try:
+            self._tasks.check()
+            self._calls.check()
+        except PS2Error as error:
+            self._run.fail(error)
+
+    def _watch(self) -> None:
+        """Do what is to be done in the driver until the tasks have ended."""
+        while not self._over and self._run.error is None:
+            self._events.queue.get()()
+        while self._run.error is None and not self._events.queue.empty():
+            self._events.queue.get()()  # what was logged last
+
+    def _ended(self) -> None:
+        self._over = True
+        self._events.wake()
+
+    def _call(self) -> None:
+        """Call ``onClock`` for the clocks that all workers have finished."""
+        session, steps = self._runs._session, self._runs._steps
+        while (due := self._run.call_due()) is not None:
+            clock, epoch = due
+            self._knows(epoch)
+            try:
+                if self._options.on_clock is not None:
+                    self._options.on_clock(clock)
+                session.flush()
+                steps.end_clock(clock)
+            except Exception as error:
+                if self._run.error is not None:
+                    return  # that is why, or comes first
+                if isinstance(error, RolledBack) and session.epoch > self._run.epoch:
+                    return  # the run is about to be told, and calls again then
+                if self._run.epoch == epoch:
+                    raise
+                continue  # whatever it was, it was done to what is gone
+            self._run.called_back(clock)
+
+    def _knows(self, epoch: int) -> None:
+        """Note that this run has gone back with the fleet: what the driver does now needs no RolledBack for that."""
+        with suppress(RolledBack):
+            self._runs._session.check_epoch((epoch, self._runs._master.gone_back[1]))
+
+    def _raise_what_failed(self) -> None:
+        if self._run.error is not None:
+            if isinstance(self._run.error, RolledBack):
+                self._run.error.step = self._runs._master.gone_back[1]
+            raise self._run.error
+        failed = self._job.join()
+        missing = [rank for rank in range(self._job.workers) if rank not in self._run.results]
+        if failed is None and not missing:
+            return
+        if is_stopped(self._spark):
+            raise StoppedError("run: the SparkContext was stopped")
+        if (said := cancelled(failed)) is not None:
+            raise StoppedError(f"run: Spark cancelled the job: {said}") from None
+        culprit, words = said_by_spark(failed)
+        rank = culprit if culprit in missing else next((rank for rank in missing if rank in self._run.failures), None)
+        if rank is not None and rank in self._run.failures:
+            clock, traceback = self._run.failures[rank]
+            # Spark's own error would bury the user's: it has all of that once more, inside Java's.
+            raise WorkerError(f"run: rank {rank} failed in clock {clock}:\n{traceback}") from None
+        if (wrong_python := interpreter.explained(self._spark, str(failed))) is not None:
+            raise wrong_python from None
+        applied = self._run.applied()
+        lost = [rank] if rank is not None else missing
+        named = ", ".join(f"rank {rank} in clock {applied[rank]}" for rank in lost) or "a task"
+        raise WorkerError(f"run: {named} was lost, and Spark does not start it again: {words}") from None
+
+    def _end_tasks(self) -> None:
+        """Let no task stay behind."""
+        if not self._over and not is_stopped(self._spark):
+            self._job.cancel()
+        self._job.join(END_TIMEOUT_S)
+        if left := self._tasks.wait_for_end(END_TIMEOUT_S):
+            log.warning(
+                "run: %d tasks have been told to end, and still run; Spark kills their Python workers after "
+                "spark.python.task.killTimeout",
+                left,
+            )
+
+    def _forget(self, series: str, below: int) -> None:
+        """Let servers and master forget the run's ids; what still comes of it is refused."""
+        deadline_s = time.monotonic() + FORGET_TIMEOUT_S
+        waiting = self._runs._master.present()
+        while waiting:
+            for id, address in list(waiting.items()):
+                try:
+                    self._runs._servers.end_stages(address, series, below, [])
+                    del waiting[id]
+                except PS2Error as error:
+                    log.debug("telling %s that a run is over: %s", address, error)
+                    if not isinstance(error, TransientError):
+                        del waiting[id]
+            present = self._runs._master.present()
+            waiting = {id: address for id, address in waiting.items() if id in present}
+            if self._runs._stopped or time.monotonic() > deadline_s:
+                break
+            if waiting:
+                time.sleep(POLL_S)
+        self._runs._master.end_stages(series, below, [])
+
+
+def _ignore(_: object) -> None:
+    """Drop what a user's function returns."""

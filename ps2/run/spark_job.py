@@ -1,0 +1,165 @@
+"""What Spark tells of the tasks of a run: whether any is on its way, and why it gave up."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ps2.coordinator.slots import total_slots
+from ps2.errors import SlotsError
+from ps2.run.state import Run
+
+# A rank has no task, and none is on its way.
+START_TIMEOUT_S = 30.0
+# The same, where Spark may have to get executors first.
+EXECUTOR_TIMEOUT_S = 120.0
+# Spark's listeners may tell late.
+LOOK_S = 1.0
+POLL_S = 0.1
+# Of what Spark says.
+MAX_CHARS = 300
+CANCELLED = re.compile(
+    r"^: org\.apache\.spark\.SparkException: (?:\[\w+\] )?(Job \d+ cancelled.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE
+)
+
+
+class Tasks:
+    """The tasks of one run, as Spark tells of them."""
+
+    def __init__(self, spark_context: Any, tag: str, run: Run) -> None:
+        self._spark = spark_context
+        self._tag = tag
+        self._run = run
+        self._since_s: float | None = None
+        self._looked_s = 0.0
+
+    def check(self) -> None:
+        """Raise SlotsError if ranks have had no task for long, and none is on its way.
+
+        An earlier stage of the job (a shuffle) may run for as long as it likes before the workers start.
+        """
+        now_s = time.monotonic()
+        if now_s - self._looked_s < LOOK_S:
+            return
+        self._looked_s = now_s
+        absent = self._run.absent()
+        if not absent or self.active() > self._run.attempts:
+            self._since_s = None
+            return
+        self._since_s = self._since_s or now_s
+        timeout_s = _patience_s(self._spark)
+        if now_s - self._since_s > timeout_s:
+            raise SlotsError(
+                f"run: {self._run.workers} workers need a task slot each, and Spark at {self._spark.master} has "
+                f"{total_slots(self._spark)}; ranks {absent} have had none for {timeout_s:.0f} s"
+            )
+
+    def wait_for_end(self, timeout_s: float) -> int:
+        """Wait until no task runs any more; return how many still do."""
+        deadline_s = time.monotonic() + timeout_s
+        while (left := self.active()) and time.monotonic() < deadline_s:
+            time.sleep(POLL_S)
+        return left
+
+    def active(self) -> int:
+        """Return how many tasks of the job run now."""
+        return jobs_and_tasks(self._spark, self._tag)[1]
+
+
+class CallJobs:
+    """The Spark jobs that ``onClock`` starts: where the workers have all slots, they would wait for ever."""
+
+    def __init__(self, spark_context: Any, tag: str, workers: int) -> None:
+        self._spark = spark_context
+        self._tag = tag
+        self._workers = workers
+        self._since_s: float | None = None
+
+    @contextmanager
+    def marked(self) -> Iterator[None]:
+        """Count the jobs that this thread starts meanwhile."""
+        # Threads of pyspark.ml's validators share one object of local properties; the tag is for this thread alone.
+        scala_context = self._spark._jsc.sc()
+        scala_context.setLocalProperties(scala_context.getLocalProperties().clone())
+        self._spark.addJobTag(self._tag)
+        try:
+            yield
+        finally:
+            if not is_stopped(self._spark):
+                self._spark.removeJobTag(self._tag)
+
+    def check(self) -> None:
+        """Raise SlotsError if a job has had no task for long."""
+        jobs, tasks = jobs_and_tasks(self._spark, self._tag)
+        if not jobs or tasks:
+            self._since_s = None
+            return
+        now_s = time.monotonic()
+        self._since_s = self._since_s or now_s
+        timeout_s = _patience_s(self._spark)
+        if now_s - self._since_s > timeout_s:
+            raise SlotsError(
+                f"run: onClock has started a Spark job that has had no task slot for {timeout_s:.0f} s: the "
+                f"{self._workers} workers keep theirs, and Spark at {self._spark.master} has "
+                f"{total_slots(self._spark)}; give the run fewer workers, or do it in the workers"
+            )
+
+    def cancel(self) -> None:
+        if not is_stopped(self._spark):
+            self._spark.cancelJobsWithTag(self._tag)
+
+
+def jobs_and_tasks(spark_context: Any, tag: str) -> tuple[int, int]:
+    """Return how many jobs with a tag are under way, and how many tasks of theirs run now."""
+    from py4j.protocol import Py4JError
+
+    try:
+        if is_stopped(spark_context):
+            return 0, 0
+        scala_context, tracker = spark_context._jsc.sc(), spark_context.statusTracker()
+        found = [tracker.getJobInfo(job) for job in scala_context.statusTracker().getJobIdsForTag(tag)]
+        jobs = [job for job in found if job is not None and job.status == "RUNNING"]
+        stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+        # Of the scheduler: the tracker's count may be as old as the stage's last event.
+        scheduler = scala_context.taskScheduler()
+        sets = [scheduler.taskSetManagerForAttempt(s.stageId, s.currentAttemptId) for s in stages if s is not None]
+        return len(jobs), sum(tasks.get().runningTasks() for tasks in sets if tasks.isDefined())
+    except (Py4JError, OSError):  # it is stopping
+        if is_stopped(spark_context):
+            return 0, 0
+        raise
+
+
+def _patience_s(spark_context: Any) -> float:
+    return START_TIMEOUT_S if spark_context._jsc.sc().isLocal() else EXECUTOR_TIMEOUT_S
+
+
+def is_stopped(spark_context: Any) -> bool:
+    """Tell whether a SparkContext is stopped, or gone with its Java process."""
+    from py4j.protocol import Py4JError
+
+    try:
+        return spark_context._jsc is None or bool(spark_context._jsc.sc().isStopped())
+    except (Py4JError, OSError):
+        return True
+
+
+def cancelled(error: Exception | None) -> str | None:
+    """Return what Spark says of a job that somebody has cancelled: by its group or tag, or on Spark's web page."""
+    found = CANCELLED.search(str(error))
+    return found[1] if found else None
+
+
+def said_by_spark(error: Exception | None) -> tuple[int | None, str]:
+    """Return which task Spark gave up for, if it says so, and what it says, in a line."""
+    text = str(error)
+    found = re.search(r"Job aborted due to stage failure: [^\n]*", text)
+    words = found[0] if found else " ".join(text.split("\n")[:2])
+    # Where a worker could not even start, such as without NumPy, what its Python says is all there is.
+    if raised := re.search(r"^Traceback .*\n(?:[ \t].*\n)*(\S.*)", text[text.find("Traceback") :], re.MULTILINE):
+        words = f"{words[: MAX_CHARS - len(raised[1]) - 1]} {raised[1]}"
+    task = re.search(r"Task (\d+) in stage \S+ failed", words)
+    return int(task[1]) if task else None, words[:MAX_CHARS]

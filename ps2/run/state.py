@@ -1,0 +1,414 @@
+"""A run of workers that stay: their seats, clocks and meetings, and what they logged. Safe for threads.
+
+All questions of workers may come again: the connection may be cut after one was understood, and before it is answered.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Condition, RLock
+from typing import Protocol
+
+from ps2.errors import InputError, LimitError, PS2Error, RolledBack, StoppedError, WorkerError
+from ps2.run.clocks import Clocks, Cut, Release
+from ps2.run.meetings import Meetings, Point, where
+from ps2.run.records import MAX_TIMES, Metrics, Timeline
+from ps2.wire.run_control import ClockTimes, Entered, Logged, Seated
+
+# Errors that another attempt would come to alike.
+FATAL: dict[str, type[PS2Error]] = {"InputError": InputError, "LimitError": LimitError}
+
+# Moments of checkpoints that are remembered; the fleet goes back to one of the newest.
+CUTS = 100
+
+
+@dataclass(eq=False)
+class Seat:
+    """One attempt of one worker, on one stream.
+
+    Attributes:
+        number: in the order in which streams came.
+        gone: the stream has ended, or the same attempt has come back on another one.
+    """
+
+    rank: int
+    attempt: int
+    number: int
+    changed: Condition = field(repr=False)
+    gone: bool = False
+
+
+class Listener(Protocol):
+    """Who is told what happens in a run; called with its lock held, so it only takes note."""
+
+    def clock_due(self) -> None: ...
+    def logged(self, rank: int, metric: Logged) -> None: ...
+    def failed(self) -> None: ...
+
+
+@dataclass
+class Run:
+    """What the coordinator knows of a run.
+
+    Workers tell their ``epoch``. One that does not know yet that the fleet has gone back to a checkpoint finishes its
+    clock as if nothing had happened: it meets nobody, and what it makes there counts for nobody.
+
+    Attributes:
+        epoch: how often the fleet has gone back to a checkpoint.
+        failures: the last error of each rank, as (clock, traceback).
+        results: pickled, by rank.
+        timeline: by rank.
+    """
+
+    workers: int
+    clocks: Clocks
+    listener: Listener
+    first: int = 0
+    epoch: int = 0
+    failures: dict[int, tuple[int, str]] = field(default_factory=dict)
+    results: dict[int, bytes] = field(default_factory=dict)
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self.timeline = tuple(Timeline(MAX_TIMES // self.workers) for _ in range(self.workers))
+        self._lock = RLock()
+        self._began_s = time.monotonic()
+        self._meetings = Meetings(self.workers, self.first)
+        self._numbers = itertools.count(1)
+        self._seats: dict[int, Seat] = {}
+        self._parked: list[Seat] = []
+        self._joined: set[int] = set()
+        self._entries: dict[int, Entered] = {}
+        self._blocked: dict[int, str] = {}  # what those that wait wait for, beside clocks
+        self._noted: dict[int, int] = {}  # attempt -> its last message whose times and metrics are noted
+        self._arrived_s: dict[int, float] = {}  # rank -> when it came to stand before its clock
+        # When all had finished the clocks below one, as long as onClock has not returned for all of those.
+        self._finished_s: dict[int, float] = {}
+        self._due_told: int | None = None
+        self._calling: int | None = None
+        self._error: PS2Error | None = None
+        self._cuts: dict[str, Cut] = {}
+        self._held = False
+
+    # -- the workers' questions ------------------------------------------------------------------------------------
+
+    def seat(self, rank: int, attempt: int) -> Seat:
+        """Return a seat for an attempt that has come; it is to ``sit``, and to ``leave_seat`` in the end."""
+        with self._lock:
+            return Seat(rank, attempt, next(self._numbers), Condition(self._lock))
+
+    def sit(self, seat: Seat) -> Seated:
+        """Give an attempt its rank's place; wait while another attempt has it.
+
+        The same attempt on a newer stream takes it over. Who comes after its rank has left waits for the end, too.
+        """
+        rank = seat.rank
+        with self._lock:
+            self._parked.append(seat)
+            try:
+                self._wait(seat, lambda: self._is_over() if rank in self.results else self._is_free(seat))
+            finally:
+                self._parked.remove(seat)
+            if rank in self.results:
+                return Seated(self.workers, 0, self.epoch, 0.0, done=True)
+            if rank in self._seats:
+                self.leave_seat(self._seats[rank])
+            self._seats[rank] = seat
+            self._joined.add(rank)
+            self.failures.pop(rank, None)  # it has another attempt
+            clock = self.clocks.applied[rank]
+            return Seated(self.workers, clock, self.epoch, time.monotonic() - self._began_s, done=False)
+
+    def leave_seat(self, seat: Seat) -> None:
+        """An attempt's stream has ended, for whatever reason."""
+        with self._lock:
+            seat.gone = True
+            seat.changed.notify()
+            if self._seats.get(seat.rank) is not seat:
+                return
+            del self._seats[seat.rank]
+            self._entries.pop(seat.rank, None)
+            self._blocked.pop(seat.rank, None)
+            self._meetings.gone(seat.rank)
+            if not self.clocks.is_done(seat.rank):
+                self.clocks.gone(seat.rank)
+            self._wake_parked()
+
+    def arrive(self, seat: Seat, clock: int, applied: int, epoch: int) -> Entered:
+        """Let a worker into a clock, when it is time."""
+        with self._lock:
+            self._check(seat)
+            if epoch != self.epoch:  # what it did since is not there any more
+                clock = applied = self.clocks.applied[seat.rank]
+            self._entries.pop(seat.rank, None)
+            self._arrived_s[seat.rank] = time.monotonic()
+            self._tell_clocks(lambda: self.clocks.arrive(seat.rank, clock, applied))
+            self._wait(seat, lambda: seat.rank in self._entries)
+            return self._entries.pop(seat.rank)
+
+    def barrier(self, seat: Seat, point: Point, epoch: int) -> None:
+        """Let a worker wait for all others at a point."""
+        with self._lock:
+            self._check(seat)
+            if epoch != self.epoch:
+                return
+            with self._failing():
+                passing = self._meetings.come(seat.rank, point)
+            self._unblock(passing)
+            if seat.rank not in passing:
+                self._block(seat, f"at a barrier {where(point)}")
+
+    def once(self, seat: Seat, point: Point, epoch: int) -> bytes | None:
+        """Return the value of a point; None if this worker is to make it."""
+        with self._lock:
+            self._check(seat)
+            if epoch == self.epoch:
+                with self._failing():
+                    known = self._meetings.ask(seat.rank, point)
+                if not known:
+                    self._block(seat, f"for what another one makes {where(point)}")
+            return self._meetings.value(point) if epoch == self.epoch else None
+
+    def once_made(self, seat: Seat, point: Point, value: bytes, epoch: int) -> bytes:
+        """Take the value of a point; return the one that counts."""
+        with self._lock:
+            self._check(seat)
+            if epoch != self.epoch:
+                return value
+            self._unblock(self._meetings.made(point, value))
+            return self._meetings.value(point) or b""
+
+    def leave(self, seat: Seat, clock: int, result: bytes, epoch: int) -> bool:
+        """A worker has returned, from a clock; let it go when all have, and ``onClock`` was called for all clocks.
+
+        Its task could not go on once it has ended, and until then the fleet may go back to a checkpoint: return False
+        if it has, so that the worker's next attempt does again what is lost.
+        """
+        with self._lock:
+            self._check(seat)
+            if epoch != self.epoch:
+                return False
+            self.results.setdefault(seat.rank, result)
+            self._tell_clocks(lambda: self.clocks.leave(seat.rank, clock))
+            self._wait(seat, lambda: self._is_over() or seat.rank not in self.results)
+            return seat.rank in self.results
+
+    def fail_attempt(self, seat: Seat, clock: int, traceback: str, fatal: bool) -> None:
+        """An attempt has raised; Spark starts another one, or gives up.
+
+        Args:
+            traceback: if it is fatal, the error's name and message.
+        """
+        with self._lock:
+            self.failures[seat.rank] = clock, traceback
+            if fatal:
+                name, _, message = traceback.partition(": ")
+                self.fail(FATAL.get(name, WorkerError)(message))
+
+    def note(self, seat: Seat, number: int, metrics: Sequence[Logged], times: ClockTimes | None) -> None:
+        """Keep what a worker logged, and how long its clock took.
+
+        Args:
+            number: of the attempt's message; what comes again is not noted again.
+        """
+        with self._lock:
+            if number <= self._noted.get(seat.attempt, 0):
+                return
+            self._noted[seat.attempt] = number
+            for metric in metrics:
+                self.metrics.append(seat.rank, metric)
+                self.listener.logged(seat.rank, metric)
+            if times is not None:
+                self.timeline[seat.rank].append(times)
+
+    # -- the driver's side -----------------------------------------------------------------------------------------
+
+    def call_due(self) -> tuple[int, int] | None:
+        """Return the clock that ``onClock`` is to be called for now, if any, and the epoch.
+
+        Say ``called_back`` when it has returned.
+        """
+        with self._lock:
+            self._calling = self.clocks.due() if self._error is None and not self._held else None
+            return None if self._calling is None else (self._calling, self.epoch)
+
+    def called_back(self, clock: int) -> None:
+        """``onClock`` has returned; what it did before the fleet went back to a checkpoint does not count."""
+        with self._lock:
+            if clock == self._calling:
+                self._calling = None
+                self._tell_clocks(lambda: self.clocks.called_back(clock))
+                self._finished_s.pop(clock + 1, None)
+
+    def fail(self, error: PS2Error) -> None:
+        """End the run: whoever waits, or asks, is told why."""
+        with self._lock:
+            if self._error is None:
+                self._error = error
+                self.listener.failed()
+                self._wake_all()
+
+    @property
+    def error(self) -> PS2Error | None:
+        return self._error
+
+    def missing(self) -> list[int]:
+        """Return the ranks that nobody has ever taken."""
+        with self._lock:
+            return [rank for rank in range(self.workers) if rank not in self._joined]
+
+    def absent(self) -> list[int]:
+        """Return the ranks that have no attempt now, and no result."""
+        with self._lock:
+            return [rank for rank in range(self.workers) if rank not in self._seats and rank not in self.results]
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts there are now, those that wait for another one's place among them."""
+        with self._lock:
+            return len(self._seats) + len(self._parked)
+
+    @property
+    def is_held(self) -> bool:
+        return self._held
+
+    def hold(self) -> None:
+        """Let nobody go on until ``roll_back``: some may know already that the fleet goes back, and do nothing more."""
+        with self._lock:
+            self._held = not self._is_over()
+
+    def applied(self) -> list[int]:
+        """Return how many clocks of each rank are on the servers."""
+        with self._lock:
+            return list(self.clocks.applied)
+
+    def cut(self) -> Cut:
+        """Return where the clocks stand, for a checkpoint that is made now; a call under way counts as done."""
+        with self._lock:
+            called = self.clocks.called if self._calling is None else self._calling + 1
+            return Cut(tuple(self.clocks.applied), called)
+
+    def note_cut(self, checkpoint: str, cut: Cut) -> None:
+        """Note what ``cut`` told before a checkpoint was made."""
+        with self._lock:
+            self._cuts[checkpoint] = cut
+            if len(self._cuts) > CUTS:
+                del self._cuts[next(iter(self._cuts))]
+
+    def has_cut(self, checkpoint: str) -> bool:
+        """Tell whether it is known where the clocks stood at a checkpoint."""
+        with self._lock:
+            return checkpoint in self._cuts
+
+    def roll_back(self, epoch: int, checkpoint: str) -> None:
+        """The fleet went back to a checkpoint; one from before this run is the end of it."""
+        with self._lock:
+            if self._error is not None or self._is_over():
+                return
+            self.epoch, self._held = epoch, False
+            self._calling = self._due_told = None
+            self._finished_s.clear()
+            cut = self._cuts.get(checkpoint)
+            if cut is None:
+                self.fail(RolledBack(f"the fleet went back to a checkpoint from before this run: {checkpoint}"))
+                return
+            self.results.clear()
+            self._unblock(self._meetings.roll_back(min(cut.applied), max(cut.applied)))
+            self._tell_clocks(lambda: self.clocks.roll_back(cut))
+            self._wake_all()
+
+    # -- within ----------------------------------------------------------------------------------------------------
+
+    def _is_free(self, seat: Seat) -> bool:
+        there = self._seats.get(seat.rank)
+        return there is None or (there.attempt == seat.attempt and there.number < seat.number)
+
+    def _is_over(self) -> bool:
+        return len(self.results) == self.workers and self.clocks.due() is None
+
+    def _tell_clocks(self, event: Callable[[], Sequence[Release]]) -> None:
+        """Apply an event to the clocks, and do what follows from it."""
+        finished = self.clocks.finished
+        with self._failing():
+            releases = event()
+        now_s = time.monotonic()
+        if self.clocks.due() is not None:
+            self._finished_s.update(dict.fromkeys(range(finished + 1, self.clocks.finished + 1), now_s))
+        for release in releases:
+            waits_s = max(self._arrived_s[release.rank], self._finished_s.get(self.clocks.needed(release.clock), now_s))
+            self._entries[release.rank] = Entered(release.clock, release.horizon, self.epoch, now_s - waits_s)
+            self._wake(release.rank)
+        self._meetings.forget(self.clocks.finished)
+        due = self.clocks.due()
+        if due is not None and due != self._due_told:
+            self._due_told = due
+            self.listener.clock_due()
+        if self._is_over():
+            self._wake_all()
+        self._check_not_stuck()
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """End the run with what a worker does wrong."""
+        try:
+            yield
+        except WorkerError as error:
+            self.fail(error)
+            raise
+
+    def _block(self, seat: Seat, why: str) -> None:
+        """Wait until ``_unblock``."""
+        self._blocked[seat.rank] = why
+        self._check_not_stuck()
+        self._wait(seat, lambda: seat.rank not in self._blocked)
+
+    def _unblock(self, ranks: Collection[int]) -> None:
+        # Here, not in their threads: until those run, nobody must think that they wait.
+        for rank in ranks:
+            self._blocked.pop(rank, None)
+            self._wake(rank)
+
+    def _wait(self, seat: Seat, until: Callable[[], bool]) -> None:
+        while True:
+            if self._error is not None:
+                raise StoppedError(f"the run has ended: {self._error}")
+            if seat.gone:
+                raise StoppedError(f"this attempt of rank {seat.rank} has lost its place: its connection was cut")
+            if until() and not self._held:
+                return
+            seat.changed.wait()
+
+    def _check(self, seat: Seat) -> None:
+        """Raise StoppedError unless an attempt may ask."""
+        self._wait(seat, lambda: True)
+        if self._seats.get(seat.rank) is not seat:
+            raise StoppedError(f"another attempt has taken the place of rank {seat.rank}")
+
+    def _wake(self, rank: int) -> None:
+        if rank in self._seats:
+            self._seats[rank].changed.notify()
+
+    def _wake_parked(self) -> None:
+        for seat in self._parked:
+            seat.changed.notify()
+
+    def _wake_all(self) -> None:
+        for seat in self._seats.values():
+            seat.changed.notify()
+        self._wake_parked()
+
+    def _check_not_stuck(self) -> None:
+        """End a run in which everybody waits for somebody else, or somebody for one that has returned."""
+        waiting, unfinished = self.clocks.waiting, self.clocks.unfinished
+        if self._error is not None or not self._blocked:
+            return
+        all_wait = len(waiting) + len(self._blocked) == unfinished and self.clocks.due() is None
+        if all_wait or (self._meetings.open_barriers and unfinished < self.workers):
+            waits = {rank: f"before clock {clock}" for rank, clock in waiting.items()} | self._blocked
+            told = "; ".join(f"rank {rank} waits {waits[rank]}" for rank in sorted(waits))
+            told += f"; ranks {self.clocks.done} have returned" if self.clocks.done else ""
+            self.fail(WorkerError(f"workers wait for each other for ever: {told}"))

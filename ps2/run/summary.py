@@ -1,0 +1,105 @@
+"""Prints where a run's time went, in 80 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+import numpy as np
+
+from ps2.run.timeline import (
+    Table,
+    WaitedFor,
+    busy,
+    clocks_done,
+    count,
+    discipline,
+    progress,
+    some_ranks,
+    waited,
+    waited_for,
+)
+
+MOST_RANKS = 32
+WIDTH = 80
+SHOWN = ("compute", "pull", "push", "wait", "onClock")
+HEAD = f"{'rank':>4}{'clocks':>8}{'outside':>8}" + "".join(f"{kind:>8}{'%':>4}" for kind in SHOWN)
+
+
+def summary(tables: Sequence[Table], seconds: float, staleness: int | None) -> str:
+    """Return the text.
+
+    Args:
+        tables: by rank.
+        seconds: that the run took.
+    """
+    shown = some_ranks(tables, MOST_RANKS)
+    header = f"{count(len(tables), 'worker')}, {discipline(staleness)}: {progress(tables)}"
+    # Counted apart from the pace: starting Spark's tasks and reading rows are in it.
+    whole = f"{_seconds(seconds)} s from call to return"
+    lines = [
+        *([f"{header}; {whole}"] if len(header) + 2 + len(whole) <= WIDTH else [*wrap(header, WIDTH), whole]),
+        "",
+        "seconds (or hours, h), and % of the time in clocks:",
+        HEAD,
+        *(_line(str(rank), [tables[rank]]) for rank in shown),
+    ]
+    if len(shown) < len(tables):
+        lines.append(f"      (the busiest and some more of {len(tables)} ranks)")
+    if len(tables) > 1:
+        lines.append(_line("all", tables))
+    lines += ["", *_slowest(tables), *_most_waited_for(waited_for(tables, staleness)), *_done_again(tables)]
+    return "\n".join(lines).rstrip()
+
+
+def _line(name: str, tables: Sequence[Table]) -> str:
+    inside = [table[~table.outside] for table in tables]
+    outside_s = sum(float((busy(table) + waited(table))[table.outside].sum()) for table in tables)
+    parts = [sum(float(table[kind].sum()) for table in inside) for kind in SHOWN]
+    whole_s = sum(parts) or 1.0
+    line = f"{name:>4}{sum(map(clocks_done, tables)):>8}{_cell(outside_s):>8}"
+    return line + "".join(f"{_cell(part):>8}{100 * part / whole_s:>4.0f}" for part in parts)
+
+
+def _slowest(tables: Sequence[Table]) -> list[str]:
+    inside = [table[~table.outside] for table in tables]
+    work = [busy(table) for table in inside]
+    if not any(map(len, work)):
+        return []
+    rank = max((rank for rank in range(len(work)) if len(work[rank])), key=lambda rank: work[rank].max())
+    row = int(work[rank].argmax())
+    typical = float(np.median(np.concatenate(work)))
+    return [
+        f"slowest clock: {inside[rank].clock[row]} of rank {rank}, {_seconds(work[rank][row])} s without waiting; "
+        f"the median is {_seconds(typical)} s"
+    ]
+
+
+def _most_waited_for(waits: WaitedFor) -> list[str]:
+    if not waits.times.any():
+        return []
+    rank = int(waits.seconds.argmax())
+    return [
+        f"most waited for: rank {rank}, {count(int(waits.times[rank]), 'time')}, {_seconds(waits.seconds[rank])} s "
+        f"of all {_seconds(waits.seconds.sum())} s waited for others"
+    ]
+
+
+def _done_again(tables: Sequence[Table]) -> list[str]:
+    again = sum(int((~table.outside).sum()) - clocks_done(table) for table in tables)
+    return (
+        [f"done again: {count(again, 'clock')}, by tasks that were started again or from a checkpoint on"]
+        if again
+        else []
+    )
+
+
+def _cell(value: float) -> str:
+    """Write seconds in seven characters: many as hours."""
+    return _seconds(value) if value < 1e6 else f"{value / 3600:.0f}h"
+
+
+def _seconds(value: float) -> str:
+    """Write seconds with four digits or more, and never as a power."""
+    digits = 0 if value >= 1e4 else 4 if value < 1 else 3 if value < 10 else 2 if value < 100 else 1
+    return f"{value:.{digits}f}"

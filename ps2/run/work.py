@@ -1,0 +1,105 @@
+"""A task of a run: takes its rank's place, calls the user's function, leaves."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from ps2.client.fleet import unseal
+from ps2.client.pace import Pace
+from ps2.client.sessions import session_of
+from ps2.client.task import RunIds, task_context, task_fleet
+from ps2.errors import PS2Error
+from ps2.run.worker import RunRef, Worker
+from ps2.wire.run_control import LIMIT_BYTES, RunControl
+from ps2.wire.transport import GrpcTransport
+
+
+@dataclass(frozen=True)
+class Function:
+    """The user's function.
+
+    Attributes:
+        code: pickled; unpickled where what goes wrong with it can be told.
+        broadcasts: what of ``sc.broadcast`` it holds: Spark sends with a task what it meets when it pickles the task.
+    """
+
+    code: bytes
+    broadcasts: tuple[Any, ...]
+
+
+def work(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
+    """Work as the task's rank; return it.
+
+    Args:
+        rows: what the function gets.
+    """
+    context: Any = task_context()
+    rank = context.partitionId()
+    session = session_of(ref.fleet)
+    control = RunControl(GrpcTransport(unseal(str(task_fleet())).run_token, sure=True), ref.address)
+    try:
+        place = control.join(rank, context.taskAttemptId(), socket.gethostname(), os.getpid())
+        if place.done:
+            return rank
+        ids = RunIds(ref.series, ref.number, rank)
+        worker = Worker(ref, rank, place, control, session, ids)
+        with session.in_run(ids, Pace.of(ref.priority, ref.bandwidth)), worker.reading():
+            _call(worker, control, function, rows)
+        return rank
+    finally:
+        control.close()
+
+
+def _call(worker: Worker, control: RunControl, function: Function, rows: Iterator[Any]) -> None:
+    try:
+        rows = _some(rows, worker)
+        result = cloudpickle.loads(function.code)(worker, rows)
+        worker._flush()
+        pickled = _pickled(result, worker)
+    except (Exception, SystemExit) as error:
+        fatal = isinstance(error, _FatalError)
+        report = str(error) if fatal else "".join(traceback.format_exception(error))
+        # If the run has ended, the driver has gone, or this is a child of the task: it is the error that counts.
+        with suppress(PS2Error):
+            worker._session.check_process()
+            control.fail(report, worker._lap(), fatal, worker._take_metrics())
+        raise
+    control.leave(pickled, worker._lap(), worker._take_metrics())
+
+
+class _FatalError(Exception):
+    """What another attempt would come to alike: the name of an error, and its message."""
+
+
+def _some(rows: Iterator[Any], worker: Worker) -> Iterator[Any]:
+    """Return the rows; a worker without any is a mistake that would pass for work."""
+    for first in (rows := iter(rows)):
+        return itertools.chain([first], rows)
+    raise _FatalError(
+        f"InputError: rank {worker.rank} of {worker.workers} has no rows: its rdd_partition is empty; use fewer "
+        "workers, or repartition the data"
+    )
+
+
+def _pickled(result: Any, worker: Worker) -> bytes:
+    try:
+        pickled: bytes = cloudpickle.dumps(result)
+    except Exception as error:  # a result may hold anything, and each thing fails in its own way
+        raise _FatalError(
+            f"WorkerError: rank {worker.rank} returned what cannot be pickled: {type(result).__name__}: {error}"
+        ) from error
+    if len(pickled) > LIMIT_BYTES:
+        raise _FatalError(
+            f"LimitError: rank {worker.rank} returned {len(pickled)} bytes (pickled), and a result may have "
+            f"{LIMIT_BYTES}: keep what is large in a vector, or write it to a file and return its path"
+        )
+    return pickled

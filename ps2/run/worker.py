@@ -1,0 +1,368 @@
+"""What a function that ``ps.run`` runs is given: its clock, and its ways to meet the other workers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, SupportsFloat, TypeVar
+
+import numpy as np
+
+from ps2.client.fleet import FleetRef
+from ps2.errors import RolledBack, UsageError
+from ps2.run.prefetch import Freshness, Prefetch, Prefetches
+from ps2.wire.run_control import ClockTimes, Entered, Logged, RunControl, Seated
+
+if TYPE_CHECKING:
+    from ps2.client.dcv import DCV
+    from ps2.client.matrix import DCVMatrix
+    from ps2.client.session import Session
+    from ps2.client.task import RunIds
+
+T = TypeVar("T")
+
+# What is logged goes with the next message to the coordinator; with one of its own if the last was so long ago.
+LOG_INTERVAL_S = 1.0
+# Asynchronous workers never wait for their updates; what has waited for so many clocks leaves first.
+LATE_CLOCKS = 8
+
+
+@dataclass(frozen=True)
+class RunRef:
+    """Which run a task works for; travels in its closure and holds no secret.
+
+    Attributes:
+        address: ``host:port`` of the run's face.
+        number: of the run, in its fleet.
+        staleness: None for ASP.
+        first: the clock that the run begins with.
+        seed: of ``worker.rng``.
+        priority: "magnitude": large updates leave first.
+        bandwidth: bytes a second that updates under way may take; None is no limit.
+    """
+
+    fleet: FleetRef
+    address: str
+    number: int
+    staleness: int | None
+    first: int
+    seed: int
+    priority: str | None = None
+    bandwidth: float | None = None
+
+    @property
+    def series(self) -> str:
+        """What the ids of mutations in this fleet's runs have in common."""
+        return f"{self.fleet.id}/runs"
+
+
+class Worker:
+    """One worker of a run: the first argument of ``worker_fn``.
+
+    It belongs to the thread that ``worker_fn`` is called in. DCVs work here as everywhere; what a worker changes counts
+    once, however often its task is started again, as long as all attempts make the same calls in the same order: draw
+    random numbers from ``rng``, and let nothing depend on the time of day.
+
+    Attributes:
+        rank: which one, from 0; also the number of the rdd_partition whose rows it has.
+        workers: how many there are.
+        clock: the clock that it is in; before the first one, or between two loops, the next.
+    """
+
+    def __init__(
+        self, ref: RunRef, rank: int, place: Seated, control: RunControl, session: Session, ids: RunIds
+    ) -> None:
+        """Not for users: ``ps.run`` makes them."""
+        self.rank = rank
+        self.workers = place.workers
+        self.clock = ref.first
+        self._ref = ref
+        self._resume = place.clock
+        self._control = control
+        self._session = session
+        self._ids = ids
+        self._inside = False
+        self._left = False  # the loop was left within the clock that this still is in
+        self._ends_s = float("inf")  # of the clock's budget
+        # The first clock whose updates are not all on the servers, as of its end; None: all are.
+        self._open: int | None = None
+        own = ref.first if ref.staleness is None else ref.first + ref.staleness
+        self._prefetches = Prefetches(session, Freshness(ref.first, own, place.epoch))
+        self._number = 0  # of meetings in this phase
+        self._metrics: list[Logged] = []
+        self._told_s = self._joined_s = time.monotonic()
+        self._offset_s = place.run_s
+        self._began_s = self._joined_s
+        session.stopwatch.reset()
+        ids.epoch = ids.seen = place.epoch
+        ids.settled = 2 * place.clock
+        ids.enter(2 * ref.first)
+
+    def clocks(self, n: int, budgetS: float | None = None) -> Iterator[int]:
+        """Yield the clocks up to ``n``, this one not included, each when the others allow it (``staleness``).
+
+        When a clock ends, all that the body has changed is on the servers; what it added with ``wait=False`` may take
+        ``staleness`` clocks more (without staleness: any number), but not beyond the end of the loop. A loop after this
+        one goes on where it ended: clocks count from the beginning of the run. When the task is started again, it goes
+        on with the first clock that it had not finished; when the fleet goes back to a checkpoint, with the first one
+        that is not in it.
+
+        Args:
+            n: the same for all workers.
+            budgetS: seconds for the body of a clock, which ``within`` and ``timeLeft`` keep to: a slow machine does
+                less, instead of making the others wait (time control; Zhang et al., "Parallelizing Big Data Machine
+                Learning Algorithms with Model Rotation", section IV.D).
+
+        Raises:
+            UsageError: loops nest, ``n`` is not an integer, or ``budgetS`` not a positive number.
+            PS2Error: what was added with ``wait=False`` failed; at the end of the clock at the latest.
+        """
+        if isinstance(n, bool) or not isinstance(n, (int, np.integer)):
+            raise UsageError(f"clocks: expected an integer, the number of clocks, got {n!r}")
+        if n < 0:
+            raise UsageError(f"clocks: expected a number of clocks that is not negative, got {n}")
+        if budgetS is not None and (
+            isinstance(budgetS, bool) or not isinstance(budgetS, (int, float, np.number)) or not budgetS > 0
+        ):
+            raise UsageError(f"clocks: budgetS: expected a positive number of seconds, got {budgetS!r}")
+        return self._clocks(int(n), float("inf") if budgetS is None else float(budgetS))
+
+    def _clocks(self, n: int, budget_s: float) -> Iterator[int]:
+        if self._inside:
+            raise UsageError("clocks: loops over clocks do not nest")
+        if self.clock >= n:
+            return
+        if self._resume > n:  # an attempt before this one has been through, and is not waited for here any more
+            self.clock = n
+            self._begin(2 * n)
+            return
+        begin = self.clock
+        target = max(begin, self._resume)
+        self._settle(target, is_last=False)
+        times = self._lap()
+        while True:
+            entry = self._enter(target, times)
+            if entry.clock != target and not begin <= entry.clock <= n:
+                raise RolledBack(
+                    f"the fleet went back to clock {entry.clock}, which is not of this loop: the worker's next attempt "
+                    "goes on from there",
+                    entry.clock,
+                )
+            self.clock = entry.clock
+            if entry.clock >= n:
+                break
+            self._begin(2 * entry.clock + 1)
+            self._ends_s = time.monotonic() + budget_s
+            self._inside = True
+            try:
+                yield entry.clock
+            except GeneratorExit:
+                self._left = True
+                raise
+            finally:
+                self._inside = False
+                self._ends_s = float("inf")
+            target = entry.clock + 1
+            self._settle(target, is_last=target >= n)
+            times = self._lap()
+        self._begin(2 * n)
+
+    def within(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield items until the clock's budget is spent: at least one, and none that is not worked on.
+
+        How much a worker got done is for the caller to weigh, for example by dividing the sum of all workers' gradients
+        by the number of rows that they all took.
+
+        Args:
+            items: such as batches of rows; without ``budgetS`` all are yielded.
+        """
+        if not isinstance(items, Iterable):
+            raise UsageError(f"within: expected what can be looped over, got {items!r}")
+        return self._within(items)
+
+    def _within(self, items: Iterable[T]) -> Iterator[T]:
+        for item in items:
+            yield item
+            if self.timeLeft <= 0:
+                return
+
+    @property
+    def timeLeft(self) -> float:
+        """Seconds left of this clock's budget, 0 when it is spent; infinite without one."""
+        return max(0.0, self._ends_s - time.monotonic())
+
+    def prefetch(self, source: DCV | DCVMatrix, indices: Any = None, ahead: int = 1, columns: Any = None) -> Prefetch:
+        """Begin to read in the background; ``.result()`` of what this returns is what ``source.pull`` would return.
+
+        Example::
+
+            batch = worker.prefetch(weight, keys_of(0))
+            for t in worker.clocks(100):
+                w, batch = batch.result(), worker.prefetch(weight, keys_of(t + 1))
+                gradient.add(..., wait=False)
+
+        It is never staler than a pull may be: it is sent at once if all that a pull in that clock must hold is on the
+        servers, else as soon as that clock is entered. So it helps where workers may be ahead (SSP, ASP); under BSP it
+        costs what a pull costs, but for ``ahead=0``. All that this worker has changed itself is in it.
+
+        Args:
+            source: a vector, of which a sparse one needs indices, or a matrix.
+            indices: as for ``pull``; of a matrix, rows.
+            columns: of a matrix, as for ``pull``.
+            ahead: for which clock: 0 is this one, 1 the next. It may be used in earlier ones, too.
+
+        Raises:
+            UsageError, OutOfRangeError: it cannot be read so.
+        """
+        return self._prefetches.begin(source, indices, ahead, columns)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Not for users: wait for what was prefetched in the end."""
+        try:
+            yield
+        finally:
+            self._prefetches.close()
+
+    def barrier(self) -> None:
+        """Wait until all workers that have not returned have come here, and what they changed is on the servers.
+
+        Raises:
+            StoppedError: the run has ended, because a worker failed or they wait for each other for ever.
+        """
+        self._flush()
+        with self._session.stopwatch.running("wait"):
+            self._control.barrier(self._ids.phase, self._next_number(), self._take_metrics())
+        self._prefetches.meet()
+
+    def once(self, fn: Callable[[], T]) -> T:
+        """Let one worker call a function; return to all of them what it returned.
+
+        The first to come calls it; all must come by, in the same order. Example: ``weight = worker.once(make_weight)``.
+
+        Args:
+            fn: what it returns is pickled, such as numbers, arrays and DCVs that it made. When its worker dies, that
+                worker's next attempt calls it.
+
+        Raises:
+            StoppedError: the run has ended.
+        """
+        import cloudpickle
+
+        if not callable(fn):
+            raise UsageError(f"once: expected a function without arguments, got {fn!r}")
+        phase, number = self._ids.phase, self._next_number()
+        self._flush()
+        with self._session.stopwatch.running("wait"):
+            value = self._control.once(phase, number, self._take_metrics())
+        if value is None:
+            made = fn()
+            try:
+                value = cloudpickle.dumps(made)
+            except Exception as error:  # it may hold anything, and each thing fails in its own way
+                raise UsageError(f"once: {fn!r} returned what cannot be pickled: {made!r}: {error}") from error
+            with self._session.stopwatch.running("push"):
+                self._session.flush()
+                value = self._control.once_made(phase, number, value)
+        self._prefetches.meet()
+        result: T = cloudpickle.loads(value)
+        return result
+
+    def rng(self, *key: int) -> np.random.Generator:
+        """Return a random generator seeded by (seed of the run, rank, clock) and ``key``: equal in every attempt.
+
+        The same call in the same clock begins with the same numbers again; ``key`` tells several generators of one
+        clock apart.
+
+        Args:
+            key: integers that are not negative.
+        """
+        sequence = np.random.SeedSequence(self._ref.seed, spawn_key=(self.rank, self.clock, *key))
+        return np.random.Generator(np.random.Philox(sequence))
+
+    def log(self, **metrics: float) -> None:
+        """Tell the driver numbers by name: ``worker.log(loss=0.3)``. They reach it while the job runs (``onLog``).
+
+        They travel with the worker's next message to the driver: at the end of the clock, or at once if the last one is
+        a second ago. ``RunResult.metrics`` has them afterwards.
+
+        Raises:
+            UsageError: a value is not a number.
+        """
+        self._session.check_process()
+        self._metrics += [Logged(name, _number(name, value), self.clock) for name, value in metrics.items()]
+        if self._metrics and time.monotonic() - self._told_s > LOG_INTERVAL_S:
+            self._control.note(self._take_metrics())
+
+    def _enter(self, clock: int, times: ClockTimes) -> Entered:
+        """Wait until a clock may be entered; what was changed before, and may not be late, is on the servers then."""
+        applied = clock if self._open is None else min(clock, self._open)
+        known = self._ids.epoch
+        with self._session.stopwatch.running("wait"):
+            entry = self._control.arrive(clock, applied, known, times, self._take_metrics())
+        self._session.stopwatch.move(entry.on_clock, "wait", to="on_clock")
+        self._session.go_on(entry.epoch)
+        if entry.epoch != known:
+            self._resume = applied = entry.clock
+            self._left = False
+        self._ids.settled = 2 * min(applied, entry.clock)
+        self._session.outbox.set_due(entry.clock - self._lateness + 1)
+        self._prefetches.enter(entry.clock, entry.horizon, entry.epoch)
+        return entry
+
+    @property
+    def _lateness(self) -> int:
+        """For how many clocks after its own an update may wait before all others leave after it."""
+        return LATE_CLOCKS if self._ref.staleness is None else self._ref.staleness
+
+    def _begin(self, phase: int) -> None:
+        if not (self._left and phase == self._ids.phase):  # what goes on in a clock goes on counting
+            self._ids.enter(phase)
+            self._number = 0
+        self._left = False
+
+    def _settle(self, target: int, is_last: bool) -> None:
+        """Bring to the servers what must be there before a clock; ``is_last``: all that there is."""
+        if is_last:
+            self._flush()
+            self._open = None
+            return
+        staleness = self._ref.staleness
+        with self._session.stopwatch.running("push"):
+            self._open = self._session.outbox.settle(0 if staleness is None else target - staleness)
+
+    def _flush(self) -> None:
+        """Bring what was changed to the servers."""
+        with self._session.stopwatch.running("push"):
+            self._session.flush()
+
+    def _lap(self) -> ClockTimes:
+        """Return where the time went since the last lap, in the clock or outside; the wait for the next one is its."""
+        seconds, now_s = self._session.stopwatch.seconds, time.monotonic()
+        self._session.stopwatch.reset()
+        began_s, self._began_s = self._began_s, now_s
+        return ClockTimes(
+            self.clock,
+            began=self._offset_s + began_s - self._joined_s,
+            compute=max(0.0, now_s - began_s - sum(seconds.values())),
+            **seconds,
+            outside=self._ids.phase % 2 == 0,
+        )
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number - 1
+
+    def _take_metrics(self) -> list[Logged]:
+        self._told_s = time.monotonic()
+        metrics, self._metrics = self._metrics, []
+        return metrics
+
+
+def _number(name: str, value: object) -> float:
+    """Return a metric's value; scalars and arrays without dimensions of NumPy and its like are numbers, too."""
+    if not isinstance(value, SupportsFloat) or isinstance(value, np.complexfloating) or getattr(value, "ndim", None):
+        raise UsageError(f"log: {name}: expected a number, got {value!r}")
+    return float(value)

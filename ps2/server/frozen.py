@@ -1,0 +1,152 @@
+"""What a shard was at one moment: pieces of its arrays while it is held still, or copies of them; and its files."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ps2.errors import BusyError, LimitError, RecoveryError
+from ps2.matrix.partition import Partition
+from ps2.ops.parallel import over_blocks
+from ps2.ops.table import Array
+from ps2.server.kept import Kept
+from ps2.server.memory import MemoryAccount
+from ps2.server.shard import Shard
+from ps2.storage.arrays import npy
+from ps2.storage.files import place, remove, reported, write
+from ps2.storage.manifest import SavedFile, SavedShard, file_name
+
+log = logging.getLogger(__name__)
+
+WRITERS = 4
+
+
+@dataclass(frozen=True)
+class Frozen:
+    """What is written of a shard: pieces of arrays by kind of file, and its ids, as JSON, if they are wanted."""
+
+    matrix: int
+    partition: Partition
+    arrays: dict[str, tuple[Array, ...]]
+    ids: bytes | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(piece.nbytes for pieces in self.arrays.values() for piece in pieces)
+
+    def copy(self) -> Frozen:
+        copies = {kind: tuple(map(_copy, pieces)) for kind, pieces in self.arrays.items()}
+        return Frozen(self.matrix, self.partition, copies, self.ids)
+
+    def contents(self) -> dict[str, Callable[[], Iterator[Any]]]:
+        """Return what makes the content of each file."""
+        made: dict[str, Callable[[], Iterator[Any]]] = {
+            kind: partial(npy, *pieces) for kind, pieces in self.arrays.items()
+        }
+        if (ids := self.ids) is not None:
+            made["ids"] = lambda: iter([ids])
+        return made
+
+
+def freeze(matrix: int, shard: Shard, rows: Sequence[int]) -> Frozen:
+    """Return rows of a shard, ascending; in layout "column" all. Its lock is held, and its ids are left out."""
+    if rows and rows[-1] >= shard.rows:
+        raise RecoveryError(f"matrix {matrix:x}: row {rows[-1]} is in use, and this server has {shard.rows} rows of it")
+    if shard.spec.layout == "column":
+        values: tuple[Array, ...] = (shard.blocks,)
+    else:
+        values = tuple(shard.array[begin:end, : shard.live] for begin, end in _runs(rows))
+    arrays = {"values": values}
+    if shard.index is not None:
+        arrays["keys"] = (shard.index.keys,)
+    return Frozen(matrix, shard.partition, arrays)
+
+
+def ids_of(shard: Shard, kept: Sequence[Kept]) -> bytes:
+    """Return, as JSON, what a shard knows beside its arrays, and what it has answered."""
+    known = {"applied": shard.applied.to_json(), "unused": sorted(shard.unused)}
+    return json.dumps({**known, "kept": [one.to_json() for one in kept]}).encode()
+
+
+def copies(frozen: Sequence[Frozen], memory: MemoryAccount, purpose: str) -> tuple[Frozen, ...] | None:
+    """Return copies, which take ``nbytes`` of borrowed memory each; None if there is no room for all."""
+    size = sum(one.nbytes for one in frozen)
+    try:
+        memory.borrow(size, purpose)
+    except (LimitError, BusyError) as error:
+        log.warning("%s: requests wait until it is written", error)
+        return None
+    try:
+        return tuple(one.copy() for one in frozen)
+    except MemoryError:
+        memory.give_back(size)
+        log.warning("the system has not got %d bytes for %s: requests wait until it is written", size, purpose)
+        return None
+
+
+def write_shards(
+    url: str, frozen: Sequence[Frozen], stem: str = "", check: Callable[[], None] = lambda: None
+) -> list[SavedShard]:
+    """Write shards into a folder, one file an array.
+
+    Args:
+        stem: what the names of the files begin with.
+        check: called again and again; what it raises ends the writing.
+
+    Raises:
+        RecoveryError: the file system refuses; what was written is removed.
+    """
+    fs, root = place(url)
+    with reported(root, "making the folder"):
+        fs.makedirs(root, exist_ok=True)
+
+    def save(name: str, content: Callable[[], Iterator[Any]]) -> SavedFile:
+        def checked() -> Iterator[Any]:
+            for part in content():
+                check()
+                yield part
+
+        return SavedFile(name, *write(fs, f"{root}/{name}", checked()))
+
+    with ThreadPoolExecutor(WRITERS, thread_name_prefix="ps2-write") as pool:
+        writing = [
+            {
+                kind: pool.submit(save, file_name(stem, one.matrix, one.partition, kind), content)
+                for kind, content in one.contents().items()
+            }
+            for one in frozen
+        ]
+    try:
+        return [
+            SavedShard(one.matrix, one.partition, {kind: done.result() for kind, done in files.items()})
+            for one, files in zip(frozen, writing, strict=True)
+        ]
+    except BaseException:
+        for one in frozen:
+            for kind in one.contents():
+                remove(fs, f"{root}/{file_name(stem, one.matrix, one.partition, kind)}")
+        raise
+
+
+def _runs(rows: Sequence[int]) -> list[tuple[int, int]]:
+    """Return ascending numbers as intervals [begin, end), one at least."""
+    numbers = np.array(rows, np.int64)
+    runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
+    return [(int(run[0]), int(run[-1]) + 1) if run.size else (0, 0) for run in runs]
+
+
+def _copy(array: Array) -> Array:
+    copied = np.empty_like(array, order="C")
+    source, target = array, copied
+    if array.ndim == 2 and array.shape[0] < array.shape[1]:
+        # Blocks are cut along the first axis: the longer one, here the columns of a few rows.
+        source, target = source.T, target.T
+    over_blocks(np.copyto, (target, source), cost=source[:1].size)
+    return copied

@@ -1,0 +1,246 @@
+"""The files of saved shards, put into shards that may be cut otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ps2.errors import CheckpointCorruptError
+from ps2.matrix.partition import Int64Array, Partition, hash_bucket
+from ps2.ops.table import Array
+from ps2.server.applied import AppliedIds
+from ps2.server.kept import Kept
+from ps2.server.memory import MemoryAccount
+from ps2.server.shard import Shard
+from ps2.storage.manifest import LoadMatrix, SavedShard
+from ps2.storage.shard_files import checked, count_keys, read_json, read_keys, read_values
+
+READERS = 4
+
+Shards = Mapping[tuple[int, int], Shard]
+
+
+@dataclass(frozen=True)
+class _Range:
+    """Columns ``[begin, end)`` of a saved shard, which go to columns from ``at`` on of a shard."""
+
+    shard: Shard
+    begin: int
+    end: int
+    at: int
+
+    def put(self, rows: Int64Array, column: int, values: Array) -> None:
+        """Take what is meant for the shard of the values of these rows, and of columns from that of the saved shard."""
+        begin, end = max(self.begin, column), min(self.end, column + values.shape[1])
+        if begin < end:
+            at = self.at + begin - self.begin
+            self.shard.array[_run(rows), at : at + end - begin] = values[:, begin - column : end - column]
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Some columns of a saved shard, ascending, which go to columns from ``at`` on of a shard."""
+
+    shard: Shard
+    columns: Int64Array
+    at: int
+
+    def put(self, rows: Int64Array, column: int, values: Array) -> None:
+        begin, end = map(int, np.searchsorted(self.columns, (column, column + values.shape[1])))
+        if begin < end:
+            chosen = values[:, self.columns[begin:end] - column]
+            self.shard.array[_run(rows), self.at + begin : self.at + end] = chosen
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A saved shard, and where its columns go; ``columns`` is how many it has."""
+
+    matrix: LoadMatrix
+    saved: SavedShard
+    columns: int
+    parts: tuple[_Range | _Chosen, ...]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads shards out of one folder.
+
+    Attributes:
+        check: called with a shard, under its lock, before something is put into it; what it raises ends the reading.
+    """
+
+    fs: Any
+    root: str
+    memory: MemoryAccount
+    check: Callable[[Shard], None] = lambda shard: None
+
+    def fill(self, matrices: Sequence[LoadMatrix], shards: Shards) -> None:
+        """Put what was saved into shards of zeros, without the ids that had been applied.
+
+        Raises:
+            CheckpointMissingError: there is no such folder.
+            CheckpointCorruptError: a file is missing, is not what was saved, or does not fit its matrix.
+            RecoveryError: a file cannot be read.
+            LimitError: there is no room for the keys.
+        """
+        with ExitStack() as counted:
+            for matrix in matrices:
+                self._count_places(matrix, counted)
+            # All keys first: while there come more of them, arrays move.
+            located = _all([partial(self._locate, matrix, shards) for matrix in matrices])
+            _all([partial(self._read, source) for sources in located for source in sources])
+
+    def restore_ids(self, matrices: Sequence[LoadMatrix], shards: Shards) -> None:
+        """Put the ids that had been applied into the shards whose partitions are as they were; raises as ``fill``."""
+        for matrix, saved in _same(matrices):
+            path = f"{self.root}/{matrix.matrix:x}-{saved.partition.index}"
+            if (file := saved.files.get("ids")) is None:
+                raise CheckpointCorruptError(f"{path}: expected a file of the ids that had been applied, there is none")
+            content = read_json(self.fs, self.root, file)
+            try:
+                place = (matrix.matrix, saved.partition.index)
+                shards[place].applied = AppliedIds.from_json(content["applied"])
+                shards[place].restored = [Kept.from_json(kept, place) for kept in content["kept"]]
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise CheckpointCorruptError(
+                    f"{self.root}/{file.name}: expected the ids that had been applied: {error!r}"
+                ) from error
+
+    def _count_places(self, matrix: LoadMatrix, counted: ExitStack) -> None:
+        """Borrow what it takes to know where keys go that are cut otherwise."""
+        for saved in matrix.sources if matrix.spec.kind == "sparse" else ():
+            if saved.partition not in matrix.partitions:
+                size = 8 * count_keys(self.fs, self.root, saved.files["keys"])
+                self.memory.borrow(size, "the places of a checkpoint's keys")
+                counted.callback(self.memory.give_back, size)
+
+    def _locate(self, matrix: LoadMatrix, shards: Shards) -> list[_Source]:
+        mine = [shards[matrix.matrix, partition.index] for partition in matrix.partitions]
+        if matrix.spec.kind == "dense":
+            return [_columns_of(matrix, saved, mine) for saved in matrix.sources]
+        return [self._keys_of(matrix, saved, mine) for saved in matrix.sources]
+
+    def _keys_of(self, matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) -> _Source:
+        """Add the keys of a sparse shard to those shards whose hash buckets they are in; say where their values go."""
+        first = [shard.live for shard in shards]
+        chosen: list[list[Int64Array]] = [[] for _ in shards]
+        count = 0
+        with checked(self.fs, self.root, saved.files["keys"]) as reading:
+            for start, keys in read_keys(reading):
+                buckets = _buckets(reading.path, matrix, saved.partition, keys)
+                for shard, columns in zip(shards, chosen, strict=True):
+                    mine = (buckets >= shard.partition.begin) & (buckets < shard.partition.end)
+                    if not self._add(shard, keys[mine]):
+                        raise CheckpointCorruptError(f"{reading.path}: a key is there twice")
+                    if shard.partition != saved.partition:
+                        columns.append(start + np.flatnonzero(mine))
+                count = start + keys.size
+        return _Source(
+            matrix,
+            saved,
+            count,
+            tuple(
+                _Range(shard, 0, count, at)
+                if shard.partition == saved.partition
+                else _Chosen(shard, np.concatenate([np.empty(0, np.int64), *columns]), at)
+                for shard, at, columns in zip(shards, first, chosen, strict=True)
+            ),
+        )
+
+    def _add(self, shard: Shard, keys: Int64Array) -> bool:
+        """Add keys to a shard; False if some were there."""
+        with shard.lock:
+            self.check(shard)
+            before = shard.live
+            shard.slots(keys, create=True)
+            return shard.live - before == keys.size
+
+    def _read(self, source: _Source) -> None:
+        """Read the values of a saved shard, and compare its ids with their checksum."""
+        rows = np.array(source.matrix.rows, np.int64)
+        with checked(self.fs, self.root, source.saved.files["values"]) as reading:
+            for some, column, values in read_values(reading, source.matrix.saved, rows, source.columns):
+                for part in source.parts:
+                    with part.shard.lock:
+                        self.check(part.shard)
+                        part.put(some, column, values)
+        if "ids" in source.saved.files:
+            read_json(self.fs, self.root, source.saved.files["ids"])
+
+
+def _run(rows: Int64Array) -> Int64Array | slice:
+    """Return ascending rows as NumPy takes them fastest."""
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if last - first == rows.size - 1 else rows
+
+
+def _all(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Run calls, some at once; return their results in order. After an error none is under way."""
+    with ThreadPoolExecutor(READERS, thread_name_prefix="ps2-read") as pool:
+        under_way = [pool.submit(call) for call in calls]
+        try:
+            return [call.result() for call in under_way]
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+
+
+def check_fits(matrix: LoadMatrix) -> None:
+    """Raise CheckpointCorruptError unless the matrix can be made of what was saved."""
+    name = f"matrix {matrix.matrix:x}"
+    for field in ("dim", "dtype", "kind", "layout"):
+        expected, found = getattr(matrix.spec, field), getattr(matrix.saved, field)
+        if found != expected:
+            raise CheckpointCorruptError(f"{name}: expected {field} {expected!r}, the checkpoint has {found!r}")
+    if matrix.saved.rows > matrix.spec.rows:
+        raise CheckpointCorruptError(
+            f"{name}: expected at most {matrix.spec.rows} rows, the checkpoint has {matrix.saved.rows}"
+        )
+    ordered = sorted(matrix.sources, key=lambda saved: saved.partition.begin)
+    for partition in matrix.partitions if ordered else ():
+        at = partition.begin
+        for saved in ordered:
+            if saved.partition.begin <= at < saved.partition.end:
+                at = saved.partition.end
+        if at < partition.end:
+            raise CheckpointCorruptError(
+                f"{name}: expected its columns [{partition.begin}, {partition.end}), and {at} is in none of the files"
+            )
+
+
+def _columns_of(matrix: LoadMatrix, saved: SavedShard, shards: Sequence[Shard]) -> _Source:
+    """Say where the columns of a dense shard go."""
+    source = saved.partition
+    parts = []
+    for shard in shards:
+        begin = max(source.begin, shard.partition.begin)
+        end = min(source.end, shard.partition.end)
+        if begin < end:
+            parts.append(_Range(shard, begin - source.begin, end - source.begin, begin - shard.partition.begin))
+    return _Source(matrix, saved, source.width, tuple(parts))
+
+
+def _buckets(path: str, matrix: LoadMatrix, partition: Partition, keys: Int64Array) -> Int64Array:
+    """Return the hash bucket of each key; raise CheckpointCorruptError for one that cannot be in this partition."""
+    if keys.min() < 0 or keys.max() >= matrix.spec.dim:
+        raise CheckpointCorruptError(f"{path}: expected keys below {matrix.spec.dim}, got {keys.min()}..{keys.max()}")
+    buckets = hash_bucket(keys)
+    wrong = (buckets < partition.begin) | (buckets >= partition.end)
+    if wrong.any():
+        raise CheckpointCorruptError(f"{path}: key {keys[wrong][0]} belongs to another partition")
+    return buckets
+
+
+def _same(matrices: Sequence[LoadMatrix]) -> Iterator[tuple[LoadMatrix, SavedShard]]:
+    """Yield the saved shards whose partitions are as they were."""
+    for matrix in matrices:
+        for saved in matrix.sources:
+            if saved.partition in matrix.partitions:
+                yield matrix, saved

@@ -1,0 +1,39 @@
+"""How this server stands: what its parts count and hold, as one status."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+
+import psutil
+
+from ps2 import __version__
+from ps2.server.engine import Engine
+from ps2.wire.standing import Counts, ServerStatus
+
+
+def status_of(
+    engine: Engine, *, server_id: str, uptime_s: float, connections: int, backup: str, behind: int
+) -> ServerStatus:
+    """Read everything that a server tells of itself."""
+    counts, shards = engine.meter.read(), list(engine.shards().values())
+    return ServerStatus(
+        **{f.name: getattr(counts, f.name) for f in fields(Counts)},
+        server_id=server_id,
+        version=__version__,
+        pid=os.getpid(),
+        uptime_s=uptime_s,
+        matrices=tuple(engine.matrices()),
+        memory_bytes=engine.memory.taken_bytes,
+        memory_limit_bytes=engine.memory.limit_bytes,
+        rss_bytes=psutil.Process().memory_info().rss,
+        key_cache_hits=engine.keys.hits,
+        key_cache_misses=engine.keys.misses,
+        key_cache_bytes=engine.keys.nbytes,
+        connections=connections,
+        route_version=engine.fence.route_version,
+        backup=backup,
+        copies_bytes=sum(shard.nbytes for shard in shards if shard.copy),
+        behind=behind,
+        applied_scopes=sum(len(shard.applied) for shard in shards),
+    )

@@ -1,0 +1,94 @@
+"""Arrays as NumPy files (.npy), written and read block by block."""
+
+from __future__ import annotations
+
+import io
+import math
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from ps2.errors import CheckpointCorruptError
+from ps2.storage.files import BLOCK_BYTES
+
+Block = tuple[int, int, np.ndarray[Any, Any]]
+
+
+class Readable(Protocol):
+    def read(self, size: int = ..., /) -> bytes: ...
+
+
+class Named(Readable, Protocol):
+    """A file that is being read, from its beginning."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class NpyHeader:
+    """What a .npy file says of its array."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return the first bytes of a .npy file; the values follow, in C order."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    )
+    return header.getvalue()
+
+
+def npy(*pieces: np.ndarray[Any, Any]) -> Iterator[Any]:
+    """Yield the bytes of arrays, one below the other, as one .npy file.
+
+    What lies apart in memory is copied, block by block.
+    """
+    first = pieces[0]
+    yield npy_header(first.dtype, (sum(map(len, pieces)), *first.shape[1:]))
+    for array in pieces:
+        rows = max(1, BLOCK_BYTES // max(array[:1].nbytes, 1))
+        for start in range(0, len(array) if array.size else 0, rows):
+            flat = np.ascontiguousarray(array[start : start + rows]).reshape(-1).view(np.uint8)
+            for begin in range(0, flat.size, BLOCK_BYTES):
+                yield flat[begin : begin + BLOCK_BYTES].data
+
+
+def read_npy_header(path: str, file: Readable) -> NpyHeader:
+    """Read the first bytes of a .npy file; raises CheckpointCorruptError if they are not such."""
+    try:
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise ValueError("expected version 1.0 of the format")
+        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    except (ValueError, SyntaxError, tokenize.TokenError) as error:
+        raise CheckpointCorruptError(f"{path}: not a NumPy file: {error}") from error
+    if fortran:
+        raise CheckpointCorruptError(f"{path}: expected rows one after the other (C order), got Fortran order")
+    return NpyHeader(dtype, shape)
+
+
+def check_dtype(path: str, header: NpyHeader, dtype: np.dtype[Any]) -> None:
+    if header.dtype != dtype:
+        raise CheckpointCorruptError(f"{path}: expected values of {dtype}, got {header.dtype}")
+
+
+def blocks(reading: Named, dtype: np.dtype[Any], rows: int, columns: int) -> Iterator[Block]:
+    """Yield whole rows while several fit into a block, else pieces of one."""
+    most = BLOCK_BYTES // dtype.itemsize
+    height = max(1, most // max(columns, 1))
+    width = min(columns, most)
+    for row in range(0, rows if columns else 0, height):
+        for column in range(0, columns, width):
+            shape = (min(height, rows - row), min(width, columns - column))
+            size = math.prod(shape) * dtype.itemsize
+            data = reading.read(size)
+            if len(data) != size:
+                raise CheckpointCorruptError(
+                    f"{reading.path}: expected {rows:,} x {columns:,} values of {dtype}, and it ends before"
+                )
+            yield row, column, np.frombuffer(data, dtype).reshape(shape)

@@ -1,0 +1,117 @@
+"""Files in the places that fsspec knows: errors that name them, JSON that is whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import fsspec
+import xxhash
+from fsspec.implementations.local import LocalFileSystem
+
+from ps2.errors import CheckpointCorruptError, ConfigError, PS2Error, RecoveryError
+
+# What is read or written at once.
+BLOCK_BYTES = 4 << 20
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def place(url: str, name: str = "url") -> tuple[Any, str]:
+    """Return the file system of a URL, and the path there.
+
+    Args:
+        name: of the setting that it is from.
+
+    Raises:
+        ConfigError: it is empty, which would be the current folder, or fsspec does not know such URLs.
+    """
+    if not str(url).strip():
+        raise ConfigError(f"{name}: expected a path or a URL, got {url!r}; the current folder is '.'")
+    if "\0" in str(url):
+        raise ConfigError(f"{name}: expected a path or a URL without NUL characters, got {url!r}")
+    try:
+        fs, root = fsspec.core.url_to_fs(url)
+    except (ValueError, ImportError, TypeError) as error:
+        raise ConfigError(f"{name}: expected a path or a URL that fsspec knows, got {url!r}: {error}") from error
+    return fs, root.rstrip("/") or "/"
+
+
+@contextlib.contextmanager
+def reported(path: str, doing: str) -> Iterator[None]:
+    """Raise RecoveryError, naming the path and the reason, for what a file system raises."""
+    try:
+        yield
+    except (PS2Error, MemoryError):
+        raise
+    except Exception as error:  # those of remote stores have errors of their own, not only OSError
+        raise RecoveryError(f"{path}: {doing} failed: {reason(error)}") from error
+
+
+def reason(error: BaseException) -> str:
+    """Say in words why a file system refused."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"{type(error).__name__}: {error}"
+
+
+def remove(fs: Any, path: str) -> None:
+    """Remove a file, if it is there and can be removed."""
+    with contextlib.suppress(OSError):
+        fs.rm(path)
+
+
+def write(fs: Any, path: str, parts: Iterable[Any]) -> tuple[int, str]:
+    """Write a file; return its size and the XXH3-128 of its bytes, in hex. A local one is on the disk then.
+
+    Raises:
+        RecoveryError: the file system refuses; what is there of the file is removed.
+    """
+    digest, size = xxhash.xxh3_128(), 0
+    try:
+        with reported(path, "writing"), fs.open(path, "wb") as file:
+            for part in parts:
+                file.write(part)
+                digest.update(part)
+                size += len(part)
+            if isinstance(fs, LocalFileSystem):
+                # Else a full disk may be found out only after the manifest has been written.
+                file.flush()
+                os.fsync(file.fileno())
+    except BaseException:
+        remove(fs, path)
+        raise
+    return size, digest.hexdigest()
+
+
+def write_json(fs: Any, path: str, value: object) -> None:
+    """Write JSON aside and rename it into its place: a reader sees what was there before, or all of it."""
+    aside = f"{path}.{uuid.uuid4().hex[:12]}"
+    try:
+        write(fs, aside, [json.dumps(value, indent=1).encode()])
+        with reported(path, "renaming it into place"):
+            fs.mv(aside, path)
+    except BaseException:
+        remove(fs, aside)
+        raise
+
+
+def read_json(fs: Any, path: str, *formats: str) -> dict[str, Any] | None:
+    """Return a JSON object with such a "format"; None if there is no file, CheckpointCorruptError if it is another."""
+    with reported(path, "reading"):
+        try:
+            with fs.open(path, "rb") as file:
+                content = json.loads(file.read().decode())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except ValueError as error:
+            raise CheckpointCorruptError(f"{path}: not JSON: {error}") from error
+    found = content.get("format") if isinstance(content, dict) else None
+    if found not in formats:
+        expected = " or ".join(map(repr, formats))
+        raise CheckpointCorruptError(f"{path}: expected format {expected}, got {found!r}")
+    return content

@@ -1,0 +1,233 @@
+"""Where checkpoints are: a folder with a folder for each, whole once its manifest is there.
+
+Its name, ``checkpoint-00000012-3f9a2c1d77ab``, has a number and the run that makes it. A new one has a greater number
+than all that are there, as far as its run can see. Not every file system can tell who was first, so two runs may choose
+the same number: they write into folders of their own all the same.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError
+from ps2.storage.files import FULL, place, read_json, reason, reported, write, write_json
+from ps2.storage.files import remove as remove_file
+from ps2.storage.manifest import FORMAT, Manifest
+from ps2.storage.shard_files import verify as verify_file
+
+MANIFEST = "manifest.json"
+NAME = re.compile(r"checkpoint-(\d{8,})-([0-9a-z]+)")
+PROBE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint's folder; ``run`` has made it, and ``complete`` says whether its manifest is there."""
+
+    url: str
+    number: int
+    run: str
+    complete: bool
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A file of a checkpoint that was read to its end; ``problem`` says what is wrong with it."""
+
+    name: str
+    nbytes: int
+    problem: str | None
+
+
+def folder(url: str, number: int, run: str) -> str:
+    """Return the URL of the folder of a run's checkpoint in a folder of checkpoints."""
+    return f"{url.rstrip('/')}/checkpoint-{number:08d}-{run}"
+
+
+def prepare(url: str) -> None:
+    """Make a folder for checkpoints, and prove that it can be written to.
+
+    Raises:
+        ConfigError: it is a file, or cannot be made or written to.
+        RecoveryError: there is no space left.
+    """
+    fs, root = place(url, "checkpointDir")
+    probe = f"{root}/.probe-{uuid.uuid4().hex[:12]}"
+    try:
+        with reported(probe, "writing"):
+            if fs.exists(root) and not fs.isdir(root):
+                raise ConfigError(f"checkpointDir: expected a folder that can be written to, and {url} is a file")
+            fs.makedirs(root, exist_ok=True)
+        write(fs, probe, [bytes(PROBE_BYTES)])
+    except RecoveryError as error:
+        why = error.__cause__
+        if isinstance(why, OSError) and why.errno in FULL:
+            raise RecoveryError(f"checkpointDir: there is no space left at {url}") from error
+        raise ConfigError(
+            f"checkpointDir: expected a folder that can be written to, got {url}: {reason(why or error)}"
+        ) from error
+    remove_file(fs, probe)
+
+
+def find(url: str) -> list[Found]:
+    """Return the checkpoints of a folder, the oldest first; incomplete ones, and those of all runs, too.
+
+    Raises:
+        CheckpointMissingError: there is no such folder.
+    """
+    fs, root = place(url)
+    entries = _entries(fs, root, url)
+    found = []
+    for entry in entries:
+        match = NAME.fullmatch(entry["name"].rstrip("/").rpartition("/")[2])
+        if match and entry["type"] == "directory":
+            mine = f"{url.rstrip('/')}/{match[0]}"
+            found.append(Found(mine, int(match[1]), match[2], is_complete(mine)))
+    return sorted(found, key=lambda checkpoint: (checkpoint.number, checkpoint.run))
+
+
+def at(url: str) -> Found:
+    """Return what is at the URL of a checkpoint's folder; one that was renamed has number 0, and no run."""
+    match = NAME.fullmatch(url.rstrip("/").rpartition("/")[2])
+    return Found(url, int(match[1]) if match else 0, match[2] if match else "", is_complete(url))
+
+
+def is_complete(url: str) -> bool:
+    """Tell whether a folder is that of a complete checkpoint."""
+    fs, root = place(url)
+    with reported(root, "looking for its manifest"):
+        return bool(fs.exists(f"{root}/{MANIFEST}"))
+
+
+def newest(url: str) -> str:
+    """Return the folder of the newest complete checkpoint.
+
+    Args:
+        url: of a checkpoint, or of a folder of checkpoints.
+
+    Raises:
+        CheckpointMissingError: there is none; the message says what is there.
+    """
+    fs, root = place(url)
+    entries = _entries(fs, root, url)
+    if is_complete(url):
+        return url
+    found = find(url)
+    complete = [checkpoint for checkpoint in found if checkpoint.complete]
+    if complete:
+        last = [checkpoint.url for checkpoint in complete if checkpoint.number == complete[-1].number]
+        # Of two runs that have chosen the same number, the one that was later.
+        return max(last, key=lambda url: read_manifest(url).created_s) if len(last) > 1 else last[0]
+    if found:
+        there = f"{len(found)} checkpoint(s) without {MANIFEST}, which never became complete"
+    elif entries:
+        there = f"{len(entries)} other file(s)"
+    else:
+        there = "nothing"
+    raise CheckpointMissingError(
+        f"{url}: expected a checkpoint, or a folder of checkpoint-NNNNNNNN-RUN; it holds {there}"
+    )
+
+
+def read_manifest(url: str) -> Manifest:
+    """Read the manifest of a checkpoint's folder.
+
+    Raises:
+        CheckpointMissingError: there is none.
+        CheckpointCorruptError: it cannot be trusted.
+    """
+    fs, root = place(url)
+    path = f"{root}/{MANIFEST}"
+    content = read_json(fs, path, FORMAT)
+    if content is None:
+        raise CheckpointMissingError(f"{url}: expected a checkpoint, and there is no {MANIFEST} here")
+    return Manifest.from_json(content, path)
+
+
+def write_manifest(url: str, manifest: Manifest) -> None:
+    """Make a checkpoint complete: its manifest is written aside and renamed into place.
+
+    Raises:
+        RecoveryError: the file system refuses.
+        CheckpointCorruptError: a shard is missing, or parts do not fit each other; nothing is written.
+    """
+    fs, root = place(url)
+    path, content = f"{root}/{MANIFEST}", manifest.to_json()
+    Manifest.from_json(content, path)
+    with reported(root, "making the folder"):
+        fs.makedirs(root, exist_ok=True)
+    write_json(fs, path, content)
+
+
+def remove(url: str) -> None:
+    """Remove a checkpoint, its manifest first: what is left of it, if it stops on the way, is not taken for whole.
+
+    Raises:
+        RecoveryError: the file system refuses.
+    """
+    fs, root = place(url)
+    with reported(root, "removing"):
+        if fs.exists(path := f"{root}/{MANIFEST}"):
+            fs.rm(path)
+        if fs.exists(root):
+            fs.rm(root, recursive=True)
+
+
+def prune(url: str, keep: int, mine: Collection[str]) -> list[str]:
+    """Remove the oldest complete checkpoints beyond ``keep``, and what never became complete before the newest.
+
+    Args:
+        mine: the URLs of those that it is about; all others, of another run, stay.
+
+    Returns:
+        The folders that are gone.
+
+    Raises:
+        RecoveryError: the file system refuses.
+    """
+    found = [checkpoint for checkpoint in find(url) if checkpoint.url in mine]
+    complete = [checkpoint for checkpoint in found if checkpoint.complete]
+    kept = complete[max(len(complete) - keep, 0) :]
+    last = complete[-1].number if complete else 0
+    # A run makes its checkpoints one after the other, so nobody writes to an earlier one any more.
+    gone = [old.url for old in found if old not in kept and (old.complete or old.number < last)]
+    for old in gone:
+        remove(old)
+    return gone
+
+
+def verify(url: str, progress: Callable[[int], None] | None = None) -> list[Verified]:
+    """Read all files of a checkpoint and compare them with its manifest.
+
+    Args:
+        progress: called with the number of bytes that were read since.
+
+    Raises:
+        CheckpointMissingError: there is no checkpoint here.
+        CheckpointCorruptError: its manifest cannot be trusted, so there is nothing to compare with.
+    """
+    fs, root = place(url)
+    report = []
+    for matrix, shard, kind, file in read_manifest(url).files():
+        problem = None
+        try:
+            verify_file(fs, root, file, (kind, matrix, shard), progress)
+        except RecoveryError as error:
+            problem = str(error)
+        report.append(Verified(file.name, file.nbytes, problem))
+    return report
+
+
+def _entries(fs: Any, root: str, url: str) -> list[dict[str, Any]]:
+    """Return what is in a folder; raise CheckpointMissingError if it is none."""
+    with reported(url, "reading the folder"):
+        try:
+            if fs.info(root)["type"] != "directory":
+                raise CheckpointMissingError(f"{url}: expected a folder with a checkpoint, and this is a file")
+            return [entry for entry in fs.ls(root, detail=True) if entry["name"].rstrip("/") != root]
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise CheckpointMissingError(f"{url}: expected a folder with a checkpoint, and there is nothing") from error

@@ -1,0 +1,289 @@
+"""What a checkpoint consists of: plain data that servers write, whoever asks puts into a manifest, and both read.
+
+A checkpoint is one of a fleet, or of some rows of one matrix that were saved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+from ps2.errors import CheckpointCorruptError, UsageError
+from ps2.matrix.partition import MatrixSpec, Partition, partitions
+from ps2.storage.fields import Fields, is_count, short
+
+FORMAT = "ps2.checkpoint.v1"
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+XXH3 = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """One file of a checkpoint.
+
+    Attributes:
+        name: in the checkpoint's folder.
+        nbytes: its size.
+        xxh3: XXH3-128 of its bytes, in hex.
+    """
+
+    name: str
+    nbytes: int
+    xxh3: str
+
+
+@dataclass(frozen=True)
+class SavedShard:
+    """The files of one shard: "values", if it is sparse "keys", and if it is of a fleet's checkpoint "ids".
+
+    Values are a .npy of shape (rows in use, columns); those of layout "column", of shape (columns, rows of the matrix).
+    """
+
+    matrix: int
+    partition: Partition
+    files: Mapping[str, SavedFile]
+
+
+@dataclass(frozen=True)
+class LoadMatrix:
+    """A matrix that a server is to read: its new partitions of it, out of shards that may have been cut otherwise.
+
+    Attributes:
+        spec: as it is to be; rows that the files lack are zeros.
+        partitions: those that this server is to hold.
+        saved: the spec as it was saved.
+        sources: its saved shards that these partitions need; none: it is younger than the checkpoint, all zeros.
+        rows: that their files have, one after the other.
+        unused: rows that are not in use.
+        zeros: rows that are in use and younger than the checkpoint.
+    """
+
+    matrix: int
+    spec: MatrixSpec
+    partitions: tuple[Partition, ...]
+    saved: MatrixSpec
+    sources: tuple[SavedShard, ...]
+    rows: tuple[int, ...]
+    unused: tuple[int, ...] = ()
+    zeros: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class SaveMatrix:
+    """Rows of a matrix, ascending, that a server is to write of some partitions; their files are named by the stem."""
+
+    matrix: int
+    rows: tuple[int, ...]
+    partitions: tuple[int, ...]
+    url: str
+    stem: str
+
+
+def array_kinds(spec: MatrixSpec) -> tuple[str, ...]:
+    """Return the arrays that a shard of such a matrix has files of."""
+    return ("keys", "values") if spec.kind == "sparse" else ("values",)
+
+
+def file_name(stem: str, matrix: int, partition: Partition, kind: str) -> str:
+    """Return the name of one of a shard's files; the stem makes it another one than those that were there."""
+    return f"{stem}{matrix:x}-{partition.index}-{kind}.{'json' if kind == 'ids' else 'npy'}"
+
+
+@dataclass(frozen=True)
+class SavedMatrix:
+    """A matrix as it was at the checkpoint.
+
+    Attributes:
+        spec: with the rows that it had.
+        bounds: of its partitions.
+        born: of each row in use, which use of its number that is.
+        names: rows by the names that users gave them.
+        fresh: the first row that was never handed out.
+        retired: rows that were freed, to be handed out again.
+        shards: one for each partition, in their order.
+    """
+
+    id: int
+    spec: MatrixSpec
+    bounds: tuple[int, ...]
+    born: Mapping[int, int]
+    names: Mapping[str, int]
+    fresh: int
+    retired: tuple[int, ...]
+    shards: tuple[SavedShard, ...]
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The rows in use: those that the files have, one after the other."""
+        return tuple(sorted(self.born))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(file.nbytes for shard in self.shards for file in shard.files.values())
+
+    def sources(self, wanted: Sequence[Partition]) -> tuple[SavedShard, ...]:
+        """Return the shards that have something of partitions that may be cut otherwise."""
+        return tuple(
+            shard
+            for shard in self.shards
+            if any(p.begin < shard.partition.end and shard.partition.begin < p.end for p in wanted)
+        )
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint consists of; it is complete once this is in its folder.
+
+    Attributes:
+        number: of the checkpoint; later ones have greater ones. 0: rows that were saved.
+        step: first step that it does not hold, if the driver's loop counts steps.
+        created_s: Unix time of the cut.
+        pause_s: for which requests were held, on the server that held them longest.
+        seconds: from the beginning of the cut until all files were written.
+        version: of ps2.
+    """
+
+    number: int
+    step: int | None
+    created_s: float
+    pause_s: float
+    seconds: float
+    version: str
+    matrices: tuple[SavedMatrix, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(matrix.nbytes for matrix in self.matrices)
+
+    def files(self) -> list[tuple[SavedMatrix, SavedShard, str, SavedFile]]:
+        """Return every file, with its kind, and the shard and the matrix that it is of."""
+        return [
+            (matrix, shard, kind, file)
+            for matrix in self.matrices
+            for shard in matrix.shards
+            for kind, file in shard.files.items()
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "number": self.number,
+            "step": self.step,
+            "created_s": self.created_s,
+            "pause_s": self.pause_s,
+            "seconds": self.seconds,
+            "version": self.version,
+            "matrices": [matrix_to_json(matrix) for matrix in self.matrices],
+        }
+
+    @classmethod
+    def from_json(cls, content: object, path: str) -> Manifest:
+        """Read what ``to_json`` has made.
+
+        Args:
+            path: where it was found, for errors.
+
+        Raises:
+            CheckpointCorruptError: a part of it is missing, of another type or format, or does not fit the others.
+        """
+        fields = Fields(path, content)
+        if (found := fields.get("format", str)) != FORMAT:
+            raise CheckpointCorruptError(f"{path}: expected format {FORMAT!r}, got {found!r}")
+        return cls(
+            number=fields.count("number"),
+            step=None if fields.get("step", int, type(None)) is None else fields.count("step"),
+            created_s=float(fields.get("created_s", float, int)),
+            pause_s=float(fields.get("pause_s", float, int)),
+            seconds=float(fields.get("seconds", float, int)),
+            version=fields.get("version", str),
+            matrices=tuple(_with_shards(matrix) for matrix in fields.objects("matrices")),
+        )
+
+
+def _with_shards(fields: Fields) -> SavedMatrix:
+    matrix = _matrix_from_json(fields)
+    if [shard.partition for shard in matrix.shards] != list(partitions(matrix.bounds)):
+        found = [shard.partition.index for shard in matrix.shards]
+        raise CheckpointCorruptError(
+            f"{fields.where}: shards: expected one for each of {len(matrix.bounds) - 1} partitions, in order, got "
+            f"{short(found)}"
+        )
+    return matrix
+
+
+def matrix_to_json(matrix: SavedMatrix) -> dict[str, Any]:
+    """Return a matrix as plain data."""
+    return {
+        "id": matrix.id,
+        "spec": asdict(matrix.spec),
+        "bounds": list(matrix.bounds),
+        "born": {str(row): generation for row, generation in matrix.born.items()},
+        "names": dict(matrix.names),
+        "fresh": matrix.fresh,
+        "retired": list(matrix.retired),
+        "shards": [
+            {
+                "partition": shard.partition.index,
+                "files": {kind: asdict(file) for kind, file in shard.files.items()},
+            }
+            for shard in matrix.shards
+        ],
+    }
+
+
+def matrices_from_json(content: object, where: str) -> tuple[SavedMatrix, ...]:
+    """Read a list of what ``matrix_to_json`` has made, files or not; raises CheckpointCorruptError."""
+    return tuple(_matrix_from_json(fields) for fields in Fields(where, {"matrices": content}).objects("matrices"))
+
+
+def _matrix_from_json(fields: Fields) -> SavedMatrix:
+    id, spec, bounds = fields.count("id"), _spec(fields.object("spec")), fields.counts("bounds")
+    ascending = all(begin < end for begin, end in pairwise(bounds))
+    if len(bounds) < 2 or not ascending or (bounds[0], bounds[-1]) != (0, spec.space):
+        raise fields.wrong("bounds", f"ascending integers from 0 to {spec.space}")
+    born = {}
+    for row, generation in fields.get("born", dict).items():
+        if not row.isdecimal() or int(row) >= spec.rows or not is_count(generation):
+            raise fields.wrong("born", f"rows below {spec.rows}, with integers that are not negative")
+        born[int(row)] = generation
+    names = fields.get("names", dict)
+    if not all(is_count(row) and row in born for row in names.values()):
+        raise fields.wrong("names", "names of rows in use")
+    fresh, retired = fields.count("fresh"), fields.counts("retired")
+    if fresh > spec.rows:
+        raise fields.wrong("fresh", f"at most {spec.rows}, the number of rows")
+    if any(row >= fresh or row in born for row in retired):
+        raise fields.wrong("retired", f"rows below {fresh} that are not in use")
+    cut = partitions(bounds)
+    shards = [_shard(id, spec, cut, shard) for shard in fields.objects("shards")]
+    return SavedMatrix(id, spec, bounds, born, names, fresh, retired, tuple(shards))
+
+
+def _spec(fields: Fields) -> MatrixSpec:
+    content = {field.name: fields.get(field.name, int, str, type(None)) for field in dataclasses.fields(MatrixSpec)}
+    try:
+        return MatrixSpec(**content)
+    except UsageError as error:
+        raise CheckpointCorruptError(f"{fields.where}: {error}") from error
+
+
+def _shard(matrix: int, spec: MatrixSpec, cut: Sequence[Partition], fields: Fields) -> SavedShard:
+    index = fields.count("partition")
+    if index >= len(cut):
+        raise fields.wrong("partition", f"one below {len(cut)}")
+    files = fields.object("files")
+    kinds = (*array_kinds(spec), *(["ids"] if "ids" in files else []))
+    return SavedShard(matrix, cut[index], {kind: _file(files.object(kind)) for kind in kinds})
+
+
+def _file(fields: Fields) -> SavedFile:
+    file = SavedFile(fields.get("name", str), fields.count("nbytes"), fields.get("xxh3", str))
+    if not FILE_NAME.fullmatch(file.name):
+        raise fields.wrong("name", "the name of a file in this folder")
+    if not XXH3.fullmatch(file.xxh3):
+        raise fields.wrong("xxh3", "32 hexadecimal digits")
+    return file

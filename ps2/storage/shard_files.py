@@ -1,0 +1,162 @@
+"""The files of a checkpoint, read: every byte is compared with the size and the checksum that the manifest has."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from typing import IO, Any
+
+import numpy as np
+import xxhash
+
+from ps2.errors import CheckpointCorruptError, CheckpointMissingError
+from ps2.matrix.partition import Int64Array, MatrixSpec
+from ps2.storage.arrays import NpyHeader, blocks, check_dtype, read_npy_header
+from ps2.storage.files import BLOCK_BYTES, reported
+from ps2.storage.manifest import SavedFile, SavedMatrix, SavedShard
+
+Values = tuple[Int64Array, int, np.ndarray[Any, Any]]
+
+
+class CheckedFile:
+    """A file that counts and hashes what is read of it, from its beginning."""
+
+    def __init__(self, path: str, file: IO[bytes], progress: Callable[[int], None] | None) -> None:
+        self.path = path
+        self._file = file
+        self._progress = progress
+        self._digest = xxhash.xxh3_128()
+        self._size = 0
+
+    def read(self, size: int = BLOCK_BYTES) -> bytes:
+        data = self._file.read(size)
+        self._digest.update(data)
+        self._size += len(data)
+        if self._progress is not None:
+            self._progress(len(data))
+        return data
+
+    def finish(self, expected: SavedFile) -> None:
+        """Read what is left; raise CheckpointCorruptError unless the bytes are those that were saved."""
+        while self.read():
+            pass
+        if self._size != expected.nbytes:
+            raise CheckpointCorruptError(f"{self.path}: expected {expected.nbytes:,} bytes, got {self._size:,}")
+        if (found := self._digest.hexdigest()) != expected.xxh3:
+            raise CheckpointCorruptError(f"{self.path}: expected bytes with XXH3-128 {expected.xxh3}, got {found}")
+
+
+@contextlib.contextmanager
+def checked(
+    fs: Any, root: str, file: SavedFile, progress: Callable[[int], None] | None = None
+) -> Iterator[CheckedFile]:
+    """Open a file of a checkpoint; at the end of the block it has been compared with what was saved.
+
+    Raises:
+        CheckpointMissingError: there is no such folder.
+        CheckpointCorruptError: there is no such file, or its bytes are not those that were saved.
+        RecoveryError: the file system refuses.
+    """
+    path = f"{root}/{file.name}"
+    with reported(path, "reading"):
+        try:
+            size = fs.info(path)["size"]
+            raw = fs.open(path, "rb")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if not fs.exists(root):
+                raise CheckpointMissingError(f"{root}: expected a checkpoint, and there is nothing") from error
+            raise CheckpointCorruptError(f"{path}: named by the manifest, but not there") from error
+        with raw:
+            if size is not None and size != file.nbytes:
+                raise CheckpointCorruptError(f"{path}: expected {file.nbytes:,} bytes, got {size:,}")
+            reading = CheckedFile(path, raw, progress)
+            yield reading
+            reading.finish(file)
+
+
+def read_json(fs: Any, root: str, file: SavedFile) -> Any:
+    """Return what a JSON file holds; raises as ``checked`` does."""
+    with checked(fs, root, file) as reading:
+        data = b"".join(iter(reading.read, b""))
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        raise CheckpointCorruptError(f"{root}/{file.name}: not JSON: {error}") from error
+
+
+def count_keys(fs: Any, root: str, file: SavedFile) -> int:
+    """Return how many keys a file has by its header; their bytes are not compared with anything yet."""
+    path = f"{root}/{file.name}"
+    with reported(path, "reading"):
+        try:
+            with fs.open(path, "rb") as raw:
+                header = read_npy_header(path, raw)
+        except FileNotFoundError as error:
+            raise CheckpointCorruptError(f"{path}: named by the manifest, but not there") from error
+    _check_keys(path, header)
+    return header.shape[0]
+
+
+def read_keys(reading: CheckedFile) -> Iterator[tuple[int, Int64Array]]:
+    """Yield (position of the first, keys), int64, block by block."""
+    header = read_npy_header(reading.path, reading)
+    _check_keys(reading.path, header)
+    for _, start, keys in blocks(reading, np.dtype(np.int64), 1, header.shape[0]):
+        yield start, keys[0]
+
+
+def read_values(reading: CheckedFile, spec: MatrixSpec, rows: Int64Array, columns: int) -> Iterator[Values]:
+    """Yield (numbers of rows, first column, values of shape (rows, columns)) of a file, block by block.
+
+    Args:
+        spec: of the matrix that was saved.
+        rows: that were in use, ascending.
+        columns: that it must have.
+
+    Raises:
+        CheckpointCorruptError: the file is of another dtype or shape.
+    """
+    header = read_npy_header(reading.path, reading)
+    check_dtype(reading.path, header, spec.np_dtype)
+    by_column = spec.layout == "column"
+    shape = (columns, spec.rows) if by_column else (rows.size, columns)
+    if header.shape != shape:
+        raise CheckpointCorruptError(f"{reading.path}: expected values of shape {shape}, got {header.shape}")
+    for first, second, values in blocks(reading, spec.np_dtype, *shape):
+        if not by_column:
+            yield rows[first : first + len(values)], second, values
+            continue
+        begin, end = np.searchsorted(rows, (second, second + values.shape[1]))
+        if begin < end:
+            every = end - begin == values.shape[1]
+            yield rows[begin:end], first, values.T if every else values.T[rows[begin:end] - second]
+
+
+def verify(fs: Any, root: str, file: SavedFile, of: tuple[str, SavedMatrix, SavedShard], progress: Any = None) -> None:
+    """Read a file to its end; raise as ``checked``, ``read_keys`` and ``read_values`` do.
+
+    Args:
+        of: its kind, and the matrix and the shard that it belongs to.
+    """
+    kind, matrix, shard = of
+    if kind == "ids":
+        read_json(fs, root, file)
+        return
+    columns = shard.partition.width
+    if kind == "values" and matrix.spec.kind == "sparse":
+        columns = count_keys(fs, root, shard.files["keys"])
+    with checked(fs, root, file, progress) as reading:
+        read = read_keys(reading) if kind == "keys" else _values_of(reading, matrix, columns)
+        for _ in read:
+            pass
+
+
+def _values_of(reading: CheckedFile, matrix: SavedMatrix, columns: int) -> Iterator[Values]:
+    return read_values(reading, matrix.spec, np.array(matrix.rows, np.int64), columns)
+
+
+def _check_keys(path: str, header: NpyHeader) -> None:
+    check_dtype(path, header, np.dtype(np.int64))
+    if len(header.shape) != 1:
+        raise CheckpointCorruptError(f"{path}: expected keys, in one dimension, got shape {header.shape}")

@@ -1,0 +1,33 @@
+"""Blocks of matrices with layout "column", over the network: against NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ps2 import DCV
+
+pytestmark = pytest.mark.parametrize("ps", [3], indirect=True, scope="module")
+
+DIM, K = 20_000, 70
+
+
+@pytest.mark.parametrize("make", [DCV.dense, DCV.sparse])
+def test_blocks_when_many_columns_come_in_any_order_and_again_then_numpy(ps, make):
+    random = np.random.default_rng(0)
+    columns = random.integers(0, DIM, 30_000)
+    values = random.integers(-9, 9, (columns.size, K)).astype(np.float32)
+    m = make(DIM, K, layout="column").matrix()
+    for _ in range(3):
+        m.add(columns=columns, values=values)
+    expected = np.zeros((DIM, K), np.float32)
+    np.add.at(expected, columns, 3 * values)
+    assert np.array_equal(m.pull(columns=columns), expected[columns])
+
+
+def test_row_when_saved_and_loaded_then_is_that_of_the_blocks(ps, tmp_path):
+    vector = DCV.dense(DIM, 3, layout="column")
+    values = np.random.default_rng(1).random((DIM, 2), np.float32)
+    vector.push(values[:, 0])
+    vector.derive().push(values[:, 1]).save(str(tmp_path / "saved"))
+    assert np.array_equal(DCV.load(str(tmp_path / "saved")).pull(), values[:, 1])

@@ -1,0 +1,83 @@
+"""A fleet loads modules that bring operations, by name, and both sides see that they mean the same by one."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from ps2 import DCV, PS2Context
+from ps2.errors import ConfigError, LaunchError
+from ps2.ops.all import TABLE
+from tests.conftest import leaving_nothing
+
+MODULE = "tests.kernels.counting"
+BROKEN = "from ps2 import op\n\nraise RuntimeError('not today')\n"
+OTHER = """
+from ps2.ops.table import Row, op
+
+@op(reduce="sum")
+def {name}(u: Row) -> float:
+    return {value}
+"""
+
+
+@pytest.fixture(autouse=True)
+def forgotten():
+    """Forget what the test has loaded."""
+    table, modules = dict(TABLE), set(sys.modules)
+    yield
+    TABLE.clear()
+    TABLE.update(table)
+    for name in set(sys.modules) - modules:
+        if name in (MODULE, "broken", "empty", "only_here", "changing"):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def written(tmp_path, monkeypatch):
+    """Write a module that this process and its servers can import."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(name, source):
+        (tmp_path / f"{name}.py").write_text(source)
+        return name
+
+    return write
+
+
+def test_operations_of_a_module_when_the_fleet_loads_it_then_run_on_the_servers(tmp_path):
+    with leaving_nothing(tmp_path), PS2Context.getOrCreate(servers=2, ops=[MODULE]):
+        u = DCV.dense(9, 2, dtype="int64").push(np.arange(9))
+        assert u.zip().apply("count_above", value=5) == 3
+        assert u.zip().apply("columns_above", value=5).tolist() == [6, 7, 8]
+        assert u.zip().apply("fetch_add", [8, 0, 4], values=[10, 20, 30]).tolist() == [8, 0, 4]
+        assert u.pull([0, 4, 8]).tolist() == [20, 34, 18]
+        assert [shape.tolist() for shape in u.matrix().apply("shapes")] == [[2, 4], [2, 5]]
+
+
+def test_fleet_when_a_module_cannot_be_imported_here_then_the_error_says_why(written):
+    with pytest.raises(ConfigError, match="ops: module 'broken' cannot be imported: RuntimeError: not today"):
+        PS2Context.getOrCreate(servers=1, ops=[written("broken", BROKEN)])
+
+
+def test_fleet_when_a_server_cannot_import_a_module_then_the_error_says_why(written, tmp_path):
+    name = written("only_here", OTHER.format(name="only_here", value=1))
+    __import__(name)
+    (tmp_path / f"{name}.py").unlink()
+    with pytest.raises(LaunchError, match="ops: module 'only_here' cannot be imported: ModuleNotFoundError"):
+        PS2Context.getOrCreate(servers=1, ops=[name])
+
+
+def test_fleet_when_a_module_declares_nothing_then_the_error_says_so(written):
+    with pytest.raises(ConfigError, match="module 'empty' declares no operations"):
+        PS2Context.getOrCreate(servers=1, ops=[written("empty", "")])
+
+
+def test_fleet_when_a_module_has_changed_since_it_was_imported_here_then_the_error_names_both_sides(written):
+    name = written("changing", OTHER.format(name="changing", value=1))
+    __import__(name)
+    written(name, OTHER.format(name="changing", value=22))
+    with pytest.raises(ConfigError, match=r"'changing' of module 'changing' is not the same on both sides.*on .*:\d+ "):
+        PS2Context.getOrCreate(servers=1, ops=[name])

@@ -1,0 +1,82 @@
+"""A family of operations that is not PS2's: k-means, as docs/kernels.md has it."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ps2 import DCV, PS2Context
+
+CLUSTERS, FEATURES, CLOCKS = 5, 4, 6
+KERNELS, GUIDE = Path(__file__).parents[1] / "kernels/kmeans.py", Path(__file__).parents[2] / "docs/kernels.md"
+
+
+@pytest.fixture(scope="module")
+def points():
+    """Whole numbers, so that sums are exact in any order."""
+    chance = np.random.default_rng(3)
+    middles = chance.integers(-100, 100, (CLUSTERS, FEATURES))
+    return (middles[chance.integers(CLUSTERS, size=600)] + chance.integers(-9, 9, (600, FEATURES))).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def centres(points):
+    """What NumPy comes to (Lloyd's algorithm)."""
+    found = points[:CLUSTERS]
+    for _ in range(CLOCKS):
+        nearest = ((points[:, None] - found) ** 2).sum(axis=2, dtype=np.float64).argmin(axis=1)
+        some = [points[nearest == c] for c in range(CLUSTERS)]
+        found = np.array([part.mean(axis=0) if len(part) else old for part, old in zip(some, found, strict=True)])
+    return found
+
+
+def fit(ps, points, start, clocks, each=lambda clock: None):
+    """Return the centres after so many clocks, from ``start`` of shape (clusters, features) on."""
+    # A column is a cluster: where its centre is, then the sum of its points.
+    clusters, features = np.arange(len(start)), start.shape[1]
+    model = DCV.dense(len(start), 2 * features, layout="column").matrix()
+    model.push(columns=clusters, values=np.hstack((start, np.zeros_like(start))))
+    counts = DCV.dense(len(start), 1, dtype="int32")
+
+    def work(worker, rows):
+        mine = np.array(list(rows), np.float32)
+        for _ in worker.clocks(clocks):
+            _, nearest = model.apply("assign", points=mine)
+            model.apply("gather_points", clusters=nearest, points=mine)
+            counts.add(np.ones_like(nearest), nearest)
+
+    def on_clock(clock):
+        each(clock)
+        model.apply("move", counts=counts.pull())
+        counts.zero()
+
+    ps.run(points, work, workers=2, onClock=on_clock)
+    return model.pull(columns=clusters)[:, :features]
+
+
+def test_kmeans_when_its_operations_run_on_the_servers_then_finds_what_numpy_finds(spark, points, centres):
+    with PS2Context.getOrCreate(spark, servers=2, ops=["tests.kernels.kmeans"]) as ps:
+        found = fit(ps, spark.sparkContext.parallelize(points.tolist(), 2), points[:CLUSTERS], CLOCKS)
+    np.testing.assert_allclose(found, centres, rtol=1e-6)
+
+
+def test_kmeans_when_a_server_is_killed_then_finds_the_same(spark, points, centres, until):
+    with PS2Context.getOrCreate(spark, servers=2, replicas=1, ops=["tests.kernels.kmeans"]) as ps:
+
+        def kill(clock):
+            if clock == 2:
+                until(lambda: not any(ps._control.status(at).behind for at in ps.servers), "copies are in step")
+                ps._launcher._children[1].kill()
+
+        found = fit(ps, spark.sparkContext.parallelize(points.tolist(), 2), points[:CLUSTERS], CLOCKS, kill)
+        assert [recovery.source for recovery in ps.recoveries] == ["replica"]
+    np.testing.assert_allclose(found, centres, rtol=1e-6)
+
+
+def test_the_guide_when_it_shows_kmeans_then_it_is_what_runs():
+    guide = GUIDE.read_text()
+    assert KERNELS.read_text() in guide
+    assert inspect.getsource(fit) in guide

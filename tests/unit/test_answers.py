@@ -1,0 +1,137 @@
+"""A mutation that answers gives an attempt that comes again the answer of the first one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ps2.errors import OpError
+from ps2.matrix.partition import MatrixSpec, Partition
+from ps2.ops.all import TABLE
+from ps2.ops.table import Array, Row, Values, op
+from ps2.server import kept as keeping
+from ps2.server.copies import answered, applied, filling_of, operations_of
+from ps2.server.engine import Engine
+from ps2.server.frozen import ids_of
+from ps2.server.kept import Kept
+from ps2.wire.messages import Operation, Request, RequestId
+
+M = 1
+SPEC = MatrixSpec(8, 1, dtype="int64")
+PARTITIONS = [Partition(0, 0, 4), Partition(1, 4, 8)]
+
+
+@pytest.fixture(autouse=True)
+def fetch_add():
+    """An operation that adds to a row, and returns what it was."""
+    before = dict(TABLE)
+
+    @op(writes=("u",))
+    def fetch_add(u: Row, values: Values) -> Array:
+        """Add values; return what was there before."""
+        old = u.copy()
+        u += values
+        return old
+
+    yield
+    TABLE.clear()
+    TABLE.update(before)
+
+
+def an_engine(copies=False):
+    engine = Engine(1 << 30, allow_udf=False)
+    engine.create_matrix(M, SPEC, PARTITIONS, copies)
+    return engine
+
+
+def added(partition=0, value=1):
+    return Operation("fetch_add", M, partition, (0,), arrays=(np.full(4, value),))
+
+
+def run(engine, *operations, id):
+    return [result.arrays[0].tolist() for result in engine.execute(Request(operations, id)).results]
+
+
+def number(value, **fields):
+    return RequestId("scope", value, **fields)
+
+
+def test_answer_when_the_request_comes_again_then_is_the_first_one():
+    engine = an_engine()
+    assert run(engine, added(), id=number(0)) == [[0] * 4]
+    assert run(engine, added(), id=number(1)) == [[1] * 4]
+    assert run(engine, added(), id=number(0)) == [[0] * 4]
+    assert engine.shards()[M, 0].row(0).tolist() == [2] * 4
+
+
+def test_answers_when_partitions_get_requests_with_one_id_then_each_has_its_own():
+    engine = an_engine()
+    run(engine, added(1, 7), id=number(0))
+    for partition in (0, 1):
+        run(engine, added(partition), id=number(1, part=0, parts=2))
+    assert [run(engine, added(p), id=number(1, part=0, parts=2)) for p in (0, 1)] == [[[0] * 4], [[7] * 4]]
+
+
+def test_answer_when_no_longer_kept_then_op_error_says_that_it_was_applied(monkeypatch):
+    monkeypatch.setattr(keeping, "KEPT_RESULTS_BYTES", 1000)
+    engine = an_engine()
+    run(engine, added(), id=number(0))
+    with pytest.raises(OpError, match="operation 'fetch_add' was applied by an earlier attempt, and its result is no"):
+        run(engine, added(), id=number(0))
+    assert engine.shards()[M, 0].row(0).tolist() == [1] * 4
+
+
+def test_answers_when_their_ids_are_settled_or_their_stage_is_over_then_are_dropped():
+    engine = an_engine()
+    for value in range(5):
+        run(engine, added(), id=number(value, settled=value, series="s", stage=1))
+    assert [kept.id.number for kept in engine.kept.of((M, 0))] == [4]
+    engine.end_stages("s", 2, [])
+    assert engine.kept.of((M, 0)) == []
+
+
+def as_a_copy(engine, *requests):
+    """Return another server's engine that has got what was forwarded to it, with its copies as its own shards."""
+    backup = an_engine(copies=True)
+    for shard in backup.shards().values():
+        shard.filling = False
+    for request in requests:
+        backup.execute(replace(request, forwarded=True))
+    for shard in backup.shards().values():
+        shard.copy = False
+    return backup
+
+
+def test_answer_when_its_server_is_lost_then_the_copy_gives_the_first_one():
+    engine = an_engine()
+    shard, requests = engine.shards()[M, 0], []
+    for value in range(2):
+        (result,) = engine.execute(Request((added(),), number(value))).results
+        changes = [applied(added(), shard, None), answered(added(), shard, 0, result)]
+        requests.append(Request(tuple(operations_of(changes)), number(value)))
+    backup = as_a_copy(engine, *requests)
+    assert [run(backup, added(), id=number(value)) for value in range(2)] == [[[0] * 4], [[1] * 4]]
+    assert backup.shards()[M, 0].row(0).tolist() == [2] * 4
+
+
+def test_answer_when_a_shard_is_sent_as_a_whole_then_goes_with_it():
+    engine = an_engine()
+    run(engine, added(), id=number(3))
+    filling = tuple(filling_of((M, 0), engine.shards()[M, 0], engine.kept))
+    backup = as_a_copy(engine, Request(filling, RequestId("ps2 filling", 1), route_version=0))
+    assert run(backup, added(), id=number(3)) == [[0] * 4]
+
+
+def test_answer_when_its_shard_comes_from_a_checkpoint_then_comes_with_it():
+    engine = an_engine()
+    run(engine, added(value=5), id=number(0))
+    shard = engine.shards()[M, 0]
+    saved = json.loads(ids_of(shard, engine.kept.of((M, 0))))
+    engine.kept.replace([])
+    shard.restored = [Kept.from_json(kept, (M, 0)) for kept in saved["kept"]]
+    restored = Engine(1 << 30, allow_udf=False)
+    restored.replace_shards({(M, 0): shard})
+    assert run(restored, added(value=5), id=number(0)) == [[0] * 4]

@@ -1,0 +1,62 @@
+"""All servers are asked at the same time, and what cannot pass by itself is what the caller hears of."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from ps2.errors import RecoveryError, UnavailableError
+from ps2.wire.at_once import MOST, at_once
+
+
+def test_calls_when_more_than_may_be_under_way_then_answers_are_in_order():
+    under_way, most, lock = 0, 0, threading.Lock()
+
+    def call(number):
+        nonlocal under_way, most
+        with lock:
+            under_way += 1
+            most = max(most, under_way)
+        threading.Event().wait(0.002)
+        with lock:
+            under_way -= 1
+        return number * 10
+
+    assert at_once(range(3 * MOST), call) == [number * 10 for number in range(3 * MOST)]
+    assert 1 < most <= MOST
+
+
+def test_calls_when_each_waits_for_all_then_they_are_under_way_together():
+    meeting = threading.Barrier(MOST, timeout=20)
+    assert len(at_once(range(MOST), lambda _: meeting.wait())) == MOST
+
+
+def test_error_when_some_may_pass_by_themselves_then_the_other_is_raised_when_all_are_done():
+    done = []
+
+    def call(number):
+        done.append(number)
+        if number == 0:
+            raise UnavailableError("nobody answers")
+        if number == 2:
+            raise RecoveryError("the disk is full")
+
+    with pytest.raises(RecoveryError, match="full"):
+        at_once(range(4), call)
+    assert sorted(done) == [0, 1, 2, 3]
+
+
+def test_caller_when_it_waits_then_meanwhile_is_called():
+    calls, over = [], threading.Event()
+
+    def meanwhile():
+        calls.append(1)
+        over.set()
+
+    at_once([0], lambda _: over.wait(20), meanwhile)
+    assert calls
+
+
+def test_nothing_when_asked_then_nothing_is_answered():
+    assert at_once([], str) == []

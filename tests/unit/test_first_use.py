@@ -1,0 +1,28 @@
+"""What a new process needs before it has sent a few keys."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+# numba imports the last one when a kernel is first called, which takes 0.3 s or more.
+HEAVY = {"pyspark", "pandas", "pyarrow", "scipy.sparse", "numba.np.arraymath"}
+SCRIPT = f"""
+import sys
+import numpy as np
+from ps2 import DCV, PS2Context
+from ps2.client.plans import Target, push_columns
+from ps2.matrix.partition import MatrixSpec
+from ps2.matrix.route import Route
+from ps2.wire.codec import request_parts
+from ps2.wire.messages import Request, RequestId
+target = Target(1, MatrixSpec(9, 1), Route(1, (0, 9), ("server",)), (0,))
+plan = push_columns(target, "scatter_add", np.ones(3), np.array([5, 1, 7]))
+request_parts(Request(plan.operations, RequestId("driver", 0)))
+print(*{HEAVY} & set(sys.modules))
+"""
+
+
+def test_client_when_it_adds_at_few_keys_then_nothing_heavy_is_imported_and_no_kernel_called():
+    ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=False)
+    assert (ran.stdout.strip(), ran.stderr) == ("", "")

@@ -1,0 +1,76 @@
+"""LIBSVM files before Spark is asked for anything: missing ones, malformed lines, labels that are not two."""
+
+from __future__ import annotations
+
+import pytest
+
+from ps2.algorithms.labelled import LabelledRows, check_local, fault_of
+from ps2.errors import InputError
+
+FAULTS = {
+    "spam 2:1": "label: expected a number, got 'spam'",
+    "nan 2:1": "label: expected a number, got 'nan'",
+    "2:1 3:1": "label: expected a number, got '2:1'",
+    "1 2": "feature: expected index:value, got '2' without ':'",
+    "1 2:x": "value: expected a number, got 'x' in '2:x'",
+    "1 2:": "value: expected a number, got '' in '2:'",
+    "1 2:1e400": "value: expected a number, got '1e400' in '2:1e400'",
+    "1 2:1\t3:1": r"value: expected a number, got '1\t3:1' in '2:1\t3:1'",
+    "1 0:1": "index: expected an integer from 1 on, 9 at most, got '0' in '0:1'",
+    "1 -3:1": "index: expected an integer from 1 on, 9 at most, got '-3' in '-3:1'",
+    "1 2.5:1": "index: expected an integer from 1 on, 9 at most, got '2.5' in '2.5:1'",
+    "1 10:1": "index: expected an integer from 1 on, 9 at most, got '10' in '10:1'",
+    "1 5:1 5:2": "index: expected an integer above 5, the one before, and 9 at most, got '5' in '5:2'",
+    "1 5:1 3:2": "index: expected an integer above 5, the one before, and 9 at most, got '3' in '3:2'",
+    f"1 {'7' * 50}:1": f"index: expected an integer from 1 on, 9 at most, got '{'7' * 40}...' in '{'7' * 40}...'",
+}
+
+
+@pytest.mark.parametrize("line", FAULTS)
+def test_fault_of_when_a_line_is_malformed_then_says_what_was_expected_and_what_came(line):
+    assert fault_of(line + "\n", features=9) == FAULTS[line]
+
+
+@pytest.mark.parametrize("line", ["", " \n", "# 1:2:3", "1", "-1.5e-3  1:.5 9:-2. ", "+1 2:1E5\r\n"])
+def test_fault_of_when_a_line_is_fine_then_there_is_none(line):
+    assert fault_of(line, features=9) is None
+
+
+def rows_with(*labels):
+    return LabelledRows("rows.libsvm", frame=None, counts=dict.fromkeys(labels, 1))
+
+
+def test_classes_when_there_are_two_labels_then_the_smaller_is_class_0():
+    assert rows_with(1.0, -1.0).classes() == (-1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "told"), [((2.0, 0.0, 1.0), "0, 1, 2"), ((1.0,), "1"), (range(11), r"8, 9, \.\.\.")]
+)
+def test_classes_when_there_are_not_two_labels_then_the_error_names_file_and_labels(labels, told):
+    with pytest.raises(InputError, match=rf"^rows.libsvm: labels: expected two different values, got .*{told}$"):
+        rows_with(*labels).classes()
+
+
+def test_classified_when_a_label_is_in_neither_class_then_the_error_names_file_and_label():
+    with pytest.raises(InputError, match=r"^rows.libsvm: expected labels 0 and 1, got 5$"):
+        rows_with(0.0, 5.0).classified((0.0, 1.0))
+
+
+@pytest.mark.parametrize("path", ["{}", "file://{}", "file:{}"])
+def test_check_local_when_a_local_file_is_missing_then_it_is_named(path, tmp_path):
+    (tmp_path / "there").touch()
+    check_local(path.format(tmp_path / "there"))
+    check_local(path.format(tmp_path))
+    with pytest.raises(InputError, match=r"/nowhere: there is no such file"):
+        check_local(path.format(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize("path", ["hdfs://host/nowhere", "s3a://bucket/nowhere", "/nowhere/part-*", "/nowhere/{a,b}"])
+def test_check_local_when_only_spark_can_see_it_then_it_is_left_to_spark(path):
+    check_local(path)
+
+
+def test_check_local_when_paths_may_be_of_hdfs_then_they_are_left_to_spark(monkeypatch):
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    check_local("/nowhere")

@@ -1,0 +1,280 @@
+"""What a DCVMatrix does beside reading and writing rows; the fleet is in this process."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ps2 import DCV
+from ps2.client import pairs
+from ps2.client.batch import batch
+from ps2.client.pace import Bucket, Pace
+from ps2.coordinator.checkpoints import saved_matrices
+from ps2.errors import DTypeError, NotFoundError, OutOfRangeError, UsageError
+from ps2.run.prefetch import Freshness, Prefetches
+from tests.fakes import DropsTheAck, FailsBeforeSending, FleetInProcess, installed, session_over
+
+K, DIM = 4, 13
+MANAGED = Pace(by_size=True, bucket=Bucket(1e9))
+
+rows = st.lists(st.integers(0, K - 1), min_size=1, max_size=5)
+columns = st.lists(st.integers(0, DIM - 1), min_size=1, max_size=6)
+
+
+@pytest.fixture(scope="module", params=[1, 3])
+def fleet(request):
+    return FleetInProcess(request.param)
+
+
+@pytest.fixture
+def session(fleet):
+    with installed(session_over(fleet)) as session:
+        yield session
+        session.outbox.set_pace(Pace())
+        session.flush()
+
+
+@pytest.fixture
+def matrix(session):
+    return DCV.dense(DIM, K, "float64").matrix()
+
+
+@st.composite
+def changes(draw):
+    """A change of a matrix: on the handle, and on an array."""
+    kind, numbers = draw(st.sampled_from(["push", "add", "add at columns", "fill"])), draw(rows)
+    at = draw(columns)
+    rng = np.random.default_rng(draw(st.integers(0, 999)))
+    values = rng.integers(-9, 9, (len(numbers), len(at) if kind == "add at columns" else DIM)).astype(float)
+    wait = draw(st.booleans())
+
+    def here(array):
+        if kind == "fill":
+            array[numbers] = values[0, 0]
+        elif kind == "push":
+            for row, some in zip(numbers, values, strict=True):
+                array[row] = some
+        elif kind == "add":
+            np.add.at(array, numbers, values)
+        else:
+            np.add.at(array, np.ix_(numbers, at), values)
+
+    def there(m):
+        if kind == "fill":
+            return m.fill(values[0, 0], numbers)
+        if kind == "push":
+            return m.push(numbers, values, wait=wait)
+        return m.add(numbers, values, *([at] if kind == "add at columns" else []), wait=wait)
+
+    return here, there
+
+
+@pytest.mark.parametrize("pace", [Pace(), MANAGED], ids=["at once", "by size"])
+def test_changes_when_some_do_not_wait_then_a_later_read_is_as_if_all_had(session, pace):
+    session.outbox.set_pace(pace)
+
+    @settings(max_examples=40)
+    @given(st.lists(changes(), max_size=8))
+    def check(program):
+        matrix, expected = DCV.dense(DIM, K, "float64").matrix(), np.zeros((K, DIM))
+        for here, there in program:
+            here(expected)
+            assert there(matrix) is matrix
+        assert np.array_equal(matrix.pull(range(K)), expected)
+
+    check()
+
+
+@pytest.mark.parametrize("fault", [DropsTheAck, FailsBeforeSending])
+def test_changes_when_they_do_not_wait_and_connections_are_cut_then_each_counts_once(
+    session, matrix, monkeypatch, fault
+):
+    monkeypatch.setattr(session._delivery, "transport", fault(session.transport, times=5))
+    expected, ones = np.zeros((K, DIM)), np.ones((3, DIM))
+    for row in range(6):
+        numbers = [row % K, 0, row % K]
+        matrix.add(numbers, ones, wait=False).push([3], row * ones[:1], wait=False)
+        np.add.at(expected, numbers, ones)
+        expected[3] = row
+    assert matrix.flush() is matrix
+    assert np.array_equal(matrix.pull(range(K)), expected)
+
+
+def test_values_when_the_caller_changes_them_then_those_given_are_added(session, matrix):
+    session.outbox.set_pace(Pace(by_size=True, bucket=Bucket(1.0)))
+    matrix.add([0], np.ones((1, DIM)), wait=False)
+    numbers, values = np.array([1]), np.ones((1, DIM))
+    matrix.add(numbers, values, wait=False)
+    numbers[:], values[:] = 2, 9
+    session.outbox.set_pace(Pace())
+    assert matrix.flush().pull([0, 1, 2])[:, 0].tolist() == [1, 1, 0]
+
+
+def test_call_without_waiting_when_it_is_wrong_then_the_error_comes_at_once(matrix):
+    with pytest.raises(OutOfRangeError, match="row 4"):
+        matrix.add([K], np.ones((1, DIM)), wait=False)
+
+
+def test_changes_when_in_a_batch_then_they_travel_with_it(fleet, matrix):
+    before = len(fleet.sent)
+    with batch():
+        matrix.fill(2).add([1], np.ones((1, DIM)), wait=False).zero([3])
+        answer = matrix.pull(range(K), [0])
+    assert answer.result()[:, 0].tolist() == [2, 3, 2, 0]
+    assert len(fleet.sent) - before == len(fleet.addresses)
+
+
+def test_fill_when_sparse_then_active_keys_alone(session):
+    matrix = DCV.sparse(2**40, K).matrix().add([0], [[1.0, 1.0]], [5, 2**39])
+    assert matrix.fill(7).pull(range(K), [5, 6, 2**39]).tolist() == [[7, 0, 7]] * K
+    matrix.zero([1, 2]).add([3], [[1.0]], [9])
+    assert matrix.pull(range(K), [5, 9]).tolist() == [[7, 0], [0, 0], [0, 0], [7, 1]]
+
+
+def test_fill_when_the_number_does_not_fit_then_dtype_error(session):
+    with pytest.raises(DTypeError, match="expected a whole number"):
+        DCV.dense(DIM, K, "int32").matrix().fill(0.5)
+
+
+@pytest.mark.parametrize("fault", [None, DropsTheAck])
+def test_pairs_when_more_than_one_request_takes_then_all_change_at_once_and_once(session, monkeypatch, fault):
+    """A second time, as what is added up comes into rows that are not empty any more."""
+    monkeypatch.setattr(pairs, "MOST_ON_SERVERS", 5)
+    rng = np.random.default_rng(0)
+    values, matrix = rng.integers(-9, 9, (K, DIM)).astype(float), DCV.dense(DIM, K, "float64").matrix()
+    matrix.push(range(K), values)
+    if fault is not None:
+        monkeypatch.setattr(session._delivery, "transport", fault(session.transport, times=9))
+    a, b, c = rng.integers(0, K, 20), rng.integers(0, K, 20), rng.integers(-2, 3, 20).astype(float)
+    for _ in range(2):
+        dots = matrix.pairUpdate(a, b, lambda dots: c, "servers")
+        assert np.array_equal(dots, (values[a] * values[b]).sum(axis=1))
+        old = values.copy()
+        np.add.at(values, a, c[:, None] * old[b])
+        np.add.at(values, b, c[:, None] * old[a])
+        assert np.array_equal(matrix.pull(range(K)), values)
+    assert matrix.shape == (K, DIM)
+
+
+def test_pairs_when_their_matrix_is_gone_then_so_are_the_rows_that_they_needed(fleet, session, monkeypatch):
+    monkeypatch.setattr(pairs, "MOST_ON_SERVERS", 1)
+    vector = DCV.dense(DIM, K, "float64")
+    matrix = vector.matrix()
+    matrix.pairUpdate([0, 1], [2, 3], lambda dots: dots, "servers")
+    sent = pickle.loads(pickle.dumps(matrix))  # as to a task, which adds up in rows of its own
+    sent.pairUpdate([0, 1], [2, 3], lambda dots: dots, "servers")
+    assert len(fleet.master._catalog.get(vector._matrix).used) == K + 4 + 4
+    del matrix, sent
+    assert DCV.dense(1).sum() == 0  # a call for rows tells the master who is gone
+    assert fleet.master._catalog.get(vector._matrix).used == set(range(K))
+
+
+def test_free_when_called_then_every_handle_fails_and_the_matrix_is_gone(fleet, session):
+    vector = DCV.dense(DIM, K)
+    other, matrix = vector.derive(), vector.matrix()
+    id = vector._matrix
+    matrix.free()
+    assert id not in fleet.master._catalog.ids()
+    for use in (
+        lambda: matrix.pull([0]),
+        lambda: matrix.add([0], np.ones((1, DIM))),
+        other.sum,
+        vector.sum,
+        matrix.free,
+    ):
+        with pytest.raises(NotFoundError):
+            use()
+
+
+@pytest.mark.parametrize("name", [None, "topics"])
+def test_rows_when_the_handle_is_gone_then_they_stay_if_the_vector_has_a_name(fleet, session, name):
+    vector = DCV.dense(DIM, K, name=name)
+    matrix = vector.matrix().fill(3)
+    del matrix
+    assert DCV.dense(1).sum() == 0  # a call for rows tells the master who is gone
+    entry = fleet.master._catalog.get(vector._matrix)
+    assert len(entry.used) == (K if name else 1)
+    vector.matrix().free()
+
+
+def test_rows_when_of_a_vector_with_a_name_then_a_later_driver_is_told_of_them(fleet, session, monkeypatch):
+    told = []
+    monkeypatch.setattr(fleet.master, "publish", lambda: told.append(saved_matrices(fleet.master)))
+    matrix = DCV.dense(DIM, K, name="kept").matrix()
+    (kept,) = (saved for saved in told[-1] if "kept" in saved.names)
+    assert sorted(kept.born) == list(range(K))
+    matrix.free()
+    assert not any(saved.names for saved in told[-1])
+
+
+# -- reads ahead -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def prefetches(session):
+    prefetches = Prefetches(session, Freshness(clock=5, horizon=6, epoch=0))
+    yield prefetches
+    prefetches.close()
+
+
+def came(prefetch):
+    prefetch._thread.join()
+    return prefetch
+
+
+def test_prefetch_of_rows_when_this_worker_adds_after_it_was_read_then_that_is_in_it(fleet, prefetches, matrix):
+    matrix.push(range(K), np.arange(K * DIM, dtype=float).reshape(K, DIM))
+    whole = came(prefetches.begin(matrix, [2, 0, 2], 1))
+    some = came(prefetches.begin(matrix, [3, 2], 1, [5, 1]))
+    matrix.add([2, 1, 2], np.ones((3, DIM)), wait=False)
+    matrix.add([3], [[10.0, 10.0]], [1, 1], wait=False)
+    expected = matrix.pull(range(K))
+    before = len(fleet.sent)
+    assert np.array_equal(whole.result(), expected[[2, 0, 2]])
+    assert np.array_equal(some.result(), expected[np.ix_([3, 2], [5, 1])])
+    assert len(fleet.sent) == before
+
+
+@pytest.mark.parametrize("make", [DCV.dense, DCV.sparse], ids=["dense", "sparse"])
+def test_prefetch_of_blocks_when_this_worker_adds_after_it_was_read_then_that_is_in_it(fleet, prefetches, make):
+    matrix = make(DIM, K, "float64", layout="column").matrix()
+    matrix.push(columns=range(DIM), values=np.arange(K * DIM, dtype=float).reshape(DIM, K))
+    ahead = came(prefetches.begin(matrix, None, 1, [5, 0, 12, 5]))
+    matrix.add(columns=[5, 12, 5, 3], values=np.arange(4.0 * K).reshape(4, K), wait=False).flush()
+    before = len(fleet.sent)
+    found = ahead.result()
+    assert len(fleet.sent) == before
+    assert np.array_equal(found, matrix.pull(columns=[5, 0, 12, 5]))
+
+
+@pytest.mark.parametrize("pace", [Pace(), MANAGED], ids=["at once", "by size"])
+def test_blocks_when_changed_without_waiting_then_a_later_read_is_as_if_all_had(session, pace, monkeypatch):
+    monkeypatch.setattr("ps2.client.pace.CHUNK_VALUES", 10)
+    session.outbox.set_pace(pace)
+    matrix, expected = DCV.dense(DIM, K, "float64", layout="column").matrix(), np.zeros((DIM, K))
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        at, values = rng.integers(0, DIM, 6), rng.integers(-9, 9, (6, K)).astype(float)
+        matrix.push(columns=at[:2], values=values[:2], wait=False).add(columns=at, values=values, wait=False)
+        for column, block in zip(at[:2], values[:2], strict=True):
+            expected[column] = block
+        np.add.at(expected, at, values)
+    assert np.array_equal(matrix.pull(columns=range(DIM)), expected)
+
+
+def test_prefetch_of_rows_when_one_is_overwritten_then_it_is_pulled_anew(fleet, prefetches, matrix):
+    touched, untouched = (came(prefetches.begin(matrix, some, 1)) for some in ([0, 1], [2]))
+    matrix.push([1], np.full((1, DIM), 7.0), wait=False).flush()
+    before = len(fleet.sent)
+    assert not untouched.result().any()
+    assert len(fleet.sent) == before
+    assert touched.result()[:, 0].tolist() == [0, 7]
+
+
+def test_prefetch_when_columns_go_with_a_vector_then_usage_error(prefetches, session):
+    with pytest.raises(UsageError, match="columns go with rows of a matrix"):
+        prefetches.begin(DCV.dense(DIM), [1], 1, [2])

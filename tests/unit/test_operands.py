@@ -1,0 +1,108 @@
+"""What an operation declares of its arrays is what it is given, and what is counted of its answers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import numpy as np
+import pytest
+
+from ps2.errors import DTypeError, ProtocolError, ShapeError
+from ps2.matrix.partition import MatrixSpec, Partition
+from ps2.ops import table
+from ps2.ops.all import TABLE
+from ps2.ops.kernels import Int64s
+from ps2.ops.operands import along, answers_of, axes_of
+from ps2.ops.table import op
+from ps2.server.engine import Engine
+from ps2.server.replies import reply_bytes
+from ps2.wire import codec
+from ps2.wire.messages import Operation, Request
+
+PARTITION = Partition(0, 10, 16)
+
+
+@pytest.fixture(scope="module")
+def engine():
+    before = dict(TABLE)
+
+    @op(reduce="list")
+    def where_am_i(partition: table.Partition, u: table.Row, *, of: int) -> table.Array:
+        """Return the bounds of the partition, as the row's dtype."""
+        return np.array([partition.begin, partition.end, of], u.dtype)
+
+    @op(reduce="best", blocks="n")
+    def echo(
+        u: table.Row,
+        table_: Annotated[table.Values, along("n", "k")],
+        numbers: Annotated[table.Integers, along("n")],
+    ) -> tuple[Annotated[table.Array, along("n", "k")], Annotated[Int64s, along("n")]]:
+        """Return what it was given."""
+        return table_.copy(), numbers.copy()
+
+    engine = Engine(1 << 30, allow_udf=False)
+    engine.create_matrix(1, MatrixSpec(20, 3, dtype="float32"), [PARTITION])
+    yield engine
+    TABLE.clear()
+    TABLE.update(before)
+
+
+def run(engine, name, *arrays, **params):
+    request = Request((Operation(name, 1, 0, (0,), params, tuple(arrays)),))
+    parts = codec.request_parts(request)
+    came = codec.request_of(codec.to_frame(parts), 1 << 30)
+    reply = engine.execute(came)
+    (result,) = codec.reply_of(codec.to_frame(codec.reply_parts(reply, came)), request).results
+    return result.arrays, reply_bytes(codec.open_request(parts[0], 1 << 30), engine._shards)
+
+
+def test_partition_when_declared_then_is_that_of_the_shard(engine):
+    (found,), _ = run(engine, "where_am_i", of=3)
+    assert found.tolist() == [10, 16, 3]
+
+
+def test_tables_and_integers_when_declared_then_come_and_go_with_their_shapes(engine):
+    given, numbers = np.arange(6, dtype=np.float32).reshape(2, 3), np.array([-5, 2**62])
+    (table_, same), _ = run(engine, "echo", given, numbers)
+    np.testing.assert_array_equal(table_, given)
+    np.testing.assert_array_equal(same, numbers)
+
+
+@pytest.mark.parametrize("rows", [0, 2, 100])
+def test_answers_when_several_then_all_are_counted_before_they_are_made(engine, rows):
+    found, told = run(engine, "echo", np.zeros((rows, 3), np.float32), np.zeros(rows, np.int64))
+    assert told == sum(array.nbytes for array in found)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "error", "message"),
+    [
+        ((np.zeros(6, np.float32), np.zeros(2, np.int64)), ShapeError, r"table_: expected shape \(n, k\), got \(6,\)"),
+        (
+            (np.zeros((2, 3), np.float32), np.zeros(3, np.int64)),
+            ShapeError,
+            "numbers: expected 2 along 'n' as table_ has, got 3",
+        ),
+        ((np.zeros((2, 3), np.float32), np.zeros(2)), DTypeError, "expected integers of int64, got float64"),
+    ],
+)
+def test_call_when_arrays_do_not_fit_each_other_then_raises(engine, arrays, error, message):
+    with pytest.raises(error, match=message):
+        run(engine, "echo", *arrays)
+
+
+def test_shape_when_it_is_not_of_so_many_elements_then_nothing_is_read():
+    header, _ = codec.request_parts(Request((Operation("echo", 1, 0, arrays=(np.zeros((2, 3)),)),)))
+    message = codec.pb.RequestHeader.FromString(header)
+    message.operations[0].arrays[0].shape[:] = [2, 4]
+    with pytest.raises(ProtocolError, match=r"an array of 6 elements, and of shape \(2, 4\)"):
+        codec.open_request(message.SerializeToString(), 1 << 30)
+
+
+def test_axes_when_nothing_is_said_then_an_array_runs_along_a_length_of_its_own():
+    assert axes_of("counts", ("unsigned",)).axes == ("counts",)
+    assert axes_of("keys", ("slots",)).axes == ("slots",)
+
+
+def test_answers_when_they_are_numbers_then_there_are_no_arrays():
+    assert answers_of(float) == answers_of(type(None)) == ()

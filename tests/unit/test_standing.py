@@ -1,0 +1,34 @@
+"""How a server stands is the same on either side of the network, and nothing of the contract is left out."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+
+from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.server.engine import Engine
+from ps2.server.standing import status_of
+from ps2.wire.messages import Operation, Request, RequestId
+from ps2.wire.pb import server_pb2
+from ps2.wire.standing import ServerStatus, status_from_pb, status_to_pb
+
+
+def standing():
+    engine = Engine(1 << 30, allow_udf=True)
+    engine.create_matrix(1, MatrixSpec(2**40, 2, dtype="float64", kind="sparse"), [Partition(0, 0, HASH_SPACE)])
+    add = Operation("scatter_add", 1, 0, (0,), arrays=(np.array([5, 9, 700]), np.ones(3)))
+    engine.execute(Request((add,), RequestId("scope", 0)))
+    return status_of(engine, server_id="abc", uptime_s=1.5, connections=4, backup="h:1", behind=2)
+
+
+def test_status_when_it_has_travelled_then_is_what_it_was_without_buckets():
+    status = standing()
+    (done,) = status.operations
+    found = status_from_pb(server_pb2.StatusReply.FromString(status_to_pb(status).SerializeToString()))
+    assert found == replace(status, operations=(replace(done, buckets=()),))
+
+
+def test_contract_when_compared_then_has_each_field_and_the_two_sums():
+    names = {field.name for field in fields(ServerStatus)}
+    assert set(server_pb2.StatusReply.DESCRIPTOR.fields_by_name) == names | {"requests", "failed"}
