@@ -51,6 +51,15 @@ def task_epoch() -> int | None:
     return None if context is None else int(context.getLocalProperty(EPOCH_PROPERTY) or 0)
 
 
+def shipped_folder() -> str | None:
+    """Return the folder of this task's host in which Spark puts the files that it ships; None in no task."""
+    if task_context() is None:
+        return None
+    from pyspark import SparkFiles
+
+    return os.path.abspath(SparkFiles.getRootDirectory())
+
+
 @dataclass
 class _Function:
     """Which function this worker runs for a task: named by the first handle of its closure, else the first it uses.

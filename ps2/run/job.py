@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ps2.errors import ConfigError, UsageError
+from ps2.run.compiled import importable_name
 from ps2.run.work import Function, work
 from ps2.run.worker import RunRef
 
@@ -27,12 +28,16 @@ def pickled(worker_fn: Callable[..., Any]) -> Function:
     from pyspark import Broadcast, cloudpickle
 
     untyped: Any = cloudpickle
+    by_value = untyped.list_registry_pickle_by_value()
     broadcasts = []
 
     class Pickler(untyped.CloudPickler):  # type: ignore[misc]
         def reducer_override(self, obj: object) -> Any:
             if isinstance(obj, Broadcast):
                 broadcasts.append(obj)
+            # A string names what is to be imported, as other functions are.
+            if (name := importable_name(obj, by_value)) is not None:
+                return name
             return super().reducer_override(obj)
 
     code = io.BytesIO()

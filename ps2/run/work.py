@@ -18,6 +18,7 @@ from ps2.client.pace import Pace
 from ps2.client.sessions import session_of
 from ps2.client.task import RunIds, task_context, task_fleet
 from ps2.errors import PS2Error
+from ps2.run.compiled import keep_compiled
 from ps2.run.worker import RunRef, Worker
 from ps2.wire.run_control import LIMIT_BYTES, RunControl
 from ps2.wire.transport import GrpcTransport
@@ -60,6 +61,7 @@ def work(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
 
 
 def _call(worker: Worker, control: RunControl, function: Function, rows: Iterator[Any]) -> None:
+    keep_compiled()  # before the users' modules are imported
     try:
         rows = _some(rows, worker)
         result = cloudpickle.loads(function.code)(worker, rows)
