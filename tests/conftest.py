@@ -18,6 +18,10 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from ps2.cli import processes
+from ps2.coordinator.launchers import local
+from ps2.coordinator.launchers.forking import ForkServer
+
 # The same examples in every run; how long one takes says nothing on a machine that is busy.
 settings.register_profile("ps2", deadline=None, derandomize=True)
 settings.load_profile("ps2")
@@ -42,9 +46,37 @@ def until():
     return wait_until
 
 
+class KeptForkServer(ForkServer):
+    """Starts the servers of all fleets: its imports cost more than all that most fleets do."""
+
+    def close(self):
+        pass
+
+    def end(self):
+        super().close()
+
+    @property
+    def pids(self):
+        return [self._process.pid] if self._process else []
+
+
+kept = KeptForkServer()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def fork_server():
+    """Each context has one, in the place of the launchers' own, which ends with it."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(local, "ForkServer", lambda: kept)
+        patched.setattr(processes, "ForkServer", lambda: kept)
+        yield
+    kept.end()
+
+
 def _remains(folder):
     """Return what a fleet could leave behind: child processes, threads, temp folders."""
-    children = {f"process {p.pid}: {_command(p)}" for p in psutil.Process().children(recursive=True)}
+    children = psutil.Process().children(recursive=True)
+    children = {f"process {p.pid}: {_command(p)}" for p in children if p.pid not in kept.pids}
     threads = {f"thread {t.name} ({t.ident})" for t in threading.enumerate()}
     return children | threads | {f"folder {path}" for path in Path(folder).glob("ps2-*")}
 

@@ -119,8 +119,9 @@ def launch(
     name: str,
 ) -> None:
     """Start servers on this host, for Spark applications to attach to."""
-    from ps2.cli.processes import ProcessId, ServerOptions, ServerProcesses
+    from ps2.cli.processes import ServerOptions, ServerProcesses
     from ps2.cli.state import LaunchedServer, claim, remove
+    from ps2.processes import ProcessId
     from ps2.server.memory import available_bytes
 
     _check_ports(servers, port, metrics_port)
@@ -146,6 +147,7 @@ def launch(
         _wait_answering(fleet, started, wish)
         if detach:
             undo.pop_all()
+            started.leave()
         click.echo(_description(fleet, detach, metrics_port))
         if not detach:
             _watch(fleet, started, wish)

@@ -2,60 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from ps2.coordinator.launchers.child import end, how_it_ended
-from ps2.errors import LaunchError
-
-# The clock may have been set since; the same pid is not taken again this soon.
-SAME_START_S = 2.0
-
-
-@dataclass(frozen=True)
-class ProcessId:
-    """A process of this host that cannot be mistaken for a later one with its pid.
-
-    Attributes:
-        pid: of the operating system.
-        created_s: when it was started, in seconds since 1970.
-    """
-
-    pid: int
-    created_s: float
-
-    @classmethod
-    def of(cls, pid: int) -> ProcessId:
-        try:
-            return cls(pid, psutil.Process(pid).create_time())
-        except psutil.NoSuchProcess:
-            return cls(pid, time.time())
-
-    def alive(self) -> bool:
-        """Tell whether it runs; one that has ended and was not waited for does not."""
-        try:
-            process = psutil.Process(self.pid)
-            return self._same(process) and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal, if it still runs."""
-        if self.alive():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(self.pid, number)
-
-    def _same(self, process: psutil.Process) -> bool:
-        return abs(process.create_time() - self.created_s) < SAME_START_S
+from ps2.coordinator.launchers.child import Child, end, how_it_ended
+from ps2.coordinator.launchers.forking import ForkServer
+from ps2.processes import ProcessId
 
 
 @dataclass(frozen=True)
@@ -88,13 +42,14 @@ class ServerProcesses:
         self._listen = list(listen)
         self._folder = folder
         self._options = options
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._forks = ForkServer()
+        self._children: list[Child] = []
 
     def start(self) -> list[ProcessId]:
         """Start all servers; return without waiting for them."""
         for index in range(len(self._listen)):
             self._children.append(self._spawn(index))
-        return [ProcessId.of(child.pid) for child in self._children]
+        return [child.process for child in self._children]
 
     def exit_code(self, index: int) -> int | None:
         """Return how a server ended, or None while it runs."""
@@ -107,26 +62,25 @@ class ServerProcesses:
     def stop(self) -> None:
         """End the servers, by force if they take too long."""
         end(self._children)
+        self.leave()
 
-    def _spawn(self, index: int) -> subprocess.Popen[bytes]:
+    def leave(self) -> None:
+        """Let them run on alone."""
+        self._forks.close()
+
+    def _spawn(self, index: int) -> Child:
         options = self._options
-        command = [
-            *(sys.executable, "-m", "ps2.cli.main", "server", "--listen", self._listen[index]),
+        arguments = [
+            *("server", "--listen", self._listen[index]),
             *("--token-file", str(options.token_file), "--memory-limit", str(options.memory_limit_bytes)),
         ]
         if options.metrics_port is not None:
-            command += ["--metrics-port", str(options.metrics_port + index)]
+            arguments += ["--metrics-port", str(options.metrics_port + index)]
         for module in options.ops:
-            command += ["--ops", module]
+            arguments += ["--ops", module]
         if options.exit_with_parent:
-            command += ["--exit-with-parent", str(os.getpid())]
-        try:
-            with open(self._log(index), "wb") as log:
-                return subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-                )
-        except OSError as error:
-            raise LaunchError(f"server {index} cannot be started: {error}") from error
+            arguments += ["--exit-with-parent", str(os.getpid())]
+        return self._forks.start(f"server {index}", arguments, self._log(index))
 
     def _log(self, index: int) -> Path:
         return self._folder / f"server-{index}.log"

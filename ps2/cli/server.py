@@ -105,6 +105,7 @@ def server(
     scratch: Path | None,
 ) -> None:
     """Run one server in the foreground, until it is told to stop."""
+    from ps2.processes import ProcessId
     from ps2.server.memory import available_bytes
     from ps2.server.process import Membership, Parent, serve
 
@@ -129,5 +130,5 @@ def server(
         config,
         token,
         Membership(master, index) if master else None,
-        Parent(exit_with_parent, scratch) if exit_with_parent is not None else None,
+        Parent(ProcessId.of(exit_with_parent), scratch) if exit_with_parent is not None else None,
     )

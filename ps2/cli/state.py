@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from ps2.cli.processes import ProcessId
 from ps2.errors import ConfigError, InputError, LaunchError, UnavailableError
+from ps2.processes import ProcessId
 
 DEFAULT_NAME = "default"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -12,8 +12,8 @@ from ps2.cli.target import NamedFleet, ask_all, find_target, target_options
 from ps2.errors import PS2Error, TransientError, UnavailableError
 
 if TYPE_CHECKING:
-    from ps2.cli.processes import ProcessId
     from ps2.cli.state import LaunchedFleet
+    from ps2.processes import ProcessId
     from ps2.wire.control import ServerControl
 
 EPILOG = """\b

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import shutil
 import signal
 import socket
@@ -22,6 +21,7 @@ from ps2.errors import LaunchError, NotFoundError, PS2Error, TransientError
 from ps2.ops.modules import load_modules
 from ps2.ops.parallel import set_cores
 from ps2.ops.warm import warm
+from ps2.processes import ProcessId
 from ps2.server.engine import Engine
 from ps2.server.memory import available_bytes, keep_freed_memory
 from ps2.server.servicer import ServerServicer
@@ -68,14 +68,14 @@ class Heart:
 
 @dataclass(frozen=True)
 class Parent:
-    """The process that started a server and takes it along when it ends.
+    """The process that a server was started for, and that takes it along when it ends.
 
     Attributes:
-        pid: of that process; it may be gone before the server looks for the first time.
+        process: that one; it may be gone before the server looks for the first time.
         scratch: a folder of its, if any, to remove when it is gone.
     """
 
-    pid: int
+    process: ProcessId
     scratch: Path | None
 
 
@@ -161,11 +161,11 @@ def _background(target: object, *args: object) -> None:
 
 
 def _watch_parent(parent: Parent, stop: threading.Event) -> None:
-    """A process whose parent dies gets another one; no signal, pipe or cooperation of the parent is needed."""
-    while os.getppid() == parent.pid:
+    """No signal, pipe or cooperation of the parent is needed."""
+    while parent.process.alive():
         if stop.wait(PARENT_CHECK_S):
             return
-    log.warning("the parent process %d is gone", parent.pid)
+    log.warning("the parent process %d is gone", parent.process.pid)
     if parent.scratch is not None:
         shutil.rmtree(parent.scratch, ignore_errors=True)
     stop.set()

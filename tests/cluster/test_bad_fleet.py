@@ -10,6 +10,8 @@ import pytest
 
 from ps2 import DCV, PS2Context
 from ps2.config import new_token, write_token
+from ps2.coordinator.launchers import local
+from ps2.coordinator.launchers.forking import ForkServer
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.errors import AuthError, LaunchError, LimitError, NotColocatedError, StoppedError, UnavailableError, UsageError
 
@@ -134,7 +136,8 @@ def test_push_when_larger_than_memory_left_then_limit_error():
 def test_start_when_a_server_cannot_start_then_launch_error_with_the_end_of_its_log(tmp_path, monkeypatch):
     (tmp_path / "psutil.py").write_text("raise ImportError('psutil is broken here')")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    with pytest.raises(LaunchError, match=r"server [01] did not start: .*(.|\n)*psutil is broken here"):
+    monkeypatch.setattr(local, "ForkServer", ForkServer)
+    with pytest.raises(LaunchError, match=r"(?s)server 0 cannot be started: .*psutil is broken here"):
         PS2Context.getOrCreate(servers=2)
     monkeypatch.undo()
     with PS2Context.getOrCreate(servers=1):
@@ -146,28 +149,16 @@ def test_start_when_the_port_is_in_use_then_launch_error_names_it(monkeypatch):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        monkeypatch.setattr("ps2.coordinator.launchers.local.LocalLauncher.start", _start_on(port))
+        arguments = LocalLauncher._arguments
+        monkeypatch.setattr(
+            LocalLauncher, "_arguments", lambda *of: [word.replace(":0", f":{port}") for word in arguments(*of)]
+        )
         with pytest.raises(LaunchError, match=rf"cannot listen on 127.0.0.1:{port}: the port is in use"):
             PS2Context.getOrCreate(servers=1)
 
 
-def _start_on(port):
-    """``LocalLauncher.start``, but every server listens on this port."""
-    import subprocess
-
-    start, popen = LocalLauncher.start, subprocess.Popen
-
-    def patched(self, index, master):
-        subprocess.Popen = lambda command, **rest: popen([c.replace(":0", f":{port}") for c in command], **rest)
-        try:
-            start(self, index, master)
-        finally:
-            subprocess.Popen = popen
-
-    return patched
-
-
 def test_start_when_python_is_missing_then_launch_error(monkeypatch):
+    monkeypatch.setattr(local, "ForkServer", ForkServer)
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     with pytest.raises(
         LaunchError, match=r"server 0 cannot be started: .*No such file or directory: '/nonexistent/python'"

@@ -402,6 +402,6 @@ def test_launch_when_interrupted_while_starting_then_exits_130_and_leaves_nothin
     with shell.background("launch", "--servers", 1, "--detach", "--port", free_port(1)) as launcher:
         until((shell.folder / "default" / "server-0.log").exists, "the server was started")
         launcher.send_signal(signal.SIGINT)
-        _, errors = launcher.communicate(timeout=10)
+        _, errors = launcher.communicate(timeout=60)  # what the server needs is being imported
         assert (launcher.returncode, errors.strip()) == (130, "")
         assert not (shell.folder / "default").exists()

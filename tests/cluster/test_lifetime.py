@@ -19,7 +19,7 @@ from ps2.config import RetryConfig, WireConfig
 from ps2.errors import StoppedError, UnavailableError
 
 GONE_S = 20.0
-START_S = 20.0
+START_S = 60.0
 
 DRIVER = """
 import os, signal, sys, threading, time
@@ -135,8 +135,8 @@ def test_fleet_when_killed_while_starting_then_nothing_is_left(tmp_path, until):
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     code = "from ps2 import PS2Context; PS2Context.getOrCreate(servers=2)"
     process = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.DEVNULL)
-    until(lambda: list(tmp_path.glob("ps2-*/server-1.log")), "the second server started")
-    children = psutil.Process(process.pid).children()
+    until(lambda: list(tmp_path.glob("ps2-*/server-1.log")), "the second server started", START_S)
+    children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()
     until(lambda: not any(child.is_running() for child in children), "servers gone", START_S)

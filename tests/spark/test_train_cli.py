@@ -384,7 +384,7 @@ def start_training(start_program, ps2_command, plain, tmp_path_factory, family_o
     Or as soon as it has children whose commands hold other words.
     """
 
-    def start(commands=("ps2.cli.main server", "ps2.cli.main server", "pyspark.daemon", "pyspark.daemon")):
+    def start(commands=(*["ps2.cli.forking"] * 3, *["pyspark.daemon"] * 2)):
         folder = tmp_path_factory.mktemp("running")
         options = ["--steps", 100_000, "--servers", 2, "--output", folder / "model"]
         program, output = start_program(ps2_command, "train", "lr", "--input", plain, *options)
@@ -433,7 +433,7 @@ def test_train_when_interrupted_then_nothing_is_left_running(interrupted):
 
 def test_train_when_its_driver_is_killed_then_its_servers_end(start_training, command_of, until):
     program, family, _ = start_training()
-    servers = [process for process in family if "ps2.cli.main" in command_of(process)]
+    servers = [process for process in family if "ps2.cli.forking" in command_of(process)]
     program.kill()
     program.wait()
     until(lambda: not alive(servers), "servers end", END_S)

@@ -10,8 +10,8 @@ from dataclasses import replace
 import pytest
 
 from ps2.cli import state
-from ps2.cli.processes import ProcessId
 from ps2.errors import InputError, LaunchError, UnavailableError
+from ps2.processes import ProcessId
 
 # Of this test's process: it is certainly alive.
 ME = ProcessId.of(os.getpid())

@@ -1,15 +1,68 @@
-"""What launchers on one host share: how a server's process ends, and ending it."""
+"""A server's process on this host, how it ended, and ending it."""
 
 from __future__ import annotations
 
+import math
 import signal
-import subprocess
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 
+from ps2.processes import ProcessId
+
+# The exit code of a process that ended when nobody was there to see it.
+UNKNOWN = 255
 LOG_TAIL_LINES = 20
 END_TIMEOUT_S = 4.0
+POLL_S = 0.01
+
+
+class Child:
+    """A server's process, which another one started."""
+
+    def __init__(self, process: ProcessId, code_of: Callable[[int], int]) -> None:
+        """``code_of``: gives the exit code of a process that has ended, by its pid."""
+        self.process = process
+        self._code_of = code_of
+        self._code: int | None = None
+
+    def poll(self) -> int | None:
+        """Return its exit code, or None while it runs."""
+        if self._code is None and not self.process.alive():
+            self._code = self._code_of(self.process.pid)
+        return self._code
+
+    def wait(self, timeout_s: float = math.inf) -> int:
+        """Wait until it has ended, and return its exit code.
+
+        Raises:
+            TimeoutError: it has not ended in time.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"process {self.process.pid} runs after {timeout_s:.1f} s")
+            time.sleep(POLL_S)
+        return code
+
+    def terminate(self) -> None:
+        self.process.send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.process.send(signal.SIGKILL)
+
+
+def end(children: Collection[Child]) -> None:
+    """End processes, by force if they take too long."""
+    for child in children:
+        child.terminate()
+    deadline_s = time.monotonic() + END_TIMEOUT_S
+    for child in children:
+        try:
+            child.wait(max(0.0, deadline_s - time.monotonic()))
+        except TimeoutError:
+            child.kill()
+            child.wait()
 
 
 def how_it_ended(code: int, log: Path) -> str:
@@ -19,25 +72,20 @@ def how_it_ended(code: int, log: Path) -> str:
         code: of its exit; negative for a signal.
         log: what it wrote.
     """
-    try:
-        lines = log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-    except OSError as error:  # stop() has removed it, or somebody who tidies up temporary files
-        lines = [f"({error})"]
+    lines = _last_lines(log)
     how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     # Its own last word says more than a number.
     said = [line.removeprefix("ps2: ") for line in lines if line.startswith("ps2: ")]
-    tail = "".join(f"\n  {line}" for line in lines) or " (nothing)"
-    return f"{said[-1] if said and code > 0 else how}; its log ends:{tail}"
+    return f"{said[-1] if said and code > 0 else how}; its log ends:{tail(log)}"
 
 
-def end(children: Collection[subprocess.Popen[bytes]]) -> None:
-    """End processes, by force if they take too long."""
-    for child in children:
-        child.terminate()
-    deadline_s = time.monotonic() + END_TIMEOUT_S
-    for child in children:
-        try:
-            child.wait(max(0.0, deadline_s - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+def tail(log: Path) -> str:
+    """Return the end of what a process wrote, on lines of their own."""
+    return "".join(f"\n  {line}" for line in _last_lines(log)) or " (nothing)"
+
+
+def _last_lines(log: Path) -> list[str]:
+    try:
+        return log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
+    except OSError as error:  # stop() has removed it, or somebody who tidies up temporary files
+        return [f"({error})"]

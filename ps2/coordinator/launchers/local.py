@@ -1,18 +1,17 @@
-"""Servers as child processes of this one: the embedded default."""
+"""Servers as processes of this host that end with this one: the embedded default."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 from ps2.config import write_token
-from ps2.coordinator.launchers.child import end, how_it_ended
+from ps2.coordinator.launchers.child import Child, end, how_it_ended
+from ps2.coordinator.launchers.forking import ForkServer
 from ps2.errors import LaunchError
 from ps2.server.memory import available_bytes
 
@@ -21,9 +20,9 @@ MEMORY_SHARE = 0.8
 
 
 class LocalLauncher:
-    """One child process a server, in a session of its own, so that Ctrl-C reaches only the driver.
+    """One process a server, in a session of its own, so that Ctrl-C reaches only the driver.
 
-    A child ends by itself when this process is gone, however it went.
+    A server ends by itself when this process is gone, however it went.
     """
 
     def __init__(
@@ -44,7 +43,8 @@ class LocalLauncher:
         self._make_folder()
         self._lock = threading.Lock()
         self._stopped = False
-        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._forks = ForkServer()
+        self._children: dict[int, Child] = {}
 
     @property
     def servers(self) -> int:
@@ -84,28 +84,14 @@ class LocalLauncher:
             raise LaunchError(f"the folder for the servers' logs and their token cannot be made: {error}") from error
         self._folders.append(folder)
 
-    def _spawn(self, index: int, master: str) -> subprocess.Popen[bytes]:
-        # Users' functions may come from any module that the driver can import.
-        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        try:
-            if not self._token_file.exists():  # somebody tidies up temporary files
-                self._make_folder()
-            with open(self._log(index), "wb") as log:
-                return subprocess.Popen(
-                    self._command(index, master),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env={**os.environ, "PYTHONPATH": path},
-                    start_new_session=True,
-                )
-        except OSError as error:
-            raise LaunchError(f"server {index} cannot be started: {error}") from error
+    def _spawn(self, index: int, master: str) -> Child:
+        if not self._token_file.exists():  # somebody tidies up temporary files
+            self._make_folder()
+        return self._forks.start(f"server {index}", self._arguments(index, master), self._log(index))
 
-    def _command(self, index: int, master: str) -> list[str]:
+    def _arguments(self, index: int, master: str) -> list[str]:
         return [
-            *(sys.executable, "-m", "ps2.cli.main", "server"),
-            *("--master", master, "--index", str(index), "--listen", f"{self._host}:0"),
+            *("server", "--master", master, "--index", str(index), "--listen", f"{self._host}:0"),
             *("--token-file", str(self._token_file), "--memory-limit", str(self._memory)),
             *("--exit-with-parent", str(os.getpid()), "--scratch", str(self._folder)),
             *(word for module in self._ops for word in ("--ops", module)),
@@ -119,11 +105,12 @@ class LocalLauncher:
         with self._lock:
             self._stopped = True
         end(self._children.values())
+        self._forks.close()
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
 
     def pids(self) -> list[int]:
-        return [child.pid for _, child in sorted(self._children.items())]
+        return [child.process.pid for _, child in sorted(self._children.items())]
 
     def _log(self, index: int) -> Path:
         return self._folder / f"server-{index}.log"

@@ -1,0 +1,83 @@
+"""A process that has imported what servers need, and forks one when asked: ``python -m ps2.cli.forking PARENT``.
+
+It costs a second of a core to import NumPy, numba and gRPC; a fork starts in milliseconds and shares their memory. No
+thread runs here, so nothing is forked in the middle of something.
+
+A request is a line of JSON on stdin, its answer one on stdout: ``{"start": ...}`` is answered by the pid of a new
+server, or why there is none; ``{"ended": pid}`` by the exit code of one that has ended.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import select
+import sys
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+import ps2.server.process  # noqa: F401 - what servers need
+from ps2.cli.main import main
+from ps2.ops.kernels import total
+
+PARENT_CHECK_S = 0.5
+
+
+def answered(parent: int) -> dict[str, Any] | None:
+    """Answer requests until the parent closes stdin, or is gone; return None, and in a fork what it was forked for."""
+    while True:
+        while not select.select([sys.stdin], [], [], PARENT_CHECK_S)[0]:
+            if os.getppid() != parent:
+                return None
+        line = sys.stdin.readline()  # one comes only after the answer to the one before
+        if not line:
+            return None
+        asked = json.loads(line)
+        answer: dict[str, object] = {}
+        if "ended" in asked:
+            with suppress(ChildProcessError):  # another one's, that was killed
+                answer = {"code": os.waitstatus_to_exitcode(os.waitpid(asked["ended"], 0)[1])}
+        else:
+            try:
+                pid = os.fork()
+            except OSError as error:
+                answer = {"error": str(error)}
+            else:
+                if pid == 0:
+                    return dict(asked["start"])
+                answer = {"pid": pid}
+        print(json.dumps(answer), flush=True)
+
+
+def become(arguments: list[str], environment: dict[str, str], path: list[str], folder: str, log: str) -> None:
+    """Turn this process into the ``ps2`` command with these arguments, in a session of its own.
+
+    Args:
+        path: of its imports.
+        folder: that it works in.
+        log: file that takes what it prints.
+    """
+    os.setsid()
+    with open(os.devnull, "rb") as nothing, open(log, "wb") as file:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.path[:] = path
+    sys.argv = ["ps2", *arguments]
+    if os.path.exists("/proc/self/comm"):  # the name that tools show
+        with open("/proc/self/comm", "w") as name:
+            name.write("ps2-server")
+    main()
+
+
+if __name__ == "__main__":
+    total(np.ones(1))  # numba gets ready with the first kernel of a process, for a third of a second
+    gc.freeze()
+    if (wanted := answered(int(sys.argv[1]))) is not None:
+        become(**wanted)

@@ -1,0 +1,33 @@
+"""The process that forks servers is nothing that a fleet depends on."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ps2 import DCV, PS2Context
+from ps2.coordinator.launchers import local
+from ps2.coordinator.launchers.child import UNKNOWN
+from ps2.coordinator.launchers.forking import ForkServer
+
+VALUES = np.arange(1000.0)
+
+
+@pytest.fixture
+def forks(leaves_nothing, monkeypatch):
+    """The fork server of the fleet that the test starts, which ends with it."""
+    forks = ForkServer()
+    monkeypatch.setattr(local, "ForkServer", lambda: forks)
+    return forks
+
+
+def test_a_fleet_when_what_forks_its_servers_is_killed_then_it_goes_on_and_servers_are_replaced(forks):
+    with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
+        weight = DCV.dense(1000, dtype="float64").push(VALUES)
+        killed = forks._process
+        killed.kill()
+        assert np.array_equal(weight.add(1).pull(), VALUES + 1)
+        ps._launcher._children[0].kill()
+        assert np.array_equal(weight.add(1).pull(), VALUES + 2)
+        assert f"exit code {UNKNOWN}" in ps.recoveries[0].reason
+        assert forks._process is not killed
