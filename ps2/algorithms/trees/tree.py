@@ -1,0 +1,240 @@
+"""Trees as arrays, and forests of them.
+
+What a tree sees of a row are float32 numbers, as in xgboost: a row of float64 is rounded first. So a threshold parts
+the same rows here and in a model that was saved for xgboost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Bools = npt.NDArray[np.bool_]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Float32s = npt.NDArray[np.float32]
+Float64s = npt.NDArray[np.float64]
+
+LossName = Literal["logistic", "softmax", "squared", "absolute", "huber", "poisson", "quantile"]
+
+LEAF = -1
+# Where Java turns to scientific notation.
+JAVA_PLAIN = (1e-3, 1e7)
+
+
+@dataclass(frozen=True, eq=False)
+class Tree:
+    """A binary tree of n nodes; node 0 is the root, and children come after their parent.
+
+    A row goes left where its feature is at most the threshold, or, if there is a set, where its category is in it; NaN
+    goes to the default side, and so does a category beyond the set's end, or what is none (negative, not whole).
+
+    Attributes:
+        feature: int32, shape (n,); -1 at leaves.
+        threshold: float32, shape (n,); 0 at leaves and where there is a set.
+        default_left: bool, shape (n,).
+        left, right: int32, shape (n,), numbers of nodes; -1 at leaves.
+        value: float32, shape (n,): what a leaf adds to the margin, learning rate included; at other nodes, what they
+            would add if they were leaves.
+        gain: float64, shape (n,): by how much the split lessens twice the objective; 0 at leaves.
+        cover: float64, shape (n,): sum of the rows' hessians.
+        count: int64, shape (n,): rows in training.
+        set_begin: int64, shape (n + 1,): where each node's set begins in ``set_flags``; a numeric node's is empty.
+        set_flags: bool: for each category from 0 on, whether it goes left.
+    """
+
+    feature: Int32s
+    threshold: Float32s
+    default_left: Bools
+    left: Int32s
+    right: Int32s
+    value: Float32s
+    gain: Float64s
+    cover: Float64s
+    count: Int64s
+    set_begin: Int64s
+    set_flags: Bools
+
+    def __len__(self) -> int:
+        return len(self.feature)
+
+    @property
+    def leaves(self) -> Int64s:
+        """Numbers of the leaves, from left to right; a leaf's place is its index in pyspark.ml's ``predictLeaf``."""
+        return np.array([node for node, _ in self._walk() if self.feature[node] == LEAF], np.int64)
+
+    @property
+    def depth(self) -> int:
+        """How many splits lie above the deepest leaf."""
+        return max(depth for _, depth in self._walk())
+
+    def set_of(self, node: int) -> Bools:
+        """Return the flags of a node's set; none where the split is numeric."""
+        return self.set_flags[self.set_begin[node] : self.set_begin[node + 1]]
+
+    def to_debug_string(self, indent: int = 0) -> str:
+        """Say the tree as pyspark.ml does: a line for each condition and each leaf."""
+        lines: list[str] = []
+        todo: list[tuple[int | str, int]] = [(0, indent)]
+        while todo:
+            node, depth = todo.pop()
+            if isinstance(node, str):
+                lines.append(" " * depth + node)
+            elif self.feature[node] == LEAF:
+                lines.append(" " * depth + f"Predict: {java_number(self.value[node])}")
+            else:
+                left, right = self._conditions(node)
+                lines.append(" " * depth + f"If ({left})")
+                todo += [
+                    (int(self.right[node]), depth + 1),
+                    (f"Else ({right})", depth),
+                    (int(self.left[node]), depth + 1),
+                ]
+        return "".join(line + "\n" for line in lines)
+
+    def _conditions(self, node: int) -> tuple[str, str]:
+        what, flags = f"feature {self.feature[node]}", self.set_of(node)
+        if len(flags):
+            categories = "{" + ",".join(java_number(c) for c in np.flatnonzero(flags)) + "}"
+            return f"{what} in {categories}", f"{what} not in {categories}"
+        threshold = java_number(self.threshold[node])
+        return f"{what} <= {threshold}", f"{what} > {threshold}"
+
+    def _walk(self) -> Iterator[tuple[int, int]]:
+        """Yield nodes with their depths, each before what is below it, left before right."""
+        todo = [(0, 0)]
+        while todo:
+            node, depth = todo.pop()
+            yield node, depth
+            if self.feature[node] != LEAF:
+                todo += [(int(self.right[node]), depth + 1), (int(self.left[node]), depth + 1)]
+
+
+@dataclass(frozen=True, eq=False)
+class Forest:
+    """Trees whose leaves add up to margins.
+
+    Attributes:
+        trees: tree t adds to output ``t % width``.
+        base: float64, shape (width,): the margins before any tree; one, or ("softmax") one a class.
+        features: how many there are.
+        loss: that the trees were grown for.
+        shape: of the loss: where "huber" turns linear; which "quantile".
+    """
+
+    trees: tuple[Tree, ...]
+    base: Float64s
+    features: int
+    loss: LossName = "squared"
+    shape: float = 0.5
+
+    @property
+    def width(self) -> int:
+        """How many margins a row has."""
+        return len(self.base)
+
+    @property
+    def nodes(self) -> int:
+        return sum(map(len, self.trees))
+
+    def to_debug_string(self, header: str) -> str:
+        """Say all trees as pyspark.ml does, under a first line."""
+        said = (f"  Tree {t} (weight 1.0):\n" + tree.to_debug_string(4) for t, tree in enumerate(self.trees))
+        return f"{header}\n{''.join(said)}"
+
+    def importances(self) -> Float64s:
+        """Return the features' shares of all gains, float64, shape (features,); zeros if nothing was split."""
+        total = np.zeros(self.features)
+        for tree in self.trees:
+            inner = tree.feature != LEAF
+            np.add.at(total, tree.feature[inner], tree.gain[inner])
+        return total / total.sum() if total.any() else total
+
+
+@dataclass
+class _Node:
+    """One that a draft has; attributes as in ``Tree``."""
+
+    value: float
+    cover: float
+    count: int
+    feature: int = LEAF
+    threshold: float = 0.0
+    default_left: bool = False
+    left: int = LEAF
+    right: int = LEAF
+    gain: float = 0.0
+    flags: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
+
+
+class Draft:
+    """A tree that grows: of a root at first, which stands for so much hessian and so many rows."""
+
+    def __init__(self, value: float, cover: float, count: int) -> None:
+        self._nodes = [_Node(value, cover, count)]
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def set_value(self, node: int, value: float) -> None:
+        """Let a node say something else."""
+        self._nodes[node].value = value
+
+    def split(self, node: int, feature: int, test: float | Bools, default_left: bool, gain: float) -> None:
+        """Part a leaf.
+
+        Args:
+            test: threshold, or flags of the categories that go left.
+        """
+        at = self._nodes[node]
+        at.feature, at.default_left, at.gain = feature, default_left, gain
+        if isinstance(test, np.ndarray):
+            at.flags = test
+        else:
+            at.threshold = test
+
+    def add_child(self, parent: int, value: float, cover: float, count: int) -> int:
+        """Add the left child of a node that has been split or, if it has that, the right one; return its number."""
+        number, at = len(self), self._nodes[parent]
+        if at.left == LEAF:
+            at.left = number
+        else:
+            at.right = number
+        self._nodes.append(_Node(value, cover, count))
+        return number
+
+    def finish(self, rate: float = 1.0) -> Tree:
+        """Return the tree, its values times a learning rate."""
+
+        def all_of(name: str, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+            return np.array([getattr(node, name) for node in self._nodes], dtype)
+
+        return Tree(
+            all_of("feature", np.int32),
+            all_of("threshold", np.float32),
+            all_of("default_left", np.bool_),
+            all_of("left", np.int32),
+            all_of("right", np.int32),
+            (all_of("value", np.float64) * rate).astype(np.float32),
+            all_of("gain", np.float64),
+            all_of("cover", np.float64),
+            all_of("count", np.int64),
+            np.append(0, np.cumsum([len(node.flags) for node in self._nodes])),
+            np.concatenate([node.flags for node in self._nodes]),
+        )
+
+
+def java_number(value: float | np.generic) -> str:
+    """Say a number as Java says a double."""
+    number = float(str(value))  # a float32's shortest decimals, not those of the double that it equals
+    size = abs(number)
+    if number != number or size == float("inf"):
+        return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
+    if size == 0 or JAVA_PLAIN[0] <= size < JAVA_PLAIN[1]:
+        return str(number)
+    digits, _, exponent = np.format_float_scientific(number, trim="0").partition("e")
+    return f"{digits}E{int(exponent)}"

@@ -1,0 +1,142 @@
+"""A forest as xgboost's JSON model (schema of xgboost 3), for xgboost itself and all that reads its models.
+
+What differs is said otherwise there, and means the same: rows go left below a threshold, not at it too; sets name the
+categories that go right; the base is in the leaves of the first trees, as xgboost keeps a base score in float32 and,
+for some losses, behind a link function, which would lose digits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.trees.tree import LEAF, Draft, Float32s, Forest, Tree
+from ps2.storage.files import place, write
+
+VERSION = (3, 2, 0)
+# What xgboost has for the parent of a root; the threshold that it writes where there is a set.
+NO_PARENT = 2**31 - 1
+OF_SET = float(np.finfo(np.float32).smallest_subnormal)
+LARGEST = np.finfo(np.float32).max
+# Base scores whose margin is 0.
+NEUTRAL = {"logistic": 0.5, "poisson": 1.0}
+
+
+def save_xgboost(url: str, forest: Forest, names: Sequence[str] = ()) -> None:
+    """Write a forest to a file.
+
+    xgboost takes what a sparse matrix does not hold for missing. A category beyond those of a set goes left there.
+
+    Args:
+        url: of the file; what is there is replaced.
+        names: of the features; none, or one for each.
+
+    Raises:
+        ConfigError: the URL is none.
+        RecoveryError: the file system refuses.
+    """
+    fs, path = place(url)
+    write(fs, path, [json.dumps(as_xgboost(forest, names)).encode()])
+
+
+def as_xgboost(forest: Forest, names: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the model as JSON has it."""
+    trees = _with_base(forest)
+    categorical = np.zeros(forest.features, np.bool_)
+    for tree in trees:
+        categorical[tree.feature[np.diff(tree.set_begin) > 0]] = True
+    booster = {
+        "name": "gbtree",
+        "model": {
+            "gbtree_model_param": {"num_parallel_tree": "1", "num_trees": str(len(trees))},
+            "cats": {"enc": [], "feature_segments": [], "sorted_idx": []},
+            "iteration_indptr": list(range(0, len(trees) + 1, forest.width)),
+            "tree_info": [t % forest.width for t in range(len(trees))],
+            "trees": [_tree(tree, number, forest.features) for number, tree in enumerate(trees)],
+        },
+    }
+    base = f"{NEUTRAL.get(forest.loss, 0.0):E}"
+    return {
+        "version": list(VERSION),
+        "learner": {
+            "attributes": {},
+            "feature_names": list(names),
+            "feature_types": ["c" if flag else "float" for flag in categorical] if categorical.any() else [],
+            "gradient_booster": booster,
+            "learner_model_param": {
+                "base_score": "[" + ",".join([base] * forest.width) + "]",
+                "boost_from_average": "1",
+                "num_class": str(forest.width if forest.loss == "softmax" else 0),
+                "num_feature": str(forest.features),
+                "num_target": "1",
+            },
+            "objective": _objective(forest),
+        },
+    }
+
+
+def _objective(forest: Forest) -> dict[str, Any]:
+    regression: dict[str, Any] = {"reg_loss_param": {"scale_pos_weight": "1"}}
+    shape = f"{forest.shape:.9g}"
+    objectives: dict[str, dict[str, Any]] = {
+        "logistic": {"name": "binary:logistic"} | regression,
+        "softmax": {"name": "multi:softprob", "softmax_multiclass_param": {"num_class": str(forest.width)}},
+        "squared": {"name": "reg:squarederror"} | regression,
+        "absolute": {"name": "reg:absoluteerror"},
+        # Its own loss is a smooth one; what it predicts is the margin all the same.
+        "huber": {"name": "reg:pseudohubererror", "pseudo_huber_param": {"huber_slope": shape}},
+        "poisson": {"name": "count:poisson", "poisson_regression_param": {"max_delta_step": "0.7"}},
+        "quantile": {"name": "reg:quantileerror", "quantile_loss_param": {"quantile_alpha": f"[{shape}]"}},
+    }
+    return objectives[forest.loss]
+
+
+def _with_base(forest: Forest) -> list[Tree]:
+    """Return the trees, the first of each output with its base in the leaves; at least one an output."""
+    trees = list(forest.trees) or [Draft(0.0, 0.0, 0).finish() for _ in range(forest.width)]
+    for output, base in enumerate(forest.base):
+        trees[output] = replace(trees[output], value=(trees[output].value + base).astype(np.float32))
+    return trees
+
+
+def _tree(tree: Tree, number: int, features: int) -> dict[str, Any]:
+    leaf, sizes = tree.feature == LEAF, np.diff(tree.set_begin)
+    parents = np.full(len(tree), NO_PARENT)
+    parents[tree.left[~leaf]] = parents[tree.right[~leaf]] = np.flatnonzero(~leaf)
+    held = np.flatnonzero(sizes)
+    to_the_right = [np.flatnonzero(~tree.set_of(node)) for node in held.tolist()]
+    ends = np.append(0, np.cumsum([len(one) for one in to_the_right])).astype(np.int64)
+    conditions = np.where(leaf, tree.value, np.where(sizes > 0, OF_SET, below(tree.threshold)))
+    return {
+        "base_weights": tree.value.tolist(),
+        "categories": [int(category) for one in to_the_right for category in one],
+        "categories_nodes": held.tolist(),
+        "categories_segments": ends[:-1].tolist(),
+        "categories_sizes": np.diff(ends).tolist(),
+        "default_left": tree.default_left.astype(int).tolist(),
+        "id": number,
+        "left_children": tree.left.tolist(),
+        "loss_changes": tree.gain.tolist(),
+        "parents": parents.tolist(),
+        "right_children": tree.right.tolist(),
+        "split_conditions": conditions.tolist(),
+        "split_indices": np.where(leaf, 0, tree.feature).tolist(),
+        "split_type": (sizes > 0).astype(int).tolist(),
+        "sum_hessian": tree.cover.tolist(),
+        "tree_param": {
+            "num_deleted": "0",
+            "num_feature": str(features),
+            "num_nodes": str(len(tree)),
+            "size_leaf_vector": "1",
+        },
+    }
+
+
+def below(threshold: Float32s) -> Float32s:
+    """Return what numbers are below that are at most a threshold; for infinity the largest, as JSON has none."""
+    up = np.float32(np.inf)
+    return np.nextafter(np.minimum(threshold, np.nextafter(LARGEST, -up)), up)

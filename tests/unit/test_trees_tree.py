@@ -1,0 +1,87 @@
+"""Trees as arrays, and what they say of themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ps2.algorithms.trees.tree import Draft, Forest, java_number
+
+
+def drafted():
+    """x0 <= 1.5, then on the left a set of x1."""
+    draft = Draft(0.5, 10.0, 10)
+    draft.split(0, 0, 1.5, default_left=True, gain=4.0)
+    left = draft.add_child(0, -1.0, 6.0, 6)
+    draft.add_child(0, 2.0, 4.0, 4)
+    draft.split(left, 1, np.array([True, False, False, True]), default_left=False, gain=1.0)
+    draft.add_child(left, -4.0, 2.0, 2)
+    draft.add_child(left, 1e-5, 4.0, 4)
+    return draft
+
+
+def test_draft_when_finished_then_it_is_a_tree_with_values_times_the_rate():
+    tree = drafted().finish(rate=0.5)
+    assert tree.feature.tolist() == [0, 1, -1, -1, -1]
+    assert tree.left.tolist() == [1, 3, -1, -1, -1]
+    assert tree.right.tolist() == [2, 4, -1, -1, -1]
+    assert tree.set_of(0).tolist() == []
+    assert tree.set_of(1).tolist() == [True, False, False, True]
+    np.testing.assert_array_equal(tree.value, np.array([0.25, -0.5, 1.0, -2.0, 5e-6], np.float32))
+    assert (tree.depth, tree.leaves.tolist()) == (2, [3, 4, 2])
+
+
+def test_to_debug_string_when_asked_then_it_is_as_pyspark_ml_says_it():
+    forest = Forest((drafted().finish(), Draft(-0.1, 1.0, 1).finish()), np.zeros(1), 2)
+    assert forest.to_debug_string("GBTModel: uid = u, numTrees=2") == (
+        "GBTModel: uid = u, numTrees=2\n"
+        "  Tree 0 (weight 1.0):\n"
+        "    If (feature 0 <= 1.5)\n"
+        "     If (feature 1 in {0.0,3.0})\n"
+        "      Predict: -4.0\n"
+        "     Else (feature 1 not in {0.0,3.0})\n"
+        "      Predict: 1.0E-5\n"
+        "    Else (feature 0 > 1.5)\n"
+        "     Predict: 2.0\n"
+        "  Tree 1 (weight 1.0):\n"
+        "    Predict: -0.1\n"
+    )
+
+
+def test_to_debug_string_when_a_tree_is_deep_then_it_is_said_all_the_same():
+    draft, node = Draft(0.0, 1.0, 1), 0
+    for _ in range(2000):
+        draft.split(node, 0, 0.0, default_left=False, gain=0.0)
+        draft.add_child(node, 0.0, 1.0, 1)
+        node = draft.add_child(node, 0.0, 1.0, 1)
+    tree = draft.finish()
+    assert tree.depth == 2000
+    assert tree.to_debug_string().count("Predict") == 2001
+
+
+def test_importances_when_trees_have_gains_then_they_are_shares():
+    np.testing.assert_allclose(Forest((drafted().finish(),), np.zeros(1), 3).importances(), [0.8, 0.2, 0])
+
+
+def test_importances_when_nothing_was_split_then_they_are_zeros():
+    assert Forest((Draft(0.0, 1.0, 1).finish(),), np.zeros(1), 2).importances().tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (0.001, "0.001"),
+        (0.00099, "9.9E-4"),
+        (1234567.0, "1234567.0"),
+        (1e7, "1.0E7"),
+        (-1.5e20, "-1.5E20"),
+        (np.float32(0.1), "0.1"),
+        (np.int64(3), "3.0"),
+        (0.0, "0.0"),
+        (np.inf, "Infinity"),
+        (-np.inf, "-Infinity"),
+        (np.nan, "NaN"),
+    ],
+)
+def test_java_number_when_said_then_it_is_as_java_says_it(value, said):
+    assert java_number(value) == said
