@@ -45,6 +45,7 @@ SERVER_COLUMNS = (Column("server"), Column("state"), *(column for column, _, _ i
 MATRIX_COLUMNS = (
     Column("matrix"),
     Column("kind"),
+    Column("layout"),
     Column("dim", right=True),
     Column("dtype"),
     Column("rows", right=True),
@@ -145,6 +146,7 @@ def _matrices(answers: list[ServerStatus], names: Mapping[int, Sequence[str]]) -
                 {
                     "id": f"{held.matrix:x}",
                     "kind": held.spec.kind,
+                    "layout": held.spec.layout,
                     "dim": held.spec.dim,
                     "dtype": held.spec.dtype,
                     "rows": 0,
@@ -185,6 +187,7 @@ def _matrix_row(matrix: Mapping[str, Any]) -> list[str]:
     return [
         matrix["id"],
         matrix["kind"],
+        matrix["layout"],
         _dim(matrix["dim"]),
         matrix["dtype"],
         f"{matrix['rows']:,}",

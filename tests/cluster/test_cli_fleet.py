@@ -26,6 +26,13 @@ from ps2.config import write_token
 PS2 = [sys.executable, "-m", "ps2.cli.main"]
 START_TIMEOUT_S = 60.0
 GONE_WITHIN_S = 5.0
+OPS = """
+from ps2.ops.table import Row, op
+
+@op(reduce="sum")
+def answer(u: Row) -> float:
+    return {value}
+"""
 
 
 class Shell:
@@ -41,6 +48,16 @@ class Shell:
         return subprocess.run(
             [*PS2, *map(str, arguments)],
             env=environment,
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            check=False,
+        )
+
+    def python(self, script, **variables):
+        return subprocess.run(
+            [sys.executable, "-c", script],
+            env={**self.environment, **variables},
             capture_output=True,
             text=True,
             timeout=START_TIMEOUT_S,
@@ -85,6 +102,13 @@ def free_port(count):
             return port
 
 
+def with_operations(folder, value):
+    """Write a module ``answers``; return a PYTHONPATH that has it."""
+    folder.mkdir()
+    (folder / "answers.py").write_text(OPS.format(value=value))
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
 def ended(process):
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
@@ -116,12 +140,16 @@ def home(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def launched(home):
-    """Two detached servers that live as long as this module; tests only look at them."""
+    """Two detached servers, with a module of operations, that live as long as this module; tests only look at them."""
     shell = Shell(home)
+    shell.modules = with_operations(home / "modules", 21)
     # The one before is free too.
     shell.port = free_port(3) + 1
     try:
-        shell.launch = shell.run("launch", "--servers", 2, "--detach", "--port", shell.port, "--memory-limit", "1g")
+        shell.launch = shell.run(
+            *("launch", "--servers", 2, "--detach", "--port", shell.port, "--memory-limit", "1g", "--ops", "answers"),
+            PYTHONPATH=shell.modules,
+        )
         assert shell.launch.returncode == 0, shell.launch.stderr
         shell.addresses = [f"127.0.0.1:{shell.port}", f"127.0.0.1:{shell.port + 1}"]
         shell.fleet = ",".join(shell.addresses)
@@ -276,27 +304,58 @@ from ps2 import DCV, PS2Context
 with PS2Context.getOrCreate(fleet={launched.fleet!r}, tokenFile={str(launched.token_file)!r}):
     weight = DCV.dense(1000, 2, name="weight").fill(2.0)
     assert weight.sum() == 2000.0
-    clicks = DCV.sparse(2**63 - 1, 1).add([1.0, 2.0], [7, 2**40])
-    sys.exit(subprocess.run([*{PS2!r}, "status", "-o", "json"]).returncode)
+    clicks = DCV.sparse(2**63 - 1, 1, layout="column").add([1.0, 2.0], [7, 2**40])
+    subprocess.run([*{PS2!r}, "status", "-o", "json"], check=True)
+    print("---", flush=True)
+    subprocess.run([*{PS2!r}, "status"], check=True)
 """
-    result = subprocess.run(
-        [sys.executable, "-c", script],
-        env=launched.environment,
-        capture_output=True,
-        text=True,
-        timeout=START_TIMEOUT_S,
-        check=False,
-    )
+    result = launched.python(script)
     assert result.returncode == 0, result.stderr
-    found = json.loads(result.stdout)
+    text, table = result.stdout.split("---\n")
+    found = json.loads(text)
     dense, sparse = found["matrices"]
     assert {"kind": "dense", "dim": 1000, "rows": 2, "active_keys": None, "servers": 2}.items() <= dense.items()
     assert {"kind": "sparse", "dim": 2**63 - 1, "rows": 1, "active_keys": 2}.items() <= sparse.items()
+    assert (dense["layout"], sparse["layout"]) == ("row", "column")
+    columns = [line.split()[1:3] for line in table.split("\n\n")[1].splitlines()]
+    assert columns == [["kind", "layout"], ["dense", "row"], ["sparse", "column"]]
     assert (dense["names"], sparse["names"]) == (["weight"], [])
     done = {operation["name"]: operation for operation in found["operations"]}
     assert (done["fill"]["count"], done["sum"]["count"], done["scatter_add"]["keys"]) == (2, 2, 2)
     after = json.loads(launched.run("status", "-o", "json").stdout)
     assert [server["matrices"] for server in after["servers"]] == [0, 0]
+
+
+ATTACH = """
+from ps2 import DCV, PS2Context, PS2Error
+try:
+    with PS2Context.getOrCreate(fleet={fleet!r}, tokenFile={token!r}, ops=["answers"]):
+        print(DCV.dense(10).zip().apply("answer"))
+except PS2Error as error:
+    print(f"{{type(error).__name__}}: {{error}}")
+"""
+
+
+def test_launch_when_a_module_of_operations_is_named_then_drivers_that_have_it_call_them(launched):
+    script = ATTACH.format(fleet=launched.fleet, token=str(launched.token_file))
+    result = launched.python(script, PYTHONPATH=launched.modules)
+    assert result.stdout == "42.0\n", result.stderr
+
+
+def test_attach_when_the_driver_has_another_module_of_that_name_then_the_error_names_both_sides(launched, tmp_path):
+    script = ATTACH.format(fleet=launched.fleet, token=str(launched.token_file))
+    result = launched.python(script, PYTHONPATH=with_operations(tmp_path / "other", 7))
+    said = (
+        rf"ConfigError: .*'answer' of module 'answers' is not the same on both sides.*, on .*{launched.addresses[0]} "
+    )
+    assert re.match(said, result.stdout), result.stderr
+
+
+def test_launch_when_a_module_of_operations_cannot_be_imported_then_fails_with_the_reason(shell):
+    result = shell.run("launch", "--servers", 1, "--port", free_port(1), "--ops", "nowhere_to_be_found")
+    assert result.returncode == 1
+    assert "ops: module 'nowhere_to_be_found' cannot be imported: ModuleNotFoundError" in result.stderr
+    assert not (shell.folder / "default").exists()
 
 
 @pytest.mark.parametrize("verb", ["status", "stop"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps2 import DCV, Partition, PartitionResults
-from ps2.errors import UsageError
+from ps2.errors import OpError, UsageError
 
 pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
 
@@ -133,6 +133,29 @@ def test_map_partitions_when_it_returns_a_view_then_a_copy_arrives(ps):
     views = u.zip().mapPartitions(lambda a: a).collect()
     u.zero()
     assert np.array_equal(np.concatenate(views), np.arange(10))
+
+
+@pytest.mark.parametrize("layout", ["row", "column"])
+def test_map_partitions_when_it_only_looks_then_it_is_no_mutation(ps, statuses, layout):
+    u = DCV.dense(101, 2, layout=layout).push(np.arange(101))
+    v = u.derive().fill(2)
+    before = [status.mutations for status in statuses()]
+    assert u.zip(v).mapPartitions(lambda a, b: float(a @ b), readOnly=True).sum() == 2 * 5050
+    spans = u.zip().mapPartitionsWithIndex(lambda p, a: (p.begin, a.size), readOnly=True).collect()
+    assert sum(size for _, size in spans) == 101
+    assert [status.mutations for status in statuses()] == before
+
+
+@pytest.mark.parametrize("layout", ["row", "column"])
+def test_map_partitions_when_it_only_looks_and_writes_then_op_error_and_vectors_stay(ps, layout):
+    u = DCV.dense(101, 2, layout=layout).push(np.arange(101))
+
+    def write(a):
+        a[:] = 7
+
+    with pytest.raises(OpError, match=r"in write\n(.|\n)*ValueError: assignment destination is read-only"):
+        u.zip().mapPartitions(write, readOnly=True)
+    assert np.array_equal(u.pull(), np.arange(101))
 
 
 def test_map_partitions_when_result_is_large_then_streamed(ps):

@@ -31,7 +31,7 @@ def forgotten():
     TABLE.clear()
     TABLE.update(table)
     for name in set(sys.modules) - modules:
-        if name in (MODULE, "broken", "empty", "only_here", "changing"):
+        if name in (MODULE, "broken", "empty", "only_here", "changing", "installed"):
             del sys.modules[name]
 
 
@@ -81,3 +81,26 @@ def test_fleet_when_a_module_has_changed_since_it_was_imported_here_then_the_err
     written(name, OTHER.format(name="changing", value=22))
     with pytest.raises(ConfigError, match=r"'changing' of module 'changing' is not the same on both sides.*on .*:\d+ "):
         PS2Context.getOrCreate(servers=1, ops=[name])
+
+
+def install(folder, module):
+    """Leave what pip leaves of a distribution that names its module of operations."""
+    (folder / "answers-1.0.dist-info").mkdir()
+    (folder / "answers-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: answers\nVersion: 1.0\n")
+    (folder / "answers-1.0.dist-info" / "entry_points.txt").write_text(f"[ps2.ops]\nanswers = {module}\n")
+
+
+def test_operations_when_an_installed_distribution_names_their_module_then_every_fleet_has_them(written, tmp_path):
+    install(tmp_path, written("installed", OTHER.format(name="installed", value=21)))
+    with PS2Context.getOrCreate(servers=2):
+        assert DCV.dense(9).zip().apply("installed") == 42
+
+
+def test_fleet_when_an_installed_distribution_names_a_broken_module_then_the_error_names_its_entry_point(
+    written, tmp_path
+):
+    install(tmp_path, written("broken", BROKEN))
+    with pytest.raises(
+        ConfigError, match=r"the entry point 'answers' of 'ps2\.ops': module 'broken' cannot be imported: RuntimeError"
+    ):
+        PS2Context.getOrCreate(servers=1)

@@ -20,7 +20,7 @@ from ps2.storage.manifest import LoadMatrix, SaveMatrix
 from ps2.wire.control import Activation, ServerControl
 from ps2.wire.messages import Request, RequestId
 from tests.contract.histories import FUNCTIONS, MATRICES, History, held, remembered
-from tests.contract.servers import Proxy, Served, connected, op
+from tests.contract.servers import Proxy, Served, connected, op, reading
 from tests.contract.servers import send as send_as_it_is
 
 COORDINATOR = "the coordinator"
@@ -187,6 +187,19 @@ def test_copies_when_what_a_failed_function_wrote_cannot_be_undone_then_they_are
         fleet.change(primary, op("map", 0, arrays=(FUNCTIONS[1],)))
     until(lambda: behind(primary) == 0, "the copy is made anew")
     assert row_of(backup.engine, matrix=1)[0] == 1
+    assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+
+
+def test_copies_when_a_function_only_looks_then_nothing_is_kept_for_undoing_it_and_nothing_is_forwarded(fleet):
+    wide = {1: (MatrixSpec(1 << 18, 1, dtype="float64"), [Partition(0, 0, 1 << 18)])}
+    primary, backup = in_step(fleet, wide, (3 << 20, LIMIT_BYTES))
+    before = fleet.control.status(backup.address).requests
+    looked = fleet.send(primary, reading(op("look", 0, arrays=(np.frombuffer(cloudpickle.dumps(np.sum), np.uint8),))))
+    assert pickle.loads(looked.results[0].arrays[0].tobytes()) == 0.0
+    with pytest.raises(OpError, match="output array is read-only") as caught:
+        fleet.send(primary, reading(op("look", 0, arrays=(FUNCTIONS[1],))))
+    assert "undone" not in str(caught.value)
+    assert fleet.control.status(backup.address).requests == before
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 

@@ -94,6 +94,36 @@ def test_prefetch_when_this_worker_adds_then_all_of_it_is_in_the_result(ps, rows
     assert list(results) == [[2.0 * t for t in range(CLOCKS)]] * 2
 
 
+def test_prefetch_when_columns_of_a_matrix_are_read_then_all_that_this_worker_adds_is_in_the_result(ps, rows):
+    m = DCV.dense(DIM, 3, dtype="int64", layout="column").matrix()
+
+    def work(worker, rows):
+        mine = np.arange(worker.rank, DIM, 200)[::-1]
+        found, ahead = [], worker.prefetch(m, columns=mine)
+        for _ in worker.clocks(CLOCKS):
+            block = ahead.result()
+            found.append((block.shape == (mine.size, 3), np.array_equal(block, m.pull(columns=mine)), int(block.sum())))
+            for wait in (False, True):
+                m.add(columns=mine, values=np.tile([1, 2, 3], (mine.size, 1)), wait=wait)
+                ahead = worker.prefetch(m, columns=mine)
+        return found
+
+    results = ps.run(rows, work, workers=2, staleness=2)
+    each = 2 * 6 * DIM // 200
+    assert list(results) == [[(True, True, t * each) for t in range(CLOCKS)]] * 2
+
+
+def test_prefetch_when_some_columns_of_some_rows_are_read_then_it_is_what_pull_returns(ps, rows):
+    m = DCV.dense(50, 4).matrix()
+    m.push([0, 1, 2, 3], np.arange(200).reshape(4, 50))
+
+    def work(worker, rows):
+        ahead = worker.prefetch(m, [3, 1], columns=[7, 0, 49])
+        return [ahead.result().tolist() for _ in worker.clocks(1)]
+
+    assert list(ps.run(rows, work, workers=2)) == [[[[157, 150, 199], [57, 50, 99]]]] * 2
+
+
 def test_budget_when_one_worker_is_slow_then_it_does_less_and_both_finish_all_clocks(ps, rows):
     total = DCV.dense(2, dtype="int64")
 
