@@ -24,7 +24,7 @@ FIELDS = 20  # of a row, such as site, advertiser and hour; each has one of its 
 WORKERS = 2
 POPULARITY = 20  # the larger, the more of the rows have one of few values
 STEPS, FRACTION, RATE = 100, 0.05, 0.01
-ITERATIONS, PENALTY = 20, 3e-4
+ITERATIONS, PENALTY = 10, 3e-4
 SEED = 7
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

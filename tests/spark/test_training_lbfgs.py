@@ -157,6 +157,18 @@ def test_features_when_their_means_are_large_then_takes_hardly_more_steps(spark,
     np.testing.assert_allclose(far.x @ moved + shifted, two.x @ w + b, atol=1e-2)
 
 
+@pytest.mark.parametrize("l1", [0.0, 1e-4])
+def test_features_when_of_very_different_sizes_and_not_standardised_then_take_hardly_more_steps(
+    spark, ps, two, two_frame, l1
+):
+    problem, recipe = Problem("logistic", 5, l1=l1, l2=1e-3, standardize=False), Recipe(steps=200, tol=1e-9)
+    different = replace(two, x=two.x * [1, 1e3, 1e-3, 1e5, 30])
+    _, _, alike = found(ps, two_frame, two, problem, recipe)
+    w, b, history = found(ps, different.frame(spark), different, problem, recipe)
+    assert history.steps <= alike.steps + 5
+    assert history.objective[-1] == pytest.approx(objective(problem, different, w, b), rel=1e-9)
+
+
 def test_training_when_a_class_is_told_by_a_feature_then_stays_finite(spark, ps):
     """Without a penalty there is no minimum: weights grow until the tolerance or the steps end it."""
     rows = Rows(np.repeat([[-1.0], [1.0]], 10, axis=0), np.repeat([0.0, 1.0], 10), np.ones(20), (7,))
@@ -183,8 +195,8 @@ def test_a_feature_when_its_deviation_has_no_reciprocal_then_the_error_names_it(
         found(ps, rows.frame(spark), rows, Problem("logistic", 2))
 
 
-def test_a_feature_when_it_is_not_scaled_and_its_gradient_overflows_then_the_error_names_it(spark, ps):
+def test_a_factor_when_its_gradient_overflows_then_the_error_names_it(spark, ps):
     rows = make(n=20, dim=2, cuts=(10,))
-    rows = replace(rows, x=rows.x * [1.0, 1e200])
-    with pytest.raises(InputError, match=r"the gradient by the weight of feature 1 is .*e.199: its values are too lar"):
-        found(ps, rows.frame(spark), rows, Problem("logistic", 2, standardize=False))
+    rows = replace(rows, x=rows.x * [1.0, 1e158])
+    with pytest.raises(InputError, match=r"the gradient by the weight of feature 1 is .*e.15.: its values are too"):
+        found(ps, rows.frame(spark), rows, Problem("fmLogistic", 2, 2, init_std=1e-6, standardize=False))

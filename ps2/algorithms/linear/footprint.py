@@ -16,7 +16,7 @@ from ps2.algorithms.linear.solvers.least_squares import packed_size
 from ps2.errors import LimitError
 
 # Vectors of weights that a solver has at most, each optimiser's and what is kept of the best ones included.
-ROWS: dict[SolverName, int] = {"l-bfgs": 2 * PAIRS + 11, "normal": 3, "minibatch": 7, "ma-sgd": 5, "ftsgd": 5}
+ROWS: dict[SolverName, int] = {"l-bfgs": 2 * PAIRS + 12, "normal": 3, "minibatch": 7, "ma-sgd": 5, "ftsgd": 5}
 # Arrays of float64, as long as its weights, that a worker has at a time beside these and their columns.
 BUFFERS: dict[SolverName, int] = {"l-bfgs": 1, "normal": 1, "minibatch": 1, "ma-sgd": 2, "ftsgd": 4}
 COLUMN_BYTES = 8
@@ -53,11 +53,10 @@ def rows_of(recipe: Recipe) -> int:
 
 def fleet_bytes(problem: Problem, recipe: Recipe) -> int:
     """Return what the vectors take on all servers together, at least."""
-    rows = rows_of(recipe)
+    rows, sums = rows_of(recipe), feature_vectors(problem) * 8 * recipe.scales(problem)
     if is_dense(problem):
-        per_feature = rows * 8 * problem.width + feature_vectors(problem) * 8 * problem.standardize
-        return problem.dim * per_feature + _products_bytes(problem, recipe)
-    return (rows * 4 + KEY_BYTES) * problem.width + (feature_vectors(problem) * 8 + KEY_BYTES) * problem.standardize
+        return problem.dim * (rows * 8 * problem.width + sums) + _products_bytes(problem, recipe)
+    return (rows * 4 + KEY_BYTES) * problem.width + sums + KEY_BYTES * recipe.scales(problem)
 
 
 def worker_bytes(problem: Problem, recipe: Recipe, features: int) -> int:

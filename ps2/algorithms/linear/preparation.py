@@ -1,7 +1,7 @@
 """The first clocks of a linear training: what workers and driver tell each other before the first step.
 
-Clock 0 of these brings the mean of each column together, for standardisation; clock 1 the squares about the mean; clock
-2 leaves 1 / std of each column on the servers, and the weights to begin with.
+Clock 0 of these brings the mean of each column together; clock 1 the squares about the mean; clock 2 leaves on the
+servers what each column is multiplied by, such as 1 / std, and the weights to begin with.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ps2.algorithms.linear.scaling import (
     Array,
     Float64Array,
     column_sums,
+    conditioning,
     deviations,
     inverse,
     scaled,
@@ -50,8 +51,9 @@ class Preparation:
         sums: of each feature: its mean, the weight of rows that have it, squares about the mean, and, of float64 rows,
             sizes; None: the features stay as they are.
         tiny: float64, two columns a worker: a feature whose std has no reciprocal, plus 1, and that std.
-        scale: 1 / std of each weight's feature, 0 where that is 0.
-        center: mean / std of each feature, if the solver wants that.
+        scale: as in ``Bench``.
+        center: mean of each feature as it is scaled, if the solver wants that.
+        conditions: whether factors are to make training quick; else they are 1 / std, 0 where that is 0.
     """
 
     facts: Facts
@@ -62,6 +64,7 @@ class Preparation:
     tiny: DCV
     scale: DCV | None
     center: DCV | None
+    conditions: bool
 
     @staticmethod
     def make(bench: Bench) -> Preparation:
@@ -69,8 +72,18 @@ class Preparation:
         space = bench.space
         sums = None if bench.scale is None else space.features(feature_vectors(bench.problem))
         tiny = space.small(bench.workers * 2)
+        if bench.conditions and bench.scale is not None:
+            bench.scale.fill(1.0)  # of features that no row has
         return Preparation(
-            bench.facts, bench.loss, bench.recipe.seed, bench.beginning, sums, tiny, bench.scale, bench.center
+            bench.facts,
+            bench.loss,
+            bench.recipe.seed,
+            bench.beginning,
+            sums,
+            tiny,
+            bench.scale,
+            bench.center,
+            bench.conditions,
         )
 
     def take_part(self, worker: Any, reading: Reading) -> Data:
@@ -123,8 +136,13 @@ class Preparation:
         mean, weights, squares, *sizes = (answer.result() for answer in answers)
         h = _shrinking(sizes, keys)
         found = deviations(squares, weights, mean, h, self.facts)
-        factors = inverse(found, h)
-        tiny = np.flatnonzero(factors > np.finfo(scale.dtype).max * HEADROOM)
+        most = np.finfo(scale.dtype).max * HEADROOM
+        if self.conditions:
+            rest = mean if self.center is None else np.zeros(len(keys))
+            factors = np.minimum(conditioning(found, rest, h, self.loss.problem), most)
+        else:
+            factors = inverse(found, h)
+        tiny = np.flatnonzero(factors > most)
         if len(tiny):
             first = tiny[0]
             self.tiny.push(np.array([keys[first] + 1, found[first] / h[first] / h[first]]), np.arange(2) + 2 * rank)

@@ -70,6 +70,13 @@ class Problem:
         """How many weights there are."""
         return self.dim * self.width
 
+    @property
+    def curvature(self) -> float | None:
+        """The largest second derivative of the loss by a margin, or about that; None: margins are not linear."""
+        return {"logistic": 0.25, "softmax": 0.25, "squaredHinge": 2.0, "fmLogistic": None, "fmSquared": None}.get(
+            self.loss, 1.0
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
@@ -132,6 +139,11 @@ class Recipe:
     bounds: Bounds | None = None
     validate: bool = False
     validation_tol: float = 0.01
+
+    def scales(self, problem: Problem) -> bool:
+        """Tell whether features are multiplied by a factor each: 1 / std, or what L-BFGS is helped by."""
+        helps = self.solver == "l-bfgs" and problem.curvature is not None
+        return problem.standardize or self.solver == "normal" or helps
 
     def __post_init__(self) -> None:
         if self.staleness != 0 and self.solver != "minibatch":

@@ -9,6 +9,7 @@ h^2, which is below 1: the h follow from what the workers say of their largest v
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.training.table import Facts
 from ps2.data.rows import LocalRows
 from ps2.errors import ShapeError
@@ -105,6 +107,21 @@ def inverse(deviation: Array, h: Array) -> Float64Array:
     np.divide(h, deviation, out=inverses, where=np.asarray(deviation) > 0.0)
     with np.errstate(over="ignore"):
         return inverses * h
+
+
+def conditioning(deviation: Array, mean: Array, h: Array, problem: Problem) -> Float64Array:
+    """Return the factors of features by which the objective is about as curved along each weight: Jacobi's.
+
+    Args:
+        deviation: times h^2.
+        mean: that the search does not take care of, shape (k,).
+        h: shape (k,).
+        problem: whose penalty is on the weights of features as they are given.
+    """
+    assert problem.curvature is not None
+    size = np.hypot(deviation / h / h, mean) * math.sqrt(problem.curvature)
+    root = np.hypot(size, math.sqrt(problem.l2))
+    return 1.0 / np.where(root > 0.0, root, 1.0)
 
 
 def scaled(rows: LocalRows, factors: Array) -> LocalRows:

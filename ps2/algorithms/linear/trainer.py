@@ -102,7 +102,7 @@ def train(
         beginning.bias.push(loss.first_biases(facts))
         tally = Tally(space.small(CONTROL), space.small(TALLY))
         record = Record(on_step)
-        scale = space.weight() if problem.standardize or recipe.solver == "normal" else None
+        scale = space.weight() if recipe.scales(problem) else None
         box = None if recipe.bounds is None else Box.make(recipe.bounds, space)
         center = space.weight() if _centers(problem, recipe) else None
         bench = Bench(
@@ -154,7 +154,7 @@ def _centers(problem: Problem, recipe: Recipe) -> bool:
         return problem.fit_intercept
     return (
         recipe.solver == "l-bfgs"
-        and problem.standardize
+        and recipe.scales(problem)
         and problem.fit_intercept
         and problem.width == 1
         and problem.size < SPARSE_FROM

@@ -6,6 +6,9 @@ is good, and one that computes the next direction and trial point as combination
 
 With a ``center`` (means of the features), it searches in the space of the bias b' = b + mean w, whose curvature does
 not mix bias and weights: features with large means then converge as fast as others. Workers take b' and the shift.
+
+Without ``standardize``, features are scaled all the same, so that the objective is about as curved along every weight;
+its penalties are on the weights times that scale.
 """
 
 from __future__ import annotations
@@ -101,10 +104,14 @@ class Lbfgs:
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
         self._trial = bench.beginning
+        # The weights of features as they were given, where penalties are on those and not on the trial point's.
+        self._unscaled = bench.space.weight() if bench.conditions else None
         made = bench.space.several(4 + 2 * PAIRS)
         self._point, self._direction, self._gradient, self._gradient_at_trial = made[:4]
         self._steps, self._changes = made[4 : 4 + PAIRS], made[4 + PAIRS :]
-        self._region: Region | None = bench.box or (Orthants(bench.problem.l1) if bench.problem.l1 else None)
+        scale = bench.scale if bench.conditions else None
+        orthants = Orthants(bench.problem.l1, scale, self._unscaled) if bench.problem.l1 else None
+        self._region: Region | None = bench.box or orthants
         if self._region is not None:
             self._pseudo, self._pseudo_at_trial = bench.space.several(2)
         else:
@@ -157,7 +164,8 @@ class Lbfgs:
         bench, problem = self._bench, self._bench.problem
         trial, gradient, pseudo = self._trial, self._gradient_at_trial, self._pseudo_at_trial
         mean = 1.0 / bench.facts.weight
-        terms, factors = [gradient.weight, trial.weight], [mean, problem.l2]
+        penalised = trial.weight if self._unscaled is None else self._unscaled
+        terms, factors = [gradient.weight, penalised], [mean, problem.l2]
         if bench.center is not None:
             terms.append(bench.center)
             factors.append(-mean * float(gradient.bias.pull()[0]))
@@ -167,11 +175,16 @@ class Lbfgs:
         step, change = self._steps[slot], self._changes[slot]
         with batch():
             tally = bench.tally.take_later()
+            if self._unscaled is not None:
+                penalised.copy(trial.weight).mul(bench.scale)
+            square: Any = penalised.dot(penalised)
+            absolute: Any = penalised.norm1() if problem.l1 else None
+            if self._unscaled is not None:
+                penalised.mul(bench.scale)  # the penalty's gradient by the trial point's weights
             gradient.weight.combine(terms, factors)
             gradient.bias.mul(mean)
             step.combine([trial, self._point], [1.0, -1.0])
             change.combine([gradient, self._gradient], [1.0, -1.0])
-            absolute: Any = trial.weight.norm1() if problem.l1 else None
             if self._region is not None:
                 self._region.descend(pseudo, trial, gradient)
                 # What the objective should change by, to the first order.
@@ -179,7 +192,6 @@ class Lbfgs:
                 self._region.remember(step, change, pseudo)
             else:
                 slope = gram([gradient], [self._direction])
-            square: Any = trial.weight.dot(trial.weight)
             dots = gram([step, change, pseudo], [self._basis_at_trial[i] for i in basis])
         sums, products = tally.result(), np.zeros((3, 2 * PAIRS + 1))
         products[:, basis] = dots()

@@ -40,12 +40,26 @@ class Region(Protocol):
 
 @dataclass(frozen=True)
 class Orthants:
-    """That of the point's weights; biases, which have no penalty, go anywhere."""
+    """That of the point's weights; biases, which have no penalty, go anywhere.
+
+    Attributes:
+        l1: strength of the penalty.
+        scale: of each weight, above 0, times which it is what the penalty is on; None: it is itself.
+        unscaled: where the gradient by those is put, if there is a scale.
+    """
 
     l1: float
+    scale: DCV | None = None
+    unscaled: DCV | None = None
 
     def descend(self, pseudo: Parameters, point: Parameters, gradient: Parameters) -> None:
-        pseudo.weight.zip(point.weight, gradient.weight).apply("pseudo_gradient", l1=self.l1)
+        given = gradient.weight
+        if self.scale is not None and self.unscaled is not None:
+            given = self.unscaled.copy(gradient.weight).div(self.scale)
+        # Of the point only signs count.
+        pseudo.weight.zip(point.weight, given).apply("pseudo_gradient", l1=self.l1)
+        if self.scale is not None:
+            pseudo.weight.mul(self.scale)
         pseudo.bias.copy(gradient.bias)
 
     def align(self, direction: Parameters, pseudo: Parameters) -> None:
@@ -81,7 +95,7 @@ class Box:
         """Set the bounds, and bring the beginning between them.
 
         Args:
-            scale: 1 / std of each weight's feature, 0 for one whose weight will be 0 anyway; None: they are as given.
+            scale: of each weight's feature, 0 for one whose weight will be 0 anyway; None: they are as given.
             beginning: parameters, changed.
         """
         of = self.bounds

@@ -54,8 +54,7 @@ class Bench:
         record: what has been done so far.
         workers: how many there are.
         first_clock: of the run, in which the solver's clock 0 is.
-        scale: 1 / std of each weight's feature, 0 where that is 0, by which features were multiplied, and weights will
-            be; None: features are as they were given.
+        scale: of each weight's feature, by which rows were multiplied, and weights will be; None: rows are as given.
         box: where parameters have to stay; None: anywhere.
         center: means of the scaled features, which the solver is to subtract; None: it is not.
     """
@@ -73,6 +72,11 @@ class Bench:
     scale: DCV | None = None
     center: DCV | None = None
     box: Box | None = None
+
+    @property
+    def conditions(self) -> bool:
+        """Whether ``scale`` only makes L-BFGS quick, and penalties are on weights of features as they were given."""
+        return self.scale is not None and not self.problem.standardize and self.recipe.solver == "l-bfgs"
 
     def stop(self, reason: str) -> None:
         """Tell the workers to stop when they begin their next clock."""
