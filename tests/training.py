@@ -12,10 +12,10 @@ from scipy.special import expit, logsumexp
 
 from ps2.algorithms.linear.problem import Problem, Recipe
 from ps2.algorithms.linear.trainer import Trained, train
-from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts, Table
 
-COLUMNS = Columns()
+COLUMNS = ColumnNames()
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,9 @@ def make(n: int = 60, dim: int = 5, cuts: tuple[int, ...] = (30,), classes: int 
     return Rows(x, margins.argmax(axis=1).astype(float), rng.integers(1, 4, n).astype(float), cuts)
 
 
-def trained(ps: Any, frame: Any, rows: Rows, problem: Problem, recipe: Recipe, columns: Columns = COLUMNS) -> Trained:
+def trained(
+    ps: Any, frame: Any, rows: Rows, problem: Problem, recipe: Recipe, columns: ColumnNames = COLUMNS
+) -> Trained:
     """Train on a frame of the rows."""
     plain = rows if columns.weight else replace(rows, c=np.ones(len(rows.y)))
     plain = plain if columns.validation else replace(plain, held=None)

@@ -107,7 +107,7 @@ def server(
     """Run one server in the foreground, until it is told to stop."""
     from ps2.processes import ProcessId
     from ps2.server.memory import available_bytes
-    from ps2.server.process import Membership, Parent, serve
+    from ps2.server.process import Home, Parent, serve
 
     if token_file is None and not insecure:
         raise ConfigError("give --token-file (or PS2_TOKEN_FILE), or --insecure on loopback")
@@ -129,6 +129,6 @@ def server(
     serve(
         config,
         token,
-        Membership(master, index) if master else None,
+        Home(master, index) if master else None,
         Parent(ProcessId.of(exit_with_parent), scratch) if exit_with_parent is not None else None,
     )

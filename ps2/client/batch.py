@@ -104,7 +104,7 @@ def submit_all(session: Session, plans: Sequence[Plan[Any]]) -> list[Any]:
         raise UsageError("the vectors of one batch must be of one context")
     opened.session = session
     answers: list[Deferred[Any]] = [Deferred() for _ in plans]
-    opened.calls += zip(map(_settled, plans), answers, strict=True)
+    opened.calls += zip(map(_copied, plans), answers, strict=True)
     return answers
 
 
@@ -113,10 +113,10 @@ def submit_later(session: Session, plan: Plan[Any]) -> None:
     if _open.batch is not None:
         submit_all(session, [plan])
     else:
-        session.run_later(_settled(plan))
+        session.run_later(_copied(plan))
 
 
-def _settled(plan: Plan[T]) -> Plan[T]:
+def _copied(plan: Plan[T]) -> Plan[T]:
     """Return the same call with arrays of its own: the caller may change his before they are sent."""
     return replace(plan, operations=tuple(map(_own, plan.operations)))
 

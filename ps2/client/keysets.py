@@ -192,7 +192,7 @@ def _reordered(
     return order[np.repeat(firsts[by_owner], counts) + within], starts
 
 
-Cut = Callable[[MatrixSpec, Route, Int64Array], Split]
+Cutter = Callable[[MatrixSpec, Route, Int64Array], Split]
 
 
 class SplitCache:
@@ -211,7 +211,7 @@ class SplitCache:
     def split_blocks(self, spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
         return self._split(split_blocks, _blocks_in_group(spec), spec, route, columns)
 
-    def _split(self, cut: Cut, size: int, spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
+    def _split(self, cut: Cutter, size: int, spec: MatrixSpec, route: Route, columns: Int64Array) -> Split:
         if columns.size < MIN_NAMED_KEYS:
             return cut(spec, route, columns)
         name = (cut, size, key_digest(columns), spec.kind, spec.dim, route.bounds)

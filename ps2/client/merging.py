@@ -50,10 +50,10 @@ class Part:
         return lengths.get(axis, 0) if where is ALL else where.stop - where.start
 
 
-Parts = Sequence[tuple[Part, Result]]
+Answers = Sequence[tuple[Part, Result]]
 
 
-def merged(op: Op, lengths: Mapping[str, int], split: Split | None, parts: Parts) -> Any:
+def merged(op: Op, lengths: Mapping[str, int], split: Split | None, parts: Answers) -> Any:
     """Return what the answers of all parts of a call make together.
 
     Args:
@@ -88,7 +88,7 @@ def _scalar(op: Op, values: list[float]) -> Any:
     return float(np.sum(values) if op.reduce == "sum" else np.min(values) if op.reduce == "min" else np.max(values))
 
 
-def _laid(op: Op, number: int, lengths: Mapping[str, int], split: Split | None, parts: Parts) -> Array:
+def _laid(op: Op, number: int, lengths: Mapping[str, int], split: Split | None, parts: Answers) -> Array:
     """Lay an answer that runs along columns side by side, in the caller's order."""
     axes = op.answers[number].axes
     first = next((result.arrays[number] for _, result in parts), np.empty([0] * len(axes)))
@@ -103,7 +103,7 @@ def _laid(op: Op, number: int, lengths: Mapping[str, int], split: Split | None, 
     return out.take(back, axis=axes.index(SLOTS))
 
 
-def _together(op: Op, lengths: Mapping[str, int], parts: Parts) -> list[Array]:
+def _together(op: Op, lengths: Mapping[str, int], parts: Answers) -> list[Array]:
     """Reduce the answers of each block over the partitions, and join the blocks."""
     if not parts:
         return [_nothing(op, number, lengths) for number in range(len(op.answers))]

@@ -85,7 +85,7 @@ class Outbox:
         with self._changed:
             self._changed.wait_for(self._is_empty)
 
-    def settle(self, below: int) -> int | None:
+    def flush_below(self, below: int) -> int | None:
         """Wait until what was made in the clocks below has been answered; raise the first error, of any clock.
 
         Returns:

@@ -152,7 +152,7 @@ class PS2Context:
             spark_context = spark_context_of(spark)
             running = cls._active
             if spark_context is not None and (running is None or running.sparkContext is not spark_context):
-                interpreter.settle(spark_context)
+                interpreter.choose(spark_context)
             if running is not None:
                 running._options.check_same(options)
                 if spark_context is not None:

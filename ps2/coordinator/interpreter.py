@@ -15,7 +15,7 @@ CHECK = "import sys, ps2; print('{}.{}'.format(*sys.version_info), ps2.__version
 CHECK_TIMEOUT_S = 60.0
 
 
-def settle(spark_context: Any) -> None:
+def choose(spark_context: Any) -> None:
     """Let tasks that run on this host have this very Python, unless the user has chosen one; check that one.
 
     Elsewhere nobody knows before tasks run there: see ``explained``.

@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from ps2.errors import ConfigError
-from ps2.run.timeline import KINDS, Table, clocks_span, count, discipline, ended, progress, rounded, some_ranks
+from ps2.run.timeline import KINDS, ClockTable, clocks_span, count, discipline, ended, progress, rounded, some_ranks
 
 Floats = NDArray[np.float64]
 Span = tuple[float, float]  # begin and end, in seconds
@@ -71,7 +71,7 @@ ORDER = ("compute", "outside", "pull", "push", "onClock", "wait")
 LEGEND = ("compute", "pull", "push", "wait", "onClock", "outside")
 
 
-def draw(tables: Sequence[Table], staleness: int | None, clocks: range | tuple[int, int] | None = None) -> Figure:
+def draw(tables: Sequence[ClockTable], staleness: int | None, clocks: range | tuple[int, int] | None = None) -> Figure:
     """Draw a lane for each rank; see ``RunResult.plot``."""
     ranks = some_ranks(tables, MOST_LANES)
     shown = [_within(tables[rank], clocks) for rank in ranks]
@@ -102,7 +102,7 @@ def draw(tables: Sequence[Table], staleness: int | None, clocks: range | tuple[i
     return chart
 
 
-def _span(tables: Sequence[Table]) -> Span:
+def _span(tables: Sequence[ClockTable]) -> Span:
     """Return when the first row began and the last one ended."""
     begin_s = min(float(table.began.min()) for table in tables if len(table))
     return begin_s, max(float(ended(table).max()) for table in tables if len(table))
@@ -121,7 +121,7 @@ def _view(whole_s: Span, clocks_s: Span | None) -> Span:
     return begin_s, end_s
 
 
-def _within(table: Table, clocks: range | tuple[int, int] | None) -> Table:
+def _within(table: ClockTable, clocks: range | tuple[int, int] | None) -> ClockTable:
     if clocks is None:
         return table
     try:
@@ -131,7 +131,7 @@ def _within(table: Table, clocks: range | tuple[int, int] | None) -> Table:
         raise ConfigError(f"clocks: expected two numbers, such as (10, 20), got {clocks!r}") from None
 
 
-def _bars(table: Table) -> Bars:
+def _bars(table: ClockTable) -> Bars:
     """Return the bars of a lane, in the order of time; the parts of a row follow each other as in ``KINDS``."""
     lengths = np.stack([table[kind] for kind in KINDS], axis=1)
     ends = table.began[:, None] + lengths.cumsum(axis=1)
@@ -174,7 +174,7 @@ def _shares(bars: Bars, edges: Floats) -> Floats:
     return np.asarray(np.diff(until_edges, axis=1) / np.diff(edges))
 
 
-def _draw_borders(axes: Axes, lane: int, table: Table, room_s: float) -> None:
+def _draw_borders(axes: Axes, lane: int, table: ClockTable, room_s: float) -> None:
     """Draw a line where each clock begins, and its number if that is ``room_s`` before the next."""
     inside = table[~table.outside]
     axes.vlines(inside.began, lane - 0.5, lane + HEIGHT / 2, colors="black", linewidths=0.8)
@@ -213,7 +213,7 @@ def _tell_what_is_cut_off(axes: Axes, whole_s: Span, view_s: Span) -> None:
         )
 
 
-def _tell_of_empty_lanes(axes: Axes, shown: Sequence[Table], view_s: Span) -> None:
+def _tell_of_empty_lanes(axes: Axes, shown: Sequence[ClockTable], view_s: Span) -> None:
     """Write why there is nothing in a lane: its rank did no clocks, or none of these, and was gone before."""
     for lane, table in enumerate(shown):
         if table.outside.all() and not ((ended(table) > view_s[0]) & (table.began < view_s[1])).any():
@@ -222,6 +222,6 @@ def _tell_of_empty_lanes(axes: Axes, shown: Sequence[Table], view_s: Span) -> No
             axes.annotate(said, (view_s[0], lane), (4, 0), textcoords="offset points", va="center", fontsize=8)
 
 
-def _title(tables: Sequence[Table], staleness: int | None, lanes: int) -> str:
+def _title(tables: Sequence[ClockTable], staleness: int | None, lanes: int) -> str:
     title = f"{count(len(tables), 'worker')}, {discipline(staleness)}: {progress(tables)}"
     return title if lanes == len(tables) else f"{title} (the {MOST_LANES // 2} busiest ranks and some more)"

@@ -123,14 +123,14 @@ class Job:
         return self._error
 
 
-class _Records:
+class _Rdd:
     """An RDD."""
 
     def __init__(self, rdd: Any) -> None:
         self._rdd = rdd
         self.partitions: int = rdd.getNumPartitions()
 
-    def spread(self, partitions: int) -> _Records:
+    def spread(self, partitions: int) -> _Rdd:
         """Deal the records out, one by one.
 
         ``RDD.repartition`` deals batches of ten: few records, such as one block of rows each, would all go to one. The
@@ -141,14 +141,14 @@ class _Records:
         untyped: Any = serializers
         singly = self._rdd._reserialize(untyped.BatchedSerializer(untyped.CPickleSerializer(), 1))
         dealt = singly._jrdd.coalesce(partitions, True)
-        return _Records(RDD(dealt, singly.ctx, singly._jrdd_deserializer))
+        return _Rdd(RDD(dealt, singly.ctx, singly._jrdd_deserializer))
 
     def stage(self, ref: RunRef, function: Function) -> Any:
         return self._rdd.mapPartitions(lambda rows: [work(ref, function, rows)])
 
 
-def settled(frame: Any) -> tuple[Any, int]:
-    """Return a DataFrame of the same rows whose plan is settled, and how many rdd_partitions it has.
+def fixed(frame: Any) -> tuple[Any, int]:
+    """Return a DataFrame of the same rows whose plan is fixed, and how many rdd_partitions it has.
 
     How many partitions a plan has is known when its shuffles have run (adaptive execution); another plan of the same
     data, such as ``mapInArrow``, would run them once more. So this builds on the first one's rows.
@@ -162,14 +162,14 @@ def settled(frame: Any) -> tuple[Any, int]:
     return DataFrame(same, session), rows.getNumPartitions()
 
 
-class _Table:
-    """A DataFrame whose plan is settled."""
+class _Frame:
+    """A DataFrame whose plan is fixed."""
 
     def __init__(self, frame: Any) -> None:
-        self._frame, self.partitions = settled(frame)
+        self._frame, self.partitions = fixed(frame)
 
-    def spread(self, partitions: int) -> _Table:
-        return _Table(self._frame.repartition(partitions))
+    def spread(self, partitions: int) -> _Frame:
+        return _Frame(self._frame.repartition(partitions))
 
     def stage(self, ref: RunRef, function: Function) -> Any:
         def serve(batches: Iterator[Any]) -> Iterator[Any]:
@@ -181,7 +181,7 @@ class _Table:
         return self._frame.mapInArrow(serve, RESULT).rdd
 
 
-def _source(data: Any) -> _Records | _Table:
+def _source(data: Any) -> _Rdd | _Frame:
     kind = type(data)
     if kind.__module__.startswith("pyspark.sql.connect"):
         raise ConfigError(
@@ -194,8 +194,8 @@ def _source(data: Any) -> _Records | _Table:
                 "run: a streaming DataFrame has no end; call run in foreachBatch, or read the same source with "
                 "spark.read"
             )
-        return _Table(data)
+        return _Frame(data)
     if hasattr(data, "mapPartitionsWithIndex"):
-        return _Records(data)
+        return _Rdd(data)
     home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."  # there are other DataFrames
     raise ConfigError(f"run: expected a DataFrame or an RDD of Spark, got {home}{kind.__qualname__}")

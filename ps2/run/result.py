@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ps2.errors import ConfigError, NotFoundError
 from ps2.run.summary import summary
-from ps2.run.timeline import FIELDS, Table, rows
+from ps2.run.timeline import FIELDS, ClockTable, rows
 from ps2.wire.run_control import Logged
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class RunResult(Sequence[Any]):
     seconds: float
     staleness: int | None
     firstClock: int
-    _tables: tuple[Table, ...] = field(repr=False)
+    _tables: tuple[ClockTable, ...] = field(repr=False)
     _logged: tuple[tuple[int, Logged], ...] = field(repr=False, default=())
 
     def __getitem__(self, rank: Any) -> Any:
@@ -59,7 +59,7 @@ class RunResult(Sequence[Any]):
         return f"RunResult({reprlib.repr(list(self))}, seconds={self.seconds:.3g})"
 
     @cached_property
-    def timeline(self) -> tuple[Table, ...]:
+    def timeline(self) -> tuple[ClockTable, ...]:
         """Where the time of each rank went, clock by clock.
 
         By rank a NumPy record array with a row for each clock, in the order in which it did them, and the columns
@@ -75,7 +75,7 @@ class RunResult(Sequence[Any]):
         return tuple(rows(table, outside=False) for table in self._tables)
 
     @property
-    def outside(self) -> tuple[Table, ...]:
+    def outside(self) -> tuple[ClockTable, ...]:
         """Where the time of each rank went outside of clocks; columns as in ``timeline``.
 
         Rows being read before the first clock (from when the task had started), what is between two loops, and what

@@ -8,7 +8,7 @@ from textwrap import wrap
 import numpy as np
 
 from ps2.run.timeline import (
-    Table,
+    ClockTable,
     WaitedFor,
     busy,
     clocks_done,
@@ -26,7 +26,7 @@ SHOWN = ("compute", "pull", "push", "wait", "onClock")
 HEAD = f"{'rank':>4}{'clocks':>8}{'outside':>8}" + "".join(f"{kind:>8}{'%':>4}" for kind in SHOWN)
 
 
-def summary(tables: Sequence[Table], seconds: float, staleness: int | None) -> str:
+def summary(tables: Sequence[ClockTable], seconds: float, staleness: int | None) -> str:
     """Return the text.
 
     Args:
@@ -52,7 +52,7 @@ def summary(tables: Sequence[Table], seconds: float, staleness: int | None) -> s
     return "\n".join(lines).rstrip()
 
 
-def _line(name: str, tables: Sequence[Table]) -> str:
+def _line(name: str, tables: Sequence[ClockTable]) -> str:
     inside = [table[~table.outside] for table in tables]
     outside_s = sum(float((busy(table) + waited(table))[table.outside].sum()) for table in tables)
     parts = [sum(float(table[kind].sum()) for table in inside) for kind in SHOWN]
@@ -61,7 +61,7 @@ def _line(name: str, tables: Sequence[Table]) -> str:
     return line + "".join(f"{_cell(part):>8}{100 * part / whole_s:>4.0f}" for part in parts)
 
 
-def _slowest(tables: Sequence[Table]) -> list[str]:
+def _slowest(tables: Sequence[ClockTable]) -> list[str]:
     inside = [table[~table.outside] for table in tables]
     work = [busy(table) for table in inside]
     if not any(map(len, work)):
@@ -85,7 +85,7 @@ def _most_waited_for(waits: WaitedFor) -> list[str]:
     ]
 
 
-def _done_again(tables: Sequence[Table]) -> list[str]:
+def _done_again(tables: Sequence[ClockTable]) -> list[str]:
     again = sum(int((~table.outside).sum()) - clocks_done(table) for table in tables)
     return (
         [f"done again: {count(again, 'clock')}, by tasks that were started again or from a checkpoint on"]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ps2.wire.run_control import ClockTimes
 
 # A table has a row for each time a worker was in a clock, or outside of them, in the order in which that was.
-Table = Any  # np.recarray, whose columns numpy's types do not know
+ClockTable = Any  # np.recarray, whose columns numpy's types do not know
 KINDS = ("wait", "onClock", "pull", "compute", "push")
 NAMES = {
     "clock": "i8",
@@ -29,12 +29,12 @@ ALL_FIELDS = np.dtype([*NAMES.items(), ("outside", "?")])
 TIMES = attrgetter(*(name if name != "onClock" else "on_clock" for name in ALL_FIELDS.names or ()))
 
 
-def to_table(times: Iterable[ClockTimes]) -> Table:
+def to_table(times: Iterable[ClockTimes]) -> ClockTable:
     """Return one rank's times as a record array."""
     return np.array([*map(TIMES, times)], ALL_FIELDS).view(np.recarray)
 
 
-def rows(table: Table, outside: bool) -> Table:
+def rows(table: ClockTable, outside: bool) -> ClockTable:
     """Return the rows of clocks, or those outside of them, without the column that tells which."""
     chosen = table[table.outside == outside]
     short = np.empty(len(chosen), FIELDS)
@@ -43,22 +43,22 @@ def rows(table: Table, outside: bool) -> Table:
     return short.view(np.recarray)
 
 
-def busy(table: Table) -> NDArray[np.float64]:
+def busy(table: ClockTable) -> NDArray[np.float64]:
     """Return the seconds of each row without what it waited."""
     return np.asarray(table.compute + table.pull + table.push)
 
 
-def waited(table: Table) -> NDArray[np.float64]:
+def waited(table: ClockTable) -> NDArray[np.float64]:
     """Return the seconds that each row waited, for others and for ``onClock``."""
     return np.asarray(table.wait + table.onClock)
 
 
-def ended(table: Table) -> NDArray[np.float64]:
+def ended(table: ClockTable) -> NDArray[np.float64]:
     """Return when each row ended, in seconds since the run began."""
     return np.asarray(table.began + waited(table) + busy(table))
 
 
-def clocks_done(table: Table) -> int:
+def clocks_done(table: ClockTable) -> int:
     """Return how many clocks a rank was in; one that was done again counts once."""
     clocks = table.clock[~table.outside]
     return len(clocks) if (np.diff(clocks) > 0).all() else len(np.unique(clocks))
@@ -72,7 +72,7 @@ class WaitedFor:
     times: NDArray[np.int64]
 
 
-def waited_for(tables: Sequence[Table], staleness: int | None) -> WaitedFor:
+def waited_for(tables: Sequence[ClockTable], staleness: int | None) -> WaitedFor:
     """Find out whom the workers waited for.
 
     Who stands before clock t waits for the last one to end clock t - staleness - 1. What it waited beyond that, at
@@ -102,7 +102,7 @@ def waited_for(tables: Sequence[Table], staleness: int | None) -> WaitedFor:
     return WaitedFor(seconds, times)
 
 
-def clocks_span(tables: Sequence[Table]) -> tuple[float, float] | None:
+def clocks_span(tables: Sequence[ClockTable]) -> tuple[float, float] | None:
     """Return when the first worker's first clock began and the last one's last clock ended; None without clocks."""
     inside = [table[~table.outside] for table in tables if not table.outside.all()]
     if not inside:
@@ -110,7 +110,7 @@ def clocks_span(tables: Sequence[Table]) -> tuple[float, float] | None:
     return float(min(table.began.min() for table in inside)), float(max(ended(table).max() for table in inside))
 
 
-def progress(tables: Sequence[Table]) -> str:
+def progress(tables: Sequence[ClockTable]) -> str:
     """Say how many clocks there were, and how many a second while there were any: "30 clocks at 52.1 a second"."""
     done = [*map(clocks_done, tables)]
     least, most, span_s = min(done), max(done), clocks_span(tables)
@@ -125,7 +125,7 @@ def progress(tables: Sequence[Table]) -> str:
     return f"{said} at {rounded(number / spent_s)} a second" if spent_s > 0 else said.rstrip(",")
 
 
-def some_ranks(tables: Sequence[Table], most: int) -> list[int]:
+def some_ranks(tables: Sequence[ClockTable], most: int) -> list[int]:
     """Choose ranks to show: the busiest, and as many that are evenly spread among the others."""
     if len(tables) <= most:
         return list(range(len(tables)))

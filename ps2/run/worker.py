@@ -140,7 +140,7 @@ class Worker:
             return
         begin = self.clock
         target = max(begin, self._resume)
-        self._settle(target, is_last=False)
+        self._bring(target, is_last=False)
         times = self._lap()
         while True:
             entry = self._enter(target, times)
@@ -165,7 +165,7 @@ class Worker:
                 self._inside = False
                 self._ends_s = float("inf")
             target = entry.clock + 1
-            self._settle(target, is_last=target >= n)
+            self._bring(target, is_last=target >= n)
             times = self._lap()
         self._begin(2 * n)
 
@@ -323,7 +323,7 @@ class Worker:
             self._number = 0
         self._left = False
 
-    def _settle(self, target: int, is_last: bool) -> None:
+    def _bring(self, target: int, is_last: bool) -> None:
         """Bring to the servers what must be there before a clock; ``is_last``: all that there is."""
         if is_last:
             self._flush()
@@ -331,7 +331,7 @@ class Worker:
             return
         staleness = self._ref.staleness
         with self._session.stopwatch.running("push"):
-            self._open = self._session.outbox.settle(0 if staleness is None else target - staleness)
+            self._open = self._session.outbox.flush_below(0 if staleness is None else target - staleness)
 
     def _flush(self) -> None:
         """Bring what was changed to the servers."""

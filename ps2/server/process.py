@@ -42,7 +42,7 @@ ACTIVE_POLL_S = 0.1
 
 
 @dataclass(frozen=True)
-class Membership:
+class Home:
     """Where a server belongs: which server of whose fleet."""
 
     master: str
@@ -54,14 +54,14 @@ class Heart:
     """What a server's signs of life are made of."""
 
     master: MasterControl
-    membership: Membership
+    home: Home
     server_id: str
     engine: Engine
 
     def beat(self) -> float:
         """Give a sign of life; return when it was sent, now that it is answered: the lease runs from there."""
         sent_s = time.monotonic()
-        self.master.heartbeat(self.membership.index, self.server_id, self.engine.meter.mutations)
+        self.master.heartbeat(self.home.index, self.server_id, self.engine.meter.mutations)
         self.engine.fence.answered(sent_s)
         return sent_s
 
@@ -79,13 +79,13 @@ class Parent:
     scratch: Path | None
 
 
-def serve(config: ServerConfig, token: str | None, membership: Membership | None, parent: Parent | None) -> None:
+def serve(config: ServerConfig, token: str | None, home: Home | None, parent: Parent | None) -> None:
     """Run a server until it is told to stop.
 
     Args:
         config: where to listen, and within what limits.
         token: of the fleet; None only on loopback.
-        membership: the master to register with; None for a server that clients attach to.
+        home: the master to register with; None for a server that clients attach to.
         parent: end when this process is gone, however it went.
     """
     stop = threading.Event()
@@ -100,7 +100,7 @@ def serve(config: ServerConfig, token: str | None, membership: Membership | None
     server_id = uuid.uuid4().hex
     wire = WireConfig()
     engine = Engine(config.memory_limit_bytes, config.allow_udf and token is not None)
-    engine.fence.waits = membership is not None
+    engine.fence.waits = home is not None
     host, _ = split_address(config.listen)
     data = DataServer(engine, host, config.data_port, token, server_id, wire)
     servicer = ServerServicer(engine, server_id, wire, stop.set, data, token)
@@ -126,13 +126,13 @@ def serve(config: ServerConfig, token: str | None, membership: Membership | None
             info = {
                 "version": __version__,
                 "server_id": server_id,
-                "index": str(membership.index) if membership else "",
+                "index": str(home.index) if home else "",
             }
             undo.callback(_expose(servicer, info, host, config.metrics_port).stop)
-        if membership is not None:
-            master = MasterControl(GrpcTransport(token, wire), membership.master)
-            interval_s = _register(master, membership, server_id, address)
-            heart = Heart(master, membership, server_id, engine)
+        if home is not None:
+            master = MasterControl(GrpcTransport(token, wire), home.master)
+            interval_s = _register(master, home, server_id, address)
+            heart = Heart(master, home, server_id, engine)
             # A parent that is there and silent has only stopped for a while: a laptop that sleeps, say.
             orphan_timeout_s = config.orphan_timeout_s if parent is None else math.inf
             _background(_heartbeat, heart, interval_s, orphan_timeout_s, stop)
@@ -171,12 +171,12 @@ def _watch_parent(parent: Parent, stop: threading.Event) -> None:
     stop.set()
 
 
-def _register(master: MasterControl, membership: Membership, server_id: str, address: str) -> float:
+def _register(master: MasterControl, home: Home, server_id: str, address: str) -> float:
     try:
-        interval_s = master.register(membership.index, server_id, address)
+        interval_s = master.register(home.index, server_id, address)
     except TransientError as error:
-        raise LaunchError(f"cannot register with the master at {membership.master}: {error}") from error
-    log.info("registered as server %d with %s", membership.index, membership.master)
+        raise LaunchError(f"cannot register with the master at {home.master}: {error}") from error
+    log.info("registered as server %d with %s", home.index, home.master)
     return interval_s
 
 

@@ -75,7 +75,7 @@ class RpcServer:
         self._strangers = _Threads(STRANGERS_THREADS, thread_name_prefix="ps2-rpc-stranger")
         self._server = grpc.server(self._threads, options=server_options(wire))
         gatekeeper = Gatekeeper(token) if token is not None else None
-        self._server.add_generic_rpc_handlers((_Calls(service, servicer, gatekeeper, self._strangers),))
+        self._server.add_generic_rpc_handlers((_Handlers(service, servicer, gatekeeper, self._strangers),))
         try:
             bound = self._server.add_insecure_port(listen)
         except RuntimeError as error:
@@ -130,7 +130,7 @@ class _Threads(ThreadPoolExecutor):
             return dropped
 
 
-class _Calls(grpc.GenericRpcHandler):
+class _Handlers(grpc.GenericRpcHandler):
     """Finds out who calls, and what is to answer.
 
     Strangers are answered before a message of theirs is read, by threads of their own: they keep nobody else waiting.

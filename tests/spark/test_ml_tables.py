@@ -11,11 +11,11 @@ from pyspark.sql import functions as F
 
 from ps2.algorithms.estimators.dealing import check_workers, deal
 from ps2.algorithms.estimators.tables import check_columns, survey
-from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import InputError, SlotsError
 
-COLUMNS = Columns()
-WEIGHTED = Columns(weight="weight")
+COLUMNS = ColumnNames()
+WEIGHTED = ColumnNames(weight="weight")
 
 
 def table(spark, rows, types="label double, weight double", partitions=2):
@@ -61,12 +61,12 @@ def test_survey_when_metadata_tell_of_more_classes_then_there_are_so_many(spark)
 
 def test_survey_when_rows_are_held_out_then_facts_are_of_the_others(spark):
     frame = table(spark, [(0.0, 1.0), (1.0, 1.0), (1.0, 5.0)]).withColumn("held", F.col("weight") > 2)
-    assert survey(frame, Columns(weight="weight", validation="held"), 2).facts.class_weights == (1.0, 1.0)
+    assert survey(frame, ColumnNames(weight="weight", validation="held"), 2).facts.class_weights == (1.0, 1.0)
 
 
 def test_survey_when_vectors_have_metadata_then_dim_is_from_there(spark):
     frame = VectorAssembler(inputCols=["label", "weight"], outputCol="both").transform(table(spark, [(0.0, 1.0)] * 2))
-    assert survey(frame, Columns("both"), None).dim == 2
+    assert survey(frame, ColumnNames("both"), None).dim == 2
 
 
 BAD = [
@@ -102,19 +102,19 @@ def test_survey_when_labels_or_weights_cannot_be_then_the_error_counts_them(spar
 def test_survey_when_all_rows_are_held_out_then_it_is_an_error(spark):
     frame = table(spark, [(0.0, 1.0)]).withColumn("held", F.lit(True))
     with pytest.raises(InputError, match="all of them are held out"):
-        survey(frame, Columns(validation="held"), None)
+        survey(frame, ColumnNames(validation="held"), None)
 
 
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (Columns("other"), "there is no column 'other'; there are: label, weight, name, features"),
-        (Columns("name"), "'name': expected vectors of pyspark.ml or arrays of numbers, got string"),
-        (Columns(("weight", "name")), "'name': expected numbers as a feature, got string"),
-        (Columns(()), "featuresCols: expected the names of columns of numbers, got none"),
-        (Columns(label="name"), "'name': expected numbers as labels, got string"),
-        (Columns(weight="name"), "'name': expected numbers as weights, got string"),
-        (Columns(validation="weight"), "'weight': expected booleans, true for rows to hold out, got double"),
+        (ColumnNames("other"), "there is no column 'other'; there are: label, weight, name, features"),
+        (ColumnNames("name"), "'name': expected vectors of pyspark.ml or arrays of numbers, got string"),
+        (ColumnNames(("weight", "name")), "'name': expected numbers as a feature, got string"),
+        (ColumnNames(()), "featuresCols: expected the names of columns of numbers, got none"),
+        (ColumnNames(label="name"), "'name': expected numbers as labels, got string"),
+        (ColumnNames(weight="name"), "'name': expected numbers as weights, got string"),
+        (ColumnNames(validation="weight"), "'weight': expected booleans, true for rows to hold out, got double"),
     ],
 )
 def test_check_columns_when_one_cannot_be_used_then_the_error_names_it(spark, columns, message):

@@ -13,10 +13,10 @@ from ps2.algorithms.linear.fast_turn import is_gaussian
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.preparation import END
 from ps2.algorithms.linear.problem import Problem, Recipe
-from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError
 
-WEIGHTED = Columns(weight="weight")
+WEIGHTED = ColumnNames(weight="weight")
 L2 = 0.2
 PROBLEM = Problem("logistic", 5, standardize=False, l2=L2)
 

@@ -14,11 +14,11 @@ from training import make, minimum, objective, trained
 from ps2.algorithms.linear.problem import Problem, Recipe
 from ps2.algorithms.linear.solvers import lbfgs, minibatch
 from ps2.algorithms.linear.trainer import train
-from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.errors import ConfigError, InputError
 
-HELD = Columns(validation="held")
+HELD = ColumnNames(validation="held")
 PROBLEM = Problem("logistic", 5, l2=0.01)
 SOLVERS = {
     "l-bfgs": Recipe(steps=20, tol=0.0),
@@ -174,7 +174,7 @@ def test_training_when_rows_are_wrong_then_says_how_many_and_leaves_nothing(ps, 
     x[[3, 25, 26], 1] = np.nan
     wrong = replace(rows, x=x)
     before, steps = allocated(), []
-    table = Table(wrong.frame(spark), Columns(), 2)
+    table = Table(wrong.frame(spark), ColumnNames(), 2)
     with pytest.raises(InputError, match=r"features: 3 of 60 rows hold NaN or infinite values, such as row 3 of"):
         train(ps, table, PROBLEM, SOLVERS["l-bfgs"], rows.facts(2), steps.append)
     assert steps == []
@@ -187,7 +187,7 @@ def test_training_when_a_callback_fails_then_its_error_comes_out_and_nothing_is_
 
     before = allocated()
     with pytest.raises(Died, match="1"):
-        train(ps, Table(frame, Columns(), 2), PROBLEM, SOLVERS["ma-sgd"], rows.facts(2), fail)
+        train(ps, Table(frame, ColumnNames(), 2), PROBLEM, SOLVERS["ma-sgd"], rows.facts(2), fail)
     assert allocated() == before
 
 
@@ -196,5 +196,5 @@ def test_training_when_the_objective_overflows_then_input_error_before_the_first
     large = replace(rows, y=rows.y * 1e200)
     problem, before = Problem("squared", 1, fit_intercept=False), allocated()
     with pytest.raises(InputError, match="the objective is inf before the first step"):
-        train(ps, Table(large.frame(spark), Columns(), 2), problem, Recipe(), rows.facts(None))
+        train(ps, Table(large.frame(spark), ColumnNames(), 2), problem, Recipe(), rows.facts(None))
     assert allocated() == before

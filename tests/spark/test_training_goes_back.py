@@ -12,7 +12,7 @@ from training import make
 from ps2 import PS2Context
 from ps2.algorithms.linear.problem import Problem, Recipe
 from ps2.algorithms.linear.trainer import train
-from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 
 PROBLEM = Problem("logistic", 5, l2=0.001)
@@ -36,7 +36,7 @@ def ps(spark, tmp_path_factory):
 )
 def test_training_when_the_fleet_goes_back_then_ends_with_the_same_model(ps, spark, recipe):
     rows = replace(make(cuts=(20,)), c=np.ones(60))
-    table, facts, killed = Table(rows.frame(spark), Columns(), 2), rows.facts(2), []
+    table, facts, killed = Table(rows.frame(spark), ColumnNames(), 2), rows.facts(2), []
 
     def kill(report):
         if report.number == 7 and not killed:

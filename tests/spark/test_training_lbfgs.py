@@ -10,10 +10,10 @@ from training import Rows, make, minimum, objective, trained
 
 from ps2.algorithms.linear.parameters import SPARSE_FROM
 from ps2.algorithms.linear.problem import Problem, Recipe
-from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import InputError
 
-WEIGHTED = Columns(weight="weight")
+WEIGHTED = ColumnNames(weight="weight")
 RECIPE = Recipe(steps=200, tol=1e-10)
 
 

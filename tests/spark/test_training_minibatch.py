@@ -9,9 +9,9 @@ from training import COLUMNS, Rows, logistic_gradient, make, trained
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.parameters import SPARSE_FROM
 from ps2.algorithms.linear.problem import Problem, Recipe
-from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.faults import ColumnNames
 
-WEIGHTED = Columns(weight="weight")
+WEIGHTED = ColumnNames(weight="weight")
 STEPS = 8
 BOTH = {"l1": 0.02, "l2": 0.1}
 OPTIMIZERS = ["sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl"]

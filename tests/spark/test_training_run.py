@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ps2 import DCV
-from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.run import FIRST_CLOCK, Form, Training, run_training
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.training.tally import LOSS, ROWS, STOP, SUMS, TOLD, Tally
@@ -45,7 +45,7 @@ class Family:
 @pytest.fixture
 def table(spark):
     rows = spark.sparkContext.parallelize([([1.0, 2.0], float(label)) for label in range(6)], 2)
-    return Table(spark.createDataFrame(rows, "features array<double>, label double"), Columns(), 2)
+    return Table(spark.createDataFrame(rows, "features array<double>, label double"), ColumnNames(), 2)
 
 
 def test_training_when_the_driver_has_enough_then_workers_stop_in_the_same_clock(ps, by_value, table):

@@ -8,7 +8,7 @@ import pytest
 
 from ps2.errors import AuthError, NotFoundError, ProtocolError, UnavailableError
 from ps2.server.engine import Engine
-from ps2.server.process import Heart, Membership, _heartbeat
+from ps2.server.process import Heart, Home, _heartbeat
 
 INTERVAL_S = 0.001
 
@@ -33,7 +33,7 @@ class AnswersWith:
 
 
 def heart_of(master):
-    return Heart(master, Membership("m:1", 0), "id", Engine(1 << 20, allow_udf=False))
+    return Heart(master, Home("m:1", 0), "id", Engine(1 << 20, allow_udf=False))
 
 
 def beat(master, orphan_timeout_s):

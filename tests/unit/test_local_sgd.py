@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.linear.local_sgd import Steps, local_sgd
+from ps2.algorithms.linear.local_sgd import LocalSteps, local_sgd
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.problem import Problem
 from ps2.data.rows import LocalRows
@@ -51,7 +51,7 @@ def check(name, steps, rows=ROWS_64, order=ORDER, **options):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("steps", [Steps(1, 0.1, 0.2), Steps(5, 0.5, 0.0), Steps(4, 0.3, 0.1, 17)])
+@pytest.mark.parametrize("steps", [LocalSteps(1, 0.1, 0.2), LocalSteps(5, 0.5, 0.0), LocalSteps(4, 0.3, 0.1, 17)])
 def test_local_sgd_when_compared_with_a_pass_that_shrinks_all_weights_then_it_is_the_same(name, steps):
     made = check(name, steps)
     assert made.next_step == steps.first_step + -(-ROWS // steps.batch)
@@ -60,20 +60,20 @@ def test_local_sgd_when_compared_with_a_pass_that_shrinks_all_weights_then_it_is
 
 @pytest.mark.parametrize("l2", [5.0, 10.0, 15.0])
 def test_local_sgd_when_a_step_shrinks_by_half_or_to_0_or_beyond_then_it_is_the_same(l2):
-    check("logistic", Steps(1, 0.1, l2))
+    check("logistic", LocalSteps(1, 0.1, l2))
 
 
 def test_local_sgd_when_the_scale_gets_tiny_then_it_is_the_same():
     many = np.tile(ORDER, 40)
-    check("squared", Steps(1, 0.1, 9.0), order=many)
+    check("squared", LocalSteps(1, 0.1, 9.0), order=many)
 
 
 def test_local_sgd_when_rows_have_no_weights_then_it_is_the_same():
-    check("logistic", Steps(3, 0.1, 0.2), rows=replace(ROWS_64, weights=None))
+    check("logistic", LocalSteps(3, 0.1, 0.2), rows=replace(ROWS_64, weights=None))
 
 
 def test_local_sgd_when_the_intercept_is_not_trained_then_it_stays():
-    made = check("logistic", Steps(3, 0.1, 0.2), fit_intercept=False)
+    made = check("logistic", LocalSteps(3, 0.1, 0.2), fit_intercept=False)
     np.testing.assert_array_equal(made.b, B)
 
 
@@ -81,7 +81,7 @@ def test_local_sgd_when_the_intercept_is_not_trained_then_it_stays():
 def test_local_sgd_when_a_batch_is_all_rows_then_it_is_one_step_along_the_mean_gradient(batch):
     loss = loss_of(Problem("logistic", KEYS))
     at = loss.gradient(ROWS_64, W, B)
-    made = local_sgd(loss, ROWS_64, W, B, ORDER, Steps(batch, 0.5, 0.2))
+    made = local_sgd(loss, ROWS_64, W, B, ORDER, LocalSteps(batch, 0.5, 0.2))
     np.testing.assert_allclose(made.w, (1 - 0.5 * 0.2) * W - 0.5 * at.dw / at.weight, rtol=1e-12)
     np.testing.assert_allclose(made.b, B - 0.5 * at.db / at.weight, rtol=1e-12)
     assert made.next_step == 1
@@ -89,30 +89,30 @@ def test_local_sgd_when_a_batch_is_all_rows_then_it_is_one_step_along_the_mean_g
 
 def test_local_sgd_when_called_again_then_two_passes_are_one_long_one():
     loss, order = loss_of(Problem("logistic", KEYS)), np.arange(ROWS)
-    first = local_sgd(loss, ROWS_64, W, B, order, Steps(1, 0.1, 0.2))
-    second = local_sgd(loss, ROWS_64, first.w, first.b, order, Steps(1, 0.1, 0.2, first.next_step))
-    both = local_sgd(loss, ROWS_64, W, B, np.tile(order, 2), Steps(1, 0.1, 0.2))
+    first = local_sgd(loss, ROWS_64, W, B, order, LocalSteps(1, 0.1, 0.2))
+    second = local_sgd(loss, ROWS_64, first.w, first.b, order, LocalSteps(1, 0.1, 0.2, first.next_step))
+    both = local_sgd(loss, ROWS_64, W, B, np.tile(order, 2), LocalSteps(1, 0.1, 0.2))
     np.testing.assert_allclose(second.w, both.w, rtol=1e-12)
     np.testing.assert_allclose(first.shrink * second.shrink, both.shrink, rtol=1e-12)
 
 
 def test_local_sgd_when_values_are_float32_then_the_model_is_still_float64():
     loss, narrow = loss_of(Problem("logistic", KEYS)), X.astype("float32")
-    made = local_sgd(loss, replace(ROWS_64, x=narrow), W.astype("float32"), B, ORDER, Steps(1, 0.1, 0.2))
+    made = local_sgd(loss, replace(ROWS_64, x=narrow), W.astype("float32"), B, ORDER, LocalSteps(1, 0.1, 0.2))
     rows = replace(ROWS_64, x=narrow.astype("float64"))
-    wide = local_sgd(loss, rows, W.astype("float32").astype("float64"), B, ORDER, Steps(1, 0.1, 0.2))
+    wide = local_sgd(loss, rows, W.astype("float32").astype("float64"), B, ORDER, LocalSteps(1, 0.1, 0.2))
     np.testing.assert_allclose(made.w, wide.w, rtol=1e-12)
 
 
 def test_local_sgd_when_there_are_no_rows_then_the_model_stays():
     none = LocalRows(np.arange(0), sp.csr_array((0, 0)), np.empty(0))
-    made = local_sgd(loss_of(Problem("logistic", 1)), none, np.empty(0), B, np.arange(0), Steps(0, 0.1, 0.2, 3))
+    made = local_sgd(loss_of(Problem("logistic", 1)), none, np.empty(0), B, np.arange(0), LocalSteps(0, 0.1, 0.2, 3))
     assert (made.b.tolist(), made.shrink, made.loss, made.weight, made.next_step) == (B.tolist(), 1, 0, 0, 3)
 
 
 def test_local_sgd_when_done_then_the_model_given_is_unchanged():
     w, b = W.copy(), B.copy()
-    local_sgd(loss_of(Problem("logistic", KEYS)), ROWS_64, w, b, ORDER, Steps(1, 0.1, 0.2))
+    local_sgd(loss_of(Problem("logistic", KEYS)), ROWS_64, w, b, ORDER, LocalSteps(1, 0.1, 0.2))
     np.testing.assert_array_equal(w, W)
     np.testing.assert_array_equal(b, B)
 
@@ -120,13 +120,13 @@ def test_local_sgd_when_done_then_the_model_given_is_unchanged():
 @pytest.mark.parametrize(
     ("problem", "w", "order", "steps", "error"),
     [
-        (Problem("huber", KEYS), W, ORDER, Steps(1, 0.1), ConfigError),
-        (Problem("softmax", KEYS, 2), W, ORDER, Steps(1, 0.1), ConfigError),
-        (Problem("logistic", KEYS), W, ORDER, Steps(-1, 0.1), ConfigError),
-        (Problem("logistic", KEYS), W, ORDER, Steps(1, 0.0), ConfigError),
-        (Problem("logistic", KEYS), W[1:], ORDER, Steps(1, 0.1), ShapeError),
-        (Problem("logistic", KEYS), W, np.array([ROWS]), Steps(1, 0.1), OutOfRangeError),
-        (Problem("logistic", KEYS), W, np.array([-1]), Steps(1, 0.1), OutOfRangeError),
+        (Problem("huber", KEYS), W, ORDER, LocalSteps(1, 0.1), ConfigError),
+        (Problem("softmax", KEYS, 2), W, ORDER, LocalSteps(1, 0.1), ConfigError),
+        (Problem("logistic", KEYS), W, ORDER, LocalSteps(-1, 0.1), ConfigError),
+        (Problem("logistic", KEYS), W, ORDER, LocalSteps(1, 0.0), ConfigError),
+        (Problem("logistic", KEYS), W[1:], ORDER, LocalSteps(1, 0.1), ShapeError),
+        (Problem("logistic", KEYS), W, np.array([ROWS]), LocalSteps(1, 0.1), OutOfRangeError),
+        (Problem("logistic", KEYS), W, np.array([-1]), LocalSteps(1, 0.1), OutOfRangeError),
     ],
 )
 def test_local_sgd_when_it_cannot_work_then_it_is_an_error(problem, w, order, steps, error):

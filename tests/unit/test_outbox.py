@@ -92,35 +92,35 @@ def test_additions_when_nothing_is_managed_then_those_that_wait_leave_together(b
     assert sends.sent == [[1, 5, 3]]
 
 
-def test_settle_when_only_later_clocks_are_open_then_it_returns_the_first_of_them(box, sends):
+def test_flush_below_when_only_later_clocks_are_open_then_it_returns_the_first_of_them(box, sends):
     with nothing_leaves(box):
         put(box, 1, clock=4)
         put(box, 1, clock=3)
-        assert box.settle(3) == 3
+        assert box.flush_below(3) == 3
 
 
-def test_settle_when_nothing_is_open_then_it_returns_none(box):
+def test_flush_below_when_nothing_is_open_then_it_returns_none(box):
     put(box, 1)
     box.flush()
-    assert box.settle(5) is None
+    assert box.flush_below(5) is None
 
 
-def test_settle_when_an_earlier_clock_is_open_then_it_waits_for_it(box, sends, until):
+def test_flush_below_when_an_earlier_clock_is_open_then_it_waits_for_it(box, sends, until):
     sends.release.clear()
     put(box, 1, clock=2)
-    thread = threading.Thread(target=box.settle, args=(3,))
+    thread = threading.Thread(target=box.flush_below, args=(3,))
     thread.start()
     thread.join(0.1)
     assert thread.is_alive()
     sends.release.set()
-    until(lambda: not thread.is_alive(), "settle returns")
+    until(lambda: not thread.is_alive(), "flush_below returns")
 
 
-def test_settle_when_something_of_a_later_clock_has_failed_then_it_raises_that(box):
+def test_flush_below_when_something_of_a_later_clock_has_failed_then_it_raises_that(box):
     put(box, -1, clock=7)
     box.drain()
     with pytest.raises(LimitError, match="no room"):
-        box.settle(0)
+        box.flush_below(0)
 
 
 def test_discard_when_additions_wait_then_they_never_leave(box, sends):

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ps2.algorithms.training.faults import LENGTH, Columns, error_of
+from ps2.algorithms.training.faults import LENGTH, ColumnNames, error_of
 from ps2.algorithms.training.reading import read
 from ps2.errors import InputError
 
@@ -18,7 +18,7 @@ VECTOR = pa.struct(
         pa.field("values", pa.list_(pa.float64())),
     ]
 )
-ALL = Columns(weight="weight", validation="validation")
+ALL = ColumnNames(weight="weight", validation="validation")
 
 
 def sparse(size, entries):
@@ -34,7 +34,7 @@ def batch(vectors, label=None, kind=VECTOR, **columns):
     return pa.RecordBatch.from_pydict({"features": pa.array(vectors, kind), "label": label, **columns})
 
 
-PLAIN = Columns()
+PLAIN = ColumnNames()
 
 
 def message(*batches, columns=PLAIN, **options):
@@ -44,7 +44,7 @@ def message(*batches, columns=PLAIN, **options):
 def test_read_when_rows_are_fine_then_they_are_the_matrix_with_its_own_keys():
     first = batch([sparse(9, {1: 2.0, 8: 3.0}), sparse(9, {})], [1.0, 0.0], weight=[2.0, 0.5])
     second = batch([sparse(9, {4: 5.0})], [1.0], weight=[1.0])
-    reading = read([first, second], Columns(weight="weight"), "float32", classes=2)
+    reading = read([first, second], ColumnNames(weight="weight"), "float32", classes=2)
     assert reading.training.keys.tolist() == [1, 4, 8]
     assert reading.training.x.toarray().tolist() == [[2, 0, 3], [0, 0, 0], [0, 5, 0]]
     assert reading.training.x.dtype == np.float32
@@ -64,7 +64,7 @@ def test_read_when_rows_are_marked_for_validation_then_they_are_held_out_with_th
     assert (reading.held_out.y.tolist(), reading.held_out.weights.tolist()) == ([0, 1], [3, 1])
 
 
-@pytest.mark.parametrize("columns", [Columns(), ALL])
+@pytest.mark.parametrize("columns", [ColumnNames(), ALL])
 def test_read_when_there_are_no_batches_then_there_are_no_rows(columns):
     reading = read([], columns)
     assert (len(reading.training), reading.size) == (0, None)
@@ -74,7 +74,7 @@ def test_read_when_there_are_no_batches_then_there_are_no_rows(columns):
 
 def test_read_when_features_are_number_columns_then_they_are_columns_of_the_matrix():
     rows = pa.RecordBatch.from_pydict({"a": [1, 2], "b": [True, False], "y": [0.5, 1.5]})
-    reading = read([rows], Columns(features=("a", "b"), label="y"))
+    reading = read([rows], ColumnNames(features=("a", "b"), label="y"))
     assert reading.training.x.toarray().tolist() == [[1, 1], [2, 0]]
     assert reading.size == 2
 
@@ -131,20 +131,20 @@ def test_read_when_a_label_is_bad_then_it_is_counted_once(label, classes, expect
 )
 def test_read_when_a_weight_is_bad_then_it_is_counted_once(weight, expected):
     weights = pa.array(weight, pa.float64())
-    text = message(batch([FINE, FINE], weight=weights), columns=Columns(weight="weight"))
+    text = message(batch([FINE, FINE], weight=weights), columns=ColumnNames(weight="weight"))
     assert expected in text
     assert ";" not in text
 
 
 def test_read_when_a_mark_for_validation_is_null_then_it_is_counted():
     marks = pa.array([True, None])
-    text = message(batch([FINE, FINE], validation=marks), columns=Columns(validation="validation"))
+    text = message(batch([FINE, FINE], validation=marks), columns=ColumnNames(validation="validation"))
     assert text == "validation: 1 of 2 rows hold null, such as row 1 of rdd_partition 0"
 
 
 def test_read_when_the_first_bad_batch_is_not_the_first_then_all_rows_are_counted_and_numbered_on():
     fine, bad = batch([FINE] * 3), batch([FINE, dense(NAN, 0, 0, 0, 0)], [NAN, 0])
-    reading = read([fine, bad, fine, bad], Columns())
+    reading = read([fine, bad, fine, bad], ColumnNames())
     text = str(error_of(reading.faults[None]))
     assert "features: 2 of 10 rows hold NaN or infinite values, such as row 4 of" in text
     assert "label: 2 of 10 rows hold NaN or an infinite value, such as row 3 of" in text
@@ -175,7 +175,7 @@ def test_read_when_an_array_is_bad_then_it_is_counted_once(bad):
 
 def test_read_when_a_number_column_is_bad_then_its_rows_are_counted():
     rows = pa.RecordBatch.from_pydict({"a": [1.0, None, NAN], "b": [None, None, INF], "y": [0.5, 1.5, 0]})
-    text = message(rows, columns=Columns(features=("a", "b"), label="y"))
+    text = message(rows, columns=ColumnNames(features=("a", "b"), label="y"))
     assert "features (a, b): 2 of 3 rows hold null, such as row 0" in text
     assert "features (a, b): 1 of 3 rows hold NaN or infinite values, such as row 2" in text
 
@@ -187,7 +187,13 @@ def test_read_when_an_arrow_batch_is_a_slice_then_only_its_rows_are_counted():
 
 
 @pytest.mark.parametrize(
-    "columns", [Columns(features="x"), Columns(label="x"), Columns(weight="features"), Columns(validation="label")]
+    "columns",
+    [
+        ColumnNames(features="x"),
+        ColumnNames(label="x"),
+        ColumnNames(weight="features"),
+        ColumnNames(validation="label"),
+    ],
 )
 def test_read_when_a_column_cannot_be_used_then_it_is_an_error_at_once(columns):
     with pytest.raises(InputError, match="column"):
@@ -196,12 +202,12 @@ def test_read_when_a_column_cannot_be_used_then_it_is_an_error_at_once(columns):
 
 def test_error_of_when_workers_have_faults_then_they_are_summed_and_the_first_one_is_shown():
     bad, fine = batch([FINE, dense(NAN, 0, 0, 0, 0)]), batch([FINE] * 1000)
-    faults = np.stack([read(batches, Columns()).faults for batches in ([fine], [fine, bad], [bad])])
+    faults = np.stack([read(batches, ColumnNames()).faults for batches in ([fine], [fine, bad], [bad])])
     assert faults.shape == (3, LENGTH)
     expected = "features: 2 of 2,004 rows hold NaN or infinite values, such as row 1001 of rdd_partition 1"
     assert str(error_of(faults)) == expected
 
 
 def test_error_of_when_workers_have_features_of_other_sizes_then_both_are_named():
-    faults = np.stack([read(batches, Columns()).faults for batches in ([], [batch([FINE])], [batch([dense(1.0)])])])
+    faults = np.stack([read(batches, ColumnNames()).faults for batches in ([], [batch([FINE])], [batch([dense(1.0)])])])
     assert str(error_of(faults)) == "features: expected one size, got 5 in rdd_partition 1 and 1 in rdd_partition 2"

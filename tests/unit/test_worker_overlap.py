@@ -209,7 +209,7 @@ def test_additions_when_the_fleet_goes_back_then_those_that_wait_are_forgotten_a
             ones(vector)
         control.run.roll_back(1, "checkpoint")
         seen.append(next(clocks))
-        assert session.outbox.settle(10) is None
+        assert session.outbox.flush_below(10) is None
     session.outbox.forget(reading)
     for t in itertools.chain(seen[-1:], clocks):
         seen.append(t)

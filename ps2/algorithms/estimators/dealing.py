@@ -6,16 +6,16 @@ import itertools
 from typing import Any, Literal
 
 from ps2.algorithms.estimators.tables import Survey, column, names_of
-from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.slots import most_slots, total_slots
 from ps2.errors import SlotsError
-from ps2.run.job import settled
+from ps2.run.job import fixed
 
 # Workers wait for the slowest: partitions are put together if none has more than this times its share.
 UNFAIR = 2.0
 
-Way = Literal["keep", "coalesce", "shuffle", "deal"]
+Dealing = Literal["keep", "coalesce", "shuffle", "deal"]
 
 
 def check_workers(spark_context: Any, wanted: int | None) -> None:
@@ -27,7 +27,7 @@ def check_workers(spark_context: Any, wanted: int | None) -> None:
         )
 
 
-def deal(frame: Any, columns: Columns, found: Survey, wanted: int | None) -> Table:
+def deal(frame: Any, columns: ColumnNames, found: Survey, wanted: int | None) -> Table:
     """Bring the columns of a DataFrame into one rdd_partition for each worker.
 
     Args:
@@ -35,7 +35,7 @@ def deal(frame: Any, columns: Columns, found: Survey, wanted: int | None) -> Tab
     """
     spark_context = frame.sparkSession.sparkContext
     slots = most_slots(spark_context) or total_slots(spark_context)
-    rows, partitions = settled(_typed(frame, columns))
+    rows, partitions = fixed(_typed(frame, columns))
     counts = [found.rows_in.get(number, 0) for number in range(partitions)]
     workers = min(wanted or min(max(1, sum(map(bool, counts))), slots), found.rows)
     how = way(counts, workers)
@@ -47,11 +47,11 @@ def deal(frame: Any, columns: Columns, found: Survey, wanted: int | None) -> Tab
         rows = rows.repartition(workers)
     elif how == "deal":
         # Each partition deals from a place of its own; only rows of a single one come to all workers for sure.
-        rows = settled(rows.coalesce(1))[0].repartition(workers)
+        rows = fixed(rows.coalesce(1))[0].repartition(workers)
     return Table(rows, columns, workers)
 
 
-def way(counts: list[int], workers: int) -> Way:
+def way(counts: list[int], workers: int) -> Dealing:
     """Choose how to make one partition with rows for each worker.
 
     Args:
@@ -78,7 +78,7 @@ def _of_neighbours(counts: list[int], workers: int) -> list[int]:
     return [sum(counts[begin:end]) for begin, end in itertools.pairwise(ends)]
 
 
-def _typed(frame: Any, columns: Columns) -> Any:
+def _typed(frame: Any, columns: ColumnNames) -> Any:
     """Return the columns that training needs; labels and weights as doubles."""
     doubles = {name for name in (columns.label, columns.weight) if name is not None}
     chosen = [

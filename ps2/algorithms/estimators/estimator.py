@@ -15,7 +15,7 @@ from ps2.algorithms.estimators.dealing import check_workers, deal
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.estimators.params import FleetSetters, check_ranges
 from ps2.algorithms.estimators.tables import Survey, check_columns, survey
-from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.progress import progress
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
@@ -93,13 +93,13 @@ class FleetEstimator(FleetSetters, MLReadable[Any], MLWritable):
 
             return when_free(spark_context, table.workers, run)
 
-    def _columns(self) -> Columns:
+    def _columns(self) -> ColumnNames:
         """Return the names of the columns to train on."""
 
         def named(param: str) -> str | None:
             return self.getOrDefault(param) or None if self.isSet(param) else None
 
-        return Columns(
+        return ColumnNames(
             self._features, self.getOrDefault("labelCol"), named("weightCol"), named("validationIndicatorCol")
         )
 

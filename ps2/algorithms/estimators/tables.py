@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, NumericType, StructField
 
-from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts
 from ps2.errors import InputError
 
@@ -47,7 +47,7 @@ class Survey:
         return sum(self.rows_in.values())
 
 
-def names_of(columns: Columns) -> list[str]:
+def names_of(columns: ColumnNames) -> list[str]:
     """Return all names, each once."""
     features = [columns.features] if isinstance(columns.features, str) else list(columns.features)
     others = [name for name in (columns.label, columns.weight, columns.validation) if name is not None]
@@ -59,7 +59,7 @@ def column(name: str) -> Column:
     return F.col("`" + name.replace("`", "``") + "`")
 
 
-def check_columns(frame: DataFrame, columns: Columns) -> None:
+def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
     """Raise InputError unless all columns are there and of types that can be used; starts no job."""
     check_features(frame, columns.features)
     for name, role in ((columns.label, "labels"), (columns.weight, "weights")):
@@ -100,7 +100,7 @@ def field(frame: DataFrame, name: str) -> StructField:
     raise InputError(f"there is no column {name!r}; there are: {', '.join(frame.columns)}")
 
 
-def survey(frame: DataFrame, columns: Columns, classes: int | None) -> Survey:
+def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Survey:
     """Look at labels, weights and the number of features; two Spark jobs, of which the first reads a row.
 
     Args:
@@ -154,7 +154,7 @@ class _Labels:
         return F.lit(0) if self.classes is None else y.cast("int")
 
 
-def _aggregate(frame: DataFrame, columns: Columns, labels: _Labels, shift: float) -> list[Row]:
+def _aggregate(frame: DataFrame, columns: ColumnNames, labels: _Labels, shift: float) -> list[Row]:
     """Count and sum, by rdd_partition and class (-1: not trained on)."""
     y = column(columns.label).cast("double")
     w = F.lit(1.0) if columns.weight is None else column(columns.weight).cast("double")
@@ -196,7 +196,7 @@ def _not_finite(role: str, x: Column) -> dict[str, Column]:
     }
 
 
-def _check_faults(frame: DataFrame, columns: Columns, labels: _Labels, found: list[Row]) -> None:
+def _check_faults(frame: DataFrame, columns: ColumnNames, labels: _Labels, found: list[Row]) -> None:
     total = sum(row["rows"] for row in found)
     kinds = [
         ("label", columns.label, (*NOT_FINITE, "strange"), labels.expected),
@@ -228,14 +228,14 @@ def _check_faults(frame: DataFrame, columns: Columns, labels: _Labels, found: li
         )
 
 
-def _fail(wrong: DataFrame, columns: Columns, expected: str, told: str, total: int) -> NoReturn:
+def _fail(wrong: DataFrame, columns: ColumnNames, expected: str, told: str, total: int) -> NoReturn:
     """Raise InputError with counts, and one of the rows that are wrong."""
     row = wrong.select(*map(column, names_of(columns))).head()
     sample = "" if row is None else f"; such a row: {str(row)[:SHOWN_CHARS]}"
     raise InputError(f"{expected}, got {told} in {total} rows{sample}")
 
 
-def _facts(used: list[Row], labels: _Labels, shift: float, columns: Columns) -> Facts:
+def _facts(used: list[Row], labels: _Labels, shift: float, columns: ColumnNames) -> Facts:
     weight, squared = (sum(row[name] for row in used) for name in ("weight", "squared"))
     rows = sum(row["rows"] for row in used)
     if not rows:

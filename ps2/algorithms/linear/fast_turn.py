@@ -25,7 +25,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class FastTurn:
+class Turned:
     """What local steps made.
 
     Attributes:
@@ -48,7 +48,7 @@ def fast_turn(
     alpha: float,
     beta: float,
     local_steps: int,
-) -> FastTurn:
+) -> Turned:
     """Take local steps v = alpha (1 + cos) v + beta / 2 g, w = w - v, with v = 0 before (FTSGD, equation 6).
 
     cos is that of the angle between a gradient and the one before it. The first time that it is negative, the momentum
@@ -72,13 +72,13 @@ def fast_turn(
         similarity = 0.0 if old is None else cosine(old, gradient)
         old = gradient
         if similarity < 0.0 and turned:
-            return FastTurn(w, gradient, True, momenta)
+            return Turned(w, gradient, True, momenta)
         turned = similarity < 0.0
         momentum = 0.0 if turned else alpha * (1.0 + similarity)
         momenta.append(momentum)
         velocity = momentum * velocity + beta / 2.0 * gradient
         w -= velocity
-    return FastTurn(w, np.zeros_like(w) if old is None else old, False, momenta)
+    return Turned(w, np.zeros_like(w) if old is None else old, False, momenta)
 
 
 def shrunk(momenta: Sequence[float], rate: float) -> float:

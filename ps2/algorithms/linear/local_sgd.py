@@ -15,7 +15,7 @@ from ps2.errors import ConfigError, OutOfRangeError
 
 
 @dataclass(frozen=True)
-class Steps:
+class LocalSteps:
     """How a pass steps.
 
     Attributes:
@@ -58,7 +58,9 @@ def check_loss(problem: Problem) -> None:
         raise ConfigError(f"local SGD: expected a linear model's loss other than huber, got {problem.loss!r}")
 
 
-def local_sgd(loss: Loss, rows: LocalRows, w: Array, b: Float64Array, order: Int64Array, steps: Steps) -> LocalModel:
+def local_sgd(
+    loss: Loss, rows: LocalRows, w: Array, b: Float64Array, order: Int64Array, steps: LocalSteps
+) -> LocalModel:
     """Pass over rows once, in time that depends on their entries, not on how many weights the penalty shrinks.
 
     Args:

@@ -26,7 +26,7 @@ from ps2.algorithms.linear.scaling import (
     squared_distances,
 )
 from ps2.algorithms.linear.solvers.solver import Bench, Data
-from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.training.table import Facts
@@ -104,7 +104,7 @@ class Preparation:
             return Data(scaled(rows, factors), held)
         return Data(rows, reading.held_out)
 
-    def check_scales(self, columns: Columns) -> None:
+    def check_scales(self, columns: ColumnNames) -> None:
         """Raise InputError if a feature cannot be divided by its standard deviation; for the driver, after clock 2."""
         for feature, deviation in self.tiny.pull().reshape(-1, 2):
             if feature:

@@ -20,7 +20,7 @@ from ps2.algorithms.linear.solvers.lbfgs import Lbfgs
 from ps2.algorithms.linear.solvers.minibatch import Minibatch
 from ps2.algorithms.linear.solvers.normal import Normal
 from ps2.algorithms.linear.solvers.regions import Box
-from ps2.algorithms.linear.solvers.solver import Bench, Part, Solver
+from ps2.algorithms.linear.solvers.solver import Bench, Solver, SolverPart
 from ps2.algorithms.linear.view import CONTROL, SHIFT, TALLY, ModelView
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
@@ -60,7 +60,7 @@ class _Half:
     problem: Problem
     recipe: Recipe
     preparation: Preparation
-    part: Part
+    part: SolverPart
     clocks: int
     tally: Tally
 

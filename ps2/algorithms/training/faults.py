@@ -37,7 +37,7 @@ LENGTH = _HEAD + _PER_KIND * len(KINDS)
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnNames:
     """Names of a DataFrame's columns.
 
     Attributes:
@@ -70,7 +70,7 @@ class Faults:
         rows: how many there were so far.
     """
 
-    columns: Columns
+    columns: ColumnNames
     dtype: np.dtype[Any]
     classes: int | None = None
     size: int | None = None
@@ -222,7 +222,7 @@ def outside(labels: Float64Array, classes: int) -> Mask:
     return (labels < 0) | (labels >= classes) | (labels != np.floor(labels))
 
 
-def error_of(faults: Float64Array, columns: Columns = Columns()) -> InputError | None:
+def error_of(faults: Float64Array, columns: ColumnNames = ColumnNames()) -> InputError | None:
     """Say what is wrong with the rows of all workers.
 
     Args:

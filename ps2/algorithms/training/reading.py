@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.algorithms.training.faults import Columns, Faults, Mask, outside, validation_column
+from ps2.algorithms.training.faults import ColumnNames, Faults, Mask, outside, validation_column
 from ps2.data.columns import read_features, read_numbers, read_weights
 from ps2.data.rows import Float, LocalRows, RowParts
 from ps2.errors import InputError
@@ -41,7 +41,7 @@ class Reading:
 
 def read(
     batches: Iterable[pa.RecordBatch],
-    columns: Columns,
+    columns: ColumnNames,
     dtype: Float = "float64",
     classes: int | None = None,
     size: int | None = None,
@@ -84,7 +84,7 @@ def read(
 class _Parts:
     """Batches that were fine."""
 
-    def __init__(self, columns: Columns, dtype: np.dtype[Any], classes: int | None, size: int | None) -> None:
+    def __init__(self, columns: ColumnNames, dtype: np.dtype[Any], classes: int | None, size: int | None) -> None:
         self.rows = RowParts(dtype)
         self.rows.size = len(columns.features) if isinstance(columns.features, tuple) else size
         self._columns = columns

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ps2.algorithms.training.faults import LENGTH, Columns, error_of
+from ps2.algorithms.training.faults import LENGTH, ColumnNames, error_of
 from ps2.algorithms.training.reading import Reading, read
 from ps2.algorithms.training.table import Table
 from ps2.client.dcv import DCV
@@ -89,7 +89,7 @@ def run_training(ps: Any, training: Training) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    columns: Columns
+    columns: ColumnNames
     form: Form
     half: WorkerHalf
     faults: DCV

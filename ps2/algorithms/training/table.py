@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ps2.algorithms.training.faults import Columns
+from ps2.algorithms.training.faults import ColumnNames
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +19,7 @@ class Table:
     """
 
     frame: Any
-    columns: Columns
+    columns: ColumnNames
     workers: int
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.linear.local_sgd import Steps, local_sgd
+from ps2.algorithms.linear.local_sgd import LocalSteps, local_sgd
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.losses.softmax import SoftmaxLoss
 from ps2.algorithms.linear.problem import Problem
@@ -33,7 +33,7 @@ def warm() -> None:
             if isinstance(loss, SoftmaxLoss):
                 loss.factors(rows, w, b)
             if problem.loss == "logistic":
-                local_sgd(loss, rows, w, b, np.arange(2), Steps(1, 0.1))
+                local_sgd(loss, rows, w, b, np.arange(2), LocalSteps(1, 0.1))
         sums = column_sums(rows, Facts(2, 2.0, 2.0, (), 0.0, 0.0))
         scaled(rows, squared_distances(rows, sums.means, shrinking(sums.sizes)))
         rows.take([0])

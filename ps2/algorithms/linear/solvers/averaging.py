@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.linear.local_sgd import Steps, check_loss, local_sgd
+from ps2.algorithms.linear.local_sgd import LocalSteps, check_loss, local_sgd
 from ps2.algorithms.linear.losses.loss import Float64Array, Loss
 from ps2.algorithms.linear.parameters import Parameters, columns_of
 from ps2.algorithms.linear.problem import Recipe
-from ps2.algorithms.linear.solvers.solver import Bench, Data, Part
+from ps2.algorithms.linear.solvers.solver import Bench, Data, SolverPart
 from ps2.algorithms.linear.validation import Validation
 from ps2.algorithms.linear.view import SHRINK, TALLY, ModelView, SentValues
 from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, ROWS, STOP, WEIGHT
@@ -46,7 +46,7 @@ class AveragingPart:
             order = np.concatenate([rng.permutation(len(rows)) for _ in range(self.recipe.local_passes)])
             size = max(1, self.recipe.local_batch or len(rows))
             number = (clock - self.first_clock) * -(-len(order) // size)
-            found = local_sgd(self.loss, rows, w, b, order, Steps(size, self.recipe.step_size, self.l2, number))
+            found = local_sgd(self.loss, rows, w, b, order, LocalSteps(size, self.recipe.step_size, self.l2, number))
             tally = np.zeros(TALLY)
             # By the models that the rows met: a pass less than the loss of one of them.
             tally[[LOSS, WEIGHT]] = found.loss, found.weight
@@ -78,7 +78,7 @@ class Averaging:
         self.clocks = bench.recipe.steps
         self.part = self._part()
 
-    def _part(self) -> Part:
+    def _part(self) -> SolverPart:
         bench = self._bench
         check_loss(bench.problem)
         return AveragingPart(bench.loss, bench.recipe, self.model, self.changes, bench.facts.weight, bench.first_clock)

@@ -17,7 +17,7 @@ from ps2.algorithms.linear.losses.loss import Array, Float64Array, Loss
 from ps2.algorithms.linear.parameters import Parameters, columns_of
 from ps2.algorithms.linear.problem import Recipe
 from ps2.algorithms.linear.solvers.averaging import Averaging
-from ps2.algorithms.linear.solvers.solver import Data, Part
+from ps2.algorithms.linear.solvers.solver import Data, SolverPart
 from ps2.algorithms.linear.view import LOCAL_STEPS, NORM, OSCILLATED, SHRINK, STEP_SIZE, TALLY, ModelView, SentValues
 from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, ROWS, STOP, WEIGHT
 from ps2.client.dcv import DCV
@@ -100,7 +100,7 @@ class _Shard:
 class FastTurn(Averaging):
     """The driver's half: averages models, and halves the learning rate."""
 
-    def _part(self) -> Part:
+    def _part(self) -> SolverPart:
         bench = self._bench
         told = np.array([bench.recipe.step_size, bench.recipe.local_steps])
         bench.tally.control.push(told, np.array([STEP_SIZE, LOCAL_STEPS]))

@@ -84,7 +84,7 @@ class Bench:
         self.tally.stop()
 
 
-class Part(Protocol):
+class SolverPart(Protocol):
     """A solver's half in a worker; picklable."""
 
     def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
@@ -99,7 +99,7 @@ class Solver(Protocol):
         """How many it takes at most."""
 
     @property
-    def part(self) -> Part:
+    def part(self) -> SolverPart:
         """Its half in the workers."""
 
     def on_clock(self, clock: int) -> None:
