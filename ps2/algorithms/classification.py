@@ -21,7 +21,7 @@ from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasLoss
 
 from ps2.algorithms.estimators.models import ClassifyingModel, ProbabilityModel, check_thresholds
-from ps2.algorithms.estimators.params import described
+from ps2.algorithms.estimators.params import described, setter
 from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.linear.heads import ClassHead
 from ps2.algorithms.linear.ml.bounds import are_bounded, bounds_of, check_bounded
@@ -69,29 +69,12 @@ class LogisticRegression(LinearEstimator, LinearSetters, _LogisticParams, Probab
         self._checkThresholdConsistency()
         return self
 
-    def setFamily(self, value: str) -> LogisticRegression:
-        """Set "binomial", "multinomial" or "auto", which is multinomial for more than two classes."""
-        return self._set(family=value)
-
-    def setElasticNetParam(self, value: float) -> LogisticRegression:
-        """Set which share of the penalty is L1; the rest is L2."""
-        return self._set(elasticNetParam=value)
-
-    def setLowerBoundsOnCoefficients(self, value: Matrix) -> LogisticRegression:
-        """Set the lower bounds on coefficients: a row of a binomial model, else one for each class."""
-        return self._set(lowerBoundsOnCoefficients=value)
-
-    def setUpperBoundsOnCoefficients(self, value: Matrix) -> LogisticRegression:
-        """Set the upper bounds on coefficients: a row of a binomial model, else one for each class."""
-        return self._set(upperBoundsOnCoefficients=value)
-
-    def setLowerBoundsOnIntercepts(self, value: Vector) -> LogisticRegression:
-        """Set the lower bounds on intercepts: one of a binomial model, else one for each class."""
-        return self._set(lowerBoundsOnIntercepts=value)
-
-    def setUpperBoundsOnIntercepts(self, value: Vector) -> LogisticRegression:
-        """Set the upper bounds on intercepts: one of a binomial model, else one for each class."""
-        return self._set(upperBoundsOnIntercepts=value)
+    setFamily = setter(_LogisticRegressionParams.family)
+    setElasticNetParam = setter(_LogisticRegressionParams.elasticNetParam)
+    setLowerBoundsOnCoefficients = setter(_LogisticRegressionParams.lowerBoundsOnCoefficients)
+    setUpperBoundsOnCoefficients = setter(_LogisticRegressionParams.upperBoundsOnCoefficients)
+    setLowerBoundsOnIntercepts = setter(_LogisticRegressionParams.lowerBoundsOnIntercepts)
+    setUpperBoundsOnIntercepts = setter(_LogisticRegressionParams.upperBoundsOnIntercepts)
 
     def _check(self) -> None:
         super()._check()
@@ -222,13 +205,8 @@ class LinearSVC(LinearEstimator, LinearSetters, _SVCParams, Classifier["LinearSV
 
     _CLASSES = 2
 
-    def setThreshold(self, value: float) -> LinearSVC:
-        """Set the raw prediction above which a row is of class 1."""
-        return self._set(threshold=value)
-
-    def setLoss(self, value: str) -> LinearSVC:
-        """Set "hinge" or "squaredHinge"."""
-        return self._set(loss=value)
+    setThreshold = setter(_SVCParams.threshold)
+    setLoss = setter(_SVCParams.loss)
 
     def _check(self) -> None:
         super()._check()
@@ -251,9 +229,7 @@ class LinearSVC(LinearEstimator, LinearSetters, _SVCParams, Classifier["LinearSV
 class LinearSVCModel(WeightsModel, ClassifyingModel, _SVCParams, ClassificationModel):
     """What ``LinearSVC.fit`` returns."""
 
-    def setThreshold(self, value: float) -> LinearSVCModel:
-        """Set the raw prediction above which a row is of class 1."""
-        return self._set(threshold=value)
+    setThreshold = setter(_SVCParams.threshold)
 
     @property
     def coefficients(self) -> Vector:

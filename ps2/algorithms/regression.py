@@ -14,7 +14,7 @@ from pyspark.ml.util import MLWriter
 
 from ps2.algorithms.estimators.model_files import ExportingWriter
 from ps2.algorithms.estimators.models import RegressionHalf
-from ps2.algorithms.estimators.params import described
+from ps2.algorithms.estimators.params import described, setter
 from ps2.algorithms.estimators.summaries import RegressionSummary, RegressionTrainingSummary
 from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.linear.heads import ValueHead
@@ -48,17 +48,9 @@ class LinearRegression(LinearEstimator, LinearSetters, _LinearParams, Regressor[
         model = LinearRegression(regParam=0.1, elasticNetParam=0.5).fit(df)
     """
 
-    def setElasticNetParam(self, value: float) -> LinearRegression:
-        """Set which share of the penalty is L1; the rest is L2."""
-        return self._set(elasticNetParam=value)
-
-    def setLoss(self, value: str) -> LinearRegression:
-        """Set "squaredError" or "huber"."""
-        return self._set(loss=value)
-
-    def setEpsilon(self, value: float) -> LinearRegression:
-        """Set from how many scales on Huber's loss is linear."""
-        return self._set(epsilon=value)
+    setElasticNetParam = setter(_LinearParams.elasticNetParam)
+    setLoss = setter(_LinearParams.loss)
+    setEpsilon = setter(_LinearParams.epsilon)
 
     def _check(self) -> None:
         super()._check()

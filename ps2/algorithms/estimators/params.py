@@ -11,12 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
-from pyspark.ml.param.shared import HasFeaturesCol
+from pyspark.ml.param.shared import (
+    HasFeaturesCol,
+    HasMaxIter,
+    HasSeed,
+    HasValidationIndicatorCol,
+    HasWeightCol,
+)
 
 from ps2.errors import ConfigError
 
 F = TypeVar("F", bound="HasFeaturesCols")
 P = TypeVar("P", bound="FleetParams")
+T = TypeVar("T")
+M = TypeVar("M", bound=Callable[..., Any])
 
 
 def are_thresholds(values: Sequence[float]) -> bool:
@@ -46,6 +54,30 @@ def own_param(name: str, doc: str, converter: Callable[[Any], Any]) -> Any:
 def described(param: Any, doc: str) -> Any:
     """Return a param of the same name and type with another description."""
     return own_param(param.name, doc, param.typeConverter)
+
+
+def getter(param: Param[T]) -> Callable[[Any], T]:
+    """Return the method that gets a param, for the body of a class; KeyError if it is not set and has no default."""
+
+    def get(self: Any) -> T:
+        return self.getOrDefault(param.name)
+
+    return _named(get, "get", param)
+
+
+def setter(param: Param[T]) -> Callable[[P, T], P]:
+    """Return the method that sets a param, for the body of a class."""
+
+    def set_it(self: P, value: T) -> P:
+        return self._set(**{param.name: value})
+
+    return _named(set_it, "set", param)
+
+
+def _named(method: M, verb: str, param: Any) -> M:
+    method.__name__ = f"{verb}{param.name[0].upper()}{param.name[1:]}"
+    method.__doc__ = f"{verb.capitalize()} {param.name}: {param.doc}"
+    return method
 
 
 class HasFeaturesCols(HasFeaturesCol):
@@ -115,13 +147,8 @@ class FleetParams(HasFeaturesCols):
         super()._set(**params)
         return self
 
-    def getNumWorkers(self) -> int:
-        """Get the number of tasks that train; KeyError if it is not set."""
-        return self.getOrDefault(self.numWorkers)
-
-    def getNumServers(self) -> int:
-        """Get the number of servers to start; KeyError if it is not set."""
-        return self.getOrDefault(self.numServers)
+    getNumWorkers = getter(numWorkers)
+    getNumServers = getter(numServers)
 
 
 class FleetSetters(FleetParams):
@@ -134,29 +161,12 @@ class FleetSetters(FleetParams):
         keywords = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in names]
         cls.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
 
-    def setWeightCol(self: P, value: str) -> P:
-        """Set the name of the column of weights."""
-        return self._set(weightCol=value)
-
-    def setValidationIndicatorCol(self: P, value: str) -> P:
-        """Set the name of the column that is true for rows to hold out."""
-        return self._set(validationIndicatorCol=value)
-
-    def setNumWorkers(self: P, value: int) -> P:
-        """Set the number of tasks that train."""
-        return self._set(numWorkers=value)
-
-    def setNumServers(self: P, value: int) -> P:
-        """Set the number of servers to start where no PS2Context is active."""
-        return self._set(numServers=value)
-
-    def setSeed(self: P, value: int) -> P:
-        """Set the seed of minibatches, orders and beginnings."""
-        return self._set(seed=value)
-
-    def setMaxIter(self: P, value: int) -> P:
-        """Set the largest number of steps."""
-        return self._set(maxIter=value)
+    setWeightCol = setter(HasWeightCol.weightCol)
+    setValidationIndicatorCol = setter(HasValidationIndicatorCol.validationIndicatorCol)
+    setNumWorkers = setter(FleetParams.numWorkers)
+    setNumServers = setter(FleetParams.numServers)
+    setSeed = setter(HasSeed.seed)
+    setMaxIter = setter(HasMaxIter.maxIter)
 
 
 def check_ranges(params: FleetParams) -> None:

@@ -9,7 +9,7 @@ from pyspark.ml.linalg import DenseMatrix, Matrix, Vector, Vectors
 from pyspark.ml.param import Param
 from pyspark.ml.regression import _FactorizationMachinesParams
 
-from ps2.algorithms.estimators.params import described
+from ps2.algorithms.estimators.params import described, setter
 from ps2.algorithms.linear.ml.models import WeightsModel
 from ps2.algorithms.linear.ml.params import SOLVERS_OF_FM, TrainingParams, TrainingSetters
 from ps2.algorithms.linear.problem import LossName, Problem
@@ -36,17 +36,9 @@ class FactorParams(TrainingParams, _FactorizationMachinesParams):
 class FactorSetters(FactorParams, TrainingSetters):
     """Setters of factorization machines."""
 
-    def setFactorSize(self: P, value: int) -> P:
-        """Set the number of factors of a feature."""
-        return self._set(factorSize=value)
-
-    def setFitLinear(self: P, value: bool) -> P:
-        """Set whether there are linear weights."""
-        return self._set(fitLinear=value)
-
-    def setInitStd(self: P, value: float) -> P:
-        """Set the standard deviation of the factors at the beginning."""
-        return self._set(initStd=value)
+    setFactorSize = setter(_FactorizationMachinesParams.factorSize)
+    setFitLinear = setter(_FactorizationMachinesParams.fitLinear)
+    setInitStd = setter(_FactorizationMachinesParams.initStd)
 
     def _factor_problem(self, loss: LossName, dim: int) -> Problem:
         return Problem(

@@ -8,7 +8,16 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, TypeConverters
-from pyspark.ml.param.shared import HasSeed, HasSolver, HasStepSize, HasValidationIndicatorCol
+from pyspark.ml.param.shared import (
+    HasFitIntercept,
+    HasRegParam,
+    HasSeed,
+    HasSolver,
+    HasStandardization,
+    HasStepSize,
+    HasTol,
+    HasValidationIndicatorCol,
+)
 
 from ps2.algorithms.estimators.params import (
     COUNT,
@@ -18,7 +27,9 @@ from ps2.algorithms.estimators.params import (
     Check,
     FleetParams,
     FleetSetters,
+    getter,
     own_param,
+    setter,
 )
 from ps2.algorithms.estimators.params import RANGES as RANGES_OF_ALL
 from ps2.algorithms.linear.problem import Recipe
@@ -118,93 +129,39 @@ class TrainingParams(FleetParams, HasStepSize, HasSolver, HasSeed, HasValidation
             seed=0,
         )
 
-    def getOptimizer(self) -> str:
-        """Get the update rule of solver "minibatch"."""
-        return self.getOrDefault(self.optimizer)
-
-    def getMiniBatchFraction(self) -> float:
-        """Get the share of rows in a minibatch."""
-        return self.getOrDefault(self.miniBatchFraction)
-
-    def getLazy(self) -> bool:
-        """Get whether only weights of a minibatch's features take its step."""
-        return self.getOrDefault(self.lazy)
-
-    def getStaleness(self) -> int:
-        """Get how many steps a worker may be ahead of the slowest; -1: any number."""
-        return self.getOrDefault(self.staleness)
-
-    def getLocalPasses(self) -> int:
-        """Get the passes over a worker's rows between two averages."""
-        return self.getOrDefault(self.localPasses)
-
-    def getLocalBatchSize(self) -> int:
-        """Get the rows that a local step averages."""
-        return self.getOrDefault(self.localBatchSize)
-
-    def getLocalSteps(self) -> int:
-        """Get the largest number of local steps between two averages."""
-        return self.getOrDefault(self.localSteps)
+    getOptimizer = getter(optimizer)
+    getMiniBatchFraction = getter(miniBatchFraction)
+    getLazy = getter(lazy)
+    getStaleness = getter(staleness)
+    getLocalPasses = getter(localPasses)
+    getLocalBatchSize = getter(localBatchSize)
+    getLocalSteps = getter(localSteps)
 
 
 class TrainingSetters(TrainingParams, FleetSetters):
     """Setters of what linear models and factorization machines have."""
 
-    def setRegParam(self: P, value: float) -> P:
-        """Set the strength of the penalty."""
-        return self._set(regParam=value)
-
-    def setTol(self: P, value: float) -> P:
-        """Set the relative improvement below which training ends."""
-        return self._set(tol=value)
-
-    def setFitIntercept(self: P, value: bool) -> P:
-        """Set whether there are intercepts."""
-        return self._set(fitIntercept=value)
-
     def setSolver(self: P, value: str) -> P:
         """Set how to train."""
         return self._set(solver=value)
 
-    def setOptimizer(self: P, value: str) -> P:
-        """Set the update rule of solver "minibatch"."""
-        return self._set(optimizer=value)
-
-    def setStepSize(self: P, value: float) -> P:
-        """Set the learning rate."""
-        return self._set(stepSize=value)
-
-    def setMiniBatchFraction(self: P, value: float) -> P:
-        """Set the share of rows in a minibatch."""
-        return self._set(miniBatchFraction=value)
-
-    def setLazy(self: P, value: bool) -> P:
-        """Set whether only weights of a minibatch's features take its step."""
-        return self._set(lazy=value)
-
-    def setStaleness(self: P, value: int) -> P:
-        """Set how many steps a worker may be ahead of the slowest; -1: any number."""
-        return self._set(staleness=value)
-
-    def setLocalPasses(self: P, value: int) -> P:
-        """Set the passes over a worker's rows between two averages."""
-        return self._set(localPasses=value)
-
-    def setLocalBatchSize(self: P, value: int) -> P:
-        """Set the rows that a local step averages."""
-        return self._set(localBatchSize=value)
-
-    def setLocalSteps(self: P, value: int) -> P:
-        """Set the largest number of local steps between two averages."""
-        return self._set(localSteps=value)
+    setRegParam = setter(HasRegParam.regParam)
+    setTol = setter(HasTol.tol)
+    setFitIntercept = setter(HasFitIntercept.fitIntercept)
+    setOptimizer = setter(TrainingParams.optimizer)
+    setStepSize = setter(HasStepSize.stepSize)
+    setMiniBatchFraction = setter(TrainingParams.miniBatchFraction)
+    setLazy = setter(TrainingParams.lazy)
+    setStaleness = setter(TrainingParams.staleness)
+    setLocalPasses = setter(TrainingParams.localPasses)
+    setLocalBatchSize = setter(TrainingParams.localBatchSize)
+    setLocalSteps = setter(TrainingParams.localSteps)
 
 
 class LinearSetters(TrainingSetters):
     """Setters of what linear models have and factorization machines have not."""
 
-    def setStandardization(self: P, value: bool) -> P:
-        """Set whether the penalty is on the weights of features of standard deviation 1."""
-        return self._set(standardization=value)
+    setStandardization = setter(HasStandardization.standardization)
 
     def setAggregationDepth(self: P, value: int) -> P:
         """Set what has no effect here: nothing is aggregated in a tree."""
