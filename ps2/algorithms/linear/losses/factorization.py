@@ -45,8 +45,8 @@ class MachineLoss:
 
     def loss(self, rows: LocalRows, w: Array, b: Float64Array) -> tuple[float, float]:
         y, weights = checked_rows(self.problem, rows, w, b)
-        x, of = rows.x, self.problem
-        loss, weight = kernels.machine_loss(x.indptr, x.indices, x.data, y, weights, w, b[0], of.width, CODES[of.loss])
+        margins = self.margins(rows.x, w, b)
+        loss, weight = loss_kernels.summed_loss(margins, y, weights, CODES[self.problem.loss], 1.0, 0.0)
         return loss, weight
 
     def margins(self, x: sp.csr_array, w: Array, b: Float64Array) -> Float64Array:

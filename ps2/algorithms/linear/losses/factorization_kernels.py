@@ -1,4 +1,4 @@
-"""Compiled loops of factorization machines over the rows of a sparse matrix; ``weights`` as in ``loss_kernels``.
+"""Compiled loops of factorization machines over the rows of a sparse matrix; ``weights`` as in ``margin_kernels``.
 
 The weights of a feature lie side by side: the linear one, then its factors.
 """
@@ -52,31 +52,6 @@ def machine_margins(
     sums = np.empty(width - 1)
     for row in range(len(out)):
         out[row] = b + machine_margin(columns, values, indptr[row], indptr[row + 1], w, width, sums)
-
-
-@kernel
-def machine_loss(
-    indptr: Array,
-    columns: Array,
-    values: Array,
-    y: Float64Array,
-    weights: Float64Array,
-    w: Array,
-    b: float,
-    width: int,
-    code: int,
-) -> tuple[float, float]:
-    """Sum losses and weights."""
-    loss, weight = 0.0, 0.0
-    sums = np.empty(width - 1)
-    for row in range(len(y)):
-        c = weights[row] if len(weights) else 1.0
-        if c == 0.0:
-            continue
-        margin = b + machine_margin(columns, values, indptr[row], indptr[row + 1], w, width, sums)
-        loss += c * loss_at(code, margin, y[row])
-        weight += c
-    return loss, weight
 
 
 @kernel

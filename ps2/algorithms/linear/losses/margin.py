@@ -60,9 +60,9 @@ class MarginLoss:
 
     def loss(self, rows: LocalRows, w: Array, b: Float64Array) -> tuple[float, float]:
         y, weights = checked_rows(self.problem, rows, w, b)
-        x = rows.x
-        loss, weight = kernels.linear_loss(
-            x.indptr, x.indices, x.data, y, weights, w, b, self._code, self.problem.epsilon
+        sigma = math.exp(b[1]) if self.problem.loss == "huber" else 1.0
+        loss, weight = kernels.summed_loss(
+            self.margins(rows.x, w, b), y, weights, self._code, sigma, self.problem.epsilon
         )
         return loss, weight
 

@@ -98,29 +98,19 @@ def linear_margins(indptr: Array, columns: Array, values: Array, w: Array, b: fl
 
 
 @kernel
-def linear_loss(
-    indptr: Array,
-    columns: Array,
-    values: Array,
-    y: Float64Array,
-    weights: Float64Array,
-    w: Array,
-    b: Float64Array,
-    code: int,
-    epsilon: float,
+def summed_loss(
+    margins: Float64Array, y: Float64Array, weights: Float64Array, code: int, sigma: float, epsilon: float
 ) -> tuple[float, float]:
-    """Sum losses and weights."""
+    """Sum losses and weights of rows by their margins; sigma and epsilon are Huber's."""
     loss, weight = 0.0, 0.0
-    sigma = np.exp(b[1]) if code == HUBER else 1.0
     for row in range(len(y)):
         c = weights[row] if len(weights) else 1.0
         if c == 0.0:
             continue
-        margin = margin_of(columns, values, indptr[row], indptr[row + 1], w) + b[0]
         if code == HUBER:
-            loss += c * huber_at(margin, y[row], sigma, epsilon)[0]
+            loss += c * huber_at(margins[row], y[row], sigma, epsilon)[0]
         else:
-            loss += c * loss_at(code, margin, y[row])
+            loss += c * loss_at(code, margins[row], y[row])
         weight += c
     return loss, weight
 

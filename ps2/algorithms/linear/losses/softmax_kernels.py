@@ -1,4 +1,4 @@
-"""Compiled loops of the multinomial model over the rows of a sparse matrix; ``weights`` as in ``loss_kernels``.
+"""Compiled loops of the multinomial model over the rows of a sparse matrix; ``weights`` as in ``margin_kernels``.
 
 The weights of a feature lie side by side, one for each class.
 """
