@@ -104,7 +104,7 @@ def main(
 ) -> None:
     """Train with failing tasks; exit with 1 if the weights differ from those without."""
     problem = Problem(rows=rows, fraction=FRACTION, seed=seed, partitions=tasks)
-    settings = {"spark.driver.memory": "4g"} | ({"spark.python.daemon.module": "benchmarks.daemon"} if preload else {})
+    settings = {"spark.driver.memory": "4g"} | ({"spark.python.daemon.module": "ps2.run.daemon"} if preload else {})
     spark = start_spark(f"local[2,{ATTEMPTS}]", "benchmarks.failures", settings)
     try:
         with PS2Context.getOrCreate(spark, servers=SERVERS) as ps:

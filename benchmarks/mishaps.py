@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from pyspark import TaskContext
 
-from benchmarks.clicks import Clicks, Problem, generate, gradient, minibatch
+from benchmarks.clicks import Clicks, gradient, minibatch
 from ps2 import DCV, PS2Context
 from ps2.data.rows import LocalRows
-from ps2.ops import packing
 
 # Of a task: before it does anything, between its pull and its two additions, and when all is done but the answer.
 PLACES = ("start", "pulled", "added", "end")
@@ -106,12 +105,3 @@ class Training:
             yield attempt
 
         return self._clicks.rdd.mapPartitionsWithIndex(work).collect()
-
-
-def rehearse() -> None:
-    """Do on a little what tasks do, without servers: afterwards modules and compiled loops are loaded."""
-    problem = Problem(rows=100, partitions=1)
-    rows = minibatch(problem, generate(problem, 1000, 0), 1, 0)
-    gradient(rows, np.zeros(len(rows.keys)))
-    packing.is_ascending(rows.keys)
-    packing.pack_keys(rows.keys)

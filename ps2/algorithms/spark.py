@@ -39,6 +39,7 @@ def session(master: str | None, name: str) -> Any:
 
     _check_java()
     builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
+    builder = builder.config("spark.python.daemon.module", "ps2.run.daemon")
     builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}")
     if master is not None:
         builder = builder.master(master)

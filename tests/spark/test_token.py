@@ -30,7 +30,7 @@ def vector(ps, spark, sc):
 
 def test_the_token_when_tasks_use_it_then_it_is_in_no_argv(vector, token, family_of, command_of):
     commands = [command_of(process) for process in family_of(os.getpid())]
-    assert any("pyspark.daemon" in command for command in commands)
+    assert any("ps2.run.daemon" in command for command in commands)
     assert any("ps2.cli.forking" in command for command in commands)
     assert not [command for command in commands if token in command]
 

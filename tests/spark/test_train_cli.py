@@ -384,7 +384,7 @@ def start_training(start_program, ps2_command, plain, tmp_path_factory, family_o
     Or as soon as it has children whose commands hold other words.
     """
 
-    def start(commands=(*["ps2.cli.forking"] * 3, *["pyspark.daemon"] * 2)):
+    def start(commands=(*["ps2.cli.forking"] * 3, *["ps2.run.daemon"] * 2)):
         folder = tmp_path_factory.mktemp("running")
         options = ["--steps", 100_000, "--servers", 2, "--output", folder / "model"]
         program, output = start_program(ps2_command, "train", "lr", "--input", plain, *options)
