@@ -70,7 +70,7 @@ check: $(INSTALLED) ## lint, formatting, types, import contracts, stale stubs
 	@$(PYTHON) -m ruff check -q --output-format concise .
 	@$(PYTHON) -m ruff format -q --check .
 	@echo "check: mypy"
-	@$(PYTHON) -m mypy --no-error-summary ps2
+	@$(PYTHON) -m mypy --no-error-summary ps2 benchmarks
 	@echo "check: imports"
 	@$(PYTHON) .venv/bin/lint-imports --no-logo >.venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 	@echo "check: stubs"

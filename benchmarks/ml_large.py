@@ -106,11 +106,12 @@ def _steps(data: Data, theirs: _Theirs | None) -> list[Line]:
     """Time single steps of each kind; the first one of a training does not count."""
     strength = 1.0 / data.rows
     lines = []
-    for way, words, kind in (
+    ways: tuple[tuple[dict[str, Any], str, str | None], ...] = (
         ({"solver": "minibatch", "optimizer": "sgd", "miniBatchFraction": FRACTION}, f"{FRACTION:.0%} of rows", "step"),
         ({"solver": "ma-sgd"}, "a local pass over all rows", None),
         ({"solver": "l-bfgs", "tol": 0.0}, "all rows", "iteration"),
-    ):
+    )
+    for way, words, kind in ways:
         found = fit(data, plain(strength, **way, maxIter=STEPS[way["solver"]]))
         step_s = found.step_s[1:]
         tell(f"{way['solver']}, {words}: {1e3 * median(step_s):.1f} ms a step")

@@ -45,7 +45,7 @@ def measure(asked: Asked) -> Part:
                 turns.append((trip_s, clock_s, called_s, _clock_s(ps, rows, short, None), _stage_s(rows)))
     finally:
         spark.stop()
-    trips_s, clocks_s, called_s, short_s, stages_s = zip(*turns[FIRST_ROUNDS:], strict=True)
+    trips_s, clocks_s, with_calls_s, short_s, stages_s = zip(*turns[FIRST_ROUNDS:], strict=True)
 
     def against_trips(what: str, taken_s: tuple[float, ...], target: float | None = 8.0) -> Found:
         in_us = [[in_unit("us", 1, one_s) for one_s in many_s] for many_s in (trips_s, taken_s)]
@@ -59,10 +59,10 @@ def measure(asked: Asked) -> Part:
     return Part(
         [
             against_trips(empty, clocks_s),
-            against_trips(called, called_s),
+            against_trips(called, with_calls_s),
             against_trips(f"clock with a pull and an add of {COLUMNS} columns, BSP", short_s, None),
             against_stages(empty, clocks_s),
-            against_stages(called, called_s),
+            against_stages(called, with_calls_s),
         ],
         facts={"workers": WORKERS, "servers": SERVERS, "clocks a turn": CLOCKS},
     )

@@ -193,7 +193,7 @@ def _client(ps: PS2Context, vector: DCV) -> Iterator[Connection]:
 def _serve_client(connection: Connection, access: str, pickled: bytes) -> None:
     # What the first use of a handle does in a Spark task, where the access is in the environment.
     given = unseal(access)
-    sessions._open(given.fleet, given.token)  # there is no public way outside of tasks
+    sessions._open(given.fleet, given)  # there is no public way outside of tasks
     vector: DCV = pickle.loads(pickled)
     out = np.ones(vector.dim, np.float32)
     _pull(vector, out)
