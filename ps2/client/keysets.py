@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ps2.config import WireConfig
 from ps2.matrix.partition import Int64Array, MatrixSpec, check_columns, partition_of
 from ps2.matrix.route import Route
 from ps2.ops.packing import is_ascending
@@ -21,7 +20,8 @@ from ps2.wire.messages import Keys, Operation, Request, key_digest
 
 # Keys that travel in one operation: with their values about a block.
 GROUP_KEYS = 1 << 18
-GROUP_BYTES = WireConfig.block_bytes
+# Blocks that do: the time of a request is spent on their bytes, and hardly on the request.
+GROUP_BYTES = 16 << 20
 # A smaller set is sent as quickly as its name.
 MIN_NAMED_KEYS = 1024
 # What the groups of remembered sets may take in this process.

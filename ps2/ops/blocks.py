@@ -16,16 +16,14 @@ from ps2.errors import ShapeError
 from ps2.ops.guards import check_slots, readable
 from ps2.ops.kernels import Int64s, kernel
 from ps2.ops.operands import BLOCK, SLOTS, along
-from ps2.ops.parallel import MIN_BLOCK, MIN_BLOCKS, assign, over_blocks
+from ps2.ops.parallel import assign, over_blocks
+from ps2.ops.prefetch import AHEAD, prefetch
 from ps2.ops.table import Array, Blocks, Slots, Values, op
 
 BlockValues = Annotated[Values, along(SLOTS, BLOCK)]
 
 # What it costs to find a block anywhere, in additions of one number to another; its values come on top.
 FINDING_COST = 64
-# Writers go through all slots, and each writes those that are its own: a slot is one writer's, whatever comes twice. A
-# power of two, so that whose a slot is takes no division.
-WRITERS = 4
 
 
 @op()
@@ -65,24 +63,19 @@ def columns_fill(m: Blocks, *, value: float) -> None:
     assign(m.reshape(-1), m.dtype.type(value))
 
 
-def _write(loop: Callable[[Array, Int64s, Array, int, int], None], m: Array, slots: Int64s, values: Array) -> None:
+def _write(loop: Callable[[Array, Int64s, Array], None], m: Array, slots: Int64s, values: Array) -> None:
     if values.shape != (slots.size, m.shape[1]):
         raise ShapeError(f"values: expected shape ({slots.size}, {m.shape[1]}), got {values.shape}")
-    slots, values = check_slots(slots, m.shape[0]), readable(values)
-    size = slots.size * (FINDING_COST + m.shape[1])
-    count = WRITERS if size >= MIN_BLOCKS * MIN_BLOCK else 1
-
-    def write(some: Int64s) -> None:
-        for writer in some.tolist():
-            loop(m, slots, values, writer, count)
-
-    over_blocks(write, (np.arange(count),), cost=size // count)
+    # By one thread, as a slot may come twice; it is quicker than values can come.
+    loop(m, check_slots(slots, m.shape[0]), readable(values))
 
 
 @kernel
 def _take(m: Array, slots: Int64s, out: Array) -> None:
     # Element by element: an assignment of slices, which may overlap, takes three times as long.
     for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch(m, slots[i + AHEAD])
         slot = slots[i]
         if slot >= 0:
             for j in range(m.shape[1]):
@@ -93,18 +86,22 @@ def _take(m: Array, slots: Int64s, out: Array) -> None:
 
 
 @kernel
-def _set(m: Array, slots: Int64s, values: Array, writer: int, writers: int) -> None:
+def _set(m: Array, slots: Int64s, values: Array) -> None:
     for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch(m, slots[i + AHEAD])
         slot = slots[i]
-        if slot >= 0 and slot & (writers - 1) == writer:
+        if slot >= 0:
             for j in range(m.shape[1]):
                 m[slot, j] = values[i, j]
 
 
 @kernel
-def _add(m: Array, slots: Int64s, values: Array, writer: int, writers: int) -> None:
+def _add(m: Array, slots: Int64s, values: Array) -> None:
     for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch(m, slots[i + AHEAD])
         slot = slots[i]
-        if slot >= 0 and slot & (writers - 1) == writer:
+        if slot >= 0:
             for j in range(m.shape[1]):
                 m[slot, j] += values[i, j]

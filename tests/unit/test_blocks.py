@@ -10,6 +10,8 @@ from ps2.client import blocks, keysets, plans
 from ps2.client.declared import declared
 from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
 from ps2.matrix.partition import MatrixSpec
+from ps2.ops.blocks import columns_add, columns_pull, columns_push
+from ps2.ops.prefetch import AHEAD
 from ps2.server.memory import MemoryAccount
 from tests.fakes import FleetInProcess, installed, session_over
 
@@ -61,6 +63,26 @@ def check(target, run, model):
 
 
 # -- blocks ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [1, 31, 32, 33, 128, 1000])
+@pytest.mark.parametrize("count", [0, 1, AHEAD, AHEAD + 1, 3000])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_operations_when_blocks_are_short_or_long_and_few_or_many_then_numpy(k, count, dtype):
+    """Blocks are asked for some turns ahead: of some slots there is none so far ahead, and -1 is no block."""
+    random = np.random.default_rng(k + count)
+    slots = random.integers(-1, 40, count)
+    values = random.integers(-99, 99, (count, k)).astype(dtype)
+    m = random.integers(-99, 99, (40, k)).astype(dtype)
+    there, model = slots >= 0, m.copy()
+    columns_add(m, slots, values)
+    np.add.at(model, slots[there], values[there])
+    assert np.array_equal(m, model)
+    columns_push(m, slots, values)
+    for slot, block in zip(slots[there], values[there], strict=True):
+        model[slot] = block
+    assert np.array_equal(m, model)
+    assert np.array_equal(columns_pull(m, slots), np.where(there[:, None], model[slots], 0))
 
 
 def test_pull_when_columns_repeat_in_any_order_then_in_the_order_given(world):
