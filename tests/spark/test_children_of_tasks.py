@@ -11,6 +11,8 @@ import pytest
 from ps2 import DCV
 from ps2.errors import PS2Error
 
+DAEMON = "spark.python.daemon.module"
+
 pytestmark = pytest.mark.usefixtures("by_value")
 
 ADD = operator.methodcaller("add", np.array([100.0, 0.0]))  # where spawned children can import it
@@ -117,12 +119,14 @@ def test_child_of_a_task_when_the_task_had_not_heard_of_ps2_before_then_refused(
         sent.value.add([10.0, 1.0])
         return known, text
 
-    # Another environment, so a Python worker that has run nothing yet.
-    sc.environment["PS2_TEST_WORKER"] = "new"
+    # Another daemon, Spark's own, so a Python worker that has imported nothing yet.
+    settings = sc._jsc.sc().conf()
+    ours = settings.get(DAEMON)
+    settings.set(DAEMON, "pyspark.daemon")
     try:
         ((known, text),) = sc.parallelize(range(1), 1).map(work).collect()
     finally:
-        del sc.environment["PS2_TEST_WORKER"]
+        settings.set(DAEMON, ours)
     assert not known
     assert text.startswith(REFUSED)
     assert vector.pull().tolist() == [10.0, 1.0]
