@@ -75,6 +75,8 @@ def test_a_compiled_function_when_its_module_goes_by_value_then_it_does_too(by_v
     assert importable_name(gather, {by_value}) is None
 
 
-@pytest.mark.parametrize("other", [function, njit(lambda x: x), kept_elsewhere, 7], ids=repr)
+@pytest.mark.parametrize(
+    "other", [function, njit(lambda x: x), kept_elsewhere, 7], ids=["plain", "lambda", "elsewhere", "number"]
+)
 def test_what_no_module_has_as_a_compiled_function_then_it_does_not_go_by_name(other):
     assert importable_name(other, ()) is None
