@@ -45,9 +45,9 @@ def start_from(
         everyone = range(options.count)
         supervisor.load(restored, everyone, ids=False)
         supervisor.take_loaded(everyone)
-        master.hope()
+        master.roster.hope()
     if options.replicas:
-        master.hope()
+        master.roster.hope()
 
 
 def named_vector(session: Session, master: Master, name: str) -> DCV:
@@ -71,7 +71,7 @@ def _take_over(master: Master, supervisor: Supervisor, servers: ServerControl, o
     supervisor.discard_checkpoints()
     held = _catalog(max(left, key=_number_of), meetings) if adopt and left else ()
     kept = {matrix.id for matrix in held}
-    for address in master.addresses():
+    for address in master.roster.addresses():
         for status in servers.status(address).matrices:
             if status.matrix not in kept:  # it has no name, so nobody can reach it any more
                 servers.free_matrix(address, status.matrix)
@@ -83,7 +83,7 @@ def _take_over(master: Master, supervisor: Supervisor, servers: ServerControl, o
 def _wait_until_alone(master: Master, servers: ServerControl, options: Options) -> list[Meeting]:
     began_s = time.monotonic()
     while True:
-        meetings = [servers.hello(address) for address in master.addresses()]
+        meetings = [servers.hello(address) for address in master.roster.addresses()]
         driven = [m for m in meetings if m.coordinator and m.heard_s < options.lost_after_s]
         if not driven:
             return meetings

@@ -128,7 +128,7 @@ class Checkpoints:
             own.add(folder)
             # Those that are pruned are of no use any more.
             self._trusted = [*self._trusted, newest][-self._keep :]
-            self._master.hope()
+            self._master.roster.hope()
             try:
                 folders.prune(root, self._keep, own)
             except RecoveryError as error:  # this one is complete all the same
@@ -139,12 +139,12 @@ class Checkpoints:
     def _take(self, folder: str, number: int, step: int | None, epoch: int) -> tuple[Checkpoint, Newest]:
         began_s = time.monotonic()
         name = uuid.uuid4().hex
-        self._master.check_all_there()
+        self._master.roster.check_all_there()
         with self._master.changing():
             if self._master.epoch != epoch:
                 raise RecoveryError("the fleet has gone back to a checkpoint meanwhile")
             cut_s = time.time()
-            members = self._master.members()
+            members = self._master.roster.members()
             addresses = [address for _, address in members]
             matrices = saved_matrices(self._master)
             # Nobody is given another row before it is copied.

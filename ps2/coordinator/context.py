@@ -188,7 +188,7 @@ class PS2Context:
             undo.callback(self._face.stop, 0)
             self._launcher: Launcher
             if options.fleet:
-                self._launcher = AttachLauncher(options.fleet, control, self._master.register, id)
+                self._launcher = AttachLauncher(options.fleet, control, self._master.roster.register, id)
             else:
                 self._launcher = LocalLauncher(
                     options.count, str(self._token), options.bind, options.memory_limit, options.ops
@@ -203,7 +203,7 @@ class PS2Context:
                 Policy(options.replicas, options.recover),
             )
             self._supervisor.start(self._face.address)
-            for address in self._master.addresses():
+            for address in self._master.roster.addresses():
                 check_loaded(options.ops, control.hello(address).operations, f"server {address}")
             start_from(self._master, self._supervisor, self._checkpoints, control, options)
             ref = FleetRef(id, self._face.address, options.strict, options.retry_timeout_s)
@@ -219,7 +219,7 @@ class PS2Context:
             )
             self._master.on_going_back = self._runs.go_back
             self._master.on_roll_back = self._runs.roll_back
-            self._master.on_give_up = self._runs.give_up
+            self._master.roster.on_give_up = self._runs.give_up
             undo.pop_all()
         install(self._session)
         self._watcher = threading.Thread(target=self._monitor, name="ps2-monitor", daemon=True)
@@ -231,7 +231,7 @@ class PS2Context:
     @property
     def servers(self) -> list[str]:
         """``host:port`` of each server."""
-        return self._master.addresses()
+        return self._master.roster.addresses()
 
     @property
     def sparkContext(self) -> Any:

@@ -1,29 +1,26 @@
-"""The master: the coordinator's knowledge of servers and matrices."""
+"""The master: the coordinator's knowledge of matrices and rows, and of when the fleet goes back."""
 
 from __future__ import annotations
 
 import logging
 import secrets
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ps2.config import FleetConfig
 from ps2.coordinator.catalog import Catalog, Entry, Grant, Taken
 from ps2.coordinator.ledger import LateRow, LateRows, Ledger
-from ps2.coordinator.membership import Membership
-from ps2.coordinator.recovery import Lost, backup_of
+from ps2.coordinator.recovery import backup_of
+from ps2.coordinator.roster import Roster
 from ps2.errors import (
     BusyError,
     LimitError,
-    LostError,
     ProtocolError,
     PS2Error,
     RecoveringError,
     StoppedError,
-    UnavailableError,
 )
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
@@ -34,8 +31,6 @@ from ps2.wire.messages import RequestId
 
 log = logging.getLogger(__name__)
 
-# The context looks after the processes more often than that.
-VERDICT_TIMEOUT_S = 1.0
 CHANGING_TIMEOUT_S = 2.0
 
 
@@ -68,7 +63,7 @@ class Caller:
 
 
 class Master:
-    """Hands out matrices and rows; knows which servers are there. Safe for threads."""
+    """Hands out matrices and rows. Safe for threads."""
 
     def __init__(self, servers: ServerControl, config: FleetConfig, id: str = "", replicas: int = 0) -> None:
         """Args:
@@ -78,10 +73,8 @@ class Master:
         self._replicas = replicas
         # Called when what a later coordinator has to know has changed.
         self.publish: Callable[[], None] = lambda: None
-        # Called when the whole fleet is about to go back to a checkpoint; with epoch and checkpoint when it has; and
-        # with the reason when lost servers stay so.
+        # Called when the whole fleet is about to go back to a checkpoint; with epoch and checkpoint when it has.
         self.on_going_back: Callable[[], None] = lambda: None
-        self.on_give_up: Callable[[str], None] = lambda why: None
         self.on_roll_back: Callable[[int, str], None] = lambda epoch, checkpoint: None
         self.id = id
         self.config = config
@@ -93,140 +86,13 @@ class Master:
         self._servers = servers
         self._lock = threading.RLock()  # of what is known here; never held while a server is asked
         self._changing = threading.Lock()  # one change of rows at a time; taken before the other
-        self._changed = threading.Condition(self._lock)
-        self._membership = Membership(config.lost_after_s)
-        self._hope = False  # whether lost servers are replaced
-        self._given_up = ""
-        self._restoring: dict[int, str] = {}  # servers that have not got their shards back yet, and why
+        self.roster = Roster(config.lost_after_s)
         self._catalog = Catalog(secrets.randbits(30) << 32)
         self._ledger = Ledger()
         self._ended = EndedStages()
         self._late = LateRows()
 
-    # -- servers ---------------------------------------------------------------------------------------------------
-
-    def register(self, index: int, server_id: str, address: str) -> None:
-        with self._changed:
-            self._membership.register(index, server_id, address, time.monotonic())
-            self._changed.notify_all()
-        log.info("server %d is at %s", index, address)
-
-    def heartbeat(self, index: int, server_id: str, mutations: int) -> None:
-        with self._lock:
-            self._membership.heartbeat(index, server_id, time.monotonic(), mutations)
-
-    def alive(self, index: int) -> None:
-        """Note that a server was found alive by asking it."""
-        with self._lock:
-            member = self._membership.members[index]
-            if not member.ended:
-                self._membership.heartbeat(index, member.server_id, time.monotonic(), member.mutations)
-
-    def ended(self, index: int, reason: str) -> None:
-        with self._changed:
-            self._membership.ended(index, reason)
-            self._changed.notify_all()
-
-    def here(self) -> None:
-        """Note that we do not stand still: we wait for answers."""
-        with self._lock:
-            self._membership.here(time.monotonic())
-
-    def silent(self) -> list[tuple[int, str, str]]:
-        """Return index, server id and address of those that are to be asked whether they are there, before ``tick``."""
-        with self._lock:
-            members = self._membership.members
-            silent = self._membership.silent(time.monotonic())
-            return [(index, members[index].server_id, members[index].address) for index in silent]
-
-    def tick(self) -> None:
-        with self._changed:
-            for index in self._membership.tick(time.monotonic()):
-                log.warning("server %d is lost: %s", index, self._membership.members[index].gone)
-                self._changed.notify_all()
-
-    def wait_registered(self, indices: Collection[int], timeout_s: float) -> list[int]:
-        """Wait until servers have registered; return those that have not."""
-
-        def missing() -> list[int]:
-            members = self._membership.members
-            return [index for index in indices if index not in members or members[index].ended]
-
-        with self._changed:
-            self._changed.wait_for(lambda: not missing(), timeout_s)
-            return missing()
-
-    def members(self) -> list[tuple[str, str]]:
-        """Return server id and address of each server, by index."""
-        with self._lock:
-            return [(member.server_id, member.address) for _, member in sorted(self._membership.members.items())]
-
-    def present(self) -> dict[str, str]:
-        """Return the address of each server that is not lost, by server id."""
-        with self._lock:
-            return {m.server_id: m.address for m in self._membership.members.values() if m.gone is None}
-
-    def addresses(self) -> list[str]:
-        """Return the address of each server, by index."""
-        return [address for _, address in self.members()]
-
     # -- recovery --------------------------------------------------------------------------------------------------
-
-    def hope(self) -> None:
-        """Note that from now on there is something to get lost servers back from."""
-        self._hope = True
-
-    def give_up(self, why: str) -> None:
-        """Note that servers which are lost now stay so."""
-        with self._lock:
-            self._hope, self._given_up = False, why
-        self.on_give_up(why)
-
-    def dispossess(self, why: str) -> None:
-        """Note that the servers are another coordinator's now."""
-        with self._lock:
-            self._hope, self._given_up = False, ""
-            for index in self._membership.members:
-                self._membership.ended(index, why)
-
-    def check_all_there(self) -> None:
-        """Raise RecoveringError, or LostError if nothing brings it back, if a server is lost."""
-        with self._lock:
-            if lost := self._membership.lost() or self._restoring:
-                reasons = "; ".join(lost.values())
-                raise RecoveringError(reasons) if self._hope else LostError(reasons)
-
-    def lost(self, replaces: bool) -> list[int]:
-        """Return which servers have to be replaced.
-
-        Args:
-            replaces: whether a silent one can be; else only when another process is there in its place.
-        """
-        with self._lock:
-            members = self._membership.members
-            return [index for index in self._membership.lost_indices() if replaces or members[index].ended]
-
-    def fence(self, indices: Collection[int]) -> Lost:
-        """Let nothing that lost servers still say count; return what is known of the fleet."""
-        with self._lock:
-            now_s = time.monotonic()
-            members = self._membership.members
-            lost = Lost(
-                reason="; ".join(
-                    self._restoring.get(index) or f"server {index}: {members[index].gone}" for index in indices
-                ),
-                silent_s=max(now_s - members[index].heard_s for index in indices),
-                mutations={index: (member.server_id, member.mutations) for index, member in members.items()},
-            )
-            for index in indices:
-                self._restoring.setdefault(index, f"server {index}: {members[index].gone}")
-                self._membership.fence(index)
-            return lost
-
-    def restored(self) -> None:
-        """Note that all servers have their shards."""
-        with self._lock:
-            self._restoring.clear()
 
     @contextmanager
     def unchanging(self) -> Iterator[None]:
@@ -252,7 +118,7 @@ class Master:
         """Raise the route version, and note where servers are now."""
         with self._lock:
             self._servers.route_version += 1
-            self._catalog.rehome(self.addresses(), self._servers.route_version)
+            self._catalog.rehome(self.roster.addresses(), self._servers.route_version)
 
     def roll_back(self, step: int | None) -> None:
         """Note that the whole fleet is about to go back to a checkpoint.
@@ -299,7 +165,7 @@ class Master:
             cut_anew: into as many partitions as there are servers now; else they are where they are.
         """
         with self._lock:
-            self._catalog.adopt(matrices, self.addresses(), self._servers.route_version, cut_anew)
+            self._catalog.adopt(matrices, self.roster.addresses(), self._servers.route_version, cut_anew)
 
     # -- matrices --------------------------------------------------------------------------------------------------
 
@@ -321,10 +187,10 @@ class Master:
         with self.changing():
             with self._lock:
                 self._catalog.check_name(name)
-                self.check_all_there()
-                entry = self._catalog.plan(spec, self.addresses(), self._servers.route_version)
+                self.roster.check_all_there()
+                entry = self._catalog.plan(spec, self.roster.addresses(), self._servers.route_version)
             try:
-                with self._explaining():
+                with self.roster.explaining():
                     self._allocate(entry)
                 with self._lock:
                     self._catalog.hand_out(entry, entry.grant(1), name)
@@ -337,7 +203,7 @@ class Master:
         return entry
 
     def _allocate(self, entry: Entry) -> None:
-        addresses = self.addresses()
+        addresses = self.roster.addresses()
         for index, address in enumerate(addresses):
             if partitions := entry.partitions_of(index):
                 if self._replicas:  # copies first: what reaches the shard is forwarded at once
@@ -347,7 +213,7 @@ class Master:
 
     def _holders(self, entry: Entry) -> list[str]:
         """Return the address of each server that has shards of a matrix, or copies of them."""
-        addresses = self.addresses()
+        addresses = self.roster.addresses()
         owners = set(entry.owners)
         if self._replicas:
             owners |= {backup_of(owner, len(addresses)) for owner in entry.owners}
@@ -355,13 +221,9 @@ class Master:
 
     def matrix(self, id: int) -> Located:
         with self._lock:
-            entry, lost = self._catalog.get(id), self._membership.lost()
-            gone = [lost[address] for address in entry.route.servers if address in lost]
-            gone += [reason for index, reason in self._restoring.items() if index in entry.owners]
-            if self._hope:
-                return Located(entry, (), tuple(gone), self.epoch, self.step)
-            why = f"{self._given_up}: " if self._given_up else ""
-            return Located(entry, tuple(why + reason for reason in gone), (), self.epoch, self.step)
+            entry = self._catalog.get(id)
+            lost, recovering = self.roster.gone(entry.owners, entry.route.servers)
+            return Located(entry, lost, recovering, self.epoch, self.step)
 
     def take_rows(self, id: int, count: int = 0, name: str = "", caller: Caller | None = None) -> Sequence[int]:
         """Hand out rows as zeros.
@@ -511,22 +373,9 @@ class Master:
             return Grant(grant.rows, grant.reused, needed)
 
     def _update_rows(self, entry: Entry, rows: int = 0, reused: Sequence[int] = ()) -> None:
-        with self._explaining():
+        with self.roster.explaining():
             for address in self._holders(entry):
                 self._servers.update_rows(address, entry.id, rows, (), reused)
-
-    @contextmanager
-    def _explaining(self) -> Iterator[None]:
-        """Tell why a server cannot be reached, if that is known in a moment: its process may just have ended."""
-        try:
-            yield
-        except UnavailableError as error:
-            with self._changed:
-                lost = self._changed.wait_for(self._membership.lost, VERDICT_TIMEOUT_S)
-            if not lost:
-                raise
-            reasons = "; ".join(lost.values())
-            raise (RecoveringError(reasons) if self._hope else LostError(reasons)) from error
 
     def _retire(self, entry: Entry, freed: Sequence[int]) -> None:
         for address in self._holders(entry):

@@ -25,11 +25,11 @@ class MasterServicer:
     def Register(self, request: pb.RegisterRequest) -> pb.RegisterReply:
         if request.protocol != PROTOCOL_VERSION:
             raise ProtocolError(f"this master speaks protocol {PROTOCOL_VERSION}, the server {request.protocol}")
-        self._master.register(request.index, request.server_id, request.address)
+        self._master.roster.register(request.index, request.server_id, request.address)
         return pb.RegisterReply(heartbeat_interval_s=self._master.config.heartbeat_s)
 
     def Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
-        self._master.heartbeat(request.index, request.server_id, request.mutations)
+        self._master.roster.heartbeat(request.index, request.server_id, request.mutations)
         return pb.HeartbeatReply()
 
     def NewMatrix(self, request: pb.NewMatrixRequest) -> pb.Matrix:

@@ -149,7 +149,7 @@ class StageWatch:
 
     def _tell(self, over: Over) -> bool:
         """Tell whom it is news for; return whether everybody knows it now."""
-        present = self._master.present()
+        present = self._master.roster.present()
         self._told = {id: told for id, told in self._told.items() if id in present}
         for id, address in present.items():
             if self._told.get(id, Over()) == over:

@@ -83,7 +83,7 @@ class Supervisor:
             copies: whether there are copies to keep in step.
         """
         self._master.rehome()
-        addresses = self._master.addresses()
+        addresses = self._master.roster.addresses()
         where = backups(addresses, lost, self._policy.replicas if copies else 0)
         for index, address in enumerate(addresses):
             if index not in lost:
@@ -102,11 +102,11 @@ class Supervisor:
         text = json.dumps(
             {
                 "number": [self._servers.route_version, self._published],
-                "servers": [server_id for server_id, _ in self._master.members()],
+                "servers": [server_id for server_id, _ in self._master.roster.members()],
                 "matrices": [matrix_to_json(matrix) for matrix in saved_matrices(self._master) if matrix.names],
             }
         )
-        addresses = self._master.addresses()
+        addresses = self._master.roster.addresses()
         for address, backup in zip(addresses, backups(addresses, (), self._policy.replicas), strict=True):
             order = Activation(self._master.id, self._lease_s, backup=backup, catalog=text.encode())
             try:
@@ -116,7 +116,7 @@ class Supervisor:
 
     def release(self) -> None:
         """Leave the servers to whoever comes next."""
-        for address in self._master.addresses():
+        for address in self._master.roster.addresses():
             try:
                 self._servers.activate(address, Activation(self._master.id, leave=True))
             except PS2Error as error:
@@ -134,17 +134,17 @@ class Supervisor:
             found = self._launcher.look()
         except StoppedError as error:
             self._dispossessed = True
-            self._master.dispossess(str(error))
+            self._master.roster.dispossess(str(error))
             log.warning("%s", error)
             return
         for index, reason in found.items():
             if reason is None:
-                self._master.alive(index)
+                self._master.roster.alive(index)
             else:
-                self._master.ended(index, reason)
+                self._master.roster.ended(index, reason)
         self._ask_silent()
-        self._master.tick()
-        indices = set(self._master.lost(self._launcher.replaces)) | self._pending
+        self._master.roster.tick()
+        indices = set(self._master.roster.lost(self._launcher.replaces)) | self._pending
         if not indices or time.monotonic() < self._next_attempt_s:
             return
         newest = self._checkpoints.newest
@@ -152,7 +152,7 @@ class Supervisor:
         if source == "replica" and self._copies_broken:
             source = "checkpoint" if newest is not None else None
         if source is None:
-            self._master.give_up(self._why_nothing())
+            self._master.roster.give_up(self._why_nothing())
             return
         try:
             self._recover(tuple(sorted(indices)), source)
@@ -168,14 +168,14 @@ class Supervisor:
 
     def _ask_silent(self) -> None:
         """Ask those that are silent, all at once: nobody is replaced who only could not make himself heard."""
-        at_once(self._master.silent(), self._ask, meanwhile=self._master.here)
+        at_once(self._master.roster.silent(), self._ask, meanwhile=self._master.roster.here)
 
     def _ask(self, member: tuple[int, str, str]) -> None:
         index, server_id, address = member
         try:
             meeting = self._servers.hello(address, self._master.id, ASK_TIMEOUT_S)
             if meeting.server_id == server_id:
-                self._master.alive(index)
+                self._master.roster.alive(index)
                 # It may serve for as long as it counts as alive here, even if its own calls do not get through.
                 self._servers.hello(address, self._master.id, ASK_TIMEOUT_S, answered_s=meeting.now_s)
         except PS2Error as error:
@@ -187,7 +187,7 @@ class Supervisor:
         self._failing_since_s = self._failing_since_s or now_s
         self._next_attempt_s = now_s + PAUSE_S
         if now_s - self._failing_since_s > self._master.config.give_up_after_s:
-            self._master.give_up(f"it could not be brought back: {error}")
+            self._master.roster.give_up(f"it could not be brought back: {error}")
             self._next_attempt_s = math.inf
 
     def _why_nothing(self) -> str:
@@ -200,7 +200,7 @@ class Supervisor:
         return "there is no checkpoint to get its shards back from"
 
     def _recover(self, indices: tuple[int, ...], source: Source) -> None:
-        lost = self._master.fence(indices)
+        lost = self._master.roster.fence(indices)
         began_s = time.monotonic()
         self._pending.update(indices)
         for index in indices:
@@ -219,7 +219,7 @@ class Supervisor:
                 nbytes = self._from_checkpoint(indices, newest, together)
             self._going_back = False
             self._pending.clear()
-            self._master.restored()
+            self._master.roster.restored()
             times = (started_s - began_s, time.monotonic() - started_s)
             recovery = self._report(indices, lost, newest, together, times, nbytes)
         self.recoveries.append(recovery)
@@ -255,7 +255,7 @@ class Supervisor:
 
     def _from_copies(self, indices: Collection[int]) -> int:
         """Get shards back from their copies; make new copies in the background."""
-        count, addresses, entries = self._launcher.servers, self._master.addresses(), self._master.entries()
+        count, addresses, entries = self._launcher.servers, self._master.roster.addresses(), self._master.entries()
         nbytes = 0
         for index in indices:
             names = [(entry.id, p.index) for entry in entries for p in entry.partitions_of(index)]
@@ -284,7 +284,7 @@ class Supervisor:
 
     def load(self, newest: Newest, indices: Collection[int], ids: bool) -> int:
         """Let servers read their shards of a checkpoint; nothing is changed yet. Return the bytes that they are."""
-        entries, addresses = self._master.entries(), self._master.addresses()
+        entries, addresses = self._master.entries(), self._master.roster.addresses()
 
         def load(index: int) -> int:
             matrices = [matrix for entry in entries if (matrix := to_load(newest.manifest, entry, index))]
@@ -294,7 +294,7 @@ class Supervisor:
 
     def discard_checkpoints(self) -> None:
         """End a checkpoint that a coordinator before has left under way."""
-        for address in self._master.addresses():
+        for address in self._master.roster.addresses():
             self._servers.discard(address, "")
 
     def take_loaded(self, indices: Collection[int]) -> None:
@@ -311,7 +311,7 @@ class Supervisor:
 
     def _allocate(self, owner: int, holder: int, copies: bool) -> None:
         """Allocate the shards of one server on itself, or as copies on another."""
-        address = self._master.addresses()[holder]
+        address = self._master.roster.addresses()[holder]
         for entry in self._master.entries():
             if partitions := entry.partitions_of(owner):
                 self._servers.create_matrix(address, entry.id, entry.spec, partitions, copies)
@@ -320,7 +320,7 @@ class Supervisor:
 
     def _end_stages(self, indices: Collection[int]) -> None:
         """Tell new servers which stages are over: what comes late of them must not count again."""
-        addresses = self._master.addresses()
+        addresses = self._master.roster.addresses()
         for index in indices:
             for series, below, live in self._master.stages_over():
                 self._servers.end_stages(addresses[index], series, below, live)
@@ -328,7 +328,7 @@ class Supervisor:
     def _wait_registered(self, indices: Collection[int]) -> None:
         timeout_s = self._master.config.start_timeout_s
         deadline_s = time.monotonic() + timeout_s
-        while missing := self._master.wait_registered(indices, START_POLL_S):
+        while missing := self._master.roster.wait_registered(indices, START_POLL_S):
             ended = self._launcher.look()
             for index in missing:
                 if (reason := ended.get(index)) is not None:

@@ -324,7 +324,7 @@ class _Drive:
     def _forget(self, series: str, below: int) -> None:
         """Let servers and master forget the run's ids; what still comes of it is refused."""
         deadline_s = time.monotonic() + FORGET_TIMEOUT_S
-        waiting = self._runs._master.present()
+        waiting = self._runs._master.roster.present()
         while waiting:
             for id, address in list(waiting.items()):
                 try:
@@ -334,7 +334,7 @@ class _Drive:
                     log.debug("telling %s that a run is over: %s", address, error)
                     if not isinstance(error, TransientError):
                         del waiting[id]
-            present = self._runs._master.present()
+            present = self._runs._master.roster.present()
             waiting = {id: address for id, address in waiting.items() if id in present}
             if self._runs._stopped or time.monotonic() > deadline_s:
                 break

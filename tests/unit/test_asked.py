@@ -61,7 +61,7 @@ def supervised(monkeypatch):
         control = ServerControl(transport)
         master = Master(control, FleetConfig(lost_after_s=LOST_AFTER_S), "mine")
         for index, address in enumerate(transport.addresses):
-            master.register(index, f"id-{address}", address)
+            master.roster.register(index, f"id-{address}", address)
         return master, Supervisor(
             master, NobodyLooks(), control, Checkpoints(master, control, None, 1), Policy(0, False)
         )
@@ -76,13 +76,13 @@ def test_poll_when_servers_are_silent_then_those_that_answer_stay_and_the_others
 
     def polled():
         supervisor.poll()
-        return master.lost(replaces=True)
+        return master.roster.lost(replaces=True)
 
     until(polled, "server 0 is lost")
-    assert master.lost(replaces=True) == [0]
+    assert master.roster.lost(replaces=True) == [0]
     began_s = time.monotonic()
     until(lambda: polled() and time.monotonic() - began_s > 3 * LOST_AFTER_S, "time has passed")
-    assert master.lost(replaces=True) == [0]
+    assert master.roster.lost(replaces=True) == [0]
 
 
 def test_poll_when_several_are_silent_then_they_are_asked_at_once(supervised, until):
@@ -96,16 +96,16 @@ def test_poll_when_several_are_silent_then_they_are_asked_at_once(supervised, un
 def test_poll_when_all_hang_and_asking_takes_longer_than_they_may_be_silent_then_they_are_lost(supervised, until):
     """Nothing is heard while the monitor waits for their answers; it is there all the same."""
     master, supervisor = supervised(SomeAnswer([], takes_s=2 * LOST_AFTER_S))
-    until(lambda: supervisor.poll() or master.lost(replaces=True), "they are lost")
-    assert master.lost(replaces=True) == [0, 1]
+    until(lambda: supervisor.poll() or master.roster.lost(replaces=True), "they are lost")
+    assert master.roster.lost(replaces=True) == [0, 1]
 
 
 def test_poll_when_another_process_answers_then_the_one_that_was_there_is_lost(supervised, until):
     transport = SomeAnswer(["server0:1", "server1:1"])
     master, supervisor = supervised(transport)
-    master.register(0, "an older process", "server0:1")
-    until(lambda: supervisor.poll() or master.lost(replaces=True), "server 0 is lost")
-    assert master.lost(replaces=True) == [0]
+    master.roster.register(0, "an older process", "server0:1")
+    until(lambda: supervisor.poll() or master.roster.lost(replaces=True), "server 0 is lost")
+    assert master.roster.lost(replaces=True) == [0]
 
 
 def test_hello_when_the_coordinator_has_had_an_answer_then_the_lease_runs_from_there(until):
