@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import logging
 import os
 import threading
 import uuid
@@ -17,42 +16,27 @@ from ps2.client.fleet import Access, FleetRef
 from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
 from ps2.client.task import task_context
-from ps2.config import FleetConfig, join_address, new_token, read_token
+from ps2.config import join_address, new_token, read_token
 from ps2.coordinator import interpreter
 from ps2.coordinator.application import Application, spark_context_of
-from ps2.coordinator.beginning import named_vector, start_from
-from ps2.coordinator.checkpoints import Checkpoint, Checkpoints
-from ps2.coordinator.launchers.attach import AttachLauncher
-from ps2.coordinator.launchers.launcher import Launcher
-from ps2.coordinator.launchers.local import LocalLauncher
-from ps2.coordinator.master import Master
+from ps2.coordinator.beginning import named_vector
+from ps2.coordinator.checkpoints import Checkpoint
+from ps2.coordinator.fleet import Fleet
 from ps2.coordinator.options import Options, addresses
-from ps2.coordinator.recovery import Policy, Recover, Recovery
-from ps2.coordinator.servicer import listen
+from ps2.coordinator.recovery import Recover, Recovery
 from ps2.coordinator.slots import wait_for_slots
 from ps2.coordinator.steps import Steps
-from ps2.coordinator.supervisor import Supervisor
-from ps2.coordinator.turns import Turns
 from ps2.errors import StoppedError, UsageError
-from ps2.ops.modules import check_loaded, load_modules
+from ps2.ops.modules import load_modules
 from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
 from ps2.run.running import Runs
-from ps2.wire.control import ServerControl
 from ps2.wire.transport import GrpcTransport
 
 if TYPE_CHECKING:
     from ps2.client.dcv import DCV
 
-log = logging.getLogger(__name__)
-
-MONITOR_INTERVAL_S = 0.1
-ATTACHED_INTERVAL_S = 0.5
-# It may be asking a server that does not answer; it ends by itself then.
-WATCHER_TIMEOUT_S = 1.0
 SLOTS_TIMEOUT_S = 60.0
-# Set by spark-submit, whose Java process is then this one's parent and all of Spark.
-GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
 
 
 class PS2Context:
@@ -169,7 +153,6 @@ class PS2Context:
     def __init__(self, spark_context: Any, options: Options) -> None:
         """Not for users: see ``getOrCreate``."""
         self._stopped = False
-        self._stopping = threading.Event()
         self._options = options
         self._token = read_token(options.token_file) if options.token_file is not None else None
         if not options.fleet:
@@ -177,53 +160,29 @@ class PS2Context:
         # A run, whose results are unpickled here, wants one where the servers have none.
         self._run_token = self._token or new_token()
         id = uuid.uuid4().hex[:12]
-        config = FleetConfig(options.heartbeat_s, options.lost_after_s, give_up_after_s=options.retry_timeout_s)
         load_modules(options.ops)
         with contextlib.ExitStack() as undo:
             transport = GrpcTransport(self._token)
             undo.callback(transport.close)
-            self._control = control = ServerControl(transport)
-            self._master = Master(control, config, id, options.replicas)
-            self._face = listen(self._master, join_address(options.bind, 0), self._token)
-            undo.callback(self._face.stop, 0)
-            self._launcher: Launcher
-            if options.fleet:
-                self._launcher = AttachLauncher(options.fleet, control, self._master.roster.register, id)
-            else:
-                self._launcher = LocalLauncher(
-                    options.count, str(self._token), options.bind, options.memory_limit, options.ops
-                )
-            undo.callback(self._launcher.stop)
-            self._checkpoints = Checkpoints(self._master, control, options.checkpoint_dir, options.keep)
-            self._supervisor = Supervisor(
-                self._master,
-                self._launcher,
-                control,
-                self._checkpoints,
-                Policy(options.replicas, options.recover),
-            )
-            self._supervisor.start(self._face.address)
-            for address in self._master.roster.addresses():
-                check_loaded(options.ops, control.hello(address).operations, f"server {address}")
-            start_from(self._master, self._supervisor, self._checkpoints, control, options)
-            ref = FleetRef(id, self._face.address, options.strict, options.retry_timeout_s)
+            self._fleet = fleet = Fleet(id, options, self._token, transport)
+            undo.callback(fleet.face.stop, 0)
+            undo.callback(fleet.launcher.stop)
+            ref = FleetRef(id, fleet.face.address, options.strict, options.retry_timeout_s)
             own_run_token = None if self._token else self._run_token
             access = Access(ref, self._token, "", own_run_token, options.ops)
-            self._application = Application(access, self._master, control)
+            self._application = Application(access, fleet.master, fleet.control)
             self._session = Session(ref, transport, on_rollback=self._rolled_back)
-            self._steps = Steps(self._checkpoints, self._session, self._master, options)
-            self._supervisor.has_way_back = self._steps.has_way_back
+            self._steps = Steps(fleet.checkpoints, self._session, fleet.master, options)
+            fleet.supervisor.has_way_back = self._steps.has_way_back
             undo.callback(self._steps.close)
-            self._runs = Runs(
-                self._master, control, self._session, self._steps, join_address(options.bind, 0), self._run_token
-            )
-            self._master.on_going_back = self._runs.go_back
-            self._master.on_roll_back = self._runs.roll_back
-            self._master.roster.on_give_up = self._runs.give_up
+            bind = join_address(options.bind, 0)
+            self._runs = Runs(fleet.master, fleet.control, self._session, self._steps, bind, self._run_token)
+            fleet.master.on_going_back = self._runs.go_back
+            fleet.master.on_roll_back = self._runs.roll_back
+            fleet.master.roster.on_give_up = self._runs.give_up
             undo.pop_all()
         install(self._session)
-        self._watcher = threading.Thread(target=self._monitor, name="ps2-monitor", daemon=True)
-        self._watcher.start()
+        fleet.watch()
         atexit.register(self._end_at_exit, os.getpid())
         if spark_context is not None:
             self._application.reach(spark_context)
@@ -231,7 +190,7 @@ class PS2Context:
     @property
     def servers(self) -> list[str]:
         """``host:port`` of each server."""
-        return self._master.roster.addresses()
+        return self._fleet.master.roster.addresses()
 
     @property
     def sparkContext(self) -> Any:
@@ -251,7 +210,7 @@ class PS2Context:
     def memory(self) -> list[tuple[int, int]]:
         """Return the memory limit of each server, by index, and what is taken of it, in bytes."""
         self._check_running()
-        found = self._session.ask(lambda: [self._control.status(address) for address in self.servers])
+        found = self._session.ask(lambda: [self._fleet.control.status(address) for address in self.servers])
         return [(status.memory_limit_bytes, status.memory_bytes) for status in found]
 
     def checkpoint(self, path: str | None = None, step: int | None = None) -> Checkpoint:
@@ -301,7 +260,7 @@ class PS2Context:
     @property
     def recoveries(self) -> list[Recovery]:
         """What happened to lost servers, the oldest first."""
-        return list(self._supervisor.recoveries)
+        return list(self._fleet.supervisor.recoveries)
 
     def vector(self, name: str) -> DCV:
         """Return a vector that was made with a name: here, by the driver before, or before the checkpoint restored.
@@ -310,7 +269,7 @@ class PS2Context:
             NotFoundError: there is none of that name; says which there are.
         """
         self._check_running()
-        return named_vector(self._session, self._master, name)
+        return named_vector(self._session, self._fleet.master, name)
 
     def waitForSlots(self, slots: int = 1, timeout: float = SLOTS_TIMEOUT_S) -> None:
         """Wait until Spark can run ``slots`` tasks at once.
@@ -407,21 +366,15 @@ class PS2Context:
                 self._end_fleet()
         finally:
             uninstall(self._session.fleet.id)
-            self._face.stop(0)
+            self._fleet.face.stop(0)
             self._application.leave()
 
     def _end_fleet(self) -> None:
-        self._stopping.set()
+        self._fleet.stop_watching()
         self._runs.stop()
         self._steps.close()
         self._application.stop()
-        self._watcher.join(WATCHER_TIMEOUT_S)
-        try:
-            if self._options.fleet:
-                self._master.free_all()
-                self._supervisor.release()
-        finally:
-            self._launcher.stop()
+        self._fleet.end()
 
     def _end_at_exit(self, pid: int) -> None:
         # A forked child inherits this call, and not the fleet. Connections end with the process: closing them would
@@ -441,16 +394,6 @@ class PS2Context:
     def __repr__(self) -> str:
         state = "stopped" if self._stopped else ", ".join(self.servers)
         return f"PS2Context({state})"
-
-    def _monitor(self) -> None:
-        """Watch the servers until the context is stopped."""
-        parent, turns = os.getppid(), Turns("ps2-monitor")
-        while not self._stopping.wait(ATTACHED_INTERVAL_S if self._options.fleet else MONITOR_INTERVAL_S):
-            if GATEWAY_VARIABLE in os.environ and os.getppid() != parent:
-                log.warning("spark-submit is gone: ending the servers")
-                turns.take(self._launcher.stop)
-                return
-            turns.take(self._supervisor.poll)
 
     def _rolled_back(self, epoch: int, step: int | None) -> None:
         """The driver's loop is being told that the fleet went back: what it submits from now on is of that."""

@@ -51,7 +51,7 @@ def ps(monkeypatch):
 
 def dialled(ps, address):
     """An open data connection to a server."""
-    hello = ps._control._transport.call(
+    hello = ps._fleet.control._transport.call(
         address, "Server/Hello", pb.HelloRequest(protocol=PROTOCOL_VERSION), pb.HelloReply, timeout_s=5
     )
     host, _ = split_address(address)
@@ -77,7 +77,7 @@ def test_a_stopped_server_when_it_wakes_up_then_it_accepts_no_write(ps):
     total = DCV.dense(DIM, dtype="int64")
     total.add(np.ones(DIM, np.int64))
     old, pid = ps.servers[0], processes.servers_of(ps)[0]
-    version = ps._control.status(old).route_version
+    version = ps._fleet.control.status(old).route_version
     with dialled(ps, old) as connection:
         connection.sendall(writing(total, 0, version)[:10])
         with processes.stopped(pid):
@@ -95,8 +95,8 @@ def test_servers_when_their_signs_of_life_do_not_get_through_then_they_answer_an
 
     total, began_s, count = DCV.dense(DIM, dtype="int64"), time.monotonic(), 0
     servers = processes.servers_of(ps)
-    monkeypatch.setattr(ps._master, "heartbeat", unheard)
-    while time.monotonic() - began_s < 4 * ps._master.config.lost_after_s:
+    monkeypatch.setattr(ps._fleet.master, "heartbeat", unheard)
+    while time.monotonic() - began_s < 4 * ps._fleet.master.config.lost_after_s:
         total.add(np.ones(DIM, np.int64))
         count += 1
     assert processes.servers_of(ps) == servers

@@ -29,7 +29,7 @@ SEEDS = list(islice(filter(throws, itertools.count()), 20))
 
 def in_step(ps):
     """Whether every server has a backup with all of its shards."""
-    found = [ps._control.status(address) for address in ps.servers]
+    found = [ps._fleet.control.status(address) for address in ps.servers]
     return all(status.backup and not status.behind for status in found)
 
 

@@ -46,9 +46,9 @@ def ps():
 @pytest.mark.parametrize("seconds", [5, pytest.param(30, marks=pytest.mark.chaos)])
 def test_a_fleet_when_strangers_hold_all_that_they_can_then_updates_are_exact_and_no_server_is_replaced(ps, seconds):
     total, adds = DCV.dense(DIM, dtype="int64"), 0
-    hellos = [hello(ps._control._transport, address) for address in ps.servers]
+    hellos = [hello(ps._fleet.control._transport, address) for address in ps.servers]
     with ExitStack() as strangers:
-        for address in (ps._face.address, *ps.servers):
+        for address in (ps._fleet.face.address, *ps.servers):
             strangers.enter_context(idle_calls(address))
             strangers.enter_context(silent_connections(address))
         for address, met in zip(ps.servers, hellos, strict=True):

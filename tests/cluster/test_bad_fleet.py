@@ -31,8 +31,8 @@ def running(leaves_nothing):
     with PS2Context.getOrCreate(servers=2) as launcher:
         # Any server answers whoever has its token, so a local fleet will do, once its coordinator has let it go.
         PS2Context._active = None
-        launcher._supervisor.release()
-        yield launcher.servers, str(launcher._launcher._token_file)
+        launcher._fleet.supervisor.release()
+        yield launcher.servers, str(launcher._fleet.launcher._token_file)
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_attach_when_token_is_right_then_vectors_work_and_servers_are_left_empty
         assert u.sum() == 20
         assert PS2Context.getOrCreate(fleet=addresses, tokenFile=token) is ps
     with PS2Context.getOrCreate(fleet=addresses, tokenFile=token) as ps:
-        assert all(not ps._master._servers.status(address).matrices for address in addresses)
+        assert all(not ps._fleet.master._servers.status(address).matrices for address in addresses)
 
 
 @pytest.mark.parametrize(

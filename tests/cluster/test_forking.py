@@ -27,7 +27,7 @@ def test_a_fleet_when_what_forks_its_servers_is_killed_then_it_goes_on_and_serve
         killed = forks._process
         killed.kill()
         assert np.array_equal(weight.add(1).pull(), VALUES + 1)
-        ps._launcher._children[0].kill()
+        ps._fleet.launcher._children[0].kill()
         assert np.array_equal(weight.add(1).pull(), VALUES + 2)
         assert f"exit code {UNKNOWN}" in ps.recoveries[0].reason
         assert forks._process is not killed

@@ -26,7 +26,7 @@ def test_a_server_when_the_log_folder_is_gone_then_it_is_replaced_once_one_can_b
     with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         shutil.rmtree(temporary)
-        ps._launcher._children[0].kill()
+        ps._fleet.launcher._children[0].kill()
         until(lambda: "servers [0] are not back yet" in caplog.text, "it could not be started")
         assert f"No such file or directory: '{temporary}/ps2-" in caplog.text
         temporary.mkdir()
@@ -40,10 +40,10 @@ def test_a_server_when_the_log_folder_is_gone_then_it_is_replaced_once_one_can_b
 def test_a_server_when_the_log_file_cannot_be_opened_then_it_is_replaced_once_it_can(temporary, caplog, until):
     with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
-        log = ps._launcher._log(1)
+        log = ps._fleet.launcher._log(1)
         log.unlink()
         log.mkdir()
-        ps._launcher._children[1].kill()
+        ps._fleet.launcher._children[1].kill()
         until(lambda: "servers [1] are not back yet" in caplog.text, "it could not be started")
         assert f"server 1 cannot be started: [Errno 21] Is a directory: '{log}'" in caplog.text
         log.rmdir()
@@ -57,9 +57,9 @@ def failing():
 def test_the_monitor_when_looking_fails_unexpectedly_then_failures_are_seen_all_the_same(temporary, caplog, until):
     with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
-        look = ps._launcher.look
-        ps._launcher.look = failing
+        look = ps._fleet.launcher.look
+        ps._fleet.launcher.look = failing
         until(lambda: "ps2-monitor: an unexpected error" in caplog.text, "it has failed")
-        ps._launcher.look = look
-        ps._launcher._children[0].kill()
+        ps._fleet.launcher.look = look
+        ps._fleet.launcher._children[0].kill()
         assert np.array_equal(weight.pull(), VALUES)

@@ -28,7 +28,7 @@ from ps2 import DCV, PS2Context
 ps = PS2Context.getOrCreate(servers=2)
 u = DCV.dense(10).fill(1)
 assert u.sum() == 10
-print(ps._launcher._folder, *ps._launcher.pids(), flush=True)
+print(ps._fleet.launcher._folder, *ps._fleet.launcher.pids(), flush=True)
 """
 
 
@@ -210,7 +210,7 @@ def test_server_when_it_runs_then_pyspark_is_not_imported(fresh):
 def test_operation_when_a_server_was_killed_then_error_names_it_and_the_signal(fresh, use):
     u = DCV.dense(10).fill(1)
     assert u.sum() == 10
-    os.kill(fresh._launcher.pids()[1], signal.SIGKILL)
+    os.kill(fresh._fleet.launcher.pids()[1], signal.SIGKILL)
     started_s = time.monotonic()
     with pytest.raises(UnavailableError, match=rf"server 1 \({fresh.servers[1]}\): ended by SIGKILL"):
         use(u)
@@ -219,7 +219,7 @@ def test_operation_when_a_server_was_killed_then_error_names_it_and_the_signal(f
 
 
 def test_operation_when_a_server_is_killed_during_it_then_error_names_it(fresh):
-    u, pid = DCV.dense(10).fill(1), fresh._launcher.pids()[0]
+    u, pid = DCV.dense(10).fill(1), fresh._fleet.launcher.pids()[0]
 
     def end_myself(a):
         import os
@@ -235,13 +235,13 @@ def test_operation_when_a_server_is_killed_during_it_then_error_names_it(fresh):
 def test_other_vectors_when_a_server_was_killed_then_those_on_the_rest_still_work(fresh):
     u = DCV.dense(1).fill(3)
     (mine,) = u._route.servers
-    os.kill(fresh._launcher.pids()[1 - fresh.servers.index(mine)], signal.SIGKILL)
+    os.kill(fresh._fleet.launcher.pids()[1 - fresh.servers.index(mine)], signal.SIGKILL)
     assert u.add(1).sum() == 4
 
 
 def test_free_when_a_server_was_killed_then_no_error(fresh):
     u = DCV.dense(10)
-    os.kill(fresh._launcher.pids()[0], signal.SIGKILL)
+    os.kill(fresh._fleet.launcher.pids()[0], signal.SIGKILL)
     u.free()
 
 
@@ -250,7 +250,7 @@ def test_operation_when_a_server_stopped_answering_then_bounded(leaves_nothing, 
     quick = WireConfig(keepalive_s=1.0, keepalive_timeout_s=0.5)
     monkeypatch.setattr("ps2.wire.transport.WireConfig", lambda: quick)
     with PS2Context.getOrCreate(servers=2, heartbeatS=0.2, lostAfterS=2.0) as ps:
-        u, pid = DCV.dense(10).fill(1), ps._launcher.pids()[1]
+        u, pid = DCV.dense(10).fill(1), ps._fleet.launcher.pids()[1]
         stop_process(pid)
         started_s = time.monotonic()
         try:
@@ -268,7 +268,7 @@ def test_keepalive_when_nothing_else_is_said_then_a_server_has_fifteen_seconds()
 
 def test_stop_when_a_server_does_not_react_then_it_is_killed(fresh, stop_process, monkeypatch):
     monkeypatch.setattr("ps2.coordinator.launchers.child.END_TIMEOUT_S", 0.5)
-    pid = fresh._launcher.pids()[1]
+    pid = fresh._fleet.launcher.pids()[1]
     stop_process(pid)
     started_s = time.monotonic()
     fresh.stop()
@@ -277,7 +277,7 @@ def test_stop_when_a_server_does_not_react_then_it_is_killed(fresh, stop_process
 
 
 def test_operation_when_a_server_pauses_for_a_moment_then_it_succeeds_once(fresh, stop_process):
-    u, pid = DCV.dense(10), fresh._launcher.pids()[0]
+    u, pid = DCV.dense(10), fresh._fleet.launcher.pids()[0]
     stop_process(pid)
     timer = threading.Timer(0.5, os.kill, (pid, signal.SIGCONT))
     timer.start()

@@ -67,7 +67,7 @@ def test_pull_when_large_then_the_clients_peak_rises_by_little_more(tmp_path, le
 def one(leaves_nothing):
     """A fleet of one server, and what that server has taken of its own: not what libraries share with others."""
     with PS2Context.getOrCreate(servers=1) as context:
-        process = psutil.Process(context._launcher.pids()[0])
+        process = psutil.Process(context._fleet.launcher.pids()[0])
 
         def taken():
             with open(f"/proc/{process.pid}/status") as file:
@@ -171,5 +171,5 @@ def test_server_when_more_is_asked_for_than_fits_then_all_succeed_and_its_memory
 
 def peak_of(context):
     """Return the most that the server has had in memory."""
-    with open(f"/proc/{context._launcher.pids()[0]}/status") as file:
+    with open(f"/proc/{context._fleet.launcher.pids()[0]}/status") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("VmHWM"))

@@ -25,7 +25,7 @@ FIRST = slice(0, 500)
 
 def kill(ps, *indices):
     for index in indices:
-        ps._launcher._children[index].kill()
+        ps._fleet.launcher._children[index].kill()
 
 
 def test_a_server_when_it_dies_and_there_is_nothing_to_get_it_back_from_then_calls_say_why_at_once():
@@ -47,7 +47,7 @@ def test_a_server_when_it_dies_alone_then_what_came_after_the_checkpoint_is_miss
         younger = weight.derive().fill(3)
         for _ in range(5):
             weight.add(1)
-        member = ps._master.roster._membership.members[0]
+        member = ps._fleet.master.roster._membership.members[0]
         until(lambda: member.mutations == 7, "the server has told of its mutations in a heartbeat")
         kill(ps, 0)
         found = weight.pull()
@@ -117,10 +117,10 @@ def test_a_server_when_its_copies_are_not_whole_then_the_checkpoint_serves_or_ca
             ps.checkpoint()
         # Copies that were never sent: what a server leaves that dies while it sends them.
         address = ps.servers[1]
-        ps._control.free_matrix(address, weight._matrix)
-        entry = ps._master.entries()[0]
-        ps._control.create_matrix(address, entry.id, entry.spec, entry.partitions_of(0), copies=True)
-        ps._control.create_matrix(address, entry.id, entry.spec, entry.partitions_of(1))
+        ps._fleet.control.free_matrix(address, weight._matrix)
+        entry = ps._fleet.master.entries()[0]
+        ps._fleet.control.create_matrix(address, entry.id, entry.spec, entry.partitions_of(0), copies=True)
+        ps._fleet.control.create_matrix(address, entry.id, entry.spec, entry.partitions_of(1))
         kill(ps, 0)
         if has_checkpoint:
             assert np.array_equal(weight.pull()[FIRST], VALUES[FIRST])
@@ -147,13 +147,13 @@ def test_all_servers_when_they_go_back_then_the_driver_is_told_once_and_vectors_
 def test_checkpoints_by_time_when_there_are_steps_then_are_made_at_their_ends(tmp_path, until):
     with PS2Context.getOrCreate(servers=1, checkpointDir=str(tmp_path), checkpointEveryS=0.2) as ps:
         DCV.dense(10)
-        until(lambda: ps._checkpoints.newest is not None, "one is made in a bare loop", 30)
+        until(lambda: ps._fleet.checkpoints.newest is not None, "one is made in a bare loop", 30)
         with ps.step():
-            assert not ps._steps.has_way_back(ps._checkpoints.newest.path)
+            assert not ps._steps.has_way_back(ps._fleet.checkpoints.newest.path)
             ends_s = time.monotonic() + 0.2
             until(lambda: time.monotonic() > ends_s, "the next one is due", 30)
         with ps.step():
-            newest = ps._checkpoints.newest
+            newest = ps._fleet.checkpoints.newest
             assert newest.manifest.step == 1
             assert ps._steps.has_way_back(newest.path)
 

@@ -70,7 +70,7 @@ def test_restore_when_vectors_are_derived_then_they_are_zeros_and_the_others_sta
 
 def test_restore_when_a_server_dies_afterwards_then_it_gets_its_shards_from_that_checkpoint(saved):
     with PS2Context.getOrCreate(servers=3, restore=saved) as ps:
-        ps._launcher._children[1].kill()
+        ps._fleet.launcher._children[1].kill()
         assert np.array_equal(ps.vector("weight").pull(), DENSE)
         assert np.array_equal(ps.vector("counts").pull(KEYS), COUNTS)
 

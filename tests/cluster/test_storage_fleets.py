@@ -21,7 +21,7 @@ KEYS = np.arange(3000) * 2**40 + 3
 
 
 def kill(ps, index):
-    ps._launcher._children[index].kill()
+    ps._fleet.launcher._children[index].kill()
 
 
 def statuses(ps):

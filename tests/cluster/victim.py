@@ -62,7 +62,7 @@ def attacked(ps):
     # Without a coordinator it takes messages of any route version.
     control = ServerControl(transport)
     control.route_version = control.status(address).route_version
-    control.activate(address, Activation(ps._master.id, leave=True))
+    control.activate(address, Activation(ps._fleet.master.id, leave=True))
     made = Victim(address, hello, transport, ps._token, DCV.dense(1000, dtype="float64").push(values), values)
     with scratch(made) as matrix:
         for way in WAYS:

@@ -185,7 +185,7 @@ def test_a_task_when_retried_in_a_worker_that_knows_its_broadcast_then_it_counts
 
 
 def used_rows(ps, vector):
-    return len(ps._master._catalog.get(vector._matrix).used)
+    return len(ps._fleet.master._catalog.get(vector._matrix).used)
 
 
 def test_a_task_when_it_makes_vectors_and_dies_between_its_steps_then_every_column_is_right(total, sc):
@@ -263,12 +263,12 @@ def test_rows_of_tasks_when_their_handles_are_gone_then_they_are_freed_when_the_
 
 def test_ids_when_many_jobs_have_run_then_only_the_drivers_are_remembered(ps, total, sc, until):
     def scopes():
-        return sum(ps._control.status(address).applied_scopes for address in ps.servers)
+        return sum(ps._fleet.control.status(address).applied_scopes for address in ps.servers)
 
     for _ in range(30):
         sc.parallelize(range(4), 4).foreachPartition(lambda rows: total.add(np.ones(5, np.int64)))
     # Of each shard of a vector here, the driver's session.
-    shards = sum(len(ps._control.status(address).matrices) for address in ps.servers)
+    shards = sum(len(ps._fleet.control.status(address).matrices) for address in ps.servers)
     until(lambda: scopes() <= shards, "ids of finished stages dropped", SETTLED_S)
     assert total.pull().tolist() == [120] * 5
 
@@ -283,7 +283,7 @@ def test_a_task_when_its_stage_is_over_then_its_adds_are_refused(ps, total, sc):
 
     (stage,) = sc.parallelize([0], 1).mapPartitions(work).collect()
     for address in ps.servers:
-        ps._control.end_stages(address, ps._application.stages[-1]._series, stage + 1, [])
+        ps._fleet.control.end_stages(address, ps._application.stages[-1]._series, stage + 1, [])
 
     def zombie(rows):
         TaskContext.get()._stageId = stage

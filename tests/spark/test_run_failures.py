@@ -324,7 +324,8 @@ def test_a_run_when_given_what_is_no_data_then_config_error(ps):
 
 def test_a_run_when_it_is_over_then_servers_and_master_remember_nothing_of_it(ps, total, rows):
     def remembered():
-        return sum(ps._control.status(address).applied_scopes for address in ps.servers), len(ps._master._ledger)
+        scopes = sum(ps._fleet.control.status(address).applied_scopes for address in ps.servers)
+        return scopes, len(ps._fleet.master._ledger)
 
     total.zero()
     before = remembered()

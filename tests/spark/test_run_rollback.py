@@ -40,7 +40,7 @@ def kill_when(ps, until, gate):
     def kill(condition):
         until(lambda: ps._runs._run is not None and condition(ps._runs._run), "the moment has come", WAIT_S)
         before = len(ps.recoveries)
-        ps._launcher._children[0].kill()
+        ps._fleet.launcher._children[0].kill()
         until(lambda: len(ps.recoveries) > before, "the server is back", WAIT_S)
         gate.touch()
 

@@ -1,0 +1,90 @@
+"""The fleet of one context: its servers, and what starts, watches and ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+
+from ps2.config import FleetConfig, join_address
+from ps2.coordinator.beginning import start_from
+from ps2.coordinator.checkpoints import Checkpoints
+from ps2.coordinator.launchers.attach import AttachLauncher
+from ps2.coordinator.launchers.launcher import Launcher
+from ps2.coordinator.launchers.local import LocalLauncher
+from ps2.coordinator.master import Master
+from ps2.coordinator.options import Options
+from ps2.coordinator.recovery import Policy
+from ps2.coordinator.servicer import listen
+from ps2.coordinator.supervisor import Supervisor
+from ps2.coordinator.turns import Turns
+from ps2.ops.modules import check_loaded
+from ps2.wire.control import ServerControl
+from ps2.wire.transport import GrpcTransport
+
+log = logging.getLogger(__name__)
+
+MONITOR_INTERVAL_S = 0.1
+ATTACHED_INTERVAL_S = 0.5
+# It may be asking a server that does not answer; it ends by itself then.
+WATCHER_TIMEOUT_S = 1.0
+# Set by spark-submit, whose Java process is then this one's parent and all of Spark.
+GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
+
+
+class Fleet:
+    """Servers that have begun, with what ``options`` ask for on them; if they cannot, none is left."""
+
+    def __init__(self, id: str, options: Options, token: str | None, transport: GrpcTransport) -> None:
+        self._is_attached = bool(options.fleet)
+        self._stopping = threading.Event()
+        config = FleetConfig(options.heartbeat_s, options.lost_after_s, give_up_after_s=options.retry_timeout_s)
+        with contextlib.ExitStack() as undo:
+            self.control = ServerControl(transport)
+            self.master = Master(self.control, config, id, options.replicas)
+            self.face = listen(self.master, join_address(options.bind, 0), token)
+            undo.callback(self.face.stop, 0)
+            self.launcher: Launcher
+            if options.fleet:
+                self.launcher = AttachLauncher(options.fleet, self.control, self.master.roster.register, id)
+            else:
+                self.launcher = LocalLauncher(
+                    options.count, str(token), options.bind, options.memory_limit, options.ops
+                )
+            undo.callback(self.launcher.stop)
+            self.checkpoints = Checkpoints(self.master, self.control, options.checkpoint_dir, options.keep)
+            policy = Policy(options.replicas, options.recover)
+            self.supervisor = Supervisor(self.master, self.launcher, self.control, self.checkpoints, policy)
+            self.supervisor.start(self.face.address)
+            for address in self.master.roster.addresses():
+                check_loaded(options.ops, self.control.hello(address).operations, f"server {address}")
+            start_from(self.master, self.supervisor, self.checkpoints, self.control, options)
+            undo.pop_all()
+        self._watcher = threading.Thread(target=self._monitor, name="ps2-monitor", daemon=True)
+
+    def watch(self) -> None:
+        """Look after the servers from now on, until ``stop_watching``."""
+        self._watcher.start()
+
+    def stop_watching(self) -> None:
+        self._stopping.set()
+
+    def end(self) -> None:
+        """End local servers; leave attached ones without our matrices."""
+        self._watcher.join(WATCHER_TIMEOUT_S)
+        try:
+            if self._is_attached:
+                self.master.free_all()
+                self.supervisor.release()
+        finally:
+            self.launcher.stop()
+
+    def _monitor(self) -> None:
+        parent, turns = os.getppid(), Turns("ps2-monitor")
+        while not self._stopping.wait(ATTACHED_INTERVAL_S if self._is_attached else MONITOR_INTERVAL_S):
+            if GATEWAY_VARIABLE in os.environ and os.getppid() != parent:
+                log.warning("spark-submit is gone: ending the servers")
+                turns.take(self.launcher.stop)
+                return
+            turns.take(self.supervisor.poll)
