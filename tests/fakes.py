@@ -240,3 +240,9 @@ class ServerRefuses:
 
 def session_over(transport, retry=QUICK):
     return Session(FleetRef("fleet", MASTER), transport, retry)
+
+
+def sent(prefetch):
+    """Wait until a prefetch has been read."""
+    prefetch._thread.join()
+    return prefetch

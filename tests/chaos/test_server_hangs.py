@@ -95,7 +95,7 @@ def test_servers_when_their_signs_of_life_do_not_get_through_then_they_answer_an
 
     total, began_s, count = DCV.dense(DIM, dtype="int64"), time.monotonic(), 0
     servers = processes.servers_of(ps)
-    monkeypatch.setattr(ps._fleet.master, "heartbeat", unheard)
+    monkeypatch.setattr(ps._fleet.master.roster, "heartbeat", unheard)
     while time.monotonic() - began_s < 4 * ps._fleet.master.config.lost_after_s:
         total.add(np.ones(DIM, np.int64))
         count += 1

@@ -18,6 +18,8 @@ import pyspark
 import pytest
 from faults.sparks import ENVIRONMENT
 
+from tests import forks
+
 REPO = Path(__file__).resolve().parents[2]
 PROGRAM_TIMEOUT_S = 200
 
@@ -84,12 +86,14 @@ def shared_fleet(spark, sharing):
 
 @pytest.fixture(scope="module")
 def by_value(request):
-    """Let tasks use the functions of the test's module: they are pickled with their code."""
+    """Let tasks use the functions of the test's module, and of ``forks``: they are pickled with their code."""
     from pyspark import cloudpickle
 
-    cloudpickle.register_pickle_by_value(request.module)
+    for module in (request.module, forks):
+        cloudpickle.register_pickle_by_value(module)
     yield
-    cloudpickle.unregister_pickle_by_value(request.module)
+    for module in (request.module, forks):
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 @pytest.fixture

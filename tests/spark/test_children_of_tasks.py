@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ps2 import DCV
-from ps2.errors import PS2Error
+from tests.forks import in_child
 
 DAEMON = "spark.python.daemon.module"
 
@@ -18,24 +18,6 @@ pytestmark = pytest.mark.usefixtures("by_value")
 ADD = operator.methodcaller("add", np.array([100.0, 0.0]))  # where spawned children can import it
 REFUSED = "UsageError: vectors work in a task or a driver itself"
 VALUES = np.array([10.0, 1.0])
-
-
-def in_child(call):
-    """Return the name and text of the error of a call in a forked process; "" for none."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            call()
-        except PS2Error as error:
-            os.write(writer, f"{type(error).__name__}: {error}".encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as told:
-        text = told.read()
-    os.waitpid(child, 0)
-    return text
 
 
 def forked_first(vector):
@@ -99,7 +81,6 @@ def test_child_of_a_task_when_the_task_had_not_heard_of_ps2_before_then_refused(
     sent = sc.broadcast(vector)
 
     def work(_):
-        import os
         import sys
 
         known = "ps2.client.sessions" in sys.modules

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from ps2.client import task
+from ps2.run.prefetch import Freshness, Prefetches
 
 
 @pytest.fixture
@@ -42,3 +43,11 @@ def in_task(monkeypatch):
             monkeypatch.setenv(task.FLEET_VARIABLE, fleet)
 
     return become
+
+
+@pytest.fixture
+def prefetches(session):
+    """Those of a worker in clock 5, which the others allow to go to clock 6."""
+    prefetches = Prefetches(session, Freshness(clock=5, horizon=6, epoch=0))
+    yield prefetches
+    prefetches.close()

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 import pytest
 
 from ps2.client import sessions, task
 from ps2.client.fleet import Access, FleetRef, seal
-from ps2.errors import PS2Error, StoppedError, UsageError
+from ps2.errors import StoppedError, UsageError
 from tests.fakes import MASTER, FleetInProcess, session_over
+from tests.forks import in_child
 
 REF = FleetRef("forked", MASTER)
 REFUSED = "UsageError: vectors work in a task or a driver itself"
-
-
-def in_child(call):
-    """Return the name and text of the error of a call in a forked process; "" for none."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        try:
-            call()
-        except PS2Error as error:
-            os.write(writer, f"{type(error).__name__}: {error}".encode())
-        finally:
-            os._exit(0)
-    os.close(writer)
-    with os.fdopen(reader) as told:
-        text = told.read()
-    os.waitpid(child, 0)
-    return text
 
 
 @pytest.fixture

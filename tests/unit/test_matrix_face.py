@@ -15,8 +15,7 @@ from ps2.client.batch import batch
 from ps2.client.pace import Bucket, Pace
 from ps2.coordinator.checkpoints import saved_matrices
 from ps2.errors import DTypeError, NotFoundError, OutOfRangeError, UsageError
-from ps2.run.prefetch import Freshness, Prefetches
-from tests.fakes import DropsTheAck, FailsBeforeSending, FleetInProcess, installed, session_over
+from tests.fakes import DropsTheAck, FailsBeforeSending, FleetInProcess, installed, sent, session_over
 
 K, DIM = 4, 13
 MANAGED = Pace(by_size=True, bucket=Bucket(1e9))
@@ -214,22 +213,10 @@ def test_rows_when_of_a_vector_with_a_name_then_a_later_driver_is_told_of_them(f
 # -- reads ahead -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def prefetches(session):
-    prefetches = Prefetches(session, Freshness(clock=5, horizon=6, epoch=0))
-    yield prefetches
-    prefetches.close()
-
-
-def came(prefetch):
-    prefetch._thread.join()
-    return prefetch
-
-
 def test_prefetch_of_rows_when_this_worker_adds_after_it_was_read_then_that_is_in_it(fleet, prefetches, matrix):
     matrix.push(range(K), np.arange(K * DIM, dtype=float).reshape(K, DIM))
-    whole = came(prefetches.begin(matrix, [2, 0, 2], 1))
-    some = came(prefetches.begin(matrix, [3, 2], 1, [5, 1]))
+    whole = sent(prefetches.begin(matrix, [2, 0, 2], 1))
+    some = sent(prefetches.begin(matrix, [3, 2], 1, [5, 1]))
     matrix.add([2, 1, 2], np.ones((3, DIM)), wait=False)
     matrix.add([3], [[10.0, 10.0]], [1, 1], wait=False)
     expected = matrix.pull(range(K))
@@ -243,7 +230,7 @@ def test_prefetch_of_rows_when_this_worker_adds_after_it_was_read_then_that_is_i
 def test_prefetch_of_blocks_when_this_worker_adds_after_it_was_read_then_that_is_in_it(fleet, prefetches, make):
     matrix = make(DIM, K, "float64", layout="column").matrix()
     matrix.push(columns=range(DIM), values=np.arange(K * DIM, dtype=float).reshape(DIM, K))
-    ahead = came(prefetches.begin(matrix, None, 1, [5, 0, 12, 5]))
+    ahead = sent(prefetches.begin(matrix, None, 1, [5, 0, 12, 5]))
     matrix.add(columns=[5, 12, 5, 3], values=np.arange(4.0 * K).reshape(4, K), wait=False).flush()
     before = len(fleet.sent)
     found = ahead.result()
@@ -267,7 +254,7 @@ def test_blocks_when_changed_without_waiting_then_a_later_read_is_as_if_all_had(
 
 
 def test_prefetch_of_rows_when_one_is_overwritten_then_it_is_pulled_anew(fleet, prefetches, matrix):
-    touched, untouched = (came(prefetches.begin(matrix, some, 1)) for some in ([0, 1], [2]))
+    touched, untouched = (sent(prefetches.begin(matrix, some, 1)) for some in ([0, 1], [2]))
     matrix.push([1], np.full((1, DIM), 7.0), wait=False).flush()
     before = len(fleet.sent)
     assert not untouched.result().any()

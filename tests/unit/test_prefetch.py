@@ -12,8 +12,7 @@ from ps2.client import plans
 from ps2.client.pace import Bucket, Pace
 from ps2.config import RetryConfig
 from ps2.errors import OutOfRangeError, UnavailableError, UsageError
-from ps2.run.prefetch import Freshness, Prefetches
-from tests.fakes import FailsBeforeSending, FleetInProcess, installed, session_over
+from tests.fakes import FailsBeforeSending, FleetInProcess, installed, sent, session_over
 
 
 @pytest.fixture
@@ -38,20 +37,6 @@ def session(fleet):
 @pytest.fixture
 def vector(session):
     return DCV.dense(10, dtype="float64")
-
-
-@pytest.fixture
-def prefetches(session):
-    """Those of a worker in clock 5, which the others allow to go to clock 6."""
-    prefetches = Prefetches(session, Freshness(clock=5, horizon=6, epoch=0))
-    yield prefetches
-    prefetches.close()
-
-
-def sent(prefetch):
-    """Wait until a prefetch has been read."""
-    prefetch._thread.join()
-    return prefetch
 
 
 def change(other, vector, value):
