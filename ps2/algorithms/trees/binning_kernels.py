@@ -1,0 +1,292 @@
+"""Compiled loops from values to cut points and bins.
+
+A value is seen as its ordered bits: uint32 that ascend as float32 values do. NaN, which is missing, is the largest. A
+feature's values lie together: in ``bits``, from ``begin[feature]`` on. Weights are whole numbers, so that sums do not
+depend on an order; an empty array means that all rows count 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.ops.kernels import HASH, kernel
+
+Array = npt.NDArray[Any]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+UInt32s = npt.NDArray[np.uint32]
+
+MISSING = np.uint32(0xFFFFFFFF)
+SIGN = np.uint32(0x80000000)
+# Ordered bits are cut into coarse cells by the first 12 of them (sign, exponent, 3 of the mantissa), and these into at
+# most 2 to the 20 fine cells.
+FINE_BITS = 20
+COARSE = 1 << (32 - FINE_BITS)
+LOW = np.uint32((1 << FINE_BITS) - 1)
+# First bits by which the bins of dense columns are looked up, at most.
+LOOKED_UP = 16
+# Rows of a block that is turned into columns.
+TILE = 512
+
+
+@kernel
+def to_columns(features: Int64s, x: Array, bits: Array) -> None:
+    """Set ``bits[f]`` to the ordered bits of column f of ``x``, rows by features of float32 or float64."""
+    one = np.empty(1, np.float32)
+    word = one.view(np.uint32)
+    for begin in range(0, x.shape[0], TILE):
+        for f in features:
+            for i in range(begin, min(begin + TILE, x.shape[0])):
+                one[0] = np.float32(x[i, f]) + np.float32(0.0)  # -0 is 0
+                bits[f, i] = _ordered(word[0], one[0])
+
+
+@kernel
+def to_bits(values: Array, out: UInt32s) -> None:
+    """Set ``out`` to the ordered bits of values."""
+    one = np.empty(1, np.float32)
+    word = one.view(np.uint32)
+    for i in range(len(values)):
+        one[0] = np.float32(values[i]) + np.float32(0.0)
+        out[i] = _ordered(word[0], one[0])
+
+
+@kernel
+def _ordered(word: np.uint32, value: float) -> np.uint32:
+    if value != value:
+        return MISSING
+    return np.uint32(~word) if word & SIGN else np.uint32(word | SIGN)
+
+
+@kernel
+def _weight(position: int, begin: int, rows: Int32s, weights: Int64s) -> int:
+    if len(weights) == 0:
+        return 1
+    return weights[rows[position]] if len(rows) else weights[position - begin]
+
+
+@kernel
+def count_distinct(
+    features: Int64s,
+    bits: UInt32s,
+    begin: Int64s,
+    rows: Int32s,
+    weights: Int64s,
+    limit: int,
+    start: Int64s,
+    values: UInt32s,
+    counts: Int64s,
+    found: Int64s,
+) -> None:
+    """Find the distinct values of each feature and their weights, if they are at most ``limit``.
+
+    Args:
+        rows: of the entries of sparse columns; empty where each column has all rows.
+        start: where a feature's begin in ``values``, which gets them in no order, and ``counts``, their weights: there
+            is room for ``limit``, or for as many as the feature has entries.
+        found: gets how many there are; -1: too many.
+    """
+    table = np.empty(4 * limit + 4, np.int64)
+    for f in features:
+        size = 4
+        while size < 2 * (start[f + 1] - start[f]):
+            size *= 2
+        cells, seen, of_seen = table[:size], values[start[f] : start[f + 1]], counts[start[f] : start[f + 1]]
+        cells[:] = -1
+        count = 0
+        for position in range(begin[f], begin[f + 1]):
+            value = bits[position]
+            if value == MISSING:
+                continue
+            at = np.int64((np.uint64(value) * HASH) >> np.uint64(40)) & (size - 1)
+            while cells[at] >= 0 and seen[cells[at]] != value:
+                at = (at + 1) & (size - 1)
+            if cells[at] < 0:
+                if count == limit:
+                    count = -1
+                    break
+                cells[at] = count
+                seen[count] = value
+                of_seen[count] = 0
+                count += 1
+            of_seen[cells[at]] += _weight(position, begin[f], rows, weights)
+        found[f] = count
+
+
+@kernel
+def count_coarse(
+    places: Int64s, features: Int64s, bits: UInt32s, begin: Int64s, rows: Int32s, weights: Int64s, out: Array
+) -> None:
+    """Add the weights of some features' values to their coarse cells, ``out[place]``; of missing ones to none."""
+    for place in places:
+        f = features[place]
+        for position in range(begin[f], begin[f + 1]):
+            if bits[position] != MISSING:
+                cell = bits[position] >> np.uint32(FINE_BITS)
+                out[place, cell] += _weight(position, begin[f], rows, weights)
+
+
+@kernel
+def count_fine(
+    places: Int64s,
+    features: Int64s,
+    bits: UInt32s,
+    begin: Int64s,
+    rows: Int32s,
+    weights: Int64s,
+    depth: Array,
+    start: Array,
+    out: Int64s,
+) -> None:
+    """Add weights to fine cells: coarse cell c of a place has 2 to ``depth[place, c]``, from ``start[place, c]`` on."""
+    for place in places:
+        f = features[place]
+        for position in range(begin[f], begin[f + 1]):
+            value = bits[position]
+            if value != MISSING:
+                cell = value >> np.uint32(FINE_BITS)
+                fine = (value & LOW) >> np.uint32(FINE_BITS - depth[place, cell])
+                out[start[place, cell] + np.int64(fine)] += _weight(position, begin[f], rows, weights)
+
+
+@kernel
+def choose_ends(counts: Int64s, bins: int, ends: Int64s) -> int:
+    """Part ascending cells into bins of about equal weight; return how many bins end before the last.
+
+    Cells that weigh as much as a bin have bins of their own, and the others share what is left (as in LightGBM). If
+    there are no more cells than bins, each has its own.
+
+    Args:
+        counts: weights, above 0.
+        bins: at most, at least 1.
+        ends: gets the last cell of each bin but the last one.
+    """
+    total = counts.sum()
+    large = np.zeros(len(counts), np.bool_)
+    rest_bins, rest = bins, total
+    if len(counts) > bins:
+        for i in range(len(counts)):
+            if counts[i] * bins >= total:
+                large[i] = True
+                rest_bins -= 1
+                rest -= counts[i]
+    else:
+        large[:] = True
+    made, held = 0, 0
+    mean = rest / max(rest_bins, 1)
+    for i in range(len(counts) - 1):
+        if made == bins - 1:
+            break
+        held += counts[i]
+        if not large[i]:
+            rest -= counts[i]
+        if large[i] or held >= mean or (large[i + 1] and held >= max(1.0, 0.5 * mean)):
+            ends[made] = i
+            made += 1
+            held = 0
+            if not large[i]:
+                rest_bins -= 1
+                mean = rest / max(rest_bins, 1)
+    return made
+
+
+@kernel
+def _bin_from(bin: int, value: int, cuts: UInt32s, begin: int, end: int, categories: int, missing: int) -> int:
+    """Return the bin of a value, at least ``bin``: how many cuts are below it.
+
+    Of what is no category, return that of missing values; a category's cut is itself.
+    """
+    if value == MISSING:
+        return missing
+    while begin + bin < end and cuts[begin + bin] < value:
+        bin += 1
+    if categories > 0 and (bin == categories or cuts[begin + bin] != value):
+        return missing
+    return bin
+
+
+@kernel
+def bin_columns(
+    features: Int64s, bits: Array, cuts: UInt32s, offsets: Int64s, categories: Int32s, missing: Int32s, out: Array
+) -> int:
+    """Set ``out[f]`` to the bins of dense columns; return a feature with missing values and no bin for them, or -1.
+
+    Args:
+        categories: of each feature; 0: it is numeric.
+        missing: the bin of missing values; -1: there is none.
+    """
+    fault = -1
+    # How many cuts are below what begins with some bits: as many bits as pays. From there it is a step to the bin.
+    kept = 0
+    while kept < LOOKED_UP and 8 << kept <= bits.shape[1]:
+        kept += 1
+    shift = np.uint64(32 - kept)
+    below = np.empty(1 << kept, np.int32)
+    for f in features:
+        begin, end = offsets[f], offsets[f + 1]
+        count = 0
+        for cell in range(len(below)):
+            while begin + count < end and cuts[begin + count] < np.uint64(cell) << shift:
+                count += 1
+            below[cell] = count
+        for i in range(bits.shape[1]):
+            start = below[np.uint64(bits[f, i]) >> shift]
+            bin = _bin_from(start, bits[f, i], cuts, begin, end, categories[f], missing[f])
+            if bin < 0:
+                fault = f
+                bin = 0
+            out[f, i] = bin
+    return fault
+
+
+@kernel
+def _halved(value: int, cuts: UInt32s, begin: int, end: int) -> int:
+    """Return how many cuts are below a value, or one less."""
+    low, size = begin, end - begin
+    while size > 1:
+        half = size >> 1
+        if cuts[low + half - 1] < value:
+            low += half
+        size -= half
+    return low - begin
+
+
+@kernel
+def bin_rows(
+    indptr: Array,
+    columns: Array,
+    bits: UInt32s,
+    cuts: UInt32s,
+    offsets: Int64s,
+    categories: Int32s,
+    missing: Int32s,
+    first: Int64s,
+    implied: Int32s,
+    begins: Int64s,
+    out: Int32s,
+) -> int:
+    """Set ``out`` to the columns of sparse rows' bins; return as ``bin_columns`` does.
+
+    Args:
+        first: where each feature's bins begin.
+        implied: the bin of each feature that rows do without.
+        begins: gets where each row begins in ``out``, and where the last ends.
+    """
+    fault, at = -1, 0
+    for row in range(len(indptr) - 1):
+        begins[row] = at
+        for position in range(indptr[row], indptr[row + 1]):
+            f = columns[position]
+            begin, end = offsets[f], offsets[f + 1]
+            start = _halved(bits[position], cuts, begin, end)
+            bin = _bin_from(start, bits[position], cuts, begin, end, categories[f], missing[f])
+            if bin < 0:
+                fault = f
+            elif bin != implied[f]:
+                out[at] = first[f] + bin
+                at += 1
+    begins[len(indptr) - 1] = at
+    return fault

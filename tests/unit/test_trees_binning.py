@@ -1,0 +1,227 @@
+"""Cut points come of sums that do not depend on how rows lie; bins agree with NumPy's searchsorted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ps2.algorithms.trees import binning
+from ps2.algorithms.trees.binning import Bins, Columns, Distinct, Refinement, cuts_between, cuts_from, from_bits
+from ps2.errors import InputError
+
+floats = st.floats(width=32, allow_nan=False)
+
+
+def exact_cuts(values, weights, bins):
+    """Return the cuts that distinct values with weights lead to: the reference."""
+    distinct, place = np.unique(values.astype(np.float32) + np.float32(0), return_inverse=True)
+    bits = binning.ordered_bits(distinct)
+    return cuts_from(bits, bits, np.bincount(place, weights).astype(np.int64), bins)
+
+
+def summed_up(parts, bins):
+    """Return the cuts of all features by the way that workers and servers go."""
+    columns = [Columns.of_dense(x) for x, _ in parts]
+    weights = [w for _, w in parts]
+    found = [binning.distinct(c, bins, w) for c, w in zip(columns, weights, strict=True)]
+    keys, place = np.unique(np.concatenate([d.keys for d in found]), return_inverse=True)
+    summed = np.zeros(len(keys), np.int64)
+    np.add.at(summed, place, np.concatenate([d.weights for d in found]))
+    few = Distinct.of_keys(keys, summed, bins, np.unique(np.concatenate([d.many for d in found])))
+    pairs = list(zip(columns, weights, strict=True))
+    refinement = Refinement.of(sum(binning.coarse(c, few.many, w) for c, w in pairs), bins)
+    total = sum(binning.fine(c, few.many, refinement, w) for c, w in pairs)
+    cuts = []
+    for feature in range(columns[0].features):
+        if feature in few.many:
+            place = int(np.searchsorted(few.many, feature))
+            piece = total[refinement.begin[place] : refinement.begin[place + 1]]
+            cuts.append(cuts_from(*binning.fine_cells(refinement, place), piece, bins))
+        else:
+            mine = few.features == feature
+            cuts.append(cuts_from(few.bits[mine], few.bits[mine], few.weights[mine], bins))
+    return cuts
+
+
+def table(rows=3000, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 7))
+    x[:, 1] = rng.integers(0, 3, rows)
+    x[:, 2] = np.exp(3 * x[:, 2])
+    x[:, 3] = np.where(rng.random(rows) < 0.7, 0, x[:, 3])
+    x[:, 4] = rng.integers(0, 40, rows) / 7
+    x[rng.random(rows) < 0.3, 5] = np.nan
+    x[:, 6] = 5
+    return x, rng.integers(0, 5, rows)
+
+
+@given(st.lists(floats, min_size=1))
+def test_ordered_bits_when_values_ascend_then_they_do_and_lead_back(values):
+    values = np.array(values, np.float32)
+    bits = binning.ordered_bits(values)
+    np.testing.assert_array_equal(from_bits(bits), values)
+    np.testing.assert_array_equal(bits[:, None] < bits, values[:, None] < values)
+
+
+@given(st.lists(floats, min_size=2, max_size=20, unique=True))
+def test_cuts_between_when_values_are_neighbours_then_each_cut_parts_two(values):
+    values = np.unique(np.array(values, np.float32) + np.float32(0))
+    cuts = cuts_between(values[:-1], values[1:])
+    assert (values[:-1] <= cuts).all()
+    assert (cuts < values[1:]).all()
+    assert np.isfinite(cuts[np.isfinite(values[1:]) & np.isfinite(values[:-1])]).all()
+
+
+@pytest.mark.parametrize("bins", [2, 16, 100])
+def test_cuts_when_rows_lie_otherwise_then_they_are_the_same(bins):
+    x, weights = table()
+    whole = summed_up([(x, weights)], bins)
+    order = np.random.default_rng(1).permutation(len(x))
+    pieces = [(x[part], weights[part]) for part in np.array_split(order, 5)]
+    for one, other in zip(whole, summed_up(pieces, bins), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("bins", [4, 32, 100])
+def test_cuts_when_values_are_few_then_they_are_exact_and_part_each_two(bins):
+    x, weights = table()
+    cuts = summed_up([(x, weights)], bins)
+    assert len(cuts[1]) == 2
+    assert len(cuts[6]) == 0
+    np.testing.assert_array_equal(cuts[1], [0.5, 1.5])
+    if bins >= 40:
+        np.testing.assert_array_equal(cuts[4], exact_cuts(x[:, 4], weights, bins))
+
+
+@pytest.mark.parametrize("bins", [16, 64, 255])
+def test_cuts_when_values_are_many_then_bins_weigh_as_much_as_exact_ones_nearly(bins):
+    x, weights = table(rows=20_000)
+    for feature in (0, 2, 3, 5):
+        mine = ~np.isnan(x[:, feature])
+        values = x[mine, feature].astype(np.float32)
+        cuts = summed_up([(x, weights)], bins)[feature]
+        exact = exact_cuts(values, weights[mine], bins)
+        assert bins * 0.8 <= len(cuts) + 1 <= bins
+
+        def heaviest(cuts, values=values, mine=mine):
+            held = np.bincount(np.searchsorted(cuts, values), weights[mine])
+            return np.sort(held)[-2]  # zeros may have a bin of their own
+
+        assert heaviest(cuts) <= 1.5 * heaviest(exact)
+
+
+def test_cuts_from_when_zeros_are_absent_then_they_weigh_as_if_they_were_there():
+    values = np.array([-2.0, -1.0, 0.0, 3.0, 4.0], np.float32)
+    bits, weights = binning.ordered_bits(values), np.array([1, 1, 7, 1, 1])
+    rest = values != 0
+    for bins in (2, 3, 5, 9):
+        expected = cuts_from(bits, bits, weights, bins)
+        np.testing.assert_array_equal(cuts_from(bits[rest], bits[rest], weights[rest], bins, absent=7), expected)
+        np.testing.assert_array_equal(cuts_from(bits, bits, weights - [0, 0, 4, 0, 0], bins, absent=4), expected)
+
+
+def test_cuts_from_when_nothing_is_there_then_there_is_none():
+    empty = np.empty(0, np.uint32)
+    assert len(cuts_from(empty, empty, np.empty(0, np.int64), 8)) == 0
+    assert len(cuts_from(empty, empty, np.empty(0, np.int64), 8, absent=3)) == 0
+
+
+def test_distinct_when_columns_are_sparse_then_they_are_those_of_their_entries():
+    rng = np.random.default_rng(3)
+    x = sp.random_array((200, 300), density=0.1, rng=rng, format="csr")
+    x.data = np.round(x.data * 4)  # zeros among them
+    weights = rng.integers(0, 4, 200)
+    found = binning.distinct(Columns.of_sparse(x), 3, weights)
+    entries = x.tocoo()
+    for feature in range(300):
+        mine = entries.col == feature
+        values, place = np.unique(entries.data[mine], return_inverse=True)
+        if len(values) > 3:
+            assert feature in found.many
+        else:
+            got = found.features == feature
+            np.testing.assert_array_equal(from_bits(found.bits[got]), values)
+            np.testing.assert_array_equal(
+                found.weights[got], np.bincount(place, weights[entries.row[mine]], len(values))
+            )
+
+
+def bins_of(cuts, categories, missing):
+    offsets = np.append(0, np.cumsum([len(c) for c in cuts]))
+    return Bins(np.concatenate(cuts).astype(np.float32), offsets, np.array(categories, np.int32), np.array(missing))
+
+
+def sample(rows=500, seed=4):
+    rng = np.random.default_rng(seed)
+    x = rng.choice([-1.0, -0.0, 0.0, 0.5, 1.0, 2.0, np.inf, -np.inf, 0.1], size=(rows, 4))
+    x[:, 2] = rng.integers(0, 3, rows)
+    x[rng.random(rows) < 0.2, 1] = np.nan
+    x[::9, 2] = np.array([7, -1, 0.5, np.nan])[np.arange(len(x[::9])) % 4]
+    cuts = [[-1, 0.1, 1], [0], [0, 1, 2], []]
+    return x, bins_of([np.array(c) for c in cuts], [0, 0, 3, 0], [False, True, True, False])
+
+
+def expected_bins(x, bins):
+    out = np.empty(x.T.shape, np.int64)
+    for f in range(bins.features):
+        cuts, values = bins.cuts[bins.offsets[f] : bins.offsets[f + 1]], x[:, f].astype(np.float32)
+        out[f] = np.searchsorted(cuts, values)
+        lost = np.isnan(values) | (~np.isin(values, cuts) if bins.categories[f] else False)
+        out[f][lost] = bins.missing_bin[f]
+    return out
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_bin_dense_when_binned_then_bins_are_those_of_searchsorted(dtype):
+    x, bins = sample()
+    assert bins.sizes.tolist() == [4, 3, 4, 1]
+    found = bins.bin_dense(Columns.of_dense(x.astype(dtype)))
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, expected_bins(x, bins))
+
+
+@pytest.mark.parametrize("absent", ["zero", "missing"])
+def test_bin_sparse_when_binned_then_implied_bins_are_left_out(absent):
+    x, bins = sample()
+    if absent == "missing":
+        bins = bins_of([[-1, 0.1, 1], [0], [0, 1, 2], []], [0, 0, 3, 0], [True] * 4)
+    implied = bins.implied(absent)
+    mask = np.random.default_rng(5).random(x.shape) < 0.5
+    x[mask] = 0 if absent == "zero" else np.nan
+    held = sp.csr_array((x[~mask], np.nonzero(~mask)[1], np.append(0, np.cumsum((~mask).sum(axis=1)))), shape=x.shape)
+    begins, columns = bins.bin_sparse(held, absent)
+    expected = expected_bins(x, bins)
+    for row in range(len(x)):
+        mine = [bins.first[f] + expected[f, row] for f in range(4) if expected[f, row] != implied[f]]
+        assert columns[begins[row] : begins[row + 1]].tolist() == mine
+
+
+def test_implied_when_zeros_are_then_it_is_the_bin_of_zero():
+    _, bins = sample()
+    assert bins.implied("zero").tolist() == [1, 0, 0, 0]
+
+
+def test_bin_dense_when_a_feature_has_more_than_256_bins_then_they_are_wider():
+    bins = bins_of([np.arange(300)], [0], [False])
+    found = bins.bin_dense(Columns.of_dense(np.arange(301.0)[:, None]))
+    assert found.dtype == np.uint16
+    assert found[0].tolist() == list(range(301))
+
+
+@pytest.mark.parametrize(("feature", "value", "said"), [(0, np.nan, "NaN"), (2, 3.0, "none of its 3 categories")])
+def test_bins_when_missing_values_have_none_then_the_error_names_the_feature(feature, value, said):
+    bins = bins_of([[-1, 0.1, 1], [0], [0, 1, 2], []], [0, 0, 3, 0], [False] * 4)
+    x = np.zeros((2, 4))
+    x[1, feature] = value
+    with pytest.raises(InputError, match=f"feature {feature}: .*{said}"):
+        bins.bin_dense(Columns.of_dense(x))
+    with pytest.raises(InputError, match=f"feature {feature}: .*{said}"):
+        bins.bin_sparse(sp.csr_array(x), "zero")
+
+
+def test_threshold_when_asked_then_it_is_the_cut_and_infinity_at_the_end():
+    _, bins = sample()
+    assert [bins.threshold(0, b) for b in range(4)] == [-1.0, float(np.float32(0.1)), 1.0, np.inf]
