@@ -221,7 +221,7 @@ class Op:
 
 TABLE: dict[str, Op] = {}
 # Our families' modules, by the first part of their operations' names ("trees.split"): loaded when first asked for.
-FAMILIES: dict[str, str] = {}
+FAMILIES: dict[str, str] = {"trees": "ps2.algorithms.trees.ops"}
 
 
 def op(

@@ -1,0 +1,155 @@
+"""Compiled gradients and hessians of losses by a row's margin, and their quantisation.
+
+A loss is named by a number, so that a loop is compiled once for all of them. ``weights`` of length 0 mean that every
+row counts 1. A row of weight 0 has neither gradient nor hessian, whatever it holds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
+from ps2.ops.kernels import kernel
+
+Array = npt.NDArray[Any]
+Float64s = npt.NDArray[np.float64]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+LOGISTIC, SQUARED, ABSOLUTE, HUBER, POISSON, QUANTILE = range(6)
+# The least hessian of a row, as in xgboost.
+LEAST = 1e-16
+
+
+@kernel
+def _sigmoid(margin: float) -> float:
+    if margin > 0.0:
+        return 1.0 / (1.0 + np.exp(-margin))
+    odds = np.exp(margin)
+    return odds / (1.0 + odds)
+
+
+@kernel
+def gradient_at(code: int, shape: float, margin: float, y: float) -> tuple[float, float]:
+    """Compute a row's gradient and hessian; 1 stands for the hessian of losses that are linear in places."""
+    if code == LOGISTIC:
+        # 1 - sigmoid(margin) would lose all digits where it is small.
+        of_one, of_zero = _sigmoid(margin), _sigmoid(-margin)
+        return (-of_zero if y > 0.0 else of_one), max(of_one * of_zero, LEAST)
+    if code == SQUARED:
+        return margin - y, 1.0
+    if code == ABSOLUTE:
+        return np.sign(margin - y), 1.0
+    if code == HUBER:
+        return min(max(margin - y, -shape), shape), 1.0
+    if code == POISSON:
+        mean = np.exp(margin)
+        return mean - y, max(mean, LEAST)
+    return (1.0 - shape if margin > y else -shape if margin < y else 0.0), 1.0
+
+
+@kernel
+def loss_at(code: int, shape: float, margin: float, y: float) -> float:
+    """Compute a row's loss: of "poisson" without what does not depend on the margin."""
+    residual = y - margin
+    if code == LOGISTIC:
+        signed = -margin if y > 0.0 else margin
+        return max(signed, 0.0) + np.log1p(np.exp(-abs(signed)))
+    if code == SQUARED:
+        return 0.5 * residual * residual
+    if code == ABSOLUTE:
+        return abs(residual)
+    if code == HUBER:
+        size = abs(residual)
+        return 0.5 * size * size if size <= shape else shape * (size - 0.5 * shape)
+    if code == POISSON:
+        return np.exp(margin) - y * margin
+    return shape * residual if residual >= 0.0 else (shape - 1.0) * residual
+
+
+@kernel
+def gradients(
+    margins: Float64s, y: Float64s, weights: Float64s, code: int, shape: float, out: Float64s
+) -> tuple[float, float]:
+    """Set ``out``, shape (n, 2), to hessians and gradients; return the largest hessian and the largest gradient."""
+    most_h, most_g = 0.0, 0.0
+    for i in range(len(y)):
+        weight = weights[i] if len(weights) else 1.0
+        g, h = gradient_at(code, shape, margins[i], y[i]) if weight > 0.0 else (0.0, 0.0)
+        out[i, 0], out[i, 1] = h * weight, g * weight
+        most_h, most_g = max(most_h, out[i, 0]), max(most_g, abs(out[i, 1]))
+    return most_h, most_g
+
+
+@kernel
+def losses(margins: Float64s, y: Float64s, weights: Float64s, code: int, shape: float) -> tuple[float, float]:
+    """Sum losses and weights."""
+    total, of_weights = 0.0, 0.0
+    for i in range(len(y)):
+        weight = weights[i] if len(weights) else 1.0
+        if weight > 0.0:
+            total += weight * loss_at(code, shape, margins[i], y[i])
+            of_weights += weight
+    return total, of_weights
+
+
+@kernel
+def softmax_gradients(margins: Float64s, y: Float64s, weights: Float64s, out: Float64s) -> tuple[float, float]:
+    """Set ``out``, shape (classes, n, 2), as ``gradients`` does; the hessian is 2 p (1 - p), as in xgboost."""
+    most_h, most_g = 0.0, 0.0
+    classes = margins.shape[1]
+    odds = np.empty(classes)
+    for i in range(len(y)):
+        weight = weights[i] if len(weights) else 1.0
+        if not weight > 0.0:
+            out[:, i] = 0.0
+            continue
+        most = margins[i].max()
+        for c in range(classes):
+            odds[c] = np.exp(margins[i, c] - most)
+        total = odds.sum()
+        for c in range(classes):
+            p = odds[c] / total
+            # The rest of the odds, not 1 - p, which would lose all digits where it is small.
+            rest = (total - odds[c]) / total
+            out[c, i, 0] = max(2.0 * p * rest, LEAST) * weight
+            out[c, i, 1] = (-rest if c == y[i] else p) * weight
+            most_h, most_g = max(most_h, out[c, i, 0]), max(most_g, abs(out[c, i, 1]))
+    return most_h, most_g
+
+
+@kernel
+def softmax_losses(margins: Float64s, y: Float64s, weights: Float64s) -> tuple[float, float]:
+    """Sum losses and weights."""
+    total, of_weights = 0.0, 0.0
+    for i in range(len(y)):
+        weight = weights[i] if len(weights) else 1.0
+        if weight > 0.0:
+            most = margins[i].max()
+            total += weight * (np.log(np.exp(margins[i] - most).sum()) + most - margins[i, np.int64(y[i])])
+            of_weights += weight
+    return total, of_weights
+
+
+@kernel
+def quantise(pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float], out: Int32s) -> None:
+    """Set ``out``, int32 of shape (n, 2), to hessians and gradients times their scales, as whole numbers.
+
+    What lies between two goes up as often as it is near the upper one: a row's own number decides, never its place.
+    A hessian above 0 is 1 at least.
+
+    Args:
+        ids: of rows, int64; key: of seed and tree.
+    """
+    for i in range(len(pairs)):
+        if pairs[i, 0] == 0.0:
+            out[i, 0] = out[i, 1] = 0
+            continue
+        state = scrambled(np.uint64(key) + GOLDEN * np.uint64(ids[i]))
+        by_h = np.float64(state >> np.uint64(11)) * TO_UNIT
+        by_g = np.float64(scrambled(state + GOLDEN) >> np.uint64(11)) * TO_UNIT
+        out[i, 0] = max(np.floor(pairs[i, 0] * scales[0] + by_h), 1.0)
+        out[i, 1] = np.floor(pairs[i, 1] * scales[1] + by_g)

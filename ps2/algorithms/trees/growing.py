@@ -1,0 +1,201 @@
+"""What a worker does while a tree grows: histograms of its rows, and rows that move to the children of their node.
+
+Rows are binned once (``DenseRows``, ``SparseRows``). An array ``order`` has the numbers of the rows that take part,
+those of a node side by side, so a node is an interval of it: the root all of it; ``part`` puts the left child's rows
+before the right one's. What a node costs depends on its own rows alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.trees import growing_kernels as kernels
+from ps2.algorithms.trees.binning import Absent, Bins
+from ps2.algorithms.trees.ops import CATEGORICAL, DECREASING, HAS_MISSING, INCREASING, layout_of, set_of
+from ps2.errors import ConfigError
+from ps2.ops.guards import readable
+from ps2.ops.parallel import over_blocks
+
+Array = npt.NDArray[Any]
+Bools = npt.NDArray[np.bool_]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+# What a bin costs that is added to, in additions of one array to another.
+COST = 4
+WORD_BITS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """How a node is parted, by bins.
+
+    Attributes:
+        feature: its number.
+        bin: the last one on the left; -1: the categories of ``words`` go left.
+        default_left: whether missing values do.
+        words: int64, a bit a category; none where the split is numeric.
+    """
+
+    feature: int
+    bin: int
+    default_left: bool
+    words: Int64s
+
+    def lefts(self, bins: Bins) -> Bools:
+        """Return for each bin of the feature whether it goes left."""
+        size = int(bins.sizes[self.feature])
+        lefts = set_of(self.words, size) if self.bin < 0 else np.arange(size) <= self.bin
+        if bins.missing[self.feature]:
+            lefts[-1] = self.default_left
+        return lefts
+
+    def test(self, bins: Bins) -> float | Bools:
+        """Return the threshold, or the flags of the categories that go left, as a ``Draft`` of a tree wants it."""
+        if self.bin < 0:
+            return set_of(self.words, int(bins.categories[self.feature]))
+        return bins.threshold(self.feature, self.bin)
+
+
+@dataclass(frozen=True, eq=False)
+class DenseRows:
+    """Rows that have a bin in every feature.
+
+    Attributes:
+        bins: of all features.
+        columns: unsigned, shape (features, rows): ``Bins.bin_dense``.
+    """
+
+    bins: Bins
+    columns: Array
+
+    def add_histogram(self, order: Int32s, pairs: Int32s, out: Array) -> None:
+        """Add the rows of a node to its histogram.
+
+        Args:
+            order: int32: numbers of rows.
+            pairs: int32, shape (rows, channels): quantised hessians and gradients, perhaps a third.
+            out: int32 (if no sum can exceed it) or int64, shape (bins, channels).
+        """
+        held = (readable(self.columns), self.bins.first, *_packed(pairs, out))
+        features = np.arange(self.bins.features)
+        over_blocks(lambda f: kernels.add_dense(readable(order), f, *held), (features,), cost=COST * len(order))
+
+    def part(self, order: Int32s, split: Split, aside: Int32s) -> int:
+        """Put the rows of a node that go left before the others, in place; return how many.
+
+        Args:
+            order: of the node; aside: int32, as long, overwritten.
+        """
+        return int(kernels.part_dense(order, self.columns[split.feature], split.lefts(self.bins), aside))
+
+    def layout(self, monotone: Int64s | None = None, channels: int = 2) -> Int64s:
+        """Return the row that tells servers what the bins are: see ``ops.layout_of``; monotone: -1, 0, 1 by feature."""
+        return _layout(self.bins, None, monotone, channels)
+
+
+@dataclass(frozen=True, eq=False)
+class SparseRows:
+    """Rows that do without one bin of each feature: that of zeros, or of missing values.
+
+    Attributes:
+        bins: of all features.
+        begins: int64, shape (rows + 1,); columns: int32, of the histogram: ``Bins.bin_sparse``.
+        absent: what it is that rows do without.
+    """
+
+    bins: Bins
+    begins: Int64s
+    columns: Int32s
+    absent: Absent
+
+    def histogram(self, order: Int32s, pairs: Int32s, scratch: Scratch) -> tuple[Int64s, Array]:
+        """Return the histogram of a node's rows where it is not empty.
+
+        Args: as of ``DenseRows.add_histogram``.
+
+        Returns:
+            Bins, int64, ascending; their sums, shape (n, channels), of the scratch's dtype. Implied bins are empty.
+        """
+        pairs, sums = _packed(pairs, scratch.sums)
+        kernels.add_sparse(readable(order), readable(self.begins), readable(self.columns), pairs, sums, scratch.touched)
+        count = kernels.count_touched(scratch.touched)
+        bins, found = np.empty(count, np.int64), np.empty((count, scratch.sums.shape[1]), scratch.sums.dtype)
+        kernels.take_touched(scratch.touched, scratch.sums, bins, found)
+        return bins, found
+
+    def part(self, order: Int32s, split: Split, aside: Int32s) -> int:
+        """Put the rows of a node that go left before the others: see ``DenseRows.part``."""
+        begins, columns, f = readable(self.begins), readable(self.columns), split.feature
+        first, implied, lefts = int(self.bins.first[f]), int(self._implied[f]), split.lefts(self.bins)
+        return int(kernels.part_sparse(order, begins, columns, first, implied, lefts, aside))
+
+    def layout(self, monotone: Int64s | None = None, channels: int = 2) -> Int64s:
+        """Return the row that tells servers what the bins are: see ``DenseRows.layout``."""
+        return _layout(self.bins, self._implied, monotone, channels)
+
+    @cached_property
+    def _implied(self) -> Int32s:
+        return self.bins.implied(self.absent)
+
+
+class Scratch:
+    """Room for the histogram of one node of sparse rows: zeros between two uses.
+
+    Args:
+        bins: how many there are; channels: 2 or 3; dtype: "int32" (if no sum can exceed it) or "int64".
+    """
+
+    def __init__(self, bins: int, channels: int, dtype: npt.DTypeLike) -> None:
+        self.sums: Array = np.zeros((bins, channels), dtype)
+        self.touched = np.zeros(-(-bins // WORD_BITS), np.uint64)
+
+
+def scales_of(most_h: float, most_g: float, rows: int, dtype: npt.DTypeLike) -> tuple[float, float]:
+    """Return what hessians and gradients are multiplied by, to be whole numbers whose sums fit: powers of two.
+
+    A number loses at most what 1 over its scale is: with sums in int64 2^-30 of the largest, with sums in int32 of a
+    million rows 2^-11, by chance up or down.
+
+    Args:
+        most_h, most_g: largest hessian, and largest absolute gradient, of all rows of all workers.
+        rows: how many there are in all.
+        dtype: of the sums: "int32" or "int64".
+
+    Raises:
+        ConfigError: a gradient is not finite.
+    """
+    if not (np.isfinite(most_h) and np.isfinite(most_g)):
+        raise ConfigError(f"gradients: expected finite numbers, got up to {most_g}, hessians up to {most_h}")
+    # A sum of so many, each up to 2^bits and rounded up, stays below the dtype's largest.
+    bits = min(30, np.iinfo(dtype).bits - 2 - int(np.ceil(np.log2(max(rows, 1)))))
+    h, g = (2.0 ** (bits - np.ceil(np.log2(most))) if most > 0 else 1.0 for most in (most_h, most_g))
+    return float(h), float(g)
+
+
+def child_bounds(w_left: float, w_right: float, sign: int, bounds: Array) -> tuple[Array, Array]:
+    """Return the bounds of the weights below two children, whose feature has a constraint: 1, -1, or 0 for none."""
+    left, right = bounds.copy(), bounds.copy()
+    if sign:
+        upper, lower = (left, right) if sign > 0 else (right, left)
+        upper[1] = lower[0] = (w_left + w_right) / 2
+    return left, right
+
+
+def _packed(pairs: Int32s, out: Array) -> tuple[Array, Array]:
+    """Return pairs and sums as kernels add them: two int32 as one int64."""
+    if out.dtype == np.int32 and out.shape[1] == 2:
+        return readable(pairs).view(np.int64), out.view(np.int64)
+    return readable(pairs), out
+
+
+def _layout(bins: Bins, implied: Int32s | None, monotone: Int64s | None, channels: int) -> Int64s:
+    flags = CATEGORICAL * (bins.categories > 0).astype(np.int64) | HAS_MISSING * bins.missing.astype(np.int64)
+    if monotone is not None:
+        flags |= np.where(monotone > 0, INCREASING, 0) | np.where(monotone < 0, DECREASING, 0)
+    return layout_of(bins.sizes, implied, flags, channels, np.arange(bins.features))

@@ -1,0 +1,323 @@
+"""Operations of boosted trees: splits are found where the histograms lie.
+
+A histogram is a row of an integer matrix. A bin has ``channels`` numbers, side by side: the sum of quantised hessians,
+that of gradients and, if there are three, another that must not get too small on either side, such as how many rows
+there are. Every row of training has a hessian of 1 at least, so a bin is empty if it has none. All bins of a feature
+lie on one server. One row of the matrix is the layout (``layout_of``), which says what the bins are. The bin that rows
+do without, as that of zeros in sparse rows, is found as what the others lack of the node's total.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.errors import LimitError, OutOfRangeError
+from ps2.ops.draws import GOLDEN, scrambled
+from ps2.ops.guards import check_row_ids, readable
+from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.ops.operands import along
+from ps2.ops.parallel import over_blocks
+from ps2.ops.table import Array, Block, Floats, Integers, Range, RowIds, op
+
+Int32s = npt.NDArray[np.int32]
+
+# The layout of a bin is two numbers: its feature, and its place among the feature's bins. The first bin's place is 0,
+# so in its stead it has, negative: how many bins there are, which one is implied (+ 1), and flags.
+PLACE_BITS = 12
+MOST_BINS = (1 << PLACE_BITS) - 1
+CATEGORICAL, HAS_MISSING, INCREASING, DECREASING = 1, 2, 4, 8
+# Numbers of a histogram that a thread looks through at a time.
+TILE = 1 << 16
+MOST_TILES = 64
+WORD_BITS = 64
+HALVES = 4
+
+
+def layout_of(sizes: Int64s, implied: Int32s | None, flags: Int64s, channels: int, features: Int64s) -> Int64s:
+    """Return the layout row of some features.
+
+    Args:
+        sizes: int64, how many bins each has.
+        implied: which of them is implied, -1: none; None: of no feature.
+        flags: int64: CATEGORICAL, HAS_MISSING (it is the last bin), INCREASING or DECREASING (constraints).
+        channels: of the histogram: 2 or 3.
+        features: int64, their numbers.
+
+    Returns:
+        int64, shape (bins * channels,); all fit into int32.
+
+    Raises:
+        LimitError: a feature has more than 4,095 bins.
+    """
+    if len(sizes) and sizes.max() > MOST_BINS:
+        worst = int(np.argmax(sizes))
+        raise LimitError(f"feature {features[worst]}: expected at most {MOST_BINS:,} bins, got {sizes[worst]:,}")
+    first = np.cumsum(sizes) - sizes
+    layout = np.zeros((int(sizes.sum()), channels), np.int64)
+    layout[:, 0] = np.repeat(features, sizes)
+    layout[:, 1] = np.arange(len(layout)) - np.repeat(first, sizes)
+    place = np.zeros(len(sizes), np.int64) if implied is None else implied.astype(np.int64) + 1
+    some = sizes > 0
+    layout[first[some], 1] = -(place | sizes << PLACE_BITS | flags << (2 * PLACE_BITS))[some]
+    return layout.reshape(-1)
+
+
+@op(reduce="best", dtypes=("int32", "int64"))
+def best_splits(
+    m: Block,
+    rows: RowIds,
+    totals: Annotated[Integers, along("rows", 3)],
+    bounds: Annotated[Floats, along("rows", 2)],
+    keys: Annotated[Integers, along("rows")],
+    rules: Annotated[Floats, along(5)],
+    *,
+    layout: int = 0,
+    channels: Annotated[int, Range(at_least=2, below=4)] = 2,
+    words: Annotated[int, Range(at_least=0, below=65)] = 0,
+    min_third: int = 0,
+    features: int = 0,
+    drawn: int = 0,
+) -> tuple[
+    Annotated[Float64s, along("rows")],
+    Annotated[Int64s, along("rows", 3)],
+    Annotated[Int64s, along("rows", 3)],
+    Annotated[Int64s, along("rows", "")],
+]:
+    """Find each node's best split among the features that are here; of equals the one of the least feature and bin.
+
+    Args:
+        rows: of the nodes' histograms.
+        totals: of each node: sums of hessians and gradients, and of the third channel.
+        bounds: least and largest weight that a node's children may have; infinite without monotone constraints.
+        keys: of nodes: what their features are drawn by.
+        rules: what 1 of a sum of gradients stands for, and of hessians; regLambda, regAlpha, minChildWeight.
+        layout: the row that ``layout_of`` has filled.
+        words: of 64 categories each, for the sets of categorical features.
+        min_third: what either side must have at least of the third channel.
+        features, drawn: how many there are in all, and how many of them a node may use; 0: all.
+
+    Returns:
+        By node: the gain, twice what the objective loses, minus infinity if no split is allowed; feature (-1: none),
+        bin (its last one on the left; -1: a set) and whether missing values go left; the left side's sums; the set of
+        categories that go left, as bits.
+    """
+    rows = check_row_ids(rows, m.shape[0])
+    if not 0 <= layout < m.shape[0]:
+        raise OutOfRangeError(f"layout: row {layout} is outside [0, {m.shape[0]})")
+    count = min(max(m.shape[1] // TILE, 1), MOST_TILES)
+    bins = m.shape[1] // channels
+    ends = readable(np.arange(count + 1) * bins // count)
+    gain = np.full((count, len(rows)), -np.inf)
+    where = np.full((count, len(rows), 3), -1, np.int64)
+    left = np.zeros((count, len(rows), 3), np.int64)
+    sets = np.zeros((count, len(rows), words), np.int64)
+    nodes = (readable(totals), readable(bounds), readable(keys))
+    over_blocks(
+        _search,
+        (np.arange(count),),
+        ends,
+        m,
+        rows,
+        layout,
+        channels,
+        nodes,
+        readable(rules),
+        (min_third, features, drawn),
+        (gain, where, left, sets),
+        cost=len(rows) * m.shape[1] // count,
+    )
+    best = np.argmax(gain, axis=0), np.arange(len(rows))
+    return gain[best], where[best], left[best], sets[best]
+
+
+@kernel
+def is_drawn(feature: int, features: int, drawn: int, key: int) -> bool:
+    """Tell whether a feature is one of ``drawn`` that a key draws: of as many as that, whoever asks for which.
+
+    A Feistel network permutes the features; what leaves their range goes through it again.
+    """
+    half = np.uint64(1)
+    while (np.uint64(1) << (half + half)) < np.uint64(features):
+        half += np.uint64(1)
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    number = np.uint64(feature)
+    while True:
+        high, low = number >> half, number & mask
+        for turn in range(HALVES):
+            mixed = scrambled(np.uint64(key) + GOLDEN * (low * np.uint64(HALVES) + np.uint64(turn + 1)))
+            high, low = low, high ^ (mixed & mask)
+        number = high << half | low
+        if number < np.uint64(features):
+            return bool(number < np.uint64(drawn))
+
+
+@kernel
+def weight_of(g: float, h: float, reg_lambda: float, reg_alpha: float, lower: float, upper: float) -> float:
+    """Compute the weight that is best for a node, within bounds."""
+    shrunk = max(g - reg_alpha, 0.0) + min(g + reg_alpha, 0.0)
+    return min(max(-shrunk / (h + reg_lambda), lower), upper)
+
+
+@kernel
+def score_of(g: float, h: float, w: float, reg_lambda: float, reg_alpha: float) -> float:
+    """Compute minus twice the objective of a node of weight w."""
+    return -(2.0 * g * w + (h + reg_lambda) * w * w + 2.0 * reg_alpha * abs(w))
+
+
+@kernel
+def _search(
+    tiles: Int64s,
+    ends: Int64s,
+    m: Array,
+    rows: Int64s,
+    layout_row: int,
+    channels: int,
+    nodes: tuple[Int64s, Float64s, Int64s],
+    rules: Float64s,
+    limits: tuple[int, int, int],
+    out: tuple[Float64s, Int64s, Int64s, Int64s],
+) -> None:
+    """Search the features that begin in some tiles."""
+    totals, bounds, keys = nodes
+    min_third, features, drawn = limits
+    layout = m[layout_row]
+    places, sums = np.empty(MOST_BINS, np.int64), np.empty((MOST_BINS, 3), np.int64)
+    ratios, missing = np.empty(MOST_BINS), np.empty(3, np.int64)
+    for tile in tiles:
+        for node in range(len(rows)):
+            histogram = m[rows[node]]
+            column = ends[tile]
+            while column < ends[tile + 1]:
+                word = -int(layout[column * channels + 1])
+                if word <= 0:  # the rest of a feature that begins in the tile before
+                    column += 1
+                    continue
+                size = (word >> PLACE_BITS) & MOST_BINS
+                implied = (word & MOST_BINS) - 1
+                feature = int(layout[column * channels])
+                if drawn == 0 or is_drawn(feature, features, drawn, keys[node]):
+                    found = _collect(histogram, column, size, implied, channels, totals[node], places, sums)
+                    if found > 1:
+                        what = (feature, size, implied, word >> (2 * PLACE_BITS))
+                        buffers = (places[:found], sums, ratios, missing)
+                        best = (out[0][tile], out[1][tile, node], out[2][tile, node], out[3][tile, node])
+                        _scan(what, buffers, node, totals[node], bounds[node], rules, min_third, best)
+                column += size
+
+
+@kernel
+def _collect(
+    histogram: Array,
+    column: int,
+    size: int,
+    implied: int,
+    channels: int,
+    total: Int64s,
+    places: Int64s,
+    sums: Array,
+) -> int:
+    """Collect the bins of a feature that are not empty; return how many."""
+    count, at = 0, -1
+    h_rest, g_rest, n_rest = total[0], total[1], total[2]
+    for place in range(size):
+        if place == implied:
+            at = count
+            places[count] = place
+            count += 1
+            continue
+        h = np.int64(histogram[(column + place) * channels])
+        if h == 0:
+            continue
+        places[count] = place
+        sums[count, 0], sums[count, 1] = h, histogram[(column + place) * channels + 1]
+        sums[count, 2] = histogram[(column + place) * channels + 2] if channels == 3 else 0
+        h_rest -= h
+        g_rest -= sums[count, 1]
+        n_rest -= sums[count, 2]
+        count += 1
+    if at >= 0:
+        if h_rest == 0:
+            for i in range(at + 1, count):
+                places[i - 1], sums[i - 1] = places[i], sums[i]
+            return count - 1
+        sums[at, 0], sums[at, 1], sums[at, 2] = h_rest, g_rest, n_rest if channels == 3 else 0
+    return count
+
+
+@kernel
+def _scan(
+    what: tuple[int, int, int, int],
+    buffers: tuple[Int64s, Array, Float64s, Int64s],
+    node: int,
+    total: Int64s,
+    bound: Float64s,
+    rules: Float64s,
+    min_third: int,
+    best: tuple[Float64s, Int64s, Int64s, Int64s],
+) -> None:
+    """Try all splits of a feature at a node; keep what is better than the best so far."""
+    feature, size, implied, flags = what
+    places, sums, ratios, missing = buffers
+    gains, where, left_sums, words = best
+    g_unit, h_unit, reg_lambda, reg_alpha, min_h = rules
+    count = len(places)
+    missing[:] = 0
+    if flags & HAS_MISSING and places[count - 1] == size - 1:
+        count -= 1
+        missing[:] = sums[count]
+    order = np.arange(count)
+    if flags & CATEGORICAL:
+        for i in range(count):
+            ratios[i] = sums[i, 1] * g_unit / (sums[i, 0] * h_unit + reg_lambda)
+        order = np.argsort(ratios[:count], kind="mergesort")
+    g, h = total[1] * g_unit, total[0] * h_unit
+    whole = score_of(g, h, weight_of(g, h, reg_lambda, reg_alpha, bound[0], bound[1]), reg_lambda, reg_alpha)
+    left_h, left_g, left_n = 0, 0, 0
+    improved, taken = -1, False
+    for i in range(count):
+        left_h += sums[order[i], 0]
+        left_g += sums[order[i], 1]
+        left_n += sums[order[i], 2]
+        for side in range(1 if missing[0] == 0 else 2):
+            hl, gl, nl = left_h + side * missing[0], left_g + side * missing[1], left_n + side * missing[2]
+            hr, nr = total[0] - hl, total[2] - nl
+            if hr <= 0 or hl * h_unit < min_h or hr * h_unit < min_h or min(nl, nr) < min_third:
+                continue
+            gl_real, gr_real = gl * g_unit, (total[1] - gl) * g_unit
+            w_left = weight_of(gl_real, hl * h_unit, reg_lambda, reg_alpha, bound[0], bound[1])
+            w_right = weight_of(gr_real, hr * h_unit, reg_lambda, reg_alpha, bound[0], bound[1])
+            if (flags & INCREASING and w_left > w_right) or (flags & DECREASING and w_left < w_right):
+                continue
+            gain = score_of(gl_real, hl * h_unit, w_left, reg_lambda, reg_alpha)
+            gain += score_of(gr_real, hr * h_unit, w_right, reg_lambda, reg_alpha) - whole
+            if gain > gains[node]:
+                gains[node], improved, taken = gain, i, side == 1
+                left_sums[0], left_sums[1], left_sums[2] = hl, gl, nl
+    if improved < 0:
+        return
+    where[0], where[1] = feature, -1 if flags & CATEGORICAL else places[improved]
+    if missing[0] == 0:
+        # Nothing tells where missing values go: with the zeros that sparse rows do not hold, else with most others.
+        taken = 2 * left_sums[0] >= total[0]
+        if implied >= 0 and not flags & HAS_MISSING and not flags & CATEGORICAL:
+            taken = implied <= places[improved]
+    where[2] = taken
+    if flags & CATEGORICAL:
+        # Categories that the node has not seen go with the missing ones.
+        for word in range(len(words)):
+            words[word] = -1 if taken else 0
+        for i in range(count):
+            place = places[order[i]]
+            bit = np.int64(1) << np.int64(place % WORD_BITS)
+            if i <= improved:
+                words[place // WORD_BITS] |= bit
+            else:
+                words[place // WORD_BITS] &= ~bit
+
+
+def set_of(words: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
+    """Return the flags of a set's first ``size`` categories."""
+    return np.unpackbits(words.view(np.uint8), bitorder="little", count=size).astype(np.bool_)

@@ -1,0 +1,174 @@
+"""A trainer of boosted trees in one process, out of the kernels alone: the reference of the distributed one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.sparse as sp
+
+from ps2.algorithms.trees import gradient_kernels, growing_kernels, ops
+from ps2.algorithms.trees.binning import Bins, Columns, cuts_from, distinct
+from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, child_bounds, scales_of
+from ps2.algorithms.trees.tree import Draft, Forest
+
+CODES = {"logistic": 0, "squared": 1, "absolute": 2, "huber": 3, "poisson": 4, "quantile": 5}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    loss: str = "squared"
+    shape: float = 0.5
+    rounds: int = 1
+    depth: int = 3
+    rate: float = 0.3
+    reg_lambda: float = 1.0
+    reg_alpha: float = 0.0
+    min_child_weight: float = 1.0
+    min_gain: float = 1e-6
+    base: tuple[float, ...] = (0.0,)
+    monotone: tuple[int, ...] = ()
+    categories: dict[int, int] = field(default_factory=dict)
+    absent: str = "zero"
+    sums: str = "int64"
+    subtract: bool = True
+
+
+def bins_of(x, recipe):
+    """Return bins with a cut between each two values."""
+    sparse = sp.issparse(x)
+    columns = Columns.of_sparse(x) if sparse else Columns.of_dense(x)
+    found = distinct(columns, 4000)
+    assert not len(found.many)
+    cuts, missing = [], np.zeros(x.shape[1], bool)
+    for f in range(x.shape[1]):
+        mine = found.features == f
+        entries = np.diff(columns.begin)[f]
+        present = found.weights[mine].sum()
+        absent = x.shape[0] - entries if sparse and recipe.absent == "zero" else 0
+        missing[f] = present < entries or (sparse and recipe.absent == "missing" and entries < x.shape[0])
+        if f in recipe.categories:
+            cuts.append(np.arange(recipe.categories[f], dtype=np.float32))
+        else:
+            cuts.append(cuts_from(found.bits[mine], found.bits[mine], found.weights[mine], 4000, int(absent)))
+    if sparse and recipe.absent == "missing":
+        missing[:] = True
+    categories = np.array([recipe.categories.get(f, 0) for f in range(x.shape[1])], np.int32)
+    return Bins(np.concatenate(cuts), np.append(0, np.cumsum([len(c) for c in cuts])), categories, missing)
+
+
+def binned(x, recipe):
+    bins = bins_of(x, recipe)
+    if sp.issparse(x):
+        return SparseRows(bins, *bins.bin_sparse(x, recipe.absent), recipe.absent)
+    return DenseRows(bins, bins.bin_dense(Columns.of_dense(x)))
+
+
+def train(x, y, recipe, weights=None, seed=0):
+    """Return a forest, and the margins of the rows."""
+    rows, n, width = binned(x, recipe), x.shape[0], len(recipe.base)
+    weights = np.empty(0) if weights is None else weights
+    margins, trees = np.tile(np.array(recipe.base, np.float64), (n, 1)), []
+    for _ in range(recipe.rounds):
+        pairs = np.empty((width, n, 2))
+        if recipe.loss == "softmax":
+            most = gradient_kernels.softmax_gradients(margins, y, weights, pairs)
+        else:
+            held = (margins[:, 0].copy(), y, weights, CODES[recipe.loss], recipe.shape, pairs[0])
+            most = gradient_kernels.gradients(*held)
+        scales = scales_of(*most, n, recipe.sums)
+        for c in range(width):
+            quantised = np.empty((n, 2), np.int32)
+            gradient_kernels.quantise(pairs[c], np.arange(n), seed + len(trees), scales, quantised)
+            trees.append(grow(rows, quantised, scales, margins[:, c], recipe))
+    return Forest(tuple(trees), np.array(recipe.base), x.shape[1], recipe.loss, recipe.shape), margins
+
+
+@dataclass
+class Node:
+    number: int
+    begin: int
+    end: int
+    total: tuple[int, int, int]
+    row: int
+    bounds: np.ndarray
+
+
+def grow(rows, pairs, scales, margins, recipe):
+    """Grow a tree level by level; add what it says to the margins."""
+    units = (1 / scales[1], 1 / scales[0])
+    rules = np.array([*units, recipe.reg_lambda, recipe.reg_alpha, recipe.min_child_weight])
+    order = np.flatnonzero(pairs[:, 0]).astype(np.int32)
+    aside = np.empty_like(order)
+    m = np.zeros((2 ** (recipe.depth + 1), rows.bins.first[-1] * 2), recipe.sums)
+    m[0] = rows.layout(np.array(recipe.monotone, np.int64) if recipe.monotone else None)
+    words = -(-max(recipe.categories.values(), default=0) // 64) + bool(recipe.categories)
+
+    def weight(total, bounds):
+        return ops.weight_of(total[1] * units[0], total[0] * units[1], *rules[2:4], *bounds)
+
+    def filled(node):
+        build(rows, order[node.begin : node.end], pairs, m[node.row])
+        return node
+
+    total = (*growing_kernels.sum_pairs(order, pairs), len(order))
+    open_nodes = [filled(Node(0, 0, len(order), total, 1, np.array([-np.inf, np.inf])))]
+    draft = Draft(weight(total, open_nodes[0].bounds), total[0] * units[1], total[2])
+    leaves, used = [], 2
+    for depth in range(recipe.depth + 1):
+        if depth == recipe.depth or not open_nodes:
+            leaves += open_nodes
+            break
+        gains, where, left_sums, sets = ops.best_splits(
+            m,
+            np.array([node.row for node in open_nodes]),
+            np.array([node.total for node in open_nodes]),
+            np.array([node.bounds for node in open_nodes]),
+            np.zeros(len(open_nodes), np.int64),
+            rules,
+            words=words,
+        )
+        below = []
+        for i, node in enumerate(open_nodes):
+            if not gains[i] > recipe.min_gain:
+                leaves.append(node)
+                continue
+            split = Split(int(where[i, 0]), int(where[i, 1]), bool(where[i, 2]), sets[i])
+            mine = slice(node.begin, node.end)
+            middle = node.begin + rows.part(order[mine], split, aside[mine])
+            draft.split(node.number, split.feature, split.test(rows.bins), split.default_left, float(gains[i]))
+            sign = recipe.monotone[split.feature] if recipe.monotone else 0
+            totals = [(*map(int, left_sums[i][:2]), middle - node.begin)]
+            totals.append(tuple(a - b for a, b in zip(node.total, totals[0], strict=True)))
+            bounds = child_bounds(*(weight(t, node.bounds) for t in totals), sign, node.bounds)
+            numbers = [
+                draft.add_child(node.number, weight(t, b), t[0] * units[1], t[2])
+                for t, b in zip(totals, bounds, strict=True)
+            ]
+            children = [
+                Node(numbers[0], node.begin, middle, totals[0], used, bounds[0]),
+                Node(numbers[1], middle, node.end, totals[1], node.row, bounds[1]),
+            ]
+            used += 1
+            if recipe.subtract:
+                filled(children[0])
+                m[node.row] -= m[children[0].row]
+            else:
+                m[node.row] = 0
+                for child in children:
+                    filled(child)
+            below += children
+        open_nodes = below
+    tree = draft.finish(recipe.rate)
+    for leaf in leaves:
+        growing_kernels.add_to_rows(order[leaf.begin : leaf.end], margins, float(tree.value[leaf.number]))
+    return tree
+
+
+def build(rows, order, pairs, out):
+    out = out.reshape(-1, 2)
+    if isinstance(rows, DenseRows):
+        rows.add_histogram(order, pairs, out)
+    else:
+        bins, sums = rows.histogram(order, pairs, Scratch(len(out), 2, out.dtype))
+        out[bins] += sums

@@ -1,0 +1,175 @@
+"""Histograms are sums, parts keep their order, and quantised gradients do not depend on where rows lie."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from ps2.algorithms.trees import gradient_kernels, growing_kernels
+from ps2.algorithms.trees.binning import Bins, Columns
+from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, child_bounds, scales_of
+from ps2.errors import ConfigError
+
+ROWS, FEATURES, VALUES = 5000, 9, 6
+NO_SET = np.empty(0, np.int64)
+
+
+def rows_of(sparse, seed=0):
+    """Return rows, and their bins in the histogram, shape (rows, features)."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(-2, VALUES - 2, size=(ROWS, FEATURES)).astype(float)
+    cuts = np.tile(np.arange(-2, VALUES - 3) + 0.5, FEATURES).astype(np.float32)
+    bins = Bins(cuts, np.arange(FEATURES + 1) * (VALUES - 1), np.zeros(FEATURES, np.int32), np.zeros(FEATURES, bool))
+    places = (x + 2).astype(int) + np.arange(FEATURES) * VALUES
+    if sparse:
+        return SparseRows(bins, *bins.bin_sparse(sp.csr_array(x), "zero"), "zero"), places, x != 0
+    return DenseRows(bins, bins.bin_dense(Columns.of_dense(x))), places, np.ones(x.shape, bool)
+
+
+def pairs_of(channels, most=1000, seed=1):
+    rng = np.random.default_rng(seed)
+    pairs = rng.integers(-most, most, size=(ROWS, channels)).astype(np.int32)
+    pairs[:, [0, *range(2, channels)]] = rng.integers(1, most, size=(ROWS, channels - 1))
+    return pairs
+
+
+def expected(order, places, held, pairs):
+    out = np.zeros((FEATURES * VALUES, pairs.shape[1]), np.int64)
+    np.add.at(out, places[order][held[order]], np.repeat(pairs[order], held[order].sum(axis=1), axis=0))
+    return out
+
+
+@pytest.mark.parametrize(("channels", "dtype"), [(2, "int32"), (2, "int64"), (3, "int32"), (3, "int64")])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_histogram_when_rows_are_dense_then_it_is_the_sum_by_bins(channels, dtype, share):
+    rows, places, held = rows_of(sparse=False)
+    order = np.flatnonzero(np.random.default_rng(2).random(ROWS) < share).astype(np.int32)
+    pairs, out = pairs_of(channels), np.ones((FEATURES * VALUES, channels), dtype)
+    rows.add_histogram(order, pairs, out)
+    np.testing.assert_array_equal(out, 1 + expected(order, places, held, pairs))
+
+
+@pytest.mark.parametrize(("channels", "dtype"), [(2, "int32"), (2, "int64"), (3, "int32"), (3, "int64")])
+@pytest.mark.parametrize("count", [0, 1, 3, ROWS])
+def test_histogram_when_rows_are_sparse_then_it_has_what_is_not_empty(channels, dtype, count):
+    rows, places, held = rows_of(sparse=True)
+    scratch, pairs = Scratch(FEATURES * VALUES, channels, dtype), pairs_of(channels)
+    order = np.sort(np.random.default_rng(3).permutation(ROWS)[:count]).astype(np.int32)
+    wanted = expected(order, places, held, pairs)
+    for _ in range(2):
+        bins, sums = rows.histogram(order, pairs, scratch)
+        np.testing.assert_array_equal(bins, np.flatnonzero(wanted[:, 0]))
+        np.testing.assert_array_equal(sums, wanted[bins])
+        assert not scratch.sums.any()
+        assert not scratch.touched.any()
+
+
+def test_histogram_when_sums_are_as_large_as_int32_holds_then_pairs_do_not_touch_each_other():
+    rows, places, held = rows_of(sparse=False)
+    pairs = pairs_of(2)
+    for sign in (1, -1):
+        pairs[:] = (2**31 - 1) // ROWS, sign * ((2**31 - 1) // ROWS)
+        out = np.zeros((FEATURES * VALUES, 2), np.int32)
+        order = np.arange(ROWS, dtype=np.int32)
+        rows.add_histogram(order, pairs, out)
+        np.testing.assert_array_equal(out, expected(order, places, held, pairs))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("bin", [0, 1, 2, 4])
+def test_part_when_a_node_is_split_then_both_sides_keep_their_order(sparse, bin):
+    rows, places, _ = rows_of(sparse)
+    order = np.flatnonzero(np.random.default_rng(4).random(ROWS) < 0.4).astype(np.int32)
+    before = order.copy()
+    left = rows.part(order, Split(3, bin, False, NO_SET), np.empty_like(order))
+    goes = places[before, 3] - 3 * VALUES <= bin
+    np.testing.assert_array_equal(order[:left], before[goes])
+    np.testing.assert_array_equal(order[left:], before[~goes])
+
+
+@pytest.mark.parametrize("default", [False, True])
+def test_part_when_values_are_missing_or_categories_then_their_side_is_the_splits(default):
+    x = np.array([[0.0, 1], [1, np.nan], [2, 1], [np.nan, 0], [1, 0]])
+    bins = Bins(
+        np.array([0, 1, 2, 0.5], np.float32), np.array([0, 3, 4]), np.array([3, 0], np.int32), np.array([True, True])
+    )
+    dense = DenseRows(bins, bins.bin_dense(Columns.of_dense(x)))
+    filled = sp.csr_array((x.reshape(-1), np.tile([0, 1], 5), np.arange(6) * 2), shape=x.shape)
+    sparse = SparseRows(bins, *bins.bin_sparse(filled, "missing"), "missing")
+    some = Split(0, -1, default, np.array([0b101]))
+    numeric = Split(1, 0, default, NO_SET)
+    assert some.test(bins).tolist() == [True, False, True]
+    assert numeric.test(bins) == 0.5
+    for rows in (dense, sparse):
+        for split, plain, lost in ((some, [0, 2], 3), (numeric, [3, 4], 1)):
+            order = np.arange(5, dtype=np.int32)
+            left = rows.part(order, split, np.empty_like(order))
+            assert order[:left].tolist() == sorted(plain + [lost] * default)
+
+
+def test_sums_when_a_node_is_summed_then_they_are_of_its_rows():
+    pairs = np.full((3, 2), 2**31 - 1, np.int32)
+    assert growing_kernels.sum_pairs(np.array([0, 2], np.int32), pairs) == (2**32 - 2, 2**32 - 2)
+
+
+def test_add_to_rows_when_a_leaf_says_something_then_only_its_rows_have_it():
+    margins = np.zeros((4, 2))
+    growing_kernels.add_to_rows(np.array([1, 3], np.int32), margins[:, 1], 0.5)
+    assert margins.tolist() == [[0, 0], [0, 0.5], [0, 0], [0, 0.5]]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("rows", [1, 1000, 10**6, 2**31])
+def test_scales_when_all_rows_are_largest_then_sums_still_fit(dtype, rows):
+    if dtype == "int32" and rows > 2**29:
+        rows = 2**29
+    for most in (1e-9, 0.25, 1.0, 3.7, 1e12):
+        scale_h, scale_g = scales_of(most, 2 * most, rows, dtype)
+        assert scale_h == 2.0 ** round(np.log2(scale_h))
+        assert most * scale_h <= 2**30
+        assert most * scale_h > 2 ** min(29, np.iinfo(dtype).bits - 4 - np.ceil(np.log2(rows)))
+        assert rows * (most * scale_h + 1) <= np.iinfo(dtype).max
+        assert rows * (2 * most * scale_g + 1) <= np.iinfo(dtype).max
+
+
+def test_scales_when_there_are_no_gradients_then_they_are_1_and_infinite_ones_are_an_error():
+    assert scales_of(0.0, 0.0, 10, "int64") == (1.0, 1.0)
+    with pytest.raises(ConfigError, match="finite"):
+        scales_of(1.0, np.inf, 10, "int64")
+
+
+def quantised(pairs, ids, key=5, scales=(8.0, 4.0)):
+    out = np.empty(pairs.shape, np.int32)
+    gradient_kernels.quantise(pairs, ids, key, scales, out)
+    return out
+
+
+def test_quantise_when_rows_lie_otherwise_then_each_has_the_same_numbers():
+    rng = np.random.default_rng(6)
+    pairs, ids = rng.random((1000, 2)) - [0, 0.5], rng.integers(0, 2**62, 1000)
+    order = rng.permutation(1000)
+    np.testing.assert_array_equal(quantised(pairs[order], ids[order]), quantised(pairs, ids)[order])
+    assert (quantised(pairs, ids, key=6) != quantised(pairs, ids)).any()
+
+
+def test_quantise_when_many_are_summed_then_nothing_is_lost_on_average():
+    pairs = np.tile([0.3, -0.07], (200_000, 1))
+    found = quantised(pairs, np.arange(len(pairs)))
+    np.testing.assert_allclose(found.mean(axis=0), pairs[0] * [8, 4], atol=0.01)
+    assert set(np.unique(found[:, 0])) == {2, 3}
+    assert set(np.unique(found[:, 1])) == {-1, 0}
+
+
+def test_quantise_when_a_hessian_is_small_then_it_is_1_and_none_is_0():
+    found = quantised(np.array([[1e-16, 0.25], [0.0, 0.0]]), np.arange(2))
+    assert found.tolist() == [[1, 1], [0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("sign", "left", "right"), [(1, [-1, 3], [3, 9]), (-1, [3, 9], [-1, 3]), (0, [-1, 9], [-1, 9])]
+)
+def test_child_bounds_when_a_feature_is_monotone_then_they_meet_in_the_middle(sign, left, right):
+    w_left, w_right = (2.0, 4.0) if sign >= 0 else (4.0, 2.0)
+    found = child_bounds(w_left, w_right, sign, np.array([-1.0, 9.0]))
+    assert [one.tolist() for one in found] == [left, right]

@@ -1,0 +1,252 @@
+"""Splits found in histograms are those that trying all finds."""
+
+from __future__ import annotations
+
+from itertools import chain, combinations
+
+import numpy as np
+import pytest
+
+from ps2.algorithms.trees import ops
+from ps2.errors import LimitError, OutOfRangeError
+from ps2.ops.all import lookup
+from ps2.ops.warm import _compile
+
+FREE = (-np.inf, np.inf)
+
+
+class Case:
+    """Features with random histograms of some nodes.
+
+    Args:
+        features: of each: bins, flags, the implied bin (-1: none).
+    """
+
+    def __init__(self, features, nodes=3, channels=2, dtype="int64", seed=0, empty=0.3):
+        rng = np.random.default_rng(seed)
+        self.features, self.channels = features, channels
+        sizes = np.array([size for size, _, _ in features])
+        flags = np.array([flags for _, flags, _ in features])
+        implied = np.array([implied for _, _, implied in features], np.int32)
+        self.first = np.append(0, np.cumsum(sizes))
+        self.totals = np.stack([rng.integers(400, 500, nodes), rng.integers(-50, 50, nodes), np.full(nodes, 90)], 1)
+        self.full = np.zeros((nodes, self.first[-1], 3), np.int64)
+        for node in range(nodes):
+            for f, size in enumerate(sizes):
+                some = np.flatnonzero(rng.random(size) >= empty)
+                some = some if len(some) else np.array([0])
+                h = rng.multinomial(self.totals[node, 0] - len(some), np.full(len(some), 1 / len(some))) + 1
+                n = rng.multinomial(90 - len(some), np.full(len(some), 1 / len(some))) + 1
+                g = rng.integers(-60, 60, len(some))
+                g[-1] += self.totals[node, 1] - g.sum()
+                self.full[node, self.first[f] + some] = np.stack([h, g, n], 1)
+        held = self.full.copy()
+        for f in np.flatnonzero(implied >= 0):
+            held[:, self.first[f] + implied[f]] = 0
+        self.m = np.zeros((nodes + 1, self.first[-1] * channels), dtype)
+        self.m[0] = ops.layout_of(sizes, implied, flags, channels, np.arange(len(sizes)))
+        self.m[1:] = held[:, :, :channels].reshape(nodes, -1)
+
+    def found(self, rules=(1, 1, 0, 0, 0), bounds=FREE, keys=None, **scalars):
+        nodes = len(self.totals)
+        return ops.best_splits(
+            self.m,
+            np.arange(1, nodes + 1),
+            self.totals,
+            np.tile(np.array(bounds, np.float64), (nodes, 1)),
+            np.zeros(nodes, np.int64) if keys is None else keys,
+            np.array(rules, np.float64),
+            channels=self.channels,
+            words=1,
+            **scalars,
+        )
+
+    def expected(self, node, rules=(1, 1, 0, 0, 0), bounds=FREE, features=None, min_third=0):
+        """Return the best gain, feature and bin of all that there are."""
+        g_unit, h_unit, reg_lambda, reg_alpha, min_h = rules
+
+        def score(part):
+            h, g = part[0] * h_unit, part[1] * g_unit
+            w = np.clip(-np.sign(g) * max(abs(g) - reg_alpha, 0) / (h + reg_lambda), *bounds)
+            return -(2 * g * w + (h + reg_lambda) * w * w + 2 * reg_alpha * abs(w)), w
+
+        total = self.totals[node] * [1, 1, self.channels == 3]
+        best = (-np.inf, -1, -1)
+        for f, (size, flags, _) in enumerate(self.features):
+            if features is not None and f not in features:
+                continue
+            sums = self.full[node, self.first[f] : self.first[f + 1]] * [1, 1, self.channels == 3]
+            plain = size - bool(flags & ops.HAS_MISSING)
+            missing = sums[plain:].sum(axis=0)
+            if flags & ops.CATEGORICAL:
+                sides = [list(s) for s in chain.from_iterable(combinations(range(plain), k) for k in range(plain + 1))]
+            else:
+                sides = [list(range(b + 1)) for b in range(plain)]
+            for side in sides:
+                for to_left in (0, 1):
+                    left = sums[side].sum(axis=0) + to_left * missing
+                    right = total - left
+                    if (left - to_left * missing)[0] <= 0:
+                        continue  # the same parts come with missing values on the right
+                    if min(left[0], right[0]) <= 0 or min(left[0], right[0]) * h_unit < min_h:
+                        continue
+                    if self.channels == 3 and min(left[2], right[2]) < min_third:
+                        continue
+                    (a, w_left), (b, w_right) = score(left), score(right)
+                    wrong = w_left > w_right if flags & ops.INCREASING else w_left < w_right
+                    if flags & (ops.INCREASING | ops.DECREASING) and wrong:
+                        continue
+                    gain = a + b - score(total)[0]
+                    if gain > best[0] + 1e-9:
+                        best = (gain, f, -1 if flags & ops.CATEGORICAL else side[-1])
+        return best
+
+    def check(self, found, **how):
+        gain, where, left, sets = found
+        for node in range(len(self.totals)):
+            expected = self.expected(node, **how)
+            np.testing.assert_allclose(gain[node], expected[0], rtol=1e-9)
+            assert (where[node, 0], where[node, 1]) == expected[1:]
+            if expected[1] >= 0:
+                np.testing.assert_array_equal(left[node, : self.channels], self.left(node, where[node], sets[node]))
+
+    def left(self, node, where, words):
+        """Return the sums of what goes left by the answer."""
+        f, bin, default = where
+        size, flags, _ = self.features[f]
+        lefts = ops.set_of(words, size) if bin < 0 else np.arange(size) <= bin
+        if flags & ops.HAS_MISSING:
+            lefts[-1] = default
+        return self.full[node, self.first[f] : self.first[f + 1]][lefts].sum(axis=0)[: self.channels]
+
+
+MIXED = [
+    (5, 0, -1),
+    (6, ops.HAS_MISSING, -1),
+    (4, 0, 1),
+    (5, ops.HAS_MISSING, 4),
+    (6, ops.CATEGORICAL, -1),
+    (7, ops.CATEGORICAL | ops.HAS_MISSING, 0),
+    (1, 0, -1),
+    (2, 0, 0),
+]
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_best_splits_when_features_are_mixed_then_the_best_of_all_is_found(seed, dtype):
+    case = Case(MIXED, seed=seed, dtype=dtype)
+    case.check(case.found())
+
+
+@pytest.mark.parametrize("channels", [2, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_best_splits_when_there_are_penalties_and_minima_then_they_count(seed, channels):
+    case = Case([one for one in MIXED if not one[1] & ops.CATEGORICAL], seed=seed, channels=channels)
+    rules = (0.5, 0.25, 1.5, 4.0, 20.0)
+    min_third = 25 if channels == 3 else 0
+    case.check(case.found(rules, min_third=min_third), rules=rules, min_third=min_third)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_best_splits_when_weights_are_bounded_or_monotone_then_no_other_are_found(seed):
+    case = Case([(6, ops.INCREASING, -1), (6, ops.DECREASING | ops.HAS_MISSING, -1), (5, 0, 2)], seed=seed)
+    case.check(case.found(bounds=(-0.02, 0.03)), bounds=(-0.02, 0.03))
+
+
+def test_best_splits_when_splits_are_equal_then_the_least_feature_and_bin_is_taken():
+    case = Case([(4, 0, -1), (4, 0, -1), (4, 0, -1)], nodes=1, empty=0.0)
+    case.m[1] = np.tile([10, -5, 0, 0, 0, 0, 10, 5], 3)
+    case.totals[0, :2] = 20, 0
+    gain, where, left, _ = case.found()
+    assert (gain[0], where[0].tolist(), left[0, :2].tolist()) == (5.0, [0, 0, 1], [10, -5])
+
+
+def test_best_splits_when_nothing_can_be_split_then_it_says_so():
+    case = Case([(1, 0, -1), (3, ops.CATEGORICAL, 0)], nodes=2)
+    case.m[1:] = 0
+    case.m[1:, :2] = case.totals[:, :2]
+    gain, where, left, _ = case.found()
+    assert np.isneginf(gain).all()
+    assert (where == -1).all()
+    assert not left.any()
+
+
+@pytest.mark.parametrize(("implied", "goes"), [(0, 1), (1, 1), (2, 0)])
+def test_best_splits_when_a_node_has_no_missing_values_then_they_go_with_the_zeros(implied, goes):
+    case = Case([(4, 0, implied)], nodes=1)
+    sums = np.array([[10, -50], [10, -50], [10, 50], [10, 50]])
+    case.totals[0, :2] = 40, 0
+    sums[implied] = 0
+    case.m[1] = sums.reshape(-1)
+    assert case.found()[1][0].tolist() == [0, 1, goes]
+
+
+@pytest.mark.parametrize(("counts", "goes"), [((30, 10), 1), ((10, 30), 0)])
+def test_best_splits_when_dense_rows_have_no_missing_values_then_they_go_with_most(counts, goes):
+    case = Case([(3, ops.HAS_MISSING, -1)], nodes=1)
+    case.totals[0, :2] = 40, 0
+    case.m[1] = [counts[0], -50, counts[1], 50, 0, 0]
+    assert case.found()[1][0].tolist() == [0, 0, goes]
+
+
+def test_best_splits_when_a_shard_is_wide_then_threads_find_what_one_would():
+    rng = np.random.default_rng(5)
+    features = [(int(size), 0, -1) for size in rng.integers(1, 9, 40_000)]
+    case = Case(features[:1], nodes=2)
+    sizes = np.array([size for size, _, _ in features])
+    m = np.zeros((3, sizes.sum() * 2), np.int64)
+    m[0] = ops.layout_of(sizes, None, np.zeros(len(sizes), np.int64), 2, np.arange(len(sizes)) + 7)
+    m[1:] = rng.integers(1, 9, m[1:].shape)
+    first = np.cumsum(sizes) - sizes
+    best = 23_456 + int(np.argmax(sizes[23_456:] > 2))
+    m[2, 2 * first[best] : 2 * first[best] + 4] = 50, -900, 50, 900
+    case.m, case.totals = m, np.array([[400, 0, 0], [400, 0, 0]])
+    gain, where, _, _ = case.found()
+    assert where[1, :2].tolist() == [best + 7, 0]
+    case.m = np.ascontiguousarray(np.delete(m, np.s_[2 * first[30_000] :], axis=1))
+    part = case.found()
+    case.m = np.ascontiguousarray(m[:, 2 * first[30_000] :])
+    rest = case.found()
+    np.testing.assert_array_equal(np.maximum(part[0], rest[0]), gain)
+
+
+def test_is_drawn_when_features_are_drawn_then_they_are_as_many_as_asked_for_whatever_the_key():
+    for features, drawn in ((1, 1), (28, 5), (1000, 333), (4097, 4096)):
+        for key in (0, 7, -3):
+            assert sum(ops.is_drawn(f, features, drawn, key) for f in range(features)) == drawn
+    chosen = {tuple(f for f in range(28) if ops.is_drawn(f, 28, 5, key)) for key in range(50)}
+    assert len(chosen) > 45
+    counts = np.bincount([f for key in range(2000) for f in range(28) if ops.is_drawn(f, 28, 5, key)])
+    assert counts.min() > 250
+    assert counts.max() < 470
+
+
+def test_best_splits_when_features_are_drawn_then_each_node_has_its_own():
+    case = Case([(5, 0, -1)] * 20, nodes=4, seed=2)
+    keys = np.arange(4) * 1000
+    gain, where, _, _ = case.found(keys=keys, features=20, drawn=3)
+    for node, key in enumerate(keys):
+        mine = [f for f in range(20) if ops.is_drawn(f, 20, 3, key)]
+        expected = case.expected(node, features=mine)
+        np.testing.assert_allclose(gain[node], expected[0])
+        assert tuple(where[node, :2]) == expected[1:]
+
+
+def test_best_splits_when_declared_then_servers_find_it_and_it_can_be_warmed():
+    op = lookup("trees.best_splits")
+    assert op.reduce == "best"
+    assert not op.writes
+    assert op.check(0, "int32", {"words": 3})["channels"] == 2
+    _compile(op)
+
+
+def test_best_splits_when_the_layout_is_not_there_then_the_error_says_so():
+    case = Case([(2, 0, -1)])
+    with pytest.raises(OutOfRangeError, match=r"row 9 is outside \[0, 4\)"):
+        case.found(layout=9)
+
+
+def test_layout_of_when_a_feature_has_too_many_bins_then_the_error_names_it():
+    with pytest.raises(LimitError, match="feature 12: expected at most 4,095 bins, got 4,096"):
+        ops.layout_of(np.array([2, 4096]), None, np.zeros(2, np.int64), 2, np.array([11, 12]))

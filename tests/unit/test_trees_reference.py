@@ -1,0 +1,174 @@
+"""Trees out of the kernels are xgboost's, split by split, where no value is rounded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import xgboost
+
+from ps2.algorithms.trees.predict import Predictor
+from ps2.algorithms.trees.tree import LEAF
+from tests.tree_training import Recipe, train
+from tests.xgboost_trees import forest_of
+
+
+def data(rows=400, seed=0, missing=0.0):
+    """Few distinct values, and labels that no two splits part equally well."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 7, size=(rows, 5)).astype(np.float32) / 2
+    x[rng.random(x.shape) < missing] = np.nan
+    y = np.nan_to_num(x[:, 0] * x[:, 1]) - np.nan_to_num(x[:, 2]) + rng.normal(size=rows)
+    return x, y
+
+
+def xgboosts(x, y, recipe, **params):
+    objective = {"squared": "reg:squarederror", "logistic": "binary:logistic", "softmax": "multi:softprob"}
+    given = {
+        "tree_method": "exact",
+        "objective": objective[recipe.loss],
+        "max_depth": recipe.depth,
+        "eta": recipe.rate,
+        "lambda": recipe.reg_lambda,
+        "alpha": recipe.reg_alpha,
+        "min_child_weight": recipe.min_child_weight,
+        "base_score": 0.5 if recipe.loss == "logistic" else 0.0,
+        "nthread": 1,
+    }
+    weights = params.pop("weight", None)
+    booster = xgboost.train(given | params, xgboost.DMatrix(x, y, weight=weights), recipe.rounds)
+    return forest_of(booster, recipe.base).trees
+
+
+def assert_same(ours, theirs, x):
+    """Walk two trees side by side: the same features, the same rows on either side, gains and values."""
+    todo = [(0, 0, np.arange(len(x)))]
+    while todo:
+        a, b, rows = todo.pop()
+        assert ours.feature[a] == theirs.feature[b]
+        np.testing.assert_allclose(ours.cover[a], theirs.cover[b], rtol=1e-5)
+        if ours.feature[a] == LEAF:
+            np.testing.assert_allclose(ours.value[a], theirs.value[b], rtol=1e-4, atol=1e-5)
+            continue
+        np.testing.assert_allclose(ours.gain[a], theirs.gain[b], rtol=1e-3, atol=1e-3)
+        sides = []
+        for tree, node in ((ours, a), (theirs, b)):
+            values = x[rows, tree.feature[node]]
+            sides.append(np.where(np.isnan(values), tree.default_left[node], values <= tree.threshold[node]))
+        np.testing.assert_array_equal(*sides)
+        todo += [
+            (ours.left[a], theirs.left[b], rows[sides[0]]),
+            (ours.right[a], theirs.right[b], rows[~sides[0]]),
+        ]
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.3])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(rounds=3, depth=5),
+        Recipe(rounds=3, depth=4, reg_lambda=0.0, min_child_weight=10.0),
+        Recipe(rounds=3, depth=4, reg_alpha=2.5),
+        Recipe("logistic", rounds=3, depth=4, rate=1.0),
+        Recipe("softmax", rounds=2, depth=3, base=(0.0, 0.0, 0.0)),
+    ],
+)
+def test_trees_when_values_are_few_then_they_are_xgboosts_split_by_split(recipe, missing):
+    x, y = data(missing=missing)
+    if recipe.loss != "squared":
+        y = np.digitize(y, np.quantile(y, [0.5] if recipe.loss == "logistic" else [0.3, 0.6])).astype(float)
+    classes = {"num_class": 3} if recipe.loss == "softmax" else {}
+    forest, margins = train(x, y, recipe)
+    theirs = xgboosts(x, y, recipe, **classes)
+    assert len(forest.trees) == len(theirs)
+    for ours, other in zip(forest.trees, theirs, strict=True):
+        assert_same(ours, other, x)
+    np.testing.assert_allclose(Predictor(forest).margins(x), margins, rtol=1e-12, atol=1e-12)
+
+
+def test_trees_when_rows_have_weights_then_they_are_xgboosts_split_by_split():
+    x, y = data()
+    weights = np.random.default_rng(1).integers(0, 4, len(y)).astype(float)
+    recipe = Recipe(rounds=2, depth=4)
+    kept = weights > 0
+    forest, _ = train(x, y, recipe, weights)
+    for ours, theirs in zip(forest.trees, xgboosts(x, y, recipe, weight=weights), strict=True):
+        assert_same(ours, theirs, x[kept])
+
+
+def test_trees_when_there_are_monotone_constraints_then_they_are_xgboosts_and_margins_ascend():
+    x, y = data()
+    recipe = Recipe(rounds=3, depth=4, monotone=(1, -1, 0, 1, 0))
+    forest, _ = train(x, y, recipe)
+    for ours, theirs in zip(forest.trees, xgboosts(x, y, recipe, monotone_constraints="(1,-1,0,1,0)"), strict=True):
+        assert_same(ours, theirs, x)
+    for feature, sign in ((0, 1), (1, -1), (3, 1)):
+        grid = np.repeat(x[:50, None], 7, axis=1)
+        grid[:, :, feature] = np.arange(7) / 2
+        margins = Predictor(forest).margins(grid.reshape(-1, 5)).reshape(50, 7)
+        assert (sign * np.diff(margins, axis=1) >= -1e-7).all()
+
+
+@pytest.mark.parametrize("sums", ["int32", "int64"])
+def test_trees_when_siblings_are_subtracted_then_they_are_those_of_built_ones(sums):
+    x, y = data(missing=0.2)
+    forests = [train(x, y, Recipe(rounds=2, depth=5, sums=sums, subtract=s))[0] for s in (True, False)]
+    assert forests[0].to_debug_string("") == forests[1].to_debug_string("")
+
+
+@pytest.mark.parametrize("absent", ["zero", "missing"])
+def test_trees_when_rows_are_sparse_then_they_are_those_of_dense_ones(absent):
+    x, y = data()
+    x[np.random.default_rng(2).random(x.shape) < 0.6] = 0 if absent == "zero" else np.nan
+    held = x != 0 if absent == "zero" else ~np.isnan(x)
+    sparse = sp.csr_array((x[held], np.nonzero(held)[1], np.append(0, np.cumsum(held.sum(axis=1)))), shape=x.shape)
+    dense_forest, margins = train(x, y, Recipe(rounds=2, depth=5, absent=absent))
+    forest, same = train(sparse, y, Recipe(rounds=2, depth=5, absent=absent))
+    np.testing.assert_array_equal(same, margins)
+    for ours, other in zip(forest.trees, dense_forest.trees, strict=True):
+        np.testing.assert_array_equal(ours.feature, other.feature)
+        np.testing.assert_array_equal(ours.threshold, other.threshold)
+    np.testing.assert_allclose(Predictor(forest, absent).margins(sparse), margins, rtol=1e-12, atol=1e-12)
+    if absent == "zero":
+        # As xgboost, which takes what is absent for missing, would read the saved model.
+        np.testing.assert_array_equal(
+            Predictor(forest, "missing").leaves(sparse), Predictor(forest, "zero").leaves(sparse)
+        )
+
+
+def test_trees_when_a_feature_is_categorical_then_the_best_set_is_found():
+    rng = np.random.default_rng(3)
+    x = rng.integers(0, 70, size=(3000, 2)).astype(float)
+    good = rng.random(70) < 0.5
+    y = np.where(good[x[:, 0].astype(int)], 2.0, -1.0) + 0.01 * rng.normal(size=3000)
+    x[:50, 0] = np.nan
+    forest, margins = train(x, y, Recipe(depth=1, rate=1.0, reg_lambda=0.0, categories={0: 80}))
+    (tree,) = forest.trees
+    assert tree.feature[0] == 0
+    side = tree.set_of(0)
+    assert len(side) == 80
+    np.testing.assert_array_equal(side[:70], good)
+    assert set(side[70:]) == {tree.default_left[0]}
+    np.testing.assert_allclose(Predictor(forest).margins(x), margins)
+
+
+def test_trees_when_sums_are_of_32_bits_then_they_fit_as_well():
+    x, y = data(rows=3000)
+    errors = []
+    for sums in ("int32", "int64"):
+        _, margins = train(x, y, Recipe(rounds=20, depth=4, sums=sums))
+        errors.append(np.mean((margins[:, 0] - y) ** 2))
+    np.testing.assert_allclose(*errors, rtol=1e-3)
+
+
+def test_trees_when_they_may_not_be_split_then_they_are_a_leaf():
+    x, y = data(rows=60)
+    forest, margins = train(x, y, Recipe(depth=0, reg_lambda=0.0, rate=1.0))
+    assert len(forest.trees[0]) == 1
+    np.testing.assert_allclose(margins, np.mean(y), rtol=1e-6)
+
+
+def test_trees_when_they_grow_to_single_rows_then_they_are_xgboosts():
+    x, y = data(rows=60)
+    recipe = Recipe(depth=12, min_child_weight=0.0)
+    assert_same(train(x, y, recipe)[0].trees[0], xgboosts(x, y, recipe)[0], x)
