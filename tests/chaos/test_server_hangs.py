@@ -11,7 +11,7 @@ from faults import processes
 
 from ps2 import DCV, PS2Context
 from ps2.config import split_address
-from ps2.coordinator import context
+from ps2.coordinator import fleet
 from ps2.coordinator.launchers.child import end
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.errors import UnavailableError
@@ -44,7 +44,7 @@ class CannotKill(LocalLauncher):
 
 @pytest.fixture
 def ps(monkeypatch):
-    monkeypatch.setattr(context, "LocalLauncher", CannotKill)
+    monkeypatch.setattr(fleet, "LocalLauncher", CannotKill)
     with PS2Context.getOrCreate(servers=2, replicas=1, heartbeatS=0.2, lostAfterS=1.0) as ps:
         yield ps
 

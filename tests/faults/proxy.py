@@ -29,7 +29,7 @@ from faults.rules import (
 )
 
 from ps2.config import read_token
-from ps2.coordinator import context
+from ps2.coordinator import fleet
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.errors import UnavailableError
 from ps2.wire.codec import id_from_pb
@@ -110,11 +110,11 @@ class Network:
         class Launcher(ProxiedLauncher):
             network = self
 
-        before, context.LocalLauncher = context.LocalLauncher, Launcher
+        before, fleet.LocalLauncher = fleet.LocalLauncher, Launcher
         try:
             yield self
         finally:
-            context.LocalLauncher = before
+            fleet.LocalLauncher = before
             self.close()
 
 
