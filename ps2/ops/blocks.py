@@ -36,7 +36,7 @@ def columns_pull(m: Blocks, slots: Slots) -> Annotated[Array, along(SLOTS, BLOCK
     out = np.empty((slots.size, m.shape[1]), dtype=m.dtype)
     block = readable(m)
     cost = FINDING_COST + m.shape[1]
-    over_blocks(lambda s, o: _take(block, s, o), (check_slots(slots, m.shape[0]), out), cost=cost)
+    over_blocks(lambda s, o: take(block, s, o), (check_slots(slots, m.shape[0]), out), cost=cost)
     return out
 
 
@@ -71,7 +71,8 @@ def _write(loop: Callable[[Array, Int64s, Array], None], m: Array, slots: Int64s
 
 
 @kernel
-def _take(m: Array, slots: Int64s, out: Array) -> None:
+def take(m: Array, slots: Int64s, out: Array) -> None:
+    """Set ``out[i]`` to the block at ``slots[i]``, and to zeros where that is -1."""
     # Element by element: an assignment of slices, which may overlap, takes three times as long.
     for i in range(slots.size):
         if i + AHEAD < slots.size:

@@ -26,6 +26,7 @@ from ps2.ops.all import has_answer, lookup, writes
 from ps2.server import udf
 from ps2.server.applied import EndedStages
 from ps2.server.call import call, keys_of, result_of
+from ps2.server.coming import coming_blocks
 from ps2.server.copies import FILLING, Change, Copies, answered, applied, inserted, mapped
 from ps2.server.fence import Fence
 from ps2.server.kept import Kept, KeptResults, Place
@@ -36,7 +37,7 @@ from ps2.server.pieces import Pieces, is_piece
 from ps2.server.replies import reply_bytes
 from ps2.server.shard import Shard
 from ps2.wire.codec import RequestDraft
-from ps2.wire.messages import NO_RESULT, Operation, Reply, Request, RequestId, Result, nbytes
+from ps2.wire.messages import NO_RESULT, Operation, Reply, Request, RequestId, Result
 from ps2.wire.standing import MatrixStatus
 
 log = logging.getLogger(__name__)
@@ -260,7 +261,7 @@ class Engine:
             self.meter.end(0, error)
             raise
         changed = request.id is not None and not reply.replayed and not request.forwarded
-        self.meter.end(sum(nbytes(result.arrays) for result in reply.results), changed=changed)
+        self.meter.end(sum(result.nbytes for result in reply.results), changed=changed)
         return reply
 
     def matrices(self) -> list[MatrixStatus]:
@@ -329,7 +330,7 @@ class Engine:
             live = shard.live
             began_s = time.perf_counter()
             try:
-                results.append(self._run_one(id, position, operation, shard, keys[position]))
+                results.append(self._run_one(request, position, shard, keys[position]))
             except Exception as error:
                 self.meter.ran(operation, time.perf_counter() - began_s, failed=True)
                 if id is not None:
@@ -371,9 +372,8 @@ class Engine:
             return []
         return [inserted(operation, shard, live)] if shard.live > live else []
 
-    def _run_one(
-        self, id: RequestId | None, position: int, operation: Operation, shard: Shard, keys: KeySet | None
-    ) -> Result:
+    def _run_one(self, request: Request, position: int, shard: Shard, keys: KeySet | None) -> Result:
+        id, operation, alone = request.id, request.operations[position], len(request.operations) == 1
         if id is None and writes(operation.name):
             raise ProtocolError(f"operation {operation.name!r} changes data, so its request needs an id")
         again = id is not None and shard.applied.covers(id, position)
@@ -382,6 +382,8 @@ class Engine:
         if operation.name == "look":
             return self._map(operation, shard)
         if not writes(operation.name):
+            if alone and (coming := coming_blocks(operation, shard, keys)) is not None:
+                return Result(coming=coming)
             return result_of(call(lookup(operation.name), operation, shard, keys))
         assert id is not None
         answers = has_answer(operation.name)

@@ -11,7 +11,7 @@ import numpy as np
 from ps2.errors import ProtocolError
 from ps2.matrix.partition import Wire
 from ps2.ops.packing import BFLOAT16, narrow, narrow_integers, widen
-from ps2.wire.messages import Array
+from ps2.wire.messages import Array, Coming
 from ps2.wire.pb import server_pb2 as pb
 
 DTYPE_TO_PB: dict[np.dtype[Any], pb.DType] = {
@@ -49,10 +49,16 @@ def to_send(array: Array, wire: Wire | None) -> tuple[Array, pb.ArraySpec]:
         sent = narrow(sent.reshape(-1), wire)
     elif array.dtype.kind == "i":
         sent = narrow_integers(sent)
-    spec = pb.ArraySpec(dtype=DTYPE_TO_PB[sent.dtype], count=sent.size, shape=array.shape if array.ndim > 1 else ())
+    spec = plain_spec(sent.reshape(array.shape))
     if sent.dtype != array.dtype and array.dtype.kind == "i":
         spec.stored = DTYPE_TO_PB[array.dtype]
     return sent, spec
+
+
+def plain_spec(array: Array | Coming) -> pb.ArraySpec:
+    """Return what the header says of an array that travels as it is."""
+    shape = array.shape if len(array.shape) > 1 else ()
+    return pb.ArraySpec(dtype=DTYPE_TO_PB[array.dtype], count=array.size, shape=shape)
 
 
 def spec_of(message: pb.ArraySpec) -> Spec:

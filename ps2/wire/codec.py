@@ -17,8 +17,20 @@ from google.protobuf.message import DecodeError, Message
 from ps2.errors import LimitError, OutOfRangeError, ProtocolError, PS2Error
 from ps2.matrix.partition import Wire
 from ps2.ops.packing import pack_keys, unpack_keys
-from ps2.wire.arrays import Spec, cut, delivered, landing, shape_of, spec_of, stored, to_send, total
-from ps2.wire.messages import Array, Keys, Operation, Outline, Reply, Request, RequestId, Result, byte_view, nbytes
+from ps2.wire.arrays import Spec, cut, delivered, landing, plain_spec, shape_of, spec_of, stored, to_send, total
+from ps2.wire.messages import (
+    Array,
+    Coming,
+    Keys,
+    Operation,
+    Outline,
+    Reply,
+    Request,
+    RequestId,
+    Result,
+    byte_view,
+    nbytes,
+)
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.status import from_detail, to_detail
 
@@ -30,6 +42,7 @@ MAX_OPERATIONS = 1 << 20  # of one request; of its arrays, too
 DIGEST_BYTES = 16
 
 Parts = tuple[bytes, list[Array]]
+ReplyParts = tuple[bytes, list[Array | Coming]]
 
 WIRE_TO_PB: dict[Wire | None, pb.DType] = {
     None: pb.DTYPE_UNSPECIFIED,
@@ -81,10 +94,10 @@ def check_sendable(parts: Parts, limit_bytes: int) -> None:
         )
 
 
-def reply_parts(reply: Reply, request: Request) -> Parts:
+def reply_parts(reply: Reply, request: Request) -> ReplyParts:
     """Return the header of a reply to that request, and the arrays that follow it."""
     header = pb.ReplyHeader(replayed=reply.replayed)
-    arrays: list[Array] = []
+    arrays: list[Array | Coming] = []
     for result, operation in zip(reply.results, request.operations, strict=True):
         message = header.results.add()
         if result.scalar is not None:
@@ -97,21 +110,25 @@ def reply_parts(reply: Reply, request: Request) -> Parts:
             ) from error
         message.arrays.extend(spec for _, spec in sent)
         arrays += [array for array, _ in sent]
+        if result.coming is not None:
+            message.arrays.append(plain_spec(result.coming))
+            arrays.append(result.coming)
     return header.SerializeToString(), arrays
 
 
-def error_parts(error: PS2Error) -> Parts:
+def error_parts(error: PS2Error) -> ReplyParts:
     return pb.ReplyHeader(error=to_detail(error)).SerializeToString(), []
 
 
-def to_frame(parts: Parts) -> bytes:
+def to_frame(parts: Parts | ReplyParts) -> bytes:
     """Return a message as one frame, which the generated classes read too."""
     header, arrays = parts
     head = bytes((HEADER_TAG,)) + _varint(len(header)) + header
     size = nbytes(arrays)
     if not size:
         return head
-    return b"".join((head, bytes((DATA_TAG,)), _varint(size), *map(byte_view, arrays)))
+    whole = (array.whole() if isinstance(array, Coming) else array for array in arrays)
+    return b"".join((head, bytes((DATA_TAG,)), _varint(size), *map(byte_view, whole)))
 
 
 def _put_operation(message: pb.Operation, operation: Operation) -> list[Array]:

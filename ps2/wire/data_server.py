@@ -15,8 +15,8 @@ from typing import Protocol
 
 from ps2.config import WireConfig
 from ps2.errors import LaunchError, PS2Error
-from ps2.wire.codec import Parts, RequestDraft, error_parts, reply_parts
-from ps2.wire.framing import read_request, written
+from ps2.wire.codec import ReplyParts, RequestDraft, error_parts, reply_parts
+from ps2.wire.framing import read_request, written_by_pieces
 from ps2.wire.introduction import admit, let_in
 from ps2.wire.messages import Reply, Request
 from ps2.wire.sockets import abstract, close, hang_up, receive, resolve, send_all, tune
@@ -194,7 +194,7 @@ class DataServer:
         finally:
             self._service.release(reserved)
 
-    def _run(self, request: Request | PS2Error) -> Parts:
+    def _run(self, request: Request | PS2Error) -> ReplyParts:
         if isinstance(request, PS2Error):
             return error_parts(request)
         try:
@@ -247,5 +247,6 @@ def _listen_unix(name: str) -> socket.socket | None:
     return listener
 
 
-def _send(connection: socket.socket, parts: Parts) -> None:
-    send_all(connection, written(parts))
+def _send(connection: socket.socket, parts: ReplyParts) -> None:
+    for views in written_by_pieces(parts):
+        send_all(connection, views)

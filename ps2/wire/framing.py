@@ -7,15 +7,15 @@ that serves many connections at once.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from ps2.errors import LimitError, ProtocolError, PS2Error
 from ps2.wire.arrays import allocate
-from ps2.wire.codec import MAX_HEADER_BYTES, Parts, RequestDraft, check_size, open_reply, open_request
-from ps2.wire.messages import Array, Reply, Request, byte_view, nbytes
+from ps2.wire.codec import MAX_HEADER_BYTES, Parts, ReplyParts, RequestDraft, check_size, open_reply, open_request
+from ps2.wire.messages import Array, Coming, Reply, Request, byte_view, nbytes
 from ps2.wire.pb import server_pb2 as pb
 
 MAGIC = b"PS2D"
@@ -35,6 +35,21 @@ def written(parts: Parts) -> list[memoryview]:
     header, arrays = parts
     views = [memoryview(HEAD.pack(len(header), nbytes(arrays)) + header)]
     return views + [byte_view(array) for array in arrays if array.size]
+
+
+def written_by_pieces(parts: ReplyParts) -> Iterator[list[memoryview]]:
+    """Yield what to send for a reply; of an array that is coming, each piece when the one before it has been sent."""
+    header, arrays = parts
+    views = [memoryview(HEAD.pack(len(header), nbytes(arrays)) + header)]
+    for array in arrays:
+        if isinstance(array, Coming):
+            yield views
+            for piece in array.pieces():
+                yield [byte_view(piece)]
+            views = []
+        elif array.size:
+            views.append(byte_view(array))
+    yield views
 
 
 def read_reply(request: Request) -> Filling[Reply | PS2Error]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -126,9 +127,40 @@ class Outline:
 
 
 @dataclass(frozen=True, slots=True)
+class Coming:
+    """An array of a reply that is made while it is sent: each piece of it is still in the processor's cache then.
+
+    Attributes:
+        pieces: makes it again, in order; a piece is gone when the next one is made.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    pieces: Callable[[], Iterator[Array]]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def whole(self) -> Array:
+        return np.concatenate([piece.copy() for piece in self.pieces()])
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
+    """What an operation comes to; ``coming``, if it is there, stands for its one array."""
+
     scalar: float | None = None
     arrays: tuple[Array, ...] = ()
+    coming: Coming | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return nbytes(self.arrays) + (0 if self.coming is None else self.coming.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +171,7 @@ class Reply:
     replayed: bool = False
 
 
-def nbytes(arrays: Iterable[Array]) -> int:
+def nbytes(arrays: Iterable[Array | Coming]) -> int:
     return sum(array.nbytes for array in arrays)
 
 

@@ -1,0 +1,49 @@
+"""Blocks that are read while they are sent: piece by piece, so that each piece is still in the cache on its way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ps2.config import WireConfig
+from ps2.ops.blocks import take
+from ps2.ops.guards import check_slots, readable
+from ps2.ops.packing import narrow_integers
+from ps2.ops.table import Array
+from ps2.server.keycache import KeySet
+from ps2.server.shard import Shard
+from ps2.wire.messages import Coming, Operation
+
+# What takes no more is one thing, read as a whole.
+MIN_BYTES = WireConfig.block_bytes
+PIECE_BYTES = 1 << 20
+
+
+def coming_blocks(operation: Operation, shard: Shard, keys: KeySet | None) -> Coming | None:
+    """Return what a pull of many blocks brings, each piece read under the shard's lock; None for all else.
+
+    It comes from the arrays that the shard has now, whatever becomes of it.
+    """
+    if operation.name != "columns_pull" or keys is None or operation.wire is not None:
+        return None
+    if operation.rows or operation.params or operation.arrays or keys.count * shard.spec.block_bytes <= MIN_BYTES:
+        return None
+    shard.check_rows(np.empty(0, np.int64))
+    blocks = readable(shard.blocks)
+    slots = check_slots(keys.find(shard, create=False), len(blocks))
+    step = max(1, PIECE_BYTES // shard.spec.block_bytes)
+    buffer = np.empty((step, shard.rows), blocks.dtype)
+
+    def pieces() -> Iterator[Array]:
+        for begin in range(0, slots.size, step):
+            some = slots[begin : begin + step]
+            piece = buffer[: some.size]
+            with shard.lock:
+                take(blocks, some, piece)
+            yield piece
+
+    # Integers that may travel in fewer bytes have to be there first.
+    if blocks.dtype.kind == "i" and narrow_integers(next(pieces())).dtype != blocks.dtype:
+        return None
+    return Coming(blocks.dtype, (slots.size, shard.rows), pieces)
