@@ -23,7 +23,8 @@ Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 ONE = np.uint64(1)
-# Rows whose pairs stay in the first cache while all features' bins are looked up.
+# Indices are made unsigned, as for a signed one numba asks whether it counts from the end. Rows whose pairs stay in the
+# first cache while all features' bins are looked up.
 TILE = 1 << 11
 
 
@@ -40,15 +41,21 @@ def add_dense(order: Int32s, features: Int64s, columns: Array, first: Int64s, pa
     for begin in range(0, len(order), TILE):
         end = min(begin + TILE, len(order))
         for f in features:
-            column, base = columns[f], first[f]
+            column, base = columns[f], np.uint64(first[f])
             if channels == 1:
                 for i in range(begin, end):
-                    row = order[i]
-                    out[base + column[row], 0] += pairs[row, 0]
+                    row = np.uint64(order[i])
+                    out[base + np.uint64(column[row]), 0] += pairs[row, 0]
+            elif channels == 2:
+                for i in range(begin, end):
+                    row = np.uint64(order[i])
+                    bin = base + np.uint64(column[row])
+                    out[bin, 0] += pairs[row, 0]
+                    out[bin, 1] += pairs[row, 1]
             else:
                 for i in range(begin, end):
-                    row = order[i]
-                    bin = base + column[row]
+                    row = np.uint64(order[i])
+                    bin = base + np.uint64(column[row])
                     for c in range(channels):
                         out[bin, c] += pairs[row, c]
 

@@ -32,6 +32,8 @@ CATEGORICAL, HAS_MISSING, INCREASING, DECREASING = 1, 2, 4, 8
 # Numbers of a histogram that a thread looks through at a time.
 TILE = 1 << 16
 MOST_TILES = 64
+# Bins that are passed over at once if all are empty.
+STRIDE = 16
 WORD_BITS = 64
 HALVES = 4
 
@@ -185,27 +187,57 @@ def _search(
     min_third, features, drawn = limits
     layout = m[layout_row]
     places, sums = np.empty(MOST_BINS, np.int64), np.empty((MOST_BINS, 3), np.int64)
-    ratios, missing = np.empty(MOST_BINS), np.empty(3, np.int64)
+    order, ratios = np.empty(MOST_BINS, np.int64), np.empty(MOST_BINS)
     for tile in tiles:
+        # Slices of arrays that all threads share are counted, one thread after the other: none is made in the loop.
+        gains, where, lefts, sets = out[0][tile], out[1][tile], out[2][tile], out[3][tile]
         for node in range(len(rows)):
-            histogram = m[rows[node]]
-            column = ends[tile]
-            while column < ends[tile + 1]:
+            histogram, total, bound = m[rows[node]], totals[node], bounds[node]
+            column, end = _start(layout, ends[tile], channels), _start(layout, ends[tile + 1], channels)
+            while True:
+                column = _next_filled(histogram, column, end, channels)
+                if column == end:
+                    break
+                column -= max(int(layout[column * channels + 1]), 0)
                 word = -int(layout[column * channels + 1])
-                if word <= 0:  # the rest of a feature that begins in the tile before
-                    column += 1
-                    continue
                 size = (word >> PLACE_BITS) & MOST_BINS
                 implied = (word & MOST_BINS) - 1
                 feature = int(layout[column * channels])
                 if drawn == 0 or is_drawn(feature, features, drawn, keys[node]):
-                    found = _collect(histogram, column, size, implied, channels, totals[node], places, sums)
-                    if found > 1:
-                        what = (feature, size, implied, word >> (2 * PLACE_BITS))
-                        buffers = (places[:found], sums, ratios, missing)
-                        best = (out[0][tile], out[1][tile, node], out[2][tile, node], out[3][tile, node])
-                        _scan(what, buffers, node, totals[node], bounds[node], rules, min_third, best)
+                    count = _collect(histogram, column, size, implied, channels, total, places, sums)
+                    if count > 1:
+                        flags = word >> (2 * PLACE_BITS)
+                        lost = count - 1 if flags & HAS_MISSING and places[count - 1] == size - 1 else count
+                        _sort(flags, lost, sums, rules, ratios, order)
+                        best = _scan(flags, count, lost, sums, order, total, bound, rules, min_third, gains[node])
+                        if best[1] >= 0:
+                            gains[node] = best[0]
+                            what = (feature, flags, implied, count, lost)
+                            _keep(node, what, best, places, sums, order, total, where, lefts, sets)
                 column += size
+
+
+@kernel
+def _start(layout: Array, column: int, channels: int) -> int:
+    """Return where the next feature begins, at a column or behind it."""
+    while column * channels < len(layout) and layout[column * channels + 1] > 0:
+        column += 1
+    return column
+
+
+@kernel
+def _next_filled(histogram: Array, column: int, end: int, channels: int) -> int:
+    """Return the next bin that is not empty, or ``end``: most are empty where features are many and rows few."""
+    while column + STRIDE <= end:
+        some = histogram[column * channels]
+        for i in range(1, STRIDE):
+            some |= histogram[(column + i) * channels]
+        if some != 0:
+            break
+        column += STRIDE
+    while column < end and histogram[column * channels] == 0:
+        column += 1
+    return column
 
 
 @kernel
@@ -223,66 +255,79 @@ def _collect(
     count, at = 0, -1
     h_rest, g_rest, n_rest = total[0], total[1], total[2]
     for place in range(size):
+        h = np.int64(histogram[(column + place) * channels])
         if place == implied:
             at = count
-            places[count] = place
-            count += 1
-            continue
-        h = np.int64(histogram[(column + place) * channels])
-        if h == 0:
+        elif h == 0:
             continue
         places[count] = place
-        sums[count, 0], sums[count, 1] = h, histogram[(column + place) * channels + 1]
-        sums[count, 2] = histogram[(column + place) * channels + 2] if channels == 3 else 0
-        h_rest -= h
-        g_rest -= sums[count, 1]
-        n_rest -= sums[count, 2]
+        sums[count, 0], sums[count, 1], sums[count, 2] = h, histogram[(column + place) * channels + 1], 0
+        if channels == 3:
+            sums[count, 2] = histogram[(column + place) * channels + 2]
+        if place != implied:
+            h_rest -= h
+            g_rest -= sums[count, 1]
+            n_rest -= sums[count, 2]
         count += 1
-    if at >= 0:
-        if h_rest == 0:
-            for i in range(at + 1, count):
-                places[i - 1], sums[i - 1] = places[i], sums[i]
-            return count - 1
-        sums[at, 0], sums[at, 1], sums[at, 2] = h_rest, g_rest, n_rest if channels == 3 else 0
-    return count
+    if at < 0:
+        return count
+    sums[at, 0], sums[at, 1], sums[at, 2] = h_rest, g_rest, n_rest if channels == 3 else 0
+    if h_rest != 0:
+        return count
+    for i in range(at + 1, count):
+        places[i - 1] = places[i]
+        for c in range(3):
+            sums[i - 1, c] = sums[i, c]
+    return count - 1
+
+
+@kernel
+def _sort(flags: int, count: int, sums: Array, rules: Float64s, ratios: Float64s, order: Int64s) -> None:
+    """Set the order in which bins go left: that of categories is by gradient over hessian, which finds the best set."""
+    if flags & CATEGORICAL:
+        for i in range(count):
+            ratios[i] = sums[i, 1] * rules[0] / (sums[i, 0] * rules[1] + rules[2])
+        order[:count] = np.argsort(ratios[:count], kind="mergesort")
+    else:
+        for i in range(count):
+            order[i] = i
 
 
 @kernel
 def _scan(
-    what: tuple[int, int, int, int],
-    buffers: tuple[Int64s, Array, Float64s, Int64s],
-    node: int,
+    flags: int,
+    count: int,
+    lost: int,
+    sums: Array,
+    order: Int64s,
     total: Int64s,
     bound: Float64s,
     rules: Float64s,
     min_third: int,
-    best: tuple[Float64s, Int64s, Int64s, Int64s],
-) -> None:
-    """Try all splits of a feature at a node; keep what is better than the best so far."""
-    feature, size, implied, flags = what
-    places, sums, ratios, missing = buffers
-    gains, where, left_sums, words = best
-    g_unit, h_unit, reg_lambda, reg_alpha, min_h = rules
-    count = len(places)
-    missing[:] = 0
-    if flags & HAS_MISSING and places[count - 1] == size - 1:
-        count -= 1
-        missing[:] = sums[count]
-    order = np.arange(count)
-    if flags & CATEGORICAL:
-        for i in range(count):
-            ratios[i] = sums[i, 1] * g_unit / (sums[i, 0] * h_unit + reg_lambda)
-        order = np.argsort(ratios[:count], kind="mergesort")
+    least: float,
+) -> tuple[float, int, int]:
+    """Try all splits of a feature at a node.
+
+    Args:
+        count: of bins; lost: where that of missing values is, ``count`` if there are none.
+        least: what a gain must be above.
+
+    Returns:
+        The best gain; how many bins of the order go left, less 1 (-1: none was good enough); 1 if missing ones do.
+    """
+    g_unit, h_unit, reg_lambda, reg_alpha, min_h = rules[0], rules[1], rules[2], rules[3], rules[4]
     g, h = total[1] * g_unit, total[0] * h_unit
     whole = score_of(g, h, weight_of(g, h, reg_lambda, reg_alpha, bound[0], bound[1]), reg_lambda, reg_alpha)
     left_h, left_g, left_n = 0, 0, 0
-    improved, taken = -1, False
-    for i in range(count):
+    best, improved, taken = least, -1, 0
+    for i in range(lost):
         left_h += sums[order[i], 0]
         left_g += sums[order[i], 1]
         left_n += sums[order[i], 2]
-        for side in range(1 if missing[0] == 0 else 2):
-            hl, gl, nl = left_h + side * missing[0], left_g + side * missing[1], left_n + side * missing[2]
+        for side in range(1 if lost == count else 2):
+            hl, gl, nl = left_h, left_g, left_n
+            if side == 1:
+                hl, gl, nl = hl + sums[lost, 0], gl + sums[lost, 1], nl + sums[lost, 2]
             hr, nr = total[0] - hl, total[2] - nl
             if hr <= 0 or hl * h_unit < min_h or hr * h_unit < min_h or min(nl, nr) < min_third:
                 continue
@@ -293,29 +338,48 @@ def _scan(
                 continue
             gain = score_of(gl_real, hl * h_unit, w_left, reg_lambda, reg_alpha)
             gain += score_of(gr_real, hr * h_unit, w_right, reg_lambda, reg_alpha) - whole
-            if gain > gains[node]:
-                gains[node], improved, taken = gain, i, side == 1
-                left_sums[0], left_sums[1], left_sums[2] = hl, gl, nl
-    if improved < 0:
-        return
-    where[0], where[1] = feature, -1 if flags & CATEGORICAL else places[improved]
-    if missing[0] == 0:
+            if gain > best:
+                best, improved, taken = gain, i, side
+    return best, improved, taken
+
+
+@kernel
+def _keep(
+    node: int,
+    what: tuple[int, int, int, int, int],
+    best: tuple[float, int, int],
+    places: Int64s,
+    sums: Array,
+    order: Int64s,
+    total: Int64s,
+    where: Array,
+    lefts: Array,
+    sets: Array,
+) -> None:
+    """Write down the best split so far of a node."""
+    feature, flags, implied, count, lost = what
+    _, last, taken = best
+    for c in range(3):
+        lefts[node, c] = sums[lost, c] if taken else 0
+        for i in range(last + 1):
+            lefts[node, c] += sums[order[i], c]
+    if lost == count:
         # Nothing tells where missing values go: with the zeros that sparse rows do not hold, else with most others.
-        taken = 2 * left_sums[0] >= total[0]
+        taken = 2 * lefts[node, 0] >= total[0]
         if implied >= 0 and not flags & HAS_MISSING and not flags & CATEGORICAL:
-            taken = implied <= places[improved]
-    where[2] = taken
+            taken = implied <= places[last]
+    where[node, 0], where[node, 1], where[node, 2] = feature, -1 if flags & CATEGORICAL else places[last], taken
     if flags & CATEGORICAL:
         # Categories that the node has not seen go with the missing ones.
-        for word in range(len(words)):
-            words[word] = -1 if taken else 0
-        for i in range(count):
+        for word in range(sets.shape[1]):
+            sets[node, word] = -1 if taken else 0
+        for i in range(lost):
             place = places[order[i]]
             bit = np.int64(1) << np.int64(place % WORD_BITS)
-            if i <= improved:
-                words[place // WORD_BITS] |= bit
+            if i <= last:
+                sets[node, place // WORD_BITS] |= bit
             else:
-                words[place // WORD_BITS] &= ~bit
+                sets[node, place // WORD_BITS] &= ~bit
 
 
 def set_of(words: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
