@@ -51,9 +51,10 @@ $(INSTALLED): pyproject.toml | $(PYTHON)
 	@$(PYTHON) -m pip install -q --disable-pip-version-check --root-user-action=ignore --use-pep517 --no-compile -e '.[dev]'
 	@touch $@
 
-$(WARM): $(INSTALLED) $(wildcard ps2/ops/*.py ps2/algorithms/*/*kernels.py ps2/algorithms/*/*/*kernels.py)
+$(WARM): $(INSTALLED) $(wildcard ps2/ops/*.py ps2/algorithms/*/*kernels.py ps2/algorithms/*/*/*kernels.py ps2/algorithms/*/ops.py)
 	@echo "setup: compiling the numba kernels"
-	@$(PYTHON) -m ps2.ops.warm & $(PYTHON) -m ps2.algorithms.linear.losses.warm; wait $$!
+	@$(PYTHON) -m ps2.ops.warm & first=$$!; $(PYTHON) -m ps2.algorithms.trees.warm & second=$$!; \
+	$(PYTHON) -m ps2.algorithms.linear.losses.warm; wait $$first; wait $$second
 	@touch $@
 
 $(ARCHIVE): $(INSTALLED)

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.trees import gradient_kernels, growing_kernels, ops
+from ps2.algorithms.trees import growing_kernels, ops
 from ps2.algorithms.trees.binning import Bins, Columns, cuts_from, distinct
+from ps2.algorithms.trees.gradients import Objective, quantised
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, child_bounds, scales_of
 from ps2.algorithms.trees.tree import Draft, Forest
-
-CODES = {"logistic": 0, "squared": 1, "absolute": 2, "huber": 3, "poisson": 4, "quantile": 5}
 
 
 @dataclass(frozen=True)
@@ -69,18 +68,13 @@ def train(x, y, recipe, weights=None, seed=0):
     rows, n, width = binned(x, recipe), x.shape[0], len(recipe.base)
     weights = np.empty(0) if weights is None else weights
     margins, trees = np.tile(np.array(recipe.base, np.float64), (n, 1)), []
+    objective = Objective(recipe.loss, width, recipe.shape)
     for _ in range(recipe.rounds):
-        pairs = np.empty((width, n, 2))
-        if recipe.loss == "softmax":
-            most = gradient_kernels.softmax_gradients(margins, y, weights, pairs)
-        else:
-            held = (margins[:, 0].copy(), y, weights, CODES[recipe.loss], recipe.shape, pairs[0])
-            most = gradient_kernels.gradients(*held)
+        pairs, most = objective.gradients(margins, y, weights)
         scales = scales_of(*most, n, recipe.sums)
         for c in range(width):
-            quantised = np.empty((n, 2), np.int32)
-            gradient_kernels.quantise(pairs[c], np.arange(n), seed + len(trees), scales, quantised)
-            trees.append(grow(rows, quantised, scales, margins[:, c], recipe))
+            whole = quantised(pairs[c], np.arange(n), seed + len(trees), scales)
+            trees.append(grow(rows, whole, scales, margins[:, c], recipe))
     return Forest(tuple(trees), np.array(recipe.base), x.shape[1], recipe.loss, recipe.shape), margins
 
 

@@ -7,15 +7,8 @@ import pytest
 import xgboost
 
 from ps2.algorithms.trees import gradient_kernels as kernels
+from ps2.algorithms.trees.gradients import CODES, Objective
 
-CODES = {
-    "logistic": kernels.LOGISTIC,
-    "squared": kernels.SQUARED,
-    "absolute": kernels.ABSOLUTE,
-    "huber": kernels.HUBER,
-    "poisson": kernels.POISSON,
-    "quantile": kernels.QUANTILE,
-}
 SHAPE, STEP = 0.7, 1e-5
 NONE = np.empty(0)
 
@@ -27,9 +20,8 @@ def sample(name, rows=200, seed=0):
 
 
 def pairs_of(name, margins, y, weights=NONE):
-    out = np.empty((len(y), 2))
-    most = kernels.gradients(margins, y, weights, CODES[name], SHAPE, out)
-    return out, most
+    pairs, most = Objective(name, shape=SHAPE).gradients(margins[:, None], y, weights)
+    return pairs[0], most
 
 
 def each_loss(name, margins, y):
@@ -59,7 +51,7 @@ def test_gradients_when_rows_have_weights_then_they_are_multiplied_and_the_large
     found, most = pairs_of(name, margins, y, weights)
     np.testing.assert_allclose(found, plain * weights[:, None])
     np.testing.assert_allclose(most, np.abs(found).max(axis=0))
-    total, weight = kernels.losses(margins, y, weights, CODES[name], SHAPE)
+    total, weight = Objective(name, shape=SHAPE).losses(margins[:, None], y, weights)
     kept = weights > 0
     np.testing.assert_allclose(total, (each_loss(name, margins[kept], y[kept]) * weights[kept]).sum())
     np.testing.assert_allclose(weight, weights.sum())
@@ -77,8 +69,8 @@ def test_softmax_when_computed_then_they_are_derivatives_of_the_loss():
     rng = np.random.default_rng(1)
     margins, y, weights = rng.normal(size=(50, 4)) * 3, rng.integers(0, 4, 50).astype(float), rng.random(50)
     weights[::5] = 0.0
-    out = np.empty((4, 50, 2))
-    most = kernels.softmax_gradients(margins, y, weights, out)
+    softmax = Objective("softmax", 4)
+    out, most = softmax.gradients(margins, y, weights)
     np.testing.assert_allclose(most, np.abs(out).max(axis=(0, 1)))
     p = np.exp(margins) / np.exp(margins).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(out[:, :, 0].T, 2 * p * (1 - p) * weights[:, None], rtol=1e-10)
@@ -87,7 +79,7 @@ def test_softmax_when_computed_then_they_are_derivatives_of_the_loss():
         for step in (STEP, -STEP):
             moved = margins.copy()
             moved[:, c] += step
-            ends.append([kernels.softmax_losses(moved[[i]], y[[i]], weights[[i]])[0] for i in range(50)])
+            ends.append([softmax.losses(moved[[i]], y[[i]], weights[[i]])[0] for i in range(50)])
         np.testing.assert_allclose(out[c, :, 1], np.subtract(*ends) / (2 * STEP), rtol=1e-4, atol=1e-6)
 
 
@@ -103,7 +95,30 @@ def test_losses_when_summed_then_their_mean_is_xgboosts_metric(name, metric):
         params["quantile_alpha"] = SHAPE
     results = {}
     xgboost.train(params, data, 1, evals=[(data, "train")], evals_result=results, verbose_eval=False)
-    total, weight = kernels.losses(margins, y, weights, CODES[name], SHAPE)
+    total, weight = Objective(name, shape=SHAPE).losses(margins[:, None], y, weights)
     if name == "poisson":  # xgboost's has what does not depend on the margin
         total += (weights * np.array([np.log(np.arange(1, int(label) + 1)).sum() for label in y])).sum()
     np.testing.assert_allclose(total / weight, results["train"][metric][0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*CODES, "softmax"])
+def test_base_when_there_are_no_trees_then_no_other_margin_is_better(name):
+    rng = np.random.default_rng(2)
+    width = 3 if name == "softmax" else 1
+    y = rng.integers(0, 3, 201).astype(float) if width == 3 else sample(name, 201)[1]
+    objective = Objective(name, width, SHAPE)
+    quantile = np.quantile(y, objective.label_share or 0.5, method="inverted_cdf")
+    base = objective.base(y.mean(), np.bincount(y.astype(int)).astype(float), quantile)
+    assert base.shape == (width,)
+    best = objective.losses(np.tile(base, (201, 1)), y)[0]
+    for c in range(width):
+        for step in (-0.05, 0.05):
+            moved = np.tile(base + step * (np.arange(width) == c), (201, 1))
+            # A median is where Huber's loss begins; it is not its minimum.
+            assert objective.losses(moved, y)[0] >= best * (0.95 if name == "huber" else 1 - 1e-12)
+
+
+def test_base_when_a_class_is_empty_or_nothing_counts_then_it_is_finite():
+    assert np.isfinite(Objective("logistic").base(0.0, np.array([0.0, 9.0]))).all()
+    assert np.isfinite(Objective("softmax", 3).base(0.0, np.array([4.0, 0.0, 9.0]))).all()
+    assert Objective("poisson").base(0.0, np.empty(0)).tolist() == [0.0]

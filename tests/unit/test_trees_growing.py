@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.trees import gradient_kernels, growing_kernels
+from ps2.algorithms.trees import growing_kernels
 from ps2.algorithms.trees.binning import Bins, Columns
+from ps2.algorithms.trees.gradients import quantised
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, child_bounds, scales_of
 from ps2.errors import ConfigError
 
@@ -139,30 +140,28 @@ def test_scales_when_there_are_no_gradients_then_they_are_1_and_infinite_ones_ar
         scales_of(1.0, np.inf, 10, "int64")
 
 
-def quantised(pairs, ids, key=5, scales=(8.0, 4.0)):
-    out = np.empty(pairs.shape, np.int32)
-    gradient_kernels.quantise(pairs, ids, key, scales, out)
-    return out
+def whole(pairs, ids, key=5):
+    return quantised(pairs, ids, key, (8.0, 4.0))
 
 
 def test_quantise_when_rows_lie_otherwise_then_each_has_the_same_numbers():
     rng = np.random.default_rng(6)
     pairs, ids = rng.random((1000, 2)) - [0, 0.5], rng.integers(0, 2**62, 1000)
     order = rng.permutation(1000)
-    np.testing.assert_array_equal(quantised(pairs[order], ids[order]), quantised(pairs, ids)[order])
-    assert (quantised(pairs, ids, key=6) != quantised(pairs, ids)).any()
+    np.testing.assert_array_equal(whole(pairs[order], ids[order]), whole(pairs, ids)[order])
+    assert (whole(pairs, ids, key=6) != whole(pairs, ids)).any()
 
 
 def test_quantise_when_many_are_summed_then_nothing_is_lost_on_average():
     pairs = np.tile([0.3, -0.07], (200_000, 1))
-    found = quantised(pairs, np.arange(len(pairs)))
+    found = whole(pairs, np.arange(len(pairs)))
     np.testing.assert_allclose(found.mean(axis=0), pairs[0] * [8, 4], atol=0.01)
     assert set(np.unique(found[:, 0])) == {2, 3}
     assert set(np.unique(found[:, 1])) == {-1, 0}
 
 
 def test_quantise_when_a_hessian_is_small_then_it_is_1_and_none_is_0():
-    found = quantised(np.array([[1e-16, 0.25], [0.0, 0.0]]), np.arange(2))
+    found = whole(np.array([[1e-16, 0.25], [0.0, 0.0]]), np.arange(2))
     assert found.tolist() == [[1, 1], [0, 0]]
 
 

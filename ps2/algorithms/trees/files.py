@@ -1,0 +1,146 @@
+"""A forest in a folder: the nodes of all trees, one after the other, as NumPy arrays.
+
+What the arrays are, and their checksums, is in the metadata that pyspark writes beside them. ``load_forest`` reads both
+without Spark.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from ps2.algorithms.trees.tree import Forest, Tree
+from ps2.errors import CheckpointCorruptError, CheckpointMissingError, UsageError
+from ps2.storage.arrays import npy
+from ps2.storage.files import place, reported, write
+
+FORMAT = "ps2.forest.v1"
+# In the metadata, beside what pyspark writes.
+KEY = "ps2"
+SETS = ("set_begin", "set_flags")
+# A node's numbers, and how many categories its set tells of.
+NODE = np.dtype(
+    [
+        ("feature", "<i4"),
+        ("threshold", "<f4"),
+        ("default_left", "?"),
+        ("left", "<i4"),
+        ("right", "<i4"),
+        ("value", "<f4"),
+        ("gain", "<f8"),
+        ("cover", "<f8"),
+        ("count", "<i8"),
+        ("set_size", "<i8"),
+    ]
+)
+PLAIN = [field.name for field in fields(Tree) if field.name not in SETS]
+
+
+def write_forest(url: str, forest: Forest) -> dict[str, Any]:
+    """Write a forest; return what the metadata have to say of it.
+
+    Raises:
+        RecoveryError: the file system refuses.
+    """
+    fs, root = place(url)
+    with reported(root, "making the folder"):
+        fs.makedirs(root, exist_ok=True)
+    nodes = np.zeros(forest.nodes, NODE)
+    begin = 0
+    for tree in forest.trees:
+        part = nodes[begin : begin + len(tree)]
+        for name in PLAIN:
+            part[name] = getattr(tree, name)
+        part["set_size"] = np.diff(tree.set_begin)
+        begin += len(tree)
+    arrays = {
+        "nodes.npy": nodes,
+        "sizes.npy": np.array([len(tree) for tree in forest.trees], np.int64),
+        "sets.npy": np.concatenate([np.empty(0, np.bool_), *(tree.set_flags for tree in forest.trees)]),
+        "base.npy": np.asarray(forest.base, np.float64),
+    }
+    return {
+        "format": FORMAT,
+        "features": forest.features,
+        "loss": forest.loss,
+        "shape": forest.shape,
+        "files": {name: _write(fs, f"{root}/{name}", array) for name, array in arrays.items()},
+    }
+
+
+def read_forest(path: str, url: str, content: Any) -> Forest:
+    """Read a forest.
+
+    Args:
+        path: what the user calls it.
+        content: what ``write_forest`` has returned.
+
+    Raises:
+        UsageError: it is of a version that is not known here.
+        CheckpointCorruptError: the files are not what the metadata say.
+    """
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise UsageError(f"{path}: expected trees of format {FORMAT!r}, got {found!r}; another version wrote them")
+    try:
+        files = content["files"]
+        nodes, sizes, sets, base = (_read(url, f"{name}.npy", files) for name in ("nodes", "sizes", "sets", "base"))
+        trees: list[Tree] = []
+        begin = begin_sets = 0
+        for size in sizes.tolist():
+            part = nodes[begin : begin + size]
+            set_begin = np.append(0, np.cumsum(part["set_size"]))
+            flags = sets[begin_sets : begin_sets + set_begin[-1]]
+            plain: dict[str, Any] = {name: np.ascontiguousarray(part[name]) for name in PLAIN}
+            trees.append(Tree(**plain, set_begin=set_begin, set_flags=flags))
+            begin, begin_sets = begin + size, begin_sets + int(set_begin[-1])
+        return Forest(tuple(trees), base, int(content["features"]), content["loss"], float(content["shape"]))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointCorruptError(f"{path}: a part of the metadata is missing or wrong: {error!r}") from error
+
+
+def load_forest(path: str) -> Forest:
+    """Read the forest of a saved model, without Spark.
+
+    Args:
+        path: folder that a model of trees was saved to, local or a URL that fsspec knows.
+
+    Raises:
+        CheckpointMissingError: there is none.
+        UsageError, CheckpointCorruptError: as of ``read_forest``.
+    """
+    fs, root = place(path, "path")
+    with reported(root, "reading the metadata"):
+        parts = [file for file in sorted(fs.glob(f"{root}/metadata/part-*")) if not file.endswith(".crc")]
+        lines = [line for file in parts for line in fs.cat_file(file).splitlines()]
+    if not lines:
+        raise CheckpointMissingError(f"{path}: expected a model, and there is no folder metadata in it")
+    try:
+        content = json.loads(lines[0])
+    except ValueError as error:
+        raise CheckpointCorruptError(f"{path}: the metadata are not JSON: {error}") from error
+    return read_forest(path, path, content.get(KEY) if isinstance(content, dict) else None)
+
+
+def _write(fs: Any, path: str, array: npt.NDArray[Any]) -> dict[str, Any]:
+    size, digest = write(fs, path, npy(array))
+    return {"bytes": size, "xxh3_128": digest}
+
+
+def _read(url: str, name: str, files: Mapping[str, Any]) -> npt.NDArray[Any]:
+    fs, root = place(url)
+    path = f"{root}/{name}"
+    try:
+        data = fs.cat_file(path)
+    except FileNotFoundError as error:
+        raise CheckpointCorruptError(f"{path}: named by the metadata, but not there") from error
+    if xxhash.xxh3_128(data).hexdigest() != files[name]["xxh3_128"]:
+        raise CheckpointCorruptError(f"{path}: its checksum is not that of the metadata: the file has changed")
+    return np.load(io.BytesIO(data), allow_pickle=False)

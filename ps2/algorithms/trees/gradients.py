@@ -1,0 +1,110 @@
+"""What trees are grown to lessen: losses by margins, their gradients as whole numbers, and where margins begin."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.trees import gradient_kernels as kernels
+from ps2.algorithms.trees.tree import LossName
+from ps2.ops.guards import readable
+
+Float64s = npt.NDArray[np.float64]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+CODES = {
+    "logistic": kernels.LOGISTIC,
+    "squared": kernels.SQUARED,
+    "absolute": kernels.ABSOLUTE,
+    "huber": kernels.HUBER,
+    "poisson": kernels.POISSON,
+    "quantile": kernels.QUANTILE,
+}
+NO_WEIGHTS = readable(np.empty(0))
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A loss.
+
+    Labels are 0 and 1 ("logistic"), classes from 0 on ("softmax"), not negative ("poisson"), else any numbers. The
+    hessian of "absolute", "huber" and "quantile" is taken for 1: a leaf says the mean of gradients.
+
+    Attributes:
+        loss: its name.
+        width: margins of a row: the number of classes ("softmax"), else 1.
+        shape: where "huber" turns linear, above 0; which "quantile", in (0, 1).
+    """
+
+    loss: LossName
+    width: int = 1
+    shape: float = 0.5
+
+    def gradients(
+        self, margins: Float64s, y: Float64s, weights: Float64s = NO_WEIGHTS
+    ) -> tuple[Float64s, tuple[float, float]]:
+        """Compute hessians and gradients.
+
+        Args:
+            margins: shape (n, width).
+            y: shape (n,).
+            weights: shape (n,), not negative; none: each row counts 1. A row of weight 0 has zeros.
+
+        Returns:
+            Shape (width, n, 2): hessian, then gradient; the largest hessian, and the largest gradient.
+        """
+        pairs = np.empty((self.width, len(y), 2))
+        held = (readable(margins if self.loss == "softmax" else margins[:, 0]), readable(y), readable(weights))
+        if self.loss == "softmax":
+            most = kernels.softmax_gradients(*held, pairs)
+        else:
+            most = kernels.gradients(*held, CODES[self.loss], self.shape, pairs[0])
+        return pairs, most
+
+    def losses(self, margins: Float64s, y: Float64s, weights: Float64s = NO_WEIGHTS) -> tuple[float, float]:
+        """Sum losses, each times its row's weight, and weights; args as of ``gradients``."""
+        held = (readable(margins if self.loss == "softmax" else margins[:, 0]), readable(y), readable(weights))
+        if self.loss == "softmax":
+            return kernels.softmax_losses(*held)
+        return kernels.losses(*held, CODES[self.loss], self.shape)
+
+    @property
+    def label_share(self) -> float | None:
+        """Which quantile of the labels margins begin with; None: it is their mean, or shares of classes."""
+        return {"absolute": 0.5, "huber": 0.5, "quantile": self.shape}.get(self.loss)
+
+    def base(self, label_mean: float, class_weights: Float64s, quantile: float = 0.0) -> Float64s:
+        """Return the margins that are best for a model without trees, float64, shape (width,).
+
+        Args:
+            label_mean: by weight.
+            class_weights: of the labels 0, 1, ...: for "logistic" and "softmax"; a class without any counts as one row.
+            quantile: of the labels, by weight: ``label_share``.
+        """
+        if self.loss in ("logistic", "softmax"):
+            logs = np.log(np.where(class_weights > 0, class_weights, 1.0))
+            return np.array([logs[1] - logs[0]]) if self.loss == "logistic" else logs - logs.mean()
+        if self.loss == "poisson":
+            return np.array([math.log(label_mean) if label_mean > 0 else 0.0])
+        return np.array([label_mean if self.label_share is None else quantile])
+
+
+def quantised(pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float]) -> Int32s:
+    """Return hessians and gradients as whole numbers, int32, shape (n, 2).
+
+    What lies between two goes up as often as it is near the upper one: by a hash of the key and the row's number, so a
+    row has the same numbers wherever it lies. A hessian above 0 is 1 at least; a row without one has zeros.
+
+    Args:
+        pairs: shape (n, 2).
+        ids: int64: of the rows, among all workers'.
+        key: of seed and tree.
+        scales: of hessians and gradients: ``growing.scales_of``.
+    """
+    out = np.empty(pairs.shape, np.int32)
+    kernels.quantise(readable(pairs), readable(ids), key, scales, out)
+    return out

@@ -1,0 +1,84 @@
+"""Compile all kernels of trees (``python -m ps2.algorithms.trees.warm``); else they are at first use."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from ps2.algorithms.trees import binning, growing_kernels
+from ps2.algorithms.trees.binning import NO_WEIGHTS, Bins, Columns, Refinement
+from ps2.algorithms.trees.gradients import Objective, quantised
+from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
+from ps2.algorithms.trees.ops import best_splits
+from ps2.algorithms.trees.predict import Predictor
+from ps2.algorithms.trees.tree import Draft, Forest
+from ps2.ops.guards import readable
+
+ORDER = np.zeros(1, np.int32)
+
+
+def warm() -> None:
+    """Call every kernel on one row, in the forms in which workers and servers hold them."""
+    for x in (np.ones((1, 1), np.float32), np.ones((1, 1))):
+        sparse = sp.csr_array(x)
+        _bin(x, sparse)
+        predictor = Predictor(_forest())
+        for rows in (x, sparse):
+            predictor.margins(rows)
+            predictor.leaves(rows)
+    for dtype in (np.int32, np.int64):
+        best_splits(np.zeros((1, 2), dtype), np.zeros(1, np.int64), np.zeros((1, 3), np.int64), *_bounds(), np.zeros(5))
+    _grow()
+
+
+def _forest() -> Forest:
+    draft = Draft(0.0, 1.0, 1)
+    draft.split(0, 0, 0.5, default_left=True, gain=0.0)
+    draft.add_child(0, 0.0, 1.0, 1)
+    draft.add_child(0, 0.0, 1.0, 1)
+    return Forest((draft.finish(),), np.zeros(1), 1)
+
+
+def _bounds() -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros((1, 2)), np.zeros(1, np.int64)
+
+
+def _bins() -> Bins:
+    return Bins(np.zeros(1, np.float32), np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.bool_))
+
+
+def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
+    some = np.zeros(1, np.int64)
+    for columns in (Columns.of_dense(x), Columns.of_sparse(sparse)):
+        for weights in (NO_WEIGHTS, readable(np.ones(1, np.int64))):
+            found = binning.distinct(columns, 2, weights)
+            refinement = Refinement.of(binning.coarse(columns, some, weights), 2)
+            binning.fine(columns, some, refinement, weights)
+    binning.cuts_from(found.bits, found.bits, found.weights, 2)
+    _bins().bin_dense(Columns.of_dense(x))
+    _bins().bin_sparse(sparse, "zero")
+
+
+def _grow() -> None:
+    for objective in (Objective("logistic"), Objective("softmax", 2)):
+        margins, y = np.zeros((1, objective.width)), np.zeros(1)
+        objective.losses(margins, y)
+        pairs, _ = objective.gradients(margins, y)
+    whole = quantised(pairs[0], np.zeros(1, np.int64), 0, (1.0, 1.0))
+    growing_kernels.sum_pairs(ORDER, whole)
+    growing_kernels.add_to_rows(ORDER, np.zeros((1, 1))[:, 0], 0.0)
+    split = Split(0, 0, False, np.empty(0, np.int64))
+    for channels in (2, 3):
+        given = np.ones((1, channels), np.int32)
+        for dtype in (np.int32, np.int64):
+            for unsigned in (np.uint8, np.uint16):
+                dense = DenseRows(_bins(), np.zeros((1, 1), unsigned))
+                dense.add_histogram(ORDER, given, np.zeros((2, channels), dtype))
+                dense.part(ORDER.copy(), split, ORDER.copy())
+            sparse = SparseRows(_bins(), *_bins().bin_sparse(sp.csr_array(np.ones((1, 1))), "zero"), "zero")
+            sparse.histogram(ORDER, given, Scratch(2, channels, dtype))
+            sparse.part(ORDER.copy(), split, ORDER.copy())
+
+
+if __name__ == "__main__":
+    warm()

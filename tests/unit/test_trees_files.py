@@ -1,0 +1,90 @@
+"""Forests in folders come back as they were, or as an error that names what is wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from ps2.algorithms.trees.files import load_forest, read_forest, write_forest
+from ps2.algorithms.trees.tree import Draft, Forest, Tree
+from ps2.errors import CheckpointCorruptError, CheckpointMissingError, RecoveryError, UsageError
+
+
+def forest(sets=True):
+    trees = []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        draft, leaves = Draft(0.5, 10.0, 10), [0]
+        for split in range(seed * 4):
+            node = leaves.pop(0)
+            test = rng.random(5) < 0.5 if sets and split % 2 else float(np.float32(rng.normal()))
+            draft.split(node, int(rng.integers(4)), test, bool(rng.integers(2)), rng.random())
+            leaves += [draft.add_child(node, rng.normal(), rng.random(), int(rng.integers(100))) for _ in range(2)]
+        trees.append(draft.finish())
+    return Forest(tuple(trees), np.array([0.25]), 4, "huber", 1.5)
+
+
+def saved(folder, model):
+    """Save as pyspark's writer does: metadata beside what the model writes."""
+    content = write_forest(str(folder), model)
+    (folder / "metadata").mkdir()
+    (folder / "metadata" / "part-00000").write_text(json.dumps({"class": "GBTModel", "ps2": content}) + "\n")
+    (folder / "metadata" / "_SUCCESS").touch()
+    return content
+
+
+@pytest.mark.parametrize("sets", [True, False])
+def test_forest_when_saved_and_loaded_then_it_is_the_same(sets, tmp_path):
+    model = forest(sets)
+    saved(tmp_path, model)
+    found = load_forest(str(tmp_path))
+    assert (found.features, found.loss, found.shape, found.base.tolist()) == (4, "huber", 1.5, [0.25])
+    for ours, theirs in zip(found.trees, model.trees, strict=True):
+        for field in fields(Tree):
+            one, other = getattr(ours, field.name), getattr(theirs, field.name)
+            np.testing.assert_array_equal(one, other)
+            assert one.dtype == other.dtype
+
+
+def test_forest_when_it_has_no_trees_then_it_comes_back_too(tmp_path):
+    saved(tmp_path, Forest((), np.array([1.0, 2.0]), 4, "softmax"))
+    assert (load_forest(str(tmp_path)).trees, load_forest(str(tmp_path)).width) == ((), 2)
+
+
+def test_load_when_there_is_nothing_then_the_error_says_so(tmp_path):
+    with pytest.raises(CheckpointMissingError, match="no folder metadata"):
+        load_forest(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["nodes", "sizes", "sets", "base"])
+def test_load_when_a_file_has_changed_or_is_gone_then_the_error_names_it(name, tmp_path):
+    saved(tmp_path, forest())
+    file = tmp_path / f"{name}.npy"
+    file.write_bytes(file.read_bytes() + b"x")
+    with pytest.raises(CheckpointCorruptError, match=rf"{name}\.npy: its checksum"):
+        load_forest(str(tmp_path))
+    file.unlink()
+    with pytest.raises(CheckpointCorruptError, match=rf"{name}\.npy: named by the metadata, but not there"):
+        load_forest(str(tmp_path))
+
+
+def test_read_when_the_metadata_are_of_another_version_or_lack_something_then_the_error_says_so(tmp_path):
+    content = saved(tmp_path, forest())
+    with pytest.raises(UsageError, match=r"expected trees of format 'ps2\.forest\.v1', got 'ps2\.forest\.v9'"):
+        read_forest("here", str(tmp_path), content | {"format": "ps2.forest.v9"})
+    with pytest.raises(UsageError, match="got None"):
+        read_forest("here", str(tmp_path), None)
+    with pytest.raises(CheckpointCorruptError, match="KeyError"):
+        read_forest("here", str(tmp_path), {"format": content["format"]})
+    (tmp_path / "metadata" / "part-00000").write_text("no JSON")
+    with pytest.raises(CheckpointCorruptError, match="not JSON"):
+        load_forest(str(tmp_path))
+
+
+def test_write_when_the_folder_cannot_be_made_then_the_error_names_it(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(RecoveryError, match="file"):
+        write_forest(str(tmp_path / "file"), forest())
