@@ -7,6 +7,7 @@ same ports: clients, tasks and other servers find the proxies by the ordinary ro
 
 from __future__ import annotations
 
+import os
 import queue
 import socket
 import threading
@@ -14,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from unittest import mock
 
 from faults.rules import (
     CutAfterApply,
@@ -30,6 +32,7 @@ from faults.rules import (
 
 from ps2.config import read_token
 from ps2.coordinator import fleet
+from ps2.coordinator.launchers.child import Child
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.errors import UnavailableError
 from ps2.wire.codec import id_from_pb
@@ -123,12 +126,16 @@ class ProxiedLauncher(LocalLauncher):
 
     network: Network
 
-    def _command(self, index: int, master: str) -> list[str]:
+    def _spawn(self, index: int, master: str) -> Child:
         # Unix sockets would lead past the proxy.
+        with mock.patch.dict(os.environ, PS2_UNIX_SOCKETS="0"):
+            return super()._spawn(index, master)
+
+    def _arguments(self, index: int, master: str) -> list[str]:
         proxy = self.network.proxy(index, free_ports())
         self.network.token = read_token(self._token_file)
         return [
-            *("env", "PS2_UNIX_SOCKETS=0", *super()._command(index, master)),
+            *super()._arguments(index, master),
             *("--listen", f"{SERVER_HOST}:{proxy.port}", "--data-port", str(proxy.data_port)),
             *("--advertise", PROXY_HOST),
         ]
