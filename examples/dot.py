@@ -12,9 +12,9 @@ from ps2 import DCV, NotColocatedWarning, PS2Context
 dimension = 1_000_000
 
 with PS2Context.getOrCreate(servers=2):
-    # The inefficient way: two vectors of two matrices. The answer is right, but the data travel, and PS2 says so.
+    # The inefficient way: two vectors, cut differently. The answer is right, but the data travel, and PS2 says so.
     v1 = DCV.dense(dimension).push(np.full(dimension, 2.0))
-    v2 = DCV.dense(dimension).push(np.full(dimension, 3.0))
+    v2 = DCV.dense(dimension, partitionsPerServer=2).push(np.full(dimension, 3.0))
     with warnings.catch_warnings(record=True, category=NotColocatedWarning) as caught:
         warnings.simplefilter("always")
         dot1 = v1.dot(v2)

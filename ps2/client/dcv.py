@@ -14,7 +14,7 @@ from ps2.client.batch import hold, in_batch, submit, submit_all, submit_later
 from ps2.client.declared import declared
 from ps2.client.handle import Handle, create
 from ps2.client.matrix import DCVMatrix
-from ps2.client.realign import beside
+from ps2.client.realign import beside, within
 from ps2.client.zipped import ZippedDCV
 from ps2.errors import DTypeError, ShapeError, UsageError
 from ps2.matrix.partition import DTYPES, Layout, MatrixSpec, Wire
@@ -31,8 +31,9 @@ class DCV(Handle):
     ``Deferred`` instead of the answer.
 
     A row is freed by ``free()``, or when its handle is garbage-collected, was never pickled and has no name. Vectors of
-    one matrix are co-located: column operations between them move no data. Others are realigned through this process
-    first, with a ``NotColocatedWarning``.
+    one matrix are co-located, and so are dense ones of matrices that are cut alike: column operations between them move
+    no data. Others are realigned through this process first, with a ``NotColocatedWarning``; so are those of a dtype
+    that the operation does not take.
 
     On a sparse vector an absent key is 0; ``fill``, ``mul``, ``div``, the arithmetic with a number, and
     ``mapPartitions`` act on the active keys only: those that any row of the matrix has been pushed or added to.
@@ -253,7 +254,7 @@ class DCV(Handle):
         """
         left, right = _vectors("gram: us", us), _vectors("gram: vs", vs)
         first = left[0]
-        near = [beside(first, vector) for vector in (*left, *right)]
+        near = [within(first, vector) for vector in (*left, *right)]
         rows = [vector._row for vector in near]
         given = {"rows_u": rows[: len(left)], "rows_v": rows[len(left) :]}
         return first._submit(declared(first._target(*near), "gram", given))
@@ -265,7 +266,7 @@ class DCV(Handle):
             vectors: one or more; this one may be among them.
             alphas: float64 of shape (len(vectors),). Sums are float64 until they are rounded to the vector's dtype.
         """
-        near = [beside(self, vector) for vector in _vectors("combine: vectors", vectors)]
+        near = [within(self, vector) for vector in _vectors("combine: vectors", vectors)]
         hold(*near)
         return self._change(
             declared(self._target(), "combine", {"rows": [vector._row for vector in near], "alphas": alphas}), wait=True

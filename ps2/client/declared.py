@@ -39,11 +39,13 @@ def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:
     op = lookup(name)
     names = [operand[0] for operand in op.given]
     rows = target.rows if op.rows else ()
-    scalars = op.check(len(rows), target.spec.dtype, {n: v for n, v in given.items() if n not in names})
+    others = [dtype for _, dtype in target.others] if target.others else None
+    scalars = op.check(len(rows), target.spec.dtype, {n: v for n, v in given.items() if n not in names}, others)
     arrays = _Arrays.of(op, {n: given[n] for n in names if n in given}, target)
     parts = list(arrays.parts())
     # Floats travel short where the caller asked for it, if all of them are the matrix's own.
     wire = None if op.answers or "floats" in op.operands else target.spec.wire
+    matrices = target.other_matrices
     operations = tuple(
         Operation(
             name,
@@ -55,6 +57,7 @@ def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:
             part.keys,
             wire,
             arrays.reply_bytes(part),
+            others=matrices,
         )
         for part in parts
     )

@@ -121,12 +121,13 @@ class Delivery:
                 if len(pieces) < before:
                     patience.explain()
             else:
-                self.refresh({piece.operation.matrix for piece in pieces}, error, patience)
+                matrices = {matrix for piece in pieces for matrix, _ in (piece.home, *piece.operation.places)}
+                self.refresh(matrices, error, patience)
 
     def _attempt(self, pieces: Sequence[Piece], results: Results) -> tuple[list[Piece], TransientError | None]:
         """Send pieces to their servers; return those to send again, with the error that is why."""
         version = self.routes.version
-        requests = group(pieces, self.routes_of({piece.operation.matrix for piece in pieces}), version)
+        requests = group(pieces, self.routes_of({piece.home[0] for piece in pieces}), version)
         # After the routes were looked up: who has those to a fleet that has gone back knows that it has.
         self.age.check_run(changes=any(piece.id is not None for piece in pieces))
         outcomes = self.transport.exchange(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -18,7 +18,7 @@ from ps2.client.sessions import current_session, session_of
 from ps2.client.task import note_unpickled, note_used
 from ps2.errors import ConfigError, NotFoundError
 from ps2.matrix.partition import MatrixSpec
-from ps2.matrix.route import Route
+from ps2.matrix.route import Route, apart
 
 MAX_NAME = 255
 
@@ -83,8 +83,12 @@ class Handle:
         return self._spec.kind == "sparse"
 
     def isColocated(self, other: Handle) -> bool:
-        """Tell whether column operations between the two vectors move no data."""
-        return self._fleet.id == other._fleet.id and self._matrix == other._matrix
+        """Tell whether equal columns of the two lie at equal places, so that operations on both move no data.
+
+        Dense vectors are, if they are cut alike, whatever their dtypes and rows are; sparse ones, if they are of one
+        matrix.
+        """
+        return self._fleet.id == other._fleet.id and not self._apart(other)
 
     def __len__(self) -> int:
         return self.dim
@@ -116,7 +120,22 @@ class Handle:
             vector._check_usable()
         hold(self, *others)
         rows = (self._row, *(other._row for other in others))
-        return Target(self._matrix, self._spec, self._route, rows)
+        return Target(self._matrix, self._spec, self._route, rows, self._others(others))
+
+    def _others(self, others: Sequence[Handle]) -> tuple[tuple[int, str], ...]:
+        """Return matrix and dtype of each, unless all are of this one's matrix."""
+        if all(map(self._is_sibling, others)):
+            return ()
+        return tuple((other._matrix, other._spec.dtype) for other in others)
+
+    def _is_sibling(self, other: Handle) -> bool:
+        return self._fleet.id == other._fleet.id and self._matrix == other._matrix
+
+    def _apart(self, other: Handle) -> str:
+        """Return why a vector of the same fleet is not co-located with this one; "" if it is."""
+        if self._is_sibling(other):
+            return ""
+        return apart(self._spec, self._route, other._spec, other._route)
 
     def _stored(self) -> Target:
         """Return the row with values that travel as they are stored, for files and copies."""

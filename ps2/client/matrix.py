@@ -15,7 +15,8 @@ from ps2.client.declared import declared
 from ps2.client.handle import Handle, derive_all
 from ps2.client.session import Session
 from ps2.client.sessions import session_of
-from ps2.errors import UsageError
+from ps2.errors import ConfigError, DTypeError, NotColocatedError, UsageError
+from ps2.ops.all import lookup
 from ps2.ops.kernels import Int64s
 
 
@@ -123,15 +124,26 @@ class DCVMatrix:
 
         Args:
             name: such as "gram" or "rows_dot", or one of your own.
-            given: its arrays and scalars. What they run along decides what of them each server gets.
+            given: its arrays and scalars. What they run along decides what of them each server gets. Also the vectors
+                and matrices that it takes after this one, a DCV for a row and a DCVMatrix for a block: co-located with
+                this one, and of its dtype unless the operation says another.
 
         Returns:
             What it declares to return, of all partitions together; None if it returns nothing.
 
         Raises:
             NotFoundError, ConfigError, DTypeError, ShapeError: no such operation, or not with these arguments.
+            NotColocatedError: what it takes is not co-located with this matrix.
         """
-        return self._submit(declared(self._target(), name, given))
+        op = lookup(name)
+        # Those whose first operand is a vector are the vectors' to call.
+        further = op.of_shard[1:] if op.row_names[:1] != op.reads[:1] else ()
+        if missing := [operand for operand, _ in further if operand not in given]:
+            raise ConfigError(f"operation {name!r}: {missing[0]}: required, but not given")
+        others = [self._colocated(f"operation {name!r}: {o}", kind, given.pop(o)) for o, kind in further]
+        rows = tuple(other._row for other, (_, kind) in zip(others, further, strict=True) if kind == "row")
+        target = replace(self._target(), rows=rows, others=self._first._others(others))
+        return self._submit(declared(target, name, given))
 
     def dot(self, rows_a: Any, rows_b: Any) -> Any:
         """Return the inner product of each pair of rows: float64 of shape (n,); only scalars travel."""
@@ -258,6 +270,21 @@ class DCVMatrix:
         first._check_usable()
         hold(self)
         return plans.Target(first._matrix, replace(first._spec, rows=self._rows), first._route)
+
+    def _colocated(self, where: str, kind: str, given: Any) -> Handle:
+        """Return the handle of what an operation takes beside this matrix."""
+        wanted = Handle if kind == "row" else DCVMatrix
+        if not isinstance(given, wanted):
+            expected = "DCV" if wanted is Handle else "DCVMatrix"
+            raise DTypeError(f"{where}: expected a {expected}, got {type(given).__name__}")
+        other = given._first if isinstance(given, DCVMatrix) else given
+        other._check_usable()
+        if other._fleet.id != self._first._fleet.id:
+            raise UsageError(f"{where}: {given!r} is of another context than {self!r}")
+        if why := self._first._apart(other):
+            raise NotColocatedError(f"{where}: {given!r} and {self!r} are not co-located: {why}")
+        hold(given)
+        return other
 
     def _submit(self, plan: plans.Plan[Any]) -> Any:
         return submit(self._session, plan)

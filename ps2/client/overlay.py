@@ -83,7 +83,7 @@ class Overlay:
         self._missing.clear()
 
     def _meant(self, write: Operation) -> list[Operation]:
-        return self._reads.get((write.matrix, write.partition), [])
+        return [read for place in write.places for read in self._reads.get(place, ())]
 
 
 def lay(write: Operation, read: Operation, begin: int) -> None:
@@ -178,7 +178,7 @@ def _as_applied(write: Operation) -> Array:
 
 def _touches(write: Operation, read: Operation) -> bool:
     """Tell whether an operation on the same partition may change a row that is read."""
-    if _is_of_blocks(read) or (not write.rows and write.name not in _AT_ROWS):
+    if _is_of_blocks(read) or write.others or (not write.rows and write.name not in _AT_ROWS):
         return True
     return bool(np.isin(read.rows or read.arrays[0], write.rows or write.arrays[0]).any())
 

@@ -146,15 +146,15 @@ class Pace:
 
 
 def _in_turn(waiting: Sequence[Parcel]) -> list[Parcel]:
-    """Return what may leave now: what overwrites leaves after all that was made before it on its matrix, and alone."""
+    """Return what may leave now: what overwrites a matrix leaves after all that was made before it there, and alone."""
     found: list[Parcel] = []
     overwritten: dict[int, bool] = {}
     for parcel in waiting:
-        matrix = parcel.plan.matrix
+        matrices = parcel.plan.matrices
         overwrites = any(operation.name in _OVERWRITING for operation in parcel.plan.operations)
-        if matrix not in overwritten or not (overwrites or overwritten[matrix]):
+        if not any(matrix in overwritten and (overwrites or overwritten[matrix]) for matrix in matrices):
             found.append(parcel)
-        overwritten[matrix] = overwrites or overwritten.get(matrix, False)
+        overwritten.update({matrix: overwrites or overwritten.get(matrix, False) for matrix in matrices})
     return found
 
 

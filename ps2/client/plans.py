@@ -29,12 +29,23 @@ U = TypeVar("U")
 
 @dataclass(frozen=True)
 class Target:
-    """The rows of one matrix that a call is about."""
+    """What a call is about.
+
+    Attributes:
+        matrix, spec, route: of the first vector, or of the matrix.
+        rows: those of the vectors, in order.
+        others: matrix and dtype of each vector and matrix after the first; empty if all are of one matrix.
+    """
 
     matrix: int
     spec: MatrixSpec
     route: Route
     rows: tuple[int, ...] = ()
+    others: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def other_matrices(self) -> tuple[int, ...]:
+        return tuple(matrix for matrix, _ in self.others)
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,7 @@ class Plan(Generic[T]):
     """A call, ready to send.
 
     Attributes:
-        matrix: the one matrix that all operations are on.
+        matrix: the one that the first operand of each operation is of.
         route: where the caller believes its partitions are.
         operations: at most a few a partition.
         merge: makes one answer of the results, given in the order of the operations.
@@ -56,6 +67,11 @@ class Plan(Generic[T]):
     merge: Callable[[list[Result]], T]
     mutates: bool
     batchable: bool = True
+
+    @property
+    def matrices(self) -> set[int]:
+        """All that its operations are on."""
+        return {self.matrix, *(other for operation in self.operations[:1] for other in operation.others)}
 
     def then(self, fn: Callable[[T], U]) -> Plan[U]:
         """Return the same call with ``fn`` applied to its answer."""
@@ -214,6 +230,7 @@ def map_partitions(
             target.rows,
             {"with_index": int(with_index)},
             (code,),
+            others=target.other_matrices,
         )
         for p in target.route.partitions
     )

@@ -23,36 +23,58 @@ WINDOW_BYTES = 64 << 20
 WINDOW_KEYS = 8 << 20
 
 
-def beside(base: H, other: H) -> H:
+def beside(base: H, other: H, dtype: str | None = None) -> H:
     """Return a vector with the data of ``other`` that is co-located with ``base``: itself, or a new one.
 
     A new one is the inefficient way of the paper's Figure 4.
 
+    Args:
+        dtype: that it must have; None: that of ``base``.
+
     Raises:
         UsageError: they are of two fleets, or a batch is open.
         ShapeError, DTypeError: one cannot hold the other.
-        NotColocatedError: the context is strict.
+        NotColocatedError: the context is strict, or ``base`` is sparse and has not got the dtype.
     """
+    _check_usable(base, other)
+    dtype = dtype or base._spec.dtype
+    if base.isColocated(other) and other._spec.dtype == dtype:
+        return other
+    return _brought(base, other, dtype, base._apart(other) or f"this operation takes {dtype}")
+
+
+def within(base: H, other: H) -> H:
+    """Return a vector with the data of ``other`` that is of the matrix of ``base``; as ``beside``."""
+    _check_usable(base, other)
+    if base._is_sibling(other):
+        return other
+    return _brought(base, other, base._spec.dtype, base._apart(other) or "this operation takes rows of one matrix")
+
+
+def _check_usable(base: Handle, other: Handle) -> None:
     if not isinstance(other, Handle):
         raise DTypeError(f"expected a DCV, got {type(other).__name__}")
     base._check_usable()
     other._check_usable()
-    if base.isColocated(other):
-        return other
+
+
+def _brought(base: H, other: H, dtype: str, why: str) -> H:
+    """Return a new vector, of the matrix of ``base``, or one that is cut alike for another dtype; ``why`` is told."""
     if base._fleet.id != other._fleet.id:
         raise UsageError(f"{other!r} is of another context than {base!r}")
     if in_batch():
         raise UsageError(f"{other!r} is not co-located with {base!r}: such vectors cannot be part of a batch")
     if base.dim != other.dim:
         raise ShapeError(f"vectors of one operation must be equally long, got {base!r} and {other!r}")
-    if not np.can_cast(other.dtype, base.dtype, "same_kind"):
-        raise DTypeError(f"{other!r} does not fit {base.dtype} of {base!r}")
-    if base._fleet.strict:
-        raise NotColocatedError(f"{base!r} and {other!r} are not co-located; make one of them with derive")
-    copy = base.derive()
+    if not np.can_cast(other.dtype, np.dtype(dtype), "same_kind"):
+        raise DTypeError(f"{other!r} does not fit {dtype}, which goes with {base!r} here")
+    own = dtype != base._spec.dtype
+    if base._fleet.strict or (own and base.isSparse):
+        raise NotColocatedError(f"{base!r} and {other!r} are not co-located ({why}); make one of them with derive")
+    copy = create(type(base), replace(base._spec, rows=1, dtype=dtype, wire=None)) if own else base.derive()
     moved = transfer(base._session, other._stored(), copy._stored())
     warnings.warn(
-        f"{base!r} and {other!r} are not co-located: {moved:,} bytes went through this process; "
+        f"{base!r} and {other!r} are not co-located ({why}): {moved:,} bytes went through this process; "
         "make one of them with derive",
         NotColocatedWarning,
         stacklevel=_caller_depth(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from ps2.client.plans import Plan
 from ps2.matrix.route import Route
 from ps2.ops.all import writes
-from ps2.wire.messages import Keys, Operation, Request, RequestId
+from ps2.wire.messages import Keys, Operation, Place, Request, RequestId
 
 # What an operation takes in the header at most, if nothing about it is unusual.
 HEADER_BYTES = 256
@@ -27,11 +27,14 @@ class Piece:
         part: which of the requests to its server, or to its partition, it travels in; it does not change between
             attempts, whoever holds the partition then.
         parts: 1 if all that its partition gets travels together; else how many requests of its partition change data.
+        home: the place whose route it takes: its own, or one for all places that operations of the call join. These
+            stay together, as each of their shards notes the same parts.
     """
 
     plan: int
     position: int
     operation: Operation
+    home: Place
     id: RequestId | None = None
     part: int = 0
     parts: int = 1
@@ -53,14 +56,15 @@ def cut(
         id: of the mutation that they are, if any of them changes data.
         first: the number of the first plan.
     """
+    homes = _homes(operation for plan in plans for operation in plan.operations)
     pieces = [
-        Piece(number, position, operation, id)
+        Piece(number, position, operation, homes.get(place := operation.places[0], place), id)
         for number, plan in enumerate(plans, first)
         for position, operation in enumerate(plan.operations)
     ]
     by_server: dict[str, list[Piece]] = {}
     for piece in pieces:
-        by_server.setdefault(address_of(piece.operation, routes), []).append(piece)
+        by_server.setdefault(_address_of(piece, routes), []).append(piece)
     return [piece for mine in by_server.values() for piece in _in_parts(mine, block_bytes)]
 
 
@@ -70,10 +74,9 @@ def group(
     """Return the requests that pieces make, by address and in order."""
     found: dict[str, dict[tuple[Any, ...], list[Piece]]] = {}
     for piece in pieces:
-        operation = piece.operation
-        address = address_of(operation, routes)
-        alone = (operation.matrix, operation.partition) if piece.parts > 1 else ()
-        found.setdefault(address, {}).setdefault((piece.id, piece.part, piece.parts, *alone), []).append(piece)
+        alone = piece.home if piece.parts > 1 else ()
+        mine = found.setdefault(_address_of(piece, routes), {})
+        mine.setdefault((piece.id, piece.part, piece.parts, *alone), []).append(piece)
     return {
         address: [
             (mine, Request(tuple(piece.operation for piece in mine), _id_of(mine[0]), route_version))
@@ -83,8 +86,22 @@ def group(
     }
 
 
-def address_of(operation: Operation, routes: Mapping[int, Route]) -> str:
-    return routes[operation.matrix].addresses[operation.partition]
+def _address_of(piece: Piece, routes: Mapping[int, Route]) -> str:
+    matrix, partition = piece.home
+    return routes[matrix].addresses[partition]
+
+
+def _homes(operations: Iterable[Operation]) -> dict[Place, Place]:
+    """Return one place for each that operations join with others: that of an operation's first operand."""
+    found: dict[Place, Place] = {}
+    for operation in operations:
+        if operation.others:
+            home = found.get(operation.places[0], operation.places[0])
+            moved = {found[place] for place in operation.places if place in found} - {home}
+            found |= dict.fromkeys(operation.places, home)
+            if moved:
+                found |= {place: home for place, other in found.items() if other in moved}
+    return found
 
 
 def _sharing_keys(pieces: Sequence[Piece]) -> list[Piece]:
@@ -116,11 +133,11 @@ def _in_parts(pieces: Sequence[Piece], block_bytes: int) -> list[Piece]:
     """Cut what is meant for one server into requests, partition by partition."""
     if sum(map(_size, pieces)) <= block_bytes:
         return _sharing_keys(pieces)
-    by_partition: dict[tuple[int, int], list[Piece]] = {}
+    by_home: dict[Place, list[Piece]] = {}
     for piece in pieces:
-        by_partition.setdefault((piece.operation.matrix, piece.operation.partition), []).append(piece)
+        by_home.setdefault(piece.home, []).append(piece)
     numbered: list[Piece] = []
-    for mine in by_partition.values():
+    for mine in by_home.values():
         parts: list[list[Piece]] = []
         size = 0
         for piece in mine:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import repeat
 from typing import Any, Generic
 
 from ps2.client import plans
@@ -30,8 +32,8 @@ class ZippedDCV(Generic[H]):
         """Call ``fn(u, v, ...)`` once a partition, on the servers, right now.
 
         Args:
-            fn: gets one array a vector, of shape (columns of the partition,), writable: what it writes there is
-                written to the vectors. It is pickled; it runs with all of the partition's rows locked.
+            fn: gets one array a vector, of its dtype, shape (columns of the partition,), writable: what it writes there
+                is written to the vectors. It is pickled; it runs with all of the partition's rows locked.
 
             readOnly: it only looks: its arrays are not writable, nothing is copied for undoing it, and nothing goes to
                 the servers' copies.
@@ -72,24 +74,26 @@ class ZippedDCV(Generic[H]):
             raise ConfigError(f"operation {name!r} works on all rows of a matrix: call it by `vector.matrix().apply`")
         if op.writes and len({(v._matrix, v._row) for v in self._vectors}) < len(self._vectors):
             raise ConfigError(f"operation {name!r}: the same vector is given twice")
-        declared(first._target(*self._vectors[1:]), op.name, given)  # bad arguments move nothing
-        near = self._near()
-        answer = submit(first._session, declared(first._target(*near[1:]), op.name, given))
+        target, near = first._target(*self._vectors[1:]), list(self._vectors)
+        if target.others:
+            dtypes = [op.own_dtypes.get(read, first._spec.dtype) for read in op.reads[1:]]
+            fitting = tuple((matrix, dtype) for (matrix, _), dtype in zip(target.others, dtypes, strict=False))
+            declared(replace(target, others=fitting), op.name, given)  # bad arguments move nothing
+            near[1:] = map(beside, repeat(first), near[1:], dtypes)
+            target = first._target(*near[1:])
+        answer = submit(first._session, declared(target, op.name, given))
         self._write_back(near, written=op.writes, names=op.reads)
         return answer if op.answers or op.reduce else first
 
     def _map(self, fn: Callable[..., Any], with_index: bool, read_only: bool) -> PartitionResults:
-        first, near = self._vectors[0], self._near()
+        first = self._vectors[0]
+        near = [v if first.isColocated(v) else beside(first, v) for v in self._vectors]
         plan = plans.map_partitions(first._target(*near[1:]), fn, with_index, read_only)
         results: Any = submit(first._session, plan)
         names = tuple(str(i) for i in range(len(near)))
         if not read_only:
             self._write_back(near, written=names, names=names)
         return results
-
-    def _near(self) -> list[H]:
-        first = self._vectors[0]
-        return [first, *(beside(first, vector) for vector in self._vectors[1:])]
 
     def _write_back(self, near: list[H], written: tuple[str, ...], names: tuple[str, ...]) -> None:
         for name, original, used in zip(names, self._vectors, near, strict=True):

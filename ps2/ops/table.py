@@ -10,8 +10,9 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import numpy as np
@@ -25,7 +26,8 @@ from ps2.ops.operands import Along, Answer, answers_of, axes_of
 
 Array = npt.NDArray[Any]
 
-# What a positional parameter is given.
+# What a positional parameter is given. Those of the shard are of one matrix, or of several that are co-located: the
+# dtype of all is that of the first, unless one says its own (``Of``), and row numbers and values are of the first.
 Row = Annotated[Array, "row"]  # one row of the shard, shape (width,): a writable view
 Block = Annotated[Array, "block"]  # all rows of the shard, shape (rows, width): a writable view
 # All columns of a shard with layout "column", shape (width, k): the block of a column is its values in the k rows. A
@@ -72,6 +74,17 @@ class Range:
 
 
 @dataclass(frozen=True)
+class Of:
+    """The dtype of a vector or matrix, whatever the others have: ``Annotated[Row, Of("int32")]``."""
+
+    dtype: str
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise DTypeError(f"Of: expected one of {', '.join(DTYPES)}, got {self.dtype!r}")
+
+
+@dataclass(frozen=True)
 class Param:
     """A keyword-only scalar of an operation."""
 
@@ -111,12 +124,13 @@ class Op:
             "values", "integers", "unsigned", "floats").
         names: name of each positional parameter.
         axes: what each positional parameter runs along.
+        own_dtypes: of the operands of the shard that need not have the dtype of the first, by name.
         answers: the arrays that it returns; none if it returns a number, or nothing.
         writes: names of the operands of the shard that it changes; empty for a pure read.
         reduce: how the answers of all partitions become one; None if there is none, or arrays along slots or columns,
             which are laid side by side.
         blocks: the axis along which a call may be cut into several; None: its arrays travel in one piece a partition.
-        dtypes: the matrix dtypes that it accepts.
+        dtypes: those that it accepts of its first operand's matrix.
         params: its scalars.
         creates: absent sparse keys are added before it runs (a read leaves them absent).
         nonzero: the row of which it can do with the columns that are not 0; None if there is none.
@@ -130,6 +144,7 @@ class Op:
     operands: tuple[str, ...]
     names: tuple[str, ...]
     axes: tuple[Along, ...]
+    own_dtypes: Mapping[str, str]
     answers: tuple[Answer, ...]
     writes: tuple[str, ...]
     reduce: Reduce | None
@@ -141,32 +156,45 @@ class Op:
     span: str | None
     doc: str
 
-    @property
+    @cached_property
     def rows(self) -> int:
         return sum(kind == "row" for kind in self.operands)
 
-    @property
+    @cached_property
     def arrays(self) -> tuple[str, ...]:
         """Kinds of the operands that travel with the request, in order."""
         return tuple(kind for kind in self.operands if kind not in LOCAL)
 
-    @property
+    @cached_property
     def given(self) -> tuple[tuple[str, str, Along], ...]:
         """Name, kind and axes of the operands that travel with the request, in order."""
         every = zip(self.names, self.operands, self.axes, strict=True)
         return tuple(operand for operand in every if operand[1] not in LOCAL)
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        return tuple(n for n, kind in zip(self.names, self.operands, strict=True) if kind in OF_SHARD)
+    @cached_property
+    def of_shard(self) -> tuple[tuple[str, str], ...]:
+        """Name and kind of the operands of the shard, in order."""
+        every = zip(self.names, self.operands, strict=True)
+        return tuple(operand for operand in every if operand[1] in OF_SHARD)
 
-    def check(self, rows: int, dtype: str, params: Mapping[str, Any]) -> dict[str, Any]:
+    @cached_property
+    def reads(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.of_shard)
+
+    @cached_property
+    def row_names(self) -> tuple[str, ...]:
+        return tuple(name for name, kind in self.of_shard if kind == "row")
+
+    def check(
+        self, rows: int, dtype: str, params: Mapping[str, Any], others: Sequence[str] | None = None
+    ) -> dict[str, Any]:
         """Check a call against the table.
 
         Args:
             rows: how many rows the call names.
-            dtype: the matrix's dtype.
+            dtype: of the first operand's matrix.
             params: the call's scalars.
+            others: dtypes of the operands after the first; None: all are of one matrix.
 
         Returns:
             All scalars, defaults filled in, each as the bool, int or float that the operation declares.
@@ -179,11 +207,23 @@ class Op:
             raise ShapeError(f"operation {self.name!r} takes {self.rows} vectors ({wanted}), got {rows}")
         if dtype not in self.dtypes:
             raise DTypeError(f"operation {self.name!r} works on {' or '.join(self.dtypes)}, got {dtype}")
+        if others is not None or self.own_dtypes:
+            self._check_dtypes(dtype, [dtype] * (len(self.reads) - 1) if others is None else others)
         for name in params:
             if name not in self.params:
                 known = ", ".join(self.params) or "none"
                 raise ConfigError(f"operation {self.name!r} has no parameter {name!r}; it has: {known}")
         return {p.name: self._scalar(p, params, dtype) for p in self.params.values()}
+
+    def _check_dtypes(self, first: str, others: Sequence[str]) -> None:
+        if len(others) != len(self.reads) - 1:
+            wanted = ", ".join(self.reads)
+            raise ShapeError(f"operation {self.name!r} takes {wanted}, got {len(others) + 1} vectors or matrices")
+        for name, dtype in zip(self.reads, (first, *others), strict=True):
+            expected = self.own_dtypes.get(name, first)
+            if dtype != expected:
+                why = "" if name in self.own_dtypes else f", as {self.reads[0]} is"
+                raise DTypeError(f"operation {self.name!r}: {name}: expected {expected}{why}, got {dtype}")
 
     def _scalar(self, param: Param, params: Mapping[str, Any], dtype: str) -> bool | int | float:
         where = f"operation {self.name!r}, parameter {param.name!r}"
@@ -251,6 +291,7 @@ def op(
             operands=tuple(notes[p.name][0] for p in arrays),
             names=tuple(p.name for p in arrays),
             axes=tuple(axes_of(p.name, notes[p.name]) for p in arrays),
+            own_dtypes=_own_dtypes(name, notes),
             answers=answers_of(hints.get("return")),
             writes=writes,
             reduce=reduce,
@@ -277,6 +318,14 @@ def _named(fn: Callable[..., Any]) -> str:
             "them another name"
         )
     return name
+
+
+def _own_dtypes(name: str, notes: Mapping[str, Sequence[Any]]) -> dict[str, str]:
+    found = {operand: note.dtype for operand, said in notes.items() for note in said if isinstance(note, Of)}
+    for operand in found:
+        if notes[operand][0] not in OF_SHARD:
+            raise ConfigError(f"operation {name!r}: {operand}: only vectors and matrices of the shard have an Of")
+    return found
 
 
 def _source(module: str) -> str:

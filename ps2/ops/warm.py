@@ -96,7 +96,10 @@ def compile_all() -> None:
 
 
 def _arguments(op: Op, dtype: np.dtype[Any]) -> list[Any]:
-    return [_argument(*operand, dtype) for operand in zip(op.names, op.operands, op.axes, strict=True)]
+    return [
+        _argument(name, kind, said, DTYPES[op.own_dtypes[name]] if name in op.own_dtypes else dtype)
+        for name, kind, said in zip(op.names, op.operands, op.axes, strict=True)
+    ]
 
 
 def _argument(name: str, kind: str, said: Along, dtype: np.dtype[Any]) -> Any:

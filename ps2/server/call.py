@@ -1,8 +1,9 @@
-"""An operation of the table on one shard: give it the arrays that it asks for, and run it."""
+"""An operation of the table on its shards: give it the arrays that it asks for, and run it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -11,24 +12,34 @@ from ps2.errors import ConfigError, DTypeError, OutOfRangeError, ShapeError, Usa
 from ps2.ops.operands import BLOCK, Along, lengths
 from ps2.ops.table import OF_SHARD, Array, Op
 from ps2.server.keycache import KeySet
-from ps2.server.shard import Shard
+from ps2.server.shard import Shard, lined_up, with_shards
 from ps2.wire.messages import NO_RESULT, Operation, Result
 
 Value = Array | float | tuple[Array, ...] | None
 
 
-def call(op: Op, operation: Operation, shard: Shard, keys: KeySet | None) -> Value:
-    """Give an operation the arrays it asks for, and run it."""
-    scalars = op.check(len(operation.rows), shard.spec.dtype, operation.params)
+def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | None) -> Value:
+    """Give an operation the arrays it asks for, and run it.
+
+    Args:
+        shards: those of ``operation.places``.
+    """
+    shard = shards[0]
+    others = [other.spec.dtype for other in shards[1:]] if operation.others else None
+    scalars = op.check(len(operation.rows), shard.spec.dtype, operation.params, others)
     travels = [operand for operand in op.given if keys is None or operand[1] != "slots"]
     if len(operation.arrays) != len(travels) or (keys is not None and "slots" not in op.arrays):
         raise ShapeError(
             f"operation {op.name!r} takes {', '.join(op.arrays) or 'no arrays'}, got {len(operation.arrays)} arrays"
             f"{' and a set of keys' if keys is not None else ''}"
         )
-    if op.writes and len(set(operation.rows)) < len(operation.rows) and len(op.operands) > 2:
+    alone = all(other is shard for other in shards)
+    of_rows = shards[:1] if alone else _of_rows(op, shards)
+    named = operation.rows if alone else tuple(with_shards(of_rows, operation.rows))
+    if op.writes and len(set(named)) < len(named) and len(op.operands) > 2:
         raise ConfigError(f"operation {op.name!r}: the same vector twice among rows {list(operation.rows)}")
-    shard.check_rows(np.array(operation.rows, dtype=np.int64))
+    if alone:  # others are checked when they are lined up: they are dense, so nothing is made before
+        shard.check_rows(np.array(operation.rows, dtype=np.int64))
     came = [
         _travelled(op, operand, array, shard, operation)
         for operand, array in zip(travels, operation.arrays, strict=True)
@@ -41,18 +52,26 @@ def call(op: Op, operation: Operation, shard: Shard, keys: KeySet | None) -> Val
         came.insert(op.arrays.index("slots"), keys.find(shard, op.creates))
     given = iter(came)
     operands: list[Any] = []
-    with shard.lined_up(operation.rows, bool(op.writes)) as rows:
-        views = iter(rows)
+    with lined_up(of_rows, operation.rows, bool(op.writes)) as rows:
+        views, owners = iter(rows), repeat(shard) if alone else iter(shards)
         for kind in op.operands:
+            owner = next(owners) if kind in OF_SHARD else shard
             if kind == "row":
                 operands.append(next(views))
             elif kind in OF_SHARD:
-                operands.append(_whole(op, kind, shard))
+                operands.append(_whole(op, kind, owner))
             elif kind == "partition":
                 operands.append(shard.partition)
             else:
                 operands.append(next(given))
-        return _run(op, operation, shard, operands, scalars)
+        if alone:
+            return _run(op, operation, shard, operands, scalars)
+        return _run_across(op, operation, shards, operands, scalars)
+
+
+def _of_rows(op: Op, shards: Sequence[Shard]) -> list[Shard]:
+    """Return the shards of those operands that are rows."""
+    return [shard for name, shard in zip(op.reads, shards, strict=True) if name in op.row_names]
 
 
 def _whole(op: Op, kind: str, shard: Shard) -> Array:
@@ -74,6 +93,22 @@ def _run(op: Op, operation: Operation, shard: Shard, operands: Sequence[Any], sc
         if _writes_whole_rows(op):
             shard.clear_free([array for kind, array in zip(op.operands, operands, strict=True) if kind == "row_ids"])
     return _own(value, shard)
+
+
+def _run_across(
+    op: Op, operation: Operation, shards: Sequence[Shard], operands: Sequence[Any], scalars: Mapping[str, Any]
+) -> Value:
+    """Run an operation on several matrices; what it might leave out where a row is 0, it does not."""
+    rows = dict(zip(op.row_names, operation.rows, strict=True))
+    for name, shard in zip(op.reads, shards, strict=True):
+        if name in op.writes and name in rows:
+            shard.touched.drop([rows[name]])
+        elif name in op.writes:
+            shard.touched.drop_all()
+    value: Value = op.fn(*operands, **scalars)
+    for shard in shards:
+        value = _own(value, shard)
+    return value
 
 
 def _own(value: Value, shard: Shard) -> Value:

@@ -20,10 +20,10 @@ from ps2.ops.table import Array
 from ps2.server.applied import AppliedIds
 from ps2.server.call import call
 from ps2.server.frozen import ids_of
-from ps2.server.kept import Kept, KeptResults, Place
+from ps2.server.kept import Kept, KeptResults
 from ps2.server.keycache import KeyCache, KeySet
-from ps2.server.shard import Shard
-from ps2.wire.messages import NO_RESULT, Keys, Operation, Reply, Request, RequestId, Result
+from ps2.server.shard import Shard, with_shards
+from ps2.wire.messages import NO_RESULT, Keys, Operation, Place, Reply, Request, RequestId, Result
 
 # The scope of requests that are part of a filling.
 FILLING = "ps2 filling"
@@ -35,47 +35,50 @@ BLOCK_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class Change:
-    """What an operation has done to a shard, as an operation for its copy; ``keys`` name its columns, if it has any."""
+    """What an operation has done to its shards, as an operation for their copies.
 
-    shard: Shard
+    Attributes:
+        shards: of the operation's places.
+        keys: name its columns, if it has any.
+    """
+
+    shards: tuple[Shard, ...]
     operation: Operation
     keys: KeySet | None = None
 
 
-def applied(operation: Operation, shard: Shard, keys: KeySet | None) -> Change:
+def applied(operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None) -> Change:
     """Return the change that an operation of the table was."""
     # Floats that came shortened go on as they are here: to shorten them again need not give the same bits.
-    dtype = shard.spec.np_dtype
+    dtype = shards[0].spec.np_dtype
     arrays = operation.arrays
     if operation.wire is not None:
         arrays = tuple(a.astype(dtype, copy=False) if a.dtype == np.float32 else a for a in arrays)
-    return Change(shard, replace(operation, arrays=arrays, keys=None, wire=None, reply_bytes=0, into=None), keys)
+    return Change(shards, replace(operation, arrays=arrays, keys=None, wire=None, reply_bytes=0, into=None), keys)
 
 
-def mapped(operation: Operation, shard: Shard, position: int, result: Result, last: bool) -> Change:
+def mapped(operation: Operation, shards: tuple[Shard, ...], position: int, result: Result, last: bool) -> Change:
     """Return what a user's function has left in its rows, and its result.
 
     Args:
         last: no operation after it can change the rows before they are sent.
     """
-    rows = [shard.row(number) for number in operation.rows]
+    rows = [shard.row(number) for shard, number in with_shards(shards, operation.rows)]
     arrays = (result.arrays[0], *(rows if last else [row.copy() for row in rows]))
-    return Change(
-        shard,
-        Operation("mapped", operation.matrix, operation.partition, operation.rows, {"position": position}, arrays),
-    )
+    return Change(shards, replace(operation, name="mapped", params={"position": position}, arrays=arrays))
 
 
-def answered(operation: Operation, shard: Shard, position: int, result: Result) -> Change:
+def answered(operation: Operation, shards: tuple[Shard, ...], position: int, result: Result) -> Change:
     """Return what an operation that changes data has answered."""
-    return Change(shard, _kept(Kept(RequestId("", 0), position, (operation.matrix, operation.partition), result)))
+    kept = Kept(RequestId("", 0), position, (operation.matrix, operation.partition), result)
+    return Change(shards[:1], _kept(kept))
 
 
 def inserted(operation: Operation, shard: Shard, live: int) -> Change:
     """Return the keys that an operation has added beyond the first ``live``, though it failed."""
     assert shard.index is not None
     keys = shard.index.keys[live:]
-    return Change(shard, Operation("insert", operation.matrix, operation.partition, arrays=(keys,)))
+    return Change((shard,), Operation("insert", operation.matrix, operation.partition, arrays=(keys,)))
 
 
 def noted(place: Place) -> Operation:
@@ -90,8 +93,9 @@ def operations_of(changes: Sequence[Change]) -> list[Operation]:
     for change in changes:
         operation = change.operation
         if change.keys is not None:
-            same = before is not None and before.keys is change.keys and before.shard is change.shard
-            columns = None if same else change.keys.all(change.shard)
+            shard = change.shards[0]
+            same = before is not None and before.keys is change.keys and before.shards[0] is shard
+            columns = None if same else change.keys.all(shard)
             operation = replace(operation, keys=Keys(change.keys.count, columns))
         found.append(operation)
         before = change
@@ -171,7 +175,7 @@ class Copies:
         self._kept = kept
         self._keys = keys
 
-    def apply(self, request: Request, shards: Sequence[Shard], keys: Sequence[KeySet | None]) -> Reply:
+    def apply(self, request: Request, shards: Sequence[tuple[Shard, ...]], keys: Sequence[KeySet | None]) -> Reply:
         """Apply a forwarded request as a whole, once.
 
         If it fails after something has been changed, the copies of its shards are of no use until they are sent anew.
@@ -180,25 +184,28 @@ class Copies:
         if id is None:
             raise ProtocolError("a forwarded request needs an id")
         if id.scope == FILLING:
-            for operation, shard in zip(request.operations, shards, strict=True):
+            for operation, (shard, *_) in zip(request.operations, shards, strict=True):
                 self._fill(operation, shard, (request.route_version, id.number))
             return Reply((NO_RESULT,) * len(shards))
-        for operation, shard in zip(request.operations, shards, strict=True):
-            _check_takes(shard, operation, request.route_version)
-        known = {shard: _is_known(shard, id, request.begun) for shard in shards}
+        of_places: dict[Place, Shard] = {}
+        for operation, mine in zip(request.operations, shards, strict=True):
+            of_places.update(zip(operation.places, mine, strict=True))
+        for place, shard in of_places.items():
+            _check_takes(shard, place, request.route_version)
+        known = {shard: _is_known(shard, id, request.begun) for shard in of_places.values()}
         changed: set[Shard] = set()
-        for operation, shard, used in zip(request.operations, shards, keys, strict=True):
-            if known[shard] and operation.name != "insert":
+        for operation, mine, used in zip(request.operations, shards, keys, strict=True):
+            if known[mine[0]] and operation.name != "insert":
                 continue
             try:
-                self._apply(operation, shard, used, id)
+                self._apply(operation, mine, used, id)
             except Exception as error:
                 if changed or not isinstance(error, PS2Error):
-                    for spoiled in shards:
+                    for spoiled in of_places.values():
                         spoiled.filling = True
                 raise
             if operation.name != "insert":
-                changed.add(shard)
+                changed.update(mine)
         for shard in changed:
             if request.begun:
                 shard.applied.add_begun(id, request.begun)
@@ -206,23 +213,23 @@ class Copies:
                 shard.applied.add(id)
         return Reply((NO_RESULT,) * len(shards), all(known.values()))
 
-    def _apply(self, operation: Operation, shard: Shard, keys: KeySet | None, id: RequestId) -> None:
+    def _apply(self, operation: Operation, shards: Sequence[Shard], keys: KeySet | None, id: RequestId) -> None:
         if operation.name == "insert":
-            _insert(operation, shard)
+            _insert(operation, shards[0])
         elif operation.name == "mapped":
             result, *values = operation.arrays
-            _write_rows(operation, shard, values)
+            _write_rows(operation, shards, values)
             place = (operation.matrix, operation.partition)
             self._kept.put(Kept(id, int(operation.params["position"]), place, Result(arrays=(result,))))
         elif operation.name == "kept":
             self._kept.put(_kept_of(operation, id))
         elif operation.name != "noted":
-            call(lookup(operation.name), operation, shard, keys)
+            call(lookup(operation.name), operation, shards, keys)
 
     def _fill(self, operation: Operation, shard: Shard, session: tuple[int, int]) -> None:
         place = (operation.matrix, operation.partition)
         where = f"partition {operation.partition} of matrix {operation.matrix:x}"
-        _check_not_sealed(shard, operation, session[0])
+        _check_not_sealed(shard, place, session[0])
         if operation.name == "clear":
             if session <= shard.session:
                 raise StaleRouteError(f"{where} has been sent anew meanwhile")
@@ -237,7 +244,7 @@ class Copies:
         if operation.name == "insert":
             _insert(operation, shard)
         elif operation.name in ("push", "columns_push"):
-            call(lookup(operation.name), operation, shard, None)
+            call(lookup(operation.name), operation, (shard,), None)
         elif operation.name == "kept":
             self._kept.put(_kept_of(operation, None))
         elif operation.name == "state":
@@ -251,19 +258,19 @@ class Copies:
             raise ProtocolError(f"operation {operation.name!r} is no part of a filling")
 
 
-def _check_takes(shard: Shard, operation: Operation, route_version: int) -> None:
+def _check_takes(shard: Shard, place: Place, route_version: int) -> None:
     if shard.filling:
-        raise StaleRouteError(f"{_copy_of(operation)} has not been sent as a whole")
-    _check_not_sealed(shard, operation, route_version)
+        raise StaleRouteError(f"{_copy_of(place)} has not been sent as a whole")
+    _check_not_sealed(shard, place, route_version)
 
 
-def _check_not_sealed(shard: Shard, operation: Operation, route_version: int) -> None:
+def _check_not_sealed(shard: Shard, place: Place, route_version: int) -> None:
     if route_version <= shard.sealed:
-        raise StaleRouteError(f"{_copy_of(operation)} has been sent to a server that takes the place of the lost one")
+        raise StaleRouteError(f"{_copy_of(place)} has been sent to a server that takes the place of the lost one")
 
 
-def _copy_of(operation: Operation) -> str:
-    return f"the copy of partition {operation.partition} of matrix {operation.matrix:x}"
+def _copy_of(place: Place) -> str:
+    return f"the copy of partition {place[1]} of matrix {place[0]:x}"
 
 
 def _is_known(shard: Shard, id: RequestId, begun: int) -> bool:
@@ -276,11 +283,12 @@ def _insert(operation: Operation, shard: Shard) -> None:
     shard.slots(operation.arrays[0], create=True)
 
 
-def _write_rows(operation: Operation, shard: Shard, values: Sequence[Array]) -> None:
-    rows = [shard.row(number) for number in operation.rows]
+def _write_rows(operation: Operation, shards: Sequence[Shard], values: Sequence[Array]) -> None:
+    rows = [shard.row(number) for shard, number in with_shards(shards, operation.rows)]
     for row, new in zip(rows, values, strict=True):
         if new.dtype != row.dtype or new.size != row.size:
             raise ShapeError(f"operation 'mapped': expected {row.size} {row.dtype} a row, got {new.size} {new.dtype}")
-    shard.touched.drop(operation.rows)
+    for shard, number in with_shards(shards, operation.rows):
+        shard.touched.drop([number])
     for row, new in zip(rows, values, strict=True):
         row[:] = new

@@ -29,15 +29,15 @@ from ps2.server.call import call, keys_of, result_of
 from ps2.server.coming import coming_blocks
 from ps2.server.copies import FILLING, Change, Copies, answered, applied, inserted, mapped
 from ps2.server.fence import Fence
-from ps2.server.kept import Kept, KeptResults, Place
+from ps2.server.kept import Kept, KeptResults
 from ps2.server.keycache import KeyCache, KeySet
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
 from ps2.server.pieces import Pieces, is_piece
 from ps2.server.replies import reply_bytes
-from ps2.server.shard import Shard
+from ps2.server.shard import Shard, check_meet, lined_up, with_shards
 from ps2.wire.codec import RequestDraft
-from ps2.wire.messages import NO_RESULT, Operation, Reply, Request, RequestId, Result
+from ps2.wire.messages import NO_RESULT, Operation, Place, Reply, Request, RequestId, Result
 from ps2.wire.standing import MatrixStatus
 
 log = logging.getLogger(__name__)
@@ -52,6 +52,10 @@ class Copying(Protocol):
 
     def bring(self, shards: Mapping[Place, Shard]) -> None:
         """Bring copies into step with shards that are new, or were filled; if this fails, it goes on by itself."""
+        ...
+
+    def level(self, shards: Mapping[Place, Shard]) -> None:
+        """Let all of some shards, whose locks are held, have copies in step, or none: they are changed together."""
         ...
 
     def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
@@ -294,9 +298,14 @@ class Engine:
         return found
 
     @contextmanager
-    def _locked(self, request: Request) -> Iterator[list[Shard]]:
-        """Hold the locks of the request's shards; taken in one order, so that no two requests wait for each other."""
-        keys = [(op.matrix, op.partition) for op in request.operations]
+    def _locked(self, request: Request) -> Iterator[list[tuple[Shard, ...]]]:
+        """Hold the locks of the request's shards; taken in one order, so that no two requests wait for each other.
+
+        Yields:
+            The shards of each operation's places.
+        """
+        places = [op.places for op in request.operations]
+        keys = [key for mine in places for key in mine]
         with self._lock:
             shards = {key: self._shards[key] for key in keys if key in self._shards}
         for key in keys:
@@ -306,7 +315,11 @@ class Engine:
             for key in sorted(shards):
                 self.meter.acquire(shards[key].lock)
                 stack.callback(shards[key].lock.release)
-            yield [shards[key] for key in keys]
+            found = [tuple(map(shards.__getitem__, mine)) for mine in places]
+            for mine in found:
+                if len(mine) > 1:
+                    check_meet(mine)
+            yield found
 
     def _serves(self, shard: Shard, request: Request) -> bool:
         if not request.forwarded:
@@ -319,24 +332,28 @@ class Engine:
         if id is not None and self._ended.has(id.series, id.stage):
             raise StoppedError(f"stage {id.stage} of {id.series} is over: nothing of it is applied any more")
 
-    def _run(self, request: Request, shards: list[Shard], keys: list[KeySet | None]) -> Reply:
+    def _run(self, request: Request, shards: list[tuple[Shard, ...]], keys: list[KeySet | None]) -> Reply:
         id = request.id
-        replayed = id is not None and any(id in shard.applied for shard in shards)
+        replayed = id is not None and any(id in mine[0].applied for mine in shards)
+        if id is not None and self.copying is not None:
+            for operation, mine in zip(request.operations, shards, strict=True):
+                if len(mine) > 1:
+                    self.copying.level(dict(zip(operation.places, mine, strict=True)))
         changed: dict[Place, Shard] = {}
         changes: list[Change] = []
         results: list[Result] = []
-        for position, (operation, shard) in enumerate(zip(request.operations, shards, strict=True)):
-            again = id is not None and shard.applied.covers(id, position)
-            live = shard.live
+        for position, (operation, mine) in enumerate(zip(request.operations, shards, strict=True)):
+            again = id is not None and mine[0].applied.covers(id, position)
+            live = mine[0].live
             began_s = time.perf_counter()
             try:
-                results.append(self._run_one(request, position, shard, keys[position]))
+                results.append(self._run_one(request, position, mine, keys[position]))
             except Exception as error:
                 self.meter.ran(operation, time.perf_counter() - began_s, failed=True)
                 if id is not None:
                     for done in changed.values():
                         done.applied.add_begun(id, position)
-                    changes += self._left(operation, shard, live, error)
+                    changes += self._left(operation, mine, live, error)
                     self._forward(id, position, changes, changed)
                 if changed and isinstance(error, PS2Error):
                     raise type(error)(
@@ -345,13 +362,14 @@ class Engine:
                 raise
             self.meter.ran(operation, time.perf_counter() - began_s)
             if writes(operation.name):
-                changed[operation.matrix, operation.partition] = shard
-                if not again and self.copying is not None and self.copying.wants(shard):
+                # Those that it only reads note the id too: all shards of an operation know of it, or none does.
+                changed.update(zip(operation.places, mine, strict=True))
+                if not again and self.copying is not None and any(map(self.copying.wants, mine)):
                     last = position == len(shards) - 1
                     try:
-                        changes += _changes(operation, shard, keys[position], (position, results[-1], last))
+                        changes += _changes(operation, mine, keys[position], (position, results[-1], last))
                     except MemoryError:
-                        self.copying.lose([shard])
+                        self.copying.lose(mine)
         if id is not None:
             fresh = {place: shard for place, shard in changed.items() if id not in shard.applied}
             for done in changed.values():
@@ -363,41 +381,41 @@ class Engine:
         if self.copying is not None and (changes or shards):
             self.copying.forward(id, begun, changes, shards)
 
-    def _left(self, operation: Operation, shard: Shard, live: int, error: Exception) -> list[Change]:
+    def _left(self, operation: Operation, shards: Sequence[Shard], live: int, error: Exception) -> list[Change]:
         """Return what an operation that failed has changed all the same."""
-        if self.copying is None or not self.copying.wants(shard):
+        if self.copying is None or not any(map(self.copying.wants, shards)):
             return []
         if not isinstance(error, PS2Error) or udf.NOT_UNDONE in str(error):
-            self.copying.lose([shard])
+            self.copying.lose(shards)
             return []
-        return [inserted(operation, shard, live)] if shard.live > live else []
+        return [inserted(operation, shards[0], live)] if shards[0].live > live else []
 
-    def _run_one(self, request: Request, position: int, shard: Shard, keys: KeySet | None) -> Result:
+    def _run_one(self, request: Request, position: int, shards: Sequence[Shard], keys: KeySet | None) -> Result:
         id, operation, alone = request.id, request.operations[position], len(request.operations) == 1
         if id is None and writes(operation.name):
             raise ProtocolError(f"operation {operation.name!r} changes data, so its request needs an id")
-        again = id is not None and shard.applied.covers(id, position)
+        again = id is not None and shards[0].applied.covers(id, position)
         if operation.name == "keys":
-            return Result(arrays=(keys_of(shard, operation),))
+            return Result(arrays=(keys_of(shards[0], operation),))
         if operation.name == "look":
-            return self._map(operation, shard)
+            return self._map(operation, shards)
         if not writes(operation.name):
-            if alone and (coming := coming_blocks(operation, shard, keys)) is not None:
+            if alone and (coming := coming_blocks(operation, shards[0], keys)) is not None:
                 return Result(coming=coming)
-            return result_of(call(lookup(operation.name), operation, shard, keys))
+            return result_of(call(lookup(operation.name), operation, shards, keys))
         assert id is not None
         answers = has_answer(operation.name)
         if again:
             return self.kept.get(id, position, operation) if answers else NO_RESULT
         if operation.name == "map":
-            result = self._map(operation, shard)
+            result = self._map(operation, shards)
         else:
-            result = result_of(call(lookup(operation.name), operation, shard, keys))
+            result = result_of(call(lookup(operation.name), operation, shards, keys))
         if answers:
             self.kept.put(Kept(id, position, (operation.matrix, operation.partition), result))
         return result
 
-    def _map(self, operation: Operation, shard: Shard) -> Result:
+    def _map(self, operation: Operation, shards: Sequence[Shard]) -> Result:
         if not self._allow_udf:
             raise UsageError(
                 "mapPartitions: this fleet does not run users' functions (it was started without a token or "
@@ -405,13 +423,16 @@ class Engine:
             )
         if len(operation.arrays) != 1 or operation.arrays[0].dtype != np.uint8:
             raise ProtocolError(f"operation {operation.name!r} takes one array of bytes, the pickled function")
+        if operation.others and len(operation.others) != len(operation.rows) - 1:
+            raise ProtocolError(f"operation {operation.name!r}: {len(operation.rows)} rows of {len(shards)} matrices")
         fn = udf.unpickle(operation.arrays[0])
-        leading = (shard.partition,) if operation.params.get("with_index") else ()
+        leading = (shards[0].partition,) if operation.params.get("with_index") else ()
         if operation.name == "look":
-            with shard.lined_up(operation.rows, written=False) as rows:
+            with lined_up(shards, operation.rows, written=False) as rows:
                 return Result(arrays=(udf.look(fn, leading, rows),))
-        with shard.lined_up(operation.rows, written=True) as rows:
-            shard.touched.drop(operation.rows)
+        with lined_up(shards, operation.rows, written=True) as rows:
+            for shard, number in with_shards(shards, operation.rows):
+                shard.touched.drop([number])
             return Result(arrays=(udf.run(fn, leading, rows, self.memory),))
 
 
@@ -429,10 +450,12 @@ def _check_partitions(matrix: int, spec: MatrixSpec, partitions: Sequence[Partit
         raise ProtocolError(f"two partitions of matrix {matrix:x} have one index")
 
 
-def _changes(operation: Operation, shard: Shard, keys: KeySet | None, ran: tuple[int, Result, bool]) -> list[Change]:
+def _changes(
+    operation: Operation, shards: tuple[Shard, ...], keys: KeySet | None, ran: tuple[int, Result, bool]
+) -> list[Change]:
     """Return what an operation has changed; ``ran``: its position, its result, and whether it was the last."""
     position, result, last = ran
     if operation.name == "map":
-        return [mapped(operation, shard, position, result, last)]
-    answer = [answered(operation, shard, position, result)] if has_answer(operation.name) else []
-    return [applied(operation, shard, keys), *answer]
+        return [mapped(operation, shards, position, result, last)]
+    answer = [answered(operation, shards, position, result)] if has_answer(operation.name) else []
+    return [applied(operation, shards, keys), *answer]

@@ -20,10 +20,9 @@ from ps2.errors import (
 )
 from ps2.server.copies import BLOCK_BYTES, FILLING, Change, filling_of, noted, operations_of
 from ps2.server.engine import Engine
-from ps2.server.kept import Place
 from ps2.server.pieces import cut
 from ps2.server.shard import Shard
-from ps2.wire.messages import Operation, Request, RequestId, nbytes
+from ps2.wire.messages import Operation, Place, Request, RequestId, nbytes
 from ps2.wire.transport import Transport
 
 log = logging.getLogger(__name__)
@@ -130,12 +129,24 @@ class Replication:
         backup = self._backup
         return backup is not None and shard not in backup.behind
 
+    def level(self, shards: Mapping[Place, Shard]) -> None:
+        backup = self._backup
+        if backup is None:
+            return
+        behind = {place: shard for place, shard in shards.items() if shard in backup.behind}
+        if not behind or len(behind) == len(shards):
+            return
+        try:
+            for place, shard in behind.items():
+                self._catch_up(backup, place, shard)
+        except PS2Error as error:
+            log.warning("copies of %d shards that change together are sent later: %s", len(shards), error)
+            self.lose(shards.values())
+
     def lose(self, shards: Iterable[Shard]) -> None:
         backup = self._backup
         if backup is not None:
-            with self._changed:
-                backup.behind.update(shards)
-                self._changed.notify_all()
+            self._lose(backup, shards)
 
     def forward(self, id: RequestId, begun: int, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> None:
         in_step = False
@@ -144,7 +155,7 @@ class Replication:
             in_step = True
         finally:
             if not in_step:
-                self.lose({change.shard for change in changes} | set(shards.values()))
+                self.lose(_shards_of(changes, shards))
 
     def send(self, to: str, shards: Sequence[Place], copies: bool) -> int:
         """Send shards to a server that has allocated them; return their bytes.
@@ -185,6 +196,11 @@ class Replication:
         if backup is not None:
             backup.peers.close()
 
+    def _lose(self, backup: _Backup, shards: Iterable[Shard]) -> None:
+        with self._changed:
+            backup.behind.update(shards)
+            self._changed.notify_all()
+
     def _own(self) -> list[tuple[Place, Shard]]:
         return [(place, shard) for place, shard in sorted(self._engine.shards().items()) if not shard.copy]
 
@@ -198,6 +214,8 @@ class Replication:
                 raise UnavailableError("this server is about to end")
             if backup is None:
                 return
+            if any(_is_torn(backup, change) for change in changes):
+                self._lose(backup, _shards_of(changes, shards))
             operations = _for_copies(backup, changes, shards)
             if not operations:
                 return
@@ -283,10 +301,19 @@ class Replication:
         return sent
 
 
+def _shards_of(changes: Sequence[Change], shards: Mapping[Place, Shard]) -> set[Shard]:
+    return {shard for change in changes for shard in change.shards} | set(shards.values())
+
+
+def _is_torn(backup: _Backup, change: Change) -> bool:
+    """Tell whether only some of the shards of a change have copies in step: it cannot be made on those either."""
+    return not backup.behind.isdisjoint(change.shards) and not backup.behind.issuperset(change.shards)
+
+
 def _for_copies(backup: _Backup, changes: Sequence[Change], shards: Mapping[Place, Shard]) -> list[Operation]:
     """Return what to forward: of shards whose copies are in step."""
-    mine = [change for change in changes if change.shard not in backup.behind]
-    changed = {change.shard for change in mine}
+    mine = [change for change in changes if backup.behind.isdisjoint(change.shards)]
+    changed = {shard for change in mine for shard in change.shards}
     only_noted = [place for place, shard in shards.items() if shard not in backup.behind and shard not in changed]
     return operations_of(mine) + [noted(place) for place in only_noted]
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import repeat
 
 import numpy as np
 
-from ps2.errors import LimitError, NotFoundError, OutOfRangeError, UsageError
+from ps2.errors import LimitError, NotColocatedError, NotFoundError, OutOfRangeError, UsageError
 from ps2.matrix.partition import Int64Array, MatrixSpec, Partition
 from ps2.ops.keyindex import KeyIndex
 from ps2.ops.table import Array
@@ -238,3 +239,35 @@ class Shard:
             self._memory.give(added)
             raise LimitError(f"{purpose} takes {added:,} bytes more, and the system has not got them") from error
         self._counted = total
+
+
+def check_meet(shards: Sequence[Shard]) -> None:
+    """Raise unless an operation can be on all of these shards at once, whose locks are held."""
+    first = shards[0]
+    for other in shards[1:]:
+        other.check_rows(np.empty(0, np.int64))
+        if other is first:
+            continue
+        # Equal keys are at different slots of two sparse shards.
+        if "sparse" in (first.spec.kind, other.spec.kind) or first.partition != other.partition:
+            cuts = " and ".join(f"{shard.partition} of a {shard.spec.kind} matrix" for shard in (first, other))
+            raise NotColocatedError(f"one operation on {cuts}: expected dense ones that are cut alike")
+
+
+def with_shards(shards: Sequence[Shard], numbers: Sequence[int]) -> Iterator[tuple[Shard, int]]:
+    """Return rows beside their shards: all of one, or each of its own."""
+    return zip(repeat(shards[0]) if len(shards) == 1 else shards, numbers, strict=len(shards) != 1)
+
+
+def lined_up(shards: Sequence[Shard], numbers: Sequence[int], written: bool) -> AbstractContextManager[list[Array]]:
+    """Yield rows as ``Shard.lined_up`` does: all of one shard, or each of its own."""
+    return shards[0].lined_up(numbers, written) if len(shards) == 1 else _lined_up(shards, numbers, written)
+
+
+@contextmanager
+def _lined_up(shards: Sequence[Shard], numbers: Sequence[int], written: bool) -> Iterator[list[Array]]:
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(shard.lined_up([number], written))[0]
+            for shard, number in zip(shards, numbers, strict=True)
+        ]

@@ -39,7 +39,7 @@ class TouchedRows:
         sparse = op.nonzero.row if op.nonzero is not None and op.nonzero.when(scalars) else None
         if sparse is None and not self._sets:
             return op.fn(*operands, **scalars)
-        numbers = dict(zip(op.reads, rows, strict=False))  # a block has no number
+        numbers = dict(zip(op.row_names, rows, strict=True))
         written = [numbers[name] for name in op.writes if name in numbers and name != sparse]
         if "slots" in op.operands:
             self._mark(written, _columns_written(op, operands[op.operands.index("slots")], scalars))

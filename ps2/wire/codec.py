@@ -136,6 +136,8 @@ def _put_operation(message: pb.Operation, operation: Operation) -> list[Array]:
     message.matrix = operation.matrix
     message.partition = operation.partition
     message.rows.extend(operation.rows)
+    if operation.others:
+        message.others.extend(operation.others)
     for name, value in operation.params.items():
         if isinstance(value, float):
             message.params.add(name=name, real=value)
@@ -367,6 +369,7 @@ def _operation(message: pb.Operation, left: Any) -> Operation:
         arrays=tuple(stored(next(left), spec_of(spec)) for spec in message.arrays),
         keys=keys,
         wire=PB_TO_WIRE[message.reply_dtype],
+        others=tuple(message.others),
     )
 
 

@@ -14,8 +14,9 @@ import xxhash
 from ps2.matrix.partition import Int64Array, Wire
 
 Array = npt.NDArray[Any]
+Place = tuple[int, int]  # matrix, partition
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +64,17 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation on one shard.
+    """One operation on one shard, or on the same partition of several matrices that are co-located.
 
     Attributes:
         name: a line of the operation table, or one of the server's own ("map", "keys").
+        matrix: of its first operand: dtype, keys, row numbers and the answer are that one's.
+        rows: of those operands that are rows, in order.
         arrays: what travels with it, in order; the slots come from ``keys`` instead, if that is given.
         wire: "float16" or "bfloat16": floats travel so, both ways.
         reply_bytes: about how much the result takes; decides what travels together.
         into: where the caller wants the first array of the result; never sent.
+        others: matrices of the operands after the first; empty if all are of ``matrix``.
     """
 
     name: str
@@ -83,6 +87,13 @@ class Operation:
     wire: Wire | None = None
     reply_bytes: int = 0
     into: Array | None = None
+    others: tuple[int, ...] = ()
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """The shards that it is about: of the first operand, then of each other one if they are not all of one."""
+        first = (self.matrix, self.partition)
+        return (first, *((other, self.partition) for other in self.others)) if self.others else (first,)
 
     @property
     def nbytes(self) -> int:

@@ -186,8 +186,8 @@ def test_operation_when_not_colocated_then_right_answer_and_a_warning(ps, verb, 
     a, b = np.zeros(dim), np.zeros(dim)
     a[keys_a], b[keys_b] = rng.integers(1, 9, (2, 40))
     u = make[kinds[0]](dim, dtype="float64").push(a[keys_a], keys_a)
-    v = make[kinds[1]](dim).push(b[keys_b], keys_b)
-    with pytest.warns(NotColocatedWarning, match=r"are not co-located: [\d,]+ bytes") as caught:
+    v = make[kinds[1]](dim, partitionsPerServer=2).push(b[keys_b], keys_b)
+    with pytest.warns(NotColocatedWarning, match=r"are not co-located \(.+\): [\d,]+ bytes") as caught:
         result = u + v if verb == "+" else getattr(u, verb)(v)
     assert caught[0].filename == __file__
     assert repr(u) in str(caught[0].message)
@@ -199,7 +199,7 @@ def test_operation_when_not_colocated_then_right_answer_and_a_warning(ps, verb, 
 
 def test_zip_when_not_colocated_then_what_it_writes_comes_back(ps):
     w = DCV.dense(101, dtype="float64").fill(1)
-    v = DCV.dense(101, dtype="float64").fill(2)
+    v = DCV.dense(101, dtype="float64", partitionsPerServer=2).fill(2)
     g = w.derive().fill(3)
     with pytest.warns(NotColocatedWarning):
         w.zip(v, g).apply("momentum", lr=0.5, momentum=0.5)
@@ -211,7 +211,7 @@ def test_zip_when_not_colocated_then_what_it_writes_comes_back(ps):
 
 
 def test_operation_when_not_colocated_then_no_row_is_left_behind(ps, shapes):
-    u, v = DCV.dense(10, 2), DCV.dense(10, 2)
+    u, v = DCV.dense(10, 2), DCV.dense(10, 2, partitionsPerServer=2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotColocatedWarning)
         for _ in range(10):
@@ -220,7 +220,7 @@ def test_operation_when_not_colocated_then_no_row_is_left_behind(ps, shapes):
 
 
 def test_operation_when_not_colocated_in_a_batch_then_usage_error(ps):
-    u, v = DCV.dense(10), DCV.dense(10)
+    u, v = DCV.dense(10), DCV.dense(10, partitionsPerServer=2)
     with pytest.raises(UsageError, match="is not co-located"), ps.batch():
         u.add(v)
 

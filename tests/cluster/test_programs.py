@@ -331,7 +331,7 @@ class Programs(RuleBasedStateMachine):
 
     @staticmethod
     def warned_unless_beside(u, *others):
-        if all(v.matrix is u.matrix for v in others):
+        if all(u.handle.isColocated(v.handle) and v.matrix.dtype == u.matrix.dtype for v in others):
             return warnings.catch_warnings(action="error")
         return pytest.warns(NotColocatedWarning)
 

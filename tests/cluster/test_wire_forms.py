@@ -165,9 +165,9 @@ def test_save_when_a_value_is_too_large_to_be_read_then_it_is_written(ps, tmp_pa
 
 
 def test_copy_to_another_matrix_when_values_travel_shorter_then_they_are_exact(ps):
-    u = DCV.dense(3, wire="float16").fill(1.0).mul(1 / 3)
+    u = DCV.dense(8, wire="float16").fill(1.0).mul(1 / 3)
     with pytest.warns(NotColocatedWarning):
-        other = DCV.dense(3).copy(u)
+        other = DCV.dense(8, partitionsPerServer=2).copy(u)
     assert other.sum() == u.sum()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import cloudpickle
 import numpy as np
 
@@ -21,7 +23,11 @@ MATRICES = {
     6: (MatrixSpec(300, ROWS, dtype="float64"), [Partition(0, 0, 300)]),
     7: (MatrixSpec(200, ROWS, dtype="float32", layout="column"), [Partition(0, 0, 80), Partition(1, 80, 200)]),
     8: (MatrixSpec(2**40, ROWS, dtype="int64", kind="sparse", layout="column"), [Partition(0, 0, HASH_SPACE)]),
+    9: (MatrixSpec(600, ROWS, dtype="float32", layout="column"), [Partition(0, 0, 300), Partition(1, 300, 600)]),
+    10: (MatrixSpec(WIDE, ROWS, dtype="float32"), [Partition(0, 0, WIDE)]),
 }
+# Co-located, and of one dtype.
+TOGETHER = {1: (1, 9), 9: (1, 9), 4: (4, 10), 10: (4, 10)}
 WRITING = sorted(name for name, op in TABLE.items() if op.writes)
 SCALARS = {"seed": 5, "step": 3, "lazy": 1, "alpha": 0.3, "value": 2.0, "lr": 0.1, "t": 0.5, "width": 1}
 PENALTIES = {"l1": 0.01, "l2": 0.1}
@@ -81,7 +87,8 @@ class History:
             spec = MATRICES[matrix][0]
         if rng.random() < 0.15:
             rows = tuple(int(row) for row in rng.choice(4, 2, replace=False))
-            return Operation("map", matrix, partition.index, rows, arrays=(FUNCTIONS[rng.random() < 0.3],))
+            fn, others = FUNCTIONS[rng.random() < 0.3], self._others(matrix, 1)
+            return Operation("map", matrix, partition.index, rows, arrays=(fn,), others=others)
         if rng.random() < 0.1:
             return Operation("sum", matrix, partition.index, (0,))
         op = TABLE[rng.choice([name for name in WRITING if spec.dtype in TABLE[name].dtypes])]
@@ -128,7 +135,14 @@ class History:
         # A lazy step takes no penalties.
         scalars = SCALARS if "lazy" in op.params else SCALARS | PENALTIES
         params = {name: scalars[name] for name in op.params if name in scalars}
-        return Operation(op.name, matrix, partition.index, rows, params, tuple(arrays), keys, wire)
+        others = self._others(matrix, op.rows - 1) if op.rows == len(op.reads) else ()
+        return Operation(op.name, matrix, partition.index, rows, params, tuple(arrays), keys, wire, others=others)
+
+    def _others(self, matrix, count):
+        """Matrices of the rows after the first, now and then of others than that one."""
+        if count < 1 or self._rng.random() < 0.5:
+            return ()
+        return tuple(int(other) for other in self._rng.choice(TOGETHER.get(matrix, (matrix,)), count))
 
     def _columns(self, spec, partition):
         end = 5000 if spec.kind == "sparse" else partition.width
@@ -154,7 +168,7 @@ def remembered(request):
         keys = op.keys
         if keys is not None and keys.digest is not None:
             keys = Keys(keys.count, None, keys.digest)
-        operations.append(Operation(op.name, op.matrix, op.partition, op.rows, op.params, op.arrays, keys, op.wire))
+        operations.append(replace(op, keys=keys))
     return Request(tuple(operations), RequestId("again", request.id.number, part=hash(request.id.scope) % 1000))
 
 

@@ -454,6 +454,81 @@ def test_seed_when_writers_go_on_then_the_copies_come_into_step(fleet, until):
     assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
 
 
+@pytest.fixture
+def joined(fleet, pair):
+    """A server and its backup, and a change of two matrices on it that comes with a change of one of them."""
+    primary, backup = pair
+
+    def change(value):
+        add = op("add_scalar", 0, matrix=9, value=value)
+        return fleet.change(primary, add, replace(op("momentum", 0, 1, 2, lr=0.5), others=(9, 1)))
+
+    for matrix in (1, 9):
+        fleet.change(primary, op("fill", 1, matrix=matrix, value=2), op("fill", 2, matrix=matrix, value=3))
+    return primary, backup, change
+
+
+@pytest.mark.parametrize("lost", [1, 9])
+def test_matrices_when_changed_together_and_one_copy_is_behind_then_both_come_into_step(joined, until, lost):
+    primary, backup, change = joined
+    shards = primary.engine.shards()
+    for value in range(30):
+        primary.servicer._replication.lose([shards[lost, 0]])
+        change(value)
+    until(lambda: behind(primary) == 0, "the copies are made")
+    assert held(backup.engine, copies=True) == held(primary.engine, copies=False)
+
+
+def test_matrices_when_changed_together_and_the_copy_that_is_behind_cannot_be_sent_then_neither_is_in_step(
+    fleet, joined, until
+):
+    """A copy of one alone would be of another moment than the other's."""
+    primary, backup, change = joined
+    fleet.stop(backup)
+    primary.servicer._replication.lose([primary.engine.shards()[9, 0]])
+    change(1)
+    assert behind(primary) == 2
+    other = fleet.start()
+    fleet.create(other, copies=True)
+    fleet.activate(other)
+    fleet.activate(primary, other, seed=True)
+    until(lambda: behind(primary) == 0, "the copies are made")
+    assert held(other.engine, copies=True) == held(primary.engine, copies=False)
+
+
+def test_matrices_when_changed_together_and_the_server_is_lost_then_what_comes_again_counts_once_in_both(fleet, joined):
+    primary, backup, change = joined
+    requests = []
+    for value in range(5):
+        change(value)
+        requests.append(RequestId("driver", fleet._number))
+    was = held(primary.engine, copies=False)
+    fleet.stop(primary)
+    new = fleet.start()
+    fleet.create(new)
+    fleet.control.send(backup.address, new.address, sorted(was), copies=False)
+    fleet.control.route_version = 2
+    fleet.activate(backup, new)
+    fleet.activate(new, backup)
+    for id in requests:
+        again = replace(op("momentum", 0, 1, 2, lr=0.5), others=(9, 1))
+        assert fleet.send(new, Request((op("add_scalar", 0, matrix=9, value=9), again), id)).replayed
+    assert held(new.engine, copies=False) == was
+
+
+@pytest.mark.parametrize("sent_on", [1, 9])
+def test_forwarded_request_when_one_of_its_copies_was_sent_on_then_none_is_changed(fleet, joined, sent_on):
+    _, backup, _ = joined
+    was = held(backup.engine, copies=True)
+    new = fleet.start()
+    fleet.create(new)
+    fleet.control.send(backup.address, new.address, [(sent_on, 0)], copies=False)
+    step = replace(op("momentum", 0, 1, 2, lr=0.5), others=(9, 1))
+    with pytest.raises(StaleRouteError, match=f"partition 0 of matrix {sent_on} has been sent to a server"):
+        fleet.send(backup, Request((step,), RequestId("p", 0), forwarded=True))
+    assert held(backup.engine, copies=True) == was
+
+
 def test_seed_when_the_copies_hold_something_else_then_that_is_gone(fleet, pair, until):
     primary, backup = pair
     for request in History(7).requests(50):

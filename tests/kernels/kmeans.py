@@ -8,8 +8,9 @@ import numpy as np
 
 from ps2.ops.kernels import Float64s, Int64s, kernel
 from ps2.ops.operands import along
-from ps2.ops.table import FLOATS, Array, Blocks, Integers, Partition, Slots, Values, op
+from ps2.ops.table import FLOATS, Array, Blocks, Of, Partition, Row, Slots, Values, op
 
+Counts = Annotated[Row, Of("int32")]
 Points = Annotated[Values, along("points", "features")]
 
 
@@ -34,16 +35,20 @@ def assign(
     return closeness, nearest + partition.begin
 
 
-@op(writes=("m",), dtypes=FLOATS)
-def gather_points(m: Blocks, clusters: Slots, points: Annotated[Values, along("slots", "features")]) -> None:
-    """Add points to the sums of their clusters."""
+@op(writes=("m", "counts"), dtypes=FLOATS)
+def gather_points(
+    m: Blocks, counts: Counts, clusters: Slots, points: Annotated[Values, along("slots", "features")]
+) -> None:
+    """Add points to the sums of their clusters, and count them."""
     np.add.at(m[:, points.shape[1] :], clusters, points)
+    np.add.at(counts, clusters, 1)
 
 
-@op(writes=("m",), dtypes=FLOATS)
-def move(m: Blocks, counts: Annotated[Integers, along("columns")]) -> None:
-    """Put the centres where the means of their points are, if they have any; the sums are 0 again."""
+@op(writes=("m", "counts"), dtypes=FLOATS)
+def move(m: Blocks, counts: Counts) -> None:
+    """Put the centres where the means of their points are, if they have any; sums and counts are 0 again."""
     features = m.shape[1] // 2
     some = counts > 0
     m[some, :features] = m[some, features:] / counts[some, None]
     m[:, features:] = 0
+    counts[:] = 0

@@ -35,7 +35,7 @@ def centres(points):
 
 def fit(ps, points, start, clocks, each=lambda clock: None):
     """Return the centres after so many clocks, from ``start`` of shape (clusters, features) on."""
-    # A column is a cluster: where its centre is, then the sum of its points.
+    # A column is a cluster: where its centre is, then the sum of its points; beside it, how many they are.
     clusters, features = np.arange(len(start)), start.shape[1]
     model = DCV.dense(len(start), 2 * features, layout="column").matrix()
     model.push(columns=clusters, values=np.hstack((start, np.zeros_like(start))))
@@ -45,13 +45,11 @@ def fit(ps, points, start, clocks, each=lambda clock: None):
         mine = np.array(list(rows), np.float32)
         for _ in worker.clocks(clocks):
             _, nearest = model.apply("assign", points=mine)
-            model.apply("gather_points", clusters=nearest, points=mine)
-            counts.add(np.ones_like(nearest), nearest)
+            model.apply("gather_points", counts=counts, clusters=nearest, points=mine)
 
     def on_clock(clock):
         each(clock)
-        model.apply("move", counts=counts.pull())
-        counts.zero()
+        model.apply("move", counts=counts)
 
     ps.run(points, work, workers=2, onClock=on_clock)
     return model.pull(columns=clusters)[:, :features]

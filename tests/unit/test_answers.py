@@ -110,7 +110,7 @@ def test_answer_when_its_server_is_lost_then_the_copy_gives_the_first_one():
     shard, requests = engine.shards()[M, 0], []
     for value in range(2):
         (result,) = engine.execute(Request((added(),), number(value))).results
-        changes = [applied(added(), shard, None), answered(added(), shard, 0, result)]
+        changes = [applied(added(), (shard,), None), answered(added(), (shard,), 0, result)]
         requests.append(Request(tuple(operations_of(changes)), number(value)))
     backup = as_a_copy(engine, *requests)
     assert [run(backup, added(), id=number(value)) for value in range(2)] == [[[0] * 4], [[1] * 4]]

@@ -370,7 +370,7 @@ def test_matrix_when_it_does_not_exist_then_freeing_it_changes_nothing(engine):
 def test_request_when_its_matrix_is_freed_while_it_waits_then_not_found_and_no_memory_is_taken(engine, change):
     """It had found the shard, but not yet its lock."""
     with engine._locked(Request((change(),))) as shards:
-        for shard in shards:
+        for (shard,) in shards:
             shard.free()
     taken = engine.memory.taken_bytes
     with pytest.raises(NotFoundError, match="the matrix was freed"):

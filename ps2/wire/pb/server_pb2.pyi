@@ -86,7 +86,7 @@ class Keys(_message.Message):
     def __init__(self, count: _Optional[int] = ..., first: _Optional[int] = ..., deltas: _Optional[_Union[ArraySpec, _Mapping]] = ..., hash: _Optional[bytes] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("name", "matrix", "partition", "rows", "params", "arrays", "keys", "reply_dtype")
+    __slots__ = ("name", "matrix", "partition", "rows", "params", "arrays", "keys", "reply_dtype", "others")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MATRIX_FIELD_NUMBER: _ClassVar[int]
     PARTITION_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +95,7 @@ class Operation(_message.Message):
     ARRAYS_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     REPLY_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
     name: str
     matrix: int
     partition: int
@@ -103,7 +104,8 @@ class Operation(_message.Message):
     arrays: _containers.RepeatedCompositeFieldContainer[ArraySpec]
     keys: Keys
     reply_dtype: DType
-    def __init__(self, name: _Optional[str] = ..., matrix: _Optional[int] = ..., partition: _Optional[int] = ..., rows: _Optional[_Iterable[int]] = ..., params: _Optional[_Iterable[_Union[Param, _Mapping]]] = ..., arrays: _Optional[_Iterable[_Union[ArraySpec, _Mapping]]] = ..., keys: _Optional[_Union[Keys, _Mapping]] = ..., reply_dtype: _Optional[_Union[DType, str]] = ...) -> None: ...
+    others: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., matrix: _Optional[int] = ..., partition: _Optional[int] = ..., rows: _Optional[_Iterable[int]] = ..., params: _Optional[_Iterable[_Union[Param, _Mapping]]] = ..., arrays: _Optional[_Iterable[_Union[ArraySpec, _Mapping]]] = ..., keys: _Optional[_Union[Keys, _Mapping]] = ..., reply_dtype: _Optional[_Union[DType, str]] = ..., others: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RequestId(_message.Message):
     __slots__ = ("scope", "number", "settled", "part", "parts", "series", "stage")
