@@ -123,6 +123,30 @@ def test_cuts_from_when_zeros_are_absent_then_they_weigh_as_if_they_were_there()
         np.testing.assert_array_equal(cuts_from(bits, bits, weights - [0, 0, 4, 0, 0], bins, absent=4), expected)
 
 
+def test_cuts_of_few_when_all_features_are_cut_at_once_then_they_are_those_of_each():
+    rng = np.random.default_rng(7)
+    x = sp.random_array((40, 300), density=0.1, rng=rng, format="csr")
+    x.data = np.round(x.data * 8 - 4)
+    columns, weights = Columns.of_sparse(x), rng.integers(0, 2, 40)
+    found = binning.distinct(columns, 5, weights)
+    held = np.bincount(columns_of(columns), weights[columns.rows], minlength=300)
+    absent = (weights.sum() - held).astype(np.int64)
+    absent[::10] = 0
+    cuts, begins = binning.cuts_of_few(found, absent)
+    assert len(begins) == 301
+    for feature in range(300):
+        mine = found.features == feature
+        bits, one = found.bits[mine], cuts[begins[feature] : begins[feature + 1]]
+        if feature in found.many:
+            assert not len(one)
+        else:
+            np.testing.assert_array_equal(one, cuts_from(bits, bits, found.weights[mine], 9, int(absent[feature])))
+
+
+def columns_of(columns):
+    return np.repeat(np.arange(columns.features), np.diff(columns.begin))
+
+
 def test_cuts_from_when_nothing_is_there_then_there_is_none():
     empty = np.empty(0, np.uint32)
     assert len(cuts_from(empty, empty, np.empty(0, np.int64), 8)) == 0

@@ -175,11 +175,15 @@ class Refinement:
     @staticmethod
     def of(total: Array, bins: int) -> Refinement:
         """Decide by the weights in all coarse cells, int64, shape (features, COARSE), for so many bins a feature."""
-        weight = total.sum(axis=1, keepdims=True)
-        # In whole numbers, to be the same everywhere: the least depth with total <= 2^depth weight / (16 bins).
-        depth = np.zeros(total.shape, np.uint8)
+        some = np.nonzero(total)
+        held, weight = total[some], total.sum(axis=1)[some[0]]
+        # In whole numbers, to be the same everywhere: the least depth with held <= 2^depth weight / (16 bins), but no
+        # more fine cells than there are values, if they weigh 1.
+        depth_of = np.zeros(len(held), np.uint8)
         for deeper in range(kernels.FINE_BITS):
-            depth += (total * (FINENESS * bins) > weight << deeper).astype(np.uint8)
+            depth_of += ((held * (FINENESS * bins) > weight << deeper) & (held > 1 << deeper)).astype(np.uint8)
+        depth = np.zeros(total.shape, np.uint8)
+        depth[some] = depth_of
         sizes = np.where(total > 0, 1 << depth.astype(np.int64), 0)
         ends = np.cumsum(sizes).reshape(total.shape)
         return Refinement(readable(depth), readable(ends - sizes), readable(np.append(0, ends[:, -1])))
@@ -204,8 +208,29 @@ def fine_cells(refinement: Refinement, place: int) -> tuple[UInt32s, UInt32s]:
     return first.astype(np.uint32), (first + width - 1).astype(np.uint32)
 
 
+def cuts_of_few(found: Distinct, absent: Int64s) -> tuple[Float32s, Int64s]:
+    """Return the cut points of all features that have few values: one between each two.
+
+    Args:
+        absent: int64, shape (features,): weight of each feature's zeros that are not in ``found``.
+
+    Returns:
+        Cuts, feature by feature, and where each feature's begin, int64, shape (features + 1,).
+    """
+    zeros = np.flatnonzero(absent)
+    some = found.weights > 0
+    zeros = (zeros[~np.isin(zeros, found.many)] << 32) | int(ZERO)
+    # Not np.unique, which takes ten times as long for integers that are nearly sorted.
+    keys = np.sort(np.concatenate((found.keys[some], zeros)))
+    keys = keys[np.diff(keys, prepend=-1) > 0]
+    values, features = from_bits((keys & 0xFFFFFFFF).astype(np.uint32)), keys >> 32
+    pairs = features[1:] == features[:-1]
+    begins = np.searchsorted(features[1:][pairs], np.arange(len(absent) + 1))
+    return cuts_between(values[:-1][pairs], values[1:][pairs]), begins
+
+
 def cuts_from(first: UInt32s, last: UInt32s, weights: Int64s, bins: int, absent: int = 0) -> Float32s:
-    """Return the cut points of a feature: it has a bin more than cuts.
+    """Return the cut points of a feature, at most one less than bins.
 
     Args:
         first, last: ordered bits of ascending cells, uint32; of distinct values twice the same.

@@ -159,8 +159,8 @@ class Scratch:
 def scales_of(most_h: float, most_g: float, rows: int, dtype: npt.DTypeLike) -> tuple[float, float]:
     """Return what hessians and gradients are multiplied by, to be whole numbers whose sums fit: powers of two.
 
-    A number loses at most what 1 over its scale is: with sums in int64 2^-30 of the largest, with sums in int32 of a
-    million rows 2^-11, by chance up or down.
+    A number is moved by less than 1 over its scale, by chance up or down: at most 2^-29 of the largest with sums in
+    int64; n / 2^28 of it with sums in int32 over n rows.
 
     Args:
         most_h, most_g: largest hessian, and largest absolute gradient, of all rows of all workers.
