@@ -140,6 +140,7 @@ BOUNDED = [
         "lowerBoundsOnIntercepts": Vectors.dense(0.3),
     },
     {"labelCol": "two", "fitIntercept": False, "upperBoundsOnCoefficients": matrix([0.1] * 4)},
+    {"labelCol": "two", "standardization": False, "upperBoundsOnCoefficients": matrix([0.02] * 4)},
     {
         "labelCol": "three",
         "lowerBoundsOnCoefficients": matrix([0.0] * 4, [-INF] * 4, [-0.1] * 4),
