@@ -31,6 +31,7 @@ class Recipe:
     absent: str = "zero"
     sums: str = "int64"
     subtract: bool = True
+    block: int = 0
 
 
 def bins_of(x, recipe):
@@ -53,7 +54,9 @@ def bins_of(x, recipe):
     if sparse and recipe.absent == "missing":
         missing[:] = True
     categories = np.array([recipe.categories.get(f, 0) for f in range(x.shape[1])], np.int32)
-    return Bins(np.concatenate(cuts), np.append(0, np.cumsum([len(c) for c in cuts])), categories, missing)
+    return Bins(
+        np.concatenate(cuts), np.append(0, np.cumsum([len(c) for c in cuts])), categories, missing, recipe.block
+    )
 
 
 def binned(x, recipe):

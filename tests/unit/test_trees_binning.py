@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ps2.algorithms.trees import binning
 from ps2.algorithms.trees.binning import Bins, Columns, Distinct, Refinement, cuts_between, cuts_from, from_bits
-from ps2.errors import InputError
+from ps2.errors import ConfigError, InputError
 
 floats = st.floats(width=32, allow_nan=False)
 
@@ -67,6 +69,8 @@ def test_ordered_bits_when_values_ascend_then_they_do_and_lead_back(values):
 
 
 @given(st.lists(floats, min_size=2, max_size=20, unique=True))
+@example([float(np.finfo(np.float32).min), -np.inf])
+@example([float(np.finfo(np.float32).max), np.inf])
 def test_cuts_between_when_values_are_neighbours_then_each_cut_parts_two(values):
     values = np.unique(np.array(values, np.float32) + np.float32(0))
     cuts = cuts_between(values[:-1], values[1:])
@@ -249,3 +253,14 @@ def test_bins_when_missing_values_have_none_then_the_error_names_the_feature(fea
 def test_threshold_when_asked_then_it_is_the_cut_and_infinity_at_the_end():
     _, bins = sample()
     assert [bins.threshold(0, b) for b in range(4)] == [-1.0, float(np.float32(0.1)), 1.0, np.inf]
+
+
+def test_first_when_columns_are_cut_in_blocks_then_no_feature_lies_across():
+    cuts = [np.arange(size) for size in (3, 2, 0, 4, 3, 3)]
+    bins = bins_of(cuts, [0] * 6, [False, False, True, False, False, False])
+    assert bins.first.tolist() == [0, 4, 7, 9, 14, 18, 22]
+    blocks = replace(bins, block=8)
+    assert blocks.first.tolist() == [0, 4, 8, 10, 16, 20, 24]
+    assert (blocks.first[:-1] // 8 == (blocks.first[:-1] + blocks.sizes - 1) // 8).all()
+    with pytest.raises(ConfigError, match="expected at least 5"):
+        replace(bins, block=4)

@@ -44,7 +44,7 @@ class Case:
         for f in np.flatnonzero(implied >= 0):
             held[:, self.first[f] + implied[f]] = 0
         self.m = np.zeros((nodes + 1, self.first[-1] * channels), dtype)
-        self.m[0] = ops.layout_of(sizes, implied, flags, channels, np.arange(len(sizes)))
+        self.m[0] = ops.layout_of(sizes, self.first, implied, flags, channels)
         self.m[1:] = held[:, :, :channels].reshape(nodes, -1)
 
     def found(self, rules=(1, 1, 0, 0, 0), bounds=FREE, keys=None, **scalars):
@@ -196,14 +196,15 @@ def test_best_splits_when_a_shard_is_wide_then_threads_find_what_one_would():
     case = Case(features[:1], nodes=2)
     sizes = np.array([size for size, _, _ in features])
     m = np.zeros((3, sizes.sum() * 2), np.int64)
-    m[0] = ops.layout_of(sizes, None, np.zeros(len(sizes), np.int64), 2, np.arange(len(sizes)) + 7)
+    ends = np.append(0, np.cumsum(sizes))
+    m[0] = ops.layout_of(sizes, ends, None, np.zeros(len(sizes), np.int64), 2)
     m[1:] = rng.integers(1, 9, m[1:].shape)
-    first = np.cumsum(sizes) - sizes
+    first = ends[:-1]
     best = 23_456 + int(np.argmax(sizes[23_456:] > 2))
     m[2, 2 * first[best] : 2 * first[best] + 4] = 50, -900, 50, 900
     case.m, case.totals = m, np.array([[400, 0, 0], [400, 0, 0]])
     gain, where, _, _ = case.found()
-    assert where[1, :2].tolist() == [best + 7, 0]
+    assert where[1, :2].tolist() == [best, 0]
     case.m = np.ascontiguousarray(np.delete(m, np.s_[2 * first[30_000] :], axis=1))
     part = case.found()
     case.m = np.ascontiguousarray(m[:, 2 * first[30_000] :])
@@ -248,5 +249,18 @@ def test_best_splits_when_the_layout_is_not_there_then_the_error_says_so():
 
 
 def test_layout_of_when_a_feature_has_too_many_bins_then_the_error_names_it():
-    with pytest.raises(LimitError, match="feature 12: expected at most 4,095 bins, got 4,096"):
-        ops.layout_of(np.array([2, 4096]), None, np.zeros(2, np.int64), 2, np.array([11, 12]))
+    with pytest.raises(LimitError, match="feature 1: expected at most 4,095 bins, got 4,096"):
+        ops.layout_of(np.array([2, 4096]), np.array([0, 2, 4098]), None, np.zeros(2, np.int64), 2)
+
+
+def test_best_splits_when_there_are_gaps_between_features_then_they_are_passed_over():
+    case = Case(MIXED, seed=3)
+    gain, where, left, sets = case.found()
+    first = case.first + np.arange(len(case.first)) * 3
+    sizes = np.diff(case.first)
+    m = np.zeros((len(case.m), first[-1], 2), np.int64)
+    columns = np.repeat(first[:-1], sizes) + np.arange(sizes.sum()) - np.repeat(case.first[:-1], sizes)
+    m[:, columns] = case.m.reshape(len(m), -1, 2)
+    case.m = m.reshape(len(m), -1)
+    for one, other in zip(case.found(), (gain, where, left, sets), strict=True):
+        np.testing.assert_array_equal(one, other)

@@ -116,6 +116,13 @@ def test_trees_when_siblings_are_subtracted_then_they_are_those_of_built_ones(su
     assert forests[0].to_debug_string("") == forests[1].to_debug_string("")
 
 
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_trees_when_features_lie_in_blocks_then_they_are_the_same(form):
+    x, y = data()
+    forests = [train(form(x), y, Recipe(rounds=2, depth=5, block=block))[0] for block in (0, 7, 10)]
+    assert len({forest.to_debug_string("") for forest in forests}) == 1
+
+
 @pytest.mark.parametrize("absent", ["zero", "missing"])
 def test_trees_when_rows_are_sparse_then_they_are_those_of_dense_ones(absent):
     x, y = data()
@@ -172,3 +179,26 @@ def test_trees_when_they_grow_to_single_rows_then_they_are_xgboosts():
     x, y = data(rows=60)
     recipe = Recipe(depth=12, min_child_weight=0.0)
     assert_same(train(x, y, recipe)[0].trees[0], xgboosts(x, y, recipe)[0], x)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 50])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_trees_when_columns_are_odd_then_predictions_are_the_margins_of_training(rows, sparse):
+    rng = np.random.default_rng(4)
+    x = rng.normal(size=(rows, 6))
+    x[:, 0], x[:, 1] = 3.0, np.nan
+    x[:, 2] = rng.choice([-np.inf, 0.0, np.inf], rows)
+    x[:, 3] = rng.choice([-1e30, 1e-40, 1e38, 1e300], rows)
+    x[:, 4] = np.where(rng.random(rows) < 0.5, np.nan, 1.0)
+    y = rng.normal(size=rows) + 2 * (x[:, 2] > 0) - np.isnan(x[:, 4])
+    given = sp.csr_array(x) if sparse else x
+    with np.errstate(over="ignore"):
+        forest, margins = train(given, y, Recipe(rounds=3, depth=4, min_child_weight=0.0, rate=1.0))
+    np.testing.assert_allclose(Predictor(forest).margins(given), margins, rtol=1e-12, atol=1e-12)
+    assert np.isfinite(margins).all()
+
+
+def test_trees_when_labels_are_of_one_class_then_they_are_leaves():
+    x, y = data(rows=50)
+    forest, _ = train(x, np.ones_like(y), Recipe("logistic", rounds=2, depth=3, base=(20.0,), min_child_weight=0.0))
+    assert [len(tree) for tree in forest.trees] == [1, 1]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.trees import binning_kernels as kernels
-from ps2.errors import InputError
+from ps2.errors import ConfigError, InputError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
 
@@ -260,7 +260,8 @@ def cuts_between(below: Float32s, above: Float32s) -> Float32s:
     low, high = np.clip(below, -most, most).astype(np.float64), np.clip(above, -most, most).astype(np.float64)
     middle = low + (high - low) / 2
     cuts = middle.astype(np.float32)
-    cuts = np.where(cuts > middle, np.nextafter(cuts, np.float32(-np.inf)), cuts)
+    with np.errstate(over="ignore"):  # where it is not taken
+        cuts = np.where(cuts > middle, np.nextafter(cuts, np.float32(-np.inf)), cuts)
     return np.where(cuts < above, cuts, below).astype(np.float32)
 
 
@@ -276,12 +277,19 @@ class Bins:
         offsets: int64, shape (features + 1,): where each feature's cuts begin.
         categories: int32, shape (features,); 0: it is numeric.
         missing: bool, shape (features,).
+        block: no feature's bins lie on both sides of a multiple of this, which leaves gaps: so the columns of a matrix
+            can be cut there. At least the bins of any feature; 0: they lie side by side.
     """
 
     cuts: Float32s
     offsets: Int64s
     categories: Int32s
     missing: npt.NDArray[np.bool_]
+    block: int = 0
+
+    def __post_init__(self) -> None:
+        if self.block and self.sizes.max(initial=0) > self.block:
+            raise ConfigError(f"block: expected at least {self.sizes.max()}, the bins of a feature, got {self.block}")
 
     @property
     def features(self) -> int:
@@ -294,8 +302,10 @@ class Bins:
 
     @cached_property
     def first(self) -> Int64s:
-        """Where each feature's bins begin, int64, shape (features + 1,)."""
-        return readable(np.append(0, np.cumsum(self.sizes)))
+        """Where each feature's bins begin, and the last ones end, int64, shape (features + 1,)."""
+        first = np.empty(self.features + 1, np.int64)
+        kernels.place_bins(readable(self.sizes.astype(np.int64)), self.block, first)
+        return readable(first)
 
     @cached_property
     def missing_bin(self) -> Int32s:

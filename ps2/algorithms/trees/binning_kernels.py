@@ -194,6 +194,18 @@ def choose_ends(counts: Int64s, bins: int, ends: Int64s) -> int:
 
 
 @kernel
+def place_bins(sizes: Int64s, block: int, first: Int64s) -> None:
+    """Set where each feature's bins begin, and the last ones end; none lie across a multiple of ``block``, if not 0."""
+    at = 0
+    for f in range(len(sizes)):
+        if block > 0 and at % block + sizes[f] > block:
+            at += block - at % block
+        first[f] = at
+        at += sizes[f]
+    first[len(sizes)] = at
+
+
+@kernel
 def _bin_from(bin: int, value: int, cuts: UInt32s, begin: int, end: int, categories: int, missing: int) -> int:
     """Return the bin of a value, at least ``bin``: how many cuts are below it.
 

@@ -198,4 +198,4 @@ def _layout(bins: Bins, implied: Int32s | None, monotone: Int64s | None, channel
     flags = CATEGORICAL * (bins.categories > 0).astype(np.int64) | HAS_MISSING * bins.missing.astype(np.int64)
     if monotone is not None:
         flags |= np.where(monotone > 0, INCREASING, 0) | np.where(monotone < 0, DECREASING, 0)
-    return layout_of(bins.sizes, implied, flags, channels, np.arange(bins.features))
+    return layout_of(bins.sizes, bins.first, implied, flags, channels)

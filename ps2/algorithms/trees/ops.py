@@ -38,32 +38,33 @@ WORD_BITS = 64
 HALVES = 4
 
 
-def layout_of(sizes: Int64s, implied: Int32s | None, flags: Int64s, channels: int, features: Int64s) -> Int64s:
-    """Return the layout row of some features.
+def layout_of(sizes: Int64s, first: Int64s, implied: Int32s | None, flags: Int64s, channels: int) -> Int64s:
+    """Return the layout row of a histogram.
 
     Args:
-        sizes: int64, how many bins each has.
-        implied: which of them is implied, -1: none; None: of no feature.
+        sizes: int64, shape (features,): how many bins each has.
+        first: int64, shape (features + 1,): where each one's begin, and the end; what lies between is never filled.
+        implied: int32: which of a feature's bins is implied, -1: none; None: of no feature.
         flags: int64: CATEGORICAL, HAS_MISSING (it is the last bin), INCREASING or DECREASING (constraints).
         channels: of the histogram: 2 or 3.
-        features: int64, their numbers.
 
     Returns:
-        int64, shape (bins * channels,); all fit into int32.
+        int64, shape (first[-1] * channels,); all fit into int32.
 
     Raises:
         LimitError: a feature has more than 4,095 bins.
     """
     if len(sizes) and sizes.max() > MOST_BINS:
         worst = int(np.argmax(sizes))
-        raise LimitError(f"feature {features[worst]}: expected at most {MOST_BINS:,} bins, got {sizes[worst]:,}")
-    first = np.cumsum(sizes) - sizes
-    layout = np.zeros((int(sizes.sum()), channels), np.int64)
-    layout[:, 0] = np.repeat(features, sizes)
-    layout[:, 1] = np.arange(len(layout)) - np.repeat(first, sizes)
-    place = np.zeros(len(sizes), np.int64) if implied is None else implied.astype(np.int64) + 1
+        raise LimitError(f"feature {worst}: expected at most {MOST_BINS:,} bins, got {sizes[worst]:,}")
+    places = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    columns = np.repeat(first[:-1], sizes) + places
+    layout = np.zeros((int(first[-1]), channels), np.int64)
+    layout[columns, 0] = np.repeat(np.arange(len(sizes)), sizes)
+    layout[columns, 1] = places
+    implied_at = np.zeros(len(sizes), np.int64) if implied is None else implied.astype(np.int64) + 1
     some = sizes > 0
-    layout[first[some], 1] = -(place | sizes << PLACE_BITS | flags << (2 * PLACE_BITS))[some]
+    layout[first[:-1][some], 1] = -(implied_at | sizes << PLACE_BITS | flags << (2 * PLACE_BITS))[some]
     return layout.reshape(-1)
 
 
