@@ -6,6 +6,7 @@ do: another attempt of the task need not start the same processes.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -107,6 +108,8 @@ def _note_fork() -> None:
     _lock = threading.Lock()  # another thread may have held it
     if _sessions or task_context() is not None:
         _forked_from = _forked_from or os.getppid()
+        # What is inherited of gRPC must not be collected: without its threads, which are not here, it aborts.
+        gc.freeze()
 
 
 def _began_as_child() -> bool:
