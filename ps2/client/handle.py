@@ -164,6 +164,17 @@ def create(kind: type[H], spec: MatrixSpec, name: str | None = None) -> H:
     return vector if name else _owned(session, vector)
 
 
+def known(kind: type[H], matrix: int) -> H:
+    """Return a handle to the first row of a matrix that another process has made, by its number; it frees nothing.
+
+    Raises:
+        NotFoundError: there is no such matrix.
+    """
+    session = current_session()
+    info = session.matrix(matrix)
+    return kind(session.fleet, info.id, 0, info.spec, info.route)
+
+
 def derive_all(vector: H, count: int) -> list[H]:
     """Make so many vectors as ``vector.derive()`` does, by one call."""
     vector._check_usable()

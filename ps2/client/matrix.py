@@ -12,7 +12,7 @@ from ps2.client import blocks, pairs, plans, storage
 from ps2.client.arguments import Distribution, draw_of
 from ps2.client.batch import hold, submit, submit_later
 from ps2.client.declared import declared
-from ps2.client.handle import Handle, derive_all
+from ps2.client.handle import Handle, derive_all, known
 from ps2.client.session import Session
 from ps2.client.sessions import session_of
 from ps2.errors import ConfigError, DTypeError, NotColocatedError, UsageError
@@ -52,6 +52,21 @@ class DCVMatrix:
         session = session_of(vector._fleet)
         owned = session.take_rows(vector._matrix)
         return cls(vector, session.matrix(vector._matrix).spec.rows, owned)
+
+    @classmethod
+    def known(cls, matrix: int) -> DCVMatrix:
+        """Return a handle to a matrix that another process has made, by its number; it takes no rows and frees none.
+
+        Raises:
+            NotFoundError: there is no such matrix.
+        """
+        first = known(Handle, matrix)
+        return cls(first, first._spec.rows, [])
+
+    @property
+    def number(self) -> int:
+        """What ``known`` finds it by."""
+        return self._first._matrix
 
     @property
     def rows(self) -> int:

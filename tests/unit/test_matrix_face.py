@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ps2 import DCV
 from ps2.client import pairs
 from ps2.client.batch import batch
+from ps2.client.matrix import DCVMatrix
 from ps2.client.pace import Bucket, Pace
 from ps2.coordinator.checkpoints import saved_matrices
 from ps2.errors import DTypeError, NotFoundError, OutOfRangeError, UsageError
@@ -265,3 +266,12 @@ def test_prefetch_of_rows_when_one_is_overwritten_then_it_is_pulled_anew(fleet, 
 def test_prefetch_when_columns_go_with_a_vector_then_usage_error(prefetches, session):
     with pytest.raises(UsageError, match="columns go with rows of a matrix"):
         prefetches.begin(DCV.dense(DIM), [1], 1, [2])
+
+
+def test_known_when_a_number_is_given_then_the_handle_reads_and_changes_the_rows(matrix):
+    matrix.push([2], np.arange(DIM)[None])
+    found = DCVMatrix.known(matrix.number)
+    assert found.shape == matrix.shape
+    found.add([2], np.ones((1, 2)), [0, 5])
+    del found
+    assert matrix.pull([2], [0, 4, 5]).tolist() == [[1, 4, 6]]

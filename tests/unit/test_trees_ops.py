@@ -264,3 +264,14 @@ def test_best_splits_when_there_are_gaps_between_features_then_they_are_passed_o
     case.m = m.reshape(len(m), -1)
     for one, other in zip(case.found(), (gain, where, left, sets), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_subtract_when_histograms_are_many_then_each_loses_its_own(dtype):
+    m = np.random.default_rng(0).integers(-9, 9, (7, 50)).astype(dtype)
+    expected = m.copy()
+    expected[[5, 2]] -= m[[1, 6]]
+    ops.subtract(m, np.array([5, 2]), np.array([1, 6]))
+    np.testing.assert_array_equal(m, expected)
+    with pytest.raises(OutOfRangeError):
+        ops.subtract(m, np.array([7]), np.array([0]))

@@ -16,7 +16,7 @@ Float64s = npt.NDArray[np.float64]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
-CODES = {
+CODES: dict[LossName, int] = {
     "logistic": kernels.LOGISTIC,
     "squared": kernels.SQUARED,
     "absolute": kernels.ABSOLUTE,

@@ -68,6 +68,17 @@ def layout_of(sizes: Int64s, first: Int64s, implied: Int32s | None, flags: Int64
     return layout.reshape(-1)
 
 
+@op(writes=("m",), dtypes=("int32", "int64"))
+def subtract(m: Block, rows: Annotated[RowIds, along("rows")], others: Annotated[RowIds, along("rows")]) -> None:
+    """Subtract other histograms from some, pair by pair: what is left is that of a node's other child.
+
+    Args:
+        rows: those that change, each once; others: those that are subtracted.
+    """
+    rows, others = check_row_ids(rows, m.shape[0]), check_row_ids(others, m.shape[0])
+    over_blocks(_subtract, (rows, others), m, cost=m.shape[1])
+
+
 @op(reduce="best", dtypes=("int32", "int64"))
 def best_splits(
     m: Block,
@@ -134,6 +145,13 @@ def best_splits(
     )
     best = np.argmax(gain, axis=0), np.arange(len(rows))
     return gain[best], where[best], left[best], sets[best]
+
+
+@kernel
+def _subtract(rows: Int64s, others: Int64s, m: Array) -> None:
+    for i in range(len(rows)):
+        for j in range(m.shape[1]):
+            m[rows[i], j] -= m[others[i], j]
 
 
 @kernel

@@ -9,9 +9,11 @@ from ps2.algorithms.trees import binning, growing_kernels
 from ps2.algorithms.trees.binning import NO_WEIGHTS, Bins, Columns, Refinement
 from ps2.algorithms.trees.gradients import Objective, quantised
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
-from ps2.algorithms.trees.ops import best_splits
+from ps2.algorithms.trees.ops import best_splits, subtract
 from ps2.algorithms.trees.predict import Predictor
+from ps2.algorithms.trees.rows import draw, row_ids
 from ps2.algorithms.trees.tree import Draft, Forest
+from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 
 ORDER = np.zeros(1, np.int32)
@@ -27,6 +29,7 @@ def warm() -> None:
             predictor.margins(rows)
             predictor.leaves(rows)
     for dtype in (np.int32, np.int64):
+        subtract(np.zeros((2, 1), dtype), np.zeros(1, np.int64), np.ones(1, np.int64))
         best_splits(np.zeros((1, 2), dtype), np.zeros(1, np.int64), np.zeros((1, 3), np.int64), *_bounds(), np.zeros(5))
     _grow()
 
@@ -65,6 +68,9 @@ def _grow() -> None:
         objective.losses(margins, y)
         pairs, _ = objective.gradients(margins, y)
     whole = quantised(pairs[0], np.zeros(1, np.int64), 0, (1.0, 1.0))
+    for value in (np.float32, np.float64):
+        row = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.ones((1, 1), value)), np.zeros(1))
+        draw(row_ids(row), 0, 0.5)
     growing_kernels.sum_pairs(ORDER, whole)
     growing_kernels.add_to_rows(ORDER, np.zeros((1, 1))[:, 0], 0.0)
     split = Split(0, 0, False, np.empty(0, np.int64))

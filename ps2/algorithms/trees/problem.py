@@ -1,0 +1,90 @@
+"""What boosted trees are trained for, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ps2.algorithms.trees.gradients import Objective
+from ps2.errors import ConfigError
+
+MOST_DEPTH = 30
+# The least gain of a split, as in xgboost: below, there is nothing but rounding.
+LEAST_GAIN = 1e-6
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be predicted.
+
+    Attributes:
+        objective: of a row, by its margins.
+        dim: number of features.
+        base: the margins before any tree, one an output.
+    """
+
+    objective: Objective
+    dim: int
+    base: tuple[float, ...]
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes labels name; None: they are numbers."""
+        return {"logistic": 2, "softmax": self.objective.width}.get(self.objective.loss)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to grow trees.
+
+    Attributes:
+        rounds: how many trees there are of each output, at most.
+        depth: splits above the deepest leaf, at most.
+        bins: of a feature, at most.
+        rate: what leaves are multiplied by.
+        reg_lambda, reg_alpha: L2 and L1 penalties on leaves.
+        min_gain: the least gain of a split, twice what the objective loses.
+        min_child_weight: the least sum of hessians of a node.
+        min_rows: the least number of rows of a node.
+        fraction: of the rows that a tree is grown of.
+        features: that a node may be split by, drawn for each; 0: all.
+        monotone: -1, 0 or 1 a feature: how predictions may follow it; empty: anyhow.
+        seed: of rounding and sampling.
+        validate: stop by the loss of rows held out.
+        validation_tol: it has to get smaller by this part of itself.
+    """
+
+    rounds: int = 20
+    depth: int = 5
+    bins: int = 32
+    rate: float = 0.1
+    reg_lambda: float = 1.0
+    reg_alpha: float = 0.0
+    min_gain: float = 0.0
+    min_child_weight: float = 1.0
+    min_rows: int = 1
+    fraction: float = 1.0
+    features: int = 0
+    monotone: tuple[int, ...] = ()
+    seed: int = 0
+    validate: bool = False
+    validation_tol: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.depth <= MOST_DEPTH:
+            raise ConfigError(f"depth: expected a number in [0, {MOST_DEPTH}], got {self.depth}")
+
+    @property
+    def channels(self) -> int:
+        """Numbers of a bin: hessians and gradients, and rows where they are asked for."""
+        return 3 if self.min_rows > 1 else 2
+
+    def clocks(self, width: int) -> int:
+        """Return how many the trees take at most: gradients of each round, levels of each tree, and the last loss."""
+        return self.rounds * (1 + width * max(self.depth, 1)) + 2
+
+
+def key_of(seed: int, *numbers: int) -> int:
+    """Return what something's random numbers are drawn by, below 2**63."""
+    return int(np.random.SeedSequence([seed, *numbers]).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,0 +1,222 @@
+"""The first clocks of a training of trees: cut points, of weights that workers add up on the servers as whole numbers.
+
+In clock 0 workers add the values of features that have few; in clock 1, of the others, the weights in coarse cells; in
+clock 2 those in finer ones. Between them the driver only looks at sums, so cut points are the same however rows lie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.training.run import FIRST_CLOCK
+from ps2.algorithms.trees import binning_kernels
+from ps2.algorithms.trees.binning import (
+    ZERO,
+    Bins,
+    Columns,
+    Distinct,
+    Refinement,
+    coarse,
+    cuts_from,
+    cuts_of_few,
+    distinct,
+    fine,
+    fine_cells,
+)
+from ps2.algorithms.trees.rows import is_dense
+from ps2.client.dcv import DCV
+from ps2.client.handle import free_all
+from ps2.data.rows import LocalRows
+from ps2.ops.guards import readable
+
+Array = npt.NDArray[Any]
+Int64s = npt.NDArray[np.int64]
+Float32s = npt.NDArray[np.float32]
+
+CLOCKS = 3
+# Of the run: the first one of the trees.
+END = FIRST_CLOCK + CLOCKS
+# A key is a feature and a value's bits, or a feature and a cell's number.
+FEATURE_BITS = 32
+LOW = (1 << FEATURE_BITS) - 1
+# Features whose cells are looked at together: 4,096 coarse ones each.
+CHUNK = 256
+# What the mean weight of rows is counted as, about.
+WEIGHT_BITS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Quantiles:
+    """What the workers fill; picklable.
+
+    Attributes:
+        dim: number of features.
+        bins: of a feature, at most.
+        weight_unit: what 1 of the whole numbers stands for; 0: each row counts 1.
+        total: int64, one column: the weight of all rows.
+        many: int32, a column a feature: above 0, where it has more values than bins.
+        values, coarse, fine: sparse, int64: weights by key.
+    """
+
+    dim: int
+    bins: int
+    weight_unit: float
+    total: DCV
+    many: DCV
+    values: DCV
+    coarse: DCV
+    fine: DCV
+
+    @staticmethod
+    def make(dim: int, bins: int, mean_weight: float | None) -> Quantiles:
+        """Make empty sums.
+
+        Args:
+            mean_weight: of the rows; None: all weights are 1.
+        """
+        unit = 0.0 if mean_weight is None else 2.0 ** (np.floor(np.log2(mean_weight)) - WEIGHT_BITS)
+        of_keys = [DCV.sparse(dim << FEATURE_BITS, 1, "int64") for _ in range(3)]
+        return Quantiles(dim, bins, unit, DCV.dense(1, 1, "int64"), DCV.dense(dim, 1, "int32"), *of_keys)
+
+    def free(self) -> None:
+        free_all([self.total, self.many, self.values, self.coarse, self.fine])
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+
+    def take_part(self, worker: Any, rows: LocalRows) -> None:
+        """Do a worker's share of the clocks."""
+        part = None
+        for clock in worker.clocks(END):
+            part = part or _Part.of(self, rows)
+            (part.add_values, part.add_coarse, part.add_fine)[clock - FIRST_CLOCK]()
+
+    # -- the driver ------------------------------------------------------------------------------------------------
+
+    def find_many(self) -> None:
+        """After clock 0: tell workers which features have more values than bins."""
+        found, absent = self._values(np.empty(0, np.int64))
+        _, begins = cuts_of_few(found, absent)
+        many = np.union1d(np.flatnonzero(self.many.pull()), np.flatnonzero(np.diff(begins) >= self.bins))
+        self.many.zero()
+        if len(many):
+            self.many.push(np.ones(len(many), np.int32), many)
+
+    def add_zeros(self) -> None:
+        """After clock 1: add the rows that do not hold a feature to the coarse cell of zeros."""
+        many = np.flatnonzero(self.many.pull())
+        if not len(many):
+            return
+        keys, weights = self.coarse.pull()
+        absent = self._total() - _sums_of(keys, weights, many)
+        cell = int(ZERO) >> binning_kernels.FINE_BITS
+        self.coarse.add(absent, (many << FEATURE_BITS) + cell)
+
+    def cut(self) -> Bins:
+        """After clock 2: return the bins."""
+        many, total = np.flatnonzero(self.many.pull()), self._total()
+        few, begins = cuts_of_few(*self._values(many))
+        cuts, of_features = [few], [np.repeat(np.arange(self.dim), np.diff(begins))]
+        keys, weights = self.fine.pull() if len(many) else (many, many)
+        for some, refinement in self._refinements(many):
+            for place, feature in enumerate(some):
+                begin, end = np.searchsorted(keys, (feature + np.arange(2)) << FEATURE_BITS)
+                first, last = fine_cells(refinement, place)
+                cells = np.zeros(len(first), np.int64)
+                cells[keys[begin:end] & LOW] = weights[begin:end]
+                cuts.append(cuts_from(first, last, cells, self.bins, total - int(cells.sum())))
+                of_features.append(np.full(len(cuts[-1]), feature))
+        at = np.concatenate(of_features)
+        offsets = np.append(0, np.cumsum(np.bincount(at, minlength=self.dim)))
+        return bins_of(np.concatenate(cuts)[np.argsort(at, kind="stable")], offsets)
+
+    def _total(self) -> int:
+        return int(self.total.pull()[0])
+
+    def _values(self, many: Int64s) -> tuple[Distinct, Int64s]:
+        """Return the values of features, those of many left out, and the weight of zeros that rows do not hold."""
+        keys, weights = self.values.pull()
+        absent = self._total() - _sums_of(keys, weights, np.arange(self.dim))
+        return Distinct.of_keys(keys, weights, len(keys), many), absent
+
+    def _refinements(self, many: Int64s) -> Iterator[tuple[Int64s, Refinement]]:
+        """Yield some features at a time, and how their coarse cells are cut."""
+        keys, weights = self.coarse.pull() if len(many) else (many, many)
+        for begin in range(0, len(many), CHUNK):
+            some = many[begin : begin + CHUNK]
+            mine = np.isin(keys >> FEATURE_BITS, some)
+            cells = np.zeros((len(some), binning_kernels.COARSE), np.int64)
+            cells[np.searchsorted(some, keys[mine] >> FEATURE_BITS), keys[mine] & LOW] = weights[mine]
+            yield some, Refinement.of(cells, self.bins)
+
+
+def bins_of(cuts: Float32s, offsets: Int64s) -> Bins:
+    """Return the bins between cut points: those of a feature in one block of columns, as wide as the largest needs."""
+    none = np.zeros(len(offsets) - 1, np.int32)
+    block = 1 + int(np.diff(offsets).max())
+    return Bins(readable(cuts), readable(offsets), readable(none), none.astype(bool), block)
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A worker's rows, by feature.
+
+    Attributes:
+        features: int64: the number of each feature in ``columns``.
+        weights: of rows, whole numbers; none: each counts 1.
+    """
+
+    sums: Quantiles
+    columns: Columns
+    features: Int64s
+    weights: Int64s
+
+    @staticmethod
+    def of(sums: Quantiles, rows: LocalRows) -> _Part:
+        weights = np.empty(0, np.int64)
+        if sums.weight_unit and rows.weights is not None:
+            weights = np.maximum(np.rint(rows.weights / sums.weight_unit), 1).astype(np.int64)
+        if is_dense(rows.x, sums.dim):
+            all_columns = np.zeros((len(rows), sums.dim), rows.x.dtype)
+            all_columns[:, rows.keys] = rows.x.toarray()
+            return _Part(sums, Columns.of_dense(all_columns), np.arange(sums.dim), readable(weights))
+        return _Part(sums, Columns.of_sparse(rows.x), rows.keys, readable(weights))
+
+    def add_values(self) -> None:
+        weight = self.weights.sum() if len(self.weights) else self.columns.count
+        self.sums.total.add(np.array([weight], np.int64))
+        found = distinct(self.columns, self.sums.bins, self.weights)
+        if len(found.many):
+            self.sums.many.add(np.ones(len(found.many), np.int32), self.features[found.many])
+        self.sums.values.add(found.weights, self._keys(found.features, found.bits))
+
+    def add_coarse(self) -> None:
+        many = np.flatnonzero(np.isin(self.features, np.flatnonzero(self.sums.many.pull())))
+        for begin in range(0, len(many), CHUNK):
+            some = many[begin : begin + CHUNK]
+            cells = coarse(self.columns, some, self.weights)
+            at = np.nonzero(cells)
+            self.sums.coarse.add(cells[at], self._keys(some[at[0]], at[1]))
+
+    def add_fine(self) -> None:
+        many = np.intersect1d(self.features, np.flatnonzero(self.sums.many.pull()))
+        for some, refinement in self.sums._refinements(many):
+            mine = np.searchsorted(self.features, some)
+            cells = fine(self.columns, mine, refinement, self.weights)
+            at = np.flatnonzero(cells)
+            place = np.searchsorted(refinement.begin, at, side="right") - 1
+            self.sums.fine.add(cells[at], self._keys(mine[place], at - refinement.begin[place]))
+
+    def _keys(self, features: Int64s, low: Array) -> Int64s:
+        return (self.features[features] << FEATURE_BITS) | low.astype(np.int64)
+
+
+def _sums_of(keys: Int64s, weights: Int64s, features: Int64s) -> Int64s:
+    """Return the weight of each of some ascending features in sorted keys."""
+    ends = np.append(0, np.cumsum(weights))
+    begin, end = (np.searchsorted(keys, (features + more) << FEATURE_BITS) for more in (0, 1))
+    return ends[end] - ends[begin]

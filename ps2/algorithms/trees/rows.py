@@ -1,0 +1,160 @@
+"""A worker's rows while trees grow: binned once, and moved from node to node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ps2.algorithms.trees import growing_kernels, told
+from ps2.algorithms.trees.binning import Absent, Bins, Columns
+from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
+from ps2.data.rows import LocalRows
+from ps2.ops.draws import GOLDEN, scrambled
+from ps2.ops.guards import readable
+from ps2.ops.kernels import kernel
+
+Array = npt.NDArray[Any]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
+Float64s = npt.NDArray[np.float64]
+
+# Rows that hold so much of their features are laid out with all of them.
+DENSE_FROM = 0.25
+ABSENT: Absent = "zero"
+
+Binned = DenseRows | SparseRows
+
+
+def is_dense(x: sp.csr_array, dim: int) -> bool:
+    """Tell whether rows are better laid out with all features."""
+    return bool(x.nnz >= DENSE_FROM * x.shape[0] * dim)
+
+
+def with_all_columns(rows: LocalRows, dim: int) -> sp.csr_array:
+    """Return rows' features with the numbers that all workers know them by."""
+    indices = rows.keys.astype(np.int32)[rows.x.indices]
+    return sp.csr_array((rows.x.data, indices, rows.x.indptr), shape=(len(rows), dim))
+
+
+def binned(rows: LocalRows, bins: Bins) -> Binned:
+    """Return rows by bins."""
+    x = with_all_columns(rows, bins.features)
+    if is_dense(x, bins.features):
+        return DenseRows(bins, bins.bin_dense(Columns.of_dense(x.toarray())))
+    x.sort_indices()
+    return SparseRows(bins, *bins.bin_sparse(x, ABSENT), ABSENT)
+
+
+def row_ids(rows: LocalRows) -> Int64s:
+    """Return a number for each row that its features and label make, wherever it lies."""
+    x = rows.x
+    values = readable(x.data.astype(np.float64).view(np.uint64))
+    labels = np.zeros(len(rows)) if rows.y is None else rows.y
+    ids = np.empty(len(rows), np.uint64)
+    _hash(readable(x.indptr), readable(rows.keys[x.indices]), values, readable(labels.view(np.uint64)), ids)
+    return ids.view(np.int64)
+
+
+@kernel
+def _hash(indptr: Array, columns: Int64s, values: UInt64s, labels: UInt64s, out: UInt64s) -> None:
+    for row in range(len(out)):
+        state = scrambled(labels[row])
+        for at in range(indptr[row], indptr[row + 1]):
+            # Zeros count nothing, of either sign, whether a row holds them or not; the order counts neither.
+            if values[at] << np.uint64(1):
+                state += scrambled(values[at] + GOLDEN * np.uint64(columns[at] + 1))
+        out[row] = scrambled(state)
+
+
+@kernel
+def draw(ids: Int64s, key: int, fraction: float) -> npt.NDArray[np.bool_]:
+    """Tell which rows a tree is grown of: each with a probability, by its id."""
+    drawn = np.empty(len(ids), np.bool_)
+    for i in range(len(ids)):
+        state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(ids[i]))
+        drawn[i] = np.float64(state >> np.uint64(11)) * 2.0**-53 < fraction
+    return drawn
+
+
+@dataclass(frozen=True, eq=False)
+class _Interval:
+    begin: int
+    end: int
+
+
+class Herd:
+    """Rows that move from a root to the leaves.
+
+    Attributes:
+        counts: rows that were in each node, by its number.
+    """
+
+    def __init__(self, rows: Binned, order: Int32s) -> None:
+        """Args:
+        order: int32, ascending numbers of the rows that take part; it is changed.
+        """
+        self._rows = rows
+        self._order = order
+        self._aside = np.empty_like(order)
+        self._nodes = {0: _Interval(0, len(order))}
+        self.counts = {0: len(order)}
+
+    def of(self, node: int) -> Int32s:
+        """Return the numbers of the rows in an open node."""
+        at = self._nodes[node]
+        return self._order[at.begin : at.end]
+
+    def move(self, nodes: Int64s, margins: Float64s) -> None:
+        """Do what the driver tells of nodes; add to the margins of rows that have come to leaves.
+
+        Args:
+            nodes: as in ``Told``.
+            margins: float64, by number of the row.
+        """
+        for said in nodes:
+            at = self._nodes[int(said[told.NODE])]
+            if said[told.FEATURE] == told.NONE:
+                self._add(at, int(said[told.VALUE]), margins)
+                continue
+            split = Split(
+                int(said[told.FEATURE]), int(said[told.BIN]), bool(said[told.DEFAULT_LEFT]), said[told.FIELDS :]
+            )
+            rows = slice(at.begin, at.end)
+            middle = at.begin + self._rows.part(self._order[rows], split, self._aside[rows])
+            sides = (told.LEFT, told.VALUE_LEFT, at.begin, middle), (told.RIGHT, told.VALUE_RIGHT, middle, at.end)
+            for number, value, begin, end in sides:
+                child = _Interval(begin, end)
+                self._nodes[int(said[number])] = child
+                self.counts[int(said[number])] = end - begin
+                if said[value] != told.NONE:
+                    self._add(child, int(said[value]), margins)
+
+    def _add(self, at: _Interval, bits: int, margins: Float64s) -> None:
+        growing_kernels.add_to_rows(readable(self._order[at.begin : at.end]), margins, told.from_bits(bits))
+
+
+class Histograms:
+    """Builds histograms of nodes.
+
+    Args:
+        dtype: of the sums: "int32" or "int64".
+    """
+
+    def __init__(self, rows: Binned, channels: int, dtype: npt.DTypeLike) -> None:
+        self._rows = rows
+        count = int(rows.bins.first[-1])
+        self._scratch = Scratch(count if isinstance(rows, SparseRows) else 0, channels, dtype)
+        self._shape, self._dtype = (count, channels), np.dtype(dtype)
+
+    def of(self, order: Int32s, pairs: Int32s) -> tuple[Int64s | None, Array]:
+        """Return bins, ascending, with the sums of some rows, shape (n, channels); None: all bins."""
+        if isinstance(self._rows, SparseRows):
+            return self._rows.histogram(order, pairs, self._scratch)
+        out = np.zeros(self._shape, self._dtype)
+        self._rows.add_histogram(order, pairs, out)
+        return None, out

@@ -1,0 +1,340 @@
+"""The training of boosted trees: a run, and what the driver decides between its clocks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
+from ps2.algorithms.training.run import Form, Training, run_training
+from ps2.algorithms.training.table import Facts, Table
+from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, WEIGHT
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.growing import SparseRows, scales_of
+from ps2.algorithms.trees.growth import LAYOUT, Found, Growth
+from ps2.algorithms.trees.problem import Problem, Recipe
+from ps2.algorithms.trees.quantiles import CLOCKS, END, Quantiles
+from ps2.algorithms.trees.rows import ABSENT
+from ps2.algorithms.trees.told import Log, Task, Told
+from ps2.algorithms.trees.tree import Forest, Tree
+from ps2.algorithms.trees.worker import MOST, Half, Sums, count_keys
+from ps2.client.batch import batch
+from ps2.client.dcv import DCV
+from ps2.client.handle import free_all
+from ps2.client.matrix import DCVMatrix
+from ps2.errors import LimitError
+
+Int64s = npt.NDArray[np.int64]
+Float64s = npt.NDArray[np.float64]
+
+# Of more rows, sums of int32 would leave too few bits to a row.
+MOST_ROWS_OF_INT32 = 1 << 24
+# A loss this small counts as this large, as in pyspark.ml.
+MIN_LOSS = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What came of a training."""
+
+    forest: Forest
+    history: TrainingHistory
+
+
+def train(
+    ps: Any,
+    table: Table,
+    problem: Problem,
+    recipe: Recipe,
+    facts: Facts,
+    on_step: Callable[[StepReport], None] = lambda step: None,
+) -> Trained:
+    """Grow trees on the servers of a context.
+
+    They are the same, bit for bit, on any number of workers and servers.
+
+    Args:
+        ps: the PS2Context.
+        table: rows.
+        problem: the objective.
+        recipe: how to grow trees.
+        facts: of the rows' labels and weights.
+        on_step: called in the driver after each tree.
+
+    Raises:
+        LimitError: histograms cannot fit the servers.
+        InputError: a row cannot be used; says how many, and names one.
+        SlotsError, WorkerError...: as ``ps.run`` raises.
+    """
+    check_room(problem.dim, recipe, facts.rows, ps.memory())
+    driver = _Driver(table, problem, recipe, facts, Record(on_step))
+    try:
+        form = Form(problem.dim, problem.classes, "float32")
+        run_training(ps, Training(table, form, driver.half, driver.on_clock, 0, recipe.seed))
+        return Trained(driver.forest(), driver.record.history())
+    finally:
+        driver.free()
+
+
+def check_room(features: int, recipe: Recipe, rows: int, servers: Sequence[tuple[int, int]]) -> None:
+    """Raise LimitError if histograms cannot fit servers, however few bins there are.
+
+    Args:
+        features: how many there are: each has a bin at least.
+        rows: to train on.
+        servers: of each the memory limit, and what is taken of it, in bytes.
+    """
+    histograms, itemsize = 1 + open_nodes(recipe, rows), np.dtype(sums_dtype(rows)).itemsize
+    needed = features * histograms * recipe.channels * itemsize
+    left = sum(max(limit - taken, 0) for limit, taken in servers)
+    if needed > left:
+        raise LimitError(
+            f"{features:,} features: trees of depth {recipe.depth} need {histograms:,} histograms of them, at least "
+            f"{needed:,} bytes, and {left:,} are left on the {len(servers)} servers; start more servers, or with a "
+            "larger memory limit, or let trees be less deep"
+        )
+
+
+def open_nodes(recipe: Recipe, rows: int) -> int:
+    """Return how many nodes of a tree have histograms at a time: the last level has none, and none is without rows."""
+    return min(1 << max(recipe.depth - 1, 0), rows)
+
+
+def sums_dtype(rows: int) -> str:
+    """Return the dtype of histograms."""
+    return "int32" if rows <= MOST_ROWS_OF_INT32 else "int64"
+
+
+@dataclass(frozen=True, eq=False)
+class _State:
+    """What the workers do in a clock.
+
+    Attributes:
+        trees: how many are finished.
+        scales, totals, answers: of the tree that grows: what it began with, and what the servers have said so far.
+    """
+
+    task: Task
+    trees: int
+    scales: tuple[float, float] = (1.0, 1.0)
+    totals: Int64s | None = None
+    answers: tuple[Found | None, ...] = ()
+
+    def is_after_tree(self, width: int) -> bool:
+        """Whether a tree has just been finished."""
+        return self.trees > 0 and (self.task == Task.BEGIN or (self.task == Task.ROOT and self.trees % width > 0))
+
+
+class _Driver:
+    """The driver's half."""
+
+    def __init__(self, table: Table, problem: Problem, recipe: Recipe, facts: Facts, record: Record) -> None:
+        self.record = record
+        self._problem, self._recipe = problem, recipe
+        self._rows = facts.rows
+        self._dtype = sums_dtype(facts.rows)
+        self._log, self._sums = Log.make(), Sums.make(table.workers)
+        mean = None if table.columns.weight is None else facts.weight / facts.rows
+        self._quantiles = Quantiles.make(problem.dim, recipe.bins, mean)
+        self.half = Half(problem, recipe, self._quantiles, self._log, self._sums, self._dtype)
+        self._fleet: _OnFleet | None = None
+        self._trees: list[Tree] = []
+        self._states: list[_State] = []  # by clock, from ``END`` on
+        self._growth: Growth | None = None
+
+    def forest(self) -> Forest:
+        """Return the trees; where rows are held out, those up to the least loss of these."""
+        losses = self.record.validation
+        objective, base = self._problem.objective, np.array(self._problem.base)
+        trees = self._trees[: objective.width * (1 + int(np.argmin(losses)))] if losses else self._trees
+        return Forest(tuple(trees), base, self._problem.dim, objective.loss, objective.shape)
+
+    def free(self) -> None:
+        """Give all back that is on the servers."""
+        self._quantiles.free()
+        self._sums.free()
+        self._log.vector.free()
+        if self._fleet is not None:
+            self._fleet.free()
+
+    def on_clock(self, clock: int) -> None:
+        """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has gone back."""
+        if clock == 0:
+            self._quantiles.find_many()
+        elif clock == 1:
+            self._quantiles.add_zeros()
+        elif clock == CLOCKS - 1:
+            self._prepare()
+        else:
+            at = clock - CLOCKS
+            self.record.enter(at)
+            self._go_back(at)
+            state = self._states[at]
+            if state.is_after_tree(self._problem.objective.width):
+                self._count_rows(state.trees - 1)
+            following = self._after_begin(state) if state.task == Task.BEGIN else self._after_histograms(state)
+            self._states.append(following)
+
+    def _prepare(self) -> None:
+        """Bins are known: make room for histograms."""
+        if self._fleet is not None:
+            self._fleet.free()
+        bins = self._quantiles.cut()
+        self._fleet = _OnFleet.make(bins, self._recipe, self._rows, self._dtype)
+        self._states = [_State(Task.BEGIN, 0)]
+        self._trees, self._growth = [], None
+        self._tell(0, Told(Task.BEGIN, 0))
+        self.record.start()
+
+    def _go_back(self, at: int) -> None:
+        """Forget all that came after a clock; nothing, unless the fleet has gone back."""
+        if at == len(self._states) - 1:
+            return
+        state = self._states[at]
+        del self._states[at + 1 :], self._trees[state.trees :]
+        if state.totals is not None:
+            self._growth = self._planted(state)
+            for answer in state.answers:
+                self._growth.go_on(answer)
+
+    def _planted(self, state: _State) -> Growth:
+        assert self._fleet is not None
+        assert state.totals is not None
+        return Growth(self._recipe, self._fleet.bins, state.scales, state.totals, state.trees)
+
+    def _after_begin(self, state: _State) -> _State:
+        """All have told losses and gradients of a tree that begins, or that would be one too many."""
+        with batch():
+            taken = self._sums.tally.pull(), self._sums.most.pull()
+            self._sums.tally.zero()
+        sums, most = taken[0].result(), taken[1].result().reshape(-1, MOST).max(axis=0)
+        loss = float(sums[LOSS] / sums[WEIGHT])
+        self.record.add(sums)
+        stop = state.trees == self._recipe.rounds * self._problem.objective.width
+        if not state.trees:
+            self.record.objective.append(loss)
+        else:
+            self.record.step(loss)
+            stop |= self._recipe.validate and self._is_enough(sums)
+        at = len(self._states)
+        if stop:
+            self._tell(at, Told(Task.STOP, state.trees))
+            return _State(Task.STOP, state.trees)
+        scales = scales_of(float(most[0]), float(most[1]), self._rows, self._dtype)
+        self._tell(at, Told(Task.ROOT, state.trees, scales))
+        return _State(Task.ROOT, state.trees, scales)
+
+    def _is_enough(self, sums: Float64s) -> bool:
+        """Note the loss of the rows held out; tell whether it does not get better any more, as pyspark.ml does."""
+        if not sums[HELD_WEIGHT]:
+            return False
+        losses = self.record.validation
+        best = min(losses, default=math.inf)
+        losses.append(float(sums[HELD_LOSS] / sums[HELD_WEIGHT]))
+        if best - losses[-1] >= self._recipe.validation_tol * max(losses[-1], MIN_LOSS):
+            return False
+        self.record.reason = "the loss of the rows held out does not get better any more"
+        return True
+
+    def _count_rows(self, tree: int) -> None:
+        """Note how many rows are in each node of a finished tree."""
+        counts = self._sums.counts.pull(count_keys(tree, len(self._trees[tree])))
+        self._trees[tree] = replace(self._trees[tree], count=counts)
+
+    def _after_histograms(self, state: _State) -> _State:
+        """All have added histograms: find splits, and tell the workers."""
+        assert self._fleet is not None
+        if state.task == Task.ROOT:
+            with batch():
+                totals = self._sums.totals.pull()
+                self._sums.totals.zero()
+            state = replace(state, totals=totals.result())
+            self._growth = self._planted(state)
+        growth = self._growth
+        assert growth is not None
+        found = self._fleet.best_splits(growth, self._recipe) if growth.is_searched else None
+        nodes = growth.go_on(found)
+        if growth.is_over:
+            self._trees.append(growth.finish())
+            trees = state.trees + 1
+            is_last = trees % self._problem.objective.width == 0
+            following = _State(Task.BEGIN if is_last else Task.ROOT, trees, state.scales)
+        else:
+            following = replace(state, task=Task.LEVEL, answers=(*state.answers, found))
+        with batch():
+            if growth.clear:
+                self._fleet.histograms.zero(growth.clear)
+            self._tell(len(self._states), Told(following.task, following.trees, following.scales, nodes=nodes))
+        return following
+
+    def _tell(self, at: int, what: Told) -> None:
+        assert self._fleet is not None
+        self._log.write(END + at, replace(what, matrices=self._fleet.numbers))
+
+
+@dataclass(frozen=True, eq=False)
+class _OnFleet:
+    """What is on the servers when bins are known.
+
+    Attributes:
+        histograms: a row for the layout of bins, and one for each open node.
+    """
+
+    bins: Bins
+    histograms: DCVMatrix
+    cuts: DCV
+    sizes: DCV
+
+    @staticmethod
+    def make(bins: Bins, recipe: Recipe, rows: int, dtype: str) -> _OnFleet:
+        """Make room for histograms, and tell the servers what the bins are.
+
+        Raises:
+            LimitError: they cannot fit.
+        """
+        columns = int(bins.first[-1]) * recipe.channels
+        first = DCV.dense(columns, 1 + open_nodes(recipe, rows), dtype, align=bins.block * recipe.channels)
+        histograms = first.matrix()
+        monotone = np.array(recipe.monotone, np.int64) if recipe.monotone else None
+        no_rows = SparseRows(bins, np.zeros(1, np.int64), np.empty(0, np.int32), ABSENT)
+        histograms.push([LAYOUT], no_rows.layout(monotone, recipe.channels).astype(dtype)[None])
+        cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1), DCV.dense(bins.features, 1, "int32")
+        if len(bins.cuts):
+            cuts.push(bins.cuts)
+        sizes.push(np.diff(bins.offsets).astype(np.int32))
+        return _OnFleet(bins, histograms, cuts, sizes)
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """Those of the matrices."""
+        return self.histograms.number, self.cuts._matrix, self.sizes._matrix
+
+    def best_splits(self, growth: Growth, recipe: Recipe) -> Found:
+        """Let the servers make the histograms that workers have not added, and find the best split of each node."""
+        with batch():
+            if growth.subtract:
+                whole, part = np.array(growth.subtract).T
+                self.histograms.apply("trees.subtract", rows=whole, others=part)
+            found = self.histograms.apply(
+                "trees.best_splits",
+                rows=growth.rows,
+                totals=growth.totals,
+                bounds=growth.bounds,
+                keys=growth.keys,
+                rules=growth.rules,
+                layout=LAYOUT,
+                channels=recipe.channels,
+                min_third=recipe.min_rows if recipe.channels > 2 else 0,
+                features=self.bins.features,
+                drawn=recipe.features,
+            )
+        return Found(*found.result())
+
+    def free(self) -> None:
+        self.histograms.free()
+        free_all([self.cuts, self.sizes])

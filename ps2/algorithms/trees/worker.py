@@ -1,0 +1,253 @@
+"""A worker's half of a training of trees: it moves its rows as it is told, and adds up their histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.training.reading import Reading
+from ps2.algorithms.training.tally import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, ROWS, SUMS, WEIGHT
+from ps2.algorithms.trees import growing_kernels, told
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective, quantised
+from ps2.algorithms.trees.growth import ROOT
+from ps2.algorithms.trees.problem import Problem, Recipe, key_of
+from ps2.algorithms.trees.quantiles import END, Quantiles, bins_of
+from ps2.algorithms.trees.rows import Binned, Herd, Histograms, binned, draw, row_ids
+from ps2.algorithms.trees.told import Log, Task, Told
+from ps2.client.batch import batch
+from ps2.client.dcv import DCV
+from ps2.client.handle import free_all, known
+from ps2.client.matrix import DCVMatrix
+from ps2.data.rows import LocalRows
+
+Array = npt.NDArray[Any]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+Float64s = npt.NDArray[np.float64]
+
+# Numbers that each worker has in ``most``: its largest hessian and gradient.
+MOST = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What workers add up for the driver; picklable.
+
+    Attributes:
+        tally: float64, as in ``ps2.algorithms.training.tally``.
+        most: float64, MOST columns a worker, which writes its own.
+        totals: int64: sums of hessians and gradients, and of the third channel.
+        counts: sparse, int64: a tree's rows in each node, by ``count_keys``.
+    """
+
+    tally: DCV
+    most: DCV
+    totals: DCV
+    counts: DCV
+
+    @staticmethod
+    def make(workers: int) -> Sums:
+        small = DCV.dense(SUMS, 1, "float64"), DCV.dense(workers * MOST, 1, "float64")
+        return Sums(*small, DCV.dense(3, 1, "int64"), DCV.sparse(2**63, 1, "int64"))
+
+    def free(self) -> None:
+        free_all([self.tally, self.most, self.totals, self.counts])
+
+
+def count_keys(tree: int, nodes: int) -> Int64s:
+    return (tree << told.CLOCK_BITS) + np.arange(nodes)
+
+
+@dataclass(frozen=True, eq=False)
+class Half:
+    """What each worker does; picklable.
+
+    Attributes:
+        sums_dtype: of histograms.
+    """
+
+    problem: Problem
+    recipe: Recipe
+    quantiles: Quantiles
+    log: Log
+    sums: Sums
+    sums_dtype: str
+
+    def __call__(self, worker: Any, reading: Reading) -> None:
+        rows = reading.training
+        if rows.weights is not None:
+            rows = rows.chosen(np.flatnonzero(rows.weights > 0))
+        self.quantiles.take_part(worker, rows)
+        grower: _Grower | None = None
+        for clock in worker.clocks(END + self.recipe.clocks(self.problem.objective.width)):
+            if grower is None or grower.clock > clock:  # the fleet may have gone back
+                grower = _Grower(self, worker.rank, rows, reading.held_out)
+            if not grower.go_on(clock):
+                break
+
+
+class _Grower:
+    """The rows of a worker, as far as trees have grown.
+
+    Attributes:
+        clock: the next one.
+    """
+
+    def __init__(self, half: Half, rank: int, rows: LocalRows, held_out: LocalRows | None) -> None:
+        self.clock = END
+        self._half, self._rank = half, rank
+        self._given = rows, held_out
+        self._ids = row_ids(rows)
+        self._moved_bytes = 0
+        self._bins: Bins | None = None
+        # Of the tree that grows: the rows that it is grown of; all that move, each with the margins that leaves add to.
+        self._grown: Herd | None = None
+        self._moving: list[tuple[Herd, Float64s]] = []
+
+    def go_on(self, clock: int) -> bool:
+        """Take part in a clock, after all those before it that this attempt has not seen; return whether more come."""
+        while self.clock < clock:
+            self._do(self._half.log.read(self.clock), is_over=True)
+            self.clock += 1
+        told = self._half.log.read(clock)
+        self._do(told, is_over=False)
+        self.clock += 1
+        return told.task != Task.STOP
+
+    def _do(self, told: Told, is_over: bool) -> None:
+        """Do as told; what is over for all others is on the servers already."""
+        if self._bins is None:
+            self._begin(told)
+        for herd, margins in self._moving:
+            herd.move(told.nodes, margins)
+        if told.task != Task.LEVEL and self._grown is not None:
+            if not is_over:
+                self._tell_counts(told.tree - 1, self._grown)
+            self._grown, self._moving = None, []
+        if told.task == Task.BEGIN:
+            of = self._training
+            self._pairs, most = self._half.problem.objective.gradients(of.margins, of.y, of.weights)
+            if not is_over:
+                self._tell_gradients(most)
+        elif told.task == Task.ROOT:
+            self._plant(told)
+            if not is_over:
+                self._tell_root()
+        elif told.task == Task.LEVEL and not is_over:
+            self._add(list(self._built(told.nodes)))
+
+    def _begin(self, told: Told) -> None:
+        """Bin the rows."""
+        self._bins = bins = self._read_bins(told.matrices)
+        problem, recipe = self._half.problem, self._half.recipe
+        rows, held_out = self._given
+        self._training = _Group.of(problem, rows, bins)
+        self._held_out = None if held_out is None else _Group.of(problem, held_out, bins)
+        self._histograms = Histograms(self._training.rows, recipe.channels, self._half.sums_dtype)
+        self._matrix = DCVMatrix.known(told.matrices[0])
+
+    def _read_bins(self, matrices: tuple[int, int, int]) -> Bins:
+        """Read cut points; a feature without any has one bin."""
+        cuts, sizes = known(DCV, matrices[1]), known(DCV, matrices[2])
+        with batch():
+            answers = cuts.pull(), sizes.pull()
+        offsets = np.append(0, np.cumsum(answers[1].result(), dtype=np.int64))
+        return bins_of(answers[0].result()[: offsets[-1]], offsets)
+
+    def _tell_counts(self, tree: int, grown: Herd) -> None:
+        counts = np.array([grown.counts[node] for node in range(len(grown.counts))])
+        self._half.sums.counts.add(counts, count_keys(tree, len(counts)))
+
+    def _tell_gradients(self, most: tuple[float, float]) -> None:
+        sums, objective = self._half.sums, self._half.problem.objective
+        tally = np.zeros(SUMS)
+        tally[[LOSS, WEIGHT]] = self._training.losses(objective)
+        if self._held_out is not None:
+            tally[[HELD_LOSS, HELD_WEIGHT]] = self._held_out.losses(objective)
+        tally[ROWS], tally[BYTES] = len(self._training.y), self._moved_bytes
+        self._moved_bytes = 0
+        with batch():
+            sums.tally.add(tally)
+            sums.most.push(np.array(most), np.arange(MOST) + MOST * self._rank)
+
+    def _plant(self, told: Told) -> None:
+        """Begin a tree: all rows are in its root."""
+        recipe, output = self._half.recipe, told.tree % self._half.problem.objective.width
+        self._quantised = quantised(self._pairs[output], self._ids, key_of(recipe.seed, told.tree), told.scales)
+        drawn = np.ones(len(self._ids), bool)
+        if recipe.fraction < 1:
+            # The trees of one round are grown of the same rows.
+            drawn = draw(self._ids, key_of(recipe.seed, told.tree - output), recipe.fraction)
+        margins = self._training.margins[:, output]
+        self._grown = self._training.herd(np.flatnonzero(drawn))
+        self._moving = [(self._grown, margins)]
+        if not drawn.all():
+            self._moving.append((self._training.herd(np.flatnonzero(~drawn)), margins))
+        if self._held_out is not None:
+            every = np.arange(len(self._held_out.y))
+            self._moving.append((self._held_out.herd(every), self._held_out.margins[:, output]))
+
+    def _tell_root(self) -> None:
+        assert self._grown is not None
+        order = self._grown.of(0)
+        h, g = growing_kernels.sum_pairs(order, self._quantised)
+        self._half.sums.totals.add(np.array([h, g, len(order)]))
+        if self._half.recipe.depth:
+            self._add([(ROOT, order)])
+
+    def _built(self, nodes: Int64s) -> Iterator[tuple[int, Int32s]]:
+        """Yield the rows of the matrix that are to be added to, and the rows of their nodes."""
+        assert self._grown is not None
+        for said in nodes[nodes[:, told.BUILT] != told.NONE]:
+            child = said[told.RIGHT if said[told.BUILT] else told.LEFT]
+            yield int(said[told.ROW]), self._grown.of(int(child))
+
+    def _add(self, nodes: list[tuple[int, Int32s]]) -> None:
+        """Add histograms."""
+        pairs = self._quantised
+        if self._half.recipe.channels == 3:
+            pairs = np.column_stack([pairs, np.ones(len(pairs), np.int32)])
+        with batch():
+            for row, order in nodes:
+                if not len(order):
+                    continue
+                bins, sums = self._histograms.of(order, pairs)
+                self._moved_bytes += sums.nbytes
+                columns = None
+                if bins is not None:
+                    columns = (bins[:, None] * sums.shape[1] + np.arange(sums.shape[1])).reshape(-1)
+                self._matrix.add([row], sums.reshape(1, -1), columns)
+
+
+@dataclass(frozen=True, eq=False)
+class _Group:
+    """Rows of one kind.
+
+    Attributes:
+        y, weights: float64, shape (n,); without weights each counts 1.
+        margins: float64, shape (n, width).
+    """
+
+    rows: Binned
+    y: Float64s
+    weights: Float64s
+    margins: Float64s
+
+    @staticmethod
+    def of(problem: Problem, rows: LocalRows, bins: Bins) -> _Group:
+        assert rows.y is not None
+        weights = NO_WEIGHTS if rows.weights is None else rows.weights
+        return _Group(binned(rows, bins), rows.y, weights, np.tile(np.array(problem.base), (len(rows), 1)))
+
+    def herd(self, numbers: Int64s) -> Herd:
+        """Return some of the rows, all in the root of a tree."""
+        return Herd(self.rows, numbers.astype(np.int32))
+
+    def losses(self, objective: Objective) -> tuple[float, float]:
+        """Return the sums of losses and of weights."""
+        return objective.losses(self.margins, self.y, self.weights)

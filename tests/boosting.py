@@ -1,0 +1,73 @@
+"""Small tables to grow trees of, dealt out to workers, and whether two forests are one."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from pyspark.ml.linalg import Vectors
+
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.table import Facts, Table
+from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.problem import Problem, Recipe
+from ps2.algorithms.trees.trainer import Trained, train
+from ps2.algorithms.trees.tree import Forest
+
+FEATURES = 6
+PROBLEM = Problem(Objective("logistic"), FEATURES, (0.0,))
+RECIPE = Recipe(rounds=3, depth=4, bins=16, rate=0.5, fraction=0.9)
+
+
+def table(rows: int = 300, seed: int = 0) -> tuple[Any, Any]:
+    """Features of few and of many values, mostly zeros, one of them constant, and labels of 0 and 1."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, FEATURES)).astype(np.float32)
+    x[:, 1] = rng.integers(-1, 3, rows)
+    x[rng.random(x.shape) < 0.5] = 0
+    x[:, 2] = 7.0
+    y = (x[:, 0] * x[:, 1] + x[:, 3] + 0.3 * rng.normal(size=rows) > 0.2).astype(float)
+    return x, y
+
+
+def facts_of(y: Any) -> Facts:
+    """What the driver knows of labels of 0 and 1 without weights."""
+    n = len(y)
+    return Facts(n, n, n, (float((y == 0).sum()), float((y == 1).sum())), float(y.mean()), float(y.std()))
+
+
+def dealt(spark: Any, x: Any, y: Any, workers: int, sparse: bool = False) -> Table:
+    """Rows dealt out to workers by turns, with sparse vectors or dense ones."""
+
+    def vector(row: Any) -> Any:
+        some = np.flatnonzero(row)
+        return Vectors.sparse(len(row), some.tolist(), row[some].tolist()) if sparse else Vectors.dense(row.tolist())
+
+    rows = [(vector(row), float(label)) for row, label in zip(x, y, strict=True)]
+    parts = spark.sparkContext.parallelize([rows[w::workers] for w in range(workers)], workers)
+    return Table(spark.createDataFrame(parts.flatMap(list), ["features", "label"]), ColumnNames(), workers)
+
+
+def trained(
+    ps: Any,
+    spark: Any,
+    workers: int = 2,
+    sparse: bool = False,
+    recipe: Recipe = RECIPE,
+    problem: Problem = PROBLEM,
+    on_step: Any = lambda report: None,
+) -> Trained:
+    """Train on the table."""
+    x, y = table()
+    return train(ps, dealt(spark, x, y, workers, sparse), problem, recipe, facts_of(y), on_step)
+
+
+def digest(forest: Forest) -> str:
+    """Return a hash of all bits of all trees."""
+    hashed = hashlib.sha256()
+    for tree in forest.trees:
+        for field in fields(tree):
+            hashed.update(np.ascontiguousarray(getattr(tree, field.name)).tobytes())
+    return hashed.hexdigest()

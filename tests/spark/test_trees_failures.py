@@ -1,0 +1,79 @@
+"""Trees that grow while workers and servers die: they end as they would have, to the bit."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from boosting import RECIPE, digest, trained
+from faults import processes
+
+from ps2 import PS2Context
+from ps2.algorithms.trees import trainer, worker
+
+
+@pytest.fixture(scope="module")
+def expected(spark):
+    """The digest of trees that nothing happened to."""
+    with PS2Context.getOrCreate(spark, servers=2) as ps:
+        return digest(trained(ps, spark).forest)
+
+
+class DyingWorker:
+    """A worker that is killed (-9) when it has sent its part of a clock, before that clock counts; once."""
+
+    def __init__(self, worker, clock, path):
+        self._worker, self._clock, self._path = worker, clock, path
+        self.rank, self.workers = worker.rank, worker.workers
+
+    def clocks(self, n):
+        for clock in self._worker.clocks(n):
+            yield clock
+            if self.rank == 1 and clock == self._clock and not os.path.exists(self._path):
+                Path(self._path).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingHalf(worker.Half):
+    path, clock = "", 0
+
+    def __call__(self, worker, reading):
+        super().__call__(DyingWorker(worker, self.clock, self.path), reading)
+
+
+@pytest.mark.parametrize("clock", [2, 4, 12], ids=["quantiles", "gradients", "in the second tree"])
+def test_trees_when_a_worker_is_killed_then_are_the_same_to_the_bit(
+    spark, by_value, expected, tmp_path, monkeypatch, clock
+):
+    monkeypatch.setattr(DyingHalf, "path", str(tmp_path / "died"))
+    monkeypatch.setattr(DyingHalf, "clock", clock)
+    monkeypatch.setattr(trainer, "Half", DyingHalf)
+    with PS2Context.getOrCreate(spark, servers=2) as ps:
+        made = trained(ps, spark)
+    assert (tmp_path / "died").exists()
+    assert digest(made.forest) == expected
+
+
+@pytest.mark.parametrize("settings", [{"replicas": 1}, {"checkpointEverySteps": 3}], ids=["replicas", "checkpoint"])
+def test_trees_when_a_server_is_killed_in_mid_tree_then_are_the_same_to_the_bit(
+    spark, expected, tmp_path, monkeypatch, settings
+):
+    searches, search = [], trainer._OnFleet.best_splits
+
+    def dying(fleet, growth, recipe):
+        searches.append(1)
+        if len(searches) == 7:  # of the second tree
+            processes.kill(processes.servers_of(ps)[0])
+        return search(fleet, growth, recipe)
+
+    if "replicas" not in settings:
+        settings = {**settings, "checkpointDir": str(tmp_path)}
+    monkeypatch.setattr(trainer._OnFleet, "best_splits", dying)
+    with PS2Context.getOrCreate(spark, servers=2, **settings) as ps:
+        made = trained(ps, spark)
+        assert ps.recoveries[-1].rolledBack == ("replicas" not in settings)
+    assert len(searches) >= 7
+    assert digest(made.forest) == expected
+    assert len(made.history.objective) == 1 + RECIPE.rounds

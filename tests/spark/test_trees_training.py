@@ -1,0 +1,70 @@
+"""Training of boosted trees: the same trees wherever rows and bins lie; no histogram leaves a server."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from boosting import RECIPE, dealt, digest, facts_of, table, trained
+
+from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.predict import Predictor
+from ps2.algorithms.trees.problem import Problem, Recipe
+from ps2.algorithms.trees.trainer import train
+
+PROGRAM = Path(__file__).with_name("trees_app.py")
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """Digests of the forests that tests of this module have grown of the same rows."""
+    return {}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("ps", [1, 2, 3], indirect=True)
+def test_training_when_rows_and_bins_lie_elsewhere_then_trees_are_the_same_to_the_bit(ps, spark, seen, workers, sparse):
+    made = trained(ps, spark, workers, sparse)
+    assert digest(made.forest) == seen.setdefault("digest", digest(made.forest))
+    assert [len(tree) > 5 for tree in made.forest.trees] == [True] * RECIPE.rounds
+
+
+def test_training_when_there_are_four_workers_then_trees_are_the_same_to_the_bit(ps, spark, run_program):
+    """In a Spark with as many slots."""
+    done = run_program(sys.executable, PROGRAM)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == digest(trained(ps, spark).forest)
+
+
+def test_training_when_rows_are_learnt_then_margins_part_the_classes(ps, spark):
+    x, y = table()
+    made = trained(ps, spark)
+    margins = Predictor(made.forest).margins(x)[:, 0]
+    assert ((margins > 0) == y).mean() > 0.8
+    assert made.history.objective[-1] == pytest.approx(np.mean(np.logaddexp(0, np.where(y, -margins, margins))))
+    assert all(tree.count[0] == tree.count[tree.feature < 0].sum() < len(y) for tree in made.forest.trees)
+
+
+def test_training_when_features_are_many_then_no_histogram_leaves_a_server(ps, spark, statuses):
+    rng = np.random.default_rng(0)
+    features, bins = 2000, 32
+    x = rng.normal(size=(100, features)).astype(np.float32)
+    y = (x[:, 7] + x[:, 11] > 0).astype(float)
+    after = []
+
+    def note(report):
+        after.append(sum(status.bytes_out for status in statuses()))
+
+    problem, recipe = Problem(Objective("logistic"), features, (0.0,)), Recipe(rounds=4, depth=4, bins=bins)
+    train(ps, dealt(spark, x, y, 2), problem, recipe, facts_of(y), note)
+    histogram = features * bins * 2 * 4
+    assert (np.diff(after) < histogram / 2).all()
+
+
+def test_training_when_it_is_over_then_nothing_is_left_on_the_servers(ps, spark, statuses):
+    before = [(len(status.matrices), status.memory_bytes) for status in statuses()]
+    trained(ps, spark)
+    assert [(len(status.matrices), status.memory_bytes) for status in statuses()] == before

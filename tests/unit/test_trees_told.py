@@ -1,0 +1,53 @@
+"""What workers are told, which number a row has, what histograms need: pure parts of the training of trees."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from ps2.algorithms.trees.problem import Recipe, key_of
+from ps2.algorithms.trees.rows import draw, row_ids
+from ps2.algorithms.trees.told import Task, Told, as_bits
+from ps2.algorithms.trees.trainer import check_room
+from ps2.data.rows import LocalRows
+from ps2.errors import LimitError
+
+
+def test_told_when_read_again_then_says_the_same():
+    nodes = np.arange(24).reshape(2, 12)
+    nodes[1, 6] = as_bits(-0.25)
+    said = Told(Task.LEVEL, 3, (2.0**20, 0.5), (7, 2**40, 9), nodes)
+    array = said.as_array()
+    again = Told.of_array(array)
+    assert array[0] == len(array) - 1
+    assert (again.task, again.tree, again.scales, again.matrices) == (said.task, 3, said.scales, said.matrices)
+    np.testing.assert_array_equal(again.nodes, nodes)
+
+
+def rows_of(x, keys, y):
+    return LocalRows(np.asarray(keys, np.int64), sp.csr_array(x), np.asarray(y, np.float64))
+
+
+def test_row_ids_when_zeros_are_held_or_not_then_are_of_features_and_labels_alone():
+    x = np.array([[1.0, 0.0, 2.5], [0.0, 0.0, 0.0], [1.0, 2.5, 0.0], [1.0, 0.0, 2.5]], np.float32)
+    held = sp.csr_array((x.reshape(-1), np.tile([0, 1, 2], 4), np.arange(5) * 3), shape=(4, 3))
+    ids = row_ids(rows_of(x, [0, 1, 2], [0, 0, 0, 1]))
+    np.testing.assert_array_equal(row_ids(rows_of(held, [0, 1, 2], [0, 0, 0, 1])), ids)
+    np.testing.assert_array_equal(row_ids(rows_of(x[:, [0, 2]], [0, 2], [0, 0, 0, 1]))[[0, 3]], ids[[0, 3]])
+    assert len(np.unique(ids)) == 4
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])
+def test_draw_when_rows_are_many_then_takes_about_that_share_and_others_for_another_tree(fraction):
+    ids = np.arange(20_000)
+    first, second = (draw(ids, key_of(5, tree), fraction) for tree in (0, 1))
+    assert first.mean() == pytest.approx(fraction, abs=0.02)
+    assert (first & second).mean() == pytest.approx(fraction**2, abs=0.02)
+    np.testing.assert_array_equal(draw(ids[::2], key_of(5, 0), fraction), first[::2])
+
+
+def test_check_room_when_histograms_cannot_fit_the_servers_then_says_what_they_need():
+    with pytest.raises(LimitError, match=r"10,000,000 features: .* 17 histograms of them, at least 1,360,000,000 by"):
+        check_room(10_000_000, Recipe(depth=5), 10**6, [(10**9, 5 * 10**8)] * 2)
+    check_room(10_000_000, Recipe(depth=5), 10**6, [(10**9, 0)] * 2)
