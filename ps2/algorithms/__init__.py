@@ -12,18 +12,33 @@ if TYPE_CHECKING:
     from ps2.algorithms.classification import (
         FMClassificationModel,
         FMClassifier,
+        GBTClassificationModel,
+        GBTClassifier,
         LinearSVC,
         LinearSVCModel,
         LogisticRegression,
         LogisticRegressionModel,
     )
-    from ps2.algorithms.regression import FMRegressionModel, FMRegressor, LinearRegression, LinearRegressionModel
+    from ps2.algorithms.regression import (
+        FMRegressionModel,
+        FMRegressor,
+        GBTRegressionModel,
+        GBTRegressor,
+        LinearRegression,
+        LinearRegressionModel,
+    )
+    from ps2.algorithms.trees.model import GBTModel
 
 _HOME = {
     "FMClassificationModel": "ps2.algorithms.classification",
     "FMClassifier": "ps2.algorithms.classification",
     "FMRegressionModel": "ps2.algorithms.regression",
     "FMRegressor": "ps2.algorithms.regression",
+    "GBTClassificationModel": "ps2.algorithms.classification",
+    "GBTClassifier": "ps2.algorithms.classification",
+    "GBTModel": "ps2.algorithms.trees.model",
+    "GBTRegressionModel": "ps2.algorithms.regression",
+    "GBTRegressor": "ps2.algorithms.regression",
     "LinearRegression": "ps2.algorithms.regression",
     "LinearRegressionModel": "ps2.algorithms.regression",
     "LinearSVC": "ps2.algorithms.classification",
@@ -37,6 +52,11 @@ __all__ = [
     "FMClassifier",
     "FMRegressionModel",
     "FMRegressor",
+    "GBTClassificationModel",
+    "GBTClassifier",
+    "GBTModel",
+    "GBTRegressionModel",
+    "GBTRegressor",
     "LinearRegression",
     "LinearRegressionModel",
     "LinearSVC",

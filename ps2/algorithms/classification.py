@@ -1,10 +1,10 @@
-"""Classification: pyspark.ml's LogisticRegression, LinearSVC and FMClassifier, trained on a fleet of servers."""
+"""Classification: pyspark.ml's LogisticRegression, LinearSVC, FMClassifier and GBTClassifier, trained on servers."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pyspark.ml import classification
@@ -13,6 +13,7 @@ from pyspark.ml.classification import (
     Classifier,
     ProbabilisticClassificationModel,
     ProbabilisticClassifier,
+    _GBTClassifierParams,
     _LinearSVCParams,
     _LogisticRegressionParams,
 )
@@ -20,10 +21,16 @@ from pyspark.ml.linalg import DenseVector, Matrix, Vector, Vectors
 from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasLoss
 
+from ps2.algorithms.estimators.heads import ClassHead
 from ps2.algorithms.estimators.models import ClassifyingModel, ProbabilityModel, check_thresholds
 from ps2.algorithms.estimators.params import described, setter
+from ps2.algorithms.estimators.summaries import (
+    BinaryClassificationSummary,
+    BinaryClassificationTrainingSummary,
+    ClassificationSummary,
+    ClassificationTrainingSummary,
+)
 from ps2.algorithms.estimators.tables import Survey
-from ps2.algorithms.linear.heads import ClassHead
 from ps2.algorithms.linear.ml.bounds import are_bounded, bounds_of, check_bounded
 from ps2.algorithms.linear.ml.estimator import LinearEstimator
 from ps2.algorithms.linear.ml.factors import FactorModel, FactorParams, FactorSetters
@@ -41,6 +48,11 @@ from ps2.algorithms.linear.ml.named_summaries import (
 from ps2.algorithms.linear.ml.params import LinearSetters, TrainingParams, recipe_of
 from ps2.algorithms.linear.problem import Problem, Recipe
 from ps2.algorithms.linear.weights import Weights
+from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.ml.estimator import TreeEstimator
+from ps2.algorithms.trees.ml.models import ForestModel
+from ps2.algorithms.trees.ml.params import TreeParams
+from ps2.algorithms.trees.model import GBTModel
 from ps2.errors import ConfigError, InputError, UsageError
 
 log = logging.getLogger(__name__)
@@ -283,3 +295,53 @@ class FMClassificationModel(FactorModel, ProbabilityModel, FactorParams, Probabi
     def toPyspark(self) -> classification.FMClassificationModel:
         """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""
         return self._as_pyspark(classification.FMClassificationModel, self.intercept, self.linear, self.factors)
+
+
+class _GBTParams(TreeParams, _GBTClassifierParams):
+    """Its own params."""
+
+
+class GBTClassifier(TreeEstimator, _GBTParams, ProbabilisticClassifier):
+    """Gradient boosted trees: ``pyspark.ml.classification.GBTClassifier`` on servers, for any number of classes.
+
+    Example::
+
+        model = GBTClassifier(maxIter=50, maxDepth=6, maxBins=256).fit(df)
+        model.transform(df).select("label", "probability", "prediction").show()
+    """
+
+    _CLASSES = 0
+
+    def setLossType(self, value: str) -> GBTClassifier:
+        """Set the loss: "logistic" is the only one."""
+        return self._set(lossType=value)
+
+    def _check(self) -> None:
+        super()._check()
+        if self.getLossType().lower() != "logistic":
+            raise ConfigError(f"lossType: expected logistic, got {self.getLossType()!r}")
+
+    def _objective(self, found: Survey) -> Objective:
+        classes = len(found.facts.class_weights)
+        if self.isSet(self.thresholds):
+            check_thresholds(tuple(self.getThresholds()), classes)
+        return Objective("softmax", classes) if classes > 2 else Objective("logistic")
+
+    def _model(self, fitted: GBTModel) -> GBTClassificationModel:
+        return GBTClassificationModel(fitted)
+
+
+class GBTClassificationModel(ForestModel, ProbabilityModel, _GBTParams, ProbabilisticClassificationModel):
+    """What ``GBTClassifier.fit`` returns."""
+
+    def _head(self) -> ClassHead:
+        link: Literal["softmax", "logistic"] = "softmax" if self.numClasses > 2 else "logistic"
+        return ClassHead(self.numClasses, link, thresholds=self._thresholds())
+
+    def _outputs(self) -> list[tuple[str, str]]:
+        return self._with_leaves(super()._outputs())
+
+    def _summaries(self) -> tuple[Any, Any]:
+        if self.numClasses == 2:
+            return BinaryClassificationSummary, BinaryClassificationTrainingSummary
+        return ClassificationSummary, ClassificationTrainingSummary

@@ -1,4 +1,4 @@
-"""Regression: pyspark.ml's LinearRegression and FMRegressor, trained on a fleet of servers."""
+"""Regression: pyspark.ml's LinearRegression, FMRegressor and GBTRegressor, trained on a fleet of servers."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 
 from pyspark.ml import regression
 from pyspark.ml.linalg import Vector
-from pyspark.ml.param import Param
-from pyspark.ml.regression import RegressionModel, Regressor, _LinearRegressionParams
+from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.regression import RegressionModel, Regressor, _GBTRegressorParams, _LinearRegressionParams
 from pyspark.ml.util import MLWriter
 
+from ps2.algorithms.estimators.heads import ValueHead
 from ps2.algorithms.estimators.model_files import ExportingWriter
 from ps2.algorithms.estimators.models import RegressionHalf
-from ps2.algorithms.estimators.params import described, setter
+from ps2.algorithms.estimators.params import described, getter, own_param, setter
 from ps2.algorithms.estimators.summaries import RegressionSummary, RegressionTrainingSummary
 from ps2.algorithms.estimators.tables import Survey
-from ps2.algorithms.linear.heads import ValueHead
 from ps2.algorithms.linear.ml.estimator import LinearEstimator
 from ps2.algorithms.linear.ml.factors import FactorModel, FactorParams, FactorSetters
 from ps2.algorithms.linear.ml.models import WeightsModel, as_vector
@@ -26,8 +26,15 @@ from ps2.algorithms.linear.ml.params import SOLVERS_OF_LEAST_SQUARES, LinearSett
 from ps2.algorithms.linear.problem import LossName, Problem, Recipe
 from ps2.algorithms.linear.solvers.normal import MOST_FEATURES
 from ps2.algorithms.linear.weights import Weights
-from ps2.errors import ConfigError
+from ps2.algorithms.trees.gradients import CODES, Objective
+from ps2.algorithms.trees.ml.estimator import TreeEstimator
+from ps2.algorithms.trees.ml.models import ForestModel
+from ps2.algorithms.trees.ml.params import TreeParams
+from ps2.algorithms.trees.model import GBTModel
+from ps2.algorithms.trees.tree import LossName as LossOfTrees
+from ps2.errors import ConfigError, InputError
 
+LOSSES_OF_TREES: dict[str, LossOfTrees] = {name: name for name in CODES if name != "logistic"}
 LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
 
 
@@ -161,3 +168,67 @@ class FMRegressionModel(FactorModel, RegressionHalf, FactorParams, RegressionMod
     def toPyspark(self) -> regression.FMRegressionModel:
         """Return the same model as pyspark.ml's; UsageError if its weights are too many for the driver."""
         return self._as_pyspark(regression.FMRegressionModel, self.intercept, self.linear, self.factors)
+
+
+class _GBTParams(TreeParams, _GBTRegressorParams):
+    lossType: Param[str] = described(
+        _GBTRegressorParams.lossType,
+        f"the loss function to be minimized (case-insensitive): {', '.join(LOSSES_OF_TREES)}",
+    )
+    lossShape: Param[float] = own_param(
+        "lossShape",
+        "where loss huber turns linear (> 0), or which quantile loss quantile asks for, in (0, 1)",
+        TypeConverters.toFloat,
+    )
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(lossShape=0.5)
+
+    getLossShape = getter(lossShape)
+
+
+class GBTRegressor(TreeEstimator, _GBTParams, Regressor["GBTRegressionModel"]):
+    """Gradient boosted trees: ``pyspark.ml.regression.GBTRegressor`` on servers, with more losses.
+
+    Example::
+
+        model = GBTRegressor(maxIter=50, maxDepth=6, maxBins=256).fit(df)
+    """
+
+    setLossType = setter(_GBTParams.lossType)
+    setLossShape = setter(_GBTParams.lossShape)
+
+    def _check(self) -> None:
+        super()._check()
+        loss, shape = self.getLossType().lower(), self.getLossShape()
+        if loss not in LOSSES_OF_TREES:
+            raise ConfigError(f"lossType: expected one of {', '.join(LOSSES_OF_TREES)}, got {self.getLossType()!r}")
+        if not 0 < shape < (1 if loss == "quantile" else math.inf):
+            expected = "a number in (0, 1)" if loss == "quantile" else "a finite positive number"
+            raise ConfigError(f"lossShape: expected {expected}, got {shape:g}")
+
+    def _objective(self, found: Survey) -> Objective:
+        loss = LOSSES_OF_TREES[self.getLossType().lower()]
+        if loss == "poisson" and not found.facts.label_mean > 0:
+            raise InputError(
+                f"column {self.getLabelCol()!r}: expected counts for loss 'poisson', got labels whose mean is "
+                f"{found.facts.label_mean:g}"
+            )
+        return Objective(loss, shape=self.getLossShape())
+
+    def _model(self, fitted: GBTModel) -> GBTRegressionModel:
+        return GBTRegressionModel(fitted)
+
+
+class GBTRegressionModel(ForestModel, RegressionHalf, _GBTParams, RegressionModel[Vector]):
+    """What ``GBTRegressor.fit`` returns."""
+
+    def _head(self) -> ValueHead:
+        return ValueHead(link="exp" if self._trained.forest.loss == "poisson" else None)
+
+    def _outputs(self) -> list[tuple[str, str]]:
+        return self._with_leaves(super()._outputs())
+
+    def _summaries(self) -> tuple[Any, Any]:
+        return RegressionSummary, RegressionTrainingSummary

@@ -42,7 +42,7 @@ class Pair:
 
     @property
     def model(self) -> str:
-        return self.name.replace("Classifier", "Classification").replace("FMRegressor", "FMRegression") + "Model"
+        return self.name.replace("Classifier", "Classification").replace("Regressor", "Regression") + "Model"
 
     def of(self, side: str, name: str) -> Any:
         return getattr(algorithms if side == "ours" else self.theirs, name)
@@ -62,6 +62,8 @@ PAIRS = [
     Pair(
         "FMRegressor", regression, {"maxIter": 2, "factorSize": 2, "stepSize": 0.1, "seed": SEED}, RegressionEvaluator
     ),
+    Pair("GBTClassifier", classification, {"maxIter": 2, "maxDepth": 2, "seed": SEED}),
+    Pair("GBTRegressor", regression, {"maxIter": 2, "maxDepth": 2, "seed": SEED}, RegressionEvaluator),
 ]
 SIDES = ["ours", "pyspark"]
 every = pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
@@ -103,7 +105,7 @@ def predictions(model, df):
 @every
 def test_params_when_pyspark_has_one_then_ours_has_it_with_its_default(pair):
     ours, theirs = pair.cls("ours")(), pair.cls("pyspark")()
-    other = ["seed"] if pair.name[:2] == "FM" else ["solver"]  # pyspark's seed is another one in each process
+    other = ["seed"] if pair.name[:2] in ("FM", "GB") else ["solver"]  # pyspark's seed is another one in each process
     shared = {name: value for name, value in values(theirs).items() if name not in other}
     assert {name: values(ours).get(name) for name in shared} == shared
     assert {param.name for param in theirs.params} <= {param.name for param in ours.params}
@@ -120,7 +122,7 @@ def test_params_when_pyspark_has_one_then_its_type_is_the_same(pair):
 def test_params_when_pyspark_has_one_then_its_description_is_the_same(pair):
     ours, theirs = pair.cls("ours")(), pair.cls("pyspark")()
     differing = [p.name for p in theirs.params if ours.getParam(p.name).doc != p.doc]
-    assert set(differing) <= {"solver"}
+    assert set(differing) <= {"solver", "lossType"}
 
 
 @every
@@ -129,7 +131,8 @@ def test_params_when_explained_then_each_is_told_with_its_default(pair, side):
     estimator = pair.make(side)
     told = estimator.explainParams()
     assert all(f"{param.name}: {param.doc}" in told for param in estimator.params)
-    assert "maxIter: max number of iterations (>= 0). (default: 100, current: " in told
+    default = 20 if pair.name[:3] == "GBT" else 100
+    assert f"maxIter: max number of iterations (>= 0). (default: {default}, current: " in told
 
 
 @every

@@ -115,10 +115,10 @@ class FleetModel(FleetParams, MLReadable[Any], MLWritable):
 
     def _with_all_columns(self: M) -> M:
         """Return this model, or a copy that names all columns of predictions."""
-        unnamed = [what for name, what in self._outputs() if not name]
+        columns = {"raw": "rawPredictionCol", "probability": "probabilityCol", "prediction": "predictionCol"}
+        unnamed = [what for name, what in self._outputs() if not name and what in columns]
         if not unnamed:
             return self
-        columns = {"raw": "rawPredictionCol", "probability": "probabilityCol", "prediction": "predictionCol"}
         return self.copy({getattr(self, columns[what]): f"{what} of {self.uid}" for what in unnamed})
 
     @property

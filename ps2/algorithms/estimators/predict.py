@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from ps2.errors import InputError, UsageError
 
 Float64Array = npt.NDArray[np.float64]
 _WHOLE = "ps2 predictions"
-_STRUCT = "raw array<double>, probability array<double>, prediction double, fault string"
+_STRUCT = "raw array<double>, probability array<double>, prediction double, leaf array<double>, fault string"
 _VECTOR = pa.struct(
     [
         ("type", pa.int8()),
@@ -51,6 +51,13 @@ class Fitted(Protocol):
 
     def margins(self, x: sp.csr_array) -> Float64Array:
         """Compute what the model says of rows before any link function; shape (n, outputs)."""
+
+
+class WithLeaves(Fitted, Protocol):
+    """What the training of trees has found."""
+
+    def leaves(self, x: sp.csr_array) -> Any:
+        """Return the leaf of each tree that rows come to, shape (n, trees)."""
 
 
 class Head(Protocol):
@@ -105,7 +112,7 @@ def with_predictions(
         features: a column of vectors or arrays, or columns of numbers.
         dim: how many there are.
         share: gives a task what training has found.
-        names: of the columns, each with what it is: "raw", "probability" or "prediction".
+        names: of the columns, each with what it is: "raw", "probability", "prediction" or, of trees, "leaf".
 
     Raises:
         InputError: there is no such column of features, it is known to be of another size than ``dim``, or one of the
@@ -118,7 +125,8 @@ def with_predictions(
     for name, _ in names:
         if name in frame.columns:
             raise InputError(f"column {name!r}: it is there already; choose another name for the predictions")
-    predicted = _vectorised(_predictor(share, head, _name(features)))(*_inputs(frame, features))
+    with_leaves = any(what == "leaf" for _, what in names)
+    predicted = _vectorised(_predictor(share, head, _name(features), with_leaves))(*_inputs(frame, features))
     with_all = frame.select("*", predicted.alias(_WHOLE))
     new = [_described(_checked(what), what).alias(name, metadata=_metadata(what, head)) for name, what in names]
     return with_all.select("*", *new).drop(_WHOLE)
@@ -151,7 +159,7 @@ def _described(value: Column, what: str) -> Column:
 
 def _metadata(what: str, head: Head) -> dict[str, Any]:
     """Return what pyspark.ml says of a column of predictions."""
-    if head.classes is None:
+    if head.classes is None or what == "leaf":
         return {"ml_attr": {}}
     if what == "prediction":
         return {"ml_attr": {"type": "nominal", "num_vals": head.classes}}
@@ -167,13 +175,16 @@ def _inputs(frame: DataFrame, features: str | tuple[str, ...]) -> list[Column]:
     return [unwrapped(column(features))]
 
 
-def _predictor(share: Callable[[], Fitted], head: Head, name: str) -> Any:
+def _predictor(share: Callable[[], Fitted], head: Head, name: str, with_leaves: bool) -> Any:
     def predict(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         fitted = share()
         before = 0
         for batch in batches:
             try:
-                predicted = _predicted(fitted, head, _read(batch, name, before, fitted.dim))
+                x = _read(batch, name, before, fitted.dim)
+                predicted = _predicted(fitted, head, x)
+                if with_leaves:
+                    predicted["leaf"] = list(cast(WithLeaves, fitted).leaves(x).astype(np.float64))
             except UsageError as error:
                 predicted = _faulty(len(batch), str(error))
             yield predicted
@@ -191,6 +202,7 @@ def _predicted(fitted: Fitted, head: Head, x: sp.csr_array) -> pd.DataFrame:
             "raw": list(raw),
             "probability": none if probability is None else list(probability),
             "prediction": head.prediction(raw),
+            "leaf": none,
             "fault": none,
         }
     )
@@ -198,7 +210,9 @@ def _predicted(fitted: Fitted, head: Head, x: sp.csr_array) -> pd.DataFrame:
 
 def _faulty(rows: int, fault: str) -> pd.DataFrame:
     none = [None] * rows
-    return pd.DataFrame({"raw": none, "probability": none, "prediction": np.full(rows, np.nan), "fault": fault})
+    return pd.DataFrame(
+        {"raw": none, "probability": none, "prediction": np.full(rows, np.nan), "leaf": none, "fault": fault}
+    )
 
 
 def _read(batch: pd.DataFrame, name: str, before: int, dim: int) -> sp.csr_array:

@@ -70,7 +70,7 @@ class RegressionSummary(Summary):
 
     @cached_property
     def _metrics(self) -> Any:
-        through_origin = not self._model.getFitIntercept()
+        through_origin = self._model.hasParam("fitIntercept") and not self._model.getFitIntercept()
         return self._measured_by(RegressionEvaluator(predictionCol=self.predictionCol, throughOrigin=through_origin))
 
     @property
@@ -277,3 +277,11 @@ class TrainingSummary(Summary):
 
 class RegressionTrainingSummary(TrainingSummary, RegressionSummary):
     """Of a regression."""
+
+
+class ClassificationTrainingSummary(TrainingSummary, ClassificationSummary):
+    """Of a classification."""
+
+
+class BinaryClassificationTrainingSummary(TrainingSummary, BinaryClassificationSummary):
+    """Of a classification into two classes."""

@@ -14,12 +14,17 @@ Float64Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ValueHead:
-    """A regression: the margin is the prediction."""
+    """A regression: the margin is the prediction, or ("exp") its logarithm.
+
+    Attributes:
+        link: from margins to predictions.
+    """
 
     classes: int | None = None
+    link: Literal["exp"] | None = None
 
     def raw(self, margins: Float64Array) -> Float64Array:
-        return margins
+        return np.exp(margins) if self.link == "exp" else margins
 
     def probability(self, raw: Float64Array) -> None:
         return None

@@ -1,0 +1,88 @@
+"""``fit`` of boosted trees."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.tables import Survey
+from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.table import Table
+from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.ml.params import TreeSetters, check_tree_params, features_of, recipe_of
+from ps2.algorithms.trees.model import GBTModel
+from ps2.algorithms.trees.problem import Problem, Recipe
+from ps2.algorithms.trees.trainer import Trained, train
+from ps2.coordinator.context import PS2Context
+from ps2.errors import ConfigError
+
+
+class TreeEstimator(FleetEstimator, TreeSetters):
+    """What the estimators of boosted trees have in common."""
+
+    @abstractmethod
+    def _objective(self, found: Survey) -> Objective:
+        """Return the loss for a table."""
+
+    @abstractmethod
+    def _model(self, fitted: GBTModel) -> Any:
+        """Return the model of trained trees."""
+
+    def _check(self) -> None:
+        super()._check()
+        check_tree_params(self)
+
+    def _plan(self) -> Recipe:
+        return recipe_of(self)
+
+    def _found(self, plan: Recipe, found: Survey, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
+        objective = self._objective(found)
+        if plan.monotone and len(plan.monotone) != found.dim:
+            raise ConfigError(
+                f"monotoneConstraints: expected one for each of {found.dim} features, got {len(plan.monotone)}"
+            )
+        recipe = replace(plan, features=features_of(self.getFeatureSubsetStrategy(), found.dim))
+        table = dealt()
+        problem = Problem(objective, found.dim, self._base(objective, found, table))
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> Trained:
+            return train(ps, table, problem, recipe, found.facts, on_step)
+
+        trained = self._trained(table, recipe.rounds, run)
+        return self._model(GBTModel(trained.forest)), trained.history
+
+    def _base(self, objective: Objective, found: Survey, table: Table) -> tuple[float, ...]:
+        """Return the margins of a model without trees."""
+        facts, share = found.facts, objective.label_share
+        if self.isSet("baseScore"):
+            return self._given_base(objective, self.getBaseScore())
+        quantile = 0.0 if share is None else _label_quantile(table, share)
+        base = objective.base(facts.label_mean, np.array(facts.class_weights), quantile)
+        # The last digits of a mean depend on how rows lie.
+        return tuple(np.asarray(base, np.float32).astype(float).tolist())
+
+    def _given_base(self, objective: Objective, score: float) -> tuple[float, ...]:
+        if objective.loss == "softmax":
+            return (score,) * objective.width
+        if objective.loss == "logistic":
+            if not 0 < score < 1:
+                raise ConfigError(f"baseScore: expected a probability in (0, 1), got {score:g}")
+            return (float(np.log(score / (1 - score))),)
+        if objective.loss == "poisson":
+            if not score > 0:
+                raise ConfigError(f"baseScore: expected a positive mean for loss 'poisson', got {score:g}")
+            return (float(np.log(score)),)
+        return (score,)
+
+
+def _label_quantile(table: Table, share: float) -> float:
+    """Return the smallest label that so large a share of the rows does not exceed; weights count nothing."""
+    rows, columns = table.frame, table.columns
+    if columns.validation is not None:
+        rows = rows.where(~rows[columns.validation])
+    return float(rows.approxQuantile(columns.label, [share], 0.0)[0])

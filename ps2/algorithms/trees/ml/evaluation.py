@@ -1,0 +1,66 @@
+"""Losses of a forest after each of its rounds, by the rows of a DataFrame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from ps2.algorithms.estimators.tables import check_columns, column
+from ps2.algorithms.training.faults import ColumnNames, error_of
+from ps2.algorithms.training.reading import read
+from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.model import GBTModel
+from ps2.algorithms.trees.rows import with_all_columns
+from ps2.errors import InputError
+
+Float64s = npt.NDArray[np.float64]
+
+
+def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel) -> list[float]:
+    """Return the mean loss of a model's first 1, 2, ... trees of each output.
+
+    Raises:
+        InputError: a column is missing or of another type. What only the rows can tell is an error of Spark.
+    """
+    check_columns(frame, columns)
+    features = [columns.features] if isinstance(columns.features, str) else list(columns.features)
+    numbers = [name for name in (columns.label, columns.weight) if name is not None]
+    chosen = [column(name) for name in features]
+    chosen += [column(name).cast("double").alias(name) for name in numbers if name not in features]
+
+    def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"sums": [_sums(batches, columns, model).tolist()]})
+
+    parts = frame.select(*chosen).mapInArrow(summed, "sums array<double>").collect()
+    *losses, weight = np.sum([part["sums"] for part in parts], axis=0)
+    if not weight > 0:
+        raise InputError("expected rows to evaluate, got none with a weight above 0")
+    return [float(loss / weight) for loss in losses]
+
+
+def _sums(batches: Any, columns: ColumnNames, model: GBTModel) -> Float64s:
+    """Return the summed losses of each round, and the sum of weights."""
+    forest, classes = model.forest, model.classes
+    reading = read(batches, columns, "float32", classes, model.dim)
+    if error := error_of(reading.faults[None], columns):
+        raise error
+    rows = reading.training
+    assert rows.y is not None
+    objective = Objective(forest.loss, forest.width, forest.shape)
+    given = (rows.y,) if rows.weights is None else (rows.y, rows.weights)
+    nodes = model.nodes(with_all_columns(rows, model.dim))
+    margins = np.tile(forest.base, (len(rows), 1))
+    sums = []
+    for number, tree in enumerate(forest.trees):
+        margins[:, number % forest.width] += tree.value[nodes[:, number]]
+        if number % forest.width == forest.width - 1:
+            loss, weight = objective.losses(margins, *given)
+            sums.append(loss)
+    if not sums:
+        weight = objective.losses(margins, *given)[1]
+    return np.array([*sums, weight])

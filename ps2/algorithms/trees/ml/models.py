@@ -1,0 +1,100 @@
+"""What the models of boosted trees have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pyspark.ml.linalg import Vector, Vectors
+from pyspark.sql import DataFrame
+
+from ps2.algorithms.estimators.models import FleetModel
+from ps2.algorithms.estimators.predict import rows_of
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.trees.files import read_forest, write_forest
+from ps2.algorithms.trees.ml.evaluation import losses_by_round
+from ps2.algorithms.trees.ml.params import TreeParams
+from ps2.algorithms.trees.model import GBTModel
+from ps2.algorithms.trees.tree import Tree
+
+
+class ForestModel(FleetModel, TreeParams):
+    """A trained model of boosted trees."""
+
+    @property
+    def _trained(self) -> GBTModel:
+        trained: GBTModel = self._fitted
+        return trained
+
+    @property
+    def featureImportances(self) -> Vector:
+        """Each feature's share of the gains of all splits."""
+        shares = self._trained.forest.importances()
+        some = np.flatnonzero(shares)
+        return Vectors.sparse(len(shares), some.tolist(), shares[some].tolist())
+
+    @property
+    def trees(self) -> list[Tree]:
+        """The trees, as arrays; learning rates are in their leaves."""
+        return list(self._trained.forest.trees)
+
+    @property
+    def treeWeights(self) -> list[float]:
+        """What trees are multiplied by: 1."""
+        return [1.0] * self.getNumTrees
+
+    @property
+    def getNumTrees(self) -> int:
+        """Number of trees; of more than two classes, all classes' together."""
+        return len(self._trained.forest.trees)
+
+    @property
+    def totalNumNodes(self) -> int:
+        """Number of nodes of all trees."""
+        return self._trained.forest.nodes
+
+    @property
+    def toDebugString(self) -> str:
+        """All trees in words."""
+        return self._trained.forest.to_debug_string(repr(self))
+
+    def __repr__(self) -> str:
+        # With the blanks that pyspark.ml has, or has not.
+        classes, sign = "", "="
+        if self._trained.classes:
+            classes, sign = f", numClasses={self._trained.classes}", " = "
+        name = f"{type(self).__name__}: uid{sign}{self.uid}"
+        return f"{name}, numTrees={self.getNumTrees}{classes}, numFeatures={self.numFeatures}"
+
+    def predictLeaf(self, value: Any) -> Vector:
+        """Return the leaf of each tree that one row comes to, counted from the left."""
+        return Vectors.dense(self._trained.leaves(rows_of(value, self.numFeatures))[0].tolist())
+
+    def _with_leaves(self, outputs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        return [*outputs, (self.getLeafCol(), "leaf")]
+
+    def evaluateEachIteration(self, dataset: DataFrame) -> list[float]:
+        """Return the mean loss of a DataFrame's rows after each round of trees.
+
+        Raises:
+            InputError: a column is missing or of another type. What only the rows can tell is an error of Spark.
+        """
+        columns = ColumnNames(self._features, self.getOrDefault("labelCol"), self._weight_column)
+        return losses_by_round(dataset, columns, self._trained)
+
+    def saveXGBoost(self, path: str) -> None:
+        """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same.
+
+        xgboost takes what a sparse matrix does not hold for missing, not for 0.
+
+        Raises:
+            RecoveryError: the file system refuses.
+        """
+        self._trained.saveXGBoost(path)
+
+    def _write_content(self, url: str) -> dict[str, Any]:
+        return write_forest(url, self._trained.forest)
+
+    @classmethod
+    def _read_content(cls, path: str, url: str, content: Any) -> GBTModel:
+        return GBTModel(read_forest(path, url, content))

@@ -1,0 +1,172 @@
+"""The params of boosted trees that pyspark.ml does not have, and how all of them become a ``Recipe``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.tree import _GBTParams
+
+from ps2.algorithms.estimators.params import (
+    COUNT,
+    NOT_NEGATIVE,
+    RANGES,
+    Check,
+    FleetParams,
+    FleetSetters,
+    getter,
+    own_param,
+    setter,
+)
+from ps2.algorithms.trees.problem import MOST_DEPTH, Recipe
+from ps2.errors import ConfigError
+
+P = TypeVar("P", bound="TreeParams")
+
+MOST_BINS = 4000
+SHARE_ABOVE_0: Check = (lambda value: 0 < value <= 1, "a number in (0, 1]")
+STRATEGIES = ("auto", "all", "onethird", "sqrt", "log2")
+OF_XGBOOST = {"minInfoGain": "minSplitLoss", "minWeightFractionPerNode": "minChildWeight"}
+
+
+class TreeParams(FleetParams, _GBTParams):
+    """How trees are grown: what users of xgboost expect, beside pyspark.ml's params."""
+
+    _RANGES: Mapping[str, Check] = {
+        **RANGES,
+        "maxDepth": (lambda value: 0 <= value <= MOST_DEPTH, f"a number in [0, {MOST_DEPTH}]"),
+        "maxBins": (lambda value: 2 <= value <= MOST_BINS, f"a number in [2, {MOST_BINS}]"),
+        "minInstancesPerNode": COUNT,
+        "stepSize": SHARE_ABOVE_0,
+        "subsamplingRate": SHARE_ABOVE_0,
+        "validationTol": NOT_NEGATIVE,
+        "regLambda": NOT_NEGATIVE,
+        "regAlpha": NOT_NEGATIVE,
+        "minSplitLoss": NOT_NEGATIVE,
+        "minChildWeight": NOT_NEGATIVE,
+        "baseScore": (math.isfinite, "a finite number"),
+        "monotoneConstraints": (lambda signs: set(signs) <= {-1, 0, 1}, "-1, 0 or 1 for each feature"),
+    }
+
+    regLambda: Param[float] = own_param("regLambda", "L2 penalty on leaves (>= 0)", TypeConverters.toFloat)
+    regAlpha: Param[float] = own_param("regAlpha", "L1 penalty on leaves (>= 0)", TypeConverters.toFloat)
+    minSplitLoss: Param[float] = own_param(
+        "minSplitLoss", "the least gain of a split: twice what the objective loses (>= 0)", TypeConverters.toFloat
+    )
+    minChildWeight: Param[float] = own_param(
+        "minChildWeight", "the least sum of hessians on either side of a split (>= 0)", TypeConverters.toFloat
+    )
+    baseScore: Param[float] = own_param(
+        "baseScore",
+        "prediction of a model without trees (of two classes, the probability of 1); not set: the labels' mean",
+        TypeConverters.toFloat,
+    )
+    monotoneConstraints: Param[list[int]] = own_param(
+        "monotoneConstraints",
+        "for each feature 1, where predictions must not fall as it grows, -1, where they must not rise, or 0",
+        TypeConverters.toListInt,
+    )
+
+    def _set_defaults(self) -> None:
+        self._setDefault(regLambda=1.0, regAlpha=0.0, minSplitLoss=0.0, minChildWeight=1.0, seed=0)
+
+    getRegLambda = getter(regLambda)
+    getRegAlpha = getter(regAlpha)
+    getMinSplitLoss = getter(minSplitLoss)
+    getMinChildWeight = getter(minChildWeight)
+    getBaseScore = getter(baseScore)
+    getMonotoneConstraints = getter(monotoneConstraints)
+
+
+class TreeSetters(TreeParams, FleetSetters):
+    """Setters of how trees are grown."""
+
+    setMaxDepth = setter(_GBTParams.maxDepth)
+    setMaxBins = setter(_GBTParams.maxBins)
+    setMinInstancesPerNode = setter(_GBTParams.minInstancesPerNode)
+    setMinInfoGain = setter(_GBTParams.minInfoGain)
+    setMinWeightFractionPerNode = setter(_GBTParams.minWeightFractionPerNode)
+    setStepSize = setter(_GBTParams.stepSize)
+    setSubsamplingRate = setter(_GBTParams.subsamplingRate)
+    setFeatureSubsetStrategy = setter(_GBTParams.featureSubsetStrategy)
+    setValidationTol = setter(_GBTParams.validationTol)
+    setRegLambda = setter(TreeParams.regLambda)
+    setRegAlpha = setter(TreeParams.regAlpha)
+    setMinSplitLoss = setter(TreeParams.minSplitLoss)
+    setMinChildWeight = setter(TreeParams.minChildWeight)
+    setBaseScore = setter(TreeParams.baseScore)
+    setMonotoneConstraints = setter(TreeParams.monotoneConstraints)
+
+    def setMaxMemoryInMB(self: P, value: int) -> P:
+        """Set what has no effect here: histograms lie on the servers."""
+        return self._set(maxMemoryInMB=value)
+
+    def setCacheNodeIds(self: P, value: bool) -> P:
+        """Set what has no effect here: workers know where their rows are."""
+        return self._set(cacheNodeIds=value)
+
+    def setCheckpointInterval(self: P, value: int) -> P:
+        """Set what has no effect here: the fleet makes checkpoints, if it is told to."""
+        return self._set(checkpointInterval=value)
+
+    def setImpurity(self: P, value: str) -> P:
+        """Set what has no effect here: splits are found by gradients and hessians."""
+        return self._set(impurity=value)
+
+
+def check_tree_params(params: TreeParams) -> None:
+    """Raise ConfigError for params that trees cannot be grown by."""
+    for name, instead in OF_XGBOOST.items():
+        if params.getOrDefault(name) != 0:
+            raise ConfigError(f"{name}: expected 0, got {params.getOrDefault(name):g}; {instead} decides instead")
+    features_of(params.getFeatureSubsetStrategy(), 1)
+
+
+def recipe_of(params: TreeParams) -> Recipe:
+    """Make the recipe that params ask for; how many features nodes draw from is known later."""
+    return Recipe(
+        rounds=params.getMaxIter(),
+        depth=params.getMaxDepth(),
+        bins=params.getMaxBins(),
+        rate=params.getStepSize(),
+        reg_lambda=params.getRegLambda(),
+        reg_alpha=params.getRegAlpha(),
+        min_gain=params.getMinSplitLoss(),
+        min_child_weight=params.getMinChildWeight(),
+        min_rows=params.getMinInstancesPerNode(),
+        fraction=params.getSubsamplingRate(),
+        monotone=tuple(params.getMonotoneConstraints()) if params.isSet("monotoneConstraints") else (),
+        # A seed of pyspark.ml may be a hash, of either sign.
+        seed=params.getSeed() % 2**63,
+        validate=params.isSet("validationIndicatorCol"),
+        validation_tol=params.getValidationTol(),
+    )
+
+
+def features_of(strategy: str, dim: int) -> int:
+    """Return how many features a node may be split by; 0: all.
+
+    Raises:
+        ConfigError: there is no such strategy.
+    """
+    name = strategy.lower()
+    if name in ("auto", "all"):
+        return 0
+    try:
+        number: Any = {
+            "onethird": math.ceil(dim / 3),
+            "sqrt": math.ceil(math.sqrt(dim)),
+            "log2": max(1, math.ceil(math.log2(dim))),
+        }.get(name) or float(name)
+    except ValueError:
+        number = -1.0
+    if name not in STRATEGIES and "." in name and 0 < number <= 1:
+        number = math.ceil(number * dim)
+    if not number >= 1 or number != math.floor(number):
+        raise ConfigError(
+            f"featureSubsetStrategy: expected one of {', '.join(STRATEGIES)}, a share such as '0.5', or a number of "
+            f"features, got {strategy!r}"
+        )
+    return 0 if number >= dim else int(number)

@@ -1,0 +1,122 @@
+"""A trained forest where there is no Spark and no server."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.estimators.heads import ClassHead, ValueHead
+from ps2.algorithms.trees.files import load_forest
+from ps2.algorithms.trees.predict import Predictor
+from ps2.algorithms.trees.tree import Forest, Int32s
+from ps2.algorithms.trees.xgboost_file import save_xgboost
+
+Float64s = npt.NDArray[np.float64]
+
+
+class GBTModel:
+    """Boosted trees: what a model of ``GBTClassifier`` or ``GBTRegressor`` has learnt; picklable.
+
+    Example::
+
+        model = GBTModel.load("models/clicks")
+        model.predict(X)  # NumPy or scipy CSR
+    """
+
+    def __init__(self, forest: Forest) -> None:
+        self.forest = forest
+
+    @staticmethod
+    def load(path: str) -> GBTModel:
+        """Read a model that ``model.save(path)`` of an estimator's model wrote.
+
+        Raises:
+            CheckpointMissingError: there is none.
+            UsageError: it is no model of trees, or of a version that is not known here.
+            CheckpointCorruptError: the files are not what the metadata say.
+        """
+        return GBTModel(load_forest(path))
+
+    @property
+    def dim(self) -> int:
+        """How many features there are."""
+        return self.forest.features
+
+    @property
+    def classes(self) -> int | None:
+        """How many classes there are; None: predictions are numbers."""
+        return {"logistic": 2, "softmax": self.forest.width}.get(self.forest.loss)
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it may travel with the function that uses it."""
+        return False
+
+    def margins(self, x: Any) -> Float64s:
+        """Compute the margins of rows: the base, and what the trees add to it.
+
+        Args:
+            x: shape (n, features), NumPy or scipy CSR; what a sparse row does not hold is 0.
+
+        Returns:
+            float64, shape (n, 1), or one column a class.
+
+        Raises:
+            ShapeError, DTypeError: x is no such matrix.
+        """
+        return self._predictor.margins(x)
+
+    def leaves(self, x: Any) -> Int32s:
+        """Return the leaf of each tree that rows come to, counted from the left: int32, shape (n, trees)."""
+        nodes = self.nodes(x)
+        for tree, places in enumerate(self._leaf_places):
+            nodes[:, tree] = places[nodes[:, tree]]
+        return nodes
+
+    def nodes(self, x: Any) -> Int32s:
+        """Return the leaf of each tree that rows come to, as the number of its node: int32, shape (n, trees)."""
+        return self._predictor.leaves(x)
+
+    def predict(self, x: Any) -> Float64s:
+        """Return classes or values, float64, shape (n,); args and errors as of ``margins``."""
+        return self.head.prediction(self.head.raw(self.margins(x)))
+
+    def predictProbability(self, x: Any) -> Float64s | None:
+        """Return the probability of each class, float64, shape (n, classes); None: predictions are numbers."""
+        return self.head.probability(self.head.raw(self.margins(x)))
+
+    def saveXGBoost(self, path: str) -> None:
+        """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same.
+
+        xgboost takes what a sparse matrix does not hold for missing, not for 0.
+
+        Raises:
+            RecoveryError: the file system refuses.
+        """
+        save_xgboost(path, self.forest)
+
+    @property
+    def head(self) -> ClassHead | ValueHead:
+        """What makes predictions of margins."""
+        if self.classes is None:
+            return ValueHead(link="exp" if self.forest.loss == "poisson" else None)
+        return ClassHead(self.classes, "softmax" if self.forest.loss == "softmax" else "logistic")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"forest": self.forest}
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        return Predictor(self.forest)
+
+    @cached_property
+    def _leaf_places(self) -> list[Int32s]:
+        found = []
+        for tree in self.forest.trees:
+            places = np.zeros(len(tree), np.int32)
+            places[tree.leaves] = np.arange(len(tree.leaves))
+            found.append(places)
+        return found

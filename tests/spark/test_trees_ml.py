@@ -1,0 +1,221 @@
+"""GBTClassifier and GBTRegressor: what users of pyspark.ml and of xgboost expect of them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import xgboost
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import functions as F
+
+from ps2.algorithms import GBTClassificationModel, GBTClassifier, GBTModel, GBTRegressor
+from ps2.errors import ConfigError, InputError
+
+pytestmark = pytest.mark.usefixtures("ps")
+
+
+def data(rows=240, seed=1):
+    rng = np.random.default_rng(seed)
+    x = rng.integers(-3, 4, size=(rows, 4)).astype(np.float32) / 2
+    y = x[:, 0] * x[:, 1] + x[:, 2] + 0.2 * rng.normal(size=rows)
+    return x, y
+
+
+def frame_of(spark, x, y, held=None):
+    held = np.zeros(len(y), bool) if held is None else held
+    rows = [
+        (Vectors.dense(row.tolist()), float(label), float(1 + i % 3), bool(h))
+        for i, (row, label, h) in enumerate(zip(x, y, held, strict=True))
+    ]
+    return spark.createDataFrame(spark.sparkContext.parallelize(rows, 2), ["features", "label", "w", "held"])
+
+
+@pytest.fixture(scope="module")
+def binary(spark):
+    x, y = data()
+    return x, (y > 0).astype(float), frame_of(spark, x, y > 0).cache()
+
+
+@pytest.fixture(scope="module")
+def model(binary, ps):
+    return GBTClassifier(maxIter=5, maxDepth=3, stepSize=0.5).fit(binary[2])
+
+
+def xgboosts(x, y, rounds, **params):
+    given = {"tree_method": "exact", "lambda": 1.0, "nthread": 1, "base_score": 0.5, "eta": 0.5, "max_depth": 3}
+    booster = xgboost.train(given | params, xgboost.DMatrix(x, y, weight=params.pop("weight", None)), rounds)
+    return booster.predict(xgboost.DMatrix(x), output_margin=True)
+
+
+def test_classifier_when_values_are_few_then_margins_are_xgboosts(binary):
+    x, y, frame = binary
+    made = GBTClassifier(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5).fit(frame)
+    raw = np.array([row.rawPrediction[1] for row in made.transform(frame).collect()])
+    np.testing.assert_allclose(raw, xgboosts(x, y, 3, objective="binary:logistic"), atol=1e-4)
+
+
+def test_regressor_when_values_are_few_then_predictions_are_xgboosts(spark, ps):
+    x, y = data()
+    frame = frame_of(spark, x, y)
+    made = GBTRegressor(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5).fit(frame)
+    found = np.array([row.prediction for row in made.transform(frame).collect()])
+    np.testing.assert_allclose(found, xgboosts(x, y, 3), atol=1e-4)
+
+
+def test_classifier_when_there_are_three_classes_then_it_is_a_softmax(spark, ps):
+    x, y = data()
+    y = np.digitize(y, [-0.5, 0.5]).astype(float)
+    frame = frame_of(spark, x, y)
+    made = GBTClassifier(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5).fit(frame)
+    assert (made.numClasses, made.getNumTrees) == (3, 9)
+    rows = made.transform(frame).collect()
+    theirs = xgboosts(x, y, 3, objective="multi:softprob", num_class=3)
+    np.testing.assert_allclose([row.rawPrediction.toArray() for row in rows], theirs, atol=1e-4)
+    assert np.mean([row.prediction == row.label for row in rows]) > 0.7
+    assert len(made.evaluateEachIteration(frame)) == 3
+
+
+def test_model_when_saved_then_spark_numpy_and_xgboost_predict_the_same(binary, model, tmp_path):
+    x, _, frame = binary
+    model.write().overwrite().save(str(tmp_path / "model"))
+    model.saveXGBoost(str(tmp_path / "model.json"))
+    expected = [row.probability.toArray() for row in model.transform(frame).collect()]
+    again = GBTClassificationModel.load(str(tmp_path / "model"))
+    np.testing.assert_array_equal([row.probability.toArray() for row in again.transform(frame).collect()], expected)
+    alone = GBTModel.load(str(tmp_path / "model"))
+    np.testing.assert_array_equal(alone.predictProbability(x), expected)
+    np.testing.assert_array_equal(alone.predict(sp.csr_array(x)), np.argmax(expected, axis=1))
+    booster = xgboost.Booster(model_file=str(tmp_path / "model.json"))
+    np.testing.assert_allclose(booster.predict(xgboost.DMatrix(x)), np.array(expected)[:, 1], atol=1e-6)
+
+
+def test_model_when_asked_then_tells_of_its_trees(binary, model):
+    x = binary[0]
+    assert model.getNumTrees == len(model.trees) == len(model.treeWeights) == 5
+    assert model.totalNumNodes == sum(map(len, model.trees))
+    assert model.featureImportances.size == 4
+    assert sum(model.featureImportances.values) == pytest.approx(1.0)
+    assert model.toDebugString.startswith(f"GBTClassificationModel: uid = {model.uid}, numTrees=5, numClasses=2")
+    assert model.trees[0].count[0] == len(x)
+    leaves = model.predictLeaf(Vectors.dense(x[0].tolist()))
+    assert leaves.size == 5
+    assert all(0 <= leaf < len(tree.leaves) for leaf, tree in zip(leaves, model.trees, strict=True))
+    with_leaves = model.copy({model.leafCol: "leaves"}).transform(binary[2]).first()
+    assert (with_leaves.features.toArray() == x[0]).all()
+    assert with_leaves.leaves == leaves
+
+
+def test_evaluate_each_iteration_when_rows_were_trained_on_then_is_the_summarys(binary, model):
+    assert model.evaluateEachIteration(binary[2]) == pytest.approx(model.summary.objectiveHistory[1:])
+    assert model.summary.totalIterations == 5
+    assert model.summary.areaUnderROC > 0.9
+
+
+def test_weights_when_whole_numbers_then_are_rows_that_come_so_often(spark, ps):
+    x, y = data(90)
+    frame = frame_of(spark, x, y > 0)
+    weighted = GBTClassifier(maxIter=2, maxDepth=3, weightCol="w", baseScore=0.5).fit(frame)
+    times = np.repeat(np.arange(90), 1 + np.arange(90) % 3)
+    repeated = GBTClassifier(maxIter=2, maxDepth=3, baseScore=0.5).fit(frame_of(spark, x[times], y[times] > 0))
+    for ours, theirs in zip(weighted.trees, repeated.trees, strict=True):
+        np.testing.assert_array_equal(ours.feature, theirs.feature)
+        np.testing.assert_allclose(ours.value, theirs.value, rtol=1e-4)
+
+
+def test_validation_when_its_loss_gets_no_better_then_ends_with_the_best_trees(spark, ps):
+    x, y = data()
+    rng = np.random.default_rng(0)
+    held = np.arange(len(y)) % 3 == 0
+    noisy = np.where(held & (rng.random(len(y)) < 0.3), y <= 0, y > 0)
+    frame = frame_of(spark, x, noisy, held)
+    made = GBTClassifier(maxIter=40, stepSize=0.5, validationIndicatorCol="held", validationTol=0.0).fit(frame)
+    history = made.summary.validationHistory
+    assert made.summary.totalIterations == len(history) < 40
+    assert made.getNumTrees == 1 + int(np.argmin(history))
+    assert made.evaluateEachIteration(frame.where("held"))[-1] == pytest.approx(min(history))
+
+
+@pytest.mark.parametrize("params", [{"subsamplingRate": 0.5}, {"featureSubsetStrategy": "2"}])
+def test_sampling_when_seeds_are_equal_then_trees_are(binary, params):
+    made = [GBTClassifier(maxIter=3, seed=seed, **params).fit(binary[2]).toDebugString for seed in (3, 3, 4)]
+    first, again, other = (text.split("\n", 1)[1] for text in made)
+    assert first == again != other
+
+
+def test_monotone_constraints_when_set_then_predictions_follow(spark, ps):
+    x, y = data()
+    made = GBTRegressor(maxIter=5, monotoneConstraints=[0, 0, -1, 0]).fit(frame_of(spark, x, y))
+    grid = np.zeros((7, 4), np.float32)
+    grid[:, 2] = np.arange(-3, 4) / 2
+    for row in x[:20]:
+        grid[:, [0, 1, 3]] = row[[0, 1, 3]]
+        assert (np.diff(made._fitted.predict(grid)) <= 0).all()
+
+
+@pytest.mark.parametrize("loss", ["absolute", "huber", "poisson", "quantile"])
+def test_regressor_when_it_learns_then_each_loss_gets_less(spark, ps, loss):
+    x, y = data()
+    frame = frame_of(spark, x, np.exp(y / 2) if loss == "poisson" else y)
+    history = GBTRegressor(lossType=loss, maxIter=5, stepSize=0.5).fit(frame).summary.objectiveHistory
+    assert (np.diff(history) < 0).all()
+
+
+# -- what cannot be learnt from, or only a little ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "params", [{"maxDepth": 0}, {"maxDepth": 30, "minChildWeight": 0.0}, {"maxBins": 2}, {"maxIter": 0}]
+)
+def test_trees_when_params_are_at_their_ends_then_are_grown_all_the_same(binary, params):
+    made = GBTClassifier(**{"maxIter": 2, **params}).fit(binary[2])
+    assert made.getNumTrees == params.get("maxIter", 2)
+    if "maxDepth" in params:
+        assert max(tree.depth for tree in made.trees) <= params["maxDepth"]
+    assert np.isfinite([row.probability[1] for row in made.transform(binary[2]).collect()]).all()
+
+
+def test_trees_when_nothing_can_be_split_then_are_leaves(spark, ps):
+    one_class = frame_of(spark, data(20)[0], np.ones(20))
+    one_row = frame_of(spark, np.ones((1, 4)), np.ones(1))
+    constant = frame_of(spark, np.ones((20, 4)), np.arange(20) % 2)
+    for frame in (one_class, one_row, constant):
+        made = GBTClassifier(maxIter=2).fit(frame)
+        assert made.totalNumNodes == 2
+        assert made.featureImportances.numNonzeros() == 0
+
+
+def test_weights_when_0_then_rows_count_nothing(spark, ps):
+    x, y = data(60)
+    frame = frame_of(spark, x, y > 0)
+    zero = frame.withColumn("w", F.when(F.col("w") == 1.0, 0.0).otherwise(1.0))
+    made = [
+        GBTClassifier(maxIter=2, weightCol="w", baseScore=0.5).fit(zero),
+        GBTClassifier(maxIter=2, baseScore=0.5).fit(frame.where("w > 1")),
+    ]
+    ours, theirs = (one.toDebugString.split("\n", 1)[1] for one in made)
+    assert ours == theirs
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"maxDepth": 31}, "maxDepth: expected a number in"),
+        ({"minInfoGain": 0.1}, "minInfoGain: expected 0, got 0.1; minSplitLoss decides instead"),
+        ({"featureSubsetStrategy": "some"}, "featureSubsetStrategy: expected one of"),
+        ({"baseScore": 1.0}, "baseScore: expected a probability"),
+        ({"monotoneConstraints": [1]}, "monotoneConstraints: expected one for each of 4 features, got 1"),
+    ],
+)
+def test_params_when_they_cannot_be_then_config_error(binary, params, message):
+    with pytest.raises(ConfigError, match=message):
+        GBTClassifier(**params).fit(binary[2])
+
+
+def test_rows_when_labels_are_no_classes_or_values_infinite_then_input_error(spark, ps):
+    x, y = data(20)
+    with pytest.raises(InputError, match="expected a class"):
+        GBTClassifier().fit(frame_of(spark, x, y))
+    x[3, 1] = np.inf
+    with pytest.raises(InputError, match="NaN or infinite"):
+        GBTClassifier().fit(frame_of(spark, x, y > 0))
