@@ -20,13 +20,17 @@ Examples:
   ps2 train lr --input hdfs:///ads/part-* --features 50000000 --servers 8 --master yarn --output hdfs:///model
   ps2 train lr --input train.libsvm --fleet host1:7070,host2:7070 --token-file fleet.token --output model -o json
   ps2 train lr --input train.libsvm --checkpoint-dir /shared/checkpoints --checkpoint-every 60 --output model
+  ps2 train lr --input train.libsvm --restore /shared/checkpoints --output model   go on where that was killed
 
 \b
 Use the model:
   from ps2.algorithms import LogisticRegressionModel
-  LogisticRegressionModel.load("model").transform(df)
+  LogisticRegressionModel.load("model").transform(df)   predictions are classes, 0 and 1; labels come back by
+  IndexToString(inputCol="prediction", outputCol="predictedLabel", labels=["-1", "1"])   of pyspark.ml.feature
 """
 ROWS_SHOWN = 10
+# What the training is called in checkpoints.
+TRAINING = "ps2 train lr"
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,7 @@ class _Job:
     token_file: str | None
     checkpoint_dir: str | None
     checkpoint_every: float | None
+    restore: str | None
     output: str
     overwrite: bool
     master: str
@@ -66,6 +71,9 @@ def train() -> None:
 )
 @click.option("--checkpoint-dir", metavar="DIR", help="Where checkpoints go, from which lost servers are replaced.")
 @click.option("--checkpoint-every", type=float, metavar="SECONDS", help="Make a checkpoint every so often.")
+@click.option(
+    "--restore", metavar="DIR", help="Go on with the training that this checkpoint, or the newest of a folder, is of."
+)
 @click.option("--steps", type=click.IntRange(1), default=200, show_default=True, help="Model updates.")
 @click.option(
     "--fraction",
@@ -95,6 +103,7 @@ def lr(
     token_file: str | None,
     checkpoint_dir: str | None,
     checkpoint_every: float | None,
+    restore: str | None,
     steps: int,
     fraction: float,
     lr: float,
@@ -131,6 +140,7 @@ def lr(
             token_file if fleet else None,
             checkpoint_dir,
             checkpoint_every,
+            restore,
             output,
             overwrite,
             master,
@@ -156,6 +166,7 @@ def _train_in_spark(job: _Job, form: Format, interrupt: Interrupt) -> None:
                 tokenFile=job.token_file,
                 checkpointDir=job.checkpoint_dir,
                 checkpointEveryS=job.checkpoint_every,
+                restore=job.restore,
             ) as ps,
         ):
             ps.waitForSlots()
@@ -184,7 +195,8 @@ def _run(spark: Any, job: _Job, form: Format) -> None:
     files = {name: read(spark, path, features) for name, path in paths.items()}
     classes = files["train"].classes()
     frames = {name: file.classified(classes) for name, file in files.items()}
-    model = LogisticRegression(numWorkers=workers, **job.params).fit(frames["train"])
+    estimator = LogisticRegression(numWorkers=workers, **job.params)
+    model = estimator._resumable(TRAINING).fit(frames["train"])
     measures = {name: measure(model, frame) for name, frame in frames.items()}
     model.write().overwrite().save(job.output)
     losses = zip(model.summary.objectiveHistory, model.summary.stepSeconds, strict=True)
@@ -202,7 +214,8 @@ def _print_tables(
     labels = " and ".join(f"label {label:g} is class {number}" for number, label in enumerate(rows.classes()))
     click.echo(f"{len(rows):,} rows, {features:,} features; {labels}")
     taken_s = sum(seconds for _, _, seconds in steps)
-    click.echo(f"{len(steps)} steps of Adam{on_servers} in {taken_s:.1f} s, {1e3 * taken_s / len(steps):.1f} ms a step")
+    step_ms = 1e3 * taken_s / max(1, len(steps))  # a training that was restored may have had all of them
+    click.echo(f"{len(steps)} steps of Adam{on_servers} in {taken_s:.1f} s, {step_ms:.1f} ms a step")
     print_table(
         [Column(title, right=True) for title in ("step", "loss of its rows", "ms")],
         [(str(number), f"{loss:.4f}", f"{1e3 * seconds:.1f}") for number, loss, seconds in _spaced(steps)],

@@ -20,9 +20,11 @@ from ps2.algorithms.labelled import fault_of, read
 from ps2.cli.main import main
 from ps2.config import write_token
 from ps2.errors import InputError
+from ps2.storage import folders
 
 FEATURES = 12
 END_S = 5.0
+BEGUN = 10  # a clock when steps have been taken
 TRACES = ("Traceback", "\tat ", "Caused by", "Py4J")
 # What the JVM itself says when Spark starts it.
 JVM_LINE = "WARNING: Using incubator modules: jdk.incubator.vector\n"
@@ -384,9 +386,9 @@ def start_training(start_program, ps2_command, plain, tmp_path_factory, family_o
     Or as soon as it has children whose commands hold other words.
     """
 
-    def start(commands=(*["ps2.cli.forking"] * 3, *["ps2.run.daemon"] * 2)):
+    def start(commands=(*["ps2.cli.forking"] * 3, *["ps2.run.daemon"] * 2), options=()):
         folder = tmp_path_factory.mktemp("running")
-        options = ["--steps", 100_000, "--servers", 2, "--output", folder / "model"]
+        options = ["--steps", 100_000, "--servers", 2, "--output", folder / "model", *options]
         program, output = start_program(ps2_command, "train", "lr", "--input", plain, *options)
 
         def works():
@@ -431,9 +433,45 @@ def test_train_when_interrupted_then_nothing_is_left_running(interrupted):
     assert interrupted[2] == []
 
 
-def test_train_when_its_driver_is_killed_then_its_servers_end(start_training, command_of, until):
-    program, family, _ = start_training()
+@pytest.fixture(scope="module")
+def killed(start_training, command_of, until, tmp_path_factory):
+    """A driver was killed in the middle of the steps: its servers, its checkpoints, and the clock of the last one."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    options = ["--workers", 1, "--checkpoint-dir", folder, "--checkpoint-every", 0.1]
+    program, family, _ = start_training(options=options)
     servers = [process for process in family if "ps2.cli.forking" in command_of(process)]
+
+    def clock():
+        made = any(folder.glob("*/manifest.json"))
+        return (folders.read_manifest(folders.newest(str(folder))).step or 0) if made else 0
+
+    until(lambda: clock() > BEGUN, "there is a checkpoint of the steps", 60)
     program.kill()
     program.wait()
-    until(lambda: not alive(servers), "servers end", END_S)
+    return servers, folder, clock()
+
+
+def test_train_when_its_driver_is_killed_then_its_servers_end(killed, until):
+    until(lambda: not alive(killed[0]), "servers end", END_S)
+
+
+def test_train_when_it_goes_on_from_a_checkpoint_then_the_weights_are_those_without_the_interruption(
+    killed, train, plain, tmp_path
+):
+    _, folder, clock = killed
+    options = ["--input", plain, "--steps", clock, "--workers", 1, "-o", "json", "--output"]
+    code, stdout, stderr = train(*options, tmp_path / "again", "--restore", folder)
+    assert code == 0, stderr
+    assert 0 < len(json.loads(stdout)["steps"]) < clock
+    train(*options, tmp_path / "whole")
+    again, whole = (LogisticRegressionModel.load(str(tmp_path / name)) for name in ("again", "whole"))
+    assert (again.coefficients, again.intercept) == (whole.coefficients, whole.intercept)
+
+
+def test_train_when_the_checkpoint_is_of_other_features_then_it_says_so(killed, train, plain, tmp_path):
+    other = tmp_path / "other.libsvm"
+    other.write_text(f"+1 1:1\n-1 1:-1 {FEATURES + 3}:1\n")
+    code, _, stderr = train("--input", other, "--steps", 3, "--workers", 1, "--restore", killed[1])
+    assert code != 0
+    assert_one_line(stderr)
+    assert f"is of {FEATURES} weights and 1 biases, and this one of {FEATURES + 3} and 1" in stderr

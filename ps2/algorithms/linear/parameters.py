@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import numpy.typing as npt
 from ps2.algorithms.linear.problem import Problem
 from ps2.client.dcv import DCV
 from ps2.client.handle import derive_all, free_all
+from ps2.errors import NotFoundError, ShapeError
 
 Array = npt.NDArray[Any]
 Float64Array = npt.NDArray[np.float64]
@@ -54,19 +56,71 @@ class Parameters:
         self.bias.combine([other.bias for other in others], alphas)
 
 
+class Names:
+    """Names of a training's vectors, in the order in which they are made: by these a later driver finds them."""
+
+    def __init__(self, prefix: str = "", find: Callable[[str], DCV] | None = None) -> None:
+        """Args:
+        prefix: of all names; "": the vectors have none.
+        find: gives the vectors of a training that goes on; None: they are made.
+        """
+        self.prefix, self._find = prefix, find
+        self._numbers = itertools.count()
+
+    def give(self, make: Callable[[str | None], DCV]) -> DCV:
+        """Make the next vector, or find it."""
+        if not self.prefix:
+            return make(None)
+        name = f"{self.prefix}/{next(self._numbers)}"
+        return make(name) if self._find is None else self._find(name)
+
+
+UNNAMED = Names()
+
+
+def names_of(prefix: str, ps: Any) -> Names:
+    """Return names of vectors that are found if the context was restored, and else made in the place of older ones.
+
+    Raises:
+        NotFoundError: what was restored has none of them.
+    """
+    there = [name for name in ps._fleet.master.names() if prefix and name.startswith(f"{prefix}/")]
+    if prefix and ps.nextStep:
+        if f"{prefix}/0" not in there:
+            raise NotFoundError(
+                f"the checkpoint holds no training {prefix!r} that could go on: it was made after its end, or is of "
+                "something else"
+            )
+        return Names(prefix, ps.vector)
+    free_all(map(ps.vector, there))  # a driver that was killed has left them on an attached fleet
+    return Names(prefix)
+
+
 class Space:
     """All vectors of one training; its weights are co-located, and so are its biases."""
 
-    def __init__(self, problem: Problem, rows: int) -> None:
+    def __init__(self, problem: Problem, rows: int, names: Names = UNNAMED) -> None:
         """Args:
         rows: vectors that there is memory for from the beginning.
+        names: of the vectors; in one order, so that a later driver finds each in its place.
+
+        Raises:
+            NotFoundError, ShapeError: what was to be found is not there, or belongs to another model.
         """
-        self._problem = problem
-        self._bias = DCV.dense(problem.biases, rows, "float64")
+        self._problem, self._names = problem, names
+        self._bias = names.give(lambda name: DCV.dense(problem.biases, rows, "float64", name=name))
         if problem.size < SPARSE_FROM:
-            self._weight = DCV.dense(problem.size, rows, "float64", align=problem.width)
+            self._weight = names.give(
+                lambda name: DCV.dense(problem.size, rows, "float64", align=problem.width, name=name)
+            )
         else:
-            self._weight = DCV.sparse(problem.size, rows, "float32")
+            self._weight = names.give(lambda name: DCV.sparse(problem.size, rows, "float32", name=name))
+        found, wanted = (self._bias.dim, self._weight.dim), (problem.biases, problem.size)
+        if found != wanted:
+            raise ShapeError(
+                f"the training in the checkpoint is of {found[1]:,} weights and {found[0]} biases, and this one of "
+                f"{wanted[1]:,} and {wanted[0]}"
+            )
         # Handles that travel to workers are freed by nobody else.
         self._made = [self._bias, self._weight]
 
@@ -76,25 +130,25 @@ class Space:
 
     def several(self, count: int) -> list[Parameters]:
         """Make zeros, so many, by one call."""
-        weights, biases = derive_all(self._weight, count), derive_all(self._bias, count)
+        weights, biases = self._beside(self._weight, count), self._beside(self._bias, count)
         self._made += [*weights, *biases]
         return [Parameters(w, b, self._problem.width) for w, b in zip(weights, biases, strict=True)]
 
     def weight(self) -> DCV:
         """Make zeros for weights alone."""
-        self._made.append(self._weight.derive())
+        self._made += self._beside(self._weight, 1)
         return self._made[-1]
 
     def features(self, count: int) -> list[DCV]:
         """Make float64 zeros for features, co-located with each other alone."""
         make = DCV.dense if self._problem.size < SPARSE_FROM else DCV.sparse
-        first = make(self._problem.dim, count, "float64")
-        made = [first, *derive_all(first, count - 1)]
+        first = self._names.give(lambda name: make(self._problem.dim, count, "float64", name=name))
+        made = [first, *self._beside(first, count - 1)]
         self._made += made
         return made
 
     def small(self, columns: int) -> DCV:
-        """Make a few float64 zeros, beside nothing."""
+        """Make a few float64 zeros, beside nothing; of what lasts for a clock, so nobody looks for them later."""
         self._made.append(DCV.dense(columns, 1, "float64"))
         return self._made[-1]
 
@@ -102,6 +156,12 @@ class Space:
         """Free all vectors but one."""
         free_all(vector for vector in self._made if vector is not keep)
         self._made = []
+
+    def _beside(self, vector: DCV, count: int) -> list[DCV]:
+        """Make zeros that are co-located with a vector."""
+        if not self._names.prefix:
+            return derive_all(vector, count)
+        return [self._names.give(vector.derive) for _ in range(count)]
 
 
 def gram(left: Sequence[Parameters], right: Sequence[Parameters]) -> Callable[[], Float64Array]:

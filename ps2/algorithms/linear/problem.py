@@ -121,6 +121,8 @@ class Recipe:
         bounds: where parameters may be ("l-bfgs" without an L1 penalty); None: anywhere.
         validate: rows marked for validation are held out, and training stops when their loss gets worse.
         validation_tol: by how much that has to improve, relatively.
+        name: vectors have names that begin with this, and a context that was restored goes on with the training that
+            they are of ("minibatch"); "": they have none.
     """
 
     solver: SolverName = "l-bfgs"
@@ -139,6 +141,7 @@ class Recipe:
     bounds: Bounds | None = None
     validate: bool = False
     validation_tol: float = 0.01
+    name: str = ""
 
     def scales(self, problem: Problem) -> bool:
         """Tell whether features are multiplied by a factor each: 1 / std, or what L-BFGS is helped by."""

@@ -11,7 +11,7 @@ import numpy as np
 from ps2.algorithms.linear.footprint import Room, check_fleet, check_worker, rows_of
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.losses.loss import Float64Array
-from ps2.algorithms.linear.parameters import SPARSE_FROM, Space
+from ps2.algorithms.linear.parameters import SPARSE_FROM, Space, names_of
 from ps2.algorithms.linear.preparation import CLOCKS, END, Preparation
 from ps2.algorithms.linear.problem import Problem, Recipe
 from ps2.algorithms.linear.solvers.averaging import Averaging
@@ -24,7 +24,7 @@ from ps2.algorithms.linear.solvers.solver import Bench, Solver, SolverPart
 from ps2.algorithms.linear.view import CONTROL, SHIFT, TALLY, ModelView
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
-from ps2.algorithms.training.run import Form, Training, run_training
+from ps2.algorithms.training.run import FIRST_CLOCK, Form, Training, run_training
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.training.tally import Tally
 from ps2.client.dcv import DCV
@@ -94,12 +94,15 @@ def train(
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     loss = loss_of(problem)
-    check_fleet(problem, recipe, [Room(*room) for room in ps.memory()])
-    space = Space(problem, rows_of(recipe))
+    begun = ps.nextStep if recipe.name else 0  # clocks that a driver before has been through
+    if not begun:
+        check_fleet(problem, recipe, [Room(*room) for room in ps.memory()])
+    space = Space(problem, rows_of(recipe), names_of(recipe.name, ps))
     result: DCV | None = None
     try:
         beginning = space.new()
-        beginning.bias.push(loss.first_biases(facts))
+        if not begun:
+            beginning.bias.push(loss.first_biases(facts))
         tally = Tally(space.small(CONTROL), space.small(TALLY))
         record = Record(on_step)
         scale = space.weight() if recipe.scales(problem) else None
@@ -135,10 +138,11 @@ def train(
                         tally.control.push(np.array([center.dot(beginning.weight)]), np.array([SHIFT]))
                 record.start()
             elif clock >= CLOCKS:
-                record.enter(clock - CLOCKS)
+                record.enter(clock - max(CLOCKS, begun - FIRST_CLOCK))
                 solver.on_clock(clock - CLOCKS)
 
-        run_training(ps, Training(table, form, half, on_clock, recipe.staleness, recipe.seed))
+        record.start()
+        run_training(ps, Training(table, form, half, on_clock, recipe.staleness, recipe.seed, begun))
         found = solver.result()
         if scale is not None:
             found.weight.mul(scale)

@@ -54,6 +54,7 @@ class Training:
         on_clock: what the driver does after a clock of the family's, counted from 0, that all workers have finished.
         staleness: that of the run.
         seed: that of the run.
+        first: the clock that it begins with; a training that goes on has had those before.
     """
 
     table: Table
@@ -62,6 +63,7 @@ class Training:
     on_clock: Callable[[int], None]
     staleness: int | None = 0
     seed: int = 0
+    first: int = 0
 
 
 def run_training(ps: Any, training: Training) -> None:
@@ -82,7 +84,12 @@ def run_training(ps: Any, training: Training) -> None:
 
     try:
         work = _Work(table.columns, training.form, training.half, faults)
-        ps.run(table.frame, work, table.workers, training.staleness, onClock=on_clock, seed=training.seed)
+        ps.run(
+            *(table.frame, work, table.workers, training.staleness),
+            onClock=on_clock,
+            firstClock=training.first,
+            seed=training.seed,
+        )
     finally:
         faults.free()
 
