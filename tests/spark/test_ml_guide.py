@@ -1,4 +1,4 @@
-"""The code in docs/ml.md runs as it stands."""
+"""The code in docs/ml.md and docs/trees.md runs as it stands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from ps2 import PS2Context
 
-GUIDE = Path(__file__).resolve().parents[2] / "docs" / "ml.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture
@@ -24,11 +24,25 @@ def fleets():
         active.stop()
 
 
-@pytest.mark.usefixtures("spark", "fleets")
-def test_the_guide_when_its_code_is_run_then_the_model_loaded_is_the_one_trained():
-    space = {"__name__": "__main__"}
-    with contextlib.redirect_stdout(io.StringIO()):
-        for block in re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL):
-            exec(compile(block, str(GUIDE), "exec"), space)
+@pytest.fixture
+def run(spark, fleets):
+    """``run(name)``: run the code of a guide; return its names."""
+
+    def run_guide(name):
+        space = {"__name__": "__main__"}
+        with contextlib.redirect_stdout(io.StringIO()):
+            for block in re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL):
+                exec(compile(block, name, "exec"), space)
+        return space
+
+    return run_guide
+
+
+def test_the_guide_when_its_code_is_run_then_the_model_loaded_is_the_one_trained(run):
+    space = run("ml.md")
     loaded = space["LogisticRegressionModel"].load(space["path"])
     np.testing.assert_array_equal(loaded.coefficients, space["model"].coefficients)
+
+
+def test_the_guide_of_trees_when_its_code_is_run_then_the_model_alone_predicts_what_was_learnt(run):
+    assert run("trees.md")["alone"].predict(np.array([[1.0, 2.0], [1.0, -2.0]])).tolist() == [1.0, 0.0]
