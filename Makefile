@@ -16,6 +16,8 @@ export PYSPARK_PYTHON := $(CURDIR)/$(PYTHON)
 export PYSPARK_DRIVER_PYTHON := $(CURDIR)/$(PYTHON)
 # Another Spark's home would be used instead of the one in .venv.
 unexport SPARK_HOME
+# Without bytecode to read, each process would compile NumPy, numba and PySpark anew: two seconds of a core.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Arguments of the verbs below, such as `make test ARGS='tests/unit -x'`.
 ARGS :=
