@@ -58,13 +58,15 @@ def become(arguments: list[str], environment: dict[str, str], path: list[str], f
     Args:
         path: of its imports.
         folder: that it works in.
-        log: file that takes what it prints.
+        log: file that takes what it prints; it is there.
     """
     os.setsid()
-    with open(os.devnull, "rb") as nothing, open(log, "wb") as file:
-        os.dup2(nothing.fileno(), 0)
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    # The log is there, or its folder is being removed: another server has seen that the driver is gone.
+    nothing, file = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY)
+    for theirs, ours in ((nothing, 0), (file, 1), (file, 2)):
+        os.dup2(theirs, ours)
+    os.close(nothing)
+    os.close(file)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

@@ -38,6 +38,7 @@ log = logging.getLogger("ps2.server")
 
 GRACE_S = 2.0
 PARENT_CHECK_S = 0.5
+PARENT_POLL_S = 0.1
 ACTIVE_POLL_S = 0.1
 
 
@@ -77,6 +78,18 @@ class Parent:
 
     process: ProcessId
     scratch: Path | None
+
+    def go_with(self, wait_s: float) -> bool:
+        """Return whether it is gone, or goes within a time; then its folder goes too."""
+        deadline_s = time.monotonic() + wait_s
+        while self.process.alive():
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(PARENT_POLL_S)
+        log.warning("the parent process %d is gone", self.process.pid)
+        if self.scratch is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+        return True
 
 
 def serve(config: ServerConfig, token: str | None, home: Home | None, parent: Parent | None) -> None:
@@ -131,7 +144,12 @@ def serve(config: ServerConfig, token: str | None, home: Home | None, parent: Pa
             undo.callback(_expose(servicer, info, host, config.metrics_port).stop)
         if home is not None:
             master = MasterControl(GrpcTransport(token, wire), home.master)
-            interval_s = _register(master, home, server_id, address)
+            try:
+                interval_s = _register(master, home, server_id, address)
+            except LaunchError:
+                if parent is not None:
+                    parent.go_with(GRACE_S)
+                raise
             heart = Heart(master, home, server_id, engine)
             # A parent that is there and silent has only stopped for a while: a laptop that sleeps, say.
             orphan_timeout_s = config.orphan_timeout_s if parent is None else math.inf
@@ -162,13 +180,9 @@ def _background(target: object, *args: object) -> None:
 
 def _watch_parent(parent: Parent, stop: threading.Event) -> None:
     """No signal, pipe or cooperation of the parent is needed."""
-    while parent.process.alive():
-        if stop.wait(PARENT_CHECK_S):
-            return
-    log.warning("the parent process %d is gone", parent.process.pid)
-    if parent.scratch is not None:
-        shutil.rmtree(parent.scratch, ignore_errors=True)
-    stop.set()
+    while not stop.is_set():
+        if parent.go_with(PARENT_CHECK_S):
+            stop.set()
 
 
 def _register(master: MasterControl, home: Home, server_id: str, address: str) -> float:
