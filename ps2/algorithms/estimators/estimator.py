@@ -25,6 +25,7 @@ from ps2.errors import InputError, SlotsError, StoppedError
 from ps2.run.spark_job import is_stopped
 
 T = TypeVar("T")
+E = TypeVar("E", bound="FleetEstimator")
 
 # For other jobs of the application, such as evaluations of other threads, to give their task slots back.
 PATIENCE_S = 3600.0
@@ -39,6 +40,13 @@ class FleetEstimator(FleetSetters, MLReadable[Any], MLWritable):
 
     # How many classes there may be: None: labels are numbers; 0: as many as there are.
     _CLASSES: int | None = None
+    # Of the training, by which another driver goes on with it; "": none does.
+    _name = ""
+
+    def _resumable(self: E, name: str) -> E:
+        """Give the training a name, by which it goes on in a context that is restored from a checkpoint of it."""
+        self._name = name
+        return self
 
     def _check(self) -> None:
         """Raise ConfigError for params that cannot be used, before any job."""

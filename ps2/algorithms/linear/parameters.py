@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.linear.problem import Problem
+from ps2.algorithms.training.names import UNNAMED, Names
 from ps2.client.dcv import DCV
 from ps2.client.handle import derive_all, free_all
-from ps2.errors import NotFoundError, ShapeError
+from ps2.errors import ShapeError
 
 Array = npt.NDArray[Any]
 Float64Array = npt.NDArray[np.float64]
@@ -54,46 +54,6 @@ class Parameters:
         """Set this one to ``sum_i alphas[i] others[i]``."""
         self.weight.combine([other.weight for other in others], alphas)
         self.bias.combine([other.bias for other in others], alphas)
-
-
-class Names:
-    """Names of a training's vectors, in the order in which they are made: by these a later driver finds them."""
-
-    def __init__(self, prefix: str = "", find: Callable[[str], DCV] | None = None) -> None:
-        """Args:
-        prefix: of all names; "": the vectors have none.
-        find: gives the vectors of a training that goes on; None: they are made.
-        """
-        self.prefix, self._find = prefix, find
-        self._numbers = itertools.count()
-
-    def give(self, make: Callable[[str | None], DCV]) -> DCV:
-        """Make the next vector, or find it."""
-        if not self.prefix:
-            return make(None)
-        name = f"{self.prefix}/{next(self._numbers)}"
-        return make(name) if self._find is None else self._find(name)
-
-
-UNNAMED = Names()
-
-
-def names_of(prefix: str, ps: Any) -> Names:
-    """Return names of vectors that are found if the context was restored, and else made in the place of older ones.
-
-    Raises:
-        NotFoundError: what was restored has none of them.
-    """
-    there = [name for name in ps._fleet.master.names() if prefix and name.startswith(f"{prefix}/")]
-    if prefix and ps.nextStep:
-        if f"{prefix}/0" not in there:
-            raise NotFoundError(
-                f"the checkpoint holds no training {prefix!r} that could go on: it was made after its end, or is of "
-                "something else"
-            )
-        return Names(prefix, ps.vector)
-    free_all(map(ps.vector, there))  # a driver that was killed has left them on an attached fleet
-    return Names(prefix)
 
 
 class Space:

@@ -11,7 +11,7 @@ import numpy as np
 from ps2.algorithms.linear.footprint import Room, check_fleet, check_worker, rows_of
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.losses.loss import Float64Array
-from ps2.algorithms.linear.parameters import SPARSE_FROM, Space, names_of
+from ps2.algorithms.linear.parameters import SPARSE_FROM, Space
 from ps2.algorithms.linear.preparation import CLOCKS, END, Preparation
 from ps2.algorithms.linear.problem import Problem, Recipe
 from ps2.algorithms.linear.solvers.averaging import Averaging
@@ -22,6 +22,7 @@ from ps2.algorithms.linear.solvers.normal import Normal
 from ps2.algorithms.linear.solvers.regions import Box
 from ps2.algorithms.linear.solvers.solver import Bench, Solver, SolverPart
 from ps2.algorithms.linear.view import CONTROL, SHIFT, TALLY, ModelView
+from ps2.algorithms.training.names import names_of
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
 from ps2.algorithms.training.run import FIRST_CLOCK, Form, Training, run_training
@@ -94,10 +95,11 @@ def train(
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     loss = loss_of(problem)
-    begun = ps.nextStep if recipe.name else 0  # clocks that a driver before has been through
+    names = names_of(recipe.name, ps)
+    begun = names.begun
     if not begun:
         check_fleet(problem, recipe, [Room(*room) for room in ps.memory()])
-    space = Space(problem, rows_of(recipe), names_of(recipe.name, ps))
+    space = Space(problem, rows_of(recipe), names)
     result: DCV | None = None
     try:
         beginning = space.new()

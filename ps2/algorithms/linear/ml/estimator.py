@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from ps2.algorithms.estimators.estimator import FleetEstimator
 from ps2.algorithms.estimators.tables import Survey
@@ -16,8 +16,6 @@ from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
-
-E = TypeVar("E", bound="LinearEstimator")
 
 # Of a model that is known without training; pyspark.ml's has the same objective.
 NO_TRAINING = TrainingHistory([0.0], [], [], 0, 0, 0, "nothing was to be trained")
@@ -48,16 +46,8 @@ class LinearEstimator(FleetEstimator, TrainingSetters):
         share = self.getOrDefault("elasticNetParam") if self.hasParam("elasticNetParam") else 0.0
         return strength * share, strength * (1.0 - share)
 
-    # Of the training, by which another driver goes on with it; see ``Recipe.name``.
-    _name = ""
-
     def _plan(self) -> Recipe:
         return replace(recipe_of(self, self._strengths()[0]), name=self._name)
-
-    def _resumable(self: E, name: str) -> E:
-        """Give the training a name, by which it goes on in a context that is restored from a checkpoint of it."""
-        self._name = name
-        return self
 
     def _found(self, plan: Recipe, found: Survey, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
         problem = self._problem(found)

@@ -1,0 +1,55 @@
+"""By which names another driver finds the vectors of a training that goes on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from ps2.client.dcv import DCV
+from ps2.client.handle import free_all
+from ps2.errors import NotFoundError
+
+
+class Names:
+    """Names of a training's vectors, in the order in which they are made: by these a later driver finds them.
+
+    Attributes:
+        prefix: of all names; "": the vectors have none.
+        begun: clocks that a driver before has been through.
+    """
+
+    def __init__(self, prefix: str = "", find: Callable[[str], DCV] | None = None, begun: int = 0) -> None:
+        """Args:
+        find: gives the vectors of a training that goes on; None: they are made.
+        """
+        self.prefix, self.begun, self._find = prefix, begun, find
+        self._numbers = itertools.count()
+
+    def give(self, make: Callable[[str | None], DCV]) -> DCV:
+        """Make the next vector, or find it."""
+        if not self.prefix:
+            return make(None)
+        name = f"{self.prefix}/{next(self._numbers)}"
+        return make(name) if self._find is None else self._find(name)
+
+
+UNNAMED = Names()
+
+
+def names_of(prefix: str, ps: Any) -> Names:
+    """Return names of vectors that are found if the context was restored, and else made in the place of older ones.
+
+    Raises:
+        NotFoundError: what was restored has none of them.
+    """
+    there = [name for name in ps._fleet.master.names() if prefix and name.startswith(f"{prefix}/")]
+    if prefix and ps.nextStep and ps._options.restore is not None:
+        if f"{prefix}/0" not in there:
+            raise NotFoundError(
+                f"the checkpoint holds no training {prefix!r} that could go on: it was made after its end, or is of "
+                "something else"
+            )
+        return Names(prefix, ps.vector, ps.nextStep)
+    free_all(map(ps.vector, there))  # a driver that was killed has left them on an attached fleet
+    return Names(prefix)
