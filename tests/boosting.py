@@ -16,20 +16,26 @@ from ps2.algorithms.trees.problem import Problem, Recipe
 from ps2.algorithms.trees.trainer import Trained, train
 from ps2.algorithms.trees.tree import Forest
 
-FEATURES = 6
-PROBLEM = Problem(Objective("logistic"), FEATURES, (0.0,))
+FEATURES = 8
+CATEGORIES = {6: 70}
+PROBLEM = Problem(Objective("logistic"), FEATURES, (0.0,), categories=CATEGORIES)
 RECIPE = Recipe(rounds=3, depth=4, bins=16, rate=0.5, fraction=0.9)
 
 
 def table(rows: int = 300, seed: int = 0) -> tuple[Any, Any]:
-    """Features of few and of many values, mostly zeros, one of them constant, and labels of 0 and 1."""
+    """Features of few and of many values, mostly zeros, and labels of 0 and 1.
+
+    One is constant, one has categories; of these and of another, values are missing.
+    """
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, FEATURES)).astype(np.float32)
     x[:, 1] = rng.integers(-1, 3, rows)
+    x[:, 6] = rng.integers(0, CATEGORIES[6], rows)
     x[rng.random(x.shape) < 0.5] = 0
     x[:, 2] = 7.0
-    y = (x[:, 0] * x[:, 1] + x[:, 3] + 0.3 * rng.normal(size=rows) > 0.2).astype(float)
-    return x, y
+    score = x[:, 0] * x[:, 1] + x[:, 3] + 0.3 * rng.normal(size=rows) + (x[:, 6] % 3 == 1) - x[:, 7]
+    x[:, 6:][rng.random((rows, 2)) < 0.2] = np.nan
+    return x, (score > 0.2).astype(float)
 
 
 def facts_of(y: Any) -> Facts:

@@ -78,7 +78,7 @@ def train(x, y, recipe, weights=None, seed=0):
         for c in range(width):
             whole = quantised(pairs[c], np.arange(n), seed + len(trees), scales)
             trees.append(grow(rows, whole, scales, margins[:, c], recipe))
-    return Forest(tuple(trees), np.array(recipe.base), x.shape[1], recipe.loss, recipe.shape), margins
+    return Forest(tuple(trees), np.array(recipe.base), x.shape[1], recipe.loss, recipe.shape, recipe.absent), margins
 
 
 @dataclass

@@ -28,7 +28,7 @@ class Features:
     Attributes:
         lengths: int64, shape (n,): entries of each row.
         columns: int32 or int64, shape (nnz,).
-        values: float32 or float64, shape (nnz,), finite.
+        values: float32 or float64, shape (nnz,), finite; NaN where a value is missing.
         size: columns that each row has; None if there is no row.
     """
 
@@ -39,7 +39,12 @@ class Features:
 
 
 def read_features(
-    batch: pa.RecordBatch, names: str | Sequence[str], dtype: np.dtype[Any], before: int, size: int | None = None
+    batch: pa.RecordBatch,
+    names: str | Sequence[str],
+    dtype: np.dtype[Any],
+    before: int,
+    size: int | None = None,
+    missing: bool = False,
 ) -> Features:
     """Read the features of a batch.
 
@@ -48,14 +53,15 @@ def read_features(
         dtype: of the values.
         before: rows that came before this batch, for messages.
         size: that vectors and arrays have to have; None: that of the first row.
+        missing: whether NaN, or a number that is null, is a missing value; else it is an error.
 
     Raises:
         InputError: a column is missing or of another type, or a row's features cannot be used.
     """
     if not isinstance(names, str):
-        return _from_numbers(batch, names, dtype, before)
+        return _from_numbers(batch, names, dtype, before, missing)
     column = feature_column(batch, names)
-    place = _Place(names, before, size)
+    place = _Place(names, before, size, missing)
     place.check_no_nulls(column, VECTORS)
     if pa.types.is_struct(column.type):
         return _from_vectors(column, dtype, place)
@@ -108,10 +114,11 @@ def named_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 class _Place:
     """Names the row of a column in errors."""
 
-    def __init__(self, name: str, before: int, size: int | None = None) -> None:
+    def __init__(self, name: str, before: int, size: int | None = None, missing: bool = False) -> None:
         self._name = name
         self._before = before
         self._size = size
+        self._missing = missing
 
     def fail(self, row: int, what: str, expected: str, more: int = 0) -> NoReturn:
         others = f" (and {more} more of these rows)" if more else ""
@@ -129,17 +136,17 @@ class _Place:
             self.fail(int(rows[0]), "null", expected, len(rows) - 1)
 
     def entries(self, flat: pa.Array, lengths: Int64Array, dtype: np.dtype[Any]) -> Array:
-        """Return the values of all rows; null, NaN, infinity and what does not fit the dtype are errors."""
+        """Return the values of all rows; what is infinite in the dtype is an error, as NaN and null if not missing."""
         expected = f"finite features that fit {dtype}"
-        if flat.null_count:
+        if flat.null_count and not self._missing:
             entry = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False)))
             self.fail(_row_of(entry, lengths), "null in it", expected)
         given = flat.to_numpy(zero_copy_only=False)
         with np.errstate(over="ignore"):
             values: Array = given.astype(dtype, copy=False)
-        finite = np.isfinite(values)
-        if not finite.all():
-            entry = int(np.argmin(finite))
+        wild = np.isinf(values) if self._missing else ~np.isfinite(values)
+        if wild.any():
+            entry = int(np.argmax(wild))
             self.fail(_row_of(entry, lengths), f"{given[entry]:g} in it", expected)
         return values
 
@@ -153,15 +160,21 @@ class _Place:
         return int(sizes[0]) if len(sizes) else None
 
 
-def _from_numbers(batch: pa.RecordBatch, names: Sequence[str], dtype: np.dtype[Any], before: int) -> Features:
+def _from_numbers(
+    batch: pa.RecordBatch, names: Sequence[str], dtype: np.dtype[Any], before: int, missing: bool
+) -> Features:
     if not names:
         raise InputError("features: expected the names of columns, got none")
     values = np.empty((batch.num_rows, len(names)), dtype)
     for column, name in enumerate(names):
-        given = read_numbers(batch, name, before)
+        if missing:
+            given = number_column(batch, name).to_numpy(zero_copy_only=False)
+        else:
+            given = read_numbers(batch, name, before)
         with np.errstate(over="ignore"):
             values[:, column] = given
-        _Place(name, before).check_rows(~np.isfinite(values[:, column]), given, f"a number that fits {dtype}")
+        wild = np.isinf(values[:, column])
+        _Place(name, before).check_rows(wild, given, f"a number that fits {dtype}")
     lengths = np.full(batch.num_rows, len(names), np.int64)
     return Features(lengths, dense_columns(lengths), values.reshape(-1), len(names))
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ps2 import DCV
-from ps2.algorithms.training.faults import ColumnNames
-from ps2.algorithms.training.run import FIRST_CLOCK, Form, Training, run_training
+from ps2.algorithms.training.faults import ColumnNames, Form
+from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.training.tally import LOSS, ROWS, STOP, SUMS, TOLD, Tally
 from ps2.errors import InputError

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ps2.algorithms.training.faults import LENGTH, ColumnNames, error_of
+from ps2.algorithms.training.faults import LENGTH, ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import read
 from ps2.errors import InputError
 
@@ -38,13 +38,14 @@ PLAIN = ColumnNames()
 
 
 def message(*batches, columns=PLAIN, **options):
-    return str(error_of(np.stack([read(batches, columns, **options).faults]), columns))
+    form = Form(**options)
+    return str(error_of(np.stack([read(batches, columns, form).faults]), columns, form))
 
 
 def test_read_when_rows_are_fine_then_they_are_the_matrix_with_its_own_keys():
     first = batch([sparse(9, {1: 2.0, 8: 3.0}), sparse(9, {})], [1.0, 0.0], weight=[2.0, 0.5])
     second = batch([sparse(9, {4: 5.0})], [1.0], weight=[1.0])
-    reading = read([first, second], ColumnNames(weight="weight"), "float32", classes=2)
+    reading = read([first, second], ColumnNames(weight="weight"), Form(dtype="float32", classes=2))
     assert reading.training.keys.tolist() == [1, 4, 8]
     assert reading.training.x.toarray().tolist() == [[2, 0, 3], [0, 0, 0], [0, 5, 0]]
     assert reading.training.x.dtype == np.float32
@@ -178,6 +179,59 @@ def test_read_when_a_number_column_is_bad_then_its_rows_are_counted():
     text = message(rows, columns=ColumnNames(features=("a", "b"), label="y"))
     assert "features (a, b): 2 of 3 rows hold null, such as row 0" in text
     assert "features (a, b): 1 of 3 rows hold NaN or infinite values, such as row 2" in text
+
+
+MISSING = {"missing": True}
+
+
+def test_read_when_values_may_be_missing_then_nan_and_null_are_and_zeros_stay():
+    arrays = batch([[1.0, None], [NAN, 0.0]], kind=pa.list_(pa.float64()))
+    vectors = batch([sparse(3, {1: NAN, 2: 0.0}), dense(0.0, NAN, 2.0)])
+    numbers = pa.RecordBatch.from_pydict({"a": [1, None], "b": [NAN, 0.0], "label": [0.5, 1.5]})
+    found = [
+        read([rows], columns, Form(**MISSING)).training.x
+        for rows, columns in ((arrays, PLAIN), (vectors, PLAIN), (numbers, ColumnNames(features=("a", "b"))))
+    ]
+    np.testing.assert_array_equal(found[0].data, [1.0, NAN, NAN, 0.0])
+    np.testing.assert_array_equal(found[1].data, [NAN, 0.0, 0.0, NAN, 2.0])
+    assert found[1].indptr.tolist() == [0, 2, 5]
+    np.testing.assert_array_equal(found[2].toarray(), [[1.0, NAN], [NAN, 0.0]])
+
+
+def test_read_when_values_may_be_missing_then_null_rows_and_infinite_values_are_bad_still():
+    text = message(batch([FINE, None, dense(NAN, INF, 0, 0, 0)]), **MISSING)
+    assert "features: 1 of 3 rows hold null, such as row 1" in text
+    assert "features: 1 of 3 rows hold infinite values, or too large ones, such as row 2" in text
+    rows = pa.RecordBatch.from_pydict({"a": [NAN, INF, None], "label": [0.5, 1.5, 0]})
+    text = message(rows, columns=ColumnNames(features=("a",)), **MISSING)
+    assert text.startswith("features (a): 1 of 3 rows hold infinite values, or too large ones, such as row 1 of")
+    assert ";" not in text
+
+
+@pytest.mark.parametrize(
+    ("bad", "expected"),
+    [
+        (dense(0, 3, 0, 0, 0), "such as 3 in row 2 of rdd_partition 0: feature 1 has 3 categories, so expected NaN or"),
+        (dense(0, -1, 0, 0, 0), "such as -1 in row 2 of rdd_partition 0: feature 1 has"),
+        (sparse(5, {1: 0.5, 4: 2.0}), "such as 0.5 in row 2 of rdd_partition 0: feature 1 has"),
+        (
+            sparse(5, {4: 2.0}),
+            "such as 2 in row 2 of rdd_partition 0: feature 4 has 2 categories, so expected NaN",
+        ),
+    ],
+)
+def test_read_when_a_value_is_no_category_then_the_error_names_the_feature(bad, expected):
+    rows = batch([FINE, dense(9, NAN, 9, 9, 1), bad, sparse(5, {0: 7.5})])
+    text = message(rows, categories={1: 3, 4: 2}, size=5, **MISSING)
+    assert f"features: 1 of 4 rows hold values that are no category, {expected}" in text
+    assert ";" not in text
+
+
+def test_read_when_a_number_column_holds_no_category_then_the_error_names_it():
+    rows = pa.RecordBatch.from_pydict({"a": [9, 9], "b": [0, 4], "label": [0.5, 1.5]})
+    text = message(rows, columns=ColumnNames(features=("a", "b")), categories={1: 4})
+    assert "such as 4 in row 1 of rdd_partition 0: feature 'b' has 4 categories, so expected NaN or" in text
+    assert text.endswith("a whole number from 0 to 3")
 
 
 def test_read_when_an_arrow_batch_is_a_slice_then_only_its_rows_are_counted():

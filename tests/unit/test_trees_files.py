@@ -24,7 +24,7 @@ def forest(sets=True):
             draft.split(node, int(rng.integers(4)), test, bool(rng.integers(2)), rng.random())
             leaves += [draft.add_child(node, rng.normal(), rng.random(), int(rng.integers(100))) for _ in range(2)]
         trees.append(draft.finish())
-    return Forest(tuple(trees), np.array([0.25]), 4, "huber", 1.5)
+    return Forest(tuple(trees), np.array([0.25]), 4, "huber", 1.5, "missing")
 
 
 def saved(folder, model):
@@ -42,6 +42,7 @@ def test_forest_when_saved_and_loaded_then_it_is_the_same(sets, tmp_path):
     saved(tmp_path, model)
     found = load_forest(str(tmp_path))
     assert (found.features, found.loss, found.shape, found.base.tolist()) == (4, "huber", 1.5, [0.25])
+    assert found.absent == "missing"
     for ours, theirs in zip(found.trees, model.trees, strict=True):
         for field in fields(Tree):
             one, other = getattr(ours, field.name), getattr(theirs, field.name)
@@ -79,6 +80,8 @@ def test_read_when_the_metadata_are_of_another_version_or_lack_something_then_th
         read_forest("here", str(tmp_path), None)
     with pytest.raises(CheckpointCorruptError, match="KeyError"):
         read_forest("here", str(tmp_path), {"format": content["format"]})
+    with pytest.raises(CheckpointCorruptError, match="absent: 'one'"):
+        read_forest("here", str(tmp_path), content | {"absent": "one"})
     (tmp_path / "metadata" / "part-00000").write_text("no JSON")
     with pytest.raises(CheckpointCorruptError, match="not JSON"):
         load_forest(str(tmp_path))

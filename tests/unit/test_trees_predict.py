@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -76,7 +77,7 @@ def test_margins_when_rows_are_sparse_and_absent_is_missing_then_they_are_xgboos
     x = sp.random_array((ROWS, 500), density=0.05, rng=rng, format="csr", dtype=np.float32)
     y = x[:, :250].sum(axis=1)
     booster, forest = grown(x, y)
-    found = Predictor(forest, absent="missing").margins(x)
+    found = Predictor(replace(forest, absent="missing")).margins(x)
     np.testing.assert_allclose(found[:, 0], booster.predict(xgboost.DMatrix(x)), rtol=1e-5, atol=1e-5)
 
 

@@ -32,10 +32,24 @@ def rows_of(x, keys, y):
 def test_row_ids_when_zeros_are_held_or_not_then_are_of_features_and_labels_alone():
     x = np.array([[1.0, 0.0, 2.5], [0.0, 0.0, 0.0], [1.0, 2.5, 0.0], [1.0, 0.0, 2.5]], np.float32)
     held = sp.csr_array((x.reshape(-1), np.tile([0, 1, 2], 4), np.arange(5) * 3), shape=(4, 3))
-    ids = row_ids(rows_of(x, [0, 1, 2], [0, 0, 0, 1]))
-    np.testing.assert_array_equal(row_ids(rows_of(held, [0, 1, 2], [0, 0, 0, 1])), ids)
-    np.testing.assert_array_equal(row_ids(rows_of(x[:, [0, 2]], [0, 2], [0, 0, 0, 1]))[[0, 3]], ids[[0, 3]])
+    ids = row_ids(rows_of(x, [0, 1, 2], [0, 0, 0, 1]), "zero")
+    np.testing.assert_array_equal(row_ids(rows_of(held, [0, 1, 2], [0, 0, 0, 1]), "zero"), ids)
+    np.testing.assert_array_equal(row_ids(rows_of(x[:, [0, 2]], [0, 2], [0, 0, 0, 1]), "zero")[[0, 3]], ids[[0, 3]])
     assert len(np.unique(ids)) == 4
+
+
+def test_row_ids_when_values_are_nan_then_all_kinds_of_it_are_one():
+    other = np.uint64(0xFFF8000000000123).view(np.float64)
+    x = np.array([[1.0, np.nan], [1.0, other], [1.0, 0.0], [np.nan, 1.0]])
+    ids = row_ids(rows_of(x, [0, 1], np.zeros(4)), "zero")
+    assert ids[0] == ids[1]
+    assert len(np.unique(ids)) == 3
+
+
+def test_row_ids_when_absent_values_are_missing_then_nan_counts_nothing_and_zeros_count():
+    held = sp.csr_array(([1.0, np.nan, 1.0, 1.0, -0.0, 1.0, 0.0], [0, 1, 0, 0, 1, 0, 1], [0, 2, 3, 5, 7]), shape=(4, 2))
+    ids = row_ids(LocalRows(np.arange(2), held, np.zeros(4)), "missing")
+    assert ids[0] == ids[1] != ids[2] == ids[3]
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])

@@ -61,7 +61,7 @@ class FleetModel(FleetParams, MLReadable[Any], MLWritable):
         return float(head.prediction(self._raw(value))[0])
 
     def _raw(self, value: Any) -> Float64Array:
-        return self._head().raw(self._fitted.margins(rows_of(value, self.numFeatures)))
+        return self._head().raw(self._fitted.margins(rows_of(value, self.numFeatures, self._fitted.takes_missing)))
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         names = [(name, what) for name, what in self._outputs() if name]

@@ -46,6 +46,10 @@ class Fitted(Protocol):
         """How many classes there are; None: labels are numbers."""
 
     @property
+    def takes_missing(self) -> bool:
+        """Whether NaN is a missing value, not a fault."""
+
+    @property
     def is_light(self) -> bool:
         """Whether it may travel with the function that uses it."""
 
@@ -77,8 +81,11 @@ class Head(Protocol):
         """Return classes or values, shape (n,)."""
 
 
-def rows_of(value: Any, dim: int) -> sp.csr_array:
+def rows_of(value: Any, dim: int, missing: bool) -> sp.csr_array:
     """Return a vector of pyspark, an array or a list of numbers as a matrix of one row.
+
+    Args:
+        missing: whether NaN is a missing value.
 
     Raises:
         InputError: it is something else, or not of ``dim`` finite numbers.
@@ -93,7 +100,7 @@ def rows_of(value: Any, dim: int) -> sp.csr_array:
         columns, size = np.arange(values.size), values.size
     if size != dim or values.ndim != 1:
         raise InputError(f"features: expected a vector of size {dim}, got {value!r:.100}")
-    if not np.isfinite(values).all():
+    if not (np.isfinite(values) | (missing & np.isnan(values))).all():
         raise InputError(f"features: expected finite numbers, got {value!r:.100}")
     return sp.csr_array((values, columns, [0, len(values)]), shape=(1, dim))
 
@@ -181,7 +188,7 @@ def _predictor(share: Callable[[], Fitted], head: Head, name: str, with_leaves: 
         before = 0
         for batch in batches:
             try:
-                x = _read(batch, name, before, fitted.dim)
+                x = _read(batch, name, before, fitted)
                 predicted = _predicted(fitted, head, x)
                 if with_leaves:
                     predicted["leaf"] = list(cast(WithLeaves, fitted).leaves(x).astype(np.float64))
@@ -215,7 +222,7 @@ def _faulty(rows: int, fault: str) -> pd.DataFrame:
     )
 
 
-def _read(batch: pd.DataFrame, name: str, before: int, dim: int) -> sp.csr_array:
+def _read(batch: pd.DataFrame, name: str, before: int, fitted: Fitted) -> sp.csr_array:
     """Return the rows of a batch as a matrix."""
     if "type" in batch.columns:
         missing = batch["type"].isna().to_numpy()
@@ -224,6 +231,7 @@ def _read(batch: pd.DataFrame, name: str, before: int, dim: int) -> sp.csr_array
         whole = pa.StructArray.from_arrays(parts, fields=list(_VECTOR), mask=pa.array(missing))
     else:
         whole = pa.array(batch["values"], _ARRAY, from_pandas=False)
-    found = read_features(pa.record_batch([whole], [name]), name, np.dtype(np.float64), before, dim)
+    dim, rows = fitted.dim, pa.record_batch([whole], [name])
+    found = read_features(rows, name, np.dtype(np.float64), before, dim, fitted.takes_missing)
     indptr = np.concatenate([[0], np.cumsum(found.lengths)])
     return sp.csr_array((found.values, found.columns, indptr), shape=(len(batch), dim))

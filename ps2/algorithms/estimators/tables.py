@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BooleanType, NumericType, StructField
 
+from ps2.algorithms.estimators.attributes import values_of
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts
 from ps2.errors import InputError
@@ -35,11 +36,13 @@ class Survey:
         facts: of the rows to train on.
         dim: number of features.
         rows_in: number of rows in each rdd_partition that has any.
+        features: what the schema says of their columns.
     """
 
     facts: Facts
     dim: int
     rows_in: dict[int, int]
+    features: tuple[StructField, ...]
 
     @property
     def rows(self) -> int:
@@ -123,7 +126,9 @@ def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Surve
         rows_in[row["part"]] += row["rows"]
     used = [row for row in found if row["class"] >= 0]
     facts = _facts(used, of_labels, shift, columns)
-    return Survey(facts, _dim(frame, columns.features, first), dict(rows_in))
+    features = [columns.features] if isinstance(columns.features, str) else columns.features
+    dim, fields = _dim(frame, columns.features, first), tuple(field(frame, name) for name in features)
+    return Survey(facts, dim, dict(rows_in), fields)
 
 
 class _Labels:
@@ -266,14 +271,8 @@ def _class_weights(used: list[Row], labels: _Labels) -> tuple[float, ...]:
 
 def _described_classes(field: StructField) -> int | None:
     """Return the number of classes that the label's metadata tell (ml_attr)."""
-    attributes = field.metadata.get("ml_attr", {})
-    if attributes.get("type") == "binary":
-        return 2
-    if attributes.get("type") != "nominal":
-        return None
-    if "vals" in attributes:
-        return len(attributes["vals"])
-    return int(attributes["num_vals"]) if "num_vals" in attributes else None
+    attribute = field.metadata.get("ml_attr", {})
+    return values_of(attribute, attribute.get("type"))
 
 
 def known_dim(frame: DataFrame, features: str | tuple[str, ...]) -> int | None:

@@ -22,10 +22,11 @@ from ps2.algorithms.linear.solvers.normal import Normal
 from ps2.algorithms.linear.solvers.regions import Box
 from ps2.algorithms.linear.solvers.solver import Bench, Solver, SolverPart
 from ps2.algorithms.linear.view import CONTROL, SHIFT, TALLY, ModelView
+from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.names import names_of
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
-from ps2.algorithms.training.run import FIRST_CLOCK, Form, Training, run_training
+from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.training.tally import Tally
 from ps2.client.dcv import DCV

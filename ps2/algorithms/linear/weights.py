@@ -63,6 +63,10 @@ class Weights:
         return self.problem.classes
 
     @property
+    def takes_missing(self) -> bool:
+        return False
+
+    @property
     def is_light(self) -> bool:
         return isinstance(self.weight, DCV) or self.problem.size < BROADCAST_FROM
 

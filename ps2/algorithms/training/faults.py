@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.data.columns import dense_columns, feature_column, lengths_of, named_column, number_column
+from ps2.data.rows import Float
 from ps2.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -21,6 +23,8 @@ Float64Array = npt.NDArray[np.float64]
 KINDS = {
     "null features": ("features", "hold null"),
     "wild features": ("features", "hold NaN or infinite values"),
+    "infinite features": ("features", "hold infinite values, or too large ones"),
+    "no category": ("features", "hold values that are no category"),
     "sizes": ("features", "have another size than the rest"),
     "indices": ("features", "hold indices outside their size, or not as many of them as values"),
     "null label": ("label", "hold null"),
@@ -31,8 +35,9 @@ KINDS = {
     "negative weight": ("weight", "hold a negative value"),
     "null validation": ("validation", "hold null"),
 }
-# A worker's array: rows; size of its first row's features (-1: no row); then count, first row and its value, by kind.
-_HEAD, _PER_KIND = 2, 3
+# A worker's array: rows; size of its first row's features (-1: no row); then, by kind, the count, the first row, its
+# value and, of what is no category, the feature.
+_HEAD, _PER_KIND = 2, 4
 LENGTH = _HEAD + _PER_KIND * len(KINDS)
 
 
@@ -58,24 +63,55 @@ class ColumnNames:
         return name if isinstance(name, str) else f"{role} ({', '.join(name)})"
 
 
+@dataclass(frozen=True)
+class Form:
+    """What rows have to be.
+
+    Attributes:
+        size: number of features; None: that of the first row.
+        classes: labels are integers below this; None: any numbers.
+        dtype: that features are held in; what is infinite in it is a fault.
+        missing: NaN, or a number that is null, is a missing value; else it is a fault.
+        categories: how many a feature has, by its number: values are integers below this; of others: any numbers.
+    """
+
+    size: int | None = None
+    classes: int | None = None
+    dtype: Float = "float64"
+    missing: bool = False
+    categories: Mapping[int, int] = field(default_factory=dict)
+
+    def strange(self, values: Array, features: Array) -> Mask:
+        """Find the values that are none of their feature's categories."""
+        if not self.categories or not len(features):
+            return np.zeros(len(values), bool)
+        counts = np.full(max(int(features.max()), *self.categories) + 1, np.inf)
+        counts[list(self.categories)] = list(self.categories.values())
+        counts = counts[features]
+        bad = (values < 0) | (values >= counts) | (values != np.floor(values))
+        return bad & np.isfinite(counts) & ~np.isnan(values)
+
+
+# Any finite numbers, as many of them in each row.
+PLAIN = Form()
+
+
 @dataclass
 class Faults:
     """What is wrong with the rows of one worker.
 
     Attributes:
         columns: that are read.
-        dtype: of the features; what is infinite in it is a fault.
-        classes: labels have to be integers below this; None: any number.
+        form: what rows have to be.
         size: that features must have; None: that of the first row.
         rows: how many there were so far.
     """
 
     columns: ColumnNames
-    dtype: np.dtype[Any]
-    classes: int | None = None
+    form: Form
     size: int | None = None
     rows: int = 0
-    _found: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    _found: dict[str, tuple[int, int, float, int]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self._found)
@@ -96,17 +132,18 @@ class Faults:
 
     def array(self) -> Float64Array:
         """Return all of it as float64, shape (LENGTH,), for ``error_of``."""
-        found = [self._found.get(kind, (0, -1, np.nan)) for kind in KINDS]
+        found = [self._found.get(kind, (0, -1, np.nan, -1)) for kind in KINDS]
         head = [float(self.rows), -1.0 if self.size is None else float(self.size)]
         return np.concatenate([head, np.array(found, np.float64).reshape(-1)])
 
-    def _note(self, kind: str, bad: Mask, values: Array | None = None) -> None:
+    def _note(self, kind: str, bad: Mask, values: Array | None = None, features: Array | None = None) -> None:
         if not bad.any():
             return
         row = int(np.argmax(bad))
         value = np.nan if values is None else float(values[row])
-        count, first, of_first = self._found.get(kind, (0, self.rows + row, value))
-        self._found[kind] = (count + int(bad.sum()), first, of_first)
+        feature = -1 if features is None else int(features[row])
+        before = self._found.get(kind, (0, self.rows + row, value, feature))
+        self._found[kind] = (before[0] + int(bad.sum()), *before[1:])
 
     def _count_numbers(self, batch: pa.RecordBatch, name: str, role: str) -> None:
         column = number_column(batch, name)
@@ -118,8 +155,8 @@ class Faults:
         fine = ~null & ~wild
         if role == "weight":
             self._note("negative weight", fine & (values < 0), values)
-        elif self.classes is not None:
-            self._note("class", fine & outside(values, self.classes), values)
+        elif self.form.classes is not None:
+            self._note("class", fine & outside(values, self.form.classes), values)
 
     def _count_features(self, batch: pa.RecordBatch) -> None:
         names = self.columns.features
@@ -131,30 +168,49 @@ class Faults:
         rows = np.flatnonzero(~null)
         # Below a null, an array of Arrow may hold anything.
         lists = _Lists.of(column.drop_null())
-        entries_null, wild = lists.rows_with(lists.null), lists.rows_with(self._wild(lists.values) & ~lists.null)
+        wild = lists.rows_with(self._wild(lists.values) & ~lists.null)
         if self.size is None and len(lists.sizes):
             self.size = int(lists.sizes[0])
-        null[rows[entries_null]] = True
+        if not self.form.missing:
+            null[rows[lists.rows_with(lists.null)]] = True
         self._note("null features", null)
-        self._note("wild features", _spread(wild, rows, batch.num_rows))
+        self._note(self._kind, _spread(wild, rows, batch.num_rows))
+        if not lists.misplaced().any():
+            strange, values, features = lists.first_with(self.form.strange(self._held(lists.values), lists.features))
+            of_rows = (_spread(of_row, rows, batch.num_rows) for of_row in (strange, values, features))
+            self._note("no category", *of_rows)
         other = _spread(lists.sizes != self.size, rows, batch.num_rows)
         self._note("sizes", other, _spread(lists.sizes, rows, batch.num_rows))
         self._note("indices", _spread(lists.misplaced(), rows, batch.num_rows))
 
     def _count_number_features(self, batch: pa.RecordBatch, names: tuple[str, ...]) -> None:
         null, wild = np.zeros(batch.num_rows, bool), np.zeros(batch.num_rows, bool)
-        for name in names:
+        features, shown = np.full(batch.num_rows, -1), np.zeros(batch.num_rows)
+        for feature, name in enumerate(names):
             column = number_column(batch, name)
-            of_column = _nulls(column)
-            null |= of_column
-            wild |= self._wild(column.to_numpy(zero_copy_only=False)) & ~of_column
+            of_column, values = _nulls(column), column.to_numpy(zero_copy_only=False)
+            null |= of_column & (not self.form.missing)
+            wild |= self._wild(values) & ~of_column
+            strange = (features < 0) & self.form.strange(self._held(values), np.full(len(values), feature))
+            features[strange], shown[strange] = feature, values[strange]
         self.size = len(names)
         self._note("null features", null)
-        self._note("wild features", wild)
+        self._note(self._kind, wild)
+        self._note("no category", features >= 0, shown, features)
+
+    @property
+    def _kind(self) -> str:
+        """Which fault a value is that is not finite."""
+        return "infinite features" if self.form.missing else "wild features"
 
     def _wild(self, values: Array) -> Mask:
+        narrow = self._held(values)
+        return np.isinf(narrow) if self.form.missing else ~np.isfinite(narrow)
+
+    def _held(self, values: Array) -> Array:
+        """Return values as they are held, once rows are fine."""
         with np.errstate(over="ignore"):
-            return ~np.isfinite(values.astype(self.dtype))
+            return values.astype(self.form.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,9 +252,21 @@ class _Lists:
         places[sparse] = indices.flatten().fill_null(-1).to_numpy(zero_copy_only=False)[kept]
         return _Lists(given, lengths, entries, _nulls(flat), places, np.where(dense, lengths, of_row))
 
+    @property
+    def features(self) -> Array:
+        """Columns of the entries."""
+        return dense_columns(self.lengths) if self.indices is None else self.indices
+
     def rows_with(self, bad: Mask) -> Mask:
         """Find the rows with an entry of which ``bad`` holds."""
         return _rows_with(bad, self.lengths)
+
+    def first_with(self, bad: Mask) -> tuple[Mask, Array, Array]:
+        """Find the rows with an entry of which ``bad`` holds; return value and column of each one's first, too."""
+        rows, first = np.unique(np.repeat(np.arange(len(self.lengths)), self.lengths)[bad], return_index=True)
+        values, features = np.zeros(len(self.lengths)), np.full(len(self.lengths), -1)
+        values[rows], features[rows] = self.values[bad][first], self.features[bad][first]
+        return features >= 0, values, features
 
     def misplaced(self) -> Mask:
         """Find the rows with an index outside their size, or more or less indices than values."""
@@ -222,12 +290,13 @@ def outside(labels: Float64Array, classes: int) -> Mask:
     return (labels < 0) | (labels >= classes) | (labels != np.floor(labels))
 
 
-def error_of(faults: Float64Array, columns: ColumnNames = ColumnNames()) -> InputError | None:
+def error_of(faults: Float64Array, columns: ColumnNames = ColumnNames(), form: Form = PLAIN) -> InputError | None:
     """Say what is wrong with the rows of all workers.
 
     Args:
         faults: float64, shape (workers, LENGTH): ``Faults.array()`` of each, by rdd_partition.
         columns: their names.
+        form: what rows have to be.
 
     Returns:
         An error that names each kind of fault, how many rows have it, and one of these; None if all rows are fine.
@@ -235,7 +304,7 @@ def error_of(faults: Float64Array, columns: ColumnNames = ColumnNames()) -> Inpu
     total = int(faults[:, 0].sum())
     by_kind = faults[:, _HEAD:].reshape(len(faults), len(KINDS), _PER_KIND)
     found = [
-        _sentence(f"{columns.shown(role)}", what, by_kind[:, at], total)
+        _sentence(f"{columns.shown(role)}", what, by_kind[:, at], total) + _more(by_kind[:, at], columns, form)
         for at, (role, what) in enumerate(KINDS.values())
         if by_kind[:, at, 0].any()
     ]
@@ -248,6 +317,16 @@ def error_of(faults: Float64Array, columns: ColumnNames = ColumnNames()) -> Inpu
             f"and {sizes[other]:.0f} in rdd_partition {with_rows[other]}"
         )
     return InputError("; ".join(found)) if found else None
+
+
+def _more(found: Float64Array, columns: ColumnNames, form: Form) -> str:
+    """Say what was expected of a feature that has categories; nothing of other faults."""
+    feature = int(found[np.argmax(found[:, 0] > 0), 3])
+    if feature < 0:
+        return ""
+    name = str(feature) if isinstance(columns.features, str) else repr(columns.features[feature])
+    count = form.categories[feature]
+    return f": feature {name} has {count:,} categories, so expected NaN or a whole number from 0 to {count - 1:,}"
 
 
 def _sentence(name: str, what: str, found: Float64Array, total: int) -> str:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.algorithms.training.faults import ColumnNames, Faults, Mask, outside, validation_column
+from ps2.algorithms.training.faults import PLAIN, ColumnNames, Faults, Form, Mask, outside, validation_column
 from ps2.data.columns import read_features, read_numbers, read_weights
-from ps2.data.rows import Float, LocalRows, RowParts
+from ps2.data.rows import LocalRows, RowParts
 from ps2.errors import InputError
 
 Float64Array = npt.NDArray[np.float64]
@@ -39,27 +38,19 @@ class Reading:
     faults: Float64Array
 
 
-def read(
-    batches: Iterable[pa.RecordBatch],
-    columns: ColumnNames,
-    dtype: Float = "float64",
-    classes: int | None = None,
-    size: int | None = None,
-) -> Reading:
+def read(batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form = PLAIN) -> Reading:
     """Read a worker's rows.
 
     Args:
         batches: of any number of rows each.
         columns: their names.
-        dtype: of the features.
-        classes: labels have to be integers below this; None: any number.
-        size: columns that features must have; None: as many as those of the first row.
+        form: what they have to be.
 
     Raises:
         InputError: a column is missing or of another type. Faults of rows are counted, not raised.
     """
-    parts = _Parts(columns, np.dtype(dtype), classes, size)
-    faults = Faults(columns, np.dtype(dtype), classes, size)
+    parts = _Parts(columns, form)
+    faults = Faults(columns, form, form.size)
     for batch in batches:
         if not faults:
             try:
@@ -67,7 +58,7 @@ def read(
             except InputError:
                 faults.size = parts.rows.size
                 # What was read so far is of no use any more.
-                parts = _Parts(columns, np.dtype(dtype), classes, size)
+                parts = _Parts(columns, form)
                 faults.count(batch)
                 if not faults:
                     raise
@@ -84,20 +75,22 @@ def read(
 class _Parts:
     """Batches that were fine."""
 
-    def __init__(self, columns: ColumnNames, dtype: np.dtype[Any], classes: int | None, size: int | None) -> None:
-        self.rows = RowParts(dtype)
-        self.rows.size = len(columns.features) if isinstance(columns.features, tuple) else size
+    def __init__(self, columns: ColumnNames, form: Form) -> None:
+        self.rows = RowParts(np.dtype(form.dtype))
+        self.rows.size = len(columns.features) if isinstance(columns.features, tuple) else form.size
         self._columns = columns
-        self._classes = classes
+        self._form = form
         self._held_out: list[Mask] = [np.zeros(0, bool)]
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Read a batch, or raise InputError for its first fault."""
-        names, rows, before = self._columns, self.rows, self.rows.rows
-        found = read_features(batch, names.features, rows.dtype, before)
+        names, form, rows, before = self._columns, self._form, self.rows, self.rows.rows
+        found = read_features(batch, names.features, rows.dtype, before, missing=form.missing)
+        if form.strange(found.values, found.columns).any():
+            raise InputError(f"{names.shown('features')}: expected categories")
         y = read_numbers(batch, names.label, before)
-        if self._classes is not None and outside(y, self._classes).any():
-            raise InputError(f"column {names.label!r}: expected labels below {self._classes}")
+        if form.classes is not None and outside(y, form.classes).any():
+            raise InputError(f"column {names.label!r}: expected labels below {form.classes}")
         if names.weight is not None:
             rows.weights.append(read_weights(batch, names.weight, before))
         if names.validation is not None:

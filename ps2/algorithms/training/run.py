@@ -12,11 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ps2.algorithms.training.faults import LENGTH, ColumnNames, error_of
+from ps2.algorithms.training.faults import LENGTH, ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import Reading, read
 from ps2.algorithms.training.table import Table
 from ps2.client.dcv import DCV
-from ps2.data.rows import Float
 
 FIRST_CLOCK = 1
 
@@ -26,21 +25,6 @@ class WorkerHalf(Protocol):
 
     def __call__(self, worker: Any, reading: Reading) -> None:
         """Take part in the clocks from ``FIRST_CLOCK`` on."""
-
-
-@dataclass(frozen=True)
-class Form:
-    """What rows have to be.
-
-    Attributes:
-        size: number of features.
-        classes: labels are integers below this; None: any numbers.
-        dtype: that features are held in.
-    """
-
-    size: int
-    classes: int | None = None
-    dtype: Float = "float64"
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +63,7 @@ def run_training(ps: Any, training: Training) -> None:
     def on_clock(clock: int) -> None:
         if clock >= FIRST_CLOCK:
             training.on_clock(clock - FIRST_CLOCK)
-        elif error := error_of(faults.pull().reshape(table.workers, LENGTH), table.columns):
+        elif error := error_of(faults.pull().reshape(table.workers, LENGTH), table.columns, training.form):
             raise error
 
     try:
@@ -102,7 +86,7 @@ class _Work:
     faults: DCV
 
     def __call__(self, worker: Any, batches: Iterator[Any]) -> None:
-        reading = read(batches, self.columns, self.form.dtype, self.form.classes, self.form.size)
+        reading = read(batches, self.columns, self.form)
         for _ in worker.clocks(FIRST_CLOCK):
             self.faults.push(reading.faults, np.arange(LENGTH) + worker.rank * LENGTH)
         self.half(worker, reading)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.trees import binning_kernels as kernels
+from ps2.algorithms.trees.tree import Absent
 from ps2.errors import ConfigError, InputError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks
@@ -27,7 +28,6 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 UInt32s = npt.NDArray[np.uint32]
 Float32s = npt.NDArray[np.float32]
-Absent = Literal["zero", "missing"]
 
 NO_WEIGHTS = readable(np.empty(0, np.int64))
 NO_ROWS = readable(np.empty(0, np.int32))
@@ -148,6 +148,14 @@ def distinct(columns: Columns, limit: int, weights: Int64s = NO_WEIGHTS) -> Dist
     some = start[features] + np.arange(len(features)) - np.searchsorted(features, features)
     order = np.lexsort((values[some], features))
     return Distinct(features, values[some][order], counts[some][order], np.flatnonzero(found < 0))
+
+
+def missing(columns: Columns, weights: Int64s = NO_WEIGHTS) -> Int64s:
+    """Return the weight of each feature's missing values, as far as ``columns`` have them, int64."""
+    out = np.empty(columns.features, np.int64)
+    held = (columns.bits, columns.begin, columns.rows, readable(weights), out)
+    over_blocks(kernels.count_missing, (np.arange(columns.features),), *held, cost=columns._cost())
+    return out
 
 
 def coarse(columns: Columns, features: Int64s, weights: Int64s = NO_WEIGHTS) -> Array:

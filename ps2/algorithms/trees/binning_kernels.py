@@ -117,6 +117,16 @@ def count_distinct(
 
 
 @kernel
+def count_missing(features: Int64s, bits: UInt32s, begin: Int64s, rows: Int32s, weights: Int64s, out: Int64s) -> None:
+    """Set ``out[f]`` to the weight of each feature's missing values."""
+    for f in features:
+        out[f] = 0
+        for position in range(begin[f], begin[f + 1]):
+            if bits[position] == MISSING:
+                out[f] += _weight(position, begin[f], rows, weights)
+
+
+@kernel
 def count_coarse(
     places: Int64s, features: Int64s, bits: UInt32s, begin: Int64s, rows: Int32s, weights: Int64s, out: Array
 ) -> None:

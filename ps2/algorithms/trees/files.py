@@ -10,13 +10,13 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ps2.algorithms.trees.tree import Forest, Tree
+from ps2.algorithms.trees.tree import Absent, Forest, Tree
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError, UsageError
 from ps2.storage.arrays import npy
 from ps2.storage.files import place, reported, write
@@ -71,6 +71,7 @@ def write_forest(url: str, forest: Forest) -> dict[str, Any]:
         "features": forest.features,
         "loss": forest.loss,
         "shape": forest.shape,
+        "absent": forest.absent,
         "files": {name: _write(fs, f"{root}/{name}", array) for name, array in arrays.items()},
     }
 
@@ -101,7 +102,10 @@ def read_forest(path: str, url: str, content: Any) -> Forest:
             plain: dict[str, Any] = {name: np.ascontiguousarray(part[name]) for name in PLAIN}
             trees.append(Tree(**plain, set_begin=set_begin, set_flags=flags))
             begin, begin_sets = begin + size, begin_sets + int(set_begin[-1])
-        return Forest(tuple(trees), base, int(content["features"]), content["loss"], float(content["shape"]))
+        features, shape = int(content["features"]), float(content["shape"])
+        if content["absent"] not in get_args(Absent):
+            raise ValueError(f"absent: {content['absent']!r}")
+        return Forest(tuple(trees), base, features, content["loss"], shape, content["absent"])
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointCorruptError(f"{path}: a part of the metadata is missing or wrong: {error!r}") from error
 

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.trees import growing_kernels as kernels
-from ps2.algorithms.trees.binning import Absent, Bins
+from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.ops import CATEGORICAL, DECREASING, HAS_MISSING, INCREASING, layout_of, set_of
+from ps2.algorithms.trees.tree import Absent
 from ps2.errors import ConfigError
 from ps2.ops.guards import readable
 from ps2.ops.parallel import over_blocks

@@ -51,6 +51,11 @@ class GBTModel:
         return {"logistic": 2, "softmax": self.forest.width}.get(self.forest.loss)
 
     @property
+    def takes_missing(self) -> bool:
+        """Whether NaN is a missing value, not a fault."""
+        return True
+
+    @property
     def is_light(self) -> bool:
         """Whether it may travel with the function that uses it."""
         return False
@@ -59,7 +64,8 @@ class GBTModel:
         """Compute the margins of rows: the base, and what the trees add to it.
 
         Args:
-            x: shape (n, features), NumPy or scipy CSR; what a sparse row does not hold is 0.
+            x: shape (n, features), NumPy or scipy CSR; NaN is missing. What a sparse row does not hold is 0 or, if
+                the trees were grown so (``forest.absent``), missing.
 
         Returns:
             float64, shape (n, 1), or one column a class.
@@ -91,7 +97,7 @@ class GBTModel:
     def saveXGBoost(self, path: str) -> None:
         """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same.
 
-        xgboost takes what a sparse matrix does not hold for missing, not for 0.
+        xgboost takes what a sparse matrix does not hold for missing, whatever ``forest.absent`` is.
 
         Raises:
             RecoveryError: the file system refuses.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,6 @@ from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
 Float64s = npt.NDArray[np.float64]
-Absent = Literal["zero", "missing"]
 
 # What a step of a row costs, in additions; and an entry of a sparse row.
 STEP_COST = 2
@@ -29,12 +28,11 @@ class Predictor:
 
     Args:
         forest: any.
-        absent: what a sparse row does not hold: 0, or missing, which is NaN.
     """
 
-    def __init__(self, forest: Forest, absent: Absent = "zero") -> None:
+    def __init__(self, forest: Forest) -> None:
         self._forest = forest
-        self._absent = 0.0 if absent == "zero" else np.nan
+        self._absent = 0.0 if forest.absent == "zero" else np.nan
         orders = [_breadth_first(tree) for tree in forest.trees]
         self._depths = np.array([len(levels) - 1 for levels in orders], np.int32)
         self._roots = np.append(0, np.cumsum([len(tree) for tree in forest.trees])).astype(np.uint32)

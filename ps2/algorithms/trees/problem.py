@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.tree import Absent
 from ps2.errors import ConfigError
 
 MOST_DEPTH = 30
+WORD_BITS = 64
 # The least gain of a split, as in xgboost: below, there is nothing but rounding.
 LEAST_GAIN = 1e-6
 
@@ -22,11 +25,20 @@ class Problem:
         objective: of a row, by its margins.
         dim: number of features.
         base: the margins before any tree, one an output.
+        absent: what it is that sparse rows do not hold.
+        categories: how many a feature has, by its number; others are numeric.
     """
 
     objective: Objective
     dim: int
     base: tuple[float, ...]
+    absent: Absent = "zero"
+    categories: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def words(self) -> int:
+        """How many int64 hold a bit for each category of a feature."""
+        return -(-max(self.categories.values(), default=0) // WORD_BITS)
 
     @property
     def classes(self) -> int | None:

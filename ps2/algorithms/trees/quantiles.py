@@ -1,5 +1,7 @@
 """The first clocks of a training of trees: cut points, of weights that workers add up on the servers as whole numbers.
 
+Features that have categories need none: their bins are the categories.
+
 In clock 0 workers add the values of features that have few; in clock 1, of the others, the weights in coarse cells; in
 clock 2 those in finer ones. Between them the driver only looks at sums, so cut points are the same however rows lie.
 """
@@ -7,14 +9,14 @@ clock 2 those in finer ones. Between them the driver only looks at sums, so cut 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.training.run import FIRST_CLOCK
-from ps2.algorithms.trees import binning_kernels
+from ps2.algorithms.trees import binning, binning_kernels
 from ps2.algorithms.trees.binning import (
     ZERO,
     Bins,
@@ -28,13 +30,15 @@ from ps2.algorithms.trees.binning import (
     fine,
     fine_cells,
 )
-from ps2.algorithms.trees.rows import is_dense
+from ps2.algorithms.trees.problem import Problem
+from ps2.algorithms.trees.rows import is_dense, laid_out, with_all_columns
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
+Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Float32s = npt.NDArray[np.float32]
 
@@ -55,36 +59,40 @@ class Quantiles:
     """What the workers fill; picklable.
 
     Attributes:
-        dim: number of features.
-        bins: of a feature, at most.
+        problem: what the features are.
+        bins: of a numeric feature, at most, that of missing values aside.
         weight_unit: what 1 of the whole numbers stands for; 0: each row counts 1.
         total: int64, one column: the weight of all rows.
+        missing: int64, a column a feature: the weight of its missing values, those aside that rows do not hold.
         many: int32, a column a feature: above 0, where it has more values than bins.
         values, coarse, fine: sparse, int64: weights by key.
     """
 
-    dim: int
+    problem: Problem
     bins: int
     weight_unit: float
     total: DCV
+    missing: DCV
     many: DCV
     values: DCV
     coarse: DCV
     fine: DCV
 
     @staticmethod
-    def make(dim: int, bins: int, mean_weight: float | None) -> Quantiles:
+    def make(problem: Problem, bins: int, mean_weight: float | None) -> Quantiles:
         """Make empty sums.
 
         Args:
             mean_weight: of the rows; None: all weights are 1.
         """
         unit = 0.0 if mean_weight is None else 2.0 ** (np.floor(np.log2(mean_weight)) - WEIGHT_BITS)
+        dim = problem.dim
+        by_feature = DCV.dense(dim, 1, "int64"), DCV.dense(dim, 1, "int32")
         of_keys = [DCV.sparse(dim << FEATURE_BITS, 1, "int64") for _ in range(3)]
-        return Quantiles(dim, bins, unit, DCV.dense(1, 1, "int64"), DCV.dense(dim, 1, "int32"), *of_keys)
+        return Quantiles(problem, bins, unit, DCV.dense(1, 1, "int64"), *by_feature, *of_keys)
 
     def free(self) -> None:
-        free_all([self.total, self.many, self.values, self.coarse, self.fine])
+        free_all([self.total, self.missing, self.many, self.values, self.coarse, self.fine])
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
@@ -109,38 +117,47 @@ class Quantiles:
     def add_zeros(self) -> None:
         """After clock 1: add the rows that do not hold a feature to the coarse cell of zeros."""
         many = np.flatnonzero(self.many.pull())
-        if not len(many):
+        if not len(many) or self.problem.absent == "missing":
             return
         keys, weights = self.coarse.pull()
-        absent = self._total() - _sums_of(keys, weights, many)
+        absent = self._zeros(many, _sums_of(keys, weights, many))
         cell = int(ZERO) >> binning_kernels.FINE_BITS
         self.coarse.add(absent, (many << FEATURE_BITS) + cell)
 
     def cut(self) -> Bins:
         """After clock 2: return the bins."""
-        many, total = np.flatnonzero(self.many.pull()), self._total()
+        many = np.flatnonzero(self.many.pull())
         few, begins = cuts_of_few(*self._values(many))
-        cuts, of_features = [few], [np.repeat(np.arange(self.dim), np.diff(begins))]
+        of_few = np.repeat(np.arange(self.problem.dim), np.diff(begins))
+        categories, of_categories = _categories(self.problem)
+        cuts, of_features = [few, categories], [of_few, of_categories]
         keys, weights = self.fine.pull() if len(many) else (many, many)
+        absent = self._zeros(many, _sums_of(keys, weights, many))
         for some, refinement in self._refinements(many):
             for place, feature in enumerate(some):
                 begin, end = np.searchsorted(keys, (feature + np.arange(2)) << FEATURE_BITS)
                 first, last = fine_cells(refinement, place)
                 cells = np.zeros(len(first), np.int64)
                 cells[keys[begin:end] & LOW] = weights[begin:end]
-                cuts.append(cuts_from(first, last, cells, self.bins, total - int(cells.sum())))
+                zeros = int(absent[np.searchsorted(many, feature)])
+                cuts.append(cuts_from(first, last, cells, self.bins, zeros))
                 of_features.append(np.full(len(cuts[-1]), feature))
         at = np.concatenate(of_features)
-        offsets = np.append(0, np.cumsum(np.bincount(at, minlength=self.dim)))
-        return bins_of(np.concatenate(cuts)[np.argsort(at, kind="stable")], offsets)
+        offsets = np.append(0, np.cumsum(np.bincount(at, minlength=self.problem.dim)))
+        missing = (self.missing.pull() > 0) | (self.problem.absent == "missing")
+        return bins_of(self.problem, np.concatenate(cuts)[np.argsort(at, kind="stable")], offsets, missing)
 
-    def _total(self) -> int:
-        return int(self.total.pull()[0])
+    def _zeros(self, features: Int64s, held: Int64s) -> Int64s:
+        """Return the weight of features' zeros that rows do not hold, by that of the values that they hold."""
+        if self.problem.absent == "missing":
+            return np.zeros(len(features), np.int64)
+        return self.total.pull()[0] - self.missing.pull()[features] - held
 
     def _values(self, many: Int64s) -> tuple[Distinct, Int64s]:
         """Return the values of features, those of many left out, and the weight of zeros that rows do not hold."""
         keys, weights = self.values.pull()
-        absent = self._total() - _sums_of(keys, weights, np.arange(self.dim))
+        every = np.arange(self.problem.dim)
+        absent = self._zeros(every, _sums_of(keys, weights, every))
         return Distinct.of_keys(keys, weights, len(keys), many), absent
 
     def _refinements(self, many: Int64s) -> Iterator[tuple[Int64s, Refinement]]:
@@ -154,11 +171,30 @@ class Quantiles:
             yield some, Refinement.of(cells, self.bins)
 
 
-def bins_of(cuts: Float32s, offsets: Int64s) -> Bins:
-    """Return the bins between cut points: those of a feature in one block of columns, as wide as the largest needs."""
-    none = np.zeros(len(offsets) - 1, np.int32)
-    block = 1 + int(np.diff(offsets).max())
-    return Bins(readable(cuts), readable(offsets), readable(none), none.astype(bool), block)
+def bins_of(problem: Problem, cuts: Float32s, offsets: Int64s, missing: npt.NDArray[np.bool_]) -> Bins:
+    """Return the bins of all features: those of one in one block of columns, as wide as the largest needs."""
+    categories = np.zeros(problem.dim, np.int32)
+    categories[list(problem.categories)] = list(problem.categories.values())
+    bins = Bins(readable(cuts), readable(offsets), readable(categories), readable(missing))
+    return replace(bins, block=int(bins.sizes.max()))
+
+
+def shapes_of(bins: Bins) -> Int32s:
+    """Return how many cuts each feature has, times 2, and 1 more if it has a bin for missing values: int32."""
+    return (np.diff(bins.offsets) << 1 | bins.missing).astype(np.int32)
+
+
+def of_shapes(shapes: Int32s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+    """Undo ``shapes_of``: return counts of cuts, and whether there is a bin for missing values."""
+    return (shapes >> 1).astype(np.int64), (shapes & 1).astype(np.bool_)
+
+
+def _categories(problem: Problem) -> tuple[Float32s, Int64s]:
+    """Return all categories, which are the cuts of their features, and the feature of each."""
+    counts = np.array(list(problem.categories.values()), np.int64)
+    features = np.repeat(np.array(list(problem.categories), np.int64), counts)
+    within = np.arange(len(features)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return within.astype(np.float32), features
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,19 +216,26 @@ class _Part:
         weights = np.empty(0, np.int64)
         if sums.weight_unit and rows.weights is not None:
             weights = np.maximum(np.rint(rows.weights / sums.weight_unit), 1).astype(np.int64)
-        if is_dense(rows.x, sums.dim):
-            all_columns = np.zeros((len(rows), sums.dim), rows.x.dtype)
-            all_columns[:, rows.keys] = rows.x.toarray()
-            return _Part(sums, Columns.of_dense(all_columns), np.arange(sums.dim), readable(weights))
+        dim = sums.problem.dim
+        if is_dense(rows.x, dim):
+            x = laid_out(with_all_columns(rows, dim), sums.problem.absent)
+            return _Part(sums, Columns.of_dense(x), np.arange(dim), readable(weights))
         return _Part(sums, Columns.of_sparse(rows.x), rows.keys, readable(weights))
 
     def add_values(self) -> None:
         weight = self.weights.sum() if len(self.weights) else self.columns.count
         self.sums.total.add(np.array([weight], np.int64))
+        lacking = binning.missing(self.columns, self.weights)
+        some = np.flatnonzero(lacking)
+        if len(some):
+            self.sums.missing.add(lacking[some], self.features[some])
         found = distinct(self.columns, self.sums.bins, self.weights)
-        if len(found.many):
-            self.sums.many.add(np.ones(len(found.many), np.int32), self.features[found.many])
-        self.sums.values.add(found.weights, self._keys(found.features, found.bits))
+        numeric = ~np.isin(self.features, list(self.sums.problem.categories))
+        many = found.many[numeric[found.many]]
+        if len(many):
+            self.sums.many.add(np.ones(len(many), np.int32), self.features[many])
+        some = np.flatnonzero(numeric[found.features])
+        self.sums.values.add(found.weights[some], self._keys(found.features[some], found.bits[some]))
 
     def add_coarse(self) -> None:
         many = np.flatnonzero(np.isin(self.features, np.flatnonzero(self.sums.many.pull())))

@@ -10,8 +10,9 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ps2.algorithms.trees import growing_kernels, told
-from ps2.algorithms.trees.binning import Absent, Bins, Columns
+from ps2.algorithms.trees.binning import Bins, Columns
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
+from ps2.algorithms.trees.tree import Absent
 from ps2.data.rows import LocalRows
 from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.guards import readable
@@ -25,7 +26,6 @@ Float64s = npt.NDArray[np.float64]
 
 # Rows that hold so much of their features are laid out with all of them.
 DENSE_FROM = 0.25
-ABSENT: Absent = "zero"
 
 Binned = DenseRows | SparseRows
 
@@ -41,32 +41,44 @@ def with_all_columns(rows: LocalRows, dim: int) -> sp.csr_array:
     return sp.csr_array((rows.x.data, indices, rows.x.indptr), shape=(len(rows), dim))
 
 
-def binned(rows: LocalRows, bins: Bins) -> Binned:
+def laid_out(x: sp.csr_array, absent: Absent) -> Array:
+    """Return sparse rows as dense ones; what they do not hold is 0, or NaN if it is missing."""
+    out: Array = x.toarray()
+    if absent == "missing":
+        held = sp.csr_array((np.ones(x.nnz, np.bool_), x.indices, x.indptr), shape=x.shape)
+        out[~held.toarray()] = np.nan
+    return out
+
+
+def binned(rows: LocalRows, bins: Bins, absent: Absent) -> Binned:
     """Return rows by bins."""
     x = with_all_columns(rows, bins.features)
     if is_dense(x, bins.features):
-        return DenseRows(bins, bins.bin_dense(Columns.of_dense(x.toarray())))
+        return DenseRows(bins, bins.bin_dense(Columns.of_dense(laid_out(x, absent))))
     x.sort_indices()
-    return SparseRows(bins, *bins.bin_sparse(x, ABSENT), ABSENT)
+    return SparseRows(bins, *bins.bin_sparse(x, absent), absent)
 
 
-def row_ids(rows: LocalRows) -> Int64s:
+def row_ids(rows: LocalRows, absent: Absent) -> Int64s:
     """Return a number for each row that its features and label make, wherever it lies."""
     x = rows.x
-    values = readable(x.data.astype(np.float64).view(np.uint64))
+    values = x.data.astype(np.float64) + 0.0  # -0 is 0
+    values[np.isnan(values)] = np.nan  # of which there are many kinds
+    words = readable(values.view(np.uint64))
     labels = np.zeros(len(rows)) if rows.y is None else rows.y
+    nothing = np.array([0.0 if absent == "zero" else np.nan]).view(np.uint64)[0]
     ids = np.empty(len(rows), np.uint64)
-    _hash(readable(x.indptr), readable(rows.keys[x.indices]), values, readable(labels.view(np.uint64)), ids)
+    _hash(readable(x.indptr), readable(rows.keys[x.indices]), words, nothing, readable(labels.view(np.uint64)), ids)
     return ids.view(np.int64)
 
 
 @kernel
-def _hash(indptr: Array, columns: Int64s, values: UInt64s, labels: UInt64s, out: UInt64s) -> None:
+def _hash(indptr: Array, columns: Int64s, values: UInt64s, nothing: np.uint64, labels: UInt64s, out: UInt64s) -> None:
     for row in range(len(out)):
         state = scrambled(labels[row])
         for at in range(indptr[row], indptr[row + 1]):
-            # Zeros count nothing, of either sign, whether a row holds them or not; the order counts neither.
-            if values[at] << np.uint64(1):
+            # What absent values are counts nothing, whether a row holds it or not; the order counts neither.
+            if values[at] != nothing:
                 state += scrambled(values[at] + GOLDEN * np.uint64(columns[at] + 1))
         out[row] = scrambled(state)
 

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
-from ps2.algorithms.training.run import Form, Training, run_training
+from ps2.algorithms.training.run import Training, run_training
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, WEIGHT
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.growing import SparseRows, scales_of
 from ps2.algorithms.trees.growth import LAYOUT, Found, Growth
 from ps2.algorithms.trees.problem import Problem, Recipe
-from ps2.algorithms.trees.quantiles import CLOCKS, END, Quantiles
-from ps2.algorithms.trees.rows import ABSENT
+from ps2.algorithms.trees.quantiles import CLOCKS, END, Quantiles, shapes_of
 from ps2.algorithms.trees.told import Log, Task, Told
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.algorithms.trees.worker import MOST, Half, Sums, count_keys
@@ -74,7 +74,7 @@ def train(
     check_room(problem.dim, recipe, facts.rows, ps.memory())
     driver = _Driver(table, problem, recipe, facts, Record(on_step))
     try:
-        form = Form(problem.dim, problem.classes, "float32")
+        form = Form(problem.dim, problem.classes, "float32", missing=True, categories=problem.categories)
         run_training(ps, Training(table, form, driver.half, driver.on_clock, 0, recipe.seed))
         return Trained(driver.forest(), driver.record.history())
     finally:
@@ -140,7 +140,7 @@ class _Driver:
         self._dtype = sums_dtype(facts.rows)
         self._log, self._sums = Log.make(), Sums.make(table.workers)
         mean = None if table.columns.weight is None else facts.weight / facts.rows
-        self._quantiles = Quantiles.make(problem.dim, recipe.bins, mean)
+        self._quantiles = Quantiles.make(problem, recipe.bins, mean)
         self.half = Half(problem, recipe, self._quantiles, self._log, self._sums, self._dtype)
         self._fleet: _OnFleet | None = None
         self._trees: list[Tree] = []
@@ -152,7 +152,8 @@ class _Driver:
         losses = self.record.validation
         objective, base = self._problem.objective, np.array(self._problem.base)
         trees = self._trees[: objective.width * (1 + int(np.argmin(losses)))] if losses else self._trees
-        return Forest(tuple(trees), base, self._problem.dim, objective.loss, objective.shape)
+        forest = Forest(tuple(trees), base, self._problem.dim, objective.loss, objective.shape)
+        return replace(forest, absent=self._problem.absent)
 
     def free(self) -> None:
         """Give all back that is on the servers."""
@@ -185,7 +186,7 @@ class _Driver:
         if self._fleet is not None:
             self._fleet.free()
         bins = self._quantiles.cut()
-        self._fleet = _OnFleet.make(bins, self._recipe, self._rows, self._dtype)
+        self._fleet = _OnFleet.make(bins, self._problem, self._recipe, self._rows, self._dtype)
         self._states = [_State(Task.BEGIN, 0)]
         self._trees, self._growth = [], None
         self._tell(0, Told(Task.BEGIN, 0))
@@ -283,15 +284,17 @@ class _OnFleet:
 
     Attributes:
         histograms: a row for the layout of bins, and one for each open node.
+        sizes: ``shapes_of`` the bins.
     """
 
+    problem: Problem
     bins: Bins
     histograms: DCVMatrix
     cuts: DCV
     sizes: DCV
 
     @staticmethod
-    def make(bins: Bins, recipe: Recipe, rows: int, dtype: str) -> _OnFleet:
+    def make(bins: Bins, problem: Problem, recipe: Recipe, rows: int, dtype: str) -> _OnFleet:
         """Make room for histograms, and tell the servers what the bins are.
 
         Raises:
@@ -301,13 +304,13 @@ class _OnFleet:
         first = DCV.dense(columns, 1 + open_nodes(recipe, rows), dtype, align=bins.block * recipe.channels)
         histograms = first.matrix()
         monotone = np.array(recipe.monotone, np.int64) if recipe.monotone else None
-        no_rows = SparseRows(bins, np.zeros(1, np.int64), np.empty(0, np.int32), ABSENT)
+        no_rows = SparseRows(bins, np.zeros(1, np.int64), np.empty(0, np.int32), problem.absent)
         histograms.push([LAYOUT], no_rows.layout(monotone, recipe.channels).astype(dtype)[None])
         cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1), DCV.dense(bins.features, 1, "int32")
         if len(bins.cuts):
             cuts.push(bins.cuts)
-        sizes.push(np.diff(bins.offsets).astype(np.int32))
-        return _OnFleet(bins, histograms, cuts, sizes)
+        sizes.push(shapes_of(bins))
+        return _OnFleet(problem, bins, histograms, cuts, sizes)
 
     @property
     def numbers(self) -> tuple[int, int, int]:
@@ -329,6 +332,7 @@ class _OnFleet:
                 rules=growth.rules,
                 layout=LAYOUT,
                 channels=recipe.channels,
+                words=self.problem.words,
                 min_third=recipe.min_rows if recipe.channels > 2 else 0,
                 features=self.bins.features,
                 drawn=recipe.features,

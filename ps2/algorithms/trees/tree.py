@@ -21,6 +21,8 @@ Float64s = npt.NDArray[np.float64]
 
 LossName = Literal["logistic", "softmax", "squared", "absolute", "huber", "poisson", "quantile"]
 
+Absent = Literal["zero", "missing"]
+
 LEAF = -1
 # Where Java turns to scientific notation.
 JAVA_PLAIN = (1e-3, 1e7)
@@ -124,6 +126,7 @@ class Forest:
         features: how many there are.
         loss: that the trees were grown for.
         shape: of the loss: where "huber" turns linear; which "quantile".
+        absent: what it is that sparse rows do not hold: 0, or missing, as NaN is.
     """
 
     trees: tuple[Tree, ...]
@@ -131,6 +134,7 @@ class Forest:
     features: int
     loss: LossName = "squared"
     shape: float = 0.5
+    absent: Absent = "zero"
 
     @property
     def width(self) -> int:

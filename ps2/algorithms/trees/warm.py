@@ -57,6 +57,7 @@ def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
             found = binning.distinct(columns, 2, weights)
             refinement = Refinement.of(binning.coarse(columns, some, weights), 2)
             binning.fine(columns, some, refinement, weights)
+            binning.missing(columns, weights)
     binning.cuts_from(found.bits, found.bits, found.weights, 2)
     _bins().bin_dense(Columns.of_dense(x))
     _bins().bin_sparse(sparse, "zero")
@@ -70,7 +71,7 @@ def _grow() -> None:
     whole = quantised(pairs[0], np.zeros(1, np.int64), 0, (1.0, 1.0))
     for value in (np.float32, np.float64):
         row = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.ones((1, 1), value)), np.zeros(1))
-        draw(row_ids(row), 0, 0.5)
+        draw(row_ids(row, "zero"), 0, 0.5)
     growing_kernels.sum_pairs(ORDER, whole)
     growing_kernels.add_to_rows(ORDER, np.zeros((1, 1))[:, 0], 0.0)
     split = Split(0, 0, False, np.empty(0, np.int64))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective, quantised
 from ps2.algorithms.trees.growth import ROOT
 from ps2.algorithms.trees.problem import Problem, Recipe, key_of
-from ps2.algorithms.trees.quantiles import END, Quantiles, bins_of
+from ps2.algorithms.trees.quantiles import END, Quantiles, bins_of, of_shapes
 from ps2.algorithms.trees.rows import Binned, Herd, Histograms, binned, draw, row_ids
 from ps2.algorithms.trees.told import Log, Task, Told
 from ps2.client.batch import batch
@@ -102,7 +102,7 @@ class _Grower:
         self.clock = END
         self._half, self._rank = half, rank
         self._given = rows, held_out
-        self._ids = row_ids(rows)
+        self._ids = row_ids(rows, half.problem.absent)
         self._moved_bytes = 0
         self._bins: Bins | None = None
         # Of the tree that grows: the rows that it is grown of; all that move, each with the margins that leaves add to.
@@ -147,17 +147,20 @@ class _Grower:
         problem, recipe = self._half.problem, self._half.recipe
         rows, held_out = self._given
         self._training = _Group.of(problem, rows, bins)
-        self._held_out = None if held_out is None else _Group.of(problem, held_out, bins)
+        # What is missing in none of the rows that bins were made of may be in these.
+        lenient = replace(bins, missing=np.ones(bins.features, np.bool_), block=0)
+        self._held_out = None if held_out is None else _Group.of(problem, held_out, lenient)
         self._histograms = Histograms(self._training.rows, recipe.channels, self._half.sums_dtype)
         self._matrix = DCVMatrix.known(told.matrices[0])
 
     def _read_bins(self, matrices: tuple[int, int, int]) -> Bins:
-        """Read cut points; a feature without any has one bin."""
+        """Read what the driver has made of cut points: see ``shapes_of``."""
         cuts, sizes = known(DCV, matrices[1]), known(DCV, matrices[2])
         with batch():
             answers = cuts.pull(), sizes.pull()
-        offsets = np.append(0, np.cumsum(answers[1].result(), dtype=np.int64))
-        return bins_of(answers[0].result()[: offsets[-1]], offsets)
+        counts, missing = of_shapes(answers[1].result())
+        offsets = np.append(0, np.cumsum(counts))
+        return bins_of(self._half.problem, answers[0].result()[: offsets[-1]], offsets, missing)
 
     def _tell_counts(self, tree: int, grown: Herd) -> None:
         counts = np.array([grown.counts[node] for node in range(len(grown.counts))])
@@ -242,7 +245,8 @@ class _Group:
     def of(problem: Problem, rows: LocalRows, bins: Bins) -> _Group:
         assert rows.y is not None
         weights = NO_WEIGHTS if rows.weights is None else rows.weights
-        return _Group(binned(rows, bins), rows.y, weights, np.tile(np.array(problem.base), (len(rows), 1)))
+        margins = np.tile(np.array(problem.base), (len(rows), 1))
+        return _Group(binned(rows, bins, problem.absent), rows.y, weights, margins)
 
     def herd(self, numbers: Int64s) -> Herd:
         """Return some of the rows, all in the root of a tree."""

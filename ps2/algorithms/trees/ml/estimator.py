@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.estimators.attributes import categories_of
 from ps2.algorithms.estimators.estimator import FleetEstimator
 from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.training.record import StepReport, TrainingHistory
@@ -16,10 +17,12 @@ from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.ml.params import TreeSetters, check_tree_params, features_of, recipe_of
 from ps2.algorithms.trees.model import GBTModel
+from ps2.algorithms.trees.ops import MOST_BINS
 from ps2.algorithms.trees.problem import Problem, Recipe
 from ps2.algorithms.trees.trainer import Trained, train
+from ps2.algorithms.trees.tree import Absent
 from ps2.coordinator.context import PS2Context
-from ps2.errors import ConfigError
+from ps2.errors import ConfigError, LimitError
 
 
 class TreeEstimator(FleetEstimator, TreeSetters):
@@ -47,8 +50,11 @@ class TreeEstimator(FleetEstimator, TreeSetters):
                 f"monotoneConstraints: expected one for each of {found.dim} features, got {len(plan.monotone)}"
             )
         recipe = replace(plan, features=features_of(self.getFeatureSubsetStrategy(), found.dim))
+        categories = categories_of(found.features)
+        check_categories(categories, plan.monotone)
         table = dealt()
-        problem = Problem(objective, found.dim, self._base(objective, found, table))
+        absent: Absent = "missing" if self.getAbsentAsMissing() else "zero"
+        problem = Problem(objective, found.dim, self._base(objective, found, table), absent, categories)
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> Trained:
             return train(ps, table, problem, recipe, found.facts, on_step)
@@ -78,6 +84,27 @@ class TreeEstimator(FleetEstimator, TreeSetters):
                 raise ConfigError(f"baseScore: expected a positive mean for loss 'poisson', got {score:g}")
             return (float(np.log(score)),)
         return (score,)
+
+
+def check_categories(categories: Mapping[int, int], monotone: Sequence[int]) -> None:
+    """Raise an error for categorical features that trees cannot be grown with.
+
+    Args:
+        categories: how many a feature has, by its number.
+        monotone: a constraint a feature; none at all.
+
+    Raises:
+        LimitError: a feature has more categories than a histogram has bins.
+        ConfigError: a constraint is of a feature whose categories have no order.
+    """
+    for feature, count in categories.items():
+        if count > MOST_BINS:
+            raise LimitError(f"feature {feature}: expected at most {MOST_BINS:,} categories, got {count:,}")
+        if monotone and monotone[feature]:
+            raise ConfigError(
+                f"monotoneConstraints: expected 0 for feature {feature}, which has {count:,} categories, "
+                f"got {monotone[feature]}"
+            )
 
 
 def _label_quantile(table: Table, share: float) -> float:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.tables import check_columns, column
-from ps2.algorithms.training.faults import ColumnNames, error_of
+from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import read
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.model import GBTModel
@@ -46,7 +46,7 @@ def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel) -> 
 def _sums(batches: Any, columns: ColumnNames, model: GBTModel) -> Float64s:
     """Return the summed losses of each round, and the sum of weights."""
     forest, classes = model.forest, model.classes
-    reading = read(batches, columns, "float32", classes, model.dim)
+    reading = read(batches, columns, Form(model.dim, classes, "float32", missing=True))
     if error := error_of(reading.faults[None], columns):
         raise error
     rows = reading.training

@@ -68,7 +68,7 @@ class ForestModel(FleetModel, TreeParams):
 
     def predictLeaf(self, value: Any) -> Vector:
         """Return the leaf of each tree that one row comes to, counted from the left."""
-        return Vectors.dense(self._trained.leaves(rows_of(value, self.numFeatures))[0].tolist())
+        return Vectors.dense(self._trained.leaves(rows_of(value, self.numFeatures, missing=True))[0].tolist())
 
     def _with_leaves(self, outputs: list[tuple[str, str]]) -> list[tuple[str, str]]:
         return [*outputs, (self.getLeafCol(), "leaf")]
@@ -85,7 +85,7 @@ class ForestModel(FleetModel, TreeParams):
     def saveXGBoost(self, path: str) -> None:
         """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same.
 
-        xgboost takes what a sparse matrix does not hold for missing, not for 0.
+        xgboost takes what a sparse matrix does not hold for missing: as this model, if ``absentAsMissing`` was set.
 
         Raises:
             RecoveryError: the file system refuses.

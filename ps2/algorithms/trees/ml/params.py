@@ -69,8 +69,15 @@ class TreeParams(FleetParams, _GBTParams):
         TypeConverters.toListInt,
     )
 
+    absentAsMissing: Param[bool] = own_param(
+        "absentAsMissing",
+        "what a sparse vector does not hold is missing, as to xgboost, instead of 0",
+        TypeConverters.toBoolean,
+    )
+
     def _set_defaults(self) -> None:
         self._setDefault(regLambda=1.0, regAlpha=0.0, minSplitLoss=0.0, minChildWeight=1.0, seed=0)
+        self._setDefault(absentAsMissing=False)
 
     getRegLambda = getter(regLambda)
     getRegAlpha = getter(regAlpha)
@@ -78,6 +85,7 @@ class TreeParams(FleetParams, _GBTParams):
     getMinChildWeight = getter(minChildWeight)
     getBaseScore = getter(baseScore)
     getMonotoneConstraints = getter(monotoneConstraints)
+    getAbsentAsMissing = getter(absentAsMissing)
 
 
 class TreeSetters(TreeParams, FleetSetters):
@@ -98,6 +106,7 @@ class TreeSetters(TreeParams, FleetSetters):
     setMinChildWeight = setter(TreeParams.minChildWeight)
     setBaseScore = setter(TreeParams.baseScore)
     setMonotoneConstraints = setter(TreeParams.monotoneConstraints)
+    setAbsentAsMissing = setter(TreeParams.absentAsMissing)
 
     def setMaxMemoryInMB(self: P, value: int) -> P:
         """Set what has no effect here: histograms lie on the servers."""
