@@ -10,8 +10,9 @@ import pytest
 from boosting import RECIPE, digest, trained
 from faults import processes
 
-from ps2 import PS2Context
+from ps2 import DCV, PS2Context
 from ps2.algorithms.trees import trainer, worker
+from ps2.algorithms.trees.quantiles import Quantiles
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +78,27 @@ def test_trees_when_a_server_is_killed_in_mid_tree_then_are_the_same_to_the_bit(
     assert len(searches) >= 7
     assert digest(made.forest) == expected
     assert len(made.history.objective) == 1 + RECIPE.rounds
+
+
+@pytest.mark.parametrize("step", ["find_many", "add_zeros", "cut"])
+def test_trees_when_a_server_is_killed_while_cut_points_are_found_then_are_the_same_to_the_bit(
+    spark, expected, tmp_path, monkeypatch, step
+):
+    """All go back to the clock before, which is done again, with what the driver does after it."""
+    taken, take = [], getattr(Quantiles, step)
+
+    def dying(quantiles):
+        taken.append(1)
+        made = take(quantiles)
+        if len(taken) == 1:
+            processes.kill(processes.servers_of(ps)[0])
+            ps.vector("kept").pull()  # waits until all have gone back
+        return made
+
+    monkeypatch.setattr(Quantiles, step, dying)
+    with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=1) as ps:
+        DCV.dense(2, name="kept")
+        made = trained(ps, spark)
+        assert ps.recoveries[-1].rolledBack
+    assert len(taken) == 2
+    assert digest(made.forest) == expected

@@ -81,3 +81,10 @@ def test_record_when_it_goes_back_before_a_first_objective_then_forgets_it_and_n
     record.step_of(tally())
     record.enter(0)
     assert (record.objective, record.seconds) == ([], [])
+
+
+def test_step_when_a_driver_before_has_taken_it_then_counts_with_its_time_and_nobody_is_shown_it(record, reports):
+    record.step_before(0.5, 100.0)
+    record.step(0.25)
+    assert ([report.number for report in reports], reports[0].seconds > 100) == ([2], True)
+    assert (record.history().objective, record.history().seconds[0]) == ([0.5, 0.25], 100.0)

@@ -99,6 +99,17 @@ class Record:
         self.add(sums)
         self.step(float(sums[LOSS] / sums[WEIGHT]) if sums[WEIGHT] else math.nan)
 
+    @property
+    def lap_s(self) -> float:
+        """Seconds since the last step ended."""
+        return time.monotonic() - self._last_s
+
+    def step_before(self, objective: float, seconds: float) -> None:
+        """Note a step that a driver before has taken."""
+        self.objective.append(float(objective))
+        self.seconds.append(seconds)
+        self._began_s -= seconds
+
     def step(self, objective: float) -> None:
         now_s = time.monotonic()
         self.objective.append(float(objective))

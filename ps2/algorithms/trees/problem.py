@@ -65,6 +65,7 @@ class Recipe:
         seed: of rounding and sampling.
         validate: stop by the loss of rows held out.
         validation_tol: it has to get smaller by this part of itself.
+        name: by which a context that was restored goes on with the training; "": none does.
     """
 
     rounds: int = 20
@@ -82,6 +83,7 @@ class Recipe:
     seed: int = 0
     validate: bool = False
     validation_tol: float = 0.01
+    name: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= MOST_DEPTH:

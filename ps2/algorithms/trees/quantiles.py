@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.training.names import UNNAMED, Names
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.trees import binning, binning_kernels
 from ps2.algorithms.trees.binning import (
@@ -79,17 +80,21 @@ class Quantiles:
     fine: DCV
 
     @staticmethod
-    def make(problem: Problem, bins: int, mean_weight: float | None) -> Quantiles:
-        """Make empty sums.
+    def make(problem: Problem, bins: int, mean_weight: float | None, names: Names = UNNAMED) -> Quantiles:
+        """Make empty sums, or find those of a training that goes on.
 
         Args:
             mean_weight: of the rows; None: all weights are 1.
         """
-        unit = 0.0 if mean_weight is None else 2.0 ** (np.floor(np.log2(mean_weight)) - WEIGHT_BITS)
+        # The last digits of a mean depend on how rows lie.
+        unit = 0.0 if mean_weight is None else 2.0 ** (np.floor(np.log2(np.float32(mean_weight))) - WEIGHT_BITS)
         dim = problem.dim
-        by_feature = DCV.dense(dim, 1, "int64"), DCV.dense(dim, 1, "int32")
-        of_keys = [DCV.sparse(dim << FEATURE_BITS, 1, "int64") for _ in range(3)]
-        return Quantiles(problem, bins, unit, DCV.dense(1, 1, "int64"), *by_feature, *of_keys)
+        total = names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
+        missing = names.give(lambda name: DCV.dense(dim, 1, "int64", name=name))
+        many = names.give(lambda name: DCV.dense(dim, 1, "int32", name=name))
+        keys = dim << FEATURE_BITS
+        of_keys = [names.give(lambda name: DCV.sparse(keys, 1, "int64", name=name)) for _ in range(3)]
+        return Quantiles(problem, bins, unit, total, missing, many, *of_keys)
 
     def free(self) -> None:
         free_all([self.total, self.missing, self.many, self.values, self.coarse, self.fine])

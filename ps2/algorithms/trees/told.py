@@ -8,6 +8,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.training.names import Names
 from ps2.client.dcv import DCV
 
 Int64s = npt.NDArray[np.int64]
@@ -89,8 +90,8 @@ class Log:
     vector: DCV
 
     @staticmethod
-    def make() -> Log:
-        return Log(DCV.sparse(2**63, 1, "int64"))
+    def make(names: Names) -> Log:
+        return Log(names.give(lambda name: DCV.sparse(2**63, 1, "int64", name=name)))
 
     def write(self, clock: int, told: Told) -> None:
         """Tell the workers something for a clock."""

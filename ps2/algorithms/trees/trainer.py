@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.training.diary import Diary
 from ps2.algorithms.training.faults import Form
+from ps2.algorithms.training.names import Names, names_of
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
 from ps2.algorithms.training.run import Training, run_training
 from ps2.algorithms.training.table import Facts, Table
@@ -25,7 +27,7 @@ from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.algorithms.trees.worker import MOST, Half, Sums, count_keys
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
-from ps2.client.handle import free_all
+from ps2.client.handle import free_all, known
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError
 
@@ -54,7 +56,7 @@ def train(
     facts: Facts,
     on_step: Callable[[StepReport], None] = lambda step: None,
 ) -> Trained:
-    """Grow trees on the servers of a context.
+    """Grow trees on the servers of a context, or go on in one that was restored: see ``Recipe.name``.
 
     They are the same, bit for bit, on any number of workers and servers.
 
@@ -68,14 +70,20 @@ def train(
 
     Raises:
         LimitError: histograms cannot fit the servers.
+        NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
+            another one.
         InputError: a row cannot be used; says how many, and names one.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    check_room(problem.dim, recipe, facts.rows, ps.memory())
-    driver = _Driver(table, problem, recipe, facts, Record(on_step))
+    names = names_of(recipe.name, ps)
+    if not names.begun:
+        check_room(problem.dim, recipe, facts.rows, ps.memory())
+    driver = _Driver(table, problem, recipe, facts, Record(on_step), names)
     try:
-        form = Form(problem.dim, problem.classes, "float32", missing=True, categories=problem.categories)
-        run_training(ps, Training(table, form, driver.half, driver.on_clock, 0, recipe.seed))
+        driver.go_on_from(names.begun)
+        if not driver.is_over:
+            form = Form(problem.dim, problem.classes, "float32", missing=True, categories=problem.categories)
+            run_training(ps, Training(table, form, driver.half, driver.on_clock, 0, recipe.seed, names.begun))
         return Trained(driver.forest(), driver.record.history())
     finally:
         driver.free()
@@ -110,6 +118,12 @@ def sums_dtype(rows: int) -> str:
     return "int32" if rows <= MOST_ROWS_OF_INT32 else "int64"
 
 
+def settings_of(problem: Problem, recipe: Recipe, rows: int, mean_weight: float | None) -> dict[str, Any]:
+    """Return what trees depend on; a training may go on for more rounds, and sums of weights end in any digit."""
+    settings = {**asdict(problem), **asdict(recipe), "rows": rows, "weighted": mean_weight is not None}
+    return {name: value for name, value in settings.items() if name not in ("rounds", "name")}
+
+
 @dataclass(frozen=True, eq=False)
 class _State:
     """What the workers do in a clock.
@@ -133,19 +147,36 @@ class _State:
 class _Driver:
     """The driver's half."""
 
-    def __init__(self, table: Table, problem: Problem, recipe: Recipe, facts: Facts, record: Record) -> None:
+    def __init__(
+        self, table: Table, problem: Problem, recipe: Recipe, facts: Facts, record: Record, names: Names
+    ) -> None:
         self.record = record
         self._problem, self._recipe = problem, recipe
         self._rows = facts.rows
         self._dtype = sums_dtype(facts.rows)
-        self._log, self._sums = Log.make(), Sums.make(table.workers)
         mean = None if table.columns.weight is None else facts.weight / facts.rows
-        self._quantiles = Quantiles.make(problem, recipe.bins, mean)
+        self._diary = Diary.of(names, settings_of(problem, recipe, facts.rows, mean))
+        self._log, self._sums = Log.make(names), Sums.make(table.workers)
+        self._quantiles = Quantiles.make(problem, recipe.bins, mean, names)
         self.half = Half(problem, recipe, self._quantiles, self._log, self._sums, self._dtype)
         self._fleet: _OnFleet | None = None
         self._trees: list[Tree] = []
         self._states: list[_State] = []  # by clock, from ``END`` on
         self._growth: Growth | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self._states) and self._states[-1].task == Task.STOP
+
+    def go_on_from(self, clock: int) -> None:
+        """Come to where a driver before was when all had been through the run's clocks up to one."""
+        self.record.start()
+        if clock < END:
+            return
+        self._fleet = _OnFleet.known(self._quantiles.cut(), self._problem, self._log.read(END).matrices)
+        self._states = [_State(Task.BEGIN, 0)]
+        while len(self._states) <= clock - END and not self.is_over:
+            self._after(len(self._states) - 1)
 
     def forest(self) -> Forest:
         """Return the trees; where rows are held out, those up to the least loss of these."""
@@ -157,6 +188,7 @@ class _Driver:
 
     def free(self) -> None:
         """Give all back that is on the servers."""
+        self._diary.free()
         self._quantiles.free()
         self._sums.free()
         self._log.vector.free()
@@ -172,9 +204,13 @@ class _Driver:
         elif clock == CLOCKS - 1:
             self._prepare()
         else:
-            at = clock - CLOCKS
-            self.record.enter(at)
-            self._go_back(at)
+            self._after(clock - CLOCKS)
+
+    def _after(self, at: int) -> None:
+        """Go on after a clock of the trees."""
+        self.record.enter(at)
+        self._go_back(at)
+        with self._diary.page(END + at):
             state = self._states[at]
             if state.is_after_tree(self._problem.objective.width):
                 self._count_rows(state.trees - 1)
@@ -210,17 +246,17 @@ class _Driver:
 
     def _after_begin(self, state: _State) -> _State:
         """All have told losses and gradients of a tree that begins, or that would be one too many."""
-        with batch():
-            taken = self._sums.tally.pull(), self._sums.most.pull()
-            self._sums.tally.zero()
-        sums, most = taken[0].result(), taken[1].result().reshape(-1, MOST).max(axis=0)
+        sums, most, (lap_s,) = self._diary.hear(self._take_sums)
         loss = float(sums[LOSS] / sums[WEIGHT])
         self.record.add(sums)
         stop = state.trees == self._recipe.rounds * self._problem.objective.width
         if not state.trees:
             self.record.objective.append(loss)
         else:
-            self.record.step(loss)
+            if self._diary.is_read:
+                self.record.step_before(loss, lap_s)
+            else:
+                self.record.step(loss)
             stop |= self._recipe.validate and self._is_enough(sums)
         at = len(self._states)
         if stop:
@@ -229,6 +265,14 @@ class _Driver:
         scales = scales_of(float(most[0]), float(most[1]), self._rows, self._dtype)
         self._tell(at, Told(Task.ROOT, state.trees, scales))
         return _State(Task.ROOT, state.trees, scales)
+
+    def _take_sums(self) -> list[Float64s]:
+        """Return the workers' tally, the largest of their hessians and gradients, and how long the step took."""
+        with batch():
+            taken = self._sums.tally.pull(), self._sums.most.pull()
+            self._sums.tally.zero()
+        most = taken[1].result().reshape(-1, MOST).max(axis=0)
+        return [taken[0].result(), most, np.array([self.record.lap_s])]
 
     def _is_enough(self, sums: Float64s) -> bool:
         """Note the loss of the rows held out; tell whether it does not get better any more, as pyspark.ml does."""
@@ -244,21 +288,23 @@ class _Driver:
 
     def _count_rows(self, tree: int) -> None:
         """Note how many rows are in each node of a finished tree."""
-        counts = self._sums.counts.pull(count_keys(tree, len(self._trees[tree])))
+        keys = count_keys(tree, len(self._trees[tree]))
+        (counts,) = self._diary.hear(lambda: [self._sums.counts.pull(keys)])
         self._trees[tree] = replace(self._trees[tree], count=counts)
 
     def _after_histograms(self, state: _State) -> _State:
         """All have added histograms: find splits, and tell the workers."""
-        assert self._fleet is not None
+        fleet = self._fleet
+        assert fleet is not None
         if state.task == Task.ROOT:
-            with batch():
-                totals = self._sums.totals.pull()
-                self._sums.totals.zero()
-            state = replace(state, totals=totals.result())
+            (totals,) = self._diary.hear(self._take_totals)
+            state = replace(state, totals=totals)
             self._growth = self._planted(state)
         growth = self._growth
         assert growth is not None
-        found = self._fleet.best_splits(growth, self._recipe) if growth.is_searched else None
+        found = None
+        if growth.is_searched:
+            found = Found(*self._diary.hear(lambda: astuple(fleet.best_splits(growth, self._recipe))))
         nodes = growth.go_on(found)
         if growth.is_over:
             self._trees.append(growth.finish())
@@ -268,10 +314,16 @@ class _Driver:
         else:
             following = replace(state, task=Task.LEVEL, answers=(*state.answers, found))
         with batch():
-            if growth.clear:
-                self._fleet.histograms.zero(growth.clear)
+            if growth.clear and not self._diary.is_read:
+                fleet.histograms.zero(growth.clear)
             self._tell(len(self._states), Told(following.task, following.trees, following.scales, nodes=nodes))
         return following
+
+    def _take_totals(self) -> list[Int64s]:
+        with batch():
+            totals = self._sums.totals.pull()
+            self._sums.totals.zero()
+        return [totals.result()]
 
     def _tell(self, at: int, what: Told) -> None:
         assert self._fleet is not None
@@ -311,6 +363,12 @@ class _OnFleet:
             cuts.push(bins.cuts)
         sizes.push(shapes_of(bins))
         return _OnFleet(problem, bins, histograms, cuts, sizes)
+
+    @staticmethod
+    def known(bins: Bins, problem: Problem, numbers: tuple[int, int, int]) -> _OnFleet:
+        """Return what a driver before has made."""
+        histograms = DCVMatrix.known(numbers[0])
+        return _OnFleet(problem, bins, histograms, known(DCV, numbers[1]), known(DCV, numbers[2]))
 
     @property
     def numbers(self) -> tuple[int, int, int]:

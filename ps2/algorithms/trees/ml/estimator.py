@@ -41,7 +41,7 @@ class TreeEstimator(FleetEstimator, TreeSetters):
         check_tree_params(self)
 
     def _plan(self) -> Recipe:
-        return recipe_of(self)
+        return replace(recipe_of(self), name=self._name)
 
     def _found(self, plan: Recipe, found: Survey, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
         objective = self._objective(found)
