@@ -1,0 +1,124 @@
+"""Trainings of ``benchmarks.trees``: ours, and what all of them have in common."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from benchmarks.frame import tell
+from benchmarks.ml_part import Line
+from benchmarks.ml_sets import auc
+from benchmarks.trees_data import Array, Rows
+from benchmarks.trees_part import Score
+
+OURS = "ours"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all are asked for, in each one's own words.
+
+    Attributes:
+        trees, depth, bins, rate: how many trees, splits above a leaf, bins of a feature, learning rate.
+        leaves: of a tree, at most; 0: as many as the depth allows.
+        reg_lambda: L2 penalty on leaves.
+        min_rows, min_hessian: of a leaf.
+    """
+
+    trees: int
+    depth: int
+    bins: int
+    rate: float = 0.1
+    leaves: int = 0
+    reg_lambda: float = 1.0
+    min_rows: int = 1
+    min_hessian: float = 1.0
+
+    def ours(self) -> dict[str, Any]:
+        return {
+            "maxIter": self.trees,
+            "maxDepth": self.depth,
+            "maxBins": self.bins,
+            "stepSize": self.rate,
+            "regLambda": self.reg_lambda,
+            "minInstancesPerNode": self.min_rows,
+            "minChildWeight": self.min_hessian,
+            **({"growth": "leaf", "maxLeaves": self.leaves} if self.leaves else {}),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """A training.
+
+    Attributes:
+        seconds: of ``fit``, or of all that it takes from a matrix in memory to a model.
+        margins: what the model says of rows: anything that grows with the probability.
+    """
+
+    seconds: float
+    margins: Callable[[Any], Array]
+
+
+Training = Callable[[], Fitted]
+
+
+def fit(rows: Rows, settings: Settings) -> Fitted:
+    """Train with ours.
+
+    Spark ends Python workers that have idled for a minute, and new ones begin with imports: so a few rows come first.
+    """
+    from ps2.algorithms import GBTClassifier
+
+    GBTClassifier(**{**settings.ours(), "maxIter": 1}).fit(rows.few)
+    began_s = time.monotonic()
+    model = GBTClassifier(**settings.ours()).fit(rows.frame)
+    return Fitted(time.monotonic() - began_s, alone(model).margins)
+
+
+def alone(model: Any) -> Any:
+    """Return a model of ours as a ``GBTModel``, which needs no Spark."""
+    from ps2.algorithms import GBTModel
+
+    with tempfile.TemporaryDirectory() as folder:
+        model.write().overwrite().save(f"{folder}/model")
+        return GBTModel.load(f"{folder}/model")
+
+
+def take_turns(ours: Training, others: Mapping[str, Training], rounds: int) -> dict[str, list[Fitted]]:
+    """Let trainings take turns, ours before the others; return all of them by name."""
+    trainings = {OURS: ours, **others}
+    found: dict[str, list[Fitted]] = {name: [] for name in trainings}
+    for _ in range(rounds):
+        for name, train in trainings.items():
+            found[name].append(train())
+            tell(f"{name}: {found[name][-1].seconds:.2f} s")
+    return found
+
+
+def compared(
+    what: str, found: Mapping[str, list[Fitted]], test: tuple[Any, Array], goals: Mapping[str, float]
+) -> list[Line | Score]:
+    """Return ours against each other one: seconds, and AUC on rows held out.
+
+    Args:
+        found: of ``take_turns``.
+        test: features and labels of rows held out.
+        goals: how many times less seconds ours are to take, by name; of ``OURS`` the AUC to reach.
+    """
+    x, y = test
+    seconds = {name: [fitted.seconds for fitted in turns] for name, turns in found.items()}
+    scores = {name: auc(turns[-1].margins(x).reshape(-1), y) for name, turns in found.items()}
+    for name, score in scores.items():
+        tell(f"{name}: {median(seconds[name]):.2f} s, AUC {score:.6f}")
+    goal = goals.get(OURS)
+    lines: list[Line | Score] = []
+    for name in found:
+        if name != OURS:
+            lines.append(Line(f"{what}: seconds of fit", name, "s", goals.get(name), seconds[name], seconds[OURS]))
+            lines.append(Score(f"{what}: rows held out", name, "AUC", goal, scores[name], scores[OURS]))
+    return lines or [Score(f"{what}: rows held out", "the goal", "AUC", goal, goal or 0.0, scores[OURS])]

@@ -1,0 +1,177 @@
+"""Splits found on the servers against histograms that the driver pulls: bytes and seconds of the same trees."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from benchmarks import ml_data, trees_data
+from benchmarks.frame import Check, Part, answer, tell
+from benchmarks.ml_part import Line
+from benchmarks.trees_fit import Settings, alone
+from benchmarks.trees_part import Asked, spark_and_servers
+from benchmarks.trees_same import digest
+from benchmarks.trees_traffic import Moved, Traffic
+from ps2.algorithms.trees import trainer
+from ps2.algorithms.trees.growth import LAYOUT, Found, Growth
+from ps2.algorithms.trees.ops import best_splits
+from ps2.algorithms.trees.problem import Recipe
+
+# Like news20-bigram: most features have few values, and few rows.
+SPARSE_ROWS, SPARSE_FEATURES = 20_000, 1_000_000
+DENSE_ROWS = 200_000
+SPARSE, DENSE = Settings(trees=3, depth=7, bins=100), Settings(trees=10, depth=6, bins=256)
+GOAL = 5.0
+WAYS = ("pulled", "ours")
+
+
+class Pulled(trainer._OnFleet):
+    """Lets the driver keep histograms: it pulls what workers have added, subtracts, and looks for splits by itself.
+
+    That is the least that a driver can pull: of each split the histogram of one child.
+    """
+
+    def best_splits(self, growth: Growth, recipe: Recipe) -> Found:
+        held = self._held()
+        wholes = [whole for whole, _ in growth.subtract]
+        parts = [part for _, part in growth.subtract]
+        added = sorted(set(map(int, growth.rows)) - set(wholes) | set(parts))
+        for row in added:
+            held[row] = self.histograms.pull([row])[0]
+        for whole, part in growth.subtract:
+            held[whole] = held[whole] - held[part]
+        rows = [LAYOUT, *map(int, growth.rows)]
+        found: Any = best_splits(
+            np.stack([held[row] for row in rows]),
+            np.arange(1, len(rows)),
+            growth.totals,
+            growth.bounds,
+            growth.keys,
+            growth.rules,
+            channels=recipe.channels,
+            min_third=recipe.min_rows if recipe.channels > 2 else 0,
+            features=self.bins.features,
+            drawn=recipe.features,
+        )
+        return Found(*found)
+
+    def _held(self) -> dict[int, Any]:
+        """Return the histograms that the driver has, by row; the layout is one of them from the beginning."""
+        held: dict[int, Any] = self.__dict__.setdefault("held", {})
+        if LAYOUT not in held:
+            held[LAYOUT] = self.histograms.pull([LAYOUT])[0]
+        return held
+
+
+@dataclass
+class _Way:
+    """Trainings of one way.
+
+    Attributes:
+        seconds: of all trees; digests: of their forests; moved, driver: in one of them, by all, and for splits alone.
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    digests: set[str] = field(default_factory=set)
+    moved: Moved = field(default_factory=Moved)
+    driver: Moved = field(default_factory=Moved)
+
+
+def measure(asked: Asked) -> Part:
+    lines: list[Line] = []
+    checks: list[Check] = []
+    sizes: list[dict[str, Any]] = []
+    os.environ["PS2_UNIX_SOCKETS"] = "0"  # bytes in Unix sockets are not counted
+    with spark_and_servers(asked, "pulled") as spark:
+        tables = {
+            f"sparse, {SPARSE_ROWS:,} x {SPARSE_FEATURES:,}": (
+                lambda: ml_data.generate(spark, SPARSE_ROWS, SPARSE_FEATURES).frame,
+                SPARSE,
+            ),
+            f"dense, {DENSE_ROWS:,} x {trees_data.DENSE_FEATURES}": (
+                lambda: trees_data.dense(spark, DENSE_ROWS).frame,
+                DENSE,
+            ),
+        }
+        for what, (make, settings) in tables.items():
+            frame = make()
+            ways = _compared(frame, settings, asked.rounds, Traffic())
+            frame.unpersist()
+            pulled, ours = ways["pulled"], ways["ours"]
+            lines += [
+                Line(f"{what}: all bytes", "histograms pulled", "MB", GOAL, [pulled.moved.mb], [ours.moved.mb]),
+                Line(f"{what}: bytes of splits", "histograms pulled", "MB", None, [pulled.driver.mb], [ours.driver.mb]),
+                Line(f"{what}: seconds of trees", "histograms pulled", "s", None, pulled.seconds, ours.seconds),
+            ]
+            sizes += [_size(what, name, way, settings.trees) for name, way in ways.items()]
+            checks.append(Check(f"{what}: different forests", len(pulled.digests | ours.digests) - 1, 0))
+    return Part(lines, checks, sizes=sizes)
+
+
+def _compared(frame: Any, settings: Settings, rounds: int, traffic: Traffic) -> dict[str, _Way]:
+    """Let both ways take turns; the first training of each warms up, and its bytes are counted."""
+    ways = {name: _Way() for name in WAYS}
+    for round_ in range(1 + rounds):
+        for name, way in ways.items():
+            with _grown(Pulled if name == "pulled" else trainer._OnFleet, None if round_ else (way, traffic)):
+                before = Moved() if round_ else traffic.so_far()
+                seconds, made = _fit(frame, settings)
+            way.digests.add(made)
+            if round_:
+                way.seconds.append(seconds)
+            else:
+                way.moved = traffic.so_far() - before
+            tell(f"{name}: {seconds:.2f} s of trees")
+    return ways
+
+
+def _fit(frame: Any, settings: Settings) -> tuple[float, str]:
+    from ps2.algorithms import GBTClassifier
+
+    model = GBTClassifier(**settings.ours()).fit(frame)
+    return sum(model.summary.stepSeconds), digest(alone(model).forest)
+
+
+@contextmanager
+def _grown(base: Any, count: tuple[_Way, Traffic] | None) -> Iterator[None]:
+    """Let trainings look for splits in one way; if asked, count what that alone moves: the workers wait meanwhile."""
+    module: Any = trainer
+    given, kind = module._OnFleet, base
+    if count is not None:
+        kind = type("Counted", (base,), {"best_splits": _counted(base.best_splits, *count)})
+    module._OnFleet = kind
+    try:
+        yield
+    finally:
+        module._OnFleet = given
+
+
+def _counted(find: Callable[..., Found], way: _Way, traffic: Traffic) -> Callable[..., Found]:
+    def count(self: Any, growth: Growth, recipe: Recipe) -> Found:
+        before = traffic.so_far()
+        found = find(self, growth, recipe)
+        way.driver = way.driver + (traffic.so_far() - before)
+        return found
+
+    return count
+
+
+def _size(what: str, name: str, way: _Way, trees: int) -> dict[str, Any]:
+    return {
+        "rows": what,
+        "way": name,
+        "trees": trees,
+        "to servers MB": f"{way.moved.received / 1e6:.1f}",
+        "from servers MB": f"{way.moved.sent / 1e6:.1f}",
+        "of it for splits MB": f"{way.driver.mb:.3f}",
+        "arrays MB": f"{way.moved.arrays / 1e6:.1f}",
+    }
+
+
+if __name__ == "__main__":
+    answer(Asked, measure)

@@ -1,0 +1,58 @@
+"""One forest wherever rows and histograms lie: digests for each number of workers and of servers."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from benchmarks import ml_data, trees_data
+from benchmarks.frame import Check, Part, answer, tell
+from benchmarks.trees_fit import Settings, alone
+from benchmarks.trees_part import Asked, spark_alone
+from ps2 import PS2Context
+
+SLOTS = (1, 2, 4)
+FLEETS = (1, 2, 3)
+ROWS, FEATURES = 50_000, 20_000
+SETTINGS = Settings(trees=5, depth=6, bins=64)
+# How much of a digest is printed; all of it is compared.
+SHOWN = 12
+
+
+def measure(asked: Asked) -> Part:
+    from ps2.algorithms import GBTClassifier
+
+    sizes: list[dict[str, Any]] = []
+    found: dict[str, set[str]] = {}
+    with spark_alone(asked, "same", max(SLOTS)) as spark:
+        frames = {
+            f"dense, {ROWS:,} x {trees_data.DENSE_FEATURES}": trees_data.dense(spark, ROWS).frame,
+            f"sparse, {ROWS:,} x {FEATURES:,}": ml_data.generate(spark, ROWS, FEATURES).frame,
+        }
+        for servers in FLEETS:
+            with PS2Context.getOrCreate(spark, servers=servers):
+                for (what, frame), workers in product(frames.items(), SLOTS):
+                    model = GBTClassifier(**SETTINGS.ours(), numWorkers=workers, subsamplingRate=0.8).fit(frame)
+                    made = digest(alone(model).forest)
+                    found.setdefault(what, set()).add(made)
+                    sizes.append({"rows": what, "servers": servers, "workers": workers, "digest": made[:SHOWN]})
+                    tell(f"{what}, {servers} servers, {workers} workers: {made}")
+    checks = [Check(f"{what}: different forests", len(digests) - 1, 0) for what, digests in found.items()]
+    return Part(checks=checks, sizes=sizes, facts={"trees": SETTINGS.trees, "depth": SETTINGS.depth})
+
+
+def digest(forest: Any) -> str:
+    """Return a hash of all bits of all trees."""
+    hashed = hashlib.sha256()
+    for tree in forest.trees:
+        for field in fields(tree):
+            hashed.update(np.ascontiguousarray(getattr(tree, field.name)).tobytes())
+    return hashed.hexdigest()
+
+
+if __name__ == "__main__":
+    answer(Asked, measure)
