@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,10 @@ from ps2.algorithms.trees.tree import Forest
 FEATURES = 8
 CATEGORIES = {6: 70}
 PROBLEM = Problem(Objective("logistic"), FEATURES, (0.0,), categories=CATEGORIES)
+SOFTMAX = Problem(Objective("softmax", 3), FEATURES, (0.0, 0.5, -0.5), categories=CATEGORIES)
 RECIPE = Recipe(rounds=3, depth=4, bins=16, rate=0.5, fraction=0.9)
+# For forests of more trees a round.
+SHORT = replace(RECIPE, rounds=2, depth=3)
 
 
 def table(rows: int = 300, seed: int = 0) -> tuple[Any, Any]:
@@ -39,9 +42,10 @@ def table(rows: int = 300, seed: int = 0) -> tuple[Any, Any]:
 
 
 def facts_of(y: Any) -> Facts:
-    """What the driver knows of labels of 0 and 1 without weights."""
+    """What the driver knows of classes without weights."""
     n = len(y)
-    return Facts(n, n, n, (float((y == 0).sum()), float((y == 1).sum())), float(y.mean()), float(y.std()))
+    of_classes = np.bincount(y.astype(int), minlength=2).astype(float).tolist()
+    return Facts(n, n, n, tuple(of_classes), float(y.mean()), float(y.std()), (float(y.min()), float(y.max())))
 
 
 def dealt(spark: Any, x: Any, y: Any, workers: int, sparse: bool = False) -> Table:
@@ -67,6 +71,8 @@ def trained(
 ) -> Trained:
     """Train on the table."""
     x, y = table()
+    if problem.classes == 3:
+        y += x[:, 4] > 0
     return train(ps, dealt(spark, x, y, workers, sparse), problem, recipe, facts_of(y), on_step)
 
 

@@ -11,6 +11,7 @@ from pyspark.ml.linalg import Vector
 from pyspark.ml.param import Param, TypeConverters
 from pyspark.ml.regression import RegressionModel, Regressor, _GBTRegressorParams, _LinearRegressionParams
 from pyspark.ml.util import MLWriter
+from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.heads import ValueHead
 from ps2.algorithms.estimators.model_files import ExportingWriter
@@ -35,6 +36,8 @@ from ps2.algorithms.trees.tree import LossName as LossOfTrees
 from ps2.errors import ConfigError, InputError
 
 LOSSES_OF_TREES: dict[str, LossOfTrees] = {name: name for name in CODES if name != "logistic"}
+# Leaves are float32, and may be as large as labels are apart.
+MOST_LABEL = 1e38
 LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
 
 
@@ -209,12 +212,16 @@ class GBTRegressor(TreeEstimator, _GBTParams, Regressor["GBTRegressionModel"]):
             raise ConfigError(f"lossShape: expected {expected}, got {shape:g}")
 
     def _objective(self, found: Survey) -> Objective:
-        loss = LOSSES_OF_TREES[self.getLossType().lower()]
-        if loss == "poisson" and not found.facts.label_mean > 0:
-            raise InputError(
-                f"column {self.getLabelCol()!r}: expected counts for loss 'poisson', got labels whose mean is "
-                f"{found.facts.label_mean:g}"
-            )
+        loss, facts = LOSSES_OF_TREES[self.getLossType().lower()], found.facts
+        least, most = facts.label_range
+        name = f"column {self.getLabelCol()!r}"
+        if max(-least, most) > MOST_LABEL:
+            of = least if -least > most else most
+            raise InputError(f"{name}: expected labels up to {MOST_LABEL:g}, which leaves can say, got {of:g}")
+        if loss == "poisson" and least < 0:
+            raise InputError(f"{name}: expected counts for loss 'poisson', got labels down to {least:g}")
+        if loss == "poisson" and not facts.label_mean > 0:
+            raise InputError(f"{name}: expected counts for loss 'poisson' of which some are above 0, got zeros alone")
         return Objective(loss, shape=self.getLossShape())
 
     def _model(self, fitted: GBTModel) -> GBTRegressionModel:
@@ -226,6 +233,23 @@ class GBTRegressionModel(ForestModel, RegressionHalf, _GBTParams, RegressionMode
 
     def _head(self) -> ValueHead:
         return ValueHead(link="exp" if self._trained.forest.loss == "poisson" else None)
+
+    def evaluateEachIteration(self, dataset: DataFrame, loss: str | None = None) -> list[float]:
+        """Return the mean loss of a DataFrame's rows after each round of trees.
+
+        Args:
+            loss: that which the model was trained for (None), or, unless that is "poisson", "squared" or "absolute".
+
+        Raises:
+            InputError: a column is missing or of another type. What only the rows can tell is an error of Spark.
+            ConfigError: there is no such loss of the model's margins.
+        """
+        own = self._trained.forest.loss
+        known = [own] if own == "poisson" else list(dict.fromkeys([own, "squared", "absolute"]))
+        chosen = own if loss is None else loss.lower()
+        if chosen not in known:
+            raise ConfigError(f"loss: expected {' or '.join(known)}, got {loss!r}")
+        return self._losses_by_round(dataset, LOSSES_OF_TREES[chosen])
 
     def _outputs(self) -> list[tuple[str, str]]:
         return self._with_leaves(super()._outputs())

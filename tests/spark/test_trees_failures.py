@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from boosting import RECIPE, digest, trained
+from boosting import RECIPE, SHORT, SOFTMAX, digest, trained
 from faults import processes
 
 from ps2 import DCV, PS2Context
@@ -55,6 +55,19 @@ def test_trees_when_a_worker_is_killed_then_are_the_same_to_the_bit(
         made = trained(ps, spark)
     assert (tmp_path / "died").exists()
     assert digest(made.forest) == expected
+
+
+def test_softmax_when_a_worker_is_killed_in_mid_round_then_trees_are_the_same_to_the_bit(
+    spark, by_value, tmp_path, monkeypatch
+):
+    with PS2Context.getOrCreate(spark, servers=2) as ps:
+        whole = trained(ps, spark, recipe=SHORT, problem=SOFTMAX)
+        monkeypatch.setattr(DyingHalf, "path", str(tmp_path / "died"))
+        monkeypatch.setattr(DyingHalf, "clock", 9)  # of the second of the first round's three trees
+        monkeypatch.setattr(trainer, "Half", DyingHalf)
+        made = trained(ps, spark, recipe=SHORT, problem=SOFTMAX)
+    assert (tmp_path / "died").exists()
+    assert digest(made.forest) == digest(whole.forest)
 
 
 @pytest.mark.parametrize("settings", [{"replicas": 1}, {"checkpointEverySteps": 3}], ids=["replicas", "checkpoint"])

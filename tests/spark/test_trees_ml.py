@@ -8,27 +8,12 @@ import scipy.sparse as sp
 import xgboost
 from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
+from tree_frames import data, frame_of, xgboosts
 
 from ps2.algorithms import GBTClassificationModel, GBTClassifier, GBTModel, GBTRegressor
 from ps2.errors import ConfigError, InputError
 
 pytestmark = pytest.mark.usefixtures("ps")
-
-
-def data(rows=240, seed=1):
-    rng = np.random.default_rng(seed)
-    x = rng.integers(-3, 4, size=(rows, 4)).astype(np.float32) / 2
-    y = x[:, 0] * x[:, 1] + x[:, 2] + 0.2 * rng.normal(size=rows)
-    return x, y
-
-
-def frame_of(spark, x, y, held=None):
-    held = np.zeros(len(y), bool) if held is None else held
-    rows = [
-        (Vectors.dense(row.tolist()), float(label), float(1 + i % 3), bool(h))
-        for i, (row, label, h) in enumerate(zip(x, y, held, strict=True))
-    ]
-    return spark.createDataFrame(spark.sparkContext.parallelize(rows, 2), ["features", "label", "w", "held"])
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +25,6 @@ def binary(spark):
 @pytest.fixture(scope="module")
 def model(binary, ps):
     return GBTClassifier(maxIter=5, maxDepth=3, stepSize=0.5).fit(binary[2])
-
-
-def xgboosts(x, y, rounds, **params):
-    given = {"tree_method": "exact", "lambda": 1.0, "nthread": 1, "base_score": 0.5, "eta": 0.5, "max_depth": 3}
-    booster = xgboost.train(given | params, xgboost.DMatrix(x, y, weight=params.pop("weight", None)), rounds)
-    return booster.predict(xgboost.DMatrix(x), output_margin=True)
 
 
 def test_classifier_when_values_are_few_then_margins_are_xgboosts(binary):
@@ -96,6 +75,9 @@ def test_model_when_asked_then_tells_of_its_trees(binary, model):
     assert model.totalNumNodes == sum(map(len, model.trees))
     assert model.featureImportances.size == 4
     assert sum(model.featureImportances.values) == pytest.approx(1.0)
+    assert sum(model.getFeatureImportances("weight").values) == sum(int((t.feature >= 0).sum()) for t in model.trees)
+    with pytest.raises(ConfigError, match="importanceType: expected one of weight, gain, cover, totalGain, totalCover"):
+        model.getFeatureImportances("share")
     assert model.toDebugString.startswith(f"GBTClassificationModel: uid = {model.uid}, numTrees=5, numClasses=2")
     assert model.trees[0].count[0] == len(x)
     leaves = model.predictLeaf(Vectors.dense(x[0].tolist()))

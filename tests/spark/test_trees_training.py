@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from boosting import RECIPE, dealt, digest, facts_of, table, trained
+from boosting import RECIPE, SHORT, SOFTMAX, dealt, digest, facts_of, table, trained
 
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.predict import Predictor
@@ -30,6 +30,14 @@ def test_training_when_rows_and_bins_lie_elsewhere_then_trees_are_the_same_to_th
     made = trained(ps, spark, workers, sparse)
     assert digest(made.forest) == seen.setdefault("digest", digest(made.forest))
     assert [len(tree) > 5 for tree in made.forest.trees] == [True] * RECIPE.rounds
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("ps", [1, 2], indirect=True)
+def test_softmax_when_rows_and_bins_lie_elsewhere_then_trees_are_the_same_to_the_bit(ps, spark, seen, workers):
+    made = trained(ps, spark, workers, recipe=SHORT, problem=SOFTMAX)
+    assert digest(made.forest) == seen.setdefault("softmax", digest(made.forest))
+    assert [len(tree) > 3 for tree in made.forest.trees] == [True] * 3 * SHORT.rounds
 
 
 def test_training_when_there_are_four_workers_then_trees_are_the_same_to_the_bit(ps, spark, run_program):

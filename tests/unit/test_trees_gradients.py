@@ -120,5 +120,6 @@ def test_base_when_there_are_no_trees_then_no_other_margin_is_better(name):
 
 def test_base_when_a_class_is_empty_or_nothing_counts_then_it_is_finite():
     assert np.isfinite(Objective("logistic").base(0.0, np.array([0.0, 9.0]))).all()
+    assert Objective("softmax", 3).base(0.0, np.array([0.4, 0.0, 0.9]), row_weight=0.1).argmin() == 1
     assert np.isfinite(Objective("softmax", 3).base(0.0, np.array([4.0, 0.0, 9.0]))).all()
     assert Objective("poisson").base(0.0, np.empty(0)).tolist() == [0.0]

@@ -140,6 +140,11 @@ def test_scales_when_there_are_no_gradients_then_they_are_1_and_infinite_ones_ar
         scales_of(1.0, np.inf, 10, "int64")
 
 
+def test_scales_when_gradients_are_subnormal_then_they_and_their_inverses_are_finite():
+    scales = scales_of(5e-324, 1e-310, 10, "int64")
+    assert np.isfinite([*scales, 1 / scales[0], 1 / scales[1]]).all()
+
+
 def whole(pairs, ids, key=5):
     return quantised(pairs, ids, key, (8.0, 4.0))
 

@@ -33,8 +33,8 @@ def forest(loss, trees=12, width=1, sets=True, seed=0):
             test = float(rng.choice([-1.0, 0.0, 1.0, 0.1, 2.5, np.inf]))
             if sets and feature == FEATURES - 1:
                 test = rng.random(CATEGORIES) < 0.5
-            draft.split(node, feature, test, bool(rng.integers(2)), 1.0)
-            leaves += [draft.add_child(node, rng.normal(), 1.0, 1) for _ in range(2)]
+            draft.split(node, feature, test, bool(rng.integers(2)), 1.0 + node)
+            leaves += [draft.add_child(node, rng.normal(), 1.0 + node, 1) for _ in range(2)]
         grown.append(draft.finish(0.1))
     return Forest(tuple(grown), rng.normal(size=width) * 5, FEATURES, loss, 0.3)
 
@@ -56,6 +56,22 @@ def loaded(model, path):
 def as_matrix(x, sets=True):
     types = ["q"] * (FEATURES - 1) + ["c"] if sets else None
     return xgboost.DMatrix(x, feature_types=types, enable_categorical=sets)
+
+
+@pytest.mark.parametrize(
+    ("kind", "theirs"),
+    [
+        ("weight", "weight"),
+        ("gain", "gain"),
+        ("cover", "cover"),
+        ("totalGain", "total_gain"),
+        ("totalCover", "total_cover"),
+    ],
+)
+def test_scores_when_xgboost_has_the_trees_then_they_are_its_own(tmp_path, kind, theirs):
+    model = forest("squared", sets=False)
+    scores = loaded(model, tmp_path / "m.json").get_score(importance_type=theirs)
+    np.testing.assert_allclose(model.scores(kind), [scores.get(f"f{i}", 0.0) for i in range(FEATURES)], rtol=1e-6)
 
 
 @pytest.mark.parametrize(

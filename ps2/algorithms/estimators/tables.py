@@ -176,6 +176,7 @@ def _aggregate(frame: DataFrame, columns: ColumnNames, labels: _Labels, shift: f
         F.spark_partition_id().alias("part"),
         F.when(bad | held, -1).otherwise(labels.number(y)).alias("class"),
         (y - shift).alias("y"),
+        F.when(w > 0, y).alias("counted"),
         w.alias("w"),
         *(fault.cast("long").alias(name) for name, fault in faults.items()),
     )
@@ -183,7 +184,12 @@ def _aggregate(frame: DataFrame, columns: ColumnNames, labels: _Labels, shift: f
     sums = {"weight": w, "squared": w * w, "wy": w * y, "wyy": w * y * y, **{name: F.col(name) for name in faults}}
     return (
         rows.groupBy("part", "class")
-        .agg(F.count(F.lit(1)).alias("rows"), *(F.sum(value).alias(name) for name, value in sums.items()))
+        .agg(
+            F.count(F.lit(1)).alias("rows"),
+            F.min("counted").alias("least"),
+            F.max("counted").alias("most"),
+            *(F.sum(value).alias(name) for name, value in sums.items()),
+        )
         .collect()
     )
 
@@ -256,7 +262,9 @@ def _facts(used: list[Row], labels: _Labels, shift: float, columns: ColumnNames)
         raise InputError(f"column {labels.name!r}: the squares of its labels add up to {squares:g}, too large")
     freedom = weight - squared / weight
     std = math.sqrt(max(variance / freedom, 0.0)) if freedom > 0 else 0.0
-    return Facts(rows, weight, squared, _class_weights(used, labels), mean + shift, std)
+    counted = [row for row in used if row["least"] is not None]
+    label_range = min(row["least"] for row in counted), max(row["most"] for row in counted)
+    return Facts(rows, weight, squared, _class_weights(used, labels), mean + shift, std, label_range)
 
 
 def _class_weights(used: list[Row], labels: _Labels) -> tuple[float, ...]:

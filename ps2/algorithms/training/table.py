@@ -34,6 +34,7 @@ class Facts:
         class_weights: the summed weight of each class; empty for a regression.
         label_mean: weighted.
         label_std: weighted, unbiased as pyspark's Summarizer: its denominator is weight - weight_squared / weight.
+        label_range: the least and the largest, of rows whose weight is above 0.
     """
 
     rows: int
@@ -42,3 +43,4 @@ class Facts:
     class_weights: tuple[float, ...]
     label_mean: float
     label_std: float
+    label_range: tuple[float, float] = (0.0, 0.0)

@@ -77,16 +77,19 @@ class Objective:
         """Which quantile of the labels margins begin with; None: it is their mean, or shares of classes."""
         return {"absolute": 0.5, "huber": 0.5, "quantile": self.shape}.get(self.loss)
 
-    def base(self, label_mean: float, class_weights: Float64s, quantile: float = 0.0) -> Float64s:
+    def base(
+        self, label_mean: float, class_weights: Float64s, quantile: float = 0.0, row_weight: float = 1.0
+    ) -> Float64s:
         """Return the margins that are best for a model without trees, float64, shape (width,).
 
         Args:
             label_mean: by weight.
             class_weights: of the labels 0, 1, ...: for "logistic" and "softmax"; a class without any counts as one row.
             quantile: of the labels, by weight: ``label_share``.
+            row_weight: of a row, on average.
         """
         if self.loss in ("logistic", "softmax"):
-            logs = np.log(np.where(class_weights > 0, class_weights, 1.0))
+            logs = np.log(np.where(class_weights > 0, class_weights, row_weight))
             return np.array([logs[1] - logs[0]]) if self.loss == "logistic" else logs - logs.mean()
         if self.loss == "poisson":
             return np.array([math.log(label_mean) if label_mean > 0 else 0.0])

@@ -30,6 +30,8 @@ Int64s = npt.NDArray[np.int64]
 # What a bin costs that is added to, in additions of one array to another.
 COST = 4
 WORD_BITS = 64
+# Of what gradients are multiplied by: its inverse is no subnormal number, either.
+MOST_EXPONENT = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,10 +174,13 @@ def scales_of(most_h: float, most_g: float, rows: int, dtype: npt.DTypeLike) -> 
         ConfigError: a gradient is not finite.
     """
     if not (np.isfinite(most_h) and np.isfinite(most_g)):
-        raise ConfigError(f"gradients: expected finite numbers, got up to {most_g}, hessians up to {most_h}")
+        raise ConfigError(
+            f"gradients: expected finite numbers, got up to {most_g}, hessians up to {most_h}; a smaller stepSize, or "
+            "a larger regLambda, keeps margins from running away"
+        )
     # A sum of so many, each up to 2^bits and rounded up, stays below the dtype's largest.
     bits = min(30, np.iinfo(dtype).bits - 2 - int(np.ceil(np.log2(max(rows, 1)))))
-    h, g = (2.0 ** (bits - np.ceil(np.log2(most))) if most > 0 else 1.0 for most in (most_h, most_g))
+    h, g = (2.0 ** min(bits - np.ceil(np.log2(most)), MOST_EXPONENT) if most > 0 else 1.0 for most in (most_h, most_g))
     return float(h), float(g)
 
 

@@ -86,8 +86,7 @@ class Quantiles:
         Args:
             mean_weight: of the rows; None: all weights are 1.
         """
-        # The last digits of a mean depend on how rows lie.
-        unit = 0.0 if mean_weight is None else 2.0 ** (np.floor(np.log2(np.float32(mean_weight))) - WEIGHT_BITS)
+        unit = 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
         dim = problem.dim
         total = names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
         missing = names.give(lambda name: DCV.dense(dim, 1, "int64", name=name))
@@ -176,6 +175,19 @@ class Quantiles:
             yield some, Refinement.of(cells, self.bins)
 
 
+def unit_of(mean_weight: float, bits: int) -> float:
+    """Return a power of two that weights are multiples of, about: their mean is 2 to ``bits`` of it, up to twice that.
+
+    Means that differ in their last digits, because they were summed up in another order, have the same.
+    """
+    return float(2.0 ** (np.floor(np.log2(mean_weight) + 1e-6) - bits))
+
+
+def whole(weights: Array, unit: float) -> Int64s:
+    """Return weights, of which none is 0, as whole numbers of units, 1 at least."""
+    return np.maximum(np.rint(weights / unit), 1).astype(np.int64)
+
+
 def bins_of(problem: Problem, cuts: Float32s, offsets: Int64s, missing: npt.NDArray[np.bool_]) -> Bins:
     """Return the bins of all features: those of one in one block of columns, as wide as the largest needs."""
     categories = np.zeros(problem.dim, np.int32)
@@ -220,7 +232,7 @@ class _Part:
     def of(sums: Quantiles, rows: LocalRows) -> _Part:
         weights = np.empty(0, np.int64)
         if sums.weight_unit and rows.weights is not None:
-            weights = np.maximum(np.rint(rows.weights / sums.weight_unit), 1).astype(np.int64)
+            weights = whole(rows.weights, sums.weight_unit)
         dim = sums.problem.dim
         if is_dense(rows.x, dim):
             x = laid_out(with_all_columns(rows, dim), sums.problem.absent)

@@ -20,6 +20,7 @@ Float32s = npt.NDArray[np.float32]
 Float64s = npt.NDArray[np.float64]
 
 LossName = Literal["logistic", "softmax", "squared", "absolute", "huber", "poisson", "quantile"]
+ScoreName = Literal["weight", "gain", "cover", "totalGain", "totalCover"]
 
 Absent = Literal["zero", "missing"]
 
@@ -152,11 +153,24 @@ class Forest:
 
     def importances(self) -> Float64s:
         """Return the features' shares of all gains, float64, shape (features,); zeros if nothing was split."""
-        total = np.zeros(self.features)
+        total = self.scores("totalGain")
+        return total / total.sum() if total.any() else total
+
+    def scores(self, kind: ScoreName) -> Float64s:
+        """Return a number for each feature, float64, shape (features,), as xgboost's ``get_score``; 0 without a split.
+
+        Args:
+            kind: "weight": how many splits are by it; "totalGain", "totalCover": the sum of their gains, or of the
+                hessians of their rows; "gain", "cover": its mean.
+        """
+        count, total = np.zeros((2, self.features))
         for tree in self.trees:
             inner = tree.feature != LEAF
-            np.add.at(total, tree.feature[inner], tree.gain[inner])
-        return total / total.sum() if total.any() else total
+            np.add.at(count, tree.feature[inner], 1)
+            np.add.at(total, tree.feature[inner], (tree.gain if kind in ("gain", "totalGain") else tree.cover)[inner])
+        if kind == "weight":
+            return count
+        return total if kind in ("totalGain", "totalCover") else total / np.maximum(count, 1)
 
 
 @dataclass

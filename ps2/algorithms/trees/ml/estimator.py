@@ -15,6 +15,7 @@ from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.ml.label_quantile import label_quantile
 from ps2.algorithms.trees.ml.params import TreeSetters, check_tree_params, features_of, recipe_of
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.ops import MOST_BINS
@@ -67,8 +68,8 @@ class TreeEstimator(FleetEstimator, TreeSetters):
         facts, share = found.facts, objective.label_share
         if self.isSet("baseScore"):
             return self._given_base(objective, self.getBaseScore())
-        quantile = 0.0 if share is None else _label_quantile(table, share)
-        base = objective.base(facts.label_mean, np.array(facts.class_weights), quantile)
+        quantile = 0.0 if share is None else label_quantile(table, share, facts)
+        base = objective.base(facts.label_mean, np.array(facts.class_weights), quantile, facts.weight / facts.rows)
         # The last digits of a mean depend on how rows lie.
         return tuple(np.asarray(base, np.float32).astype(float).tolist())
 
@@ -105,11 +106,3 @@ def check_categories(categories: Mapping[int, int], monotone: Sequence[int]) -> 
                 f"monotoneConstraints: expected 0 for feature {feature}, which has {count:,} categories, "
                 f"got {monotone[feature]}"
             )
-
-
-def _label_quantile(table: Table, share: float) -> float:
-    """Return the smallest label that so large a share of the rows does not exceed; weights count nothing."""
-    rows, columns = table.frame, table.columns
-    if columns.validation is not None:
-        rows = rows.where(~rows[columns.validation])
-    return float(rows.approxQuantile(columns.label, [share], 0.0)[0])

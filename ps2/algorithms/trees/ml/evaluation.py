@@ -16,13 +16,17 @@ from ps2.algorithms.training.reading import read
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.rows import with_all_columns
+from ps2.algorithms.trees.tree import LossName
 from ps2.errors import InputError
 
 Float64s = npt.NDArray[np.float64]
 
 
-def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel) -> list[float]:
+def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, loss: LossName) -> list[float]:
     """Return the mean loss of a model's first 1, 2, ... trees of each output.
+
+    Args:
+        loss: one that the model's margins are meant for.
 
     Raises:
         InputError: a column is missing or of another type. What only the rows can tell is an error of Spark.
@@ -34,7 +38,7 @@ def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel) -> 
     chosen += [column(name).cast("double").alias(name) for name in numbers if name not in features]
 
     def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield pa.RecordBatch.from_pydict({"sums": [_sums(batches, columns, model).tolist()]})
+        yield pa.RecordBatch.from_pydict({"sums": [_sums(batches, columns, model, loss).tolist()]})
 
     parts = frame.select(*chosen).mapInArrow(summed, "sums array<double>").collect()
     *losses, weight = np.sum([part["sums"] for part in parts], axis=0)
@@ -43,7 +47,7 @@ def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel) -> 
     return [float(loss / weight) for loss in losses]
 
 
-def _sums(batches: Any, columns: ColumnNames, model: GBTModel) -> Float64s:
+def _sums(batches: Any, columns: ColumnNames, model: GBTModel, loss_name: LossName) -> Float64s:
     """Return the summed losses of each round, and the sum of weights."""
     forest, classes = model.forest, model.classes
     reading = read(batches, columns, Form(model.dim, classes, "float32", missing=True))
@@ -51,7 +55,7 @@ def _sums(batches: Any, columns: ColumnNames, model: GBTModel) -> Float64s:
         raise error
     rows = reading.training
     assert rows.y is not None
-    objective = Objective(forest.loss, forest.width, forest.shape)
+    objective = Objective(loss_name, forest.width, forest.shape)
     given = (rows.y,) if rows.weights is None else (rows.y, rows.weights)
     nodes = model.nodes(with_all_columns(rows, model.dim))
     margins = np.tile(forest.base, (len(rows), 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from pyspark.ml.linalg import Vector, Vectors
@@ -15,7 +15,8 @@ from ps2.algorithms.trees.files import read_forest, write_forest
 from ps2.algorithms.trees.ml.evaluation import losses_by_round
 from ps2.algorithms.trees.ml.params import TreeParams
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.tree import Tree
+from ps2.algorithms.trees.tree import Float64s, LossName, ScoreName, Tree
+from ps2.errors import ConfigError
 
 
 class ForestModel(FleetModel, TreeParams):
@@ -29,9 +30,23 @@ class ForestModel(FleetModel, TreeParams):
     @property
     def featureImportances(self) -> Vector:
         """Each feature's share of the gains of all splits."""
-        shares = self._trained.forest.importances()
-        some = np.flatnonzero(shares)
-        return Vectors.sparse(len(shares), some.tolist(), shares[some].tolist())
+        return _sparse(self._trained.forest.importances())
+
+    def getFeatureImportances(self, importanceType: ScoreName = "gain") -> Vector:
+        """Return a number for each feature as xgboost does; ``featureImportances`` are shares of "totalGain".
+
+        Args:
+            importanceType: "weight": how many splits are by it; "totalGain", "totalCover": the sum of their gains, or
+                of the hessians of their rows; "gain", "cover": its mean.
+
+        Raises:
+            ConfigError: there is no such type.
+        """
+        if importanceType not in get_args(ScoreName):
+            raise ConfigError(
+                f"importanceType: expected one of {', '.join(get_args(ScoreName))}, got {importanceType!r}"
+            )
+        return _sparse(self._trained.forest.scores(importanceType))
 
     @property
     def trees(self) -> list[Tree]:
@@ -79,8 +94,11 @@ class ForestModel(FleetModel, TreeParams):
         Raises:
             InputError: a column is missing or of another type. What only the rows can tell is an error of Spark.
         """
+        return self._losses_by_round(dataset, self._trained.forest.loss)
+
+    def _losses_by_round(self, dataset: DataFrame, loss: LossName) -> list[float]:
         columns = ColumnNames(self._features, self.getOrDefault("labelCol"), self._weight_column)
-        return losses_by_round(dataset, columns, self._trained)
+        return losses_by_round(dataset, columns, self._trained, loss)
 
     def saveXGBoost(self, path: str) -> None:
         """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same.
@@ -98,3 +116,8 @@ class ForestModel(FleetModel, TreeParams):
     @classmethod
     def _read_content(cls, path: str, url: str, content: Any) -> GBTModel:
         return GBTModel(read_forest(path, url, content))
+
+
+def _sparse(numbers: Float64s) -> Vector:
+    some = np.flatnonzero(numbers)
+    return Vectors.sparse(len(numbers), some.tolist(), numbers[some].tolist())

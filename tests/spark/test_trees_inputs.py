@@ -1,0 +1,140 @@
+"""What boosted trees make of rows, labels and params that are strange, or that cannot be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pyspark.ml.linalg import Vectors
+from pyspark.sql import functions as F
+from tree_frames import data, frame_of
+
+from ps2.algorithms import GBTClassifier, GBTRegressor
+from ps2.errors import ConfigError, InputError, LimitError
+
+pytestmark = pytest.mark.usefixtures("ps")
+
+SMALLEST = float(np.float32(1e-45))
+
+
+@pytest.fixture(scope="module")
+def frame(spark):
+    x, y = data(30)
+    return frame_of(spark, x, y).cache()
+
+
+def column_of(spark, values, y):
+    """Rows of one feature."""
+    return frame_of(spark, np.array(values, np.float64)[:, None], y)
+
+
+# -- features --------------------------------------------------------------------------------------------------------
+
+
+def test_values_when_they_are_zeros_of_either_sign_then_they_are_one(spark):
+    signs = column_of(spark, [0.0, -0.0, 0.0, -0.0, 1.0, 1.0], [0, 5, 0, 5, 0, 0])
+    made = GBTRegressor(maxIter=1, minChildWeight=0.0, stepSize=1.0, regLambda=0.0).fit(signs)
+    assert 0 <= made.trees[0].threshold[0] < 1
+    assert made.predict([0.0]) == made.predict([-0.0]) == pytest.approx(2.5)
+    assert len(made.trees[0]) == 3
+
+
+def test_values_when_they_are_the_smallest_and_the_largest_of_float32_then_they_are_parted(spark):
+    values = [-3e38, -SMALLEST, 0.0, SMALLEST, 3e38]
+    rows = column_of(spark, values, [3, 1, 4, 1, 5])
+    made = GBTRegressor(maxIter=1, maxDepth=4, minChildWeight=0.0, stepSize=1.0, regLambda=0.0).fit(rows)
+    assert [made.predict([value]) for value in values] == pytest.approx([3, 1, 4, 1, 5], abs=1e-4)
+
+
+def test_values_when_float32_cannot_hold_them_then_input_error_names_one(spark):
+    rows = column_of(spark, [0.0, 1.0, 1e308], [0, 1, 1])
+    with pytest.raises(InputError, match=r"features: 1 of 3 rows hold .*infinite values"):
+        GBTClassifier(maxIter=1).fit(rows)
+
+
+def test_bins_when_there_are_more_than_rows_then_each_value_has_one(spark):
+    values = np.arange(12)
+    rows = column_of(spark, values, values % 3)
+    made = GBTRegressor(maxIter=1, maxBins=4000, maxDepth=11, minChildWeight=0.0, stepSize=1.0, regLambda=0.0).fit(rows)
+    assert [made.predict([value]) for value in values] == pytest.approx(list(values % 3), abs=1e-4)
+
+
+def test_features_when_they_are_too_many_for_the_servers_then_limit_error_before_training(spark):
+    size = 2**31 - 1
+    rows = [(Vectors.sparse(size, [i], [1.0]), float(i % 2)) for i in range(4)]
+    with pytest.raises(LimitError, match="2,147,483,647 features: trees of depth 5 need 5 histograms of them"):
+        GBTClassifier().fit(spark.createDataFrame(rows, ["features", "label"]))
+
+
+# -- labels ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss", "label", "message"),
+    [
+        ("poisson", -1.0, "'label': expected counts for loss 'poisson', got labels down to -1"),
+        ("squared", 1e300, r"'label': expected labels up to 1e\+38, which leaves can say, got 1e\+300"),
+        ("absolute", -1e39, r"'label': expected labels up to 1e\+38, which leaves can say, got -1e\+39"),
+    ],
+)
+def test_labels_when_the_loss_cannot_take_them_then_input_error_names_one(spark, loss, label, message):
+    with pytest.raises(InputError, match=message):
+        GBTRegressor(lossType=loss).fit(column_of(spark, [1.0, 1.0], [label, label]))
+
+
+def test_labels_when_there_are_only_zeros_then_poisson_is_an_input_error(frame):
+    with pytest.raises(InputError, match="of which some are above 0, got zeros alone"):
+        GBTRegressor(lossType="poisson").fit(frame.withColumn("label", F.lit(0)))
+
+
+def test_labels_when_they_are_huge_then_leaves_have_their_size(spark):
+    rows = column_of(spark, [0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1e30, 1e30])
+    made = GBTRegressor(maxIter=1, minChildWeight=0.0, stepSize=1.0, regLambda=0.0).fit(rows)
+    assert [made.predict([0.0]), made.predict([1.0])] == pytest.approx([0, 1e30], abs=1e24)
+
+
+@pytest.mark.parametrize("size", [1e-320, 1e-30])
+def test_labels_when_they_are_tiny_then_no_split_gains_enough(spark, size):
+    made = GBTRegressor(maxIter=1).fit(column_of(spark, [0.0, 1.0], [0.0, size]))
+    assert made.totalNumNodes == 1
+    assert made.predict([1.0]) == pytest.approx(size / 2, rel=1e-6, abs=1e-44)
+
+
+@pytest.mark.parametrize("label", [-1.0, 0.5, 100.0])
+def test_classes_when_they_are_none_then_input_error_says_which_there_may_be(spark, label):
+    with pytest.raises(InputError, match=r"'label': expected a class, one of 0 to 99 .*, got 1 no such class"):
+        GBTClassifier().fit(column_of(spark, [1.0, 2.0, 3.0], [0.0, 1.0, label]))
+
+
+# -- params and tables -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"lossType": "huber", "lossShape": 0.0}, "lossShape: expected a finite positive number, got 0"),
+        ({"lossType": "quantile", "lossShape": 1.0}, r"lossShape: expected a number in \(0, 1\), got 1"),
+        ({"lossType": "logistic"}, "lossType: expected one of squared, absolute, huber, poisson, quantile"),
+        ({"regAlpha": -1.0}, "regAlpha: expected a finite number that is not negative, got -1.0"),
+        ({"maxBins": 1}, r"maxBins: expected a number in \[2, 4000\], got 1"),
+        ({"minInstancesPerNode": 0}, "minInstancesPerNode: expected 1 at least, got 0"),
+        ({"stepSize": 0.0}, r"stepSize: expected a number in \(0, 1\], got 0.0"),
+    ],
+)
+def test_regressor_when_a_param_cannot_be_then_config_error(frame, params, message):
+    with pytest.raises(ConfigError, match=message):
+        GBTRegressor(**params).fit(frame)
+
+
+def test_tables_when_there_is_no_row_to_train_on_then_input_error(frame):
+    with pytest.raises(InputError, match="got an empty DataFrame"):
+        GBTRegressor().fit(frame.limit(0))
+    with pytest.raises(InputError, match="all of them are held out"):
+        GBTRegressor(validationIndicatorCol="held").fit(frame.withColumn("held", F.lit(True)))
+    with pytest.raises(InputError, match="whose weights are all 0"):
+        GBTRegressor(weightCol="w").fit(frame.withColumn("w", F.lit(0)))
+
+
+def test_tables_when_there_is_one_row_then_its_label_is_predicted(frame):
+    made = GBTRegressor(maxIter=2).fit(frame.limit(1))
+    assert made.totalNumNodes == 2
+    assert made.predict([0.0] * 4) == pytest.approx(frame.first().label)

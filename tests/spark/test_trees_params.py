@@ -1,0 +1,231 @@
+"""What each param of boosted trees does, from the estimator to the trees, beside xgboost and pyspark.ml."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+from pyspark.ml import Pipeline, PipelineModel, regression
+from pyspark.ml.classification import OneVsRest
+from pyspark.ml.evaluation import MulticlassClassificationEvaluator, RegressionEvaluator
+from pyspark.ml.feature import StringIndexer, VectorAssembler
+from pyspark.ml.functions import vector_to_array
+from pyspark.ml.tuning import CrossValidator, ParamGridBuilder, TrainValidationSplit
+from pyspark.sql import functions as F
+from tree_frames import WEIGHTS, data, frame_of, xgboosts
+
+from ps2.algorithms import GBTClassifier, GBTRegressor
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.table import Facts, Table
+from ps2.algorithms.trees.ml.label_quantile import label_quantile
+from ps2.errors import ConfigError, UsageError
+
+# pyspark leaves the threads of its validators to the garbage collector.
+IGNORED = "ignore:unclosed running multiprocessing pool:ResourceWarning"
+pytestmark = [pytest.mark.usefixtures("ps"), pytest.mark.filterwarnings(IGNORED)]
+
+NAMES = ["a", "b", "c", "d"]
+
+
+@pytest.fixture(scope="module")
+def table():
+    return data()
+
+
+@pytest.fixture(scope="module")
+def numbers(spark, table):
+    """Rows whose label is a number."""
+    return frame_of(spark, *table).cache()
+
+
+@pytest.fixture(scope="module")
+def classes(spark, table):
+    """Labels 0, 1 and 2."""
+    return np.digitize(table[1], [-0.5, 0.5]).astype(float)
+
+
+@pytest.fixture(scope="module")
+def three(spark, table, classes):
+    """Rows of three classes, with features in columns of their own, too."""
+    values = vector_to_array("features")
+    frame = frame_of(spark, table[0], classes)
+    return frame.select("*", *(values[i].alias(name) for i, name in enumerate(NAMES))).cache()
+
+
+@pytest.fixture
+def collected():
+    """Collect the threads that pyspark leaves while their warning is ignored."""
+    yield
+    gc.collect()
+
+
+def predictions(model, frame):
+    return np.array([row.prediction for row in model.transform(frame).collect()])
+
+
+def trees_of(model):
+    return model.toDebugString.split("\n", 1)[1]
+
+
+# -- beside others ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({"regAlpha": 6.0, "regLambda": 0.5}, {"alpha": 6.0, "lambda": 0.5}),
+        ({"minSplitLoss": 5.0, "minChildWeight": 25.0}, {"gamma": 5.0, "min_child_weight": 25.0}),
+    ],
+)
+def test_penalties_when_set_then_predictions_are_xgboosts(table, numbers, ours, theirs):
+    made = GBTRegressor(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5, **ours).fit(numbers)
+    plain = GBTRegressor(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5)
+    expected = xgboosts(*table, 3, tree_method="hist", **theirs)
+    np.testing.assert_allclose(predictions(made, numbers), expected, atol=1e-4)
+    assert np.abs(expected - xgboosts(*table, 3)).max() > 0.1
+    assert plain.getRegAlpha() == plain.getMinSplitLoss() == 0
+
+
+def test_softmax_when_rows_have_whole_weights_then_margins_are_xgboosts(table, classes, three):
+    whole = three.withColumn("w", F.col("w").cast("int"))
+    made = GBTClassifier(maxIter=2, maxDepth=3, stepSize=0.5, baseScore=0.5, weightCol="w").fit(whole)
+    raw = [row.rawPrediction.toArray() for row in made.transform(whole).collect()]
+    weight = np.resize(WEIGHTS, len(classes))
+    theirs = xgboosts(table[0], classes, 2, weight=weight, objective="multi:softprob", num_class=3)
+    np.testing.assert_allclose(raw, theirs, atol=1e-4)
+    unweighted = made.copy({made.weightCol: ""})
+    assert made.evaluateEachIteration(whole) == pytest.approx(made.summary.objectiveHistory[1:])
+    assert unweighted.evaluateEachIteration(whole) != pytest.approx(made.summary.objectiveHistory[1:])
+
+
+def test_a_tree_without_penalty_when_nodes_need_many_rows_then_is_pysparks(numbers):
+    params = {"maxIter": 1, "maxDepth": 4, "stepSize": 1.0, "minInstancesPerNode": 25}
+    ours = GBTRegressor(regLambda=0.0, minChildWeight=0.0, **params).fit(numbers)
+    theirs = regression.GBTRegressor(**params).fit(numbers)
+    np.testing.assert_allclose(predictions(ours, numbers), predictions(theirs, numbers), atol=1e-5)
+    counts = ours.trees[0].count[ours.trees[0].leaves]
+    assert len(counts) > 4
+    assert counts.min() >= 25
+    assert ours.evaluateEachIteration(numbers, "absolute") == pytest.approx(
+        theirs.evaluateEachIteration(numbers, "absolute"), rel=1e-5
+    )
+
+
+def test_evaluate_each_iteration_when_the_loss_is_none_of_the_models_then_config_error(numbers):
+    made = GBTRegressor(maxIter=0, maxDepth=1).fit(numbers)
+    assert made.evaluateEachIteration(numbers) == []
+    for loss in ("poisson", "logistic", "huber"):
+        with pytest.raises(ConfigError, match="loss: expected squared or absolute, got"):
+            made.evaluateEachIteration(numbers, loss)
+
+
+def test_evaluate_each_iteration_when_partitions_are_empty_then_is_that_of_the_rows(numbers):
+    made = GBTRegressor(maxIter=2, maxDepth=2).fit(numbers)
+    spread = numbers.where("label > 1").repartition(3, "held")
+    assert made.evaluateEachIteration(spread) == pytest.approx(made.evaluateEachIteration(numbers.where("label > 1")))
+
+
+# -- columns ---------------------------------------------------------------------------------------------------------
+
+
+def test_features_when_in_columns_of_their_own_then_trees_are_those_of_vectors(three):
+    params = {"maxIter": 2, "maxDepth": 3}
+    ours = GBTClassifier(featuresCols=NAMES, numWorkers=1, **params).fit(three)
+    assert trees_of(ours) == trees_of(GBTClassifier(numWorkers=2, **params).fit(three))
+    assert ours.setLeafCol("leaves").transform(three).first().leaves.size == 6
+
+
+def test_labels_when_metadata_tell_of_more_classes_then_each_has_trees(three):
+    metadata = {"ml_attr": {"type": "nominal", "vals": ["x", "y", "z"]}}
+    two = three.where("label < 2").withColumn("label", F.col("label").alias("label", metadata=metadata))
+    made = GBTClassifier(maxIter=1, maxDepth=1).fit(two)
+    assert (made.numClasses, made.getNumTrees) == (3, 3)
+    probability = np.array([row.probability.toArray() for row in made.transform(two).collect()])
+    assert (probability[:, 2] < 0.05).all()
+
+
+def test_a_class_without_rows_when_weights_are_small_then_is_not_predicted(three):
+    light = three.where("label != 1").withColumn("w", F.lit(1e-6))
+    made = GBTClassifier(maxIter=1, maxDepth=1, weightCol="w").fit(light)
+    assert (predictions(made, light) != 1).all()
+
+
+@pytest.mark.parametrize("loss", ["absolute", "quantile"])
+def test_base_when_it_is_a_quantile_then_is_the_weighted_one_wherever_rows_lie(spark, loss):
+    rng = np.random.default_rng(0)
+    y = np.concatenate([rng.normal(size=60) * 10.0 ** rng.integers(-3, 4, 60), np.zeros(5)])
+    w = rng.integers(0, 4, len(y)) / 8
+    held = rng.random(len(y)) < 0.2
+    share = {"absolute": 0.5, "quantile": 0.3}[loss]
+    counted = np.repeat(y[~held], (w[~held] * 8).astype(int))
+    expected = np.float32(np.quantile(counted, share, method="inverted_cdf"))
+    rows = list(zip(y.tolist(), w.tolist(), held.tolist(), strict=True))
+    facts = Facts(int((~held).sum()), float(w[~held].sum()), 0.0, (), 0.0, 0.0)
+    for partitions, order in ((1, rows), (3, rows[::-1])):
+        frame = spark.createDataFrame(order, "`a label` double, w double, held boolean").repartition(partitions)
+        found = label_quantile(Table(frame, ColumnNames("x", "a label", "w", "held"), partitions), share, facts)
+        assert found == expected
+
+
+# -- thresholds ------------------------------------------------------------------------------------------------------
+
+
+def test_thresholds_when_set_then_the_largest_share_of_them_decides(three):
+    made = GBTClassifier(maxIter=1, maxDepth=2, thresholds=[1.0, 1.0, 0.1]).fit(three)
+    rows = made.transform(three).collect()
+    shares = np.array([row.probability.toArray() for row in rows]) / [1.0, 1.0, 0.1]
+    assert [row.prediction for row in rows] == np.argmax(shares, axis=1).tolist()
+    first = rows[0].features
+    assert made.setThresholds([1e-9, 1.0, 1.0]).predict(first) == 0.0
+    assert made.setThresholds([1.0, 1e-9, 1.0]).predict(first) == 1.0
+
+
+def test_thresholds_when_not_one_a_class_then_usage_error_before_training(three):
+    with pytest.raises(UsageError, match="thresholds: expected one for each of 3 classes, got 2"):
+        GBTClassifier(thresholds=[0.5, 0.5]).fit(three)
+
+
+# -- what pyspark.ml builds of estimators ----------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("collected")
+def test_a_pipeline_when_validated_by_folds_and_loaded_then_it_predicts_the_same(three, tmp_path):
+    named = three.withColumn("name", F.concat(F.lit("class "), F.col("label").cast("int"))).drop("features", "label")
+    trees = GBTClassifier(maxIter=1, stepSize=0.5)
+    stages = [StringIndexer(inputCol="name", outputCol="label"), VectorAssembler(inputCols=NAMES, outputCol="features")]
+    validator = CrossValidator(
+        estimator=Pipeline(stages=[*stages, trees]),
+        estimatorParamMaps=ParamGridBuilder().addGrid(trees.maxDepth, [0, 3]).build(),
+        evaluator=MulticlassClassificationEvaluator(metricName="accuracy"),
+        numFolds=2,
+        parallelism=2,
+        seed=1,
+    )
+    made = validator.fit(named)
+    assert made.avgMetrics[0] < made.avgMetrics[1]
+    best = made.bestModel
+    assert best.stages[-1].getMaxDepth() == 3
+    best.save(str(tmp_path / "m"))
+    np.testing.assert_array_equal(predictions(PipelineModel.load(str(tmp_path / "m")), named), predictions(best, named))
+
+
+@pytest.mark.usefixtures("collected")
+def test_a_split_for_validation_when_depths_are_tried_then_the_better_is_kept(numbers):
+    trees = GBTRegressor(maxIter=1, stepSize=1.0)
+    split = TrainValidationSplit(
+        estimator=trees,
+        estimatorParamMaps=ParamGridBuilder().addGrid(trees.maxDepth, [0, 3]).build(),
+        evaluator=RegressionEvaluator(),
+        seed=1,
+    )
+    made = split.fit(numbers)
+    assert made.bestModel.getMaxDepth() == 3
+    assert made.bestModel.evaluate(numbers).r2 > 0.5
+
+
+@pytest.mark.usefixtures("collected")
+def test_one_vs_rest_when_it_trains_trees_then_classes_are_told_apart(three, classes):
+    made = OneVsRest(classifier=GBTClassifier(maxIter=2, maxDepth=3, stepSize=0.5), parallelism=2).fit(three)
+    assert [model.getNumTrees for model in made.models] == [2, 2, 2]
+    assert (predictions(made, three) == classes).mean() > 0.7
