@@ -61,7 +61,7 @@ def test_bins_when_there_are_more_than_rows_then_each_value_has_one(spark):
 def test_features_when_they_are_too_many_for_the_servers_then_limit_error_before_training(spark):
     size = 2**31 - 1
     rows = [(Vectors.sparse(size, [i], [1.0]), float(i % 2)) for i in range(4)]
-    with pytest.raises(LimitError, match="2,147,483,647 features: trees of depth 5 need 5 histograms of them"):
+    with pytest.raises(LimitError, match=r"2,147,483,647 features: trees of depth 5 .* 5 histograms of them"):
         GBTClassifier().fit(spark.createDataFrame(rows, ["features", "label"]))
 
 
