@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,10 @@ from benchmarks.trees_part import Asked, spark_and_servers
 from benchmarks.trees_same import digest
 from benchmarks.trees_traffic import Moved, Traffic
 from ps2.algorithms.trees import trainer
-from ps2.algorithms.trees.growth import LAYOUT, Found, Growth
+from ps2.algorithms.trees.growth import Found, Growth
 from ps2.algorithms.trees.ops import best_splits
 from ps2.algorithms.trees.problem import Recipe
+from ps2.client.matrix import DCVMatrix
 
 # Like news20-bigram: most features have few values, and few rows.
 SPARSE_ROWS, SPARSE_FEATURES = 20_000, 1_000_000
@@ -28,44 +29,50 @@ DENSE_ROWS = 200_000
 SPARSE, DENSE = Settings(trees=3, depth=7, bins=100), Settings(trees=10, depth=6, bins=256)
 GOAL = 5.0
 WAYS = ("pulled", "ours")
+OnFleet = trainer._OnFleet
 
 
-class Pulled(trainer._OnFleet):
-    """Lets the driver keep histograms: it pulls what workers have added, subtracts, and looks for splits by itself.
+class Pulled(OnFleet):
+    """Lets the driver look for splits, in histograms that it pulls."""
+
+    def best_splits(self, growth: Growth, recipe: Recipe) -> Found:
+        held: Any = self.__dict__.setdefault("held", InDriver(self.histograms))
+        return OnFleet.best_splits(replace(self, histograms=held), growth, recipe)
+
+
+class InDriver:
+    """Histograms that are in the driver: it pulls what workers have added, and subtracts by itself.
 
     That is the least that a driver can pull: of each split the histogram of one child.
     """
 
-    def best_splits(self, growth: Growth, recipe: Recipe) -> Found:
-        held = self._held()
-        wholes = [whole for whole, _ in growth.subtract]
-        parts = [part for _, part in growth.subtract]
-        added = sorted(set(map(int, growth.rows)) - set(wholes) | set(parts))
-        for row in added:
-            held[row] = self.histograms.pull([row])[0]
-        for whole, part in growth.subtract:
-            held[whole] = held[whole] - held[part]
-        rows = [LAYOUT, *map(int, growth.rows)]
-        found: Any = best_splits(
-            np.stack([held[row] for row in rows]),
-            np.arange(1, len(rows)),
-            growth.totals,
-            growth.bounds,
-            growth.keys,
-            growth.rules,
-            channels=recipe.channels,
-            min_third=recipe.min_rows if recipe.channels > 2 else 0,
-            features=self.bins.features,
-            drawn=recipe.features,
-        )
-        return Found(*found)
+    def __init__(self, histograms: DCVMatrix) -> None:
+        self._servers = histograms
+        self._rows: dict[int, Any] = {}
+        self._pairs: list[tuple[int, int]] = []
 
-    def _held(self) -> dict[int, Any]:
-        """Return the histograms that the driver has, by row; the layout is one of them from the beginning."""
-        held: dict[int, Any] = self.__dict__.setdefault("held", {})
-        if LAYOUT not in held:
-            held[LAYOUT] = self.histograms.pull([LAYOUT])[0]
-        return held
+    def apply(self, name: str, rows: Any, **given: Any) -> InDriver:
+        """Note an operation for ``result``: what asks the servers sends both at once."""
+        if name == "trees.subtract":
+            self._pairs = [(int(whole), int(part)) for whole, part in zip(rows, given["others"], strict=True)]
+        else:
+            self._asked = [int(row) for row in rows], given
+        return self
+
+    def result(self) -> Any:
+        """Do what the servers would."""
+        (rows, given), layout = self._asked, int(self._asked[1]["layout"])
+        parts = {part for _, part in self._pairs}
+        added = (parts | set(rows)) - {whole for whole, _ in self._pairs}
+        if layout not in self._rows:
+            added.add(layout)
+        for row in sorted(added):
+            self._rows[row] = self._servers.pull([row])[0]
+        for whole, part in self._pairs:
+            self._rows[whole] = self._rows[whole] - self._rows[part]
+        self._pairs = []
+        m = np.stack([self._rows[row] for row in (layout, *rows)])
+        return best_splits(m, np.arange(1, len(m)), **{**given, "layout": 0})
 
 
 @dataclass
@@ -118,7 +125,7 @@ def _compared(frame: Any, settings: Settings, rounds: int, traffic: Traffic) -> 
     ways = {name: _Way() for name in WAYS}
     for round_ in range(1 + rounds):
         for name, way in ways.items():
-            with _grown(Pulled if name == "pulled" else trainer._OnFleet, None if round_ else (way, traffic)):
+            with _grown(Pulled if name == "pulled" else OnFleet, None if round_ else (way, traffic)):
                 before = Moved() if round_ else traffic.so_far()
                 seconds, made = _fit(frame, settings)
             way.digests.add(made)
@@ -126,6 +133,7 @@ def _compared(frame: Any, settings: Settings, rounds: int, traffic: Traffic) -> 
                 way.seconds.append(seconds)
             else:
                 way.moved = traffic.so_far() - before
+                tell(f"{name}: {way.moved}, of it for splits {way.driver}")
             tell(f"{name}: {seconds:.2f} s of trees")
     return ways
 

@@ -17,8 +17,8 @@ from ps2 import PS2Context
 
 SLOTS = (1, 2, 4)
 FLEETS = (1, 2, 3)
-ROWS, FEATURES = 50_000, 20_000
-SETTINGS = Settings(trees=5, depth=6, bins=64)
+ROWS, FEATURES = 20_000, 10_000
+SETTINGS = Settings(trees=3, depth=6, bins=64)
 # How much of a digest is printed; all of it is compared.
 SHOWN = 12
 
