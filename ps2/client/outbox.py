@@ -96,6 +96,12 @@ class Outbox:
             self._raise_errors()
             return min((parcel.clock for parcel in self._open()), default=None)
 
+    def has_settled_below(self, below: int) -> bool:
+        """Wait until what was made in the clocks below has been answered; return whether nothing has failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: all(parcel.clock >= below for parcel in self._open()))
+            return self._error is None
+
     def set_pace(self, pace: Pace) -> None:
         """Let what waits leave as that says."""
         with self._changed:

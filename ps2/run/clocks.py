@@ -50,6 +50,7 @@ class Clocks:
         entered: the clock that each rank is, or was last, in.
         applied: of each rank, the updates of the clocks below are on the servers.
         called: for the clocks below, the call has returned.
+        bound: nobody waits before a clock up to this one.
     """
 
     def __init__(self, workers: int, staleness: int | None, first: int = 0, calls: bool = False) -> None:
@@ -72,7 +73,7 @@ class Clocks:
         self._staying = _Tally(cut.applied)
         self._furthest = max(cut.applied)
         self._left_first = NO_LIMIT  # the lowest clock that one returned in
-        self._open = self._bound()  # nobody waits before a clock up to this one
+        self.bound = self._bound()
 
     @property
     def finished(self) -> int:
@@ -114,6 +115,19 @@ class Clocks:
         self.waiting[rank] = clock
         self._check_nobody_left_early()
         return self._release(rank)
+
+    def progress(self, rank: int, applied: int) -> list[Release]:
+        """A worker that is in a clock tells what is on the servers by now; it may say so again, and late.
+
+        Raises:
+            ProtocolError: that clock's own updates cannot be there yet.
+        """
+        if rank in self._done or applied <= self.applied[rank]:
+            return []
+        if applied > self.entered[rank]:
+            raise ProtocolError(f"rank {rank} in clock {self.entered[rank]}: clock {applied - 1} has not ended")
+        self._move(rank, applied)
+        return self._release()
 
     def leave(self, rank: int, clock: int) -> list[Release]:
         """A worker has returned, and holds up nobody any more; it may say so again.
@@ -159,7 +173,7 @@ class Clocks:
         Who waits goes on at once, or as soon as the others let it, with the clock of the cut.
         """
         self._reset(cut)
-        self._open = -1
+        self.bound = -1
         self.waiting = {rank: cut.applied[rank] for rank in self.waiting}
         return self._release()
 
@@ -184,8 +198,8 @@ class Clocks:
     def _release(self, arrived: int | None = None) -> list[Release]:
         bound = self._bound()
         # As long as the bound has not moved, nobody else is concerned.
-        concerned = self.waiting if bound != self._open else () if arrived is None else (arrived,)
-        self._open = bound
+        concerned = self.waiting if bound != self.bound else () if arrived is None else (arrived,)
+        self.bound = bound
         releases = []
         for rank in sorted(rank for rank in concerned if self.waiting[rank] <= bound):
             clock = self.waiting.pop(rank)

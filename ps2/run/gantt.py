@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
@@ -14,7 +16,18 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from ps2.errors import ConfigError
-from ps2.run.timeline import KINDS, ClockTable, clocks_span, count, discipline, ended, progress, rounded, some_ranks
+from ps2.run.timeline import (
+    KINDS,
+    ClockTable,
+    clocks_span,
+    count,
+    discipline,
+    ended,
+    progress,
+    rounded,
+    some_ranks,
+    waited,
+)
 
 Floats = NDArray[np.float64]
 Span = tuple[float, float]  # begin and end, in seconds
@@ -46,6 +59,9 @@ COLORS = {
 }
 LABELS = {"outside": "outside of clocks"}
 HEIGHT = 0.8  # of a lane, in lanes
+# Below it, in a rotation, a band with the colours of the blocks; they come again.
+BAND = 0.08
+BLOCK_COLORS = colormaps["Set3"].colors  # type: ignore[attr-defined]
 
 
 class Chart(Figure):
@@ -91,6 +107,7 @@ def draw(tables: Sequence[ClockTable], staleness: int | None, clocks: range | tu
             _draw_shares(axes, lane, _bars(table), edges)
         else:
             _draw_bars(axes, lane, _bars(table))
+            _draw_blocks(axes, lane, table)
             if most <= MOST_BORDERS:
                 _draw_borders(axes, lane, table, room_s)
     _dress(chart, axes, ranks, view_s)
@@ -99,6 +116,8 @@ def draw(tables: Sequence[ClockTable], staleness: int | None, clocks: range | tu
     axes.set_title(_title(tables, staleness, len(ranks)), loc="left", fontsize=11)
     if most > MOST_BARS:
         axes.set_xlabel("seconds since the run began; heights are shares of the time")
+    elif any((table.block >= 0).any() for table in shown):
+        axes.set_xlabel("seconds since the run began; numbers and bands: clock, block of a rotation")
     return chart
 
 
@@ -143,10 +162,24 @@ def _bars(table: ClockTable) -> Bars:
 def _draw_bars(axes: Axes, lane: int, bars: Bars) -> None:
     for index, kind in enumerate(ORDER):
         mine = (bars.kinds == index) & (bars.ends > bars.begins)
-        low, high = np.full(mine.sum(), lane - HEIGHT / 2), np.full(mine.sum(), lane + HEIGHT / 2)
-        begins, ends = bars.begins[mine], bars.ends[mine]
-        corners = np.stack([begins, low, begins, high, ends, high, ends, low], axis=1).reshape(-1, 4, 2)
-        axes.add_collection(PolyCollection(list(corners), facecolors=COLORS[kind], linewidths=0), autolim=False)
+        _draw_boxes(axes, bars.begins[mine], bars.ends[mine], (lane - HEIGHT / 2, lane + HEIGHT / 2), COLORS[kind])
+
+
+def _draw_boxes(axes: Axes, begins: Floats, ends: Floats, between: Span, colors: Any) -> None:
+    """Draw boxes of one height; ``colors`` is one for all, or one for each."""
+    low, high = (np.full(len(begins), y) for y in between)
+    corners = np.stack([begins, low, begins, high, ends, high, ends, low], axis=1).reshape(-1, 4, 2)
+    axes.add_collection(PolyCollection(list(corners), facecolors=colors, linewidths=0), autolim=False)
+
+
+def _draw_blocks(axes: Axes, lane: int, table: ClockTable) -> None:
+    """Draw which block of a rotation the rank had when."""
+    turns = table[table.block >= 0]
+    if not len(turns):
+        return
+    bottom = lane + HEIGHT / 2
+    colors = [BLOCK_COLORS[block % len(BLOCK_COLORS)] for block in turns.block]
+    _draw_boxes(axes, turns.began + waited(turns), ended(turns), (bottom, bottom + BAND), colors)
 
 
 def _draw_shares(axes: Axes, lane: int, bars: Bars, edges: Floats) -> None:
@@ -180,9 +213,8 @@ def _draw_borders(axes: Axes, lane: int, table: ClockTable, room_s: float) -> No
     axes.vlines(inside.began, lane - 0.5, lane + HEIGHT / 2, colors="black", linewidths=0.8)
     for row, next_s in zip(inside, [*inside.began, np.inf][1:], strict=True):
         if next_s - row.began > room_s:
-            axes.annotate(
-                str(row.clock), (row.began, lane - HEIGHT / 2), (2, 1), textcoords="offset points", fontsize=7
-            )
+            number = f"{row.clock}, {row.block}" if row.block >= 0 else str(row.clock)
+            axes.annotate(number, (row.began, lane - HEIGHT / 2), (2, 1), textcoords="offset points", fontsize=7)
 
 
 def _dress(chart: Chart, axes: Axes, ranks: Sequence[int], view_s: Span) -> None:

@@ -57,6 +57,8 @@ class Prefetch:
         self._plan = plan()
         self._sent: tuple[int, int] | None = None  # epoch and meetings then
         self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()  # another thread may start it
+        self._is_asked = False
         self._found: tuple[Results, Overlay] | None = None
         self._error: Exception | None = None
         self._answer: Any = None
@@ -77,10 +79,13 @@ class Prefetch:
         return self._answer
 
     def start(self) -> None:
-        """Send the read."""
-        self._sent = self._view.epoch, self._view.meetings
-        self._thread = threading.Thread(target=self._read, name="ps2-prefetch", daemon=True)
-        self._thread.start()
+        """Send the read, unless its result has been asked for."""
+        with self._starting:
+            if self._is_asked:
+                return
+            self._sent = self._view.epoch, self._view.meetings
+            self._thread = threading.Thread(target=self._read, name="ps2-prefetch", daemon=True)
+            self._thread.start()
 
     @property
     def is_started(self) -> bool:
@@ -92,7 +97,9 @@ class Prefetch:
         return self._answer is not None
 
     def close(self) -> None:
-        """Wait for the read, and forget it."""
+        """Wait for the read, and forget it; none is sent any more."""
+        with self._starting:
+            self._is_asked = True
         if self._thread is not None:
             self._thread.join()
         if self._found is not None:
@@ -100,6 +107,8 @@ class Prefetch:
             self._found = None
 
     def _take(self) -> Any:
+        with self._starting:
+            self._is_asked = True
         if self._thread is not None:
             self._thread.join()
         found, error = self._found, self._error
@@ -120,12 +129,13 @@ class Prefetch:
 
 
 class Prefetches:
-    """Those of one worker."""
+    """Those of one worker. Only ``allow`` may be called by another thread."""
 
     def __init__(self, session: Session, view: Freshness) -> None:
         self.view = view
         self._session = session
         self._open: list[Prefetch] = []
+        self._lock = threading.Lock()
 
     def begin(self, source: DCV | DCVMatrix, indices: Any, ahead: int, columns: Any = None) -> Prefetch:
         """Read for the clock that is so many after this one: now if the others allow that, else when they do."""
@@ -142,17 +152,26 @@ class Prefetches:
         )
         plan = partial(_pull, source, indices, columns)
         prefetch = Prefetch(self._session, self.view, plan, self.view.clock + int(ahead))
-        self._open.append(prefetch)
-        self._start()
+        with self._lock:
+            self._open.append(prefetch)
+            self._start()
         return prefetch
 
     def enter(self, clock: int, horizon: int, epoch: int) -> None:
         """The worker enters a clock: read what was waiting for it, and forget what was for earlier ones."""
-        self.view.clock, self.view.horizon, self.view.epoch = clock, horizon, epoch
-        for late in [prefetch for prefetch in self._open if prefetch.clock < clock]:
-            self._open.remove(late)
-            late.close()
-        self._start()
+        with self._lock:
+            self.view.clock, self.view.horizon, self.view.epoch = clock, horizon, epoch
+            for late in [prefetch for prefetch in self._open if prefetch.clock < clock]:
+                self._open.remove(late)
+                late.close()
+            self._start()
+
+    def allow(self, horizon: int, epoch: int) -> None:
+        """The others allow more than when the clock was entered: read what was waiting for that."""
+        with self._lock:
+            if epoch == self.view.epoch and horizon > self.view.horizon:
+                self.view.horizon = horizon
+                self._start()
 
     def meet(self) -> None:
         """The worker has met the others."""
@@ -160,9 +179,10 @@ class Prefetches:
 
     def close(self) -> None:
         """Wait for all reads."""
-        for prefetch in self._open:
-            prefetch.close()
-        self._open.clear()
+        with self._lock:
+            for prefetch in self._open:
+                prefetch.close()
+            self._open.clear()
 
     def _start(self) -> None:
         self._open = [prefetch for prefetch in self._open if not prefetch.is_taken]

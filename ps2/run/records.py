@@ -13,7 +13,7 @@ from ps2.wire.run_control import ClockTimes, Logged
 
 log = logging.getLogger(__name__)
 
-# Of one run: 64 MiB of times, of all workers together, and 32 MiB of metrics.
+# Of one run: 80 MiB of times, of all workers together, and 32 MiB of metrics.
 MAX_TIMES = 1 << 20
 MAX_METRICS = 1 << 20
 
@@ -70,14 +70,14 @@ class Timeline(_Records):
     """``ClockTimes`` of one worker, in the order in which its clocks ended."""
 
     def __init__(self, limit: int = MAX_TIMES) -> None:
-        self._rows = _Rows(8, limit, "clocks of a worker")
+        self._rows = _Rows(10, limit, "clocks of a worker")
 
     def append(self, times: ClockTimes) -> None:
         self._rows.append(astuple(times))
 
     def _record(self, index: int) -> ClockTimes:
-        clock, began, compute, pull, push, wait, outside, on_clock = self._rows[index]
-        return ClockTimes(int(clock), began, compute, pull, push, wait, bool(outside), on_clock)
+        clock, began, compute, pull, push, wait, outside, on_clock, block, left = self._rows[index]
+        return ClockTimes(int(clock), began, compute, pull, push, wait, bool(outside), on_clock, int(block), left)
 
 
 class Metrics(_Records):

@@ -63,14 +63,15 @@ class RunResult(Sequence[Any]):
         """Where the time of each rank went, clock by clock.
 
         By rank a NumPy record array with a row for each clock, in the order in which it did them, and the columns
-        ``clock`` (int64), ``began``, ``compute``, ``pull``, ``push``, ``wait`` and ``onClock`` (float64, seconds).
-        ``began`` is counted from the run's start: when the worker came to stand before the clock. ``wait`` is for other
-        workers, at the clock's beginning and at its barriers; ``onClock`` for the driver, where the others would have
-        let it go: for that function, and for a checkpoint with it. ``push`` holds everything that changes vectors,
-        ``compute`` what is not any of the others. The parts add up: ``began`` with all of them is where the next row
-        begins. A clock that was done again, by a task that was started again or from a checkpoint on, has
-        a row for each time; what an attempt did that was killed is not known. Of more than a million rows, of all
-        ranks together, the older ones are not kept. Example: ``result.timeline[0].wait.sum()``.
+        ``clock`` (int64), ``began``, ``compute``, ``pull``, ``push``, ``wait`` and ``onClock`` (float64, seconds); then
+        ``block`` (int64), that it had in a rotation, or -1, and ``left`` (float64), the share of its work that was left
+        for the next one. ``began`` is counted from the run's start: when the worker came to stand before the clock.
+        ``wait`` is for other workers, at the clock's beginning and at its barriers; ``onClock`` for the driver, where
+        the others would have let it go: for that function, and for a checkpoint with it. ``push`` holds everything that
+        changes vectors, ``compute`` what is not any of the others. The parts add up: ``began`` with all of them is
+        where the next row begins. A clock that was done again, by a task that was started again or from a checkpoint
+        on, has a row for each time; what an attempt did that was killed is not known. Of more than a million rows, of
+        all ranks together, the older ones are not kept. Example: ``result.timeline[0].wait.sum()``.
         """
         return tuple(rows(table, outside=False) for table in self._tables)
 
@@ -148,8 +149,9 @@ class RunResult(Sequence[Any]):
         The parts of a clock are drawn in the order wait, onClock, pull, compute, push. When clocks are too many for
         that, the heights in each column of pixels are the shares of that moment. The axis begins with the first task,
         but shortly before the first clock where the setup was long, and ends likewise; what is cut off is said
-        below it. Blank is where a rank had no task at work: before Spark started it, or started it again. Of more than
-        32 ranks, the busiest and some others are shown.
+        below it. In a rotation, clocks have the numbers of their blocks too, and bands in the blocks' colours. Blank is
+        where a rank had no task at work: before Spark started it, or started it again. Of more than 32 ranks, the
+        busiest and some others are shown.
 
         Args:
             path: writes it there as well: PNG, or what the suffix says (.svg, .pdf).

@@ -15,13 +15,13 @@ from ps2.wire.serving import OnGone, RpcServer
 
 log = logging.getLogger(__name__)
 
-# An attempt may wait while another one has its place.
-STREAMS_PER_WORKER = 2
+# An attempt may wait while another one has its place, and beside its stream it may ask how far it may go.
+STREAMS_PER_WORKER = 3
 SPARE_THREADS = 8
 
 
 class RunServicer:
-    """Each attempt of a worker has a stream, and so a thread."""
+    """Each attempt of a worker has a stream, and so a thread; one more while it asks how far it may go."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -45,6 +45,10 @@ class RunServicer:
                 yield self._answer(seat, message)
         finally:
             self._run.leave_seat(seat)
+
+    def Ahead(self, request: pb.AheadRequest) -> pb.AheadReply:
+        horizon, epoch = self._run.ahead(request.rank, request.attempt, request.applied, request.clock, request.epoch)
+        return pb.AheadReply(horizon=horizon, epoch=epoch)
 
     def _answer(self, seat: Seat, message: pb.WorkerMessage) -> pb.CoordinatorMessage:
         run, ask, epoch = self._run, message.WhichOneof("ask"), message.epoch

@@ -24,6 +24,8 @@ FATAL: dict[str, type[PS2Error]] = {"InputError": InputError, "LimitError": Limi
 
 # Moments of checkpoints that are remembered; the fleet goes back to one of the newest.
 CUTS = 100
+# After which a worker that asks how far it may go is told, however far that is.
+AHEAD_S = 1.0
 
 
 @dataclass(eq=False)
@@ -33,6 +35,7 @@ class Seat:
     Attributes:
         number: in the order in which streams came.
         gone: the stream has ended, or the same attempt has come back on another one.
+        leaving: it has returned or failed.
     """
 
     rank: int
@@ -40,6 +43,7 @@ class Seat:
     number: int
     changed: Condition = field(repr=False)
     gone: bool = False
+    leaving: bool = False
 
 
 class Listener(Protocol):
@@ -83,6 +87,7 @@ class Run:
         self._parked: list[Seat] = []
         self._joined: set[int] = set()
         self._entries: dict[int, Entered] = {}
+        self._ahead = Condition(self._lock)  # for those that ask how far they may go
         self._blocked: dict[int, str] = {}  # what those that wait wait for, beside clocks
         self._noted: dict[int, int] = {}  # attempt -> its last message whose times and metrics are noted
         self._arrived_s: dict[int, float] = {}  # rank -> when it came to stand before its clock
@@ -128,6 +133,7 @@ class Run:
         with self._lock:
             seat.gone = True
             seat.changed.notify()
+            self._ahead.notify_all()
             if self._seats.get(seat.rank) is not seat:
                 return
             del self._seats[seat.rank]
@@ -149,6 +155,32 @@ class Run:
             self._tell_clocks(lambda: self.clocks.arrive(seat.rank, clock, applied))
             self._wait(seat, lambda: seat.rank in self._entries)
             return self._entries.pop(seat.rank)
+
+    def ahead(self, rank: int, attempt: int, applied: int, clock: int, epoch: int) -> tuple[int, int]:
+        """Take note of what a worker has applied in the clock that it is in; tell how far it may go, and the epoch.
+
+        Waits until that is the clock that it asks for, but not for long, and not for one that leaves.
+
+        Raises:
+            StoppedError: another attempt has its place, or nobody.
+        """
+        with self._lock:
+            seat = self._seats.get(rank)
+            if seat is None or seat.attempt != attempt:
+                raise StoppedError(f"attempt {attempt} of rank {rank} has not its place")
+            if epoch == self.epoch:
+                self._tell_clocks(lambda: self.clocks.progress(rank, applied))
+            self._ahead.wait_for(
+                lambda: (
+                    self._error is not None
+                    or seat.gone
+                    or seat.leaving
+                    or epoch != self.epoch
+                    or (self.clocks.horizon(rank) >= clock and not self._held)
+                ),
+                AHEAD_S,
+            )
+            return self.clocks.horizon(rank), self.epoch
 
     def barrier(self, seat: Seat, point: Point, epoch: int) -> None:
         """Let a worker wait for all others at a point."""
@@ -193,6 +225,7 @@ class Run:
             if epoch != self.epoch:
                 return False
             self.results.setdefault(seat.rank, result)
+            self._note_leaving(seat)
             self._tell_clocks(lambda: self.clocks.leave(seat.rank, clock))
             self._wait(seat, lambda: self._is_over() or seat.rank not in self.results)
             return seat.rank in self.results
@@ -204,6 +237,7 @@ class Run:
             traceback: if it is fatal, the error's name and message.
         """
         with self._lock:
+            self._note_leaving(seat)
             self.failures[seat.rank] = clock, traceback
             if fatal:
                 name, _, message = traceback.partition(": ")
@@ -332,9 +366,11 @@ class Run:
 
     def _tell_clocks(self, event: Callable[[], Sequence[Release]]) -> None:
         """Apply an event to the clocks, and do what follows from it."""
-        finished = self.clocks.finished
+        finished, bound = self.clocks.finished, self.clocks.bound
         with self._failing():
             releases = event()
+        if self.clocks.bound != bound:
+            self._ahead.notify_all()
         now_s = time.monotonic()
         if self.clocks.due() is not None:
             self._finished_s.update(dict.fromkeys(range(finished + 1, self.clocks.finished + 1), now_s))
@@ -388,6 +424,10 @@ class Run:
         if self._seats.get(seat.rank) is not seat:
             raise StoppedError(f"another attempt has taken the place of rank {seat.rank}")
 
+    def _note_leaving(self, seat: Seat) -> None:
+        seat.leaving = True
+        self._ahead.notify_all()
+
     def _wake(self, rank: int) -> None:
         if rank in self._seats:
             self._seats[rank].changed.notify()
@@ -397,6 +437,7 @@ class Run:
             seat.changed.notify()
 
     def _wake_all(self) -> None:
+        self._ahead.notify_all()
         for seat in self._seats.values():
             seat.changed.notify()
         self._wake_parked()

@@ -49,6 +49,7 @@ def summary(tables: Sequence[ClockTable], seconds: float, staleness: int | None)
     if len(tables) > 1:
         lines.append(_line("all", tables))
     lines += ["", *_slowest(tables), *_most_waited_for(waited_for(tables, staleness)), *_done_again(tables)]
+    lines += _left(tables)
     return "\n".join(lines).rstrip()
 
 
@@ -92,6 +93,19 @@ def _done_again(tables: Sequence[ClockTable]) -> list[str]:
         if again
         else []
     )
+
+
+def _left(tables: Sequence[ClockTable]) -> list[str]:
+    """Say how much of the turns' work was left for want of time."""
+    left = [table.left[table.block >= 0] for table in tables]
+    if not any(turns.any() for turns in left):
+        return []
+    shares = [100 * float(turns.mean()) if len(turns) else 0.0 for turns in left]
+    rank = int(np.argmax(shares))
+    return [
+        f"left for the next rotation: {100 * float(np.concatenate(left).mean()):.0f}% of the work, mostly by rank "
+        f"{rank}: {shares[rank]:.0f}%"
+    ]
 
 
 def _cell(value: float) -> str:

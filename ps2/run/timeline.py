@@ -23,6 +23,8 @@ NAMES = {
     "push": "f8",
     "wait": "f8",
     "onClock": "f8",
+    "block": "i8",
+    "left": "f8",
 }
 FIELDS = np.dtype([*NAMES.items()])
 ALL_FIELDS = np.dtype([*NAMES.items(), ("outside", "?")])

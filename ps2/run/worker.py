@@ -12,7 +12,10 @@ import numpy as np
 
 from ps2.client.fleet import FleetRef
 from ps2.errors import RolledBack, UsageError
+from ps2.run.lookout import Lookout
 from ps2.run.prefetch import Freshness, Prefetch, Prefetches
+from ps2.run.rotating import Fetch, Rotations, Turn, check_staleness
+from ps2.run.rotation import IDLE, Ring
 from ps2.wire.run_control import ClockTimes, Entered, Logged, RunControl, Seated
 
 if TYPE_CHECKING:
@@ -90,6 +93,9 @@ class Worker:
         self._open: int | None = None
         own = ref.first if ref.staleness is None else ref.first + ref.staleness
         self._prefetches = Prefetches(session, Freshness(ref.first, own, place.epoch))
+        # Not for users. With SSP alone reads may be sent before the clock that they are for is entered.
+        self.lookout = Lookout(control, session.outbox, self._prefetches) if ref.staleness else None
+        self.turn: Turn | None = None
         self._number = 0  # of meetings in this phase
         self._metrics: list[Logged] = []
         self._told_s = self._joined_s = time.monotonic()
@@ -123,11 +129,7 @@ class Worker:
             raise UsageError(f"clocks: expected an integer, the number of clocks, got {n!r}")
         if n < 0:
             raise UsageError(f"clocks: expected a number of clocks that is not negative, got {n}")
-        if budgetS is not None and (
-            isinstance(budgetS, bool) or not isinstance(budgetS, (int, float, np.number)) or not budgetS > 0
-        ):
-            raise UsageError(f"clocks: budgetS: expected a positive number of seconds, got {budgetS!r}")
-        return self._clocks(int(n), float("inf") if budgetS is None else float(budgetS))
+        return self._clocks(int(n), _budget("clocks", budgetS))
 
     def _clocks(self, n: int, budget_s: float) -> Iterator[int]:
         if self._inside:
@@ -169,6 +171,69 @@ class Worker:
             times = self._lap()
         self._begin(2 * n)
 
+    def rotate(
+        self,
+        blocks: int,
+        rotations: int = 1,
+        slices: int = 2,
+        budgetS: float | None = None,
+        fetch: Fetch | None = None,
+    ) -> Iterator[Turn]:
+        """Yield turns: in each, this worker alone has one block of a model, in each rotation every block once.
+
+        Model rotation (Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation"). What a
+        block is, is the caller's: a turn changes its block, and nobody else's. What its last owner had changed is
+        applied before a block can be read here. A turn is a clock; which block it has follows from the run's seed and
+        the clock, so a task that is started again goes on with the turn that it had not finished.
+
+        Example::
+
+            def fetch(block):
+                return worker.prefetch(table, columns=columns[block])
+
+            for turn in worker.rotate(2 * worker.workers, rotations=100, fetch=fetch):
+                values = turn.pull()
+                table.add(columns=columns[turn.block], values=..., wait=False)
+
+        All workers must call it alike, and at the same point; it waits for all of them once, as ``barrier`` does.
+
+        Args:
+            blocks: how many; ``slices * worker.workers`` leave nobody idle. Numbered from 0; block b is of slice
+                b mod ``slices``.
+            rotations: how many times every worker has every block.
+            slices: groups of blocks that take turns. The run needs ``staleness=slices - 1`` or less: with 2 and a
+                staleness of 1, what a turn added with ``wait=False`` travels, and the next block comes, while another
+                one is worked on.
+            budgetS: seconds for each turn: ``turn.parts`` and ``turn.expired`` keep to it (section IV.D).
+            fetch: called with the number of a block, one turn ahead; returns what ``worker.prefetch`` returns, or
+                several of these, for ``turn.pull()``.
+
+        Raises:
+            UsageError: arguments are wrong, or not what the others called it with; the run's staleness is too large;
+                loops over clocks nest.
+        """
+        ring = Ring(self.workers, blocks, slices)
+        if isinstance(rotations, bool) or not isinstance(rotations, (int, np.integer)) or rotations < 0:
+            raise UsageError(f"rotate: rotations: expected a number that is not negative, got {rotations!r}")
+        if fetch is not None and not callable(fetch):
+            raise UsageError(f"rotate: fetch: expected a function of a block's number, got {fetch!r}")
+        check_staleness(self._ref.staleness, ring.slices)
+        return self._rotate(ring, int(rotations), _budget("rotate", budgetS), fetch)
+
+    def _rotate(self, ring: Ring, rotations: int, budget_s: float, fetch: Fetch | None) -> Iterator[Turn]:
+        if self._inside:
+            raise UsageError("rotate: loops over clocks do not nest")
+        mine = (int(ring.blocks), rotations, int(ring.slices), budget_s)
+        first = self.once(lambda: mine)
+        if mine != first:
+            raise UsageError(
+                "rotate: expected what another worker called it with, as all must agree who has which block: (blocks, "
+                f"rotations, slices, budgetS) = {first}, got {mine}"
+            )
+        self.barrier()
+        turns = Rotations(self, ring, self._ref.seed, rotations, fetch)
+        yield from turns.turns(self._clocks(turns.clocks, budget_s))
+
     def within(self, items: Iterable[T]) -> Iterator[T]:
         """Yield items until the clock's budget is spent: at least one, and none that is not worked on.
 
@@ -187,6 +252,11 @@ class Worker:
             yield item
             if self.timeLeft <= 0:
                 return
+
+    @property
+    def epoch(self) -> int:
+        """Not for users: how often the fleet had gone back when the worker was last told where it stands."""
+        return self._ids.epoch
 
     @property
     def timeLeft(self) -> float:
@@ -224,6 +294,8 @@ class Worker:
         try:
             yield
         finally:
+            if self.lookout is not None:
+                self.lookout.close()
             self._prefetches.close()
 
     def barrier(self) -> None:
@@ -343,12 +415,15 @@ class Worker:
         seconds, now_s = self._session.stopwatch.seconds, time.monotonic()
         self._session.stopwatch.reset()
         began_s, self._began_s = self._began_s, now_s
+        turn, self.turn = self.turn, None
         return ClockTimes(
             self.clock,
             began=self._offset_s + began_s - self._joined_s,
             compute=max(0.0, now_s - began_s - sum(seconds.values())),
             **seconds,
             outside=self._ids.phase % 2 == 0,
+            block=IDLE if turn is None else turn.block,
+            left=0.0 if turn is None else turn.left,
         )
 
     def _next_number(self) -> int:
@@ -359,6 +434,15 @@ class Worker:
         self._told_s = time.monotonic()
         metrics, self._metrics = self._metrics, []
         return metrics
+
+
+def _budget(call: str, given: object) -> float:
+    """Return a budget in seconds, checked; infinite for None."""
+    if given is None:
+        return float("inf")
+    if isinstance(given, bool) or not isinstance(given, (int, float, np.number)) or not given > 0:
+        raise UsageError(f"{call}: budgetS: expected a positive number of seconds, got {given!r}")
+    return float(given)
 
 
 def _number(name: str, value: object) -> float:

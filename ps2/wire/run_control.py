@@ -15,6 +15,8 @@ from ps2.wire.transport import Conversation, Transport
 GIVE_UP_S = 10.0
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
+# Of a call that the coordinator answers after a second at the latest.
+AHEAD_TIMEOUT_S = 10.0
 # Of a result, or of what ``once`` made, pickled.
 LIMIT_BYTES = WireConfig().request_limit_bytes
 
@@ -72,6 +74,8 @@ class ClockTimes:
         wait: for other workers: before the clock, and at barriers in it.
         outside: rows being read, between two loops, after the last one.
         on_clock: before the clock, when the others would have let it go, for ``onClock``.
+        block: that it had, if the clock was a turn of a rotation; -1 is none.
+        left: the share of the block's work that is left for the next rotation.
     """
 
     clock: int
@@ -82,10 +86,12 @@ class ClockTimes:
     wait: float
     outside: bool = False
     on_clock: float = 0.0
+    block: int = -1
+    left: float = 0.0
 
 
 class RunControl:
-    """One attempt's questions to the coordinator. One thread asks at a time.
+    """One attempt's questions to the coordinator. One thread asks at a time, but for ``ahead``.
 
     When the connection is cut, it comes back by itself: it joins again and asks again. All methods raise:
         UnavailableError: the driver could not be reached for ``GIVE_UP_S``.
@@ -119,6 +125,19 @@ class RunControl:
         reply = self._ask(pb.WorkerMessage(arrive=ask), metrics).enter
         self._epoch, self._clock = reply.epoch, reply.clock
         return Entered(reply.clock, reply.horizon, reply.epoch, reply.on_clock)
+
+    def ahead(self, applied: int, clock: int, epoch: int) -> Entered:
+        """Tell what is applied while the worker is in a clock; wait up to a second until it would be let into another.
+
+        Any thread may ask, and nothing is lost if it fails: ``arrive`` tells all of it again.
+
+        Returns:
+            The clock that was asked for, and how far the others allow.
+        """
+        join = self._join.join
+        ask = pb.AheadRequest(rank=join.rank, attempt=join.attempt, applied=applied, clock=clock, epoch=epoch)
+        reply = self._transport.call(self._address, "Run/Ahead", ask, pb.AheadReply, AHEAD_TIMEOUT_S)
+        return Entered(clock, reply.horizon, reply.epoch)
 
     def barrier(self, phase: int, number: int, metrics: Sequence[Logged] = ()) -> None:
         self._ask(pb.WorkerMessage(barrier=pb.Barrier(phase=phase, number=number)), metrics)

@@ -307,3 +307,21 @@ def test_connection_when_the_driver_has_gone_then_the_attempt_gives_up_and_says_
     for _ in range(2):
         with pytest.raises(UnavailableError, match=f"driver of this run cannot be reached at {address}"):
             control.arrive(1, 1, 0, None)
+
+
+def test_ahead_when_two_workers_ask_beside_their_streams_then_each_learns_what_the_other_has_applied(start, join, pool):
+    run, address = start(2, staleness=1)
+    controls = [join(address, rank) for rank in range(2)]
+    for control in controls:
+        control.arrive(1, 0, 0, None)
+    waiting = [pool.submit(control.arrive, 2, 1, 0, None) for control in controls[:1]]
+    seen = [pool.submit(control.ahead, 1, 2, 0) for control in controls]
+    assert [each.result(10).horizon for each in seen] == [2, 2]
+    assert [each.result(10).clock for each in waiting] == [2]
+    assert run.applied() == [1, 1]
+
+
+def test_ahead_when_an_attempt_has_no_place_then_it_is_refused(start, join, stack):
+    _, address = start(1)
+    with pytest.raises(StoppedError, match="attempt 0 of rank 0 has not its place"):
+        controlled(stack, address).ahead(0, 1, 0)

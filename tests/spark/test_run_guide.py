@@ -14,6 +14,7 @@ from pyspark.ml.linalg import Vectors
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "run.md"
 DIM = 40
 ROWS = 200
+PROGRAMS = ("A first run", "Rows as arrays: `ps2.data.rows`", "Overlap", "Model rotation")
 
 
 def blocks(*titles):
@@ -62,7 +63,7 @@ def first(ps, spark, rows):
     """What the guide's other programs leave in their variables, and ``printed``."""
     df = spark.createDataFrame(rows, ["label", "features"])
     with contextlib.redirect_stdout(io.StringIO()) as output:
-        variables = run(blocks("A first run", "Rows as arrays: `ps2.data.rows`", "Overlap"), ps=ps, df=df)
+        variables = run(blocks(*PROGRAMS), ps=ps, df=df)
     return {**variables, "printed": output.getvalue()}
 
 
@@ -87,6 +88,16 @@ def test_overlap_when_run_then_the_model_still_separates_the_classes(first, rows
     assert np.mean(right) > 0.9
 
 
+def test_rotation_when_run_then_the_factors_come_nearer_to_the_matrix(first):
+    errors = np.nanmean(first["rotated"].metrics("error"), axis=0).reshape(20, -1).mean(axis=1)
+    assert errors[-1] < 0.6 * errors[0]
+
+
+def test_rotation_when_run_then_each_worker_has_every_block_in_each_rotation(first):
+    for table in first["rotated"].timeline:
+        assert (np.sort(table.block.reshape(20, 4)) == np.arange(4)).all()
+
+
 def test_guide_when_read_then_all_its_code_is_run_here():
     code = len(re.findall("```python", GUIDE.read_text()))
-    assert code == len(blocks("A first run", "Rows as arrays: `ps2.data.rows`", "Figure 3, both ways", "Overlap"))
+    assert code == len(blocks(*PROGRAMS, "Figure 3, both ways"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,7 +11,50 @@ from types import SimpleNamespace
 import pytest
 
 from ps2.client import task
+from ps2.client.pace import Pace
+from ps2.run.clocks import Clocks
 from ps2.run.prefetch import Freshness, Prefetches
+from ps2.run.state import Run
+from ps2.run.worker import RunRef, Worker
+from ps2.wire.run_control import Entered
+
+
+class ControlInProcess:
+    """Asks a run of this process; ``arrivals`` holds (clock, applied), ``times`` what ends with each."""
+
+    def __init__(self, run, rank, attempt):
+        self.run = run
+        self.seat = run.seat(rank, attempt)
+        self.entry = None
+        self.arrivals, self.times = [], []
+
+    def join(self):
+        return self.run.sit(self.seat)
+
+    def arrive(self, clock, applied, epoch, times, metrics=()):
+        self.arrivals.append((clock, applied))
+        self.times.append(times)
+        self.entry = self.run.arrive(self.seat, clock, applied, epoch)
+        return self.entry
+
+    def ahead(self, applied, clock, epoch):
+        horizon, epoch = self.run.ahead(self.seat.rank, self.seat.attempt, applied, clock, epoch)
+        return Entered(clock, horizon, epoch)
+
+    def barrier(self, phase, number, metrics=()):
+        self.run.barrier(self.seat, (phase, number), self.entry.epoch if self.entry else 0)
+
+    def once(self, phase, number, metrics=()):
+        return self.run.once(self.seat, (phase, number), self.entry.epoch if self.entry else 0)
+
+    def once_made(self, phase, number, value):
+        return self.run.once_made(self.seat, (phase, number), value, self.entry.epoch if self.entry else 0)
+
+    def leave(self):
+        self.run.leave(self.seat, self.entry.clock, b"", self.entry.epoch)
+
+    def die(self):
+        self.run.leave_seat(self.seat)
 
 
 @pytest.fixture
@@ -51,3 +95,26 @@ def prefetches(session):
     prefetches = Prefetches(session, Freshness(clock=5, horizon=6, epoch=0))
     yield prefetches
     prefetches.close()
+
+
+@pytest.fixture
+def start_worker(session):
+    """``start_worker(staleness, run)``: the next attempt of a run's only worker, as (worker, control)."""
+    started, attempts = [], itertools.count()
+
+    def begin(staleness=0, run=None):
+        listener = SimpleNamespace(clock_due=lambda: None, logged=lambda *_: None, failed=lambda: None)
+        run = run or Run(1, Clocks(1, staleness), listener)
+        control = ControlInProcess(run, 0, next(attempts))
+        ids = task.RunIds("fleet/runs", 0, 0)
+        ref = RunRef(session.fleet, "run:1", 0, staleness, 0, 0)
+        worker = Worker(ref, 0, control.join(), control, session, ids)
+        within = session.in_run(ids, Pace.of(ref.priority, ref.bandwidth))
+        within.__enter__()
+        started.append(within)
+        worker.end = lambda: started.pop().__exit__(None, None, None)
+        return worker, control
+
+    yield begin
+    while started:
+        started.pop().__exit__(None, None, None)

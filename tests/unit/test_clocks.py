@@ -78,6 +78,7 @@ class World:
                 found.append(("go on", rank))
                 # The straggler moves only when nobody else does, more often than not.
                 found += [("go on", rank)] * (0 if rank == self.straggler else 8)
+                found += [("settle", rank)] * bool(worker.late)
         if self.clocks.due() is not None:
             found.append(("call", self.clocks.due()))
         return found
@@ -96,6 +97,10 @@ class World:
             self.arrive(what)
         elif kind == "return from death":
             self.arrive(what)
+        elif kind == "settle":  # some of what is under way has come
+            worker = self.workers[what]
+            worker.late = self.data.draw(st.integers(0, worker.late - 1))
+            self.let_in(self.clocks.progress(what, self.applied(what)))
         else:
             self.called = what + 1
             self.let_in(self.clocks.called_back(what))
@@ -164,6 +169,23 @@ def test_bsp_when_the_last_one_arrives_then_all_enter():
     assert clocks.arrive(0, 1, 1) == []
     assert clocks.arrive(2, 1, 1) == []
     assert entered(clocks.arrive(1, 1, 1)) == {0: 1, 1: 1, 2: 1}
+
+
+def test_progress_when_what_was_late_has_come_then_who_waited_for_it_enters():
+    clocks = Clocks(2, 1)
+    clocks.arrive(0, 1, 0)
+    assert entered(clocks.arrive(1, 1, 1)) == {1: 1}
+    assert clocks.arrive(1, 2, 2) == []
+    assert clocks.horizon(0) == 3
+    assert entered(clocks.progress(0, 1)) == {1: 2}
+    assert clocks.progress(0, 1) == clocks.progress(0, 0) == []
+
+
+def test_progress_when_it_is_told_of_the_clock_that_the_worker_is_in_then_it_is_refused():
+    clocks = Clocks(2, 1)
+    clocks.arrive(0, 1, 1)
+    with pytest.raises(ProtocolError, match="rank 0 in clock 1: clock 1 has not ended"):
+        clocks.progress(0, 2)
 
 
 def test_ssp_when_one_is_s_ahead_then_it_waits():

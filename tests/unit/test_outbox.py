@@ -166,3 +166,12 @@ def test_thread_when_nothing_waits_then_it_ends(box, until):
     put(box, 1)
     box.flush()
     until(lambda: all(thread.name != "ps2-outbox" for thread in threading.enumerate()), "no thread sends")
+
+
+def test_settled_when_what_is_older_has_been_answered_then_it_tells_whether_that_failed(box, sends):
+    put(box, 1)
+    assert box.has_settled_below(1)
+    put(box, -1)
+    assert not box.has_settled_below(1)
+    with pytest.raises(LimitError):
+        box.flush()

@@ -170,3 +170,26 @@ def test_prefetch_when_a_sparse_vector_has_no_indices_then_it_is_refused(prefetc
 def test_prefetch_when_an_index_is_outside_then_it_is_refused_at_once(prefetches, vector):
     with pytest.raises(OutOfRangeError):
         prefetches.begin(vector, [10], 1)
+
+
+def test_prefetch_when_the_others_allow_more_within_the_clock_then_it_is_read(prefetches, vector, other):
+    ahead = prefetches.begin(vector, None, 2)
+    change(other, vector, 1)
+    prefetches.allow(7, 0)
+    assert sent(ahead).is_started
+    change(other, vector, 1)
+    prefetches.enter(7, 7, 0)
+    assert ahead.result().tolist() == [1.0] * 10
+
+
+def test_prefetch_when_another_epoch_allows_more_then_it_is_not_read(prefetches, vector):
+    ahead = prefetches.begin(vector, None, 2)
+    prefetches.allow(7, 1)
+    assert not ahead.is_started
+
+
+def test_prefetch_when_it_was_asked_for_before_it_is_allowed_then_it_is_not_sent_any_more(prefetches, vector):
+    ahead = prefetches.begin(vector, None, 2)
+    ahead.result()
+    prefetches.allow(7, 0)
+    assert not ahead.is_started

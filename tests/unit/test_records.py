@@ -10,7 +10,7 @@ from ps2.wire.run_control import ClockTimes, Logged
 
 
 def times(clock):
-    return ClockTimes(clock, began=clock + 0.5, compute=1.0, pull=2.0, push=3.0, wait=4.0)
+    return ClockTimes(clock, began=clock + 0.5, compute=1.0, pull=2.0, push=3.0, wait=4.0, block=clock, left=0.25)
 
 
 def test_timeline_when_read_then_has_what_was_appended():

@@ -73,12 +73,16 @@ def test_result_when_pickled_then_it_comes_back(bsp):
 
 def test_timeline_when_asked_for_then_it_has_a_row_for_each_clock_of_each_rank(bsp):
     assert [row.clock for row in bsp.timeline[0]] == [0, 1]
-    assert bsp.timeline[0][1].tolist() == (1, 2.5, 2.5, 0.25, 0.25, 2.0, 0.0)
+    assert bsp.timeline[0][1].tolist() == (1, 2.5, 2.5, 0.25, 0.25, 2.0, 0.0, -1, 0.0)
     assert bsp.timeline[1].compute.tolist() == [2.5, 0.5]
 
 
 def test_outside_when_asked_for_then_it_has_what_is_not_in_clocks(bsp):
-    assert [row.tolist() for row in bsp.outside[0]] == [(0, 1.0, 0.5, 0, 0, 0, 0), (2, 7.5, 0, 0, 0, 0, 0)]
+    none = -1, 0.0  # no block, and nothing left
+    assert [row.tolist() for row in bsp.outside[0]] == [
+        (0, 1.0, 0.5, 0, 0, 0, 0, *none),
+        (2, 7.5, 0, 0, 0, 0, 0, *none),
+    ]
 
 
 def test_timeline_when_a_worker_sent_nothing_then_it_is_empty():
@@ -164,6 +168,8 @@ def test_to_pandas_when_something_was_logged_then_it_is_beside_its_clocks_times(
         "push",
         "wait",
         "onClock",
+        "block",
+        "left",
         "auc",
         "loss",
         "wait_logged",
@@ -405,3 +411,31 @@ def test_plot_when_matplotlib_is_missing_then_it_says_what_to_install(bsp, monke
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ConfigError, match=r"matplotlib is not installed; pip install 'ps2-spark\[plot\]'"):
         bsp.plot()
+
+
+# -- rotations
+
+
+ROTATED = tuple(
+    to_table(
+        ClockTimes(clock, 2.0 * clock, 1.5, 0.0, 0.5, 0.0, block=(clock + rank) % 3 - (clock == 4), left=0.25 * rank)
+        for clock in range(5)
+    )
+    for rank in range(2)
+)
+
+
+def test_summary_when_work_was_left_in_a_rotation_then_it_says_by_whom(capsys):
+    result_of(*ROTATED, staleness=1).summary()
+    assert "left for the next rotation: 12% of the work, mostly by rank 1: 25%" in capsys.readouterr().out
+
+
+def test_summary_when_there_was_no_rotation_then_nothing_was_left(bsp, capsys):
+    bsp.summary()
+    assert "left" not in capsys.readouterr().out
+
+
+def test_plot_when_it_is_of_a_rotation_then_clocks_have_their_blocks():
+    axes = result_of(*ROTATED, staleness=1).plot().axes[0]
+    assert {text.get_text() for text in axes.texts} >= {"0, 0", "0, 1", "1, 2", "2, 0"}
+    assert "block" in axes.get_xlabel()

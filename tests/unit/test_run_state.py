@@ -394,3 +394,43 @@ def test_cut_when_a_call_is_under_way_then_counts_it(start):
     workers.arrive(0, 1).result(5)
     workers.run.call_due()
     assert workers.run.cut().called == 1
+
+
+def test_ahead_when_the_others_have_told_what_is_applied_then_it_answers(start, pool):
+    workers = start(2, staleness=1)
+    for rank in range(2):
+        workers.run.arrive(workers.seats[rank], 1, 0, 0)
+    asked = pool.submit(workers.run.ahead, 0, 0, 1, 2, 0)
+    assert workers.run.ahead(1, 1, 1, 2, 0) == (2, 0)
+    assert asked.result(5) == (2, 0)
+    assert workers.run.applied() == [1, 1]
+
+
+def test_ahead_when_the_others_take_long_then_it_answers_how_far_they_are(start, monkeypatch):
+    monkeypatch.setattr("ps2.run.state.AHEAD_S", 0.01)
+    workers = start(2, staleness=1)
+    assert workers.run.ahead(0, 0, 0, 2, 0) == (1, 0)
+
+
+def test_ahead_when_its_worker_fails_then_it_answers_at_once(start, pool, monkeypatch):
+    monkeypatch.setattr("ps2.run.state.AHEAD_S", 60.0)
+    workers = start(2, staleness=1)
+    asked = pool.submit(workers.run.ahead, 0, 0, 0, 2, 0)
+    workers.run.fail_attempt(workers.seats[0], 0, "Error", False)
+    assert asked.result(5) == (1, 0)
+
+
+def test_ahead_when_the_fleet_has_gone_back_then_it_says_so_and_what_is_told_does_not_count(start):
+    workers = start(2, staleness=1)
+    for rank in range(2):
+        workers.run.arrive(workers.seats[rank], 1, 0, 0)
+    workers.run.note_cut("checkpoint", workers.run.cut())
+    workers.run.roll_back(1, "checkpoint")
+    assert workers.run.ahead(0, 0, 1, 2, 0) == (1, 1)
+    assert workers.run.applied() == [0, 0]
+
+
+def test_ahead_when_another_attempt_has_the_place_then_it_is_refused(start):
+    workers = start(1, staleness=1)
+    with pytest.raises(StoppedError, match="attempt 7 of rank 0"):
+        workers.run.ahead(0, 7, 0, 1, 0)

@@ -11,38 +11,10 @@ import pytest
 
 from ps2 import DCV
 from ps2.client.pace import Pace
-from ps2.client.task import RunIds
 from ps2.errors import LimitError, UsageError
-from ps2.run.clocks import Clocks
-from ps2.run.state import Run
-from ps2.run.worker import RunRef, Worker
 from tests.fakes import FleetInProcess, RefusesForGood, installed, session_over
 
 WAIT_S = 10.0
-
-
-class ControlInProcess:
-    """Asks a run of this process; ``arrivals`` holds (clock, applied)."""
-
-    def __init__(self, run, rank, attempt):
-        self.run = run
-        self.seat = run.seat(rank, attempt)
-        self.entry = None
-        self.arrivals = []
-
-    def join(self):
-        return self.run.sit(self.seat)
-
-    def arrive(self, clock, applied, epoch, times, metrics=()):
-        self.arrivals.append((clock, applied))
-        self.entry = self.run.arrive(self.seat, clock, applied, epoch)
-        return self.entry
-
-    def leave(self):
-        self.run.leave(self.seat, self.entry.clock, b"", self.entry.epoch)
-
-    def die(self):
-        self.run.leave_seat(self.seat)
 
 
 class HoldsTheOutbox:
@@ -81,26 +53,8 @@ def vector(session):
 
 
 @pytest.fixture
-def start(session):
-    """``start(staleness, run)``: the next attempt of a run's only worker, as (worker, control)."""
-    started, attempts = [], itertools.count()
-
-    def begin(staleness=0, run=None):
-        listener = SimpleNamespace(clock_due=lambda: None, logged=lambda *_: None, failed=lambda: None)
-        run = run or Run(1, Clocks(1, staleness), listener)
-        control = ControlInProcess(run, 0, next(attempts))
-        ids = RunIds("fleet/runs", 0, 0)
-        ref = RunRef(session.fleet, "run:1", 0, staleness, 0, 0)
-        worker = Worker(ref, 0, control.join(), control, session, ids)
-        within = session.in_run(ids, Pace.of(ref.priority, ref.bandwidth))
-        within.__enter__()
-        started.append(within)
-        worker.end = lambda: started.pop().__exit__(None, None, None)
-        return worker, control
-
-    yield begin
-    while started:
-        started.pop().__exit__(None, None, None)
+def start(start_worker):
+    return start_worker
 
 
 def ones(vector, wait=False):

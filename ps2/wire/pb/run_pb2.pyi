@@ -91,7 +91,7 @@ class Arrive(_message.Message):
     def __init__(self, clock: _Optional[int] = ..., applied: _Optional[int] = ..., times: _Optional[_Union[ClockTimes, _Mapping]] = ...) -> None: ...
 
 class ClockTimes(_message.Message):
-    __slots__ = ("clock", "began", "compute", "pull", "push", "wait", "outside", "on_clock")
+    __slots__ = ("clock", "began", "compute", "pull", "push", "wait", "outside", "on_clock", "block", "left")
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     BEGAN_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +100,8 @@ class ClockTimes(_message.Message):
     WAIT_FIELD_NUMBER: _ClassVar[int]
     OUTSIDE_FIELD_NUMBER: _ClassVar[int]
     ON_CLOCK_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    LEFT_FIELD_NUMBER: _ClassVar[int]
     clock: int
     began: float
     compute: float
@@ -108,7 +110,9 @@ class ClockTimes(_message.Message):
     wait: float
     outside: bool
     on_clock: float
-    def __init__(self, clock: _Optional[int] = ..., began: _Optional[float] = ..., compute: _Optional[float] = ..., pull: _Optional[float] = ..., push: _Optional[float] = ..., wait: _Optional[float] = ..., outside: bool = ..., on_clock: _Optional[float] = ...) -> None: ...
+    block: int
+    left: float
+    def __init__(self, clock: _Optional[int] = ..., began: _Optional[float] = ..., compute: _Optional[float] = ..., pull: _Optional[float] = ..., push: _Optional[float] = ..., wait: _Optional[float] = ..., outside: bool = ..., on_clock: _Optional[float] = ..., block: _Optional[int] = ..., left: _Optional[float] = ...) -> None: ...
 
 class Enter(_message.Message):
     __slots__ = ("clock", "horizon", "epoch", "on_clock")
@@ -183,3 +187,25 @@ class Left(_message.Message):
 class Note(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class AheadRequest(_message.Message):
+    __slots__ = ("rank", "attempt", "applied", "clock", "epoch")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    attempt: int
+    applied: int
+    clock: int
+    epoch: int
+    def __init__(self, rank: _Optional[int] = ..., attempt: _Optional[int] = ..., applied: _Optional[int] = ..., clock: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class AheadReply(_message.Message):
+    __slots__ = ("horizon", "epoch")
+    HORIZON_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    horizon: int
+    epoch: int
+    def __init__(self, horizon: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...

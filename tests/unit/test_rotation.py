@@ -1,0 +1,92 @@
+"""Which worker has which block when: each has every block once a rotation, and alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ps2.errors import UsageError
+from ps2.run.rotation import IDLE, Ring, schedule
+
+
+@st.composite
+def rings(draw):
+    slices = draw(st.integers(1, 4))
+    return Ring(draw(st.integers(1, 7)), draw(st.integers(slices, 24)), slices)
+
+
+def drawn(ring, seed, rotation):
+    return schedule(seed, rotation, ring.workers, ring.blocks, ring.slices)
+
+
+@given(rings(), st.integers(0, 2**32), st.integers(0, 50))
+def test_schedule_when_drawn_then_each_worker_has_every_block_once(ring, seed, rotation):
+    for column in drawn(ring, seed, rotation).T:
+        assert sorted(column[column != IDLE]) == list(range(ring.blocks))
+
+
+@given(rings(), st.integers(0, 2**32), st.integers(0, 50))
+def test_schedule_when_drawn_then_no_two_workers_have_a_block_at_once(ring, seed, rotation):
+    for row in drawn(ring, seed, rotation):
+        mine = row[row != IDLE]
+        assert len(set(mine)) == len(mine)
+
+
+@given(rings(), st.integers(0, 2**32))
+def test_schedule_when_rotations_follow_each_other_then_owners_of_a_block_are_as_many_turns_apart_as_slices(ring, seed):
+    turns = np.concatenate([drawn(ring, seed, rotation) for rotation in range(3)])
+    for block in range(ring.blocks):
+        when, _ = np.nonzero(turns == block)
+        assert (np.diff(np.sort(when)) >= ring.slices).all()
+
+
+@given(rings(), st.integers(0, 2**32), st.integers(0, 5))
+def test_schedule_when_one_worker_asks_then_it_has_its_column(ring, seed, rotation):
+    turns = drawn(ring, seed, rotation)
+    for rank in range(ring.workers):
+        assert ring.turns_of(seed, rotation, rank).tolist() == turns[:, rank].tolist()
+
+
+@given(rings(), st.integers(0, 2**32))
+def test_schedule_when_drawn_then_a_turn_has_blocks_of_its_slice(ring, seed):
+    for turn, row in enumerate(drawn(ring, seed, 0)):
+        assert set(row[row != IDLE] % ring.slices) <= {turn % ring.slices}
+
+
+@pytest.mark.parametrize(
+    ("workers", "blocks", "slices", "turns"), [(4, 8, 2, 8), (4, 4, 1, 4), (4, 3, 2, 8), (2, 7, 2, 8), (1, 1, 1, 1)]
+)
+def test_turns_when_blocks_do_not_fit_the_workers_then_some_are_idle(workers, blocks, slices, turns):
+    found = schedule(0, 0, workers, blocks, slices)
+    assert found.shape == (turns, workers)
+    assert ((found == IDLE).sum(axis=0) == turns - blocks).all()
+
+
+def test_schedule_when_rotations_differ_then_orders_do():
+    assert not np.array_equal(schedule(1, 0, 4, 16), schedule(1, 1, 4, 16))
+    assert not np.array_equal(schedule(1, 0, 4, 16), schedule(2, 0, 4, 16))
+
+
+def test_schedule_when_drawn_anywhere_then_it_is_this_one():
+    assert schedule(7, 3, 2, 4).tolist() == PINNED
+
+
+PINNED = [[2, 0], [1, 3], [0, 2], [3, 1]]
+
+
+@pytest.mark.parametrize(
+    ("workers", "blocks", "slices", "message"),
+    [
+        (2, 0, 2, "blocks: expected a positive integer, got 0"),
+        (2, 4.0, 2, "blocks: expected a positive integer, got 4.0"),
+        (2, 4, 0, "slices: expected a positive integer"),
+        (2, True, 1, "blocks: expected a positive integer, got True"),
+        (2, 1, 2, "1 blocks make no 2 slices"),
+        (2, 2**24 + 1, 2, "at most 16777216"),
+    ],
+)
+def test_ring_when_there_are_no_such_blocks_then_usage_error_says_why(workers, blocks, slices, message):
+    with pytest.raises(UsageError, match=message):
+        Ring(workers, blocks, slices)
