@@ -25,6 +25,9 @@ _SUBTRACTIONS = ("push_sub", "scatter_sub")
 # Operations that change only the rows that their first array names.
 _AT_ROWS = ("rows_add", "rows_scatter_add", "rows_push", "rows_fill", "rows_random", "columns_random")
 
+# Those that change only the columns of their keys.
+_AT_COLUMNS = ("columns_add", "columns_push")
+
 Where = slice | Array
 Numbers = range | Array
 
@@ -177,10 +180,19 @@ def _as_applied(write: Operation) -> Array:
 
 
 def _touches(write: Operation, read: Operation) -> bool:
-    """Tell whether an operation on the same partition may change a row that is read."""
+    """Tell whether an operation on the same partition may change what is read: a row, or blocks."""
+    if _is_of_blocks(read) and _is_at_columns(write):
+        assert write.keys is not None
+        assert read.keys is not None
+        return bool(np.isin(write.keys.columns, read.keys.columns).any())  # type: ignore[arg-type]
     if _is_of_blocks(read) or write.others or (not write.rows and write.name not in _AT_ROWS):
         return True
     return bool(np.isin(read.rows or read.arrays[0], write.rows or write.arrays[0]).any())
+
+
+def _is_at_columns(write: Operation) -> bool:
+    """Tell whether an operation changes nothing but the columns that it names."""
+    return write.name in _AT_COLUMNS and not write.others and write.keys is not None and write.keys.columns is not None
 
 
 def _is_plain(operation: Operation) -> bool:

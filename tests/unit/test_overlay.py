@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps2.client import overlay, plans
+from ps2.client import blocks, overlay, plans
 from ps2.client.declared import declared
 from ps2.client.keysets import SPLITS
 from ps2.client.overlay import Overlay, is_plain
@@ -25,6 +25,12 @@ def target_of(kind="dense", servers=2, dtype="float64", row=0, wire=None):
     spec = MatrixSpec(DIM, 4, dtype, kind, wire=wire)
     bounds = partition_bounds(spec, servers)
     return Target(1, spec, Route(0, bounds, tuple(f"server{i}" for i in range(len(bounds) - 1))), (row,))
+
+
+def blocks_of(servers):
+    spec = MatrixSpec(DIM, 4, "float64", "dense", layout="column")
+    bounds = partition_bounds(spec, servers)
+    return Target(1, spec, Route(0, bounds, tuple(f"server{i}" for i in range(len(bounds) - 1))), ())
 
 
 def where(target, operation):
@@ -211,6 +217,24 @@ def test_change_when_it_is_to_another_row_then_the_read_is_not_void():
     reading = Overlay([plans.pull(target_of(), 0, DIM)])
     reading.may_lack(plans.push(target_of(row=1), "push_mul", np.ones(DIM), 0, DIM))
     assert not reading.is_void
+
+
+@pytest.mark.parametrize(("columns", "is_void"), [([1, 7, 59], False), ([1, 8, 59], True)])
+def test_blocks_when_others_are_overwritten_then_the_read_is_not_void(columns, is_void):
+    target = blocks_of(servers=2)
+    reading = Overlay([blocks.pull(target, [40, 8, 0])])
+    reading.may_lack(blocks.push(target, columns, np.ones((3, 4))))
+    assert reading.is_void is is_void
+
+
+def test_blocks_when_much_is_added_to_others_then_the_read_is_not_void(monkeypatch):
+    monkeypatch.setattr(overlay, "MISSING_BYTES", 1)
+    target = blocks_of(servers=2)
+    reading = Overlay([blocks.pull(target, [40, 8, 0])])
+    reading.lacks(blocks.add(target, [1, 7, 59], np.ones((3, 4))))
+    assert not reading.is_void
+    reading.lacks(blocks.add(target, [40], np.ones((1, 4))))
+    assert reading.is_void
 
 
 def test_additions_when_they_are_more_than_the_bound_then_the_read_is_void(monkeypatch):
