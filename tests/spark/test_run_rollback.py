@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ps2 import DCV, PS2Context
+from ps2.run.rotation import schedule
 
 WORKERS, CLOCKS = 2, 6
 WAIT_S = 60.0
@@ -58,6 +59,29 @@ def wait_for(path):
     while not os.path.exists(path):
         assert time.monotonic() < give_up_s
         time.sleep(0.05)
+
+
+def test_fleet_when_it_goes_back_in_a_rotation_then_each_turn_counts_once_and_finds_what_it_must(
+    ps, by_value, sc, gate, kill_when
+):
+    blocks, rotations, path = 4, 3, str(gate)
+    table = DCV.dense(blocks, 1, dtype="int64").fill(0)
+    plan = np.concatenate([schedule(0, rotation, WORKERS, blocks) for rotation in range(rotations)])
+    expected = [[int((plan[:clock] == block).sum()) for block in had] for clock, had in enumerate(plan)]
+
+    def work(worker, _):
+        found = {}
+        for turn in worker.rotate(blocks, rotations, fetch=lambda block: worker.prefetch(table, [block])):
+            found[worker.clock] = int(turn.pull()[0])
+            table.add([1], [turn.block], wait=False)
+            if worker.clock == 6:
+                wait_for(path)
+        return [found[clock] for clock in range(len(found))]
+
+    kill_when(lambda run: min(run.applied()) >= 6)
+    results = ps.run(sc.parallelize(range(WORKERS), WORKERS), work, WORKERS, staleness=1, timeoutS=WAIT_S)
+    assert list(results) == np.transpose(expected).tolist()
+    assert table.pull().tolist() == [rotations * WORKERS] * blocks
 
 
 def test_fleet_when_it_goes_back_and_one_has_returned_then_all_is_done_again_and_counts_once(
