@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,20 +30,21 @@ class Turn:
         rotation: from 0.
         number: of the turn in its rotation, from 0; idle turns, which are not yielded, count.
         isLast: this worker has no other turn in the rotation.
-        begin: how many of the block's pieces of work, counted round, this worker's turns on it have done; see ``done``.
+        begin: with which of its pieces of work on the block to begin: where this worker's last turn on it stopped.
+        left: the share of these pieces that was not done, as far as ``parts`` or ``done`` knows.
     """
 
-    def __init__(self, worker: Worker, place: _Place, begin: int, fetched: Any) -> None:
+    def __init__(self, worker: Worker, place: _Place, stops: dict[int, int], fetched: Any) -> None:
         """Not for users."""
         self.block = place.block
         self.rotation = place.rotation
         self.number = place.number
         self.isLast = place.is_last
-        self.begin = begin
+        self.begin = stops.get(place.block, 0)
         self.left = 0.0
         self._worker = worker
+        self._stops = stops
         self._fetched = fetched
-        self._stopped = begin
 
     def __repr__(self) -> str:
         return f"Turn(block={self.block}, rotation={self.rotation}, number={self.number})"
@@ -95,7 +95,7 @@ class Turn:
         """
         if not 0 <= count <= of:
             raise UsageError(f"turn.done: expected a count from 0 to {of}, got {count!r}")
-        self._stopped = (self.begin + count) % of if of else 0
+        self._stops[self.block] = (self.begin + count) % of if of else 0
         self.left = 1.0 - count / of if of else 0.0
 
 
@@ -123,52 +123,34 @@ class Rotations:
         self._rotations = rotations
         self._fetch = fetch
         self._begin = worker.clock
-        self._stopped: dict[int, int] = {}  # by block: where this worker's last turn on it stopped
+        self._stops: dict[int, int] = {}  # by block: where this worker's last turn on it stopped
         self._ahead: tuple[int, Any] = (-1, None)  # clock, and what was asked for then
-        self._drawn: tuple[int, NDArray[np.int64]] | None = None  # rotation and blocks
+        self._rotation = -1
+        self._blocks: NDArray[np.int64] = np.empty(0, np.int64)  # of that rotation, by turn
+        self._last = -1  # the last turn that has a block
 
     @property
     def clocks(self) -> int:
         """The clock that they end before."""
         return self._begin + self._rotations * self._ring.turns
 
-    def turns(self, clocks: Iterator[int]) -> Iterator[Turn]:
-        """Yield the turn of each clock that has one."""
-        worker, lookout = self._worker, self._worker.lookout
-        with closing(clocks):  # type: ignore[type-var] # a generator
-            try:
-                for clock in clocks:
-                    place = self._place(clock)
-                    fetched = self._take(clock, place)
-                    self._reach_ahead(clock + 1)
-                    if lookout is not None:
-                        lookout.enter(clock, worker.epoch)
-                    if place.block == IDLE:
-                        continue
-                    turn = Turn(worker, place, self._stopped.get(place.block, 0), fetched)
-                    worker.turn = turn
-                    yield turn
-                    self._stopped[place.block] = turn._stopped
-            finally:
-                if lookout is not None:
-                    lookout.leave()
+    def turn(self, clock: int) -> Turn | None:
+        """Return the turn of a clock that was entered, if it has one; ask for what the next one needs."""
+        place = self._place(clock)
+        asked, fetched = self._ahead
+        if asked != clock:  # the first turn, or the fleet has gone back
+            fetched = self._ask(place.block)
+        if clock + 1 < self.clocks:
+            self._ahead = clock + 1, self._ask(self._place(clock + 1).block)
+        return None if place.block == IDLE else Turn(self._worker, place, self._stops, fetched)
 
     def _place(self, clock: int) -> _Place:
         rotation, number = divmod(clock - self._begin, self._ring.turns)
-        if self._drawn is None or self._drawn[0] != rotation:
-            self._drawn = rotation, self._ring.turns_of(self._seed, rotation, self._worker.rank)
-        blocks = self._drawn[1]
-        return _Place(rotation, number, int(blocks[number]), bool((blocks[number + 1 :] == IDLE).all()))
-
-    def _take(self, clock: int, place: _Place) -> Any:
-        """Return what was asked for ahead; after a rollback, and in the first turn, ask now."""
-        asked, fetched = self._ahead
-        return fetched if asked == clock else self._ask(place.block)
-
-    def _reach_ahead(self, clock: int) -> None:
-        """Ask for what the turn of the next clock needs: it is sent as soon as nobody else can change it any more."""
-        if clock < self.clocks:
-            self._ahead = clock, self._ask(self._place(clock).block)
+        if rotation != self._rotation:
+            self._rotation = rotation
+            self._blocks = self._ring.turns_of(self._seed, rotation, self._worker.rank)
+            self._last = int(np.flatnonzero(self._blocks != IDLE)[-1])
+        return _Place(rotation, number, int(self._blocks[number]), number == self._last)
 
     def _ask(self, block: int) -> Any:
         if self._fetch is None or block == IDLE:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, SupportsFloat, TypeVar
 
@@ -93,9 +93,9 @@ class Worker:
         self._open: int | None = None
         own = ref.first if ref.staleness is None else ref.first + ref.staleness
         self._prefetches = Prefetches(session, Freshness(ref.first, own, place.epoch))
-        # Not for users. With SSP alone reads may be sent before the clock that they are for is entered.
-        self.lookout = Lookout(control, session.outbox, self._prefetches) if ref.staleness else None
-        self.turn: Turn | None = None
+        # With SSP alone reads may be sent before the clock that they are for is entered.
+        self._lookout = Lookout(control, session.outbox, self._prefetches) if ref.staleness else None
+        self._turn: Turn | None = None
         self._number = 0  # of meetings in this phase
         self._metrics: list[Logged] = []
         self._told_s = self._joined_s = time.monotonic()
@@ -131,7 +131,7 @@ class Worker:
             raise UsageError(f"clocks: expected a number of clocks that is not negative, got {n}")
         return self._clocks(int(n), _budget("clocks", budgetS))
 
-    def _clocks(self, n: int, budget_s: float) -> Iterator[int]:
+    def _clocks(self, n: int, budget_s: float) -> Generator[int, None, None]:
         if self._inside:
             raise UsageError("clocks: loops over clocks do not nest")
         if self.clock >= n:
@@ -232,7 +232,18 @@ class Worker:
             )
         self.barrier()
         turns = Rotations(self, ring, self._ref.seed, rotations, fetch)
-        yield from turns.turns(self._clocks(turns.clocks, budget_s))
+        with closing(self._clocks(turns.clocks, budget_s)) as clocks:
+            try:
+                for clock in clocks:
+                    turn = turns.turn(clock)
+                    if self._lookout is not None:
+                        self._lookout.enter(clock, self._ids.epoch)
+                    if turn is not None:
+                        self._turn = turn
+                        yield turn
+            finally:
+                if self._lookout is not None:
+                    self._lookout.leave()
 
     def within(self, items: Iterable[T]) -> Iterator[T]:
         """Yield items until the clock's budget is spent: at least one, and none that is not worked on.
@@ -252,11 +263,6 @@ class Worker:
             yield item
             if self.timeLeft <= 0:
                 return
-
-    @property
-    def epoch(self) -> int:
-        """Not for users: how often the fleet had gone back when the worker was last told where it stands."""
-        return self._ids.epoch
 
     @property
     def timeLeft(self) -> float:
@@ -294,8 +300,8 @@ class Worker:
         try:
             yield
         finally:
-            if self.lookout is not None:
-                self.lookout.close()
+            if self._lookout is not None:
+                self._lookout.close()
             self._prefetches.close()
 
     def barrier(self) -> None:
@@ -415,7 +421,7 @@ class Worker:
         seconds, now_s = self._session.stopwatch.seconds, time.monotonic()
         self._session.stopwatch.reset()
         began_s, self._began_s = self._began_s, now_s
-        turn, self.turn = self.turn, None
+        turn, self._turn = self._turn, None
         return ClockTimes(
             self.clock,
             began=self._offset_s + began_s - self._joined_s,
