@@ -96,11 +96,16 @@ class Outbox:
             self._raise_errors()
             return min((parcel.clock for parcel in self._open()), default=None)
 
-    def has_settled_below(self, below: int) -> bool:
-        """Wait until what was made in the clocks below has been answered; return whether nothing has failed."""
+    def has_settled_below(self, below: int, timeout_s: float) -> bool | None:
+        """Wait a while until what was made in the clocks below has been answered.
+
+        Returns:
+            Whether nothing has failed; None if some has not been answered yet.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: all(parcel.clock >= below for parcel in self._open()))
-            return self._error is None
+            if self._changed.wait_for(lambda: all(parcel.clock >= below for parcel in self._open()), timeout_s):
+                return self._error is None
+            return None
 
     def set_pace(self, pace: Pace) -> None:
         """Let what waits leave as that says."""

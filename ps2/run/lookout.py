@@ -13,6 +13,9 @@ from ps2.errors import PS2Error
 from ps2.run.prefetch import Prefetches
 from ps2.wire.run_control import RunControl
 
+# After which a thread looks whether its clock has ended.
+GLANCE_S = 0.1
+
 
 class Lookout:
     """Has a thread for each clock, as long as that lasts at most."""
@@ -43,7 +46,10 @@ class Lookout:
             thread.join()
 
     def _look(self, clock: int, epoch: int) -> None:
-        if not self._outbox.has_settled_below(clock):
+        settled = None
+        while settled is None and self._clock == clock:
+            settled = self._outbox.has_settled_below(clock, GLANCE_S)
+        if settled is False:
             return  # the worker is told when its clock ends
         try:
             while self._clock == clock:

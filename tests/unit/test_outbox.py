@@ -170,8 +170,17 @@ def test_thread_when_nothing_waits_then_it_ends(box, until):
 
 def test_settled_when_what_is_older_has_been_answered_then_it_tells_whether_that_failed(box, sends):
     put(box, 1)
-    assert box.has_settled_below(1)
+    assert box.has_settled_below(1, 10)
     put(box, -1)
-    assert not box.has_settled_below(1)
+    assert box.has_settled_below(1, 10) is False
     with pytest.raises(LimitError):
         box.flush()
+
+
+def test_settled_when_it_takes_too_long_then_it_is_not_known(box, sends):
+    sends.release.clear()
+    put(box, 1, clock=4)
+    assert box.has_settled_below(4, 0.0)
+    assert box.has_settled_below(5, 0.0) is None
+    sends.release.set()
+    assert box.has_settled_below(5, 10)
