@@ -37,6 +37,8 @@ def counting(table, expected, dies=None):
     def work(worker, rows):
         from pyspark import TaskContext
 
+        list(rows)  # so that Spark can use the process again
+
         def columns(block):
             return np.arange(block * WIDTH, (block + 1) * WIDTH)
 
@@ -106,6 +108,8 @@ def test_rotate_when_the_seed_is_fixed_then_it_equals_its_serial_replay_bit_for_
         return (0.7 * block + rng.normal(size=block.shape) * (1 + block**2)) / (1 + block**2)
 
     def work(worker, rows):
+        list(rows)  # so that Spark can use the process again
+
         def columns(block):
             return np.arange(block, BLOCKS * WIDTH, BLOCKS)
 
@@ -130,6 +134,7 @@ def test_rotate_when_it_follows_another_one_then_what_that_did_is_seen(ps, rows)
     total = DCV.dense(8, dtype="int64")
 
     def work(worker, rows):
+        list(rows)  # so that Spark can use the process again
         total.add(np.ones(8, np.int64))
         found = []
         for rotations in (2, 1):
@@ -147,6 +152,7 @@ def test_rotate_when_it_follows_another_one_then_what_that_did_is_seen(ps, rows)
 
 def test_rotate_when_workers_differ_in_their_blocks_then_the_run_ends_with_both(ps, rows):
     def work(worker, rows):
+        list(rows)  # so that Spark can use the process again
         list(worker.rotate(4 + worker.rank))
 
     with pytest.raises(WorkerError, match=r"another worker called it with.*\([45], 1, 2, inf\), got \([45], 1, 2, inf"):
