@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 
-from ps2.algorithms.trees.tree import Forest, Tree
+from ps2.algorithms.trees.tree import LEAF, Forest, Tree
 
 
 def forest_of(booster, base):
@@ -41,3 +41,25 @@ def tree_of(saved):
         np.append(0, np.cumsum([len(flags) for flags in sets])),
         np.concatenate(sets),
     )
+
+
+def assert_same(ours, theirs, x):
+    """Walk two trees side by side: the same features, the same rows on either side, gains and values."""
+    todo = [(0, 0, np.arange(len(x)))]
+    while todo:
+        a, b, rows = todo.pop()
+        assert ours.feature[a] == theirs.feature[b]
+        np.testing.assert_allclose(ours.cover[a], theirs.cover[b], rtol=1e-5)
+        if ours.feature[a] == LEAF:
+            np.testing.assert_allclose(ours.value[a], theirs.value[b], rtol=1e-4, atol=1e-5)
+            continue
+        np.testing.assert_allclose(ours.gain[a], theirs.gain[b], rtol=1e-3, atol=1e-3)
+        sides = []
+        for tree, node in ((ours, a), (theirs, b)):
+            values = x[rows, tree.feature[node]]
+            sides.append(np.where(np.isnan(values), tree.default_left[node], values <= tree.threshold[node]))
+        np.testing.assert_array_equal(*sides)
+        todo += [
+            (ours.left[a], theirs.left[b], rows[sides[0]]),
+            (ours.right[a], theirs.right[b], rows[~sides[0]]),
+        ]

@@ -10,9 +10,8 @@ import scipy.sparse as sp
 import xgboost
 
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.tree import LEAF
 from tests.tree_training import Recipe, train
-from tests.xgboost_trees import forest_of
+from tests.xgboost_trees import assert_same, forest_of
 
 
 def data(rows=400, seed=0, missing=0.0):
@@ -40,28 +39,6 @@ def xgboosts(x, y, recipe, **params):
     weights = params.pop("weight", None)
     booster = xgboost.train(given | params, xgboost.DMatrix(x, y, weight=weights), recipe.rounds)
     return forest_of(booster, recipe.base).trees
-
-
-def assert_same(ours, theirs, x):
-    """Walk two trees side by side: the same features, the same rows on either side, gains and values."""
-    todo = [(0, 0, np.arange(len(x)))]
-    while todo:
-        a, b, rows = todo.pop()
-        assert ours.feature[a] == theirs.feature[b]
-        np.testing.assert_allclose(ours.cover[a], theirs.cover[b], rtol=1e-5)
-        if ours.feature[a] == LEAF:
-            np.testing.assert_allclose(ours.value[a], theirs.value[b], rtol=1e-4, atol=1e-5)
-            continue
-        np.testing.assert_allclose(ours.gain[a], theirs.gain[b], rtol=1e-3, atol=1e-3)
-        sides = []
-        for tree, node in ((ours, a), (theirs, b)):
-            values = x[rows, tree.feature[node]]
-            sides.append(np.where(np.isnan(values), tree.default_left[node], values <= tree.threshold[node]))
-        np.testing.assert_array_equal(*sides)
-        todo += [
-            (ours.left[a], theirs.left[b], rows[sides[0]]),
-            (ours.right[a], theirs.right[b], rows[~sides[0]]),
-        ]
 
 
 @pytest.mark.parametrize("missing", [0.0, 0.3])

@@ -103,6 +103,16 @@ def test_saved_when_xgboost_loads_it_then_rows_reach_the_same_leaves(tmp_path):
     np.testing.assert_array_equal(found, Predictor(model).leaves(x))
 
 
+def test_saved_when_only_missing_values_go_right_then_xgboost_loads_it(tmp_path):
+    draft = Draft(0.0, 1.0, 1)
+    draft.split(0, FEATURES - 1, np.ones(CATEGORIES, np.bool_), False, 1.0)
+    for value in (-1.0, 1.0):
+        draft.add_child(0, value, 1.0, 1)
+    model, x = Forest((draft.finish(),), np.zeros(1), FEATURES), rows()
+    found = loaded(model, tmp_path / "model.json").predict(as_matrix(x))
+    np.testing.assert_array_equal(found, np.where(np.isnan(x[:, -1]), 1.0, -1.0))
+
+
 def test_saved_when_xgboost_loads_it_then_it_goes_on_training_and_explains(tmp_path):
     model, x = forest("squared", sets=False), rows()
     booster = loaded(model, tmp_path / "model.json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -83,13 +84,18 @@ class Form:
 
     def strange(self, values: Array, features: Array) -> Mask:
         """Find the values that are none of their feature's categories."""
-        if not self.categories or not len(features):
+        if not self.categories:
             return np.zeros(len(values), bool)
-        counts = np.full(max(int(features.max()), *self.categories) + 1, np.inf)
-        counts[list(self.categories)] = list(self.categories.values())
-        counts = counts[features]
+        counts = self._counts[np.minimum(features, len(self._counts) - 1)]
         bad = (values < 0) | (values >= counts) | (values != np.floor(values))
         return bad & np.isfinite(counts) & ~np.isnan(values)
+
+    @cached_property
+    def _counts(self) -> Float64Array:
+        """Each feature's number of categories, up to the last one that has some, and infinity for all after it."""
+        counts = np.full(max(self.categories) + 2, np.inf)
+        counts[list(self.categories)] = list(self.categories.values())
+        return counts
 
 
 # Any finite numbers, as many of them in each row.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.trees.tree import LEAF, Draft, Float32s, Forest, Tree
+from ps2.algorithms.trees.tree import LEAF, Bools, Draft, Float32s, Forest, Int64s, Tree
 from ps2.storage.files import place, write
 
 VERSION = (3, 2, 0)
@@ -108,7 +108,7 @@ def _tree(tree: Tree, number: int, features: int) -> dict[str, Any]:
     parents = np.full(len(tree), NO_PARENT)
     parents[tree.left[~leaf]] = parents[tree.right[~leaf]] = np.flatnonzero(~leaf)
     held = np.flatnonzero(sizes)
-    to_the_right = [np.flatnonzero(~tree.set_of(node)) for node in held.tolist()]
+    to_the_right = [_right(tree.set_of(node)) for node in held.tolist()]
     ends = np.append(0, np.cumsum([len(one) for one in to_the_right])).astype(np.int64)
     conditions = np.where(leaf, tree.value, np.where(sizes > 0, OF_SET, below(tree.threshold)))
     return {
@@ -134,6 +134,12 @@ def _tree(tree: Tree, number: int, features: int) -> dict[str, Any]:
             "size_leaf_vector": "1",
         },
     }
+
+
+def _right(flags: Bools) -> Int64s:
+    """Return the categories that go right; if only missing values do, one that there is not, as xgboost wants some."""
+    some = np.flatnonzero(~flags)
+    return some if len(some) else np.array([len(flags)])
 
 
 def below(threshold: Float32s) -> Float32s:
