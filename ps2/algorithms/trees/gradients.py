@@ -25,6 +25,8 @@ CODES: dict[LossName, int] = {
     "quantile": kernels.QUANTILE,
 }
 NO_WEIGHTS = readable(np.empty(0))
+# As xgboost's max_delta_step.
+MOST_OF_POISSON = 0.7
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,11 @@ class Objective:
         if self.loss == "softmax":
             return kernels.softmax_losses(*held)
         return kernels.losses(*held, CODES[self.loss], self.shape)
+
+    @property
+    def most_weight(self) -> float:
+        """What a leaf says at most, either way: of "poisson", whose exponential grows fast, a small step."""
+        return MOST_OF_POISSON if self.loss == "poisson" else math.inf
 
     @property
     def label_share(self) -> float | None:

@@ -65,7 +65,7 @@ class Growth:
         self.rules = np.array(
             [self._g_unit, self._h_unit, recipe.reg_lambda, recipe.reg_alpha, recipe.min_child_weight]
         )
-        root = _Open(0, ROOT, totals, np.array([-np.inf, np.inf]))
+        root = _Open(0, ROOT, totals, recipe.bounds)
         self._draft = Draft(self._weight(root), self._cover(root), 0)
         self._depth = 0
         self._open = [root]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.tree import Absent
@@ -56,6 +58,7 @@ class Recipe:
         bins: of a feature, at most.
         rate: what leaves are multiplied by.
         reg_lambda, reg_alpha: L2 and L1 penalties on leaves.
+        most_weight: what leaves say at most, either way, before they are multiplied by the rate.
         min_gain: the least gain of a split, twice what the objective loses.
         min_child_weight: the least sum of hessians of a node.
         min_rows: the least number of rows of a node.
@@ -74,6 +77,7 @@ class Recipe:
     rate: float = 0.1
     reg_lambda: float = 1.0
     reg_alpha: float = 0.0
+    most_weight: float = math.inf
     min_gain: float = 0.0
     min_child_weight: float = 1.0
     min_rows: int = 1
@@ -88,6 +92,11 @@ class Recipe:
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= MOST_DEPTH:
             raise ConfigError(f"depth: expected a number in [0, {MOST_DEPTH}], got {self.depth}")
+
+    @property
+    def bounds(self) -> npt.NDArray[np.float64]:
+        """Of what any leaf says: the least and the largest."""
+        return np.array([-self.most_weight, self.most_weight])
 
     @property
     def channels(self) -> int:

@@ -50,7 +50,8 @@ class TreeEstimator(FleetEstimator, TreeSetters):
             raise ConfigError(
                 f"monotoneConstraints: expected one for each of {found.dim} features, got {len(plan.monotone)}"
             )
-        recipe = replace(plan, features=features_of(self.getFeatureSubsetStrategy(), found.dim))
+        drawn = features_of(self.getFeatureSubsetStrategy(), found.dim)
+        recipe = replace(plan, features=drawn, most_weight=objective.most_weight)
         categories = categories_of(found.features)
         check_categories(categories, plan.monotone)
         table = dealt()
