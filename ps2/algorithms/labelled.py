@@ -1,4 +1,4 @@
-"""Rows of two classes in LIBSVM files, read by Spark; a line that it cannot read is named with its file and number."""
+"""Rows with labels in LIBSVM files, read by Spark; a line that it cannot read is named with its file and number."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ from ps2.errors import InputError
 PATTERN = re.compile(r"[*?[{\\]")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 INDEX = re.compile(r"\d{1,10}", re.ASCII)
+# Values of hashes by which rows are held out.
+HASHES = 1 << 30
 # Spark's indices have 32 bits.
 MOST_FEATURES = 2**31 - 1
 SHOWN_LABELS = 10
+# As many as an estimator takes; of more different labels not all are counted.
+MOST_CLASSES = 100
 SHOWN_CHARS = 40
 
 
@@ -30,7 +34,7 @@ class LabelledRows:
     Attributes:
         path: of the file, the folder or the glob.
         frame: DataFrame with columns label and features (vectors of pyspark.ml).
-        counts: how many rows have each label; of very many labels the first few.
+        counts: how many rows have each label; of very many labels some.
     """
 
     path: str
@@ -40,33 +44,41 @@ class LabelledRows:
     def __len__(self) -> int:
         return sum(self.counts.values())
 
-    def classes(self) -> tuple[float, float]:
-        """Return the labels of class 0 and of class 1; InputError unless there are just two."""
-        found = sorted(self.counts)
-        if len(found) != 2:
-            shown = ", ".join(f"{label:g}" for label in found[:SHOWN_LABELS])
-            more = ", ..." if len(found) > SHOWN_LABELS else ""
-            raise InputError(f"{self.path}: labels: expected two different values, got {shown}{more}")
-        return found[0], found[1]
+    def classes(self, most: int = 2) -> tuple[float, ...]:
+        """Return the labels of class 0, 1, ...; InputError unless there are two of them at least, and ``most`` at most.
 
-    def classified(self, classes: tuple[float, float]) -> Any:
-        """Return the rows with labels 0 and 1, or raise InputError for a label of neither class."""
+        Args:
+            most: from 2 to ``MOST_CLASSES``.
+        """
+        if not 2 <= len(self.counts) <= most:
+            expected = "two different values" if most == 2 else f"2 to {most} different values"
+            raise InputError(f"{self.path}: labels: expected {expected}, got {self.shown_labels}")
+        return tuple(sorted(self.counts))
+
+    @property
+    def shown_labels(self) -> str:
+        """The labels in words, the first few of them."""
+        found = sorted(self.counts)
+        more = ", ..." if len(found) > SHOWN_LABELS else ""
+        return ", ".join(f"{label:g}" for label in found[:SHOWN_LABELS]) + more
+
+    def classified(self, classes: tuple[float, ...]) -> Any:
+        """Return the rows with labels 0, 1, ..., or raise InputError for a label of no class."""
         from pyspark.sql import functions as F
 
         strange = sorted(set(self.counts) - set(classes))
         if strange:
-            raise InputError(f"{self.path}: expected labels {classes[0]:g} and {classes[1]:g}, got {strange[0]:g}")
-        return self.frame.withColumn("label", (F.col("label") == classes[1]).cast("double"))
+            raise InputError(f"{self.path}: expected labels {in_words(classes)}, got {strange[0]:g}")
+        number = F.array_position(F.array(*map(F.lit, classes)), F.col("label")) - 1
+        # Rows may be held out: the classes are these, even if those that are left do not have all of them.
+        known = {"ml_attr": {"type": "nominal", "vals": [f"{label:g}" for label in classes]}}
+        return self.frame.withColumn("label", number.cast("double")).withMetadata("label", known)
 
 
-@dataclass(frozen=True)
-class Measure:
-    """Of a model on ``rows`` rows: mean log-loss, share of right predictions, area under the ROC curve."""
-
-    rows: int
-    loss: float
-    accuracy: float
-    auc: float
+def in_words(labels: tuple[float, ...]) -> str:
+    """Return some labels for a sentence: "-1 and 1"."""
+    *others, last = (f"{label:g}" for label in labels)
+    return f"{', '.join(others)} and {last}"
 
 
 def read(spark: Any, path: str, features: int) -> LabelledRows:
@@ -81,10 +93,27 @@ def read(spark: Any, path: str, features: int) -> LabelledRows:
     """
     with _faults_named(spark, path, features):
         frame = spark.read.format("libsvm").option("numFeatures", str(features)).load(path).persist()
-        found = frame.groupBy("label").count().limit(SHOWN_LABELS + 1).collect()
+        found = frame.groupBy("label").count().limit(MOST_CLASSES + 1).collect()
     if not found:
         raise InputError(_no_row(path))
     return LabelledRows(path, frame, {row["label"]: row["count"] for row in found})
+
+
+def held_out(frame: Any, share: float, seed: int, name: str) -> Any:
+    """Return rows with a column of booleans that marks some to hold out.
+
+    A hash of the row itself decides: on the same rows wherever they lie, and on rows that are equal alike.
+
+    Args:
+        frame: with columns label and features.
+        share: of the rows, about.
+        seed: of the hash.
+        name: of the column.
+    """
+    from pyspark.sql import functions as F
+
+    drawn = F.pmod(F.xxhash64(F.lit(seed), F.col("label"), F.col("features")), F.lit(HASHES))
+    return frame.withColumn(name, drawn < round(share * HASHES))
 
 
 def count_features(spark: Any, path: str) -> int:
@@ -92,21 +121,6 @@ def count_features(spark: Any, path: str) -> int:
     with _faults_named(spark, path, MOST_FEATURES):
         schema = spark.read.format("libsvm").load(path).schema
     return int(schema["features"].metadata["numFeatures"])
-
-
-def measure(model: Any, frame: Any) -> Measure:
-    """Measure a model of ``ps2.algorithms.LogisticRegression`` on rows of ``LabelledRows.classified``."""
-    from pyspark.ml.evaluation import MulticlassClassificationEvaluator
-
-    # Its type hints do not know all of its metrics.
-    evaluator: Any = MulticlassClassificationEvaluator
-    summary = model.evaluate(frame)
-    predictions = summary.predictions.persist()
-    try:
-        loss = evaluator(metricName="logLoss").evaluate(predictions)
-        return Measure(summary.numInstances, loss, summary.accuracy, summary.areaUnderROC)
-    finally:
-        predictions.unpersist()
 
 
 def check_local(path: str) -> None:

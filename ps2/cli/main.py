@@ -14,7 +14,7 @@ from ps2.cli.ops import ops
 from ps2.cli.server import server
 from ps2.cli.status import status
 from ps2.cli.stop import stop
-from ps2.cli.train import train
+from ps2.cli.training.group import train
 from ps2.errors import PS2Error
 
 

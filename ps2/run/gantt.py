@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from matplotlib.patches import Patch
 from numpy.typing import NDArray
 
 from ps2.errors import ConfigError
+from ps2.run.chart import BLUE, DPI, GREEN, GREY, GRID, PINK, SKY, Chart
 from ps2.run.timeline import (
     KINDS,
     ClockTable,
@@ -34,7 +34,6 @@ Span = tuple[float, float]  # begin and end, in seconds
 
 MOST_LANES = 32
 WIDTH_IN = 12.0
-DPI = 120
 # Columns of pixels that the lanes have, about; of shares there are not more, and with so many rows in each or more.
 COLUMNS = 1200
 COLUMN_ROWS = 2
@@ -48,29 +47,20 @@ NUMBER_ROOM = 0.016
 # it is not much longer than that margin.
 MARGIN = 0.1
 LONG_MARGIN = 0.25
-# Okabe and Ito's palette, which colour-blind people can tell apart; what is waited has the warm colours.
+# What is waited has the warm colours.
 COLORS = {
-    "outside": "#999999",
-    "compute": "#0072B2",
-    "pull": "#56B4E9",
-    "push": "#009E73",
+    "outside": GREY,
+    "compute": BLUE,
+    "pull": SKY,
+    "push": GREEN,
     "wait": "#F0B27A",
-    "onClock": "#CC79A7",
+    "onClock": PINK,
 }
 LABELS = {"outside": "outside of clocks"}
 HEIGHT = 0.8  # of a lane, in lanes
 # Below it, in a rotation, a band with the colours of the blocks; they come again.
 BAND = 0.08
 BLOCK_COLORS = colormaps["Set3"].colors  # type: ignore[attr-defined]
-
-
-class Chart(Figure):
-    """A figure that a notebook shows, with no pyplot around."""
-
-    def _repr_png_(self) -> bytes:
-        buffer = io.BytesIO()
-        self.savefig(buffer, format="png")
-        return buffer.getvalue()
 
 
 @dataclass(frozen=True)
@@ -225,7 +215,7 @@ def _dress(chart: Chart, axes: Axes, ranks: Sequence[int], view_s: Span) -> None
     axes.set_xlabel("seconds since the run began")
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.grid(axis="x", color="#DDDDDD", linewidth=0.6)
+    axes.grid(axis="x", color=GRID, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.ticklabel_format(axis="x", style="plain", useOffset=False)
     patches = [Patch(color=COLORS[kind], label=LABELS.get(kind, kind)) for kind in LEGEND]

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ps2.errors import ConfigError, NotFoundError
+from ps2.errors import NotFoundError
+from ps2.run.drawing import needs_matplotlib
 from ps2.run.summary import summary
 from ps2.run.timeline import FIELDS, ClockTable, rows
 from ps2.wire.run_control import Logged
@@ -163,12 +164,8 @@ class RunResult(Sequence[Any]):
         Raises:
             ConfigError: matplotlib is not installed, or there is nothing to draw.
         """
-        try:
+        with needs_matplotlib("plot"):
             from ps2.run.gantt import draw
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] != "matplotlib":
-                raise
-            raise ConfigError("plot: matplotlib is not installed; pip install 'ps2-spark[plot]'") from error
         figure = draw(self._tables, self.staleness, clocks)
         if path is not None:
             figure.savefig(path)

@@ -7,18 +7,24 @@ functions asks for ``by_value``.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pyspark
 import pytest
 from faults.sparks import ENVIRONMENT
 
+from ps2.cli.main import main
+from ps2.config import write_token
 from tests import forks
+from tests.commands import free_port
 
 REPO = Path(__file__).resolve().parents[2]
 PROGRAM_TIMEOUT_S = 200
@@ -189,6 +195,69 @@ def start_program(environment, tmp_path_factory):
 def ps2_command():
     """The ``ps2`` command."""
     return Path(sys.executable).with_name("ps2")
+
+
+@pytest.fixture(scope="module")
+def token_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("fleet") / "token"
+    write_token(path, "a-token-of-the-fleet")
+    return path
+
+
+@pytest.fixture(scope="module")
+def server(token_file, until):
+    """The address of a server that runs by itself."""
+    port = free_port()
+    command = [sys.executable, "-m", "ps2.cli.main", "server", "--listen", f"127.0.0.1:{port}"]
+    process = subprocess.Popen(
+        [*command, "--token-file", str(token_file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+    def answers():
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        until(answers, "server listens", 20)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def run_train(spark, server, token_file):
+    """``run_train(*words)``: run ``ps2 train`` in this process, on the shared session and a server that runs already.
+
+    It returns the exit code, stdout and stderr.
+    """
+
+    class SharedSession:
+        def __getattr__(self, name):
+            return getattr(spark, name)
+
+        def stop(self):
+            """Others need it."""
+
+    def session(master, name):
+        assert master == "local[2]", "Spark is asked for"
+        return SharedSession()
+
+    def run(*words, fleet=server, token=token_file, master="local[2]"):
+        there = ["--fleet", fleet, "--token-file", token, "--master", master]
+        out, err = io.StringIO(), io.StringIO()
+        command = [str(word) for word in ("ps2", "train", *words, *there)]
+        with (
+            mock.patch("ps2.algorithms.spark.session", session),
+            mock.patch.object(sys, "argv", command),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main()
+        return ended.value.code or 0, out.getvalue(), err.getvalue()
+
+    return run
 
 
 @pytest.fixture(scope="session")

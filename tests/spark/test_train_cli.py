@@ -6,9 +6,6 @@ import gzip
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -17,15 +14,14 @@ import pytest
 
 from ps2.algorithms import LogisticRegressionModel
 from ps2.algorithms.labelled import fault_of, read
-from ps2.cli.main import main
 from ps2.config import write_token
 from ps2.errors import InputError
 from ps2.storage import folders
+from tests.commands import TRACES, assert_one_line, free_port
 
 FEATURES = 12
 END_S = 5.0
 BEGUN = 10  # a clock when steps have been taken
-TRACES = ("Traceback", "\tat ", "Caused by", "Py4J")
 # What the JVM itself says when Spark starts it.
 JVM_LINE = "WARNING: Using incubator modules: jdk.incubator.vector\n"
 
@@ -53,79 +49,14 @@ def write(tmp_path):
     return to_file
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.fixture(scope="module")
-def token_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("fleet") / "token"
-    write_token(path, "a-token-of-the-fleet")
-    return path
-
-
-@pytest.fixture(scope="module")
-def server(token_file, until):
-    """The address of a server that runs by itself."""
-    port = free_port()
-    command = [sys.executable, "-m", "ps2.cli.main", "server", "--listen", f"127.0.0.1:{port}"]
-    process = subprocess.Popen(
-        [*command, "--token-file", str(token_file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-
-    def answers():
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    try:
-        until(answers, "server listens", 20)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
-
-
 @pytest.fixture
-def train(spark, server, token_file, monkeypatch, capfd, tmp_path):
-    """``train(*options)``: run the command in this process, on the shared session and a server that runs already.
+def train(run_train, tmp_path):
+    """``train(*options)``: run the command; see ``run_train``."""
 
-    It returns the exit code, stdout and stderr.
-    """
-
-    class SharedSession:
-        def __getattr__(self, name):
-            return getattr(spark, name)
-
-        def stop(self):
-            """Others need it."""
-
-    def session(master, name):
-        assert master == "local[2]", "Spark is asked for"
-        return SharedSession()
-
-    def run(*options, fleet=server, token=token_file, master="local[2]"):
-        there = ["--fleet", fleet, "--token-file", token, "--output", tmp_path / "model", "--master", master]
-        command = ["ps2", "train", "lr", *there, *options]
-        monkeypatch.setattr("ps2.algorithms.spark.session", session)
-        monkeypatch.setattr(sys, "argv", [str(part) for part in command])
-        capfd.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code
-        said = capfd.readouterr()
-        return code or 0, said.out, said.err
+    def run(*options, **elsewhere):
+        return run_train("lr", "--output", tmp_path / "model", *options, **elsewhere)
 
     return run
-
-
-def assert_one_line(stderr):
-    assert stderr.count("\n") == 1, stderr
-    assert stderr.startswith("ps2: ")
-    assert not [trace for trace in TRACES if trace in stderr]
 
 
 # -- training ----------------------------------------------------------------------------------------------------------
@@ -205,8 +136,9 @@ def test_train_when_a_test_file_has_more_features_then_the_model_has_them_all(tr
     assert json.loads(stdout)["features"] == FEATURES + 3
 
 
-def test_train_when_printing_a_table_then_it_shows_the_losses(train, plain):
-    code, stdout, _ = train("--input", plain, "--steps", 3)
+def test_train_when_printing_a_table_then_it_shows_the_losses(train, plain, tmp_path):
+    code, stdout, _ = train("--input", plain, "--steps", 3, "--plots", tmp_path / "plots")
+    assert [path.name for path in (tmp_path / "plots").iterdir()] == ["loss.png"]
     told = ("label -1 is class 0 and label 1 is class 1", "ms a step", "accuracy", "LogisticRegressionModel.load(")
     assert (code, [words for words in told if words not in stdout]) == (0, []), stdout
 
@@ -327,7 +259,7 @@ def test_train_when_features_is_too_small_then_it_names_the_largest(train, plain
         ("--fraction", "0", "--fraction"),
         ("--fraction", "1.5", "--fraction"),
         ("--lr", "0", "--lr"),
-        ("--lr", "nan", "step"),
+        ("--lr", "nan", "--lr: "),
     ],
 )
 def test_train_when_a_setting_is_out_of_range_then_it_names_it_before_spark_starts(train, plain, name, value, told):

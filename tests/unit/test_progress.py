@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from ps2.algorithms.training import progress
-from ps2.algorithms.training.record import StepReport
+from ps2.algorithms.training.record import StepReport, Words
 
 REPORT = StepReport(12, 0.34567891, 2.0, 400_000, 5 << 20)
 
@@ -27,7 +27,23 @@ REPORT = StepReport(12, 0.34567891, 2.0, 400_000, 5 << 20)
     ],
 )
 def test_step_when_described_then_says_how_far_how_good_and_how_fast(report, words):
-    assert progress.describe(report, 100) == words
+    assert ", ".join(progress.describe(report, 100)) == words
+
+
+OF_TREES = StepReport(12, 0.3, 2.4, 0, 0, validation=0.45, told={"leaves": 31}, words=Words("tree", "loss"))
+
+
+def test_step_when_a_family_has_words_of_its_own_then_it_is_told_in_them():
+    told = ["tree 12/100", "loss 0.3", "validation 0.45", "31 leaves", "0.2 s a tree", "0 rows/s", "0B"]
+    assert progress.describe(OF_TREES, 100) == told
+
+
+@pytest.mark.parametrize(
+    ("room", "words"), [(3, "tree 12/100"), (21, "tree 12/100, loss 0.3"), (37, "tree 12/100, loss 0.3"), (500, None)]
+)
+def test_words_when_a_terminal_is_narrow_then_only_whole_parts_that_fit_are_shown(room, words):
+    said = progress.describe(OF_TREES, 100)
+    assert progress.fitting(said, room) == (words or ", ".join(said))
 
 
 @pytest.fixture

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.ml.evaluation import (
     BinaryClassificationEvaluator,
@@ -12,8 +13,13 @@ from pyspark.ml.evaluation import (
 )
 from pyspark.sql import DataFrame
 
+from ps2.algorithms.estimators.notebook import to_html
 from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.training.record import TrainingHistory
+from ps2.run.drawing import needs_matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 S = TypeVar("S", bound="TrainingSummary")
 
@@ -269,6 +275,33 @@ class TrainingSummary(Summary):
     def reason(self) -> str:
         """Why it ended, in words."""
         return self._history.reason
+
+    @property
+    def history(self) -> TrainingHistory:
+        """All of this as one object, that needs neither Spark nor the model."""
+        return self._history
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
+        """Draw the objective, and the loss of the rows held out, by step.
+
+        Args:
+            path: writes it there as well: PNG, or what the suffix says (.svg, .pdf).
+
+        Returns:
+            The matplotlib Figure, which belongs to no window and to no pyplot; a notebook shows it.
+
+        Raises:
+            ConfigError: matplotlib is not installed, or no step was taken.
+        """
+        with needs_matplotlib("plot"):
+            from ps2.algorithms.estimators.pictures import draw_losses
+        chart = draw_losses(self._history)
+        if path is not None:
+            chart.savefig(path)
+        return chart
+
+    def _repr_html_(self) -> str:
+        return to_html(self._history)
 
     def __call__(self: S) -> S:
         """Return this: ``summary`` of some of pyspark.ml's models is a method."""

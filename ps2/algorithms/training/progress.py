@@ -15,8 +15,10 @@ log = logging.getLogger(__name__)
 LOG_INTERVAL_S = 5.0
 # Spark's own progress bar, which would overwrite the line, comes back half a second after it was told to go.
 QUIET_INTERVAL_S = 0.3
-# Of a terminal; in a narrower one the words need the place.
+# Of a terminal; in a narrower one the words need the place of the name, too.
 WIDTH_WITH_BAR = 110
+# Characters of the bar, and of the time that has passed.
+BAR, CLOCK = 20, 7
 PREFIXES = " KMGTPE"
 
 
@@ -39,13 +41,29 @@ def progress(name: str, steps: int, spark_context: Any = None) -> Iterator[Calla
         yield _LogLine(name, steps)
 
 
-def describe(report: StepReport, steps: int) -> str:
-    """Return a step in words: how far, how good, how fast, at what traffic; times are means of all steps so far."""
+def describe(report: StepReport, steps: int) -> list[str]:
+    """Return what there is to say of a step, the most important first; times are means of all steps so far."""
+    words = report.words
     speed = report.rows / report.seconds if report.seconds else 0.0
-    return (
-        f"step {report.number}/{steps}, objective {report.objective:.6g}, "
-        f"{report.seconds / report.number:.3g} s a step, {_short(speed, 1000)} rows/s, {_short(report.bytes, 1024)}B"
-    )
+    return [
+        f"{words.step} {report.number}/{steps}",
+        f"{words.objective} {report.objective:.6g}",
+        *([] if report.validation is None else [f"validation {report.validation:.6g}"]),
+        *(f"{_short(value, 1000)} {name}" for name, value in report.told.items()),
+        f"{report.seconds / report.number:.3g} s a {words.step}",
+        f"{_short(speed, 1000)} rows/s",
+        f"{_short(report.bytes, 1024)}B",
+    ]
+
+
+def fitting(said: list[str], room: int) -> str:
+    """Return as much of it as there is room for, whole parts and the first one in any case."""
+    text = said[0]
+    for part in said[1:]:
+        if len(text) + len(part) + 2 > room:
+            break
+        text += f", {part}"
+    return text
 
 
 class _LogLine:
@@ -60,27 +78,30 @@ class _LogLine:
         now_s = time.monotonic()
         if now_s - self._told_s >= LOG_INTERVAL_S:
             self._told_s = now_s
-            log.info("%s: %s", self._name, describe(report, self._steps))
+            log.info("%s: %s", self._name, ", ".join(describe(report, self._steps)))
 
 
 @contextmanager
 def _live_line(console: Any, name: str, steps: int, spark_context: Any) -> Iterator[Callable[[StepReport], None]]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    bars = [BarColumn(bar_width=20)] if console.width >= WIDTH_WITH_BAR else []
-    clock = [TimeElapsedColumn()] if bars else []
-    columns = TextColumn("{task.description}"), *bars, TextColumn("{task.fields[words]}"), *clock
+    is_wide = console.width >= WIDTH_WITH_BAR
+    before = [TextColumn("{task.description}"), BarColumn(bar_width=BAR)] if is_wide else []
+    after = [TimeElapsedColumn()] if is_wide else []
+    room = int(console.width) - (len(name) + BAR + CLOCK + 3 if is_wide else 0)
     bar = _spark_bar(spark_context)
     quieted_s = 0.0
+    columns = *before, TextColumn("{task.fields[words]}"), *after
     with Progress(*columns, console=console, transient=True) as shown:
-        task = shown.add_task(name, total=steps, words="reading")
+        task = shown.add_task(name, total=steps, words="reading" if is_wide else f"{name}: reading")
 
         def show(report: StepReport) -> None:
             nonlocal quieted_s
             if bar is not None and time.monotonic() - quieted_s > QUIET_INTERVAL_S:
                 bar.finishAll()
                 quieted_s = time.monotonic()
-            shown.update(task, completed=report.number, words=describe(report, steps))
+            words = fitting(describe(report, steps), room)
+            shown.update(task, completed=report.number, words=words)
 
         yield show
 

@@ -11,6 +11,19 @@ from ps2.algorithms.training.tally import BYTES, LOSS, ROWS, WEIGHT, Float64Arra
 
 
 @dataclass(frozen=True)
+class Words:
+    """What a family calls things where people see them.
+
+    Attributes:
+        step: one step.
+        objective: what gets smaller.
+    """
+
+    step: str = "step"
+    objective: str = "objective"
+
+
+@dataclass(frozen=True)
 class TrainingHistory:
     """What a training did.
 
@@ -24,6 +37,7 @@ class TrainingHistory:
         bytes: that workers sent to servers and got from them, as arrays.
         reason: why it ended, in words.
         told: what this kind of training alone tells, by name.
+        words: what a step and the objective are called.
     """
 
     objective: list[float]
@@ -34,6 +48,7 @@ class TrainingHistory:
     bytes: int
     reason: str
     told: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    words: Words = Words()
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,9 @@ class StepReport:
         seconds: since the first step began.
         rows: whose loss was computed, in all steps so far.
         bytes: that have travelled so far.
+        validation: mean loss of the held-out rows; None: it is not known.
+        told: what this kind of training alone tells, by name.
+        words: what a step and the objective are called.
     """
 
     number: int
@@ -53,6 +71,9 @@ class StepReport:
     seconds: float
     rows: int
     bytes: int
+    validation: float | None = None
+    told: Mapping[str, float] = field(default_factory=dict)
+    words: Words = Words()
 
 
 @dataclass
@@ -62,9 +83,11 @@ class Record:
     Attributes:
         on_step: called after each step.
         told: what this kind of training alone tells.
+        words: what a step and the objective are called.
     """
 
     on_step: Callable[[StepReport], None]
+    words: Words = Words()
     objective: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     validation: list[float] = field(default_factory=list)
@@ -110,12 +133,29 @@ class Record:
         self.seconds.append(seconds)
         self._began_s -= seconds
 
-    def step(self, objective: float) -> None:
+    def step(self, objective: float, told: Mapping[str, float] | None = None) -> None:
+        """End a step.
+
+        Args:
+            objective: after it, or the mean loss of its rows as it began.
+            told: what this kind of training alone tells of it, by name.
+        """
         now_s = time.monotonic()
         self.objective.append(float(objective))
         self.seconds.append(now_s - self._last_s)
         self._last_s = now_s
-        self.on_step(StepReport(len(self.seconds), objective, now_s - self._began_s, self.rows, self.bytes))
+        self.on_step(
+            StepReport(
+                number=len(self.seconds),
+                objective=objective,
+                seconds=now_s - self._began_s,
+                rows=self.rows,
+                bytes=self.bytes,
+                validation=self.validation[-1] if self.validation else None,
+                told=told or {},
+                words=self.words,
+            )
+        )
 
     def history(self) -> TrainingHistory:
         return TrainingHistory(
@@ -127,4 +167,5 @@ class Record:
             self.bytes,
             self.reason or "all steps were taken",
             self.told,
+            self.words,
         )

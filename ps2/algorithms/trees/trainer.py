@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ps2.algorithms.training.diary import Diary
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.names import Names, names_of
-from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
+from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
 from ps2.algorithms.training.run import Training, run_training
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, WEIGHT
@@ -78,13 +78,14 @@ def train(
     names = names_of(recipe.name, ps)
     if not names.begun:
         check_room(problem.dim, recipe, facts.rows, ps.memory())
-    driver = _Driver(table, problem, recipe, facts, Record(on_step), names)
+    words = Words("tree" if problem.objective.width == 1 else "round", "loss")
+    driver = _Driver(table, problem, recipe, facts, Record(on_step, words), names)
     try:
         driver.go_on_from(names.begun)
         if not driver.is_over:
             form = Form(problem.dim, problem.classes, "float32", missing=True, categories=problem.categories)
             run_training(ps, Training(table, form, driver.half, driver.on_clock, 0, recipe.seed, names.begun))
-        return Trained(driver.forest(), driver.record.history())
+        return Trained(driver.forest(), driver.history())
     finally:
         driver.free()
 
@@ -186,6 +187,16 @@ class _Driver:
         forest = Forest(tuple(trees), base, self._problem.dim, objective.loss, objective.shape)
         return replace(forest, absent=self._problem.absent)
 
+    def history(self) -> TrainingHistory:
+        """Return how it went; with it, the leaves of each round."""
+        width = self._problem.objective.width
+        told = tuple(self._leaves(end) for end in range(width, len(self._trees) + 1, width))
+        return replace(self.record.history(), told={"leaves": told})
+
+    def _leaves(self, end: int) -> int:
+        """Return how many leaves the trees of a round have, whose last tree is the one before ``end``."""
+        return sum(tree.leaf_count for tree in self._trees[end - self._problem.objective.width : end])
+
     def free(self) -> None:
         """Give all back that is on the servers."""
         self._diary.free()
@@ -253,11 +264,11 @@ class _Driver:
         if not state.trees:
             self.record.objective.append(loss)
         else:
+            stop |= self._recipe.validate and self._is_enough(sums)
             if self._diary.is_read:
                 self.record.step_before(loss, lap_s)
             else:
-                self.record.step(loss)
-            stop |= self._recipe.validate and self._is_enough(sums)
+                self.record.step(loss, {"leaves": self._leaves(len(self._trees))})
         at = len(self._states)
         if stop:
             self._tell(at, Told(Task.STOP, state.trees))

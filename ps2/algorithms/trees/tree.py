@@ -71,6 +71,11 @@ class Tree:
         return np.array([node for node, _ in self._walk() if self.feature[node] == LEAF], np.int64)
 
     @property
+    def leaf_count(self) -> int:
+        """How many leaves there are."""
+        return int((self.feature == LEAF).sum())
+
+    @property
     def depth(self) -> int:
         """How many splits lie above the deepest leaf."""
         return max(depth for _, depth in self._walk())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+import os
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from pyspark.ml.linalg import Vector, Vectors
@@ -17,6 +18,10 @@ from ps2.algorithms.trees.ml.params import TreeParams
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.tree import Float64s, LossName, ScoreName, Tree
 from ps2.errors import ConfigError
+from ps2.run.drawing import needs_matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class ForestModel(FleetModel, TreeParams):
@@ -47,6 +52,29 @@ class ForestModel(FleetModel, TreeParams):
                 f"importanceType: expected one of {', '.join(get_args(ScoreName))}, got {importanceType!r}"
             )
         return _sparse(self._trained.forest.scores(importanceType))
+
+    def plotImportances(self, path: str | os.PathLike[str] | None = None, most: int = 20) -> Figure:
+        """Draw the shares of the features that matter most, as bars.
+
+        Features have the names of ``featuresCols``, else the numbers that ``toDebugString`` has.
+
+        Args:
+            path: writes it there as well: PNG, or what the suffix says (.svg, .pdf).
+            most: bars at most.
+
+        Returns:
+            The matplotlib Figure, which belongs to no window and to no pyplot; a notebook shows it.
+
+        Raises:
+            ConfigError: matplotlib is not installed, or the trees split by no feature.
+        """
+        with needs_matplotlib("plotImportances"):
+            from ps2.algorithms.estimators.pictures import draw_importances
+        names = () if isinstance(self._features, str) else self._features
+        chart = draw_importances(self._trained.forest.importances(), names, most)
+        if path is not None:
+            chart.savefig(path)
+        return chart
 
     @property
     def trees(self) -> list[Tree]:

@@ -1,0 +1,59 @@
+"""What a model is worth on the rows of a DataFrame, in few numbers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Of a model on ``rows`` rows; what does not apply to it is None.
+
+    Attributes:
+        loss: mean of the loss that was trained for.
+        accuracy: share of right predictions.
+        auc: area under the ROC curve, of two classes.
+        rmse: root of the mean squared error, of numbers.
+        mae: mean absolute error, of numbers.
+    """
+
+    rows: int
+    loss: float
+    accuracy: float | None = None
+    auc: float | None = None
+    rmse: float | None = None
+    mae: float | None = None
+
+    def known(self) -> dict[str, float]:
+        """Return what applies, by name."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+
+def measure(model: Any, frame: Any) -> Measure:
+    """Measure a classification or a regression of ``ps2.algorithms``.
+
+    Args:
+        model: LogisticRegressionModel, or one of trees.
+        frame: DataFrame with labels.
+    """
+    summary = model.evaluate(frame)
+    predictions = summary.predictions.persist()
+    try:
+        loss = _loss(model, frame, predictions)
+        if not hasattr(model, "numClasses"):
+            return Measure(summary.numInstances, loss, rmse=summary.rootMeanSquaredError, mae=summary.meanAbsoluteError)
+        auc = summary.areaUnderROC if model.numClasses == 2 else None
+        return Measure(summary.numInstances, loss, accuracy=summary.accuracy, auc=auc)
+    finally:
+        predictions.unpersist()
+
+
+def _loss(model: Any, frame: Any, predictions: Any) -> float:
+    from pyspark.ml.evaluation import MulticlassClassificationEvaluator
+
+    if hasattr(model, "evaluateEachIteration"):
+        return float(model.evaluateEachIteration(frame)[-1])
+    # Its type hints do not know all of its metrics.
+    evaluator: Any = MulticlassClassificationEvaluator
+    return float(evaluator(metricName="logLoss").evaluate(predictions))

@@ -1,0 +1,81 @@
+"""How a training went, step by step: rows for tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ps2.algorithms.training.record import TrainingHistory
+
+T = TypeVar("T")
+
+ROWS_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step; attributes as of ``TrainingHistory``, None: it is not known.
+
+    Attributes:
+        number: from 1.
+    """
+
+    number: int
+    objective: float
+    validation: float | None
+    told: Mapping[str, float]
+    seconds: float
+
+
+def by_step(history: TrainingHistory) -> list[Step]:
+    """Return all steps of a training."""
+    objectives = history.objective[len(history.objective) - history.steps :]
+    # Those of the first steps may not be known, or there is one of before the first step.
+    unknown = [None] * max(0, history.steps - len(history.validation))
+    validations = [*unknown, *history.validation[max(0, len(history.validation) - history.steps) :]]
+    # What has a number for each step; there may be something else, such as one a feature.
+    told = {name: values for name, values in history.told.items() if len(values) == history.steps}
+    return [
+        Step(
+            number=at + 1,
+            objective=objectives[at],
+            validation=validations[at],
+            told={name: values[at] for name, values in told.items()},
+            seconds=history.seconds[at],
+        )
+        for at in range(history.steps)
+    ]
+
+
+def titles(history: TrainingHistory) -> list[str]:
+    """Return what the columns of ``cells`` are called."""
+    words, steps = history.words, by_step(history)[:1]
+    told = list(steps[0].told) if steps else []
+    return [words.step, words.objective, *(["validation"] if history.validation else []), *told, "ms"]
+
+
+def cells(history: TrainingHistory) -> list[list[str]]:
+    """Return a table of all steps, in words."""
+    return [
+        [
+            str(step.number),
+            f"{step.objective:.4f}",
+            *([] if not history.validation else ["" if step.validation is None else f"{step.validation:.4f}"]),
+            *(f"{value:g}" for value in step.told.values()),
+            f"{1e3 * step.seconds:.1f}",
+        ]
+        for step in by_step(history)
+    ]
+
+
+def spaced(rows: Sequence[T]) -> list[T]:
+    """Return the first one, the last, and evenly spaced ones between: few enough to be read."""
+    count = min(ROWS_SHOWN, len(rows))
+    return [rows[i] for i in sorted({round(i * (len(rows) - 1) / max(count - 1, 1)) for i in range(count)})]
+
+
+def best_step(history: TrainingHistory) -> int | None:
+    """Return after which step the loss of the held-out rows was least; None: there are no such rows."""
+    steps = [step for step in by_step(history) if step.validation is not None]
+    return min(steps, key=lambda step: step.validation or 0.0).number if steps else None

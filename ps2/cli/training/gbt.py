@@ -1,0 +1,252 @@
+"""``ps2 train gbt``."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from ps2.cli.output import print_data
+from ps2.cli.training import printed
+from ps2.cli.training.options import Files, Setting, files_options, setting_options
+from ps2.cli.training.running import Read, check, draw, in_spark, make_local, options_named, read
+from ps2.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from ps2.algorithms.labelled import LabelledRows
+    from ps2.algorithms.measures import Measure
+
+EPILOG = """\b
+Examples:
+  ps2 train gbt --input agaricus.train.libsvm.gz --test agaricus.test.libsvm.gz --output model
+  ps2 train gbt --input train.libsvm --validation 0.2 --trees 500 --lr 0.05 --plots pictures --output model
+  ps2 train gbt --input digits.libsvm --task multiclass --depth 8 --output model -o json
+  ps2 train gbt --input claims.libsvm --task regression --loss poisson --save-xgboost model.json --output model
+  ps2 train gbt --input hdfs:///ads/part-* --servers 8 --master yarn --depth 7 --bins 100 --output hdfs:///model
+  ps2 train gbt --input train.libsvm --restore /shared/checkpoints --output model   go on where that was killed
+
+\b
+Use the model:
+  from ps2.algorithms import GBTClassificationModel, GBTModel   (of --task regression: GBTRegressionModel)
+  GBTClassificationModel.load("model").transform(df)   predictions are classes, 0, 1, ...
+  GBTModel.load("model").predict(X)                    NumPy or scipy CSR, without Spark; column 0 is index 1
+"""
+# What the training is called in checkpoints.
+TRAINING = "ps2 train gbt"
+LOSSES = ("squared", "absolute", "huber", "poisson", "quantile")
+HELD_OUT = "held out"
+
+Task = Literal["binary", "multiclass", "regression"]
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What trees are asked beside their params.
+
+    Attributes:
+        validation: share of the rows to hold out; None: all rows are trained on.
+        xgboost: a file for xgboost's model.
+    """
+
+    files: Files
+    setting: Setting
+    task: Task
+    validation: float | None
+    xgboost: str | None
+    params: dict[str, Any]
+
+
+@click.command(epilog=EPILOG)
+@files_options
+@click.option(
+    "--task",
+    type=click.Choice(["binary", "multiclass", "regression"]),
+    default="binary",
+    show_default=True,
+    help="What labels are: one of two, one of several, or numbers.",
+)
+@click.option(
+    "--loss", "lossType", type=click.Choice(LOSSES), help="What a regression makes small  [default: squared]."
+)
+@click.option(
+    "--loss-shape",
+    "lossShape",
+    type=float,
+    metavar="X",
+    help="Where loss huber turns linear; which quantile loss quantile asks for  [default: 0.5].",
+)
+@click.option(
+    "--trees",
+    "maxIter",
+    type=click.IntRange(1),
+    default=100,
+    show_default=True,
+    help="Trees; with --task multiclass, rounds of a tree a class.",
+)
+@click.option(
+    "--depth", "maxDepth", type=int, default=6, show_default=True, help="Splits above the deepest leaf, at most."
+)
+@click.option("--bins", "maxBins", type=int, default=256, show_default=True, help="Bins of a feature, at most.")
+@click.option("--lr", "stepSize", type=float, default=0.1, show_default=True, help="Learning rate.")
+@click.option("--lambda", "regLambda", type=float, default=1.0, show_default=True, help="L2 penalty on leaves.")
+@click.option("--alpha", "regAlpha", type=float, default=0.0, show_default=True, help="L1 penalty on leaves.")
+@click.option("--min-split-loss", "minSplitLoss", type=float, default=0.0, show_default=True, help="Least gain.")
+@click.option(
+    "--min-child-weight",
+    "minChildWeight",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Least sum of hessians on either side of a split.",
+)
+@click.option(
+    "--subsample",
+    "subsamplingRate",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Share of the rows that a tree is grown of.",
+)
+@click.option(
+    "--absent-as-missing",
+    "absentAsMissing",
+    is_flag=True,
+    help="What a line does not have is missing, as to xgboost, instead of 0.",
+)
+@click.option(
+    "--validation",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    metavar="SHARE",
+    help="Hold out this share of the rows, and stop when their loss does not get better any more.",
+)
+@click.option(
+    "--tolerance",
+    "validationTol",
+    type=float,
+    default=0.01,
+    show_default=True,
+    help="By what part of itself that loss has to get better with each tree.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the rows held out, and of sampling.")
+@click.option("--save-xgboost", "xgboost", metavar="FILE", help="Write the model as xgboost's JSON too.")
+@setting_options
+def gbt(
+    files: Files, setting: Setting, task: Task, validation: float | None, xgboost: str | None, **params: Any
+) -> None:
+    """Train gradient boosted trees.
+
+    The file has lines "label index:value ...", indices ascending from 1. Labels are two different values (--task
+    binary), several (multiclass), of which the smallest is class 0 of the model, or numbers (regression). The same rows
+    give the same trees, bit for bit, on any number of workers and servers.
+    """
+    # All other options are named as the estimators' params.
+    from ps2.algorithms.spark import interruptible
+
+    params = {name: value for name, value in params.items() if value is not None}
+    with interruptible() as interrupt:
+        job = _Job(files, setting, task, validation, xgboost, params)
+        check(files, setting)
+        estimator = _estimator(job)
+        _check_file(xgboost, setting.overwrite)
+        in_spark(TRAINING, setting, interrupt, lambda spark, workers: _train(job, estimator, spark, workers))
+
+
+def _estimator(job: _Job) -> Any:
+    """Return the estimator; raise what is wrong with its params."""
+    from ps2.algorithms import GBTClassifier, GBTRegressor
+
+    if job.task != "regression":
+        for name, option in (("lossType", "--loss"), ("lossShape", "--loss-shape")):
+            if name in job.params:
+                raise ConfigError(f"{option}: expected with --task regression only, got it with --task {job.task}")
+    held = {} if job.validation is None else {"validationIndicatorCol": HELD_OUT}
+    estimator: Any = (GBTRegressor if job.task == "regression" else GBTClassifier)(**job.params, **held)
+    with options_named():
+        estimator._check()
+    return estimator._resumable(TRAINING)
+
+
+def _check_file(path: str | None, overwrite: bool) -> None:
+    """Raise ConfigError if xgboost's model cannot become a file of this name, or must not."""
+    if path is None or "://" in path:
+        return
+    make_local(os.path.dirname(path) or ".")
+    if os.path.isdir(path) or (os.path.exists(path) and not overwrite):
+        expected = "the name of a file" if os.path.isdir(path) else "no such file without --overwrite"
+        raise ConfigError(f"--save-xgboost: expected {expected}, got {path}")
+
+
+def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
+    from ps2.algorithms.measures import measure
+
+    found = read(spark, job.files)
+    classes = _classes(found.train, job.task)
+    frames = found.frames(lambda rows: rows.classified(classes) if classes else rows.frame)
+    model = estimator.setNumWorkers(workers).fit(_marked(job, frames["train"]))
+    measures = {name: measure(model, frame) for name, frame in frames.items()}
+    model.write().overwrite().save(job.setting.output)
+    if job.xgboost is not None:
+        model.saveXGBoost(job.xgboost)
+    pictures = draw(model, job.setting)
+    if job.setting.form == "table":
+        _print_tables(job, found, classes, model, measures)
+        for path in [*([job.xgboost] if job.xgboost else []), *pictures]:
+            click.echo(f"wrote {path}")
+    else:
+        print_data(_record(job, found, classes, model, measures, pictures), job.setting.form)
+
+
+def _classes(rows: LabelledRows, task: Task) -> tuple[float, ...]:
+    """Return the labels of class 0, 1, ...; none for a regression."""
+    from ps2.algorithms.labelled import MOST_CLASSES
+
+    if task == "regression":
+        return ()
+    if task == "binary" and len(rows.counts) > 2:
+        raise InputError(
+            f"{rows.path}: labels: expected two different values, got {rows.shown_labels}; "
+            "--task multiclass or --task regression takes more"
+        )
+    return rows.classes(2 if task == "binary" else MOST_CLASSES)
+
+
+def _marked(job: _Job, frame: Any) -> Any:
+    """Return rows of which some are marked to be held out, if that is wanted."""
+    from ps2.algorithms.labelled import held_out
+
+    return frame if job.validation is None else held_out(frame, job.validation, job.params["seed"], HELD_OUT)
+
+
+def _print_tables(job: _Job, found: Read, classes: tuple[float, ...], model: Any, measures: dict[str, Measure]) -> None:
+    history, output = model.summary.history, job.setting.output
+    printed.print_rows(len(found.train), found.features, classes)
+    of_class = f" of {len(classes)} trees" if len(classes) > 2 else ""
+    printed.print_pace(history, f"{history.words.step}s{of_class}", job.setting)
+    printed.print_steps(history)
+    if job.validation is not None:
+        click.echo(f"{history.reason}; {model.getNumTrees} trees are kept, with the least loss")
+    printed.print_measures(measures)
+    click.echo(f"model saved in {output}: ps2.algorithms.{type(model).__name__}.load({output!r})")
+
+
+def _record(
+    job: _Job, found: Read, classes: tuple[float, ...], model: Any, measures: dict[str, Measure], pictures: list[str]
+) -> dict[str, Any]:
+    """Return what a program may want to know of the run."""
+    history = model.summary.history
+    return {
+        "rows": len(found.train),
+        "features": found.features,
+        "task": job.task,
+        "classes": list(classes),
+        "params": job.params,
+        "trees": printed.steps_record(history),
+        "reason": history.reason,
+        "num_trees": model.getNumTrees,
+        "measures": printed.measures_record(measures),
+        "output": job.setting.output,
+        "xgboost": job.xgboost,
+        "plots": pictures,
+    }

@@ -1,0 +1,17 @@
+"""``ps2 train``: the estimators on anybody's file, a command each."""
+
+from __future__ import annotations
+
+import click
+
+from ps2.cli.training.gbt import gbt
+from ps2.cli.training.lr import lr
+
+
+@click.group()
+def train() -> None:
+    """Train a model on the rows of a file."""
+
+
+for command in (gbt, lr):
+    train.add_command(command)

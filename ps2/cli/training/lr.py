@@ -1,0 +1,117 @@
+"""``ps2 train lr``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ps2.cli.output import print_data
+from ps2.cli.training import printed
+from ps2.cli.training.options import Files, Setting, files_options, setting_options
+from ps2.cli.training.running import Read, check, draw, in_spark, options_named, read
+
+if TYPE_CHECKING:
+    from ps2.algorithms.measures import Measure
+    from ps2.algorithms.training.record import TrainingHistory
+
+EPILOG = """\b
+Examples:
+  ps2 train lr --input a9a.libsvm.gz --test a9a.t.libsvm.gz --output model
+  ps2 train lr --input hdfs:///ads/part-* --features 50000000 --servers 8 --master yarn --output hdfs:///model
+  ps2 train lr --input train.libsvm --fleet host1:7070,host2:7070 --token-file fleet.token --output model -o json
+  ps2 train lr --input train.libsvm --checkpoint-dir /shared/checkpoints --checkpoint-every 60 --output model
+  ps2 train lr --input train.libsvm --restore /shared/checkpoints --output model   go on where that was killed
+
+\b
+Use the model:
+  from ps2.algorithms import LogisticRegressionModel
+  LogisticRegressionModel.load("model").transform(df)   predictions are classes, 0 and 1; labels come back by
+  IndexToString(inputCol="prediction", outputCol="predictedLabel", labels=["-1", "1"])   of pyspark.ml.feature
+"""
+# What the training is called in checkpoints.
+TRAINING = "ps2 train lr"
+
+
+@click.command(epilog=EPILOG)
+@files_options
+@click.option("--steps", "maxIter", type=click.IntRange(1), default=200, show_default=True, help="Model updates.")
+@click.option(
+    "--fraction",
+    "miniBatchFraction",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="Share of the rows that a step samples.",
+)
+@click.option(
+    "--lr",
+    "stepSize",
+    type=click.FloatRange(0, min_open=True),
+    default=0.05,
+    show_default=True,
+    help="Adam's learning rate.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the sampling.")
+@click.option(
+    "--intercept/--no-intercept",
+    "fitIntercept",
+    default=True,
+    show_default=True,
+    help="Whether to fit a constant term.",
+)
+@setting_options
+def lr(files: Files, setting: Setting, **params: Any) -> None:
+    """Train logistic regression with Adam.
+
+    The file has lines "label index:value ...", indices ascending from 1, and two different labels. Of these the smaller
+    one is class 0 of the model.
+    """
+    # All other options are named as the estimator's params.
+    from ps2.algorithms.spark import interruptible
+
+    with interruptible() as interrupt:
+        from ps2.algorithms import LogisticRegression
+
+        check(files, setting)
+        params = {"solver": "minibatch", "optimizer": "adam", **params}
+        estimator = LogisticRegression(**params)
+        with options_named():
+            estimator._check()
+
+        def work(spark: Any, workers: int) -> None:
+            from ps2.algorithms.measures import measure
+
+            found = read(spark, files)
+            classes = found.train.classes()
+            frames = found.frames(lambda rows: rows.classified(classes))
+            model = estimator.setNumWorkers(workers)._resumable(TRAINING).fit(frames["train"])
+            measures = {name: measure(model, frame) for name, frame in frames.items()}
+            model.write().overwrite().save(setting.output)
+            draw(model, setting)
+            _print(found, model.summary.history, measures, setting, params)
+
+        in_spark(TRAINING, setting, interrupt, work)
+
+
+def _print(
+    found: Read, history: TrainingHistory, measures: dict[str, Measure], setting: Setting, params: dict[str, Any]
+) -> None:
+    classes, output = found.train.classes(), setting.output
+    if setting.form != "table":
+        told = {
+            "rows": len(found.train),
+            "features": found.features,
+            "classes": list(classes),
+            "params": params,
+            "steps": printed.steps_record(history),
+            "measures": printed.measures_record(measures),
+            "output": output,
+        }
+        print_data(told, setting.form)
+        return
+    printed.print_rows(len(found.train), found.features, classes)
+    printed.print_pace(history, "steps of Adam", setting)
+    printed.print_steps(history)
+    printed.print_measures(measures)
+    click.echo(f"model saved in {output}: ps2.algorithms.LogisticRegressionModel.load({output!r})")

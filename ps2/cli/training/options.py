@@ -1,0 +1,135 @@
+"""What all trainings are asked: declared once, and given to a command as one argument."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+import click
+
+from ps2.cli.output import Format
+from ps2.config import TOKEN_FILE_VARIABLE
+
+Command = Callable[..., Any]
+Decorator = Callable[[Command], Command]
+
+
+@dataclass(frozen=True)
+class Files:
+    """Rows with labels.
+
+    Attributes:
+        input, test: any URL that Spark reads: a file, a folder or a glob of LIBSVM text.
+        features: how many there are; None: as many as the files have.
+    """
+
+    input: str
+    test: str | None
+    features: int | None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where a training runs, and what becomes of it.
+
+    Attributes:
+        output: the model's folder.
+        overwrite: what is there may be replaced.
+        plots: the folder of its pictures; None: there are none.
+        form: of what is printed.
+        workers: tasks that train; None: one a task slot.
+        master: Spark's.
+        servers: of a local fleet.
+        fleet: addresses of a running one instead.
+        token_file: of that.
+        checkpoint_dir, checkpoint_every: where checkpoints go, and every how many seconds.
+        restore: a checkpoint of the same training, to go on from.
+    """
+
+    output: str
+    overwrite: bool
+    plots: str | None
+    form: Format
+    workers: int | None
+    master: str
+    servers: int | None
+    fleet: str | None
+    token_file: str | None
+    checkpoint_dir: str | None
+    checkpoint_every: float | None
+    restore: str | None
+
+
+def gathered(cls: type, name: str, options: Sequence[Decorator]) -> Decorator:
+    """Return a decorator that adds options to a command.
+
+    Args:
+        cls: a dataclass with a field for each option.
+        name: of the argument in which the command gets it.
+    """
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def call(**given: Any) -> Any:
+            mine = {field.name: given.pop(field.name) for field in fields(cls)}
+            return command(**{name: cls(**mine)}, **given)
+
+        return functools.reduce(lambda made, option: option(made), reversed(options), cast(Command, call))
+
+    return decorate
+
+
+files_options = gathered(
+    Files,
+    "files",
+    [
+        click.option("--input", required=True, metavar="FILE", help="LIBSVM file, folder or glob; .gz is fine."),
+        click.option("--test", metavar="FILE", help="LIBSVM file to measure the model on."),
+        click.option(
+            "--features",
+            type=click.IntRange(1),
+            metavar="N",
+            help="Number of features  [default: as the files have].",
+        ),
+    ],
+)
+
+setting_options = gathered(
+    Setting,
+    "setting",
+    [
+        click.option("--output", required=True, metavar="DIR", help="Folder to save the model in."),
+        click.option("--overwrite", is_flag=True, help="Replace what is in that folder."),
+        click.option("--plots", metavar="DIR", help="Folder for pictures of the training (PNG); needs matplotlib."),
+        click.option(
+            "-o",
+            "form",
+            type=click.Choice(["table", "json", "yaml"]),
+            default="table",
+            show_default=True,
+            help="Output.",
+        ),
+        click.option("--workers", type=click.IntRange(1), help="Tasks that train  [default: one a task slot]."),
+        click.option("--master", default="local[2]", show_default=True, help="Spark's master URL."),
+        click.option("--servers", type=click.IntRange(1), help="Start a local fleet of so many servers  [default: 2]."),
+        click.option("--fleet", metavar="HOST:PORT,...", help="Instead, use the servers of a running fleet."),
+        click.option(
+            "--token-file",
+            type=click.Path(),
+            envvar=TOKEN_FILE_VARIABLE,
+            show_envvar=True,
+            help="The running fleet's token.",
+        ),
+        click.option(
+            "--checkpoint-dir", metavar="DIR", help="Where checkpoints go, from which lost servers are replaced."
+        ),
+        click.option("--checkpoint-every", type=float, metavar="SECONDS", help="Make a checkpoint every so often."),
+        click.option(
+            "--restore",
+            metavar="DIR",
+            help="Go on with the training that this checkpoint, or the newest of a folder, is of.",
+        ),
+    ],
+)

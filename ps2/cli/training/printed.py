@@ -1,0 +1,84 @@
+"""What trainings print when they are over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ps2.cli.output import Column, print_table
+from ps2.cli.training.options import Setting
+
+if TYPE_CHECKING:
+    from ps2.algorithms.measures import Measure
+    from ps2.algorithms.training.record import TrainingHistory
+
+MOST_CLASSES_SHOWN = 10
+TITLES = {"auc": "AUC", "rmse": "RMSE", "mae": "MAE"}
+
+
+def print_rows(rows: int, features: int, classes: Sequence[float] = ()) -> None:
+    """Say what was trained on."""
+    text = f"{rows:,} rows, {features:,} features"
+    named = [f"label {label:g} is class {number}" for number, label in enumerate(classes)]
+    if len(named) > MOST_CLASSES_SHOWN:
+        named = [*named[: MOST_CLASSES_SHOWN - 1], "...", named[-1]]
+    click.echo(f"{text}; {', '.join(named[:-1])} and {named[-1]}" if named else text)
+
+
+def print_pace(history: TrainingHistory, what: str, setting: Setting) -> None:
+    """Say how many steps were taken, and how fast.
+
+    Args:
+        what: they are, in the plural.
+    """
+    on_servers = "" if setting.fleet else f" on {setting.servers or 2} servers"
+    taken_s = sum(history.seconds)
+    # A training that was restored may have had all of them.
+    step_ms = 1e3 * taken_s / max(1, history.steps)
+    click.echo(f"{history.steps} {what}{on_servers} in {taken_s:.1f} s, {step_ms:.1f} ms a {history.words.step}")
+
+
+def print_steps(history: TrainingHistory) -> None:
+    """Print a table of steps: the first one, the last, and evenly spaced ones between."""
+    from ps2.algorithms.training.by_step import cells, spaced, titles
+
+    click.echo()
+    print_table([Column(title, right=True) for title in titles(history)], spaced(cells(history)))
+    click.echo()
+
+
+def print_measures(measures: Mapping[str, Measure]) -> None:
+    """Print what the model is worth on each file."""
+    names = list(next(iter(measures.values())).known())
+    print_table(
+        [Column("all rows of"), *(Column(TITLES.get(name, name), right=True) for name in names)],
+        [
+            (file, *(f"{value:,}" if isinstance(value, int) else f"{value:.4f}" for value in found.known().values()))
+            for file, found in measures.items()
+        ],
+    )
+    click.echo()
+
+
+def steps_record(history: TrainingHistory) -> list[dict[str, Any]]:
+    """Return all steps for programs; JSON has no NaN."""
+    from ps2.algorithms.training.by_step import by_step
+
+    words = history.words
+    return [
+        {
+            words.step: step.number,
+            "seconds": step.seconds,
+            "loss": None if step.objective != step.objective else step.objective,
+            **({} if step.validation is None else {"validation": step.validation}),
+            **step.told,
+        }
+        for step in by_step(history)
+    ]
+
+
+def measures_record(measures: Mapping[str, Measure]) -> dict[str, Any]:
+    """Return the measures for programs."""
+    return {name: found.known() for name, found in measures.items()}

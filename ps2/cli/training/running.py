@@ -1,0 +1,147 @@
+"""What all trainings do around their own work: look at what was asked, start Spark and the fleet, read rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ps2.cli.training.options import Files, Setting
+from ps2.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ps2.algorithms.labelled import LabelledRows
+    from ps2.algorithms.spark import Interrupt
+
+
+@dataclass(frozen=True)
+class Read:
+    """Files that were read.
+
+    Attributes:
+        features: how many there are.
+        train, test: their rows.
+    """
+
+    features: int
+    train: LabelledRows
+    test: LabelledRows | None
+
+    def frames(self, made: Callable[[LabelledRows], Any]) -> dict[str, Any]:
+        """Return what is made of the rows, under the names by which people are told of them."""
+        return {name: made(rows) for name, rows in (("train", self.train), ("test", self.test)) if rows is not None}
+
+
+def check(files: Files, setting: Setting) -> None:
+    """Raise what is wrong, as far as it can be seen without Spark.
+
+    Raises:
+        InputError: a file is missing.
+        ConfigError: pictures cannot be drawn, or not be put there.
+    """
+    from ps2.algorithms.labelled import check_local
+
+    for path in filter(None, (files.input, files.test)):
+        check_local(path)
+    if setting.plots is not None:
+        from ps2.run.drawing import needs_matplotlib
+
+        with needs_matplotlib("--plots"):
+            import matplotlib  # noqa: F401
+        make_local(setting.plots)
+
+
+@contextmanager
+def options_named() -> Iterator[None]:
+    """Let errors that begin with the name of a param begin with that of the command's option for it."""
+    try:
+        yield
+    except ConfigError as error:
+        name, _, rest = str(error).partition(":")
+        options = {option.name: option.opts[0] for option in click.get_current_context().command.params}
+        if name not in options:
+            raise
+        raise ConfigError(f"{options[name]}:{rest}") from error
+
+
+def make_local(folder: str) -> None:
+    """Make a folder of this machine's, or raise ConfigError."""
+    if "://" in folder:
+        raise ConfigError(f"{folder}: expected a folder of this machine")
+    try:
+        os.makedirs(folder, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: expected a folder, or a place for one: {error.strerror}") from error
+
+
+def in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[[Any, int], None]) -> None:
+    """Do the work of a training in a Spark session, with a fleet; end both.
+
+    Args:
+        name: of the application.
+        setting: where.
+        interrupt: Ctrl-C.
+        work: is given the session and the number of workers.
+    """
+    from ps2.algorithms.estimators.dealing import check_workers
+    from ps2.algorithms.estimators.model_files import prepare_folder
+    from ps2.algorithms.spark import plain_errors, quiet, session
+    from ps2.coordinator.context import PS2Context
+    from ps2.coordinator.slots import total_slots
+
+    spark = session(setting.master, name)
+    interrupt.take()
+    try:
+        with (
+            plain_errors(),
+            PS2Context.getOrCreate(
+                spark,
+                setting.servers,
+                fleet=setting.fleet,
+                tokenFile=setting.token_file if setting.fleet else None,
+                checkpointDir=setting.checkpoint_dir,
+                checkpointEveryS=setting.checkpoint_every,
+                restore=setting.restore,
+            ) as ps,
+        ):
+            ps.waitForSlots()
+            workers = setting.workers or max(1, total_slots(spark.sparkContext))
+            check_workers(spark.sparkContext, workers)
+            prepare_folder(spark, setting.output, setting.overwrite)
+            work(spark, workers)
+    except BaseException:
+        if interrupt.came:
+            quiet(spark)
+        raise
+    finally:
+        if not interrupt.came:
+            spark.stop()
+
+
+def read(spark: Any, files: Files) -> Read:
+    """Read the rows of all files."""
+    from ps2.algorithms import labelled
+
+    paths = [files.input, *([files.test] if files.test else [])]
+    features = files.features or max(labelled.count_features(spark, path) for path in paths)
+    train, *test = (labelled.read(spark, path, features) for path in paths)
+    return Read(features, train, test[0] if test else None)
+
+
+def draw(model: Any, setting: Setting) -> list[str]:
+    """Draw pictures if they are wanted; return their paths."""
+    if setting.plots is None:
+        return []
+    pictures = {"loss.png": model.summary.plot}
+    if hasattr(model, "plotImportances") and model.featureImportances.numNonzeros():
+        pictures["importances.png"] = model.plotImportances
+    if not model.summary.history.steps:  # a training that was restored may have had all of them
+        del pictures["loss.png"]
+    paths = [os.path.join(setting.plots, name) for name in pictures]
+    for path, plot in zip(paths, pictures.values(), strict=True):
+        plot(path)
+    return paths

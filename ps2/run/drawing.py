@@ -1,0 +1,23 @@
+"""Pictures want matplotlib, which not everybody has: the error that says so, for all that draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ps2.errors import ConfigError
+
+
+@contextmanager
+def needs_matplotlib(what: str) -> Iterator[None]:
+    """Raise ConfigError, which says what to install, where an import of matplotlib fails.
+
+    Args:
+        what: wants to draw.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "matplotlib":
+            raise
+        raise ConfigError(f"{what}: matplotlib is not installed; pip install 'ps2-spark[plot]'") from error

@@ -1,0 +1,21 @@
+"""What tests of commands ask of what they say."""
+
+from __future__ import annotations
+
+import socket
+
+TRACES = ("Traceback", "\tat ", "Caused by", "Py4J")
+
+
+def assert_one_line(stderr):
+    """Fail unless a command has said one line, and no traceback."""
+    assert stderr.count("\n") == 1, stderr
+    assert stderr.startswith("ps2: ")
+    assert not [trace for trace in TRACES if trace in stderr]
+
+
+def free_port():
+    """Return a port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
