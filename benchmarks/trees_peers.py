@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -85,6 +86,7 @@ def _xgboost_spark(rows: Rows, settings: Settings) -> Fitted:
     """Train in Spark, after a tree of a few rows: as with ours, Python workers are there then."""
     from xgboost.spark import SparkXGBClassifier
 
+    logging.getLogger("XGBoost-PySpark").setLevel(logging.WARNING)
     # Sparse vectors stay sparse only if what they do not hold is missing, as in a matrix of scipy.
     sparse = {"enable_sparse_data_optim": True, "missing": 0.0} if sp.issparse(rows.x) else {}
     given = {**_of_xgboost(settings), **sparse, "num_workers": WORKERS, "verbose": False}
