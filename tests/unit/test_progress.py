@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import subprocess
 import sys
 
@@ -75,18 +76,22 @@ def test_progress_when_there_is_no_terminal_then_goes_to_the_log(caplog, monkeyp
 LIVE = """
 import time
 from ps2.algorithms.training.progress import progress
-from ps2.algorithms.training.record import StepReport
+from ps2.algorithms.training.record import StepReport, Words
 with progress("LogisticRegression", 100) as show:
     for step in range(1, 4):
         show(StepReport(step, 0.5, 1.0, 1000 * step, 2048))
         time.sleep(0.15)
+with progress("GBTClassifier", 100) as show:
+    show(StepReport(99, 0.123456, 9.9, 9000, 2048, 0.654321, {"leaves": 64}, Words("tree", "loss")))
+    time.sleep(0.15)
 """
 
 
-def test_progress_when_there_is_a_terminal_then_one_line_lives_and_goes(tmp_path):
+def seen_in(columns):
+    """What two trainings show in a terminal."""
     pty = pytest.importorskip("pty")
     leader, follower = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "10"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": str(columns), "LINES": "10"}
     with subprocess.Popen([sys.executable, "-c", LIVE], stderr=follower, env=environment) as program:
         os.close(follower)
         seen = b""
@@ -94,10 +99,21 @@ def test_progress_when_there_is_a_terminal_then_one_line_lives_and_goes(tmp_path
             seen += part
     os.close(leader)
     assert program.returncode == 0
-    text = seen.decode()
+    return seen.decode()
+
+
+def test_progress_when_there_is_a_terminal_then_one_line_lives_and_goes():
+    text = seen_in(120)
     assert "LogisticRegression" in text
     assert "step 3/100, objective 0.5, 0.333 s a step, 3K rows/s, 2KB" in text
+    assert "tree 99/100, loss 0.123456, validation 0.654321, 64 leaves, 0.1 s a tree" in text
     assert text.rstrip().endswith("\x1b[2K")  # the line is erased in the end
+
+
+def test_progress_when_the_terminal_is_narrow_then_the_line_is_not_broken():
+    lines = re.split(r"[\r\n]|\x1b\[[0-9;?]*[a-zA-Z]", seen_in(80))
+    assert "tree 99/100, loss 0.123456, validation 0.654321, 64 leaves, 0.1 s a tree" in lines
+    assert max(map(len, lines)) <= 80
 
 
 def _read(terminal):

@@ -1,0 +1,52 @@
+"""What ``ps2 train`` may be asked is what estimators take."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+
+import click
+import pytest
+
+from ps2.algorithms import GBTClassifier, GBTRegressor, LogisticRegression
+from ps2.algorithms.regression import LOSSES_OF_TREES
+from ps2.cli.training.gbt import LOSSES, gbt
+from ps2.cli.training.lr import lr
+from ps2.cli.training.options import Files, Setting
+from ps2.cli.training.running import options_named
+from ps2.errors import ConfigError
+
+SHARED = {field.name for cls in (Files, Setting) for field in fields(cls)}
+# Not of an estimator.
+OWN = {"task", "validation", "xgboost"}
+
+
+@pytest.mark.parametrize(("command", "estimators"), [(lr, [LogisticRegression]), (gbt, [GBTClassifier, GBTRegressor])])
+def test_options_when_they_are_not_shared_then_they_are_params_of_an_estimator(command, estimators):
+    names = {option.name for option in command.params}
+    assert names >= SHARED
+    params = {param.name for estimator in estimators for param in estimator().params}
+    assert names - SHARED - OWN <= params
+
+
+def test_losses_when_they_are_listed_then_they_are_those_of_the_regression():
+    assert set(LOSSES) == set(LOSSES_OF_TREES) - {"softmax"}
+
+
+def test_errors_when_they_begin_with_a_param_then_they_name_the_option():
+    with click.Context(gbt), pytest.raises(ConfigError, match=r"^--depth: expected 1, got 2$"), options_named():
+        raise ConfigError("maxDepth: expected 1, got 2")
+
+
+def test_errors_when_they_begin_otherwise_then_they_stay():
+    with click.Context(gbt), pytest.raises(ConfigError, match=r"^numWorkers: no$"), options_named():
+        raise ConfigError("numWorkers: no")
+
+
+def test_help_when_it_is_asked_for_then_spark_is_not_imported():
+    script = "import sys; from ps2.cli.main import main\ntry: main()\nfinally: assert 'pyspark' not in sys.modules"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "train", "gbt", "--help"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, "--save-xgboost" in done.stdout) == (0, True), done.stderr
