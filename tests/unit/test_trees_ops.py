@@ -182,6 +182,16 @@ def test_best_splits_when_a_node_has_no_missing_values_then_they_go_with_the_zer
     assert case.found()[1][0].tolist() == [0, 1, goes]
 
 
+@pytest.mark.parametrize(("gradient", "goes"), [(-50, 1), (50, 0)])
+def test_best_splits_when_a_node_has_no_missing_categories_then_they_go_with_that_of_zeros(gradient, goes):
+    case = Case([(3, ops.CATEGORICAL, 0)], nodes=1)
+    case.totals[0, :2] = 60, gradient
+    case.m[1] = np.array([[0, 0], [20, -50], [30, 50]]).reshape(-1)  # those of category 0: 10 and the gradient
+    _, where, _, sets = case.found()
+    assert where[0].tolist() == [0, -1, goes]
+    np.testing.assert_array_equal(ops.set_of(sets[0], 3), [goes, True, False])
+
+
 @pytest.mark.parametrize(("counts", "goes"), [((30, 10), 1), ((10, 30), 0)])
 def test_best_splits_when_dense_rows_have_no_missing_values_then_they_go_with_most(counts, goes):
     case = Case([(3, ops.HAS_MISSING, -1)], nodes=1)

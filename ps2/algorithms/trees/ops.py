@@ -385,8 +385,13 @@ def _keep(
     if lost == count:
         # Nothing tells where missing values go: with the zeros that sparse rows do not hold, else with most others.
         taken = 2 * lefts[node, 0] >= total[0]
-        if implied >= 0 and not flags & HAS_MISSING and not flags & CATEGORICAL:
-            taken = implied <= places[last]
+        if implied >= 0 and not flags & HAS_MISSING:
+            if not flags & CATEGORICAL:
+                taken = implied <= places[last]
+            else:
+                for i in range(count):
+                    if places[order[i]] == implied:
+                        taken = i <= last
     where[node, 0], where[node, 1], where[node, 2] = feature, -1 if flags & CATEGORICAL else places[last], taken
     if flags & CATEGORICAL:
         # Categories that the node has not seen go with the missing ones.
