@@ -23,6 +23,8 @@ SOFTMAX = Problem(Objective("softmax", 3), FEATURES, (0.0, 0.5, -0.5), categorie
 RECIPE = Recipe(rounds=3, depth=4, bins=16, rate=0.5, fraction=0.9)
 # For forests of more trees a round.
 SHORT = replace(RECIPE, rounds=2, depth=3)
+# Its histograms do not fit into the rows that there are in the beginning.
+BY_LEAF = replace(RECIPE, growth="leaf", leaves=48, depth=30, min_child_weight=0.1)
 
 
 def table(rows: int = 300, seed: int = 0) -> tuple[Any, Any]:

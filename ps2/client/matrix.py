@@ -39,6 +39,7 @@ class DCVMatrix:
         """Not for users: ``DCV.matrix()`` makes it."""
         self._first = first
         self._rows = rows
+        self._owned = owned
         self._spare: list[Handle] = []
         self._owner: weakref.finalize[..., Any] | None = None
         if not first._is_named:
@@ -79,6 +80,29 @@ class DCVMatrix:
     @property
     def shape(self) -> tuple[int, int]:
         return self._rows, self.dim
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._first.dtype
+
+    def grow(self, rows: int) -> DCVMatrix:
+        """Add rows of zeros until there are so many; handles that know the matrix already do not know them.
+
+        Raises:
+            LimitError: the servers' memory limit does not allow it.
+            UsageError: the matrix has layout "column", or others have taken rows of it meanwhile.
+        """
+        self._first._check_usable()
+        if rows <= self._rows:
+            return self
+        session, number = self._session, self.number
+        taken = session.take_rows(number, rows - self._rows)
+        if taken != list(range(self._rows, rows)):
+            session.free_rows(number, taken)
+            raise UsageError(f"{self!r} cannot grow: others have taken rows of it")
+        self._owned += taken
+        self._rows = rows
+        return self
 
     def __repr__(self) -> str:
         return f"DCVMatrix(rows={self._rows}, dim={self.dim}, {self._first.dtype}, matrix={self._first._matrix:x})"

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ps2 import DCV
-from ps2.errors import DTypeError, OutOfRangeError, ShapeError, UsageError
+from ps2.client.matrix import DCVMatrix
+from ps2.errors import DTypeError, LimitError, OutOfRangeError, ShapeError, UsageError
 
 pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
 
@@ -213,3 +214,40 @@ def test_call_when_arguments_are_wrong_then_error_names_them(ps, call, error, te
 def test_whole_rows_when_sparse_then_usage_error(ps, call):
     with pytest.raises(UsageError, match="needs a dense matrix"):
         call(DCV.sparse(1, 2).matrix())
+
+
+def test_grow_when_asked_for_more_rows_then_they_are_zeros_and_the_others_are_as_they_were(ps):
+    m = DCV.dense(DIM, 2).matrix().fill(3.0)
+    for rows in (7, 8, 4):
+        m.grow(rows)
+    assert m.shape == (8, DIM)
+    m.add([7], np.ones((1, DIM)))
+    assert m.pull(range(8)).sum(axis=1).tolist() == [3.0 * DIM] * 2 + [0.0] * 5 + [DIM]
+    assert np.array_equal(DCVMatrix.known(m.number).pull([0, 7]), m.pull([0, 7]))
+
+
+def test_grow_when_the_matrix_is_freed_then_so_are_its_new_rows(ps, statuses):
+    before = [len(status.matrices) for status in statuses()]
+    DCV.dense(DIM, 2).matrix().grow(9).free()
+    dropped = DCV.dense(DIM, 2).matrix().grow(9)
+    del dropped
+    gc.collect()
+    DCV.dense(DIM, 1).free()  # tells the master what was dropped
+    assert [len(status.matrices) for status in statuses()] == before
+
+
+def test_grow_when_others_have_taken_rows_then_usage_error(ps):
+    vector = DCV.dense(DIM, 2)
+    m = vector.matrix()
+    other = vector.derive()
+    with pytest.raises(UsageError, match="others have taken rows of it"):
+        m.grow(6)
+    assert m.rows == 2
+    assert other.pull().sum() == 0
+
+
+def test_grow_when_memory_is_short_then_limit_error_and_it_is_as_it_was(ps):
+    m = DCV.dense(2**20, 2).matrix().fill(1.0)
+    with pytest.raises(LimitError, match="growing to 1000000 rows"):
+        m.grow(1_000_000)
+    assert (m.rows, m.pull(range(2)).sum()) == (2, 2 * 2**20)

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from boosting import RECIPE, SHORT, SOFTMAX, digest, trained
+from boosting import BY_LEAF, RECIPE, SHORT, SOFTMAX, digest, trained
 from faults import processes
 
 from ps2 import DCV, PS2Context
@@ -17,9 +17,9 @@ from ps2.algorithms.trees.quantiles import Quantiles
 
 @pytest.fixture(scope="module")
 def expected(spark):
-    """The digest of trees that nothing happened to."""
+    """The digests of trees that nothing happened to, by growth."""
     with PS2Context.getOrCreate(spark, servers=2) as ps:
-        return digest(trained(ps, spark).forest)
+        return {recipe.growth: digest(trained(ps, spark, recipe=recipe).forest) for recipe in (RECIPE, BY_LEAF)}
 
 
 class DyingWorker:
@@ -44,17 +44,21 @@ class DyingHalf(worker.Half):
         super().__call__(DyingWorker(worker, self.clock, self.path), reading)
 
 
-@pytest.mark.parametrize("clock", [2, 4, 12], ids=["quantiles", "gradients", "in the second tree"])
+@pytest.mark.parametrize(
+    ("clock", "recipe"),
+    [(2, RECIPE), (4, RECIPE), (12, RECIPE), (12, BY_LEAF)],
+    ids=["quantiles", "gradients", "in the second tree", "by leaf"],
+)
 def test_trees_when_a_worker_is_killed_then_are_the_same_to_the_bit(
-    spark, by_value, expected, tmp_path, monkeypatch, clock
+    spark, by_value, expected, tmp_path, monkeypatch, clock, recipe
 ):
     monkeypatch.setattr(DyingHalf, "path", str(tmp_path / "died"))
     monkeypatch.setattr(DyingHalf, "clock", clock)
     monkeypatch.setattr(trainer, "Half", DyingHalf)
     with PS2Context.getOrCreate(spark, servers=2) as ps:
-        made = trained(ps, spark)
+        made = trained(ps, spark, recipe=recipe)
     assert (tmp_path / "died").exists()
-    assert digest(made.forest) == expected
+    assert digest(made.forest) == expected[recipe.growth]
 
 
 def test_softmax_when_a_worker_is_killed_in_mid_round_then_trees_are_the_same_to_the_bit(
@@ -70,15 +74,19 @@ def test_softmax_when_a_worker_is_killed_in_mid_round_then_trees_are_the_same_to
     assert digest(made.forest) == digest(whole.forest)
 
 
-@pytest.mark.parametrize("settings", [{"replicas": 1}, {"checkpointEverySteps": 3}], ids=["replicas", "checkpoint"])
+@pytest.mark.parametrize(
+    ("settings", "recipe"),
+    [({"replicas": 1}, RECIPE), ({"checkpointEverySteps": 3}, RECIPE), ({"checkpointEverySteps": 3}, BY_LEAF)],
+    ids=["replicas", "checkpoint", "checkpoint, by leaf"],
+)
 def test_trees_when_a_server_is_killed_in_mid_tree_then_are_the_same_to_the_bit(
-    spark, expected, tmp_path, monkeypatch, settings
+    spark, expected, tmp_path, monkeypatch, settings, recipe
 ):
     searches, search = [], trainer._OnFleet.best_splits
 
     def dying(fleet, growth, recipe):
         searches.append(1)
-        if len(searches) == 7:  # of the second tree
+        if len(searches) == 7:  # by level, of the second tree
             processes.kill(processes.servers_of(ps)[0])
         return search(fleet, growth, recipe)
 
@@ -86,10 +94,10 @@ def test_trees_when_a_server_is_killed_in_mid_tree_then_are_the_same_to_the_bit(
         settings = {**settings, "checkpointDir": str(tmp_path)}
     monkeypatch.setattr(trainer._OnFleet, "best_splits", dying)
     with PS2Context.getOrCreate(spark, servers=2, **settings) as ps:
-        made = trained(ps, spark)
+        made = trained(ps, spark, recipe=recipe)
         assert ps.recoveries[-1].rolledBack == ("replicas" not in settings)
     assert len(searches) >= 7
-    assert digest(made.forest) == expected
+    assert digest(made.forest) == expected[recipe.growth]
     assert len(made.history.objective) == 1 + RECIPE.rounds
 
 
@@ -114,4 +122,4 @@ def test_trees_when_a_server_is_killed_while_cut_points_are_found_then_are_the_s
         made = trained(ps, spark)
         assert ps.recoveries[-1].rolledBack
     assert len(taken) == 2
-    assert digest(made.forest) == expected
+    assert digest(made.forest) == expected["level"]

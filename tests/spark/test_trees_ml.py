@@ -55,6 +55,17 @@ def test_classifier_when_there_are_three_classes_then_it_is_a_softmax(spark, ps)
     assert len(made.evaluateEachIteration(frame)) == 3
 
 
+def test_classifier_when_grown_by_leaf_then_margins_are_xgboosts(spark, ps):
+    x, y = data()
+    y = np.digitize(y, [-0.5, 0.5]).astype(float)
+    params = {"growth": "leaf", "maxLeaves": 6, "maxDepth": 30}
+    made = GBTClassifier(maxIter=3, stepSize=0.5, baseScore=0.5, **params).fit(frame := frame_of(spark, x, y))
+    theirs = {"tree_method": "hist", "grow_policy": "lossguide", "max_leaves": 6, "max_depth": 0, "num_class": 3}
+    raw = [row.rawPrediction.toArray() for row in made.transform(frame).collect()]
+    np.testing.assert_allclose(raw, xgboosts(x, y, 3, objective="multi:softprob", **theirs), atol=1e-4)
+    assert {len(tree.leaves) for tree in made.trees} == {6}
+
+
 def test_model_when_saved_then_spark_numpy_and_xgboost_predict_the_same(binary, model, tmp_path):
     x, _, frame = binary
     model.write().overwrite().save(str(tmp_path / "model"))
@@ -105,13 +116,15 @@ def test_weights_when_whole_numbers_then_are_rows_that_come_so_often(spark, ps):
         np.testing.assert_allclose(ours.value, theirs.value, rtol=1e-4)
 
 
-def test_validation_when_its_loss_gets_no_better_then_ends_with_the_best_trees(spark, ps):
+@pytest.mark.parametrize("params", [{}, {"growth": "leaf", "maxLeaves": 12, "subsamplingRate": 0.8}])
+def test_validation_when_its_loss_gets_no_better_then_ends_with_the_best_trees(spark, ps, params):
     x, y = data()
     rng = np.random.default_rng(0)
     held = np.arange(len(y)) % 3 == 0
     noisy = np.where(held & (rng.random(len(y)) < 0.3), y <= 0, y > 0)
     frame = frame_of(spark, x, noisy, held)
-    made = GBTClassifier(maxIter=40, stepSize=0.5, validationIndicatorCol="held", validationTol=0.0).fit(frame)
+    validation = {"validationIndicatorCol": "held", "validationTol": 0.0}
+    made = GBTClassifier(maxIter=40, stepSize=0.5, **validation, **params).fit(frame)
     history = made.summary.validationHistory
     assert made.summary.totalIterations == len(history) < 40
     assert made.getNumTrees == 1 + int(np.argmin(history))
@@ -184,6 +197,8 @@ def test_weights_when_0_then_rows_count_nothing(spark, ps):
     ("params", "message"),
     [
         ({"maxDepth": 31}, "maxDepth: expected a number in"),
+        ({"growth": "wide"}, "growth: expected one of level, leaf, got 'wide'"),
+        ({"maxLeaves": 1}, "maxLeaves: expected 0 or a number from 2 on, got 1"),
         ({"minInfoGain": 0.1}, "minInfoGain: expected 0, got 0.1; minSplitLoss decides instead"),
         ({"featureSubsetStrategy": "some"}, "featureSubsetStrategy: expected one of"),
         ({"baseScore": 1.0}, "baseScore: expected a probability"),

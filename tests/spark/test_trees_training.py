@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from boosting import RECIPE, SHORT, SOFTMAX, dealt, digest, facts_of, table, trained
+from boosting import BY_LEAF, RECIPE, SHORT, SOFTMAX, dealt, digest, facts_of, table, trained
 
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import Problem, Recipe
-from ps2.algorithms.trees.trainer import train
+from ps2.algorithms.trees.trainer import FIRST_ROWS, train
 
 PROGRAM = Path(__file__).with_name("trees_app.py")
 
@@ -38,6 +38,14 @@ def test_softmax_when_rows_and_bins_lie_elsewhere_then_trees_are_the_same_to_the
     made = trained(ps, spark, workers, recipe=SHORT, problem=SOFTMAX)
     assert digest(made.forest) == seen.setdefault("softmax", digest(made.forest))
     assert [len(tree) > 3 for tree in made.forest.trees] == [True] * 3 * SHORT.rounds
+
+
+@pytest.mark.parametrize("ps", [1, 3], indirect=True)
+def test_training_when_trees_grow_by_leaf_then_they_are_the_same_to_the_bit_wherever_rows_and_bins_lie(ps, spark, seen):
+    made = trained(ps, spark, workers=1 + len(ps.servers) // 2, recipe=BY_LEAF)
+    assert digest(made.forest) == seen.setdefault("by leaf", digest(made.forest))
+    assert [FIRST_ROWS < len(tree.leaves) <= BY_LEAF.leaves for tree in made.forest.trees] == [True] * RECIPE.rounds
+    assert max(tree.depth for tree in made.forest.trees) > 6
 
 
 def test_training_when_there_are_four_workers_then_trees_are_the_same_to_the_bit(ps, spark, run_program):

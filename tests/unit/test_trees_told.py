@@ -8,21 +8,22 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees.problem import Recipe, key_of
 from ps2.algorithms.trees.rows import draw, row_ids
-from ps2.algorithms.trees.told import Task, Told, as_bits
+from ps2.algorithms.trees.told import FIELDS, NO_ENDS, Task, Told, as_bits
 from ps2.algorithms.trees.trainer import check_room
 from ps2.data.rows import LocalRows
 from ps2.errors import LimitError
 
 
-def test_told_when_read_again_then_says_the_same():
-    nodes = np.arange(24).reshape(2, 12)
-    nodes[1, 6] = as_bits(-0.25)
-    said = Told(Task.LEVEL, 3, (2.0**20, 0.5), (7, 2**40, 9), nodes)
+@pytest.mark.parametrize("ends", [NO_ENDS, np.array([[0, -1], [4, as_bits(-0.25)], [3, as_bits(1.5)]])])
+def test_told_when_read_again_then_says_the_same(ends):
+    splits = np.arange(2 * (FIELDS + 1)).reshape(2, FIELDS + 1)
+    said = Told(Task.NODES, 3, (2.0**20, 0.5), (7, 2**40, 9), splits, ends)
     array = said.as_array()
     again = Told.of_array(array)
     assert array[0] == len(array) - 1
     assert (again.task, again.tree, again.scales, again.matrices) == (said.task, 3, said.scales, said.matrices)
-    np.testing.assert_array_equal(again.nodes, nodes)
+    np.testing.assert_array_equal(again.splits, splits)
+    np.testing.assert_array_equal(again.ends, ends)
 
 
 def rows_of(x, keys, y):

@@ -1,4 +1,9 @@
-"""A tree that grows level by level, in the driver: pure. Answers of the servers in, what workers are to do out."""
+"""A tree that grows, in the driver: pure. Answers of the servers in, what workers are to do out.
+
+In a clock several nodes are looked into: workers part their rows and add the histograms of children, in which servers
+find the best splits. When enough is known, the tree has the splits that are chosen one after the other (``order``);
+what was looked into for nothing is forgotten. So the tree does not depend on how many nodes a clock looks into.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from ps2.algorithms.trees import told
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.growing import Split, child_bounds
 from ps2.algorithms.trees.ops import weight_of
+from ps2.algorithms.trees.order import Node, Order
 from ps2.algorithms.trees.problem import LEAST_GAIN, Recipe, key_of
 from ps2.algorithms.trees.tree import Draft, Tree
 
@@ -21,6 +27,8 @@ Float64s = npt.NDArray[np.float64]
 
 # Of a histogram matrix: its layout, and the histogram of a root.
 LAYOUT, ROOT = 0, 1
+# A clock of growth by leaf looks into so many nodes, or into this part of the splits that are left (decision 20).
+BATCH, BATCH_SHARE = 16, 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,23 +41,6 @@ class Found:
     sets: Int64s
 
 
-@dataclass(frozen=True, eq=False)
-class _Open:
-    """A node that may be split.
-
-    Attributes:
-        number: in the tree.
-        row: of its histogram.
-        totals: int64: sums of hessians, gradients, and of the third channel.
-        bounds: of the weights below it.
-    """
-
-    number: int
-    row: int
-    totals: Int64s
-    bounds: Float64s
-
-
 class Growth:
     """One tree.
 
@@ -57,6 +48,13 @@ class Growth:
         scales: what hessians and gradients were multiplied by.
         totals: int64, shape (3,): the sums of all rows: hessians, gradients, and the third channel.
         tree: its number.
+
+    Attributes:
+        is_over: whether the tree is done.
+        rules: for ``best_splits``.
+        subtract: histograms of which others are to be subtracted when workers have added these, as pairs of rows.
+        clear: rows that are to be zeros before workers add to them.
+        room: how many rows there have to be by then.
     """
 
     def __init__(self, recipe: Recipe, bins: Bins, scales: tuple[float, float], totals: Int64s, tree: int = 0) -> None:
@@ -65,26 +63,26 @@ class Growth:
         self.rules = np.array(
             [self._g_unit, self._h_unit, recipe.reg_lambda, recipe.reg_alpha, recipe.min_child_weight]
         )
-        root = _Open(0, ROOT, totals, recipe.bounds)
-        self._draft = Draft(self._weight(root), self._cover(root), 0)
-        self._depth = 0
-        self._open = [root]
-        self._free: list[int] = []
-        self._unused = ROOT + 1  # the first row that no histogram has been in
-        self._small: list[int] = []
-        # Histograms of which others are to be subtracted when workers have added these, as pairs of rows.
+        self.is_over = False
         self.subtract: list[tuple[int, int]] = []
-        # Rows that are to be zeros before workers add to them.
         self.clear: list[int] = []
-
-    @property
-    def is_over(self) -> bool:
-        return not self._open
+        self.room = ROOT + 1
+        self._free: list[int] = []
+        self._root = self._node(1, totals, recipe.bounds)
+        self._root.number, self._root.row = 0, ROOT
+        self._numbers = 1
+        self._order = Order(recipe.most_leaves - 1, recipe.growth == "leaf")
+        # Nodes whose best splits are to be found; those that have been looked into for them.
+        self._open = [self._root] if self._root.may_split else []
+        self._looked_into: list[Node] = []
+        # Nodes that have histograms and are not looked into yet; rows of histograms that nobody will ask for.
+        self._kept = [self._root]
+        self._spent: list[int] = []
 
     @property
     def is_searched(self) -> bool:
-        """Whether splits of the open nodes are to be found."""
-        return any(map(self._may_part, self._open))
+        """Whether splits of open nodes are to be found."""
+        return bool(self._open)
 
     @property
     def rows(self) -> Int64s:
@@ -106,102 +104,148 @@ class Growth:
         """What the open nodes' features are drawn by."""
         if not self._recipe.features:
             return np.zeros(len(self._open), np.int64)
-        return np.array([key_of(self._recipe.seed, self._tree, node.number) for node in self._open], np.int64)
+        return np.array([key_of(self._recipe.seed, self._tree, node.place) for node in self._open], np.int64)
 
-    def go_on(self, found: Found | None) -> Int64s:
-        """Split the open nodes that gain by it; the others are leaves.
+    def go_on(self, found: Found | None) -> tuple[Int64s, Int64s]:
+        """Choose splits as far as is certain, and look into nodes of which more has to be known.
 
         Args:
             found: what servers say of the open nodes; None: they were not asked.
 
         Returns:
-            What workers are told of the nodes.
+            What workers are told: ``splits`` and ``ends`` of ``Told``.
         """
-        self.subtract, self.clear = [], []
-        for row in self._small:
-            self._release(row)
-        self._small = []
+        if found is not None:
+            self._note(found)
+        self._order.choose()
+        ahead = self._order.ahead()
+        self._give_rows_back(ahead)
         words = 0 if found is None else found.sets.shape[1]
-        said = np.full((len(self._open), told.FIELDS + words), told.NONE, np.int64)
-        nodes, self._open = self._open, []
-        self._depth += 1
-        least = max(LEAST_GAIN, self._recipe.min_gain)
-        for i, node in enumerate(nodes):
-            said[i, told.NODE] = node.number
-            if found is not None and found.gains[i] > least:
-                self._split(node, found, i, said[i])
-            else:
-                said[i, told.VALUE] = self._said(node)
-                self._release(node.row)
-        return said
+        if not ahead:
+            self.is_over = True
+            return self._said_of([node for node in self._order.chosen if not node.is_parted], words), self._ends()
+        count = self._at_once()
+        self._looked_into, self._kept = ahead[:count], ahead[count:]
+        splits = self._said_of(self._looked_into, words)
+        for node, said in zip(self._looked_into, splits, strict=True):
+            self._open_children(node, said)
+        return splits, told.NO_ENDS
 
     def finish(self) -> Tree:
         """Return the tree, when it is over; ``count`` is 0 everywhere."""
-        return self._draft.finish(self._recipe.rate)
+        draft = Draft(self._weight(self._root), self._cover(self._root), 0)
+        numbers = {self._root: 0}
+        for node in self._order.chosen:
+            assert node.split is not None
+            number, split = numbers[node], node.split
+            draft.split(number, split.feature, split.test(self._bins), split.default_left, node.gain)
+            for child in node.children:
+                numbers[child] = draft.add_child(number, self._weight(child), self._cover(child), 0)
+        return draft.finish(self._recipe.rate)
 
-    def _split(self, node: _Open, found: Found, i: int, said: Int64s) -> None:
-        where = found.where[i]
-        split = Split(int(where[0]), int(where[1]), bool(where[2]), found.sets[i])
-        said[told.FEATURE], said[told.BIN], said[told.DEFAULT_LEFT] = where
-        said[told.FIELDS :] = found.sets[i]
-        self._draft.split(node.number, split.feature, split.test(self._bins), split.default_left, float(found.gains[i]))
-        sums = found.left[i], node.totals - found.left[i]
-        weights = [self._weight(_Open(0, 0, total, node.bounds)) for total in sums]
+    def _at_once(self) -> int:
+        """Return how many nodes a clock looks into."""
+        if self._recipe.growth == "level":
+            return self._order.left
+        return max(BATCH, self._order.left // BATCH_SHARE)
+
+    def _note(self, found: Found) -> None:
+        """Take the open nodes' best splits, and forget who was open."""
+        least = max(LEAST_GAIN, self._recipe.min_gain)
+        for i, node in enumerate(self._open):
+            if found.gains[i] > least:
+                where = found.where[i]
+                node.gain = float(found.gains[i])
+                node.split = Split(int(where[0]), int(where[1]), bool(where[2]), found.sets[i])
+                node.children = self._children(node, node.split, found.left[i])
+                node.is_known = not any(child.may_split for child in node.children)
+        for node in self._looked_into:
+            node.is_known = True
+        if self._open == [self._root]:
+            self._order.begin(self._root)
+        self._open, self._looked_into = [], []
+
+    def _children(self, node: Node, split: Split, left: Int64s) -> tuple[Node, Node]:
+        sums = left, node.totals - left
+        weights = [self._weight_of(total, node.bounds) for total in sums]
         sign = self._recipe.monotone[split.feature] if self._recipe.monotone else 0
-        both = child_bounds(weights[0], weights[1], sign, node.bounds)
-        children = []
-        for total, bounds, place, value in zip(
-            sums, both, (told.LEFT, told.RIGHT), (told.VALUE_LEFT, told.VALUE_RIGHT), strict=True
-        ):
-            child = _Open(len(self._draft), node.row, total, bounds)
-            self._draft.add_child(node.number, self._weight(child), self._cover(child), 0)
-            said[place], said[value] = child.number, told.NONE if self._may_part(child) else self._said(child)
-            children.append(child)
-        self._hand_rows(node, children, said)
+        bounds = child_bounds(weights[0], weights[1], sign, node.bounds)
+        return self._node(2 * node.place, sums[0], bounds[0]), self._node(2 * node.place + 1, sums[1], bounds[1])
 
-    def _hand_rows(self, node: _Open, children: list[_Open], said: Int64s) -> None:
-        """Give rows to children that stay open: of the one with less, workers add a histogram."""
-        may = [self._may_part(child) for child in children]
-        if not any(may):
-            self._release(node.row)
-            return
-        small = 0 if children[0].totals[0] <= children[1].totals[0] else 1
-        row = self._take()
-        said[told.BUILT], said[told.ROW] = small, row
-        if may[1 - small]:
-            self.subtract.append((node.row, row))
+    def _node(self, place: int, totals: Int64s, bounds: Float64s) -> Node:
+        h, recipe = int(totals[0]), self._recipe
+        may_split = place < 1 << recipe.depth and h > 1 and h * self._h_unit >= 2 * recipe.min_child_weight
+        return Node(place, totals, bounds, may_split)
+
+    def _said_of(self, nodes: list[Node], words: int) -> Int64s:
+        """Give numbers to children of nodes; return what workers are told to part these by."""
+        said = np.full((len(nodes), told.FIELDS + words), told.NONE, np.int64)
+        for node, row in zip(nodes, said, strict=True):
+            split = node.split
+            assert split is not None
+            row[told.NODE], row[told.LEFT] = node.number, self._numbers
+            row[told.FEATURE], row[told.BIN], row[told.DEFAULT_LEFT] = split.feature, split.bin, split.default_left
+            row[told.FIELDS :] = split.words
+            for child in node.children:
+                child.number = self._numbers
+                self._numbers += 1
+        return said
+
+    def _open_children(self, node: Node, said: Int64s) -> None:
+        """Give histograms to the children that are to be split: of the one with less, workers add it."""
+        left, right = node.children
+        small, large = (left, right) if left.totals[0] <= right.totals[0] else (right, left)
+        small.row = self._take_row()
+        said[told.BUILT], said[told.ROW] = node.children.index(small), small.row
+        if large.may_split:
+            self.subtract.append((node.row, small.row))
+            large.row = node.row
         else:
             self._release(node.row)
-        for side in (0, 1):
-            if may[side]:
-                child = children[side]
-                of_child = row if side == small else node.row
-                self._open.append(_Open(child.number, of_child, child.totals, child.bounds))
-        if not may[small]:
-            self._small.append(row)
+        if not small.may_split:
+            self._spent.append(small.row)
+        mine = [child for child in node.children if child.may_split]
+        self._open += mine
+        self._kept += mine
 
-    def _take(self) -> int:
+    def _give_rows_back(self, ahead: list[Node]) -> None:
+        """Release the histograms of all nodes but those that may be looked into yet."""
+        self.subtract, self.clear = [], []
+        for row in self._spent:
+            self._release(row)
+        wanted = set(ahead)
+        for node in self._kept:
+            if node not in wanted:
+                self._release(node.row)
+        self._spent, self._kept = [], []
+
+    def _take_row(self) -> int:
         if self._free:
             return self._free.pop()
-        self._unused += 1
-        return self._unused - 1
+        self.room += 1
+        return self.room - 1
 
     def _release(self, row: int) -> None:
         self._free.append(row)
         self.clear.append(row)
 
-    def _may_part(self, node: _Open) -> bool:
-        """Tell whether both sides of a split could be heavy enough."""
-        h, recipe = int(node.totals[0]), self._recipe
-        return self._depth < recipe.depth and h > 1 and h * self._h_unit >= 2 * recipe.min_child_weight
+    def _ends(self) -> Int64s:
+        """Return for each node of the tree what it is called by workers and, of leaves, what it will say."""
+        nodes = [self._root, *(child for node in self._order.chosen for child in node.children)]
+        inner = set(self._order.chosen)
+        values = [told.NONE if node in inner else self._said(node) for node in nodes]
+        return np.array([[node.number for node in nodes], values], np.int64).T
 
-    def _weight(self, node: _Open) -> float:
-        h, g = node.totals[0] * self._h_unit, node.totals[1] * self._g_unit
-        return float(weight_of(g, h, self._recipe.reg_lambda, self._recipe.reg_alpha, *node.bounds))
-
-    def _cover(self, node: _Open) -> float:
-        return float(node.totals[0] * self._h_unit)
-
-    def _said(self, node: _Open) -> int:
+    def _said(self, node: Node) -> int:
         """Return the value of a leaf as it will be in the tree."""
         return told.as_bits(float(np.float32(self._weight(node) * self._recipe.rate)))
+
+    def _weight(self, node: Node) -> float:
+        return self._weight_of(node.totals, node.bounds)
+
+    def _weight_of(self, totals: Int64s, bounds: Float64s) -> float:
+        h, g = totals[0] * self._h_unit, totals[1] * self._g_unit
+        return float(weight_of(g, h, self._recipe.reg_lambda, self._recipe.reg_alpha, *bounds))
+
+    def _cover(self, node: Node) -> float:
+        return float(node.totals[0] * self._h_unit)

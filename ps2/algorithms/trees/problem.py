@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ MOST_DEPTH = 30
 WORD_BITS = 64
 # The least gain of a split, as in xgboost: below, there is nothing but rounding.
 LEAST_GAIN = 1e-6
+
+GrowthName = Literal["level", "leaf"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,8 @@ class Recipe:
     Attributes:
         rounds: how many trees there are of each output, at most.
         depth: splits above the deepest leaf, at most.
+        growth: what is split first: by "level" the oldest node, by "leaf" the one that gains most.
+        leaves: of a tree, at most; 0: any number.
         bins: of a feature, at most.
         rate: what leaves are multiplied by.
         reg_lambda, reg_alpha: L2 and L1 penalties on leaves.
@@ -73,6 +78,8 @@ class Recipe:
 
     rounds: int = 20
     depth: int = 5
+    growth: GrowthName = "level"
+    leaves: int = 0
     bins: int = 32
     rate: float = 0.1
     reg_lambda: float = 1.0
@@ -92,6 +99,15 @@ class Recipe:
     def __post_init__(self) -> None:
         if not 0 <= self.depth <= MOST_DEPTH:
             raise ConfigError(f"depth: expected a number in [0, {MOST_DEPTH}], got {self.depth}")
+        if self.growth not in get_args(GrowthName):
+            raise ConfigError(f"growth: expected one of {', '.join(get_args(GrowthName))}, got {self.growth!r}")
+        if self.leaves < 0:
+            raise ConfigError(f"leaves: expected a number that is not negative, got {self.leaves}")
+
+    @property
+    def most_leaves(self) -> int:
+        """How many a tree may have."""
+        return min(self.leaves or 1 << self.depth, 1 << self.depth)
 
     @property
     def bounds(self) -> npt.NDArray[np.float64]:
@@ -104,8 +120,9 @@ class Recipe:
         return 3 if self.min_rows > 1 else 2
 
     def clocks(self, width: int) -> int:
-        """Return how many the trees take at most: gradients of each round, levels of each tree, and the last loss."""
-        return self.rounds * (1 + width * max(self.depth, 1)) + 2
+        """Return how many the trees take at most: gradients of each round, those of each tree, and the last loss."""
+        of_tree = self.depth if self.growth == "level" else self.most_leaves - 1
+        return self.rounds * (1 + width * max(of_tree, 1)) + 2
 
 
 def key_of(seed: int, *numbers: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -93,18 +92,8 @@ def draw(ids: Int64s, key: int, fraction: float) -> npt.NDArray[np.bool_]:
     return drawn
 
 
-@dataclass(frozen=True, eq=False)
-class _Interval:
-    begin: int
-    end: int
-
-
 class Herd:
-    """Rows that move from a root to the leaves.
-
-    Attributes:
-        counts: rows that were in each node, by its number.
-    """
+    """Rows that move from a root to the leaves."""
 
     def __init__(self, rows: Binned, order: Int32s) -> None:
         """Args:
@@ -113,41 +102,35 @@ class Herd:
         self._rows = rows
         self._order = order
         self._aside = np.empty_like(order)
-        self._nodes = {0: _Interval(0, len(order))}
-        self.counts = {0: len(order)}
+        self._nodes = {0: slice(0, len(order))}
 
     def of(self, node: int) -> Int32s:
-        """Return the numbers of the rows in an open node."""
-        at = self._nodes[node]
-        return self._order[at.begin : at.end]
+        """Return the numbers of the rows in a node."""
+        return self._order[self._nodes[node]]
 
-    def move(self, nodes: Int64s, margins: Float64s) -> None:
-        """Do what the driver tells of nodes; add to the margins of rows that have come to leaves.
-
-        Args:
-            nodes: as in ``Told``.
-            margins: float64, by number of the row.
-        """
-        for said in nodes:
-            at = self._nodes[int(said[told.NODE])]
-            if said[told.FEATURE] == told.NONE:
-                self._add(at, int(said[told.VALUE]), margins)
-                continue
+    def part(self, splits: Int64s) -> None:
+        """Let rows go on to the children of nodes, which have them as well; args as in ``Told``."""
+        for said in splits:
+            at, left = self._nodes[int(said[told.NODE])], int(said[told.LEFT])
             split = Split(
                 int(said[told.FEATURE]), int(said[told.BIN]), bool(said[told.DEFAULT_LEFT]), said[told.FIELDS :]
             )
-            rows = slice(at.begin, at.end)
-            middle = at.begin + self._rows.part(self._order[rows], split, self._aside[rows])
-            sides = (told.LEFT, told.VALUE_LEFT, at.begin, middle), (told.RIGHT, told.VALUE_RIGHT, middle, at.end)
-            for number, value, begin, end in sides:
-                child = _Interval(begin, end)
-                self._nodes[int(said[number])] = child
-                self.counts[int(said[number])] = end - begin
-                if said[value] != told.NONE:
-                    self._add(child, int(said[value]), margins)
+            middle = at.start + self._rows.part(self._order[at], split, self._aside[at])
+            self._nodes[left], self._nodes[left + 1] = slice(at.start, middle), slice(middle, at.stop)
 
-    def _add(self, at: _Interval, bits: int, margins: Float64s) -> None:
-        growing_kernels.add_to_rows(readable(self._order[at.begin : at.end]), margins, told.from_bits(bits))
+    def end(self, ends: Int64s, margins: Float64s) -> None:
+        """Add to rows' margins what the leaves that they have come to say.
+
+        Args:
+            ends: as in ``Told``.
+            margins: float64, by number of the row.
+        """
+        for node, value in ends[ends[:, told.VALUE] != told.NONE]:
+            growing_kernels.add_to_rows(readable(self.of(int(node))), margins, told.from_bits(value))
+
+    def counts(self, ends: Int64s) -> Int64s:
+        """Return how many rows are in each node of a tree; args as in ``Told``."""
+        return np.array([len(self.of(int(node))) for node in ends[:, told.CALLED]], np.int64)
 
 
 class Histograms:

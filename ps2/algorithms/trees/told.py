@@ -14,7 +14,7 @@ from ps2.client.dcv import DCV
 Int64s = npt.NDArray[np.int64]
 
 # Numbers that are read at once; of a message that has more, the others are read after these.
-AT_ONCE = 256
+AT_ONCE = 512
 # Keys of a clock's message: those of another clock are far away.
 CLOCK_BITS = 32
 
@@ -24,15 +24,18 @@ class Task(IntEnum):
 
     BEGIN = 0  # a tree: gradients, and how large they are
     ROOT = 1  # its first histogram
-    LEVEL = 2  # those of the next level
+    NODES = 2  # those of more nodes
     STOP = 3
 
 
-# What is told of a node; then, of a set of categories, its words.
-NODE, FEATURE, BIN, DEFAULT_LEFT, LEFT, RIGHT, VALUE, VALUE_LEFT, VALUE_RIGHT, BUILT, ROW = range(11)
-FIELDS = 11
+# What is told of a split; then, of a set of categories, its words.
+NODE, FEATURE, BIN, DEFAULT_LEFT, LEFT, BUILT, ROW = range(7)
+FIELDS = 7
 # In the place of a number that is not there.
 NONE = -1
+# What is told of a node in a tree that is over, in the order of its nodes.
+CALLED, VALUE = range(2)
+NO_ENDS = np.empty((0, 2), np.int64)
 
 
 def as_bits(value: float) -> int:
@@ -53,30 +56,35 @@ class Told:
         tree: which one it is about, from 0.
         scales: of hessians and gradients (ROOT).
         matrices: numbers of those on the servers: histograms; cut points; sizes of features.
-        nodes: int64, shape (n, FIELDS + words): what becomes of the nodes that were open. A leaf has no FEATURE, and
-            its VALUE is added to its rows' margins. Of a split, a child that stays open has no value, else it is a
-            leaf too; of the child BUILT, if any, the workers add a histogram to ROW.
+        splits: int64, shape (n, FIELDS + words): nodes whose rows are to be parted. LEFT is the left child's number,
+            that of the right one is the next; of the child BUILT (0: the left one), if any, the workers add a histogram
+            to ROW. The tree may come to have these splits, or not.
+        ends: int64, shape (n, 2): of a tree that is over its nodes, in order: the number that each was CALLED by and,
+            of a leaf, the VALUE that is added to its rows' margins. None until then.
     """
 
     task: Task
     tree: int
     scales: tuple[float, float] = (1.0, 1.0)
     matrices: tuple[int, int, int] = (0, 0, 0)
-    nodes: Int64s = field(default_factory=lambda: np.empty((0, FIELDS), np.int64))
+    splits: Int64s = field(default_factory=lambda: np.empty((0, FIELDS), np.int64))
+    ends: Int64s = field(default_factory=lambda: NO_ENDS)
 
     def as_array(self) -> Int64s:
         """Return it as int64."""
         scales = [as_bits(scale) for scale in self.scales]
-        head = [self.task, self.tree, *scales, *self.matrices, self.nodes.shape[1]]
-        return np.concatenate([[len(head) + self.nodes.size], head, self.nodes.reshape(-1)]).astype(np.int64)
+        head = [self.task, self.tree, *scales, *self.matrices, *self.splits.shape]
+        size = len(head) + self.splits.size + self.ends.size
+        return np.concatenate([[size], head, self.splits.reshape(-1), self.ends.reshape(-1)]).astype(np.int64)
 
     @staticmethod
     def of_array(numbers: Int64s) -> Told:
         """Undo ``as_array``."""
-        task, tree, h, g, *matrices, width = map(int, numbers[1:9])
+        task, tree, h, g, *matrices, count, width = map(int, numbers[1:10])
         first, second, third = matrices
-        scales = from_bits(h), from_bits(g)
-        return Told(Task(task), tree, scales, (first, second, third), numbers[9:].reshape(-1, width))
+        scales, splits = (from_bits(h), from_bits(g)), numbers[10 : 10 + count * width]
+        ends = numbers[10 + count * width :].reshape(-1, 2)
+        return Told(Task(task), tree, scales, (first, second, third), splits.reshape(count, width), ends)
 
 
 @dataclass(frozen=True, eq=False)

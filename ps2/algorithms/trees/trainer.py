@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
@@ -36,6 +37,9 @@ Float64s = npt.NDArray[np.float64]
 
 # Of more rows, sums of int32 would leave too few bits to a row.
 MOST_ROWS_OF_INT32 = 1 << 24
+# Histograms that there is room for from the beginning, the layout beside them.
+FIRST_ROWS = 16
+MORE_ROOM = "start more servers, or with a larger memory limit, or let trees have less depth or leaves"
 # A loss this small counts as this large, as in pyspark.ml.
 MIN_LOSS = 0.01
 
@@ -91,27 +95,29 @@ def train(
 
 
 def check_room(features: int, recipe: Recipe, rows: int, servers: Sequence[tuple[int, int]]) -> None:
-    """Raise LimitError if histograms cannot fit servers, however few bins there are.
+    """Raise LimitError if the histograms that trees begin with cannot fit servers, however few bins there are.
 
     Args:
         features: how many there are: each has a bin at least.
         rows: to train on.
         servers: of each the memory limit, and what is taken of it, in bytes.
     """
-    histograms, itemsize = 1 + open_nodes(recipe, rows), np.dtype(sums_dtype(rows)).itemsize
+    histograms, itemsize = first_rows(recipe, rows), np.dtype(sums_dtype(rows)).itemsize
     needed = features * histograms * recipe.channels * itemsize
     left = sum(max(limit - taken, 0) for limit, taken in servers)
     if needed > left:
         raise LimitError(
-            f"{features:,} features: trees of depth {recipe.depth} need {histograms:,} histograms of them, at least "
-            f"{needed:,} bytes, and {left:,} are left on the {len(servers)} servers; start more servers, or with a "
-            "larger memory limit, or let trees be less deep"
+            f"{features:,} features: trees of depth {recipe.depth} begin with {histograms:,} histograms of them, at "
+            f"least {needed:,} bytes, and {left:,} are left on the {len(servers)} servers; {MORE_ROOM}"
         )
 
 
-def open_nodes(recipe: Recipe, rows: int) -> int:
-    """Return how many nodes of a tree have histograms at a time: the last level has none, and none is without rows."""
-    return min(1 << max(recipe.depth - 1, 0), rows)
+def first_rows(recipe: Recipe, rows: int) -> int:
+    """Return how many rows a matrix of histograms begins with: it grows as trees do.
+
+    One is the layout; the last level of a tree has no histograms, and no node is without rows.
+    """
+    return 1 + min(1 << max(recipe.depth - 1, 0), recipe.most_leaves, rows, FIRST_ROWS)
 
 
 def sums_dtype(rows: int) -> str:
@@ -316,18 +322,20 @@ class _Driver:
         found = None
         if growth.is_searched:
             found = Found(*self._diary.hear(lambda: astuple(fleet.best_splits(growth, self._recipe))))
-        nodes = growth.go_on(found)
+        splits, ends = growth.go_on(found)
         if growth.is_over:
             self._trees.append(growth.finish())
             trees = state.trees + 1
             is_last = trees % self._problem.objective.width == 0
             following = _State(Task.BEGIN if is_last else Task.ROOT, trees, state.scales)
         else:
-            following = replace(state, task=Task.LEVEL, answers=(*state.answers, found))
+            following = replace(state, task=Task.NODES, answers=(*state.answers, found))
+        fleet.make_room(growth.room)
         with batch():
             if growth.clear and not self._diary.is_read:
                 fleet.histograms.zero(growth.clear)
-            self._tell(len(self._states), Told(following.task, following.trees, following.scales, nodes=nodes))
+            what = Told(following.task, following.trees, following.scales, splits=splits, ends=ends)
+            self._tell(len(self._states), what)
         return following
 
     def _take_totals(self) -> list[Int64s]:
@@ -363,8 +371,9 @@ class _OnFleet:
         Raises:
             LimitError: they cannot fit.
         """
-        columns = int(bins.first[-1]) * recipe.channels
-        first = DCV.dense(columns, 1 + open_nodes(recipe, rows), dtype, align=bins.block * recipe.channels)
+        columns, count = int(bins.first[-1]) * recipe.channels, first_rows(recipe, rows)
+        with _explaining(count, columns * np.dtype(dtype).itemsize):
+            first = DCV.dense(columns, count, dtype, align=bins.block * recipe.channels)
         histograms = first.matrix()
         monotone = np.array(recipe.monotone, np.int64) if recipe.monotone else None
         no_rows = SparseRows(bins, np.zeros(1, np.int64), np.empty(0, np.int32), problem.absent)
@@ -378,13 +387,22 @@ class _OnFleet:
     @staticmethod
     def known(bins: Bins, problem: Problem, numbers: tuple[int, int, int]) -> _OnFleet:
         """Return what a driver before has made."""
-        histograms = DCVMatrix.known(numbers[0])
-        return _OnFleet(problem, bins, histograms, known(DCV, numbers[1]), known(DCV, numbers[2]))
+        first, cuts, sizes = (known(DCV, number) for number in numbers)
+        return _OnFleet(problem, bins, first.matrix(), cuts, sizes)
 
     @property
     def numbers(self) -> tuple[int, int, int]:
         """Those of the matrices."""
         return self.histograms.number, self.cuts._matrix, self.sizes._matrix
+
+    def make_room(self, rows: int) -> None:
+        """Let there be so many rows for histograms.
+
+        Raises:
+            LimitError: they cannot fit.
+        """
+        with _explaining(rows, self.histograms.dim * self.histograms.dtype.itemsize):
+            self.histograms.grow(rows)
 
     def best_splits(self, growth: Growth, recipe: Recipe) -> Found:
         """Let the servers make the histograms that workers have not added, and find the best split of each node."""
@@ -411,3 +429,15 @@ class _OnFleet:
     def free(self) -> None:
         self.histograms.free()
         free_all([self.cuts, self.sizes])
+
+
+@contextmanager
+def _explaining(rows: int, size: int) -> Iterator[None]:
+    """Say what it is that cannot fit: so many rows for histograms, each of so many bytes."""
+    try:
+        yield
+    except LimitError as error:
+        raise LimitError(
+            f"a tree that grows needs {rows:,} histograms of {size:,} bytes at a time, and they do not fit the "
+            f"servers: {error}; {MORE_ROOM}"
+        ) from error

@@ -124,10 +124,13 @@ class _Grower:
         if self._bins is None:
             self._begin(told)
         for herd, margins in self._moving:
-            herd.move(told.nodes, margins)
-        if told.task != Task.LEVEL and self._grown is not None:
+            herd.part(told.splits)
+            herd.end(told.ends, margins)
+        if len(told.ends):
+            assert self._grown is not None
             if not is_over:
-                self._tell_counts(told.tree - 1, self._grown)
+                counts = self._grown.counts(told.ends)
+                self._half.sums.counts.add(counts, count_keys(told.tree - 1, len(counts)))
             self._grown, self._moving = None, []
         if told.task == Task.BEGIN:
             of = self._training
@@ -138,8 +141,8 @@ class _Grower:
             self._plant(told)
             if not is_over:
                 self._tell_root()
-        elif told.task == Task.LEVEL and not is_over:
-            self._add(list(self._built(told.nodes)))
+        elif told.task == Task.NODES and not is_over:
+            self._add(list(self._built(told.splits)))
 
     def _begin(self, told: Told) -> None:
         """Bin the rows."""
@@ -161,10 +164,6 @@ class _Grower:
         counts, missing = of_shapes(answers[1].result())
         offsets = np.append(0, np.cumsum(counts))
         return bins_of(self._half.problem, answers[0].result()[: offsets[-1]], offsets, missing)
-
-    def _tell_counts(self, tree: int, grown: Herd) -> None:
-        counts = np.array([grown.counts[node] for node in range(len(grown.counts))])
-        self._half.sums.counts.add(counts, count_keys(tree, len(counts)))
 
     def _tell_gradients(self, most: tuple[float, float]) -> None:
         sums, objective = self._half.sums, self._half.problem.objective
@@ -203,15 +202,16 @@ class _Grower:
         if self._half.recipe.depth:
             self._add([(ROOT, order)])
 
-    def _built(self, nodes: Int64s) -> Iterator[tuple[int, Int32s]]:
+    def _built(self, splits: Int64s) -> Iterator[tuple[int, Int32s]]:
         """Yield the rows of the matrix that are to be added to, and the rows of their nodes."""
         assert self._grown is not None
-        for said in nodes[nodes[:, told.BUILT] != told.NONE]:
-            child = said[told.RIGHT if said[told.BUILT] else told.LEFT]
-            yield int(said[told.ROW]), self._grown.of(int(child))
+        for said in splits[splits[:, told.BUILT] != told.NONE]:
+            yield int(said[told.ROW]), self._grown.of(int(said[told.LEFT] + said[told.BUILT]))
 
     def _add(self, nodes: list[tuple[int, Int32s]]) -> None:
         """Add histograms."""
+        if nodes and max(row for row, _ in nodes) >= self._matrix.rows:
+            self._matrix = DCVMatrix.known(self._matrix.number)  # it has grown
         pairs = self._quantised
         if self._half.recipe.channels == 3:
             pairs = np.column_stack([pairs, np.ones(len(pairs), np.int32)])

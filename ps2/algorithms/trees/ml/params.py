@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pyspark.ml.param import Param, TypeConverters
 from pyspark.ml.tree import _GBTParams
@@ -20,13 +20,16 @@ from ps2.algorithms.estimators.params import (
     own_param,
     setter,
 )
-from ps2.algorithms.trees.problem import MOST_DEPTH, Recipe
+from ps2.algorithms.trees.problem import MOST_DEPTH, GrowthName, Recipe
 from ps2.errors import ConfigError
 
 P = TypeVar("P", bound="TreeParams")
 
 MOST_BINS = 4000
 SHARE_ABOVE_0: Check = (lambda value: 0 < value <= 1, "a number in (0, 1]")
+GROWTHS = get_args(GrowthName)
+# Leaves of a tree where nothing is said of them; of growth by leaf as many as LightGBM's.
+MOST_LEAVES: Mapping[GrowthName, int] = {"level": 0, "leaf": 31}
 STRATEGIES = ("auto", "all", "onethird", "sqrt", "log2")
 OF_XGBOOST = {"minInfoGain": "minSplitLoss", "minWeightFractionPerNode": "minChildWeight"}
 
@@ -38,6 +41,8 @@ class TreeParams(FleetParams, _GBTParams):
         **RANGES,
         "maxDepth": (lambda value: 0 <= value <= MOST_DEPTH, f"a number in [0, {MOST_DEPTH}]"),
         "maxBins": (lambda value: 2 <= value <= MOST_BINS, f"a number in [2, {MOST_BINS}]"),
+        "growth": (lambda name: name in GROWTHS, f"one of {', '.join(GROWTHS)}"),
+        "maxLeaves": (lambda value: value == 0 or value >= 2, "0 or a number from 2 on"),
         "minInstancesPerNode": COUNT,
         "stepSize": SHARE_ABOVE_0,
         "subsamplingRate": SHARE_ABOVE_0,
@@ -50,6 +55,16 @@ class TreeParams(FleetParams, _GBTParams):
         "monotoneConstraints": (lambda signs: set(signs) <= {-1, 0, 1}, "-1, 0 or 1 for each feature"),
     }
 
+    growth: Param[GrowthName] = own_param(
+        "growth",
+        "which node is split first: by level the oldest, by leaf the one that gains most",
+        TypeConverters.toString,
+    )
+    maxLeaves: Param[int] = own_param(
+        "maxLeaves",
+        "leaves of a tree, at most (0: any number); not set: 31 with growth by leaf, any number by level",
+        TypeConverters.toInt,
+    )
     regLambda: Param[float] = own_param("regLambda", "L2 penalty on leaves (>= 0)", TypeConverters.toFloat)
     regAlpha: Param[float] = own_param("regAlpha", "L1 penalty on leaves (>= 0)", TypeConverters.toFloat)
     minSplitLoss: Param[float] = own_param(
@@ -77,8 +92,10 @@ class TreeParams(FleetParams, _GBTParams):
 
     def _set_defaults(self) -> None:
         self._setDefault(regLambda=1.0, regAlpha=0.0, minSplitLoss=0.0, minChildWeight=1.0, seed=0)
-        self._setDefault(absentAsMissing=False)
+        self._setDefault(growth="level", absentAsMissing=False)
 
+    getGrowth = getter(growth)
+    getMaxLeaves = getter(maxLeaves)
     getRegLambda = getter(regLambda)
     getRegAlpha = getter(regAlpha)
     getMinSplitLoss = getter(minSplitLoss)
@@ -100,6 +117,8 @@ class TreeSetters(TreeParams, FleetSetters):
     setSubsamplingRate = setter(_GBTParams.subsamplingRate)
     setFeatureSubsetStrategy = setter(_GBTParams.featureSubsetStrategy)
     setValidationTol = setter(_GBTParams.validationTol)
+    setGrowth = setter(TreeParams.growth)
+    setMaxLeaves = setter(TreeParams.maxLeaves)
     setRegLambda = setter(TreeParams.regLambda)
     setRegAlpha = setter(TreeParams.regAlpha)
     setMinSplitLoss = setter(TreeParams.minSplitLoss)
@@ -138,6 +157,8 @@ def recipe_of(params: TreeParams) -> Recipe:
     return Recipe(
         rounds=params.getMaxIter(),
         depth=params.getMaxDepth(),
+        growth=params.getGrowth(),
+        leaves=params.getMaxLeaves() if params.isSet("maxLeaves") else MOST_LEAVES[params.getGrowth()],
         bins=params.getMaxBins(),
         rate=params.getStepSize(),
         reg_lambda=params.getRegLambda(),

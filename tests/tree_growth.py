@@ -1,0 +1,74 @@
+"""A tree that grows as a training's halves grow it, in one process: rows of one worker, histograms in an array."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.trees import growing_kernels, ops, told
+from ps2.algorithms.trees.growth import LAYOUT, ROOT, Found, Growth
+from ps2.algorithms.trees.problem import Recipe
+from ps2.algorithms.trees.rows import Binned, Herd, Histograms
+from ps2.algorithms.trees.tree import Tree
+
+
+@dataclass
+class Grown:
+    """What came of it.
+
+    Attributes:
+        margins: float64: what the tree adds to each row's.
+        clocks: how many it took; parted: nodes; room: rows of histograms.
+        added: rows of nodes that histograms were built of.
+    """
+
+    tree: Tree
+    margins: Any
+    clocks: int
+    parted: int
+    room: int
+    added: int
+
+
+def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: Recipe, number: int = 0) -> Grown:
+    """Grow a tree of all rows.
+
+    Args:
+        pairs: int32, shape (n, 2): hessians and gradients, times ``scales``.
+    """
+    herd = Herd(rows, np.arange(len(pairs), dtype=np.int32))
+    totals = np.array([*growing_kernels.sum_pairs(herd.of(0), pairs), len(pairs)])
+    growing = Growth(recipe, rows.bins, scales, totals, number)
+    monotone = np.array(recipe.monotone, np.int64) if recipe.monotone else None
+    m = np.zeros((growing.room, int(rows.bins.first[-1]) * 2), np.int64)
+    m[LAYOUT] = rows.layout(monotone)
+    histograms, margins = Histograms(rows, 2, np.int64), np.zeros(len(pairs))
+    added = [(ROOT, herd.of(0))]
+    clocks = parted = counted = 0
+    while not growing.is_over:
+        for row, order in added:
+            bins, sums = histograms.of(order, pairs)
+            m.reshape(len(m), -1, 2)[row, slice(None) if bins is None else bins] += sums
+            counted += len(order)
+        splits, ends = growing.go_on(_found(growing, m, recipe, rows.bins.features) if growing.is_searched else None)
+        m = np.vstack([m, np.zeros((growing.room - len(m), m.shape[1]), np.int64)])
+        m[growing.clear] = 0
+        herd.part(splits)
+        herd.end(ends, margins)
+        added = [
+            (said[told.ROW], herd.of(said[told.LEFT] + said[told.BUILT]))
+            for said in splits[splits[:, told.BUILT] != told.NONE]
+        ]
+        clocks, parted = clocks + 1, parted + len(splits)
+    tree = growing.finish()
+    tree.count[:] = herd.counts(ends)
+    return Grown(tree, margins, clocks, parted, growing.room, counted)
+
+
+def _found(growing: Growth, m: Any, recipe: Recipe, features: int) -> Found:
+    if growing.subtract:
+        ops.subtract(m, *np.array(growing.subtract).T)
+    given = growing.rows, growing.totals, growing.bounds, growing.keys, growing.rules
+    return Found(*ops.best_splits(m, *given, layout=LAYOUT, features=features, drawn=recipe.features))

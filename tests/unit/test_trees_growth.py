@@ -1,0 +1,175 @@
+"""Trees grow by level and by leaf as if one node was split after the other, however many a clock looks into."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from heapq import heappop, heappush
+
+import numpy as np
+import pytest
+import xgboost
+
+from ps2.algorithms.trees import growth
+from ps2.algorithms.trees.gradients import Objective, quantised
+from ps2.algorithms.trees.growing import scales_of
+from ps2.algorithms.trees.order import Node, Order
+from ps2.algorithms.trees.predict import Predictor
+from ps2.algorithms.trees.problem import Recipe
+from ps2.algorithms.trees.tree import LEAF, Forest
+from ps2.errors import ConfigError
+from tests import tree_training
+from tests.tree_growth import grow
+from tests.xgboost_trees import assert_same, forest_of
+
+LEAFWISE = Recipe(depth=12, growth="leaf", leaves=24, rate=0.3)
+RECIPES = {
+    "plain": LEAFWISE,
+    "shallow": replace(LEAFWISE, depth=5),
+    "monotone and heavy": replace(LEAFWISE, monotone=(1, -1, 0, 1, 0), min_child_weight=5.0),
+    "features drawn": replace(LEAFWISE, features=2, seed=3),
+    "by level": replace(LEAFWISE, growth="level"),
+}
+each_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+
+
+def data(rows=400, seed=0):
+    """Few distinct values, and labels that no two splits part equally well."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 7, size=(rows, 5)).astype(np.float32) / 2
+    return x, x[:, 0] * x[:, 1] - x[:, 2] + rng.normal(size=rows)
+
+
+def grown(x, y, recipe, batch=growth.BATCH, share=growth.BATCH_SHARE):
+    """Grow the first tree for squared losses."""
+    pairs, most = Objective("squared").gradients(np.zeros((len(y), 1)), y)
+    scales = scales_of(*most, len(y), "int64")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(growth, "BATCH", batch)
+        patch.setattr(growth, "BATCH_SHARE", share)
+        rows = tree_training.binned(x, tree_training.Recipe())
+        return grow(rows, quantised(pairs[0], np.arange(len(y)), 0, scales), scales, recipe)
+
+
+def one_by_one(x, y, recipe, batch=1):
+    return grown(x, y, recipe, batch, share=recipe.most_leaves)
+
+
+def assert_equal(one, other):
+    for field in fields(one):
+        np.testing.assert_array_equal(getattr(one, field.name), getattr(other, field.name))
+
+
+@each_recipe
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_trees_when_clocks_look_into_many_nodes_then_they_are_those_grown_one_by_one(recipe, seed):
+    x, y = data(seed=seed)
+    one = one_by_one(x, y, recipe)
+    for batch in (2, 5, 16, 100):
+        many = one_by_one(x, y, recipe, batch)
+        assert_equal(many.tree, one.tree)
+        np.testing.assert_array_equal(many.margins, one.margins)
+        assert many.clocks <= one.clocks
+    assert_equal(grown(x, y, recipe).tree, one.tree)
+
+
+@each_recipe
+def test_trees_when_leaves_are_limited_then_they_are_the_first_splits_of_trees_without_a_limit(recipe):
+    x, y = data()
+    limited, whole = (grown(x, y, replace(recipe, leaves=leaves)).tree for leaves in (12, 0))
+    line, left = [(0.0, 0, 0, 0)], 11  # what comes first; the number in the limited tree; that in the whole one
+    numbers = 1
+    while line:
+        _, number, _, node = heappop(line)
+        if not left or whole.feature[node] == LEAF:
+            assert limited.feature[number] == LEAF
+            continue
+        left -= 1
+        for name in ("feature", "threshold", "gain", "count", "cover"):
+            assert getattr(limited, name)[number] == getattr(whole, name)[node]
+        assert (limited.left[number], limited.right[number]) == (numbers, numbers + 1)
+        for child in (whole.left[node], whole.right[node]):
+            gain = whole.gain[child] if recipe.growth == "leaf" else 0.0
+            heappush(line, (-gain, numbers, child, child))
+            numbers += 1
+    assert len(limited) == numbers
+
+
+@each_recipe
+def test_trees_when_they_are_over_then_margins_are_what_they_predict(recipe):
+    x, y = data()
+    made = grown(x, y, recipe)
+    forest = Forest((made.tree,), np.zeros(1), x.shape[1])
+    np.testing.assert_array_equal(Predictor(forest).margins(x)[:, 0], made.margins)
+    assert made.tree.count[made.tree.leaves].sum() == len(y)
+    assert len(made.tree.leaves) <= recipe.leaves
+
+
+@pytest.mark.parametrize("growing", ["leaf", "level"])
+@pytest.mark.parametrize(("leaves", "depth"), [(2, 6), (20, 0), (20, 6), (0, 5)])
+def test_trees_when_values_are_few_then_they_are_xgboosts_split_by_split(growing, leaves, depth):
+    x, y = data(rows=800)
+    recipe = Recipe(depth=depth or 30, growth=growing, leaves=leaves, rate=0.3)
+    given = {
+        "tree_method": "hist",
+        "max_bin": 64,
+        "grow_policy": {"leaf": "lossguide", "level": "depthwise"}[growing],
+        "max_leaves": leaves,
+        "max_depth": depth,
+        "eta": recipe.rate,
+        "base_score": 0.0,
+        "nthread": 1,
+    }
+    booster = xgboost.train(given, xgboost.DMatrix(x, y), 1)
+    made = grown(x, y, recipe)
+    assert_same(made.tree, forest_of(booster, (0.0,)).trees[0], x)
+    assert len(made.tree.leaves) == leaves or not leaves
+
+
+def test_trees_when_they_have_255_leaves_then_clocks_and_rows_of_histograms_are_few():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 40, (5000, 5)).astype(np.float32)
+    y = np.sin(x[:, 0] / 5) * x[:, 1] + x[:, 2] * x[:, 3] / 40 + rng.normal(size=5000)
+    made = grown(x, y, replace(LEAFWISE, leaves=255, depth=30))
+    assert len(made.tree.leaves) == 255
+    assert made.clocks <= made.tree.depth + 6
+    assert made.parted < 1.25 * 254
+    # The layout, half of the leaves, and the other children of those that a clock looks into.
+    assert made.room <= 1 + 128 + 254 // growth.BATCH_SHARE + 1
+
+
+def node(gain, *children):
+    """A node with a best split, whose children are known."""
+    made = Node(0, np.zeros(3, np.int64), np.zeros(2), may_split=True, gain=gain, is_known=True)
+    made.children = children or (leaf(), leaf())
+    return made
+
+
+def leaf():
+    return Node(0, np.zeros(3, np.int64), np.zeros(2), may_split=False)
+
+
+def test_order_when_gains_are_equal_then_the_oldest_node_comes_first():
+    left, right = node(2.0, node(2.0), node(3.0)), node(2.0)
+    order = Order(10, by_gain=True)
+    order.begin(node(1.0, left, right))
+    order.choose()
+    assert [chosen.gain for chosen in order.chosen] == [1.0, 2.0, 3.0, 2.0, 2.0]
+    assert order.chosen[3:] == [right, left.children[0]]
+    assert order.ahead() == []
+
+
+def test_order_when_a_node_is_too_far_back_in_line_then_it_is_not_looked_into():
+    known, unknown, far = node(3.0), node(4.0), node(1.0)
+    unknown.is_known = far.is_known = False
+    for splits, chosen, ahead in ((6, 2, [unknown, far]), (5, 2, [unknown]), (4, 2, [unknown]), (3, 3, [])):
+        order = Order(splits, by_gain=True)
+        order.begin(node(1.0, node(9.0, known, far), unknown))
+        order.choose()
+        assert order.ahead() == ahead
+        assert len(order.chosen) == chosen
+
+
+@pytest.mark.parametrize("wrong", [{"growth": "wide"}, {"leaves": -1}])
+def test_recipe_when_it_cannot_be_followed_then_the_error_says_so(wrong):
+    with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: expected"):
+        Recipe(**wrong)
