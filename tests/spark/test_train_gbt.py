@@ -162,7 +162,8 @@ def parsed(path):
 def of_classes(run_train, files, tmp_path_factory):
     """What the command says of three classes, as JSON."""
     output = tmp_path_factory.mktemp("three") / "model"
-    options = ["--trees", 3, "--depth", 2, "--lr", 1, "-o", "json", "--output", output]
+    shape = ["--trees", 3, "--growth", "leaf", "--max-leaves", 4]
+    options = [*shape, "--lr", 1, "-o", "json", "--output", output]
     code, stdout, stderr = run_train("gbt", "--input", files["three"], "--task", "multiclass", *options)
     assert (code, stderr) == (0, "")
     return json.loads(stdout)
@@ -170,6 +171,10 @@ def of_classes(run_train, files, tmp_path_factory):
 
 def test_gbt_when_there_are_three_labels_then_each_is_a_class(of_classes):
     assert (of_classes["classes"], of_classes["num_trees"]) == ([10, 20, 30], 9)
+
+
+def test_gbt_when_trees_grow_by_leaf_then_they_have_so_many_leaves_at_most(of_classes):
+    assert all(3 < each["leaves"] <= 3 * 4 for each in of_classes["trees"])
 
 
 def test_gbt_when_there_are_three_classes_then_they_are_measured_without_an_auc(of_classes):
@@ -213,6 +218,7 @@ WRONG_OPTIONS = {
     "no file": (["--input", "nowhere.libsvm"], 1, "nowhere.libsvm: there is no such file"),
     "depth": (["--depth", "99"], 2, "--depth: expected a number in [0, 30], got 99"),
     "bins": (["--bins", "1"], 2, "--bins: expected"),
+    "leaves": (["--max-leaves", "1"], 2, "--max-leaves: expected"),
     "lambda": (["--lambda", "nan"], 2, "--lambda: expected"),
     "trees": (["--trees", "0"], 2, "--trees"),
     "validation": (["--validation", "1"], 2, "--validation"),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from dataclasses import fields
+from typing import get_args
 
 import click
 import pytest
 
 from ps2.algorithms import GBTClassifier, GBTRegressor, LogisticRegression
 from ps2.algorithms.regression import LOSSES_OF_TREES
-from ps2.cli.training.gbt import LOSSES, gbt
+from ps2.algorithms.trees.problem import GrowthName
+from ps2.cli.training.gbt import GROWTHS, LOSSES, gbt
 from ps2.cli.training.lr import lr
 from ps2.cli.training.options import Files, Setting
 from ps2.cli.training.running import options_named
@@ -32,6 +34,10 @@ def test_options_when_they_are_not_shared_then_they_are_params_of_an_estimator(c
 
 def test_losses_when_they_are_listed_then_they_are_those_of_the_regression():
     assert set(LOSSES) == set(LOSSES_OF_TREES) - {"softmax"}
+
+
+def test_growths_when_they_are_listed_then_they_are_those_of_trees():
+    assert set(GROWTHS) == set(get_args(GrowthName))
 
 
 def test_errors_when_they_begin_with_a_param_then_they_name_the_option():

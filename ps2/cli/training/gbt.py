@@ -36,6 +36,7 @@ Use the model:
 # What the training is called in checkpoints.
 TRAINING = "ps2 train gbt"
 LOSSES = ("squared", "absolute", "huber", "poisson", "quantile")
+GROWTHS = ("level", "leaf")
 HELD_OUT = "held out"
 
 Task = Literal["binary", "multiclass", "regression"]
@@ -87,6 +88,20 @@ class _Job:
 )
 @click.option(
     "--depth", "maxDepth", type=int, default=6, show_default=True, help="Splits above the deepest leaf, at most."
+)
+@click.option(
+    "--growth",
+    type=click.Choice(GROWTHS),
+    default="level",
+    show_default=True,
+    help="Which node is split first: by level the oldest, by leaf the one that gains most.",
+)
+@click.option(
+    "--max-leaves",
+    "maxLeaves",
+    type=int,
+    metavar="N",
+    help="Leaves of a tree, at most; 0: any number  [default: 31 with growth by leaf, else any number].",
 )
 @click.option("--bins", "maxBins", type=int, default=256, show_default=True, help="Bins of a feature, at most.")
 @click.option("--lr", "stepSize", type=float, default=0.1, show_default=True, help="Learning rate.")
