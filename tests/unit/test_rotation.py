@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ps2.errors import UsageError
+from ps2.run.clocks import Clocks
 from ps2.run.rotation import IDLE, Ring, schedule
 
 
@@ -62,6 +63,36 @@ def test_turns_when_blocks_do_not_fit_the_workers_then_some_are_idle(workers, bl
     found = schedule(0, 0, workers, blocks, slices)
     assert found.shape == (turns, workers)
     assert ((found == IDLE).sum(axis=0) == turns - blocks).all()
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_owner_when_the_clocks_let_it_into_its_turn_then_it_is_alone_and_all_that_others_did_before_is_applied(data):
+    """With any staleness below the number of slices, whoever is slow, and however late additions come."""
+    ring = data.draw(rings())
+    staleness = data.draw(st.integers(0, ring.slices - 1))
+    turns = np.concatenate([drawn(ring, 5, rotation) for rotation in range(2)])[: 8 * ring.slices]
+    clocks = Clocks(ring.workers, staleness)
+    inside, late = dict.fromkeys(range(ring.workers), 0), [0] * ring.workers
+    while inside:
+        rank = data.draw(st.sampled_from(sorted(inside)))
+        clock = inside.pop(rank) + 1
+        if clock == len(turns):
+            late[rank], releases = 0, clocks.leave(rank, clock)
+        else:
+            late[rank] = data.draw(st.integers(0, min(late[rank] + 1, staleness)))
+            releases = clocks.arrive(rank, clock, clock - late[rank])
+        if late[rank] and data.draw(st.booleans()):
+            releases = [*releases, *clocks.progress(rank, clocks.entered[rank])]
+        for release in releases:
+            block = turns[release.clock, release.rank]
+            before, owners = np.nonzero(turns[: release.clock] == block)
+            others = owners != release.rank
+            assert block == IDLE or all(
+                clocks.applied[owner] > turn for turn, owner in zip(before[others], owners[others], strict=True)
+            )
+            assert block == IDLE or block not in [turns[other, which] for which, other in inside.items()]
+            inside[release.rank] = release.clock
 
 
 def test_schedule_when_rotations_differ_then_orders_do():
