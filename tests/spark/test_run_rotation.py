@@ -130,6 +130,30 @@ def test_rotate_when_the_seed_is_fixed_then_it_equals_its_serial_replay_bit_for_
     np.testing.assert_array_equal(table.pull(columns=np.arange(BLOCKS * WIDTH)), serial)
 
 
+def test_rotate_when_a_turn_computes_then_the_next_block_is_read_meanwhile(ps, rows):
+    """Nobody ends its turn before that: so it is told within the turn that the others' last one is applied."""
+    table = DCV.dense(BLOCKS * WIDTH, K, dtype="int32", layout="column").matrix()
+
+    def work(worker, rows):
+        list(rows)  # so that Spark can use the process again
+        asked, early = [], []
+
+        def fetch(block):
+            asked.append(worker.prefetch(table, columns=np.arange(block, BLOCKS * WIDTH, BLOCKS)))
+            return asked[-1]
+
+        for turn in worker.rotate(2 * WORKERS, ROTATIONS, fetch=fetch):
+            columns = np.arange(turn.block, BLOCKS * WIDTH, BLOCKS)
+            table.add(columns=columns, values=np.ones((len(columns), K), np.int32), wait=False)
+            give_up_s = time.monotonic() + 20
+            while not asked[-1].is_started and time.monotonic() < give_up_s:
+                time.sleep(0.001)
+            early.append(asked[-1].is_started)
+        return early
+
+    assert list(ps.run(rows, work, WORKERS, staleness=1, seed=SEED)) == [[True] * 2 * WORKERS * ROTATIONS] * WORKERS
+
+
 def test_rotate_when_it_follows_another_one_then_what_that_did_is_seen(ps, rows):
     total = DCV.dense(8, dtype="int64")
 
