@@ -1,4 +1,4 @@
-"""Workers that stay (``ps.run``): what a clock costs, stragglers, against a stage a step, and many features.
+"""Workers that stay (``ps.run``): a clock's cost, stragglers, model rotation, against a stage a step, many features.
 
     python -m benchmarks.run --part overhead
 
@@ -23,7 +23,7 @@ from benchmarks.run_part import Asked
 from ps2.cli.output import Column, print_table
 
 # In the order in which they are measured.
-PARTS = ("overhead", "stragglers", "news20", "features")
+PARTS = ("overhead", "stragglers", "rotation", "news20", "features")
 
 
 @command(
