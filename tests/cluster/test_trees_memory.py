@@ -18,7 +18,7 @@ FEATURES = 10_000
 
 def test_histograms_when_they_become_too_many_then_the_error_says_how_many_and_how_large():
     none = np.zeros(FEATURES, np.int32)
-    bins = Bins(np.empty(0, np.float32), np.zeros(FEATURES + 1, np.int64), none, none > 0)
+    bins = Bins(np.empty(0, np.float32), np.zeros(FEATURES + 1, np.int64), none, none > 0, block=8)
     problem, recipe = Problem(Objective("logistic"), FEATURES, (0.0,)), Recipe(depth=12)
     with PS2Context.getOrCreate(servers=2, memoryLimit=4 << 20):
         fleet = _OnFleet.make(bins, problem, recipe, 10**5, "int32")
