@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.sparse as sp
+from cut_points import cuts_from
 
 from ps2.algorithms.trees import growing_kernels, ops
-from ps2.algorithms.trees.binning import Bins, Columns, cuts_from, distinct
+from ps2.algorithms.trees.binning import Bins, Columns, distinct
 from ps2.algorithms.trees.gradients import Objective, quantised
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, child_bounds, scales_of
 from ps2.algorithms.trees.tree import Draft, Forest

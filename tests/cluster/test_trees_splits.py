@@ -17,7 +17,7 @@ NODES, FEATURES = 3, 40
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_best_splits_when_servers_find_them_then_they_are_those_of_one_histogram(ps, dtype):
     rng = np.random.default_rng(0)
-    sizes = rng.integers(1, 9, FEATURES)
+    sizes = rng.integers(2, 9, FEATURES)
     cuts = np.concatenate([np.arange(size - 1) for size in sizes]).astype(np.float32)
     none = np.zeros(FEATURES, np.int32)
     bins = Bins(cuts, np.append(0, np.cumsum(sizes - 1)), none, none > 0, block=8)

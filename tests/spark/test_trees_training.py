@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from boosting import BY_LEAF, RECIPE, SHORT, SOFTMAX, dealt, digest, facts_of, table, trained
 
+from ps2.algorithms.trees import trainer
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import Problem, Recipe
@@ -62,6 +63,21 @@ def test_training_when_rows_are_learnt_then_margins_part_the_classes(ps, spark):
     assert ((margins > 0) == y).mean() > 0.8
     assert made.history.objective[-1] == pytest.approx(np.mean(np.logaddexp(0, np.where(y, -margins, margins))))
     assert all(tree.count[0] == tree.count[tree.feature < 0].sum() < len(y) for tree in made.forest.trees)
+
+
+def test_training_when_features_are_too_rare_to_part_a_node_then_trees_are_those_of_all(ps, spark, monkeypatch):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(300, 20)).astype(np.float32)
+    x[rng.random(x.shape) < np.linspace(0, 0.99, 20)] = 0
+    y = (x[:, 0] + x[:, 5] * x[:, 12] > 0).astype(float)
+    problem, recipe = Problem(Objective("logistic"), 20, (0.0,)), Recipe(rounds=2, depth=4, min_child_weight=8.0)
+    rows = dealt(spark, x, y, 2, sparse=True)
+    made = train(ps, rows, problem, recipe, facts_of(y))
+    rare = (x != 0).sum(axis=0) < trainer.least_rows(problem, recipe, None)
+    assert 0 < rare.sum() < 10
+    monkeypatch.setattr(trainer, "least_rows", lambda *_: 0)
+    assert digest(train(ps, rows, problem, recipe, facts_of(y)).forest) == digest(made.forest)
+    assert len(made.forest.trees[0]) > 5
 
 
 def test_training_when_features_are_many_then_no_histogram_leaves_a_server(ps, spark, statuses):

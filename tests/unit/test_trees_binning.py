@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from cut_points import cuts_from, fine_cells
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ps2.algorithms.trees import binning
-from ps2.algorithms.trees.binning import Bins, Columns, Distinct, Refinement, cuts_between, cuts_from, from_bits
+from ps2.algorithms.trees.binning import Bins, Columns, Distinct, Refinement, cuts_between, from_bits
 from ps2.errors import ConfigError, InputError
 
 floats = st.floats(width=32, allow_nan=False)
@@ -41,11 +42,41 @@ def summed_up(parts, bins):
         if feature in few.many:
             place = int(np.searchsorted(few.many, feature))
             piece = total[refinement.begin[place] : refinement.begin[place + 1]]
-            cuts.append(cuts_from(*binning.fine_cells(refinement, place), piece, bins))
+            cuts.append(cuts_from(*fine_cells(refinement, place), piece, bins))
         else:
             mine = few.features == feature
             cuts.append(cuts_from(few.bits[mine], few.bits[mine], few.weights[mine], bins))
     return cuts
+
+
+def cells_of(bins, zeros):
+    """Return the refinement of features of 60 rows each, the weights in its cells, and those that are in none."""
+    rng = np.random.default_rng(bins)
+    x = np.exp(rng.normal(size=(60, 5))) * rng.choice([-1, 1], (60, 5))
+    x[:20, 2], x[:, 3] = 7.0, np.abs(x[:, 3])
+    columns, every = Columns.of_dense(x), np.arange(5)
+    absent = zeros * np.arange(1, 6)
+    coarse = binning.coarse(columns, every)
+    coarse[:, int(binning.ZERO) >> 20] += absent
+    refinement = Refinement.of(coarse, bins)
+    return refinement, binning.fine(columns, every, refinement), absent
+
+
+@pytest.mark.parametrize("bins", [2, 7, 40, 100])
+@pytest.mark.parametrize("zeros", [0, 1, 20])
+def test_cuts_of_many_when_features_are_cut_at_once_then_they_are_those_of_each(bins, zeros):
+    refinement, cells, absent = cells_of(bins, zeros)
+    cuts, sizes = binning.cuts_of_many(refinement, cells, bins, absent)
+    for place, found in enumerate(np.split(cuts, np.cumsum(sizes)[:-1])):
+        piece = cells[refinement.begin[place] : refinement.begin[place + 1]]
+        one = cuts_from(*fine_cells(refinement, place), piece, bins, int(absent[place]))
+        np.testing.assert_array_equal(found, one)
+
+
+def test_value_counts_when_zeros_are_not_held_then_they_are_a_value():
+    values = binning.ordered_bits(np.array([0.0, 2.0, 2.0, 3.0]))
+    found = Distinct(np.array([0, 0, 2, 2]), values, np.array([1, 1, 1, 0]), np.empty(0, np.int64))
+    assert binning.value_counts(found, np.array([3, 1, 1, 0])).tolist() == [2, 1, 2, 0]
 
 
 def table(rows=3000, seed=0):

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.trees import ops
-from ps2.errors import LimitError, OutOfRangeError
+from ps2.algorithms.trees.marks import has_marks, rows_with_marks
+from ps2.errors import LimitError, OutOfRangeError, ShapeError
 from ps2.ops.all import lookup
 from ps2.ops.warm import _compile
 
@@ -46,12 +47,13 @@ class Case:
         self.m = np.zeros((nodes + 1, self.first[-1] * channels), dtype)
         self.m[0] = ops.layout_of(sizes, self.first, implied, flags, channels)
         self.m[1:] = held[:, :, :channels].reshape(nodes, -1)
+        self.rows = np.arange(1, nodes + 1)
 
     def found(self, rules=(1, 1, 0, 0, 0), bounds=FREE, keys=None, **scalars):
         nodes = len(self.totals)
         return ops.best_splits(
             self.m,
-            np.arange(1, nodes + 1),
+            self.rows,
             self.totals,
             np.tile(np.array(bounds, np.float64), (nodes, 1)),
             np.zeros(nodes, np.int64) if keys is None else keys,
@@ -249,7 +251,8 @@ def test_best_splits_when_declared_then_servers_find_it_and_it_can_be_warmed():
     assert op.reduce == "best"
     assert not op.writes
     assert op.check(0, "int32", {"words": 3})["channels"] == 2
-    _compile(op)
+    for name in ("add", "subtract", "clear", "best_splits"):
+        _compile(lookup(f"trees.{name}"))
 
 
 def test_best_splits_when_the_layout_is_not_there_then_the_error_says_so():
@@ -285,3 +288,77 @@ def test_subtract_when_histograms_are_many_then_each_loses_its_own(dtype):
     np.testing.assert_array_equal(m, expected)
     with pytest.raises(OutOfRangeError):
         ops.subtract(m, np.array([7]), np.array([0]))
+
+
+def marked(case, rng):
+    """Return a matrix with marks that holds the case's histograms, each added in two parts, and their rows."""
+    channels, bins = case.channels, -(-case.first[-1] // 32) * 32
+    count = rows_with_marks(len(case.m))
+    rows = np.array([row for row in range(count) if not has_marks(row)])
+    m = np.zeros((count, bins * channels), case.m.dtype)
+    m[0, : case.m.shape[1]] = case.m[0]
+    for row, histogram in zip(rows[1:], case.m[1:], strict=True):
+        sums = histogram.reshape(-1, channels)
+        some = np.flatnonzero(sums[:, 0])
+        parts = rng.random(len(some)) < 0.5
+        for part in (some[parts], some[~parts]):
+            ops.add(m, part * channels, sums[part], row=row, marks=True)
+    return m, rows[1:]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("channels", [2, 3])
+def test_best_splits_when_bins_are_marked_then_the_same_are_found(dtype, channels):
+    case = Case(MIXED * 12, seed=3, dtype=dtype, channels=channels, nodes=70)
+    plain = case.found()
+    case.m, case.rows = marked(case, np.random.default_rng(0))
+    for one, other in zip(case.found(marks=True), plain, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("channels", [2, 3])
+def test_subtract_when_bins_are_marked_then_they_are_those_of_whole_rows(dtype, channels):
+    case = Case(MIXED * 12, dtype=dtype, channels=channels, nodes=4)
+    m, rows = marked(case, np.random.default_rng(1))
+    some = np.flatnonzero(case.m[2, ::channels])
+    ops.add(m, some * channels, case.m[2].reshape(-1, channels)[some], row=rows[0], marks=True)
+    ops.subtract(m, rows[:1], rows[1:2], marks=True, channels=channels)
+    np.testing.assert_array_equal(m[rows[0], : case.m.shape[1]], case.m[1])
+
+
+def test_clear_when_histograms_are_marked_then_nothing_is_left_of_them_alone():
+    case = Case(MIXED * 12, nodes=70)
+    m, rows = marked(case, np.random.default_rng(2))
+    ops.clear(m, rows[[0, 69]])
+    np.testing.assert_array_equal(m[rows[1:-1], : case.m.shape[1]], case.m[2:-1])
+    ops.clear(m, rows[1:-1])
+    assert not m[1:].any()
+
+
+@pytest.mark.parametrize("columns", [[-1], [127]])
+def test_add_when_a_bin_is_outside_then_nothing_is_added(columns):
+    m = np.zeros((3, 128), np.int32)
+    with pytest.raises(OutOfRangeError):
+        ops.add(m, np.array([0, *columns]), np.ones((2, 2), np.int32), row=2, marks=True)
+    assert not m.any()
+
+
+@pytest.mark.parametrize(("shape", "row"), [((3, 62), 0), ((3, 64), 1), ((1, 64), 0), ((66, 64), 65)])
+def test_clear_when_rows_have_no_marks_then_the_error_says_so(shape, row):
+    with pytest.raises(ShapeError, match="rows that have marks"):
+        ops.clear(np.zeros(shape, np.int32), np.array([row]))
+
+
+@pytest.mark.parametrize("count", [2, 63, 64, 65, 66, 128, 129, 1000])
+def test_rows_with_marks_when_there_are_so_many_then_all_others_have_room(count):
+    rows = rows_with_marks(count)
+    others = [row for row in range(rows) if not has_marks(row)]
+    assert len(others) == count
+    assert all(row // 65 * 65 + 1 < rows for row in others[:-1])
+
+
+def test_best_splits_when_features_are_many_then_those_that_cannot_gain_change_nothing():
+    case = Case([(4, 0, 1)] * 60, nodes=3, empty=0.2)
+    for rules in ((1, 1, 0, 0, 0), (0.5, 0.25, 1.5, 0, 60.0), (1, 1, 1.0, 3.0, 10.0)):
+        case.check(case.found(rules), rules=rules)

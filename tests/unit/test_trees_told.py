@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.trees.problem import Recipe, key_of
+from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.problem import Problem, Recipe, key_of
 from ps2.algorithms.trees.rows import draw, row_ids
 from ps2.algorithms.trees.told import FIELDS, NO_ENDS, Task, Told, as_bits
-from ps2.algorithms.trees.trainer import check_room
+from ps2.algorithms.trees.trainer import check_room, least_rows
 from ps2.data.rows import LocalRows
 from ps2.errors import LimitError
 
@@ -66,3 +67,18 @@ def test_check_room_when_histograms_cannot_fit_the_servers_then_says_what_they_n
     with pytest.raises(LimitError, match=r"10,000,000 features: .* 17 histograms of them, at least 1,360,000,000 by"):
         check_room(10_000_000, Recipe(depth=5), 10**6, [(10**9, 5 * 10**8)] * 2)
     check_room(10_000_000, Recipe(depth=5), 10**6, [(10**9, 0)] * 2)
+
+
+@pytest.mark.parametrize(
+    ("objective", "recipe", "mean_weight", "expected"),
+    [
+        (Objective("logistic"), Recipe(min_child_weight=1.0), None, 4),
+        (Objective("softmax", 3), Recipe(min_child_weight=2.0), None, 4),
+        (Objective("squared"), Recipe(min_child_weight=1.0, min_rows=9), None, 9),
+        (Objective("poisson"), Recipe(min_child_weight=5.0), None, 1),
+        (Objective("logistic"), Recipe(min_child_weight=0.0), None, 1),
+        (Objective("logistic"), Recipe(min_child_weight=1.0), 2.5, 0),
+    ],
+)
+def test_least_rows_when_nodes_have_to_be_heavy_then_so_many_rows_may_be(objective, recipe, mean_weight, expected):
+    assert least_rows(Problem(objective, 5, (0.0,)), recipe, mean_weight) == expected

@@ -3,8 +3,8 @@
 Cut points come of weights that are whole numbers, so they do not depend on how rows lie. A feature with few distinct
 values has a bin for each (``distinct``). Others are summed up twice: how much weight lies in each of 4,096 coarse cells
 of their ordered bits (``coarse``), then, where there is much of it, in finer ones (``Refinement``, ``fine``). In either
-form a feature's part is a contiguous piece of int64 to which others' are added. Then ``bin_ends`` and ``cuts_between``
-make cuts of cells.
+form a feature's part is a contiguous piece of int64 to which others' are added. Then ``cuts_of_few`` and
+``cuts_of_many`` make cuts of them.
 """
 
 from __future__ import annotations
@@ -183,15 +183,9 @@ class Refinement:
     @staticmethod
     def of(total: Array, bins: int) -> Refinement:
         """Decide by the weights in all coarse cells, int64, shape (features, COARSE), for so many bins a feature."""
-        some = np.nonzero(total)
-        held, weight = total[some], total.sum(axis=1)[some[0]]
-        # In whole numbers, to be the same everywhere: the least depth with held <= 2^depth weight / (16 bins), but no
-        # more fine cells than there are values, if they weigh 1.
-        depth_of = np.zeros(len(held), np.uint8)
-        for deeper in range(kernels.FINE_BITS):
-            depth_of += ((held * (FINENESS * bins) > weight << deeper) & (held > 1 << deeper)).astype(np.uint8)
+        # No more fine cells than there are values, if they weigh 1.
         depth = np.zeros(total.shape, np.uint8)
-        depth[some] = depth_of
+        kernels.choose_depths(readable(total), FINENESS * bins, depth)
         sizes = np.where(total > 0, 1 << depth.astype(np.int64), 0)
         ends = np.cumsum(sizes).reshape(total.shape)
         return Refinement(readable(depth), readable(ends - sizes), readable(np.append(0, ends[:, -1])))
@@ -205,17 +199,6 @@ def fine(columns: Columns, features: Int64s, refinement: Refinement, weights: In
     return out
 
 
-def fine_cells(refinement: Refinement, place: int) -> tuple[UInt32s, UInt32s]:
-    """Return the first and the last ordered bits of each fine cell of a feature."""
-    some = np.flatnonzero(np.diff(refinement.start[place], append=refinement.begin[place + 1]))
-    depth = refinement.depth[place, some].astype(np.int64)
-    cells = np.repeat(some, 1 << depth) << kernels.FINE_BITS
-    within = np.arange(len(cells)) - np.repeat(np.cumsum(1 << depth) - (1 << depth), 1 << depth)
-    width = np.repeat(1 << (kernels.FINE_BITS - depth), 1 << depth)
-    first = cells + within * width
-    return first.astype(np.uint32), (first + width - 1).astype(np.uint32)
-
-
 def cuts_of_few(found: Distinct, absent: Int64s) -> tuple[Float32s, Int64s]:
     """Return the cut points of all features that have few values: one between each two.
 
@@ -225,8 +208,10 @@ def cuts_of_few(found: Distinct, absent: Int64s) -> tuple[Float32s, Int64s]:
     Returns:
         Cuts, feature by feature, and where each feature's begin, int64, shape (features + 1,).
     """
-    zeros = np.flatnonzero(absent)
     some = found.weights > 0
+    # A feature that has no value but zeros has no cut.
+    zeros = np.unique(found.features[some])
+    zeros = zeros[absent[zeros] != 0]
     zeros = (zeros[~np.isin(zeros, found.many)] << 32) | int(ZERO)
     # Not np.unique, which takes ten times as long for integers that are nearly sorted.
     keys = np.sort(np.concatenate((found.keys[some], zeros)))
@@ -237,29 +222,29 @@ def cuts_of_few(found: Distinct, absent: Int64s) -> tuple[Float32s, Int64s]:
     return cuts_between(values[:-1][pairs], values[1:][pairs]), begins
 
 
-def cuts_from(first: UInt32s, last: UInt32s, weights: Int64s, bins: int, absent: int = 0) -> Float32s:
-    """Return the cut points of a feature, at most one less than bins.
+def value_counts(found: Distinct, absent: Int64s) -> Int64s:
+    """Return how many values each feature has, zeros that are not in ``found`` among them; args as ``cuts_of_few``."""
+    some = found.weights > 0
+    counts = np.bincount(found.features[some], minlength=len(absent))
+    with_zero = np.zeros(len(absent), bool)
+    with_zero[found.features[some & (found.bits == ZERO)]] = True
+    return counts + ((absent != 0) & ~with_zero)
+
+
+def cuts_of_many(refinement: Refinement, cells: Int64s, bins: int, absent: Int64s) -> tuple[Float32s, Int64s]:
+    """Return the cut points of features that have many values, feature by feature, and how many each has.
 
     Args:
-        first, last: ordered bits of ascending cells, uint32; of distinct values twice the same.
-        weights: in the cells, int64.
-        bins: at most.
-        absent: weight of zeros that are in no cell.
+        cells: int64: the weights in all fine cells.
+        bins: of a feature, at most.
+        absent: int64, shape (features,): weight of each feature's zeros that are in no cell; they have one.
     """
-    if absent:
-        at = int(np.searchsorted(last, ZERO))
-        if at == len(first) or first[at] > ZERO:
-            first, last = np.insert(first, at, ZERO), np.insert(last, at, ZERO)
-            weights = np.insert(weights, at, 0)
-        weights = weights.copy()
-        weights[at] += absent
-    some = weights > 0
-    first, last, weights = first[some], last[some], weights[some]
-    if not len(weights):
-        return np.empty(0, np.float32)
-    ends = np.empty(len(weights), np.int64)
-    ends = ends[: kernels.choose_ends(readable(weights), bins, ends)]
-    return cuts_between(from_bits(last[ends]), from_bits(first[ends + 1]))
+    features = len(refinement.begin) - 1
+    low, high = np.empty(features * bins, np.uint32), np.empty(features * bins, np.uint32)
+    sizes = np.empty(features, np.int64)
+    given = (refinement.depth, refinement.start, refinement.begin, readable(cells), readable(absent))
+    count = kernels.cut_cells(*given, bins, low, high, sizes)
+    return cuts_between(from_bits(low[:count]), from_bits(high[:count])), sizes
 
 
 def cuts_between(below: Float32s, above: Float32s) -> Float32s:
@@ -309,10 +294,15 @@ class Bins:
         return np.diff(self.offsets) + (self.categories == 0) + self.missing
 
     @cached_property
+    def columns(self) -> Int64s:
+        """How many columns each feature has, int64: its bins; none if there is only one, which cannot part rows."""
+        return np.where(self.sizes > 1, self.sizes, 0).astype(np.int64)
+
+    @cached_property
     def first(self) -> Int64s:
-        """Where each feature's bins begin, and the last ones end, int64, shape (features + 1,)."""
+        """Where each feature's columns begin, and the last ones end, int64, shape (features + 1,)."""
         first = np.empty(self.features + 1, np.int64)
-        kernels.place_bins(readable(self.sizes.astype(np.int64)), self.block, first)
+        kernels.place_bins(readable(self.columns), self.block, first)
         return readable(first)
 
     @cached_property
@@ -321,9 +311,9 @@ class Bins:
         return readable(np.where(self.missing, self.sizes - 1, -1).astype(np.int32))
 
     def implied(self, absent: Absent) -> Int32s:
-        """Return each feature's bin that sparse rows do without, int32: that of zeros, or of missing values."""
+        """Return each feature's bin that sparse rows do without, int32: of zeros or missing values, or the only one."""
         if absent == "missing":
-            return self.missing_bin
+            return readable(np.where(self.sizes > 1, self.missing_bin, 0).astype(np.int32))
         cuts, feature = self.cuts < 0, np.repeat(np.arange(self.features), np.diff(self.offsets))
         return readable(np.bincount(feature[cuts], minlength=self.features).astype(np.int32))
 

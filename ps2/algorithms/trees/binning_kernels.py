@@ -204,6 +204,70 @@ def choose_ends(counts: Int64s, bins: int, ends: Int64s) -> int:
 
 
 @kernel
+def choose_depths(total: Array, share: int, depth: Array) -> None:
+    """Set how deep coarse cells are cut: the least depth with held * share <= 2^depth weight, in whole numbers.
+
+    Args:
+        total: weights in the coarse cells, shape (features, COARSE).
+        share: fine cells that a feature should have at least, were all its weight evenly spread.
+    """
+    for f in range(total.shape[0]):
+        weight = total[f].sum()
+        for cell in range(total.shape[1]):
+            held = total[f, cell]
+            # No more fine cells than there are values, if they weigh 1.
+            while held > 0 and depth[f, cell] < FINE_BITS:
+                deeper = np.int64(depth[f, cell])
+                if held * share <= weight << deeper or held <= 1 << deeper:
+                    break
+                depth[f, cell] += 1
+
+
+@kernel
+def cut_cells(
+    depth: Array,
+    start: Array,
+    begin: Int64s,
+    cells: Int64s,
+    absent: Int64s,
+    bins: int,
+    low: UInt32s,
+    high: UInt32s,
+    sizes: Int64s,
+) -> int:
+    """Choose the cuts of features in fine cells; return how many there are in all.
+
+    Args:
+        depth, start, begin: as of a ``Refinement``; cells: weights of the fine cells.
+        absent: weight of each feature's zeros that are in no cell.
+        low, high: get the ordered bits between which each cut lies.
+        sizes: gets how many cuts each feature has.
+    """
+    made = 0
+    for f in range(len(sizes)):
+        room = begin[f + 1] - begin[f]
+        firsts, lasts = np.empty(room, np.uint32), np.empty(room, np.uint32)
+        weights, ends = np.empty(room, np.int64), np.empty(room, np.int64)
+        count = 0
+        for cell in range(COARSE):
+            next = start[f, cell + 1] if cell + 1 < COARSE else begin[f + 1]
+            width = np.int64(1) << np.int64(FINE_BITS - depth[f, cell])
+            for at in range(start[f, cell], next):
+                first = (np.int64(cell) << FINE_BITS) + (at - start[f, cell]) * width
+                weight = cells[at] + (absent[f] if first == SIGN else 0)
+                if weight > 0:
+                    firsts[count], lasts[count], weights[count] = first, first + width - 1, weight
+                    count += 1
+        sizes[f] = 0
+        if count > 0:
+            sizes[f] = choose_ends(weights[:count], bins, ends)
+        for i in range(sizes[f]):
+            low[made], high[made] = lasts[ends[i]], firsts[ends[i] + 1]
+            made += 1
+    return made
+
+
+@kernel
 def place_bins(sizes: Int64s, block: int, first: Int64s) -> None:
     """Set where each feature's bins begin, and the last ones end; none lie across a multiple of ``block``, if not 0."""
     at = 0

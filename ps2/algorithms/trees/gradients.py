@@ -80,6 +80,11 @@ class Objective:
         return MOST_OF_POISSON if self.loss == "poisson" else math.inf
 
     @property
+    def most_hessian(self) -> float:
+        """The largest hessian that a row of weight 1 may have."""
+        return {"logistic": 0.25, "softmax": 0.5, "poisson": math.inf}.get(self.loss, 1.0)
+
+    @property
     def label_share(self) -> float | None:
         """Which quantile of the labels margins begin with; None: it is their mean, or shares of classes."""
         return {"absolute": 0.5, "huber": 0.5, "quantile": self.shape}.get(self.loss)

@@ -86,7 +86,7 @@ class DenseRows:
             out: int32 (if no sum can exceed it) or int64, shape (bins, channels).
         """
         held = (readable(self.columns), self.bins.first, *_packed(pairs, out))
-        features = np.arange(self.bins.features)
+        features = np.flatnonzero(self.bins.columns)
         over_blocks(lambda f: kernels.add_dense(readable(order), f, *held), (features,), cost=COST * len(order))
 
     def part(self, order: Int32s, split: Split, aside: Int32s) -> int:
@@ -204,4 +204,4 @@ def _layout(bins: Bins, implied: Int32s | None, monotone: Int64s | None, channel
     flags = CATEGORICAL * (bins.categories > 0).astype(np.int64) | HAS_MISSING * bins.missing.astype(np.int64)
     if monotone is not None:
         flags |= np.where(monotone > 0, INCREASING, 0) | np.where(monotone < 0, DECREASING, 0)
-    return layout_of(bins.sizes, bins.first, implied, flags, channels)
+    return layout_of(bins.columns, bins.first, implied, flags, channels)

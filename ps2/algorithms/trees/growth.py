@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ps2.algorithms.trees import told
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.growing import Split, child_bounds
+from ps2.algorithms.trees.marks import has_marks
 from ps2.algorithms.trees.ops import weight_of
 from ps2.algorithms.trees.order import Node, Order
 from ps2.algorithms.trees.problem import LEAST_GAIN, Recipe, key_of
@@ -25,8 +26,8 @@ Array = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[np.float64]
 
-# Of a histogram matrix: its layout, and the histogram of a root.
-LAYOUT, ROOT = 0, 1
+# Of a histogram matrix: its layout, and the histogram of a root; ``marks`` have the row between.
+LAYOUT, ROOT = 0, 2
 # A clock of growth by leaf looks into so many nodes, or into this part of the splits that are left (decision 20).
 BATCH, BATCH_SHARE = 16, 8
 
@@ -222,8 +223,10 @@ class Growth:
     def _take_row(self) -> int:
         if self._free:
             return self._free.pop()
-        self.room += 1
-        return self.room - 1
+        row = self.room
+        # Marks come second of their rows, and have to be there, too.
+        self.room += 2 if has_marks(row + 1) else 1
+        return row
 
     def _release(self, row: int) -> None:
         self._free.append(row)

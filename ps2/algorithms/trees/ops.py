@@ -14,15 +14,18 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.trees.marks import add_marked, clear_marked, marks_of, next_marked, subtract_marked
+from ps2.algorithms.trees.marks import check_rows as check_marks
 from ps2.errors import LimitError, OutOfRangeError
 from ps2.ops.draws import GOLDEN, scrambled
-from ps2.ops.guards import check_row_ids, readable
+from ps2.ops.guards import check_row_ids, check_slots, readable
 from ps2.ops.kernels import Float64s, Int64s, kernel
 from ps2.ops.operands import along
 from ps2.ops.parallel import over_blocks
-from ps2.ops.table import Array, Block, Floats, Integers, Range, RowIds, op
+from ps2.ops.table import Array, Block, Floats, Integers, Range, RowIds, Slots, Values, op
 
 Int32s = npt.NDArray[np.int32]
+Channels = Annotated[int, Range(at_least=2, below=4)]
 
 # The layout of a bin is two numbers: its feature, and its place among the feature's bins. The first bin's place is 0,
 # so in its stead it has, negative: how many bins there are, which one is implied (+ 1), and flags.
@@ -69,14 +72,53 @@ def layout_of(sizes: Int64s, first: Int64s, implied: Int32s | None, flags: Int64
 
 
 @op(writes=("m",), dtypes=("int32", "int64"))
-def subtract(m: Block, rows: Annotated[RowIds, along("rows")], others: Annotated[RowIds, along("rows")]) -> None:
+def add(
+    m: Block, slots: Slots, sums: Annotated[Values, along("slots", "channels")], *, row: int = 0, marks: bool = False
+) -> None:
+    """Add to some bins of a histogram.
+
+    Args:
+        slots: where the bins begin.
+        row: of the histogram; marks: whether bins are marked.
+    """
+    rows = check_row_ids(np.array([row]), m.shape[0])
+    if marks:
+        check_marks(m, max(sums.shape[1], 2), rows)
+    slots = check_slots(slots, m.shape[1] - sums.shape[1] + 1)
+    if len(slots) and slots.min() < 0:
+        raise OutOfRangeError("slots: expected columns of the matrix")
+    add_marked(m, marks, row, slots, readable(sums))
+
+
+@op(writes=("m",), dtypes=("int32", "int64"))
+def subtract(
+    m: Block,
+    rows: Annotated[RowIds, along("rows")],
+    others: Annotated[RowIds, along("rows")],
+    *,
+    marks: bool = False,
+    channels: Channels = 2,
+) -> None:
     """Subtract other histograms from some, pair by pair: what is left is that of a node's other child.
 
     Args:
         rows: those that change, each once; others: those that are subtracted.
+        marks: whether bins are marked.
     """
     rows, others = check_row_ids(rows, m.shape[0]), check_row_ids(others, m.shape[0])
-    over_blocks(_subtract, (rows, others), m, cost=m.shape[1])
+    if marks:
+        check_marks(m, channels, rows, others)
+        over_blocks(subtract_marked, (rows, others), m, channels, cost=m.shape[1])
+    else:
+        over_blocks(_subtract, (rows, others), m, cost=m.shape[1])
+
+
+@op(writes=("m",), dtypes=("int32", "int64"))
+def clear(m: Block, rows: RowIds, *, channels: Channels = 2) -> None:
+    """Make histograms whose bins are marked empty, and their marks."""
+    rows = check_row_ids(rows, m.shape[0])
+    check_marks(m, channels, rows)
+    over_blocks(clear_marked, (rows,), m, channels, cost=m.shape[1])
 
 
 @op(reduce="best", dtypes=("int32", "int64"))
@@ -89,7 +131,8 @@ def best_splits(
     rules: Annotated[Floats, along(5)],
     *,
     layout: int = 0,
-    channels: Annotated[int, Range(at_least=2, below=4)] = 2,
+    channels: Channels = 2,
+    marks: bool = False,
     words: Annotated[int, Range(at_least=0, below=65)] = 0,
     min_third: int = 0,
     features: int = 0,
@@ -109,6 +152,7 @@ def best_splits(
         keys: of nodes: what their features are drawn by.
         rules: what 1 of a sum of gradients stands for, and of hessians; regLambda, regAlpha, minChildWeight.
         layout: the row that ``layout_of`` has filled.
+        marks: whether bins are marked.
         words: of 64 categories each, for the sets of categorical features.
         min_third: what either side must have at least of the third channel.
         features, drawn: how many there are in all, and how many of them a node may use; 0: all.
@@ -121,6 +165,8 @@ def best_splits(
     rows = check_row_ids(rows, m.shape[0])
     if not 0 <= layout < m.shape[0]:
         raise OutOfRangeError(f"layout: row {layout} is outside [0, {m.shape[0]})")
+    if marks:
+        check_marks(m, channels, rows)
     count = min(max(m.shape[1] // TILE, 1), MOST_TILES)
     bins = m.shape[1] // channels
     ends = readable(np.arange(count + 1) * bins // count)
@@ -139,7 +185,7 @@ def best_splits(
         channels,
         nodes,
         readable(rules),
-        (min_third, features, drawn),
+        (min_third, features, drawn, marks),
         (gain, where, left, sets),
         cost=len(rows) * m.shape[1] // count,
     )
@@ -189,6 +235,13 @@ def score_of(g: float, h: float, w: float, reg_lambda: float, reg_alpha: float) 
 
 
 @kernel
+def _best_score(total: Int64s, bound: Float64s, rules: Float64s) -> float:
+    """Compute minus twice the objective of a node by its sums, with the weight that is best for it."""
+    g, h = total[1] * rules[0], total[0] * rules[1]
+    return score_of(g, h, weight_of(g, h, rules[2], rules[3], bound[0], bound[1]), rules[2], rules[3])
+
+
+@kernel
 def _search(
     tiles: Int64s,
     ends: Int64s,
@@ -198,12 +251,12 @@ def _search(
     channels: int,
     nodes: tuple[Int64s, Float64s, Int64s],
     rules: Float64s,
-    limits: tuple[int, int, int],
+    limits: tuple[int, int, int, bool],
     out: tuple[Float64s, Int64s, Int64s, Int64s],
 ) -> None:
     """Search the features that begin in some tiles."""
     totals, bounds, keys = nodes
-    min_third, features, drawn = limits
+    min_third, features, drawn, marks = limits
     layout = m[layout_row]
     places, sums = np.empty(MOST_BINS, np.int64), np.empty((MOST_BINS, 3), np.int64)
     order, ratios = np.empty(MOST_BINS, np.int64), np.empty(MOST_BINS)
@@ -212,9 +265,11 @@ def _search(
         gains, where, lefts, sets = out[0][tile], out[1][tile], out[2][tile], out[3][tile]
         for node in range(len(rows)):
             histogram, total, bound = m[rows[node]], totals[node], bounds[node]
+            words = marks_of(m, channels, rows[node]) if marks else layout[:0]
+            whole = _best_score(total, bound, rules)
             column, end = _start(layout, ends[tile], channels), _start(layout, ends[tile + 1], channels)
             while True:
-                column = _next_filled(histogram, column, end, channels)
+                column = _next_filled(histogram, words, column, end, channels)
                 if column == end:
                     break
                 column -= max(int(layout[column * channels + 1]), 0)
@@ -223,7 +278,11 @@ def _search(
                 implied = (word & MOST_BINS) - 1
                 feature = int(layout[column * channels])
                 if drawn == 0 or is_drawn(feature, features, drawn, keys[node]):
-                    count = _collect(histogram, column, size, implied, channels, total, places, sums)
+                    count = 0
+                    if implied < 0 or _may_gain(
+                        histogram, column, size, implied, channels, total, rules, whole, gains[node]
+                    ):
+                        count = _collect(histogram, column, size, implied, channels, total, places, sums)
                     if count > 1:
                         flags = word >> (2 * PLACE_BITS)
                         lost = count - 1 if flags & HAS_MISSING and places[count - 1] == size - 1 else count
@@ -245,8 +304,13 @@ def _start(layout: Array, column: int, channels: int) -> int:
 
 
 @kernel
-def _next_filled(histogram: Array, column: int, end: int, channels: int) -> int:
+def _next_filled(histogram: Array, words: Array, column: int, end: int, channels: int) -> int:
     """Return the next bin that is not empty, or ``end``: most are empty where features are many and rows few."""
+    if len(words):
+        column = next_marked(words, column, end)
+        while column < end and histogram[column * channels] == 0:
+            column = next_marked(words, column + 1, end)
+        return column
     while column + STRIDE <= end:
         some = histogram[column * channels]
         for i in range(1, STRIDE):
@@ -257,6 +321,43 @@ def _next_filled(histogram: Array, column: int, end: int, channels: int) -> int:
     while column < end and histogram[column * channels] == 0:
         column += 1
     return column
+
+
+@kernel
+def _may_gain(
+    histogram: Array,
+    column: int,
+    size: int,
+    implied: int,
+    channels: int,
+    total: Int64s,
+    rules: Float64s,
+    whole: float,
+    least: float,
+) -> bool:
+    """Tell whether a split of a feature with an implied bin may gain more than ``least``, without trying any.
+
+    On one side of it there are only rows of the other bins: that side weighs no more than these, and its gradients sum
+    up to no more than those of one sign. The other side weighs at least as much as the implied bin.
+    """
+    held, up, down = np.int64(0), np.int64(0), np.int64(0)
+    for place in range(size):
+        if place != implied:
+            held += histogram[(column + place) * channels]
+            g = np.int64(histogram[(column + place) * channels + 1])
+            up += g if g > 0 else 0
+            down += g if g < 0 else 0
+    g_unit, h_unit, reg_lambda, min_h = rules[0], rules[1], rules[2], rules[4]
+    if held * h_unit < min_h:
+        return False
+    lightest, rest = min_h + reg_lambda, (total[0] - held) * h_unit + reg_lambda
+    if lightest <= 0.0 or rest <= 0.0:
+        return True
+    one = max(up, -down) * g_unit
+    other = max(abs(total[1] - up), abs(total[1] - down)) * g_unit
+    most = one * one / lightest + other * other / rest
+    # What is lost by rounding is far less.
+    return most - whole + 1e-9 * (most + abs(whole)) > least
 
 
 @kernel
@@ -335,8 +436,7 @@ def _scan(
         The best gain; how many bins of the order go left, less 1 (-1: none was good enough); 1 if missing ones do.
     """
     g_unit, h_unit, reg_lambda, reg_alpha, min_h = rules[0], rules[1], rules[2], rules[3], rules[4]
-    g, h = total[1] * g_unit, total[0] * h_unit
-    whole = score_of(g, h, weight_of(g, h, reg_lambda, reg_alpha, bound[0], bound[1]), reg_lambda, reg_alpha)
+    whole = _best_score(total, bound, rules)
     left_h, left_g, left_n = 0, 0, 0
     best, improved, taken = least, -1, 0
     for i in range(lost):

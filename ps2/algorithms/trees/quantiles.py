@@ -2,8 +2,10 @@
 
 Features that have categories need none: their bins are the categories.
 
-In clock 0 workers add the values of features that have few; in clock 1, of the others, the weights in coarse cells; in
-clock 2 those in finer ones. Between them the driver only looks at sums, so cut points are the same however rows lie.
+In clock 0 workers count the rows that hold a feature. Of one that is too rare to ever part a node, nothing else is
+asked: it has no cut points. In clock 1 they add the values of features that have few; in clock 2, of the others, the
+weights in coarse cells; in clock 3 those in finer ones. Between them the driver only looks at sums, so cut points are
+the same however rows lie.
 """
 
 from __future__ import annotations
@@ -25,12 +27,13 @@ from ps2.algorithms.trees.binning import (
     Distinct,
     Refinement,
     coarse,
-    cuts_from,
     cuts_of_few,
+    cuts_of_many,
     distinct,
     fine,
-    fine_cells,
+    value_counts,
 )
+from ps2.algorithms.trees.marks import WORD_BITS
 from ps2.algorithms.trees.problem import Problem
 from ps2.algorithms.trees.rows import is_dense, laid_out, with_all_columns
 from ps2.client.dcv import DCV
@@ -43,7 +46,7 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Float32s = npt.NDArray[np.float32]
 
-CLOCKS = 3
+CLOCKS = 4
 # Of the run: the first one of the trees.
 END = FIRST_CLOCK + CLOCKS
 # A key is a feature and a value's bits, or a feature and a cell's number.
@@ -51,6 +54,9 @@ FEATURE_BITS = 32
 LOW = (1 << FEATURE_BITS) - 1
 # Features whose cells are looked at together: 4,096 coarse ones each.
 CHUNK = 256
+# Bins of a block of columns, where there would be so many blocks.
+LARGE_BLOCK = 1 << 12
+LEAST_BLOCKS = 64
 # What the mean weight of rows is counted as, about.
 WEIGHT_BITS = 8
 
@@ -63,6 +69,8 @@ class Quantiles:
         problem: what the features are.
         bins: of a numeric feature, at most, that of missing values aside.
         weight_unit: what 1 of the whole numbers stands for; 0: each row counts 1.
+        least: rows that have to hold a feature for it to have cut points.
+        held: int32, a column a feature: how many rows hold it.
         total: int64, one column: the weight of all rows.
         missing: int64, a column a feature: the weight of its missing values, those aside that rows do not hold.
         many: int32, a column a feature: above 0, where it has more values than bins.
@@ -72,6 +80,8 @@ class Quantiles:
     problem: Problem
     bins: int
     weight_unit: float
+    least: int
+    held: DCV
     total: DCV
     missing: DCV
     many: DCV
@@ -80,23 +90,27 @@ class Quantiles:
     fine: DCV
 
     @staticmethod
-    def make(problem: Problem, bins: int, mean_weight: float | None, names: Names = UNNAMED) -> Quantiles:
+    def make(
+        problem: Problem, bins: int, mean_weight: float | None, names: Names = UNNAMED, least: int = 0
+    ) -> Quantiles:
         """Make empty sums, or find those of a training that goes on.
 
         Args:
             mean_weight: of the rows; None: all weights are 1.
+            least: rows that have to hold a feature for it to have cut points.
         """
         unit = 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
         dim = problem.dim
+        held = names.give(lambda name: DCV.dense(dim, 1, "int32", name=name))
         total = names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
         missing = names.give(lambda name: DCV.dense(dim, 1, "int64", name=name))
         many = names.give(lambda name: DCV.dense(dim, 1, "int32", name=name))
         keys = dim << FEATURE_BITS
         of_keys = [names.give(lambda name: DCV.sparse(keys, 1, "int64", name=name)) for _ in range(3)]
-        return Quantiles(problem, bins, unit, total, missing, many, *of_keys)
+        return Quantiles(problem, bins, unit, least, held, total, missing, many, *of_keys)
 
     def free(self) -> None:
-        free_all([self.total, self.missing, self.many, self.values, self.coarse, self.fine])
+        free_all([self.held, self.total, self.missing, self.many, self.values, self.coarse, self.fine])
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
@@ -104,22 +118,37 @@ class Quantiles:
         """Do a worker's share of the clocks."""
         part = None
         for clock in worker.clocks(END):
-            part = part or _Part.of(self, rows)
-            (part.add_values, part.add_coarse, part.add_fine)[clock - FIRST_CLOCK]()
+            if clock == FIRST_CLOCK:
+                self._count(rows)
+            else:
+                part = part or _Part.of(self, self._common(rows))
+                (part.add_values, part.add_coarse, part.add_fine)[clock - FIRST_CLOCK - 1]()
+
+    def _count(self, rows: LocalRows) -> None:
+        """Add how many rows hold each feature, and missing values, for which there is a bin however rare they are."""
+        self.held.add(np.bincount(rows.x.indices, minlength=len(rows.keys)).astype(np.int32), rows.keys)
+        if np.isnan(rows.x.data).any():
+            _Part.of(self, rows).add_missing()
+
+    def _common(self, rows: LocalRows) -> LocalRows:
+        """Return rows without the features that are too rare."""
+        common = np.flatnonzero(self.held.pull(rows.keys) >= self.least)
+        if len(common) == len(rows.keys):
+            return rows
+        return LocalRows(rows.keys[common], rows.x[:, common], rows.y, rows.weights)
 
     # -- the driver ------------------------------------------------------------------------------------------------
 
     def find_many(self) -> None:
-        """After clock 0: tell workers which features have more values than bins."""
+        """After clock 1: tell workers which features have more values than bins."""
         found, absent = self._values(np.empty(0, np.int64))
-        _, begins = cuts_of_few(found, absent)
-        many = np.union1d(np.flatnonzero(self.many.pull()), np.flatnonzero(np.diff(begins) >= self.bins))
+        many = np.flatnonzero((self.many.pull() > 0) | (value_counts(found, absent) > self.bins))
         self.many.zero()
         if len(many):
             self.many.push(np.ones(len(many), np.int32), many)
 
     def add_zeros(self) -> None:
-        """After clock 1: add the rows that do not hold a feature to the coarse cell of zeros."""
+        """After clock 2: add the rows that do not hold a feature to the coarse cell of zeros."""
         many = np.flatnonzero(self.many.pull())
         if not len(many) or self.problem.absent == "missing":
             return
@@ -129,7 +158,7 @@ class Quantiles:
         self.coarse.add(absent, (many << FEATURE_BITS) + cell)
 
     def cut(self) -> Bins:
-        """After clock 2: return the bins."""
+        """After clock 3: return the bins."""
         many = np.flatnonzero(self.many.pull())
         few, begins = cuts_of_few(*self._values(many))
         of_few = np.repeat(np.arange(self.problem.dim), np.diff(begins))
@@ -138,14 +167,13 @@ class Quantiles:
         keys, weights = self.fine.pull() if len(many) else (many, many)
         absent = self._zeros(many, _sums_of(keys, weights, many))
         for some, refinement in self._refinements(many):
-            for place, feature in enumerate(some):
-                begin, end = np.searchsorted(keys, (feature + np.arange(2)) << FEATURE_BITS)
-                first, last = fine_cells(refinement, place)
-                cells = np.zeros(len(first), np.int64)
-                cells[keys[begin:end] & LOW] = weights[begin:end]
-                zeros = int(absent[np.searchsorted(many, feature)])
-                cuts.append(cuts_from(first, last, cells, self.bins, zeros))
-                of_features.append(np.full(len(cuts[-1]), feature))
+            mine = _of_features(keys, some)
+            cells = np.zeros(refinement.begin[-1], np.int64)
+            places = np.searchsorted(some, keys[mine] >> FEATURE_BITS)
+            cells[refinement.begin[places] + (keys[mine] & LOW)] = weights[mine]
+            found, sizes = cuts_of_many(refinement, cells, self.bins, absent[np.searchsorted(many, some)])
+            cuts.append(found)
+            of_features.append(np.repeat(some, sizes))
         at = np.concatenate(of_features)
         offsets = np.append(0, np.cumsum(np.bincount(at, minlength=self.problem.dim)))
         missing = (self.missing.pull() > 0) | (self.problem.absent == "missing")
@@ -169,7 +197,7 @@ class Quantiles:
         keys, weights = self.coarse.pull() if len(many) else (many, many)
         for begin in range(0, len(many), CHUNK):
             some = many[begin : begin + CHUNK]
-            mine = np.isin(keys >> FEATURE_BITS, some)
+            mine = _of_features(keys, some)
             cells = np.zeros((len(some), binning_kernels.COARSE), np.int64)
             cells[np.searchsorted(some, keys[mine] >> FEATURE_BITS), keys[mine] & LOW] = weights[mine]
             yield some, Refinement.of(cells, self.bins)
@@ -193,7 +221,9 @@ def bins_of(problem: Problem, cuts: Float32s, offsets: Int64s, missing: npt.NDAr
     categories = np.zeros(problem.dim, np.int32)
     categories[list(problem.categories)] = list(problem.categories.values())
     bins = Bins(readable(cuts), readable(offsets), readable(categories), readable(missing))
-    return replace(bins, block=int(bins.sizes.max()))
+    # Few large blocks leave small gaps, and many small ones give all servers the same.
+    block = max(int(bins.sizes.max()), min(int(bins.columns.sum()) // LEAST_BLOCKS, LARGE_BLOCK))
+    return replace(bins, block=-(-block // WORD_BITS) * WORD_BITS)
 
 
 def shapes_of(bins: Bins) -> Int32s:
@@ -239,13 +269,14 @@ class _Part:
             return _Part(sums, Columns.of_dense(x), np.arange(dim), readable(weights))
         return _Part(sums, Columns.of_sparse(rows.x), rows.keys, readable(weights))
 
+    def add_missing(self) -> None:
+        lacking = binning.missing(self.columns, self.weights)
+        some = np.flatnonzero(lacking)
+        self.sums.missing.add(lacking[some], self.features[some])
+
     def add_values(self) -> None:
         weight = self.weights.sum() if len(self.weights) else self.columns.count
         self.sums.total.add(np.array([weight], np.int64))
-        lacking = binning.missing(self.columns, self.weights)
-        some = np.flatnonzero(lacking)
-        if len(some):
-            self.sums.missing.add(lacking[some], self.features[some])
         found = distinct(self.columns, self.sums.bins, self.weights)
         numeric = ~np.isin(self.features, list(self.sums.problem.categories))
         many = found.many[numeric[found.many]]
@@ -273,6 +304,12 @@ class _Part:
 
     def _keys(self, features: Int64s, low: Array) -> Int64s:
         return (self.features[features] << FEATURE_BITS) | low.astype(np.int64)
+
+
+def _of_features(keys: Int64s, features: Int64s) -> slice:
+    """Return where sorted keys may be those of some ascending features: nothing is kept of the features between."""
+    begin, end = np.searchsorted(keys, (features[0] << FEATURE_BITS, (features[-1] + 1) << FEATURE_BITS))
+    return slice(int(begin), int(end))
 
 
 def _sums_of(keys: Int64s, weights: Int64s, features: Int64s) -> Int64s:

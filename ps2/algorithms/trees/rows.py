@@ -146,10 +146,11 @@ class Histograms:
         self._scratch = Scratch(count if isinstance(rows, SparseRows) else 0, channels, dtype)
         self._shape, self._dtype = (count, channels), np.dtype(dtype)
 
-    def of(self, order: Int32s, pairs: Int32s) -> tuple[Int64s | None, Array]:
-        """Return bins, ascending, with the sums of some rows, shape (n, channels); None: all bins."""
+    def of(self, order: Int32s, pairs: Int32s) -> tuple[Int64s, Array]:
+        """Return the bins that are not empty, ascending, with the sums of some rows, shape (n, channels)."""
         if isinstance(self._rows, SparseRows):
             return self._rows.histogram(order, pairs, self._scratch)
         out = np.zeros(self._shape, self._dtype)
         self._rows.add_histogram(order, pairs, out)
-        return None, out
+        bins = np.flatnonzero(out[:, 0])
+        return bins, out[bins]

@@ -21,6 +21,7 @@ from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, WEIGHT
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.growing import SparseRows, scales_of
 from ps2.algorithms.trees.growth import LAYOUT, Found, Growth
+from ps2.algorithms.trees.marks import rows_with_marks
 from ps2.algorithms.trees.problem import Problem, Recipe
 from ps2.algorithms.trees.quantiles import CLOCKS, END, Quantiles, shapes_of
 from ps2.algorithms.trees.told import Log, Task, Told
@@ -98,7 +99,7 @@ def check_room(features: int, recipe: Recipe, rows: int, servers: Sequence[tuple
     """Raise LimitError if the histograms that trees begin with cannot fit servers, however few bins there are.
 
     Args:
-        features: how many there are: each has a bin at least.
+        features: how many there are: each counts as a bin at least.
         rows: to train on.
         servers: of each the memory limit, and what is taken of it, in bytes.
     """
@@ -115,9 +116,21 @@ def check_room(features: int, recipe: Recipe, rows: int, servers: Sequence[tuple
 def first_rows(recipe: Recipe, rows: int) -> int:
     """Return how many rows a matrix of histograms begins with: it grows as trees do.
 
-    One is the layout; the last level of a tree has no histograms, and no node is without rows.
+    One is the layout; the last level of a tree has no histograms, and no node is without rows. Marks come on top.
     """
     return 1 + min(1 << max(recipe.depth - 1, 0), recipe.most_leaves, rows, FIRST_ROWS)
+
+
+def least_rows(problem: Problem, recipe: Recipe, mean_weight: float | None) -> int:
+    """Return how many rows have to hold a feature for it to part any node.
+
+    On one side of a split there are only rows that hold it, and these have to be heavy enough.
+    """
+    if mean_weight is not None:
+        return 0
+    # Quantised hessians sum up to little more: each is rounded up by 1 / 32 of the largest at most.
+    most = problem.objective.most_hessian * (1 + 1 / 32)
+    return max(recipe.min_rows, math.ceil(recipe.min_child_weight / most))
 
 
 def sums_dtype(rows: int) -> str:
@@ -164,7 +177,7 @@ class _Driver:
         mean = None if table.columns.weight is None else facts.weight / facts.rows
         self._diary = Diary.of(names, settings_of(problem, recipe, facts.rows, mean))
         self._log, self._sums = Log.make(names), Sums.make(table.workers)
-        self._quantiles = Quantiles.make(problem, recipe.bins, mean, names)
+        self._quantiles = Quantiles.make(problem, recipe.bins, mean, names, least_rows(problem, recipe, mean))
         self.half = Half(problem, recipe, self._quantiles, self._log, self._sums, self._dtype)
         self._fleet: _OnFleet | None = None
         self._trees: list[Tree] = []
@@ -180,7 +193,7 @@ class _Driver:
         self.record.start()
         if clock < END:
             return
-        self._fleet = _OnFleet.known(self._quantiles.cut(), self._problem, self._log.read(END).matrices)
+        self._fleet = _OnFleet.known(self._quantiles.cut(), self._problem, self._recipe, self._log.read(END).matrices)
         self._states = [_State(Task.BEGIN, 0)]
         while len(self._states) <= clock - END and not self.is_over:
             self._after(len(self._states) - 1)
@@ -214,13 +227,13 @@ class _Driver:
 
     def on_clock(self, clock: int) -> None:
         """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has gone back."""
-        if clock == 0:
+        if clock == 1:
             self._quantiles.find_many()
-        elif clock == 1:
+        elif clock == 2:
             self._quantiles.add_zeros()
         elif clock == CLOCKS - 1:
             self._prepare()
-        else:
+        elif clock >= CLOCKS:
             self._after(clock - CLOCKS)
 
     def _after(self, at: int) -> None:
@@ -333,7 +346,7 @@ class _Driver:
         fleet.make_room(growth.room)
         with batch():
             if growth.clear and not self._diary.is_read:
-                fleet.histograms.zero(growth.clear)
+                fleet.clear(growth.clear)
             what = Told(following.task, following.trees, following.scales, splits=splits, ends=ends)
             self._tell(len(self._states), what)
         return following
@@ -354,7 +367,7 @@ class _OnFleet:
     """What is on the servers when bins are known.
 
     Attributes:
-        histograms: a row for the layout of bins, and one for each open node.
+        histograms: a row for the layout of bins, one for each open node, and those of ``marks``.
         sizes: ``shapes_of`` the bins.
     """
 
@@ -363,6 +376,7 @@ class _OnFleet:
     histograms: DCVMatrix
     cuts: DCV
     sizes: DCV
+    channels: int
 
     @staticmethod
     def make(bins: Bins, problem: Problem, recipe: Recipe, rows: int, dtype: str) -> _OnFleet:
@@ -371,29 +385,40 @@ class _OnFleet:
         Raises:
             LimitError: they cannot fit.
         """
-        columns, count = int(bins.first[-1]) * recipe.channels, first_rows(recipe, rows)
+        columns = max(-(-int(bins.first[-1]) // bins.block), 1) * bins.block * recipe.channels
+        count, align = rows_with_marks(first_rows(recipe, rows)), bins.block * recipe.channels
         with _explaining(count, columns * np.dtype(dtype).itemsize):
-            first = DCV.dense(columns, count, dtype, align=bins.block * recipe.channels)
+            first = DCV.dense(columns, count, dtype, align=align)
         histograms = first.matrix()
         monotone = np.array(recipe.monotone, np.int64) if recipe.monotone else None
         no_rows = SparseRows(bins, np.zeros(1, np.int64), np.empty(0, np.int32), problem.absent)
-        histograms.push([LAYOUT], no_rows.layout(monotone, recipe.channels).astype(dtype)[None])
+        layout = np.zeros((1, first.dim), dtype)
+        layout[0, : int(bins.first[-1]) * recipe.channels] = no_rows.layout(monotone, recipe.channels)
+        histograms.push([LAYOUT], layout)
         cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1), DCV.dense(bins.features, 1, "int32")
         if len(bins.cuts):
             cuts.push(bins.cuts)
         sizes.push(shapes_of(bins))
-        return _OnFleet(problem, bins, histograms, cuts, sizes)
+        return _OnFleet(problem, bins, histograms, cuts, sizes, recipe.channels)
 
     @staticmethod
-    def known(bins: Bins, problem: Problem, numbers: tuple[int, int, int]) -> _OnFleet:
+    def known(bins: Bins, problem: Problem, recipe: Recipe, numbers: tuple[int, int, int]) -> _OnFleet:
         """Return what a driver before has made."""
         first, cuts, sizes = (known(DCV, number) for number in numbers)
-        return _OnFleet(problem, bins, first.matrix(), cuts, sizes)
+        return _OnFleet(problem, bins, first.matrix(), cuts, sizes, recipe.channels)
 
     @property
     def numbers(self) -> tuple[int, int, int]:
         """Those of the matrices."""
         return self.histograms.number, self.cuts._matrix, self.sizes._matrix
+
+    @property
+    def _form(self) -> dict[str, Any]:
+        return {"marks": True, "channels": self.channels}
+
+    def clear(self, rows: Sequence[int]) -> None:
+        """Make histograms empty."""
+        self.histograms.apply("trees.clear", rows=rows, channels=self.channels)
 
     def make_room(self, rows: int) -> None:
         """Let there be so many rows for histograms.
@@ -409,7 +434,7 @@ class _OnFleet:
         with batch():
             if growth.subtract:
                 whole, part = np.array(growth.subtract).T
-                self.histograms.apply("trees.subtract", rows=whole, others=part)
+                self.histograms.apply("trees.subtract", rows=whole, others=part, **self._form)
             found = self.histograms.apply(
                 "trees.best_splits",
                 rows=growth.rows,
@@ -418,7 +443,7 @@ class _OnFleet:
                 keys=growth.keys,
                 rules=growth.rules,
                 layout=LAYOUT,
-                channels=recipe.channels,
+                **self._form,
                 words=self.problem.words,
                 min_third=recipe.min_rows if recipe.channels > 2 else 0,
                 features=self.bins.features,

@@ -9,7 +9,7 @@ from ps2.algorithms.trees import binning, growing_kernels
 from ps2.algorithms.trees.binning import NO_WEIGHTS, Bins, Columns, Refinement
 from ps2.algorithms.trees.gradients import Objective, quantised
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
-from ps2.algorithms.trees.ops import best_splits, subtract
+from ps2.algorithms.trees.ops import add, best_splits, clear, subtract
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.rows import draw, row_ids
 from ps2.algorithms.trees.tree import Draft, Forest
@@ -29,7 +29,11 @@ def warm() -> None:
             predictor.margins(rows)
             predictor.leaves(rows)
     for dtype in (np.int32, np.int64):
-        subtract(np.zeros((2, 1), dtype), np.zeros(1, np.int64), np.ones(1, np.int64))
+        one, other, m = np.zeros(1, np.int64), np.full(1, 2), np.zeros((3, 64), dtype)
+        add(m, one, np.zeros((1, 2), dtype), row=0, marks=True)
+        clear(m, one)
+        for marks in (False, True):
+            subtract(m, one, other, marks=marks)
         best_splits(np.zeros((1, 2), dtype), np.zeros(1, np.int64), np.zeros((1, 3), np.int64), *_bounds(), np.zeros(5))
     _grow()
 
@@ -54,11 +58,10 @@ def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
     some = np.zeros(1, np.int64)
     for columns in (Columns.of_dense(x), Columns.of_sparse(sparse)):
         for weights in (NO_WEIGHTS, readable(np.ones(1, np.int64))):
-            found = binning.distinct(columns, 2, weights)
+            binning.distinct(columns, 2, weights)
             refinement = Refinement.of(binning.coarse(columns, some, weights), 2)
-            binning.fine(columns, some, refinement, weights)
+            binning.cuts_of_many(refinement, binning.fine(columns, some, refinement, weights), 2, some)
             binning.missing(columns, weights)
-    binning.cuts_from(found.bits, found.bits, found.weights, 2)
     _bins().bin_dense(Columns.of_dense(x))
     _bins().bin_sparse(sparse, "zero")
 

@@ -221,10 +221,7 @@ class _Grower:
                     continue
                 bins, sums = self._histograms.of(order, pairs)
                 self._moved_bytes += sums.nbytes
-                columns = None
-                if bins is not None:
-                    columns = (bins[:, None] * sums.shape[1] + np.arange(sums.shape[1])).reshape(-1)
-                self._matrix.add([row], sums.reshape(1, -1), columns)
+                self._matrix.apply("trees.add", slots=bins * sums.shape[1], sums=sums, row=row, marks=True)
 
 
 @dataclass(frozen=True, eq=False)

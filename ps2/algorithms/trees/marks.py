@@ -1,0 +1,118 @@
+"""Marks: a bit for each bin of a histogram, set where the bin may not be empty.
+
+A histogram of millions of bins is mostly empty far from the root. With marks, to add, subtract, clear and look through
+it takes as long as what is in it. They lie in rows of the same matrix, so they are changed with the histograms, once,
+and are on every copy: a number has the marks of 32 bins, and a row those of 64 histograms. So that a matrix can grow,
+of each 65 rows the second one has the marks of the others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.errors import ShapeError
+from ps2.ops.kernels import Int64s, kernel
+
+Array = npt.NDArray[Any]
+
+# Bins whose marks are one number, whatever its dtype.
+WORD_BITS = 32
+# Rows whose marks are in one of them: a bin has two numbers at least.
+SHARED = 2 * WORD_BITS
+GROUP = SHARED + 1
+ONE = np.uint64(1)
+ALL = np.uint64(0xFFFFFFFF)
+
+
+def rows_with_marks(count: int) -> int:
+    """Return how many rows a matrix has that has room for so many beside those of marks."""
+    groups, rest = divmod(count, SHARED)
+    return groups * GROUP + rest + (rest > 0)
+
+
+def has_marks(row: int) -> bool:
+    """Tell whether a row has the marks of others."""
+    return row % GROUP == 1
+
+
+def check_rows(m: Array, channels: int, *rows: Int64s) -> None:
+    """Raise ShapeError unless these rows have marks; a shard without any bin needs none."""
+    bins = m.shape[1] // channels
+    for some in rows:
+        if bins and (bins % WORD_BITS or ((some % GROUP == 1) | (some // GROUP * GROUP + 1 >= m.shape[0])).any()):
+            raise ShapeError(
+                f"marks: expected bins by {WORD_BITS}, and rows that have marks, got {bins} bins and rows {some} "
+                f"of {m.shape[0]}"
+            )
+
+
+@kernel
+def marks_of(m: Array, channels: int, row: int) -> Array:
+    """Return the marks of a row."""
+    words, place = m.shape[1] // channels // WORD_BITS, row % GROUP
+    begin = max(place - 1, 0) * words
+    return m[row // GROUP * GROUP + 1, begin : begin + words]
+
+
+@kernel
+def add_marked(m: Array, marks: bool, row: int, slots: Int64s, sums: Array) -> None:
+    """Add to the bins that begin at some slots, and mark them if they are to be marked."""
+    channels = sums.shape[1]
+    histogram = m[row]
+    words = marks_of(m, channels, row) if marks else histogram[:0]
+    for i in range(len(slots)):
+        slot = slots[i]
+        for c in range(channels):
+            histogram[slot + c] += sums[i, c]
+        if len(words):
+            bin = np.uint64(slot // channels)
+            words[bin >> np.uint64(5)] |= np.int64(ONE << (bin & np.uint64(31)))
+
+
+@kernel
+def next_marked(words: Array, bin: int, end: int) -> int:
+    """Return the next bin that is marked, or ``end``."""
+    if bin >= end:
+        return end
+    place = bin >> 5
+    word = (np.uint64(words[place]) & ALL) >> np.uint64(bin & 31)
+    while word == 0:
+        place += 1
+        bin = place << 5
+        if bin >= end:
+            return end
+        word = np.uint64(words[place]) & ALL
+    while word & ONE == 0:
+        word >>= ONE
+        bin += 1
+    return min(bin, end)
+
+
+@kernel
+def subtract_marked(rows: Int64s, others: Int64s, m: Array, channels: int) -> None:
+    """Subtract marked bins of other rows, which are marked in the rows too."""
+    bins = m.shape[1] // channels
+    for i in range(len(rows)):
+        words = marks_of(m, channels, others[i])
+        row, other = m[rows[i]], m[others[i]]
+        bin = next_marked(words, 0, bins)
+        while bin < bins:
+            for j in range(bin * channels, (bin + 1) * channels):
+                row[j] -= other[j]
+            bin = next_marked(words, bin + 1, bins)
+
+
+@kernel
+def clear_marked(rows: Int64s, m: Array, channels: int) -> None:
+    """Set marked bins of rows to 0, and their marks."""
+    bins = m.shape[1] // channels
+    for row in rows:
+        words, histogram = marks_of(m, channels, row), m[row]
+        bin = next_marked(words, 0, bins)
+        while bin < bins:
+            histogram[bin * channels : (bin + 1) * channels] = 0
+            bin = next_marked(words, bin + 1, bins)
+        words[:] = 0
