@@ -20,6 +20,7 @@ FEATURES = 8
 CATEGORIES = {6: 70}
 PROBLEM = Problem(Objective("logistic"), FEATURES, (0.0,), categories=CATEGORIES)
 SOFTMAX = Problem(Objective("softmax", 3), FEATURES, (0.0, 0.5, -0.5), categories=CATEGORIES)
+MEDIAN = Problem(Objective("absolute"), FEATURES, (0.0,), categories=CATEGORIES)
 RECIPE = Recipe(rounds=3, depth=4, bins=16, rate=0.5, fraction=0.9)
 # For forests of more trees a round.
 SHORT = replace(RECIPE, rounds=2, depth=3)

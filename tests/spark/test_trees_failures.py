@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from boosting import BY_LEAF, RECIPE, SHORT, SOFTMAX, digest, trained
+from boosting import BY_LEAF, MEDIAN, RECIPE, SHORT, SOFTMAX, digest, trained
 from faults import processes
 
 from ps2 import DCV, PS2Context
@@ -61,15 +61,18 @@ def test_trees_when_a_worker_is_killed_then_are_the_same_to_the_bit(
     assert digest(made.forest) == expected[recipe.growth]
 
 
-def test_softmax_when_a_worker_is_killed_in_mid_round_then_trees_are_the_same_to_the_bit(
-    spark, by_value, tmp_path, monkeypatch
+@pytest.mark.parametrize(
+    ("problem", "clock"), [(SOFTMAX, 9), (MEDIAN, 8), (MEDIAN, 9)], ids=["softmax", "coarse", "fine"]
+)
+def test_losses_when_a_worker_is_killed_in_mid_round_then_trees_are_the_same_to_the_bit(
+    spark, by_value, tmp_path, monkeypatch, problem, clock
 ):
     with PS2Context.getOrCreate(spark, servers=2) as ps:
-        whole = trained(ps, spark, recipe=SHORT, problem=SOFTMAX)
+        whole = trained(ps, spark, recipe=SHORT, problem=problem)
         monkeypatch.setattr(DyingHalf, "path", str(tmp_path / "died"))
-        monkeypatch.setattr(DyingHalf, "clock", 9)  # of the second of the first round's three trees
+        monkeypatch.setattr(DyingHalf, "clock", clock)
         monkeypatch.setattr(trainer, "Half", DyingHalf)
-        made = trained(ps, spark, recipe=SHORT, problem=SOFTMAX)
+        made = trained(ps, spark, recipe=SHORT, problem=problem)
     assert (tmp_path / "died").exists()
     assert digest(made.forest) == digest(whole.forest)
 

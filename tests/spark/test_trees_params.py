@@ -87,6 +87,24 @@ def test_penalties_when_set_then_predictions_are_xgboosts(table, numbers, ours, 
     assert plain.getRegAlpha() == plain.getMinSplitLoss() == 0
 
 
+@pytest.mark.parametrize(
+    ("loss", "objective"),
+    [
+        ("absolute", {"objective": "reg:absoluteerror"}),
+        ("quantile", {"objective": "reg:quantileerror", "quantile_alpha": 0.3}),
+    ],
+)
+def test_leaves_when_the_loss_is_least_at_a_quantile_then_it_is_as_small_as_xgboosts(spark, table, loss, objective):
+    x, y = table[0], 100 * table[1]
+    params = {"maxIter": 1, "maxDepth": 3, "stepSize": 0.5, "lossShape": 0.3, "baseScore": 0.5}
+    made = GBTRegressor(lossType=loss, **params).fit(frame_of(spark, x, y))
+    # Of an even number of residuals xgboost takes the mean of two: later trees have other splits.
+    theirs = y - xgboosts(x, y, 1, tree_method="hist", **objective)
+    share = 0.5 if loss == "absolute" else 0.3
+    expected = np.maximum(share * theirs, (share - 1) * theirs).mean() * (2 if loss == "absolute" else 1)
+    assert made.summary.objectiveHistory[-1] == pytest.approx(expected, rel=0.01)
+
+
 def test_softmax_when_rows_have_whole_weights_then_margins_are_xgboosts(table, classes, three):
     whole = three.withColumn("w", F.col("w").cast("int"))
     made = GBTClassifier(maxIter=2, maxDepth=3, stepSize=0.5, baseScore=0.5, weightCol="w").fit(whole)

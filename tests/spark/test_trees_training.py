@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from boosting import BY_LEAF, RECIPE, SHORT, SOFTMAX, dealt, digest, facts_of, table, trained
+from boosting import BY_LEAF, MEDIAN, RECIPE, SHORT, SOFTMAX, dealt, digest, facts_of, table, trained
 
 from ps2.algorithms.trees import trainer
 from ps2.algorithms.trees.gradients import Objective
@@ -33,12 +33,14 @@ def test_training_when_rows_and_bins_lie_elsewhere_then_trees_are_the_same_to_th
     assert [len(tree) > 5 for tree in made.forest.trees] == [True] * RECIPE.rounds
 
 
+@pytest.mark.parametrize("problem", [SOFTMAX, MEDIAN], ids=["softmax", "absolute"])
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("ps", [1, 2], indirect=True)
-def test_softmax_when_rows_and_bins_lie_elsewhere_then_trees_are_the_same_to_the_bit(ps, spark, seen, workers):
-    made = trained(ps, spark, workers, recipe=SHORT, problem=SOFTMAX)
-    assert digest(made.forest) == seen.setdefault("softmax", digest(made.forest))
-    assert [len(tree) > 3 for tree in made.forest.trees] == [True] * 3 * SHORT.rounds
+def test_losses_when_rows_and_bins_lie_elsewhere_then_trees_are_the_same_to_the_bit(ps, spark, seen, workers, problem):
+    made = trained(ps, spark, workers, recipe=SHORT, problem=problem)
+    loss, width = problem.objective.loss, problem.objective.width
+    assert digest(made.forest) == seen.setdefault(loss, digest(made.forest))
+    assert [len(tree) > 1 for tree in made.forest.trees] == [True] * width * SHORT.rounds
 
 
 @pytest.mark.parametrize("ps", [1, 3], indirect=True)

@@ -85,6 +85,11 @@ class Objective:
         return {"logistic": 0.25, "softmax": 0.5, "poisson": math.inf}.get(self.loss, 1.0)
 
     @property
+    def leaf_share(self) -> float | None:
+        """Which quantile of its rows' residuals a leaf says; None: it is made of gradients and hessians."""
+        return self.label_share if self.loss in ("absolute", "quantile") else None
+
+    @property
     def label_share(self) -> float | None:
         """Which quantile of the labels margins begin with; None: it is their mean, or shares of classes."""
         return {"absolute": 0.5, "huber": 0.5, "quantile": self.shape}.get(self.loss)

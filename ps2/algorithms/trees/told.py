@@ -26,6 +26,8 @@ class Task(IntEnum):
     ROOT = 1  # its first histogram
     NODES = 2  # those of more nodes
     STOP = 3
+    COARSE = 4  # residuals of the leaves of a tree that has grown
+    FINE = 5  # those in the cells that their quantiles are in
 
 
 # What is told of a split; then, of a set of categories, its words.
@@ -60,7 +62,8 @@ class Told:
             that of the right one is the next; of the child BUILT (0: the left one), if any, the workers add a histogram
             to ROW. The tree may come to have these splits, or not.
         ends: int64, shape (n, 2): of a tree that is over its nodes, in order: the number that each was CALLED by and,
-            of a leaf, the VALUE that is added to its rows' margins. None until then.
+            of a leaf, the VALUE that is added to its rows' margins. None until then. (COARSE: it
+            has none yet; FINE: it is a coarse cell.)
     """
 
     task: Task

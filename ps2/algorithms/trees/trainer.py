@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,11 @@ from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, WEIGHT
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.growing import SparseRows, scales_of
 from ps2.algorithms.trees.growth import LAYOUT, Found, Growth
+from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles, Sought
 from ps2.algorithms.trees.marks import rows_with_marks
 from ps2.algorithms.trees.problem import Problem, Recipe
 from ps2.algorithms.trees.quantiles import CLOCKS, END, Quantiles, shapes_of
-from ps2.algorithms.trees.told import Log, Task, Told
+from ps2.algorithms.trees.told import NO_ENDS, NONE, VALUE, Log, Task, Told
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.algorithms.trees.worker import MOST, Half, Sums, count_keys
 from ps2.client.batch import batch
@@ -151,6 +152,8 @@ class _State:
     Attributes:
         trees: how many are finished.
         scales, totals, answers: of the tree that grows: what it began with, and what the servers have said so far.
+        ends: of the tree, when it has grown and its leaves are to say quantiles: as in ``Told``.
+        sought: where these are.
     """
 
     task: Task
@@ -158,6 +161,8 @@ class _State:
     scales: tuple[float, float] = (1.0, 1.0)
     totals: Int64s | None = None
     answers: tuple[Found | None, ...] = ()
+    ends: Int64s = field(default_factory=lambda: NO_ENDS)
+    sought: Sought | None = None
 
     def is_after_tree(self, width: int) -> bool:
         """Whether a tree has just been finished."""
@@ -178,7 +183,10 @@ class _Driver:
         self._diary = Diary.of(names, settings_of(problem, recipe, facts.rows, mean))
         self._log, self._sums = Log.make(names), Sums.make(table.workers)
         self._quantiles = Quantiles.make(problem, recipe.bins, mean, names, least_rows(problem, recipe, mean))
-        self.half = Half(problem, recipe, self._quantiles, self._log, self._sums, self._dtype)
+        share = problem.objective.leaf_share
+        # Bounds of monotone features are of what gradients say.
+        self._leaf_quantiles = None if share is None or recipe.monotone else LeafQuantiles.make(share, mean)
+        self.half = Half(problem, recipe, self._quantiles, self._log, self._sums, self._dtype, self._leaf_quantiles)
         self._fleet: _OnFleet | None = None
         self._trees: list[Tree] = []
         self._states: list[_State] = []  # by clock, from ``END`` on
@@ -222,6 +230,8 @@ class _Driver:
         self._quantiles.free()
         self._sums.free()
         self._log.vector.free()
+        if self._leaf_quantiles is not None:
+            self._leaf_quantiles.free()
         if self._fleet is not None:
             self._fleet.free()
 
@@ -244,8 +254,19 @@ class _Driver:
             state = self._states[at]
             if state.is_after_tree(self._problem.objective.width):
                 self._count_rows(state.trees - 1)
-            following = self._after_begin(state) if state.task == Task.BEGIN else self._after_histograms(state)
-            self._states.append(following)
+            self._states.append(self._following(state))
+
+    def _following(self, state: _State) -> _State:
+        """Return what comes next, when all have done their part of a clock; tell the workers."""
+        match state.task:
+            case Task.BEGIN:
+                return self._after_begin(state)
+            case Task.COARSE:
+                return self._after_coarse(state)
+            case Task.FINE:
+                return self._after_fine(state)
+            case _:
+                return self._after_histograms(state)
 
     def _prepare(self) -> None:
         """Bins are known: make room for histograms."""
@@ -336,19 +357,48 @@ class _Driver:
         if growth.is_searched:
             found = Found(*self._diary.hear(lambda: astuple(fleet.best_splits(growth, self._recipe))))
         splits, ends = growth.go_on(found)
-        if growth.is_over:
-            self._trees.append(growth.finish())
-            trees = state.trees + 1
-            is_last = trees % self._problem.objective.width == 0
-            following = _State(Task.BEGIN if is_last else Task.ROOT, trees, state.scales)
-        else:
+        if not growth.is_over:
             following = replace(state, task=Task.NODES, answers=(*state.answers, found))
+        elif self._leaf_quantiles is not None:
+            following = replace(state, task=Task.COARSE, answers=(*state.answers, found), ends=ends)
+        else:
+            following = self._after_tree(state, growth.finish())
         fleet.make_room(growth.room)
         with batch():
             if growth.clear and not self._diary.is_read:
                 fleet.clear(growth.clear)
             what = Told(following.task, following.trees, following.scales, splits=splits, ends=ends)
             self._tell(len(self._states), what)
+        return following
+
+    def _after_tree(self, state: _State, tree: Tree) -> _State:
+        self._trees.append(tree)
+        trees = state.trees + 1
+        is_last = trees % self._problem.objective.width == 0
+        return _State(Task.BEGIN if is_last else Task.ROOT, trees, state.scales)
+
+    def _after_coarse(self, state: _State) -> _State:
+        """All have added the residuals of a tree's leaves: find where the quantiles are."""
+        quantiles, (leaves, ends) = self._leaf_quantiles, _leaves_of(state)
+        assert quantiles is not None
+        sought = Sought(*self._diary.hear(lambda: astuple(quantiles.find_coarse(len(leaves)))))
+        ends[leaves, VALUE] = sought.cells
+        following = replace(state, task=Task.FINE, sought=sought)
+        self._tell(len(self._states), Told(Task.FINE, state.trees, state.scales, ends=ends))
+        return following
+
+    def _after_fine(self, state: _State) -> _State:
+        """All have added those in the quantiles' cells: the leaves say these."""
+        quantiles, sought, (leaves, ends) = self._leaf_quantiles, state.sought, _leaves_of(state)
+        assert quantiles is not None
+        assert sought is not None
+        assert self._growth is not None
+        (found,) = self._diary.hear(lambda: [quantiles.find_fine(sought)])
+        tree = self._growth.finish()
+        tree.value[leaves] = found * self._recipe.rate
+        ends[leaves, VALUE] = tree.value[leaves].astype(np.float64).view(np.int64)
+        following = self._after_tree(state, tree)
+        self._tell(len(self._states), Told(following.task, following.trees, following.scales, ends=ends))
         return following
 
     def _take_totals(self) -> list[Int64s]:
@@ -360,6 +410,11 @@ class _Driver:
     def _tell(self, at: int, what: Told) -> None:
         assert self._fleet is not None
         self._log.write(END + at, replace(what, matrices=self._fleet.numbers))
+
+
+def _leaves_of(state: _State) -> tuple[Int64s, Int64s]:
+    """Return the numbers of a tree's leaves, and a copy of what workers are told of its nodes."""
+    return np.flatnonzero(state.ends[:, VALUE] != NONE), state.ends.copy()
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from ps2.algorithms.trees import growing_kernels, told
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective, quantised
 from ps2.algorithms.trees.growth import ROOT
+from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
 from ps2.algorithms.trees.problem import Problem, Recipe, key_of
 from ps2.algorithms.trees.quantiles import END, Quantiles, bins_of, of_shapes
 from ps2.algorithms.trees.rows import Binned, Herd, Histograms, binned, draw, row_ids
@@ -69,6 +70,7 @@ class Half:
 
     Attributes:
         sums_dtype: of histograms.
+        leaf_quantiles: of the residuals of leaves' rows, if that is what leaves say.
     """
 
     problem: Problem
@@ -77,6 +79,13 @@ class Half:
     log: Log
     sums: Sums
     sums_dtype: str
+    leaf_quantiles: LeafQuantiles | None = None
+
+    @property
+    def clocks(self) -> int:
+        """How many there are at most, of the run."""
+        of_leaves = 2 * self.recipe.rounds if self.leaf_quantiles else 0
+        return END + self.recipe.clocks(self.problem.objective.width) + of_leaves
 
     def __call__(self, worker: Any, reading: Reading) -> None:
         rows = reading.training
@@ -84,7 +93,7 @@ class Half:
             rows = rows.chosen(np.flatnonzero(rows.weights > 0))
         self.quantiles.take_part(worker, rows)
         grower: _Grower | None = None
-        for clock in worker.clocks(END + self.recipe.clocks(self.problem.objective.width)):
+        for clock in worker.clocks(self.clocks):
             if grower is None or grower.clock > clock:  # the fleet may have gone back
                 grower = _Grower(self, worker.rank, rows, reading.held_out)
             if not grower.go_on(clock):
@@ -123,8 +132,13 @@ class _Grower:
         """Do as told; what is over for all others is on the servers already."""
         if self._bins is None:
             self._begin(told)
-        for herd, margins in self._moving:
+        for herd, _ in self._moving:
             herd.part(told.splits)
+        if told.task in (Task.COARSE, Task.FINE):
+            if not is_over:
+                self._add_residuals(told)
+            return
+        for herd, margins in self._moving:
             herd.end(told.ends, margins)
         if len(told.ends):
             assert self._grown is not None
@@ -201,6 +215,16 @@ class _Grower:
         self._half.sums.totals.add(np.array([h, g, len(order)]))
         if self._half.recipe.depth:
             self._add([(ROOT, order)])
+
+    def _add_residuals(self, said: Told) -> None:
+        """Let the driver find what leaves are to say."""
+        assert self._grown is not None
+        assert self._half.leaf_quantiles is not None
+        leaves = said.ends[said.ends[:, told.VALUE] != told.NONE]
+        rows = [self._grown.of(int(node)) for node in leaves[:, told.CALLED]]
+        cells = leaves[:, told.VALUE] if said.task == Task.FINE else None
+        of = self._training
+        self._half.leaf_quantiles.add(rows, of.y - of.margins[:, 0], of.weights, cells)
 
     def _built(self, splits: Int64s) -> Iterator[tuple[int, Int32s]]:
         """Yield the rows of the matrix that are to be added to, and the rows of their nodes."""

@@ -1,0 +1,171 @@
+"""Leaves of losses that are least at a quantile: each says that of its rows' residuals, as in LightGBM and xgboost.
+
+When a tree is grown, workers add up the weights of each leaf's residuals, as whole numbers, by the first 12 of their
+ordered bits and then, of those that begin as the quantile does, by the next 12. So leaves are the same however rows
+lie, and off by 2^-15 of themselves at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.trees.binning import ZERO, from_bits, ordered_bits
+from ps2.algorithms.trees.quantiles import unit_of, whole
+from ps2.client.batch import batch
+from ps2.client.dcv import DCV
+from ps2.client.handle import free_all
+
+Array = npt.NDArray[Any]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+UInt32s = npt.NDArray[np.uint32]
+Float64s = npt.NDArray[np.float64]
+
+CELL_BITS = 12
+CELLS = 1 << CELL_BITS
+# Bits of a residual below the coarse cell, and below the fine one.
+BELOW_COARSE, BELOW_FINE = 32 - CELL_BITS, 32 - 2 * CELL_BITS
+# What the mean weight of rows is counted as, about: sums of 2^31 of them are exact in float64, too.
+WEIGHT_BITS = 20
+# Cells that it costs as much to look at as to sort one row.
+CELLS_PER_ROW = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Sought:
+    """What is looked for in each leaf.
+
+    Attributes:
+        cells: int64: the coarse cell that has the quantile; 0 where there is no row.
+        weights: float64: how much of its weight lies up to the quantile.
+    """
+
+    cells: Int64s
+    weights: Float64s
+
+
+@dataclass(frozen=True, eq=False)
+class LeafQuantiles:
+    """What the workers fill; picklable.
+
+    Attributes:
+        share: which quantile, in (0, 1).
+        weight_unit: what 1 of the whole numbers stands for; 0: each row counts 1.
+        coarse, fine: sparse, int64: weights by leaf and cell.
+    """
+
+    share: float
+    weight_unit: float
+    coarse: DCV
+    fine: DCV
+
+    @staticmethod
+    def make(share: float, mean_weight: float | None) -> LeafQuantiles:
+        """Make empty sums; mean_weight: of the rows; None: all weights are 1."""
+        unit = 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
+        return LeafQuantiles(share, unit, *(DCV.sparse(2**63, 1, "int64") for _ in range(2)))
+
+    def free(self) -> None:
+        free_all([self.coarse, self.fine])
+
+    # -- workers ---------------------------------------------------------------------------------------------------
+
+    def add(self, leaves: Sequence[Int32s], residuals: Float64s, weights: Float64s, cells: Int64s | None) -> None:
+        """Add a worker's rows.
+
+        Args:
+            leaves: of each the numbers of its rows, int32.
+            residuals: of all rows: label less margin.
+            weights: of all rows; none: each counts 1.
+            cells: of each leaf the coarse cell to look into; None: add to these.
+        """
+        units = whole(weights, self.weight_unit) if self.weight_unit and len(weights) else None
+        keys, sums = sums_of(leaves, ordered_bits(residuals), units, cells)
+        if len(keys):
+            (self.coarse if cells is None else self.fine).add(sums, keys)
+
+    # -- the driver ------------------------------------------------------------------------------------------------
+
+    def find_coarse(self, leaves: int) -> Sought:
+        """Tell where each leaf's quantile is, and begin anew."""
+        keys, weights = _taken(self.coarse)
+        wanted = self.share * _totals(keys, weights, leaves)
+        return Sought(*found(keys, weights, wanted))
+
+    def find_fine(self, sought: Sought) -> Float64s:
+        """Return each leaf's quantile, 0 where there is no row, and begin anew."""
+        cells, _ = found(*_taken(self.fine), sought.weights)
+        return np.where(sought.weights > 0, value_of(sought.cells, cells), 0.0)
+
+
+def _taken(sums: DCV) -> tuple[Int64s, Int64s]:
+    with batch():
+        taken = sums.pull()
+        sums.zero()
+    keys, weights = taken.result()
+    return keys, weights
+
+
+def sums_of(
+    leaves: Sequence[Int32s], bits: UInt32s, weights: Int64s | None, cells: Int64s | None
+) -> tuple[Int64s, Int64s]:
+    """Sum up the weights of rows by leaf and cell.
+
+    Args:
+        leaves: of each the numbers of its rows.
+        bits: ordered, of all rows' residuals.
+        weights: of all rows; None: each counts 1.
+        cells: of each leaf the coarse cell whose fine ones are summed up; None: coarse ones are.
+
+    Returns:
+        Keys, ascending: a leaf's number and a cell's; and the sums.
+    """
+    rows, leaf = np.concatenate(leaves), np.repeat(np.arange(len(leaves)), [len(some) for some in leaves])
+    if cells is not None:
+        mine = bits[rows] >> BELOW_COARSE == cells[leaf]
+        rows, leaf = rows[mine], leaf[mine]
+    at = bits[rows] >> (BELOW_COARSE if cells is None else BELOW_FINE) & (CELLS - 1)
+    keys = leaf << CELL_BITS | at
+    counts = None if weights is None else weights[rows]
+    if len(leaves) << CELL_BITS > CELLS_PER_ROW * len(rows):
+        some, keys = np.unique(keys, return_inverse=True)
+        return some, np.bincount(keys, counts, len(some)).astype(np.int64)
+    sums = np.bincount(keys, counts, len(leaves) << CELL_BITS).astype(np.int64)
+    return np.flatnonzero(sums), sums[sums > 0]
+
+
+def _totals(keys: Int64s, weights: Int64s, leaves: int) -> Float64s:
+    # Keys of earlier trees, which had more leaves, are still there, with weights of 0.
+    return np.bincount(keys >> CELL_BITS, weights, leaves)[:leaves].astype(np.float64)
+
+
+def found(keys: Int64s, weights: Int64s, wanted: Float64s) -> tuple[Int64s, Float64s]:
+    """Find in each leaf the cell up to which so much weight lies.
+
+    Args:
+        keys, weights: as of ``sums_of``.
+        wanted: of each leaf, above 0; where it is 0, there is nothing to be found.
+
+    Returns:
+        Cells; and how much of the weight wanted lies in them: 0 where none is.
+    """
+    ends = np.cumsum(weights)
+    before = np.append(0, ends)[np.searchsorted(keys, np.arange(len(wanted)) << CELL_BITS)]
+    some = np.flatnonzero(wanted > 0)
+    at = np.searchsorted(ends, before[some] + wanted[some])
+    cells, left = np.zeros(len(wanted), np.int64), np.zeros(len(wanted))
+    cells[some] = keys[at] & (CELLS - 1)
+    left[some] = wanted[some] - (ends[at] - weights[at] - before[some])
+    return cells, left
+
+
+def value_of(coarse: Int64s, fine: Int64s) -> Float64s:
+    """Return of each cell the number that is nearest to 0: whole numbers and short fractions are exact."""
+    bits = coarse << BELOW_COARSE | fine << BELOW_FINE
+    bits = np.where(bits < int(ZERO), bits | ((1 << BELOW_FINE) - 1), bits)
+    return from_bits(bits.astype(np.uint32)).astype(np.float64)

@@ -1,0 +1,69 @@
+"""Quantiles of residuals by leaf, of sums that workers add up in two steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ps2.algorithms.trees import leaf_quantiles as quantiles
+from ps2.algorithms.trees.binning import ordered_bits
+
+
+def added(parts):
+    """Add up what several workers found."""
+    keys, place = np.unique(np.concatenate([keys for keys, _ in parts]), return_inverse=True)
+    return keys, np.bincount(place, np.concatenate([sums for _, sums in parts])).astype(np.int64)
+
+
+def quantiles_of(workers, share, leaves):
+    """What the driver and workers, each with (leaves, residuals, weights), come to."""
+
+    def round_of(cells):
+        return added([quantiles.sums_of(some, ordered_bits(x), weights, cells) for some, x, weights in workers])
+
+    keys, weights = round_of(None)
+    cells, left = quantiles.found(keys, weights, share * quantiles._totals(keys, weights, leaves))
+    fine, _ = quantiles.found(*round_of(cells), left)
+    return quantiles.value_of(cells, fine)
+
+
+def dealt(x, leaf, weights, workers, leaves):
+    for worker in range(workers):
+        mine = np.arange(len(x)) % workers == worker
+        of_leaves = [np.flatnonzero(leaf[mine] == number).astype(np.int32) for number in range(leaves)]
+        yield of_leaves, x[mine], None if weights is None else weights[mine]
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.77])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("leaves", [3, 200])
+def test_quantiles_when_found_in_two_steps_then_are_those_of_the_rows_wherever_they_lie(share, weighted, leaves):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=3000) * 10.0 ** rng.integers(-3, 4, 3000)
+    leaf = np.append(np.arange(leaves), rng.integers(0, leaves, 3000 - leaves))
+    weights = rng.integers(1, 5, 3000) if weighted else None
+    times = np.ones(3000, int) if weights is None else weights
+    exact = [
+        np.quantile(np.repeat(x[leaf == n], times[leaf == n]), share, method="inverted_cdf") for n in range(leaves)
+    ]
+    one, three = (quantiles_of(list(dealt(x, leaf, weights, w, leaves)), share, leaves) for w in (1, 3))
+    np.testing.assert_allclose(one, exact, rtol=2.0**-15)
+    np.testing.assert_array_equal(one, three)
+
+
+def test_values_when_they_are_short_numbers_then_are_exact():
+    x = np.array([-3.0, -0.5, 0.0, 0.25, 7.0, 1024.0])
+    bits = ordered_bits(x).astype(np.int64)
+    values = quantiles.value_of(bits >> quantiles.BELOW_COARSE, bits >> quantiles.BELOW_FINE & (quantiles.CELLS - 1))
+    np.testing.assert_array_equal(values, x)
+
+
+def test_quantiles_when_a_leaf_has_no_row_then_nothing_is_found_in_it():
+    cells, left = quantiles.found(np.array([5, (2 << 12) + 7]), np.array([4, 6]), np.array([2.0, 0.0, 3.0]))
+    assert cells.tolist() == [5, 0, 7]
+    assert left.tolist() == [2.0, 0.0, 3.0]
+
+
+def test_totals_when_an_earlier_tree_had_more_leaves_then_are_of_this_ones():
+    keys = np.array([3, (1 << 12) + 1, 7 << 12])
+    assert quantiles._totals(keys, np.array([2, 5, 0]), 2).tolist() == [2.0, 5.0]
