@@ -362,3 +362,15 @@ def test_best_splits_when_features_are_many_then_those_that_cannot_gain_change_n
     case = Case([(4, 0, 1)] * 60, nodes=3, empty=0.2)
     for rules in ((1, 1, 0, 0, 0), (0.5, 0.25, 1.5, 0, 60.0), (1, 1, 1.0, 3.0, 10.0)):
         case.check(case.found(rules), rules=rules)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("channels", [2, 3])
+def test_add_rows_when_bins_are_empty_then_they_are_not_marked(dtype, channels):
+    case = Case(MIXED * 12, dtype=dtype, channels=channels, nodes=70)
+    m, rows = marked(case, np.random.default_rng(3))
+    whole = np.zeros_like(m)
+    whole[0] = m[0]
+    for some in (rows[:40], rows[40:]):
+        ops.add_rows(whole, some, m[some], channels=channels)
+    np.testing.assert_array_equal(whole, m)

@@ -73,6 +73,22 @@ def add_marked(m: Array, marks: bool, row: int, slots: Int64s, sums: Array) -> N
 
 
 @kernel
+def add_rows_marked(rows: Int64s, sums: Array, m: Array, channels: int) -> None:
+    """Add to whole rows, and mark the bins that get something."""
+    bins = m.shape[1] // channels
+    for i in range(len(rows)):
+        words, histogram, more = marks_of(m, channels, rows[i]), m[rows[i]], sums[i]
+        for j in range(len(histogram)):
+            histogram[j] += more[j]
+        for place in range(len(words)):
+            word = np.uint64(0)
+            for bin in range(place * WORD_BITS, min((place + 1) * WORD_BITS, bins)):
+                if more[bin * channels] != 0:
+                    word |= ONE << np.uint64(bin & 31)
+            words[place] |= np.int64(word)
+
+
+@kernel
 def next_marked(words: Array, bin: int, end: int) -> int:
     """Return the next bin that is marked, or ``end``."""
     if bin >= end:

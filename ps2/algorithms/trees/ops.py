@@ -14,13 +14,13 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees.marks import add_marked, clear_marked, marks_of, next_marked, subtract_marked
+from ps2.algorithms.trees.marks import add_marked, add_rows_marked, clear_marked, marks_of, next_marked, subtract_marked
 from ps2.algorithms.trees.marks import check_rows as check_marks
 from ps2.errors import LimitError, OutOfRangeError
 from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.guards import check_row_ids, check_slots, readable
 from ps2.ops.kernels import Float64s, Int64s, kernel
-from ps2.ops.operands import along
+from ps2.ops.operands import COLUMNS, along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Block, Floats, Integers, Range, RowIds, Slots, Values, op
 
@@ -88,6 +88,24 @@ def add(
     if len(slots) and slots.min() < 0:
         raise OutOfRangeError("slots: expected columns of the matrix")
     add_marked(m, marks, row, slots, readable(sums))
+
+
+@op(writes=("m",), dtypes=("int32", "int64"), blocks="rows")
+def add_rows(
+    m: Block,
+    rows: Annotated[RowIds, along("rows")],
+    sums: Annotated[Values, along("rows", COLUMNS)],
+    *,
+    channels: Channels = 2,
+) -> None:
+    """Add to all bins of some histograms, and mark those that get something.
+
+    Args:
+        rows: of the histograms, each once.
+    """
+    rows = check_row_ids(rows, m.shape[0])
+    check_marks(m, channels, rows)
+    over_blocks(add_rows_marked, (rows, readable(sums)), m, channels, cost=2 * m.shape[1])
 
 
 @op(writes=("m",), dtypes=("int32", "int64"))

@@ -25,6 +25,8 @@ Float64s = npt.NDArray[np.float64]
 
 # Rows that hold so much of their features are laid out with all of them.
 DENSE_FROM = 0.25
+# Histograms that travel with their empty bins: those that have few, or are small: to name bins costs more.
+FULL, SMALL_BYTES = 0.25, 1 << 17
 
 Binned = DenseRows | SparseRows
 
@@ -146,11 +148,16 @@ class Histograms:
         self._scratch = Scratch(count if isinstance(rows, SparseRows) else 0, channels, dtype)
         self._shape, self._dtype = (count, channels), np.dtype(dtype)
 
-    def of(self, order: Int32s, pairs: Int32s) -> tuple[Int64s, Array]:
-        """Return the bins that are not empty, ascending, with the sums of some rows, shape (n, channels)."""
+    def of(self, order: Int32s, pairs: Int32s) -> tuple[Int64s | None, Array]:
+        """Return the sums of some rows, shape (n, channels), and the bins that have them, ascending; None: all bins.
+
+        Bins that are left out are empty; where few are, all of them travel in less time than the others' numbers.
+        """
         if isinstance(self._rows, SparseRows):
             return self._rows.histogram(order, pairs, self._scratch)
         out = np.zeros(self._shape, self._dtype)
         self._rows.add_histogram(order, pairs, out)
+        if out.nbytes <= SMALL_BYTES:
+            return None, out
         bins = np.flatnonzero(out[:, 0])
-        return bins, out[bins]
+        return (None, out) if len(bins) > FULL * len(out) else (bins, out[bins])

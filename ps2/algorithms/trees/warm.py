@@ -9,7 +9,7 @@ from ps2.algorithms.trees import binning, growing_kernels
 from ps2.algorithms.trees.binning import NO_WEIGHTS, Bins, Columns, Refinement
 from ps2.algorithms.trees.gradients import Objective, quantised
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
-from ps2.algorithms.trees.ops import add, best_splits, clear, subtract
+from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, subtract
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.rows import draw, row_ids
 from ps2.algorithms.trees.tree import Draft, Forest
@@ -31,6 +31,7 @@ def warm() -> None:
     for dtype in (np.int32, np.int64):
         one, other, m = np.zeros(1, np.int64), np.full(1, 2), np.zeros((3, 64), dtype)
         add(m, one, np.zeros((1, 2), dtype), row=0, marks=True)
+        add_rows(m, one, np.zeros((1, 64), dtype))
         clear(m, one)
         for marks in (False, True):
             subtract(m, one, other, marks=marks)

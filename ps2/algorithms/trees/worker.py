@@ -239,13 +239,21 @@ class _Grower:
         pairs = self._quantised
         if self._half.recipe.channels == 3:
             pairs = np.column_stack([pairs, np.ones(len(pairs), np.int32)])
+        whole: dict[int, Array] = {}
         with batch():
             for row, order in nodes:
                 if not len(order):
                     continue
                 bins, sums = self._histograms.of(order, pairs)
                 self._moved_bytes += sums.nbytes
-                self._matrix.apply("trees.add", slots=bins * sums.shape[1], sums=sums, row=row, marks=True)
+                if bins is None:
+                    whole[row] = sums
+                else:
+                    self._matrix.apply("trees.add", slots=bins * sums.shape[1], sums=sums, row=row, marks=True)
+            if whole:
+                all_sums = np.zeros((len(whole), self._matrix.dim), self._half.sums_dtype)
+                all_sums[:, : sums.size] = [sums.reshape(-1) for sums in whole.values()]
+                self._matrix.apply("trees.add_rows", rows=list(whole), sums=all_sums, channels=pairs.shape[1])
 
 
 @dataclass(frozen=True, eq=False)
