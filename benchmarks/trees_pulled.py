@@ -19,6 +19,7 @@ from benchmarks.trees_same import digest
 from benchmarks.trees_traffic import Moved, Traffic
 from ps2.algorithms.trees import trainer
 from ps2.algorithms.trees.growth import Found, Growth
+from ps2.algorithms.trees.on_fleet import OnFleet
 from ps2.algorithms.trees.ops import best_splits
 from ps2.algorithms.trees.problem import Recipe
 from ps2.client.matrix import DCVMatrix
@@ -29,7 +30,6 @@ DENSE_ROWS = 200_000
 SPARSE, DENSE = Settings(trees=3, depth=7, bins=100), Settings(trees=10, depth=6, bins=256)
 GOAL = 5.0
 WAYS = ("pulled", "ours")
-OnFleet = trainer._OnFleet
 
 
 class Pulled(OnFleet):
@@ -149,14 +149,14 @@ def _fit(frame: Any, settings: Settings) -> tuple[float, str]:
 def _grown(base: Any, count: tuple[_Way, Traffic] | None) -> Iterator[None]:
     """Let trainings look for splits in one way; if asked, count what that alone moves: the workers wait meanwhile."""
     module: Any = trainer
-    given, kind = module._OnFleet, base
+    given, kind = module.OnFleet, base
     if count is not None:
         kind = type("Counted", (base,), {"best_splits": _counted(base.best_splits, *count)})
-    module._OnFleet = kind
+    module.OnFleet = kind
     try:
         yield
     finally:
-        module._OnFleet = given
+        module.OnFleet = given
 
 
 def _counted(find: Callable[..., Found], way: _Way, traffic: Traffic) -> Callable[..., Found]:

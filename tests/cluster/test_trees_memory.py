@@ -9,23 +9,24 @@ from ps2 import PS2Context
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.growth import LAYOUT
+from ps2.algorithms.trees.on_fleet import OnFleet
 from ps2.algorithms.trees.problem import Problem, Recipe
-from ps2.algorithms.trees.trainer import _OnFleet
 from ps2.errors import LimitError
 
-FEATURES = 10_000
+# Of two bins, of which 32 lie together: 79,872 bytes are a histogram.
+FEATURES = 4_992
 
 
 def test_histograms_when_they_become_too_many_then_the_error_says_how_many_and_how_large():
     none = np.zeros(FEATURES, np.int32)
-    bins = Bins(np.empty(0, np.float32), np.zeros(FEATURES + 1, np.int64), none, none > 0, block=8)
+    bins = Bins(np.zeros(FEATURES, np.float32), np.arange(FEATURES + 1), none, none > 0, block=32)
     problem, recipe = Problem(Objective("logistic"), FEATURES, (0.0,)), Recipe(depth=12)
     with PS2Context.getOrCreate(servers=2, memoryLimit=4 << 20):
-        fleet = _OnFleet.make(bins, problem, recipe, 10**5, "int32")
-        assert fleet.histograms.rows == 17
+        fleet = OnFleet.make(bins, problem, recipe, 10**5, "int32")
+        assert fleet.histograms.rows == 18
         layout = fleet.histograms.pull([LAYOUT])
         fleet.make_room(40)
-        with pytest.raises(LimitError, match=r"needs 200 histograms of 80,000 bytes at a time, .* growing to 200 rows"):
+        with pytest.raises(LimitError, match=r"needs 200 histograms of 79,872 bytes at a time, .* growing to 200 rows"):
             fleet.make_room(200)
         assert fleet.histograms.rows == 40
         np.testing.assert_array_equal(fleet.histograms.pull([LAYOUT]), layout)

@@ -38,7 +38,7 @@ def grow(ps, spark, recipe=NAMED, workers=2, on_step=lambda step: None):
 
 
 def main(folder):
-    searches, search = [], trainer._OnFleet.best_splits
+    searches, search = [], trainer.OnFleet.best_splits
 
     def dying(fleet, growth, recipe):
         searches.append(1)
@@ -46,7 +46,7 @@ def main(folder):
             os.kill(os.getpid(), signal.SIGKILL)
         return search(fleet, growth, recipe)
 
-    trainer._OnFleet.best_splits = dying
+    trainer.OnFleet.best_splits = dying
     spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=folder, checkpointEverySteps=1) as ps:
         grow(ps, spark)

@@ -85,7 +85,7 @@ def test_losses_when_a_worker_is_killed_in_mid_round_then_trees_are_the_same_to_
 def test_trees_when_a_server_is_killed_in_mid_tree_then_are_the_same_to_the_bit(
     spark, expected, tmp_path, monkeypatch, settings, recipe
 ):
-    searches, search = [], trainer._OnFleet.best_splits
+    searches, search = [], trainer.OnFleet.best_splits
 
     def dying(fleet, growth, recipe):
         searches.append(1)
@@ -95,7 +95,7 @@ def test_trees_when_a_server_is_killed_in_mid_tree_then_are_the_same_to_the_bit(
 
     if "replicas" not in settings:
         settings = {**settings, "checkpointDir": str(tmp_path)}
-    monkeypatch.setattr(trainer._OnFleet, "best_splits", dying)
+    monkeypatch.setattr(trainer.OnFleet, "best_splits", dying)
     with PS2Context.getOrCreate(spark, servers=2, **settings) as ps:
         made = trained(ps, spark, recipe=recipe)
         assert ps.recoveries[-1].rolledBack == ("replicas" not in settings)

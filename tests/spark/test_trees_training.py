@@ -11,9 +11,10 @@ from boosting import BY_LEAF, MEDIAN, RECIPE, SHORT, SOFTMAX, dealt, digest, fac
 
 from ps2.algorithms.trees import trainer
 from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.on_fleet import FIRST_ROWS
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.problem import Problem, Recipe
-from ps2.algorithms.trees.trainer import FIRST_ROWS, train
+from ps2.algorithms.trees.trainer import train
 
 PROGRAM = Path(__file__).with_name("trees_app.py")
 

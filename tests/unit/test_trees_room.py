@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ps2.algorithms.trees.on_fleet import check_room, sums_dtype
 from ps2.algorithms.trees.problem import Recipe
 from ps2.algorithms.trees.quantiles import unit_of, whole
-from ps2.algorithms.trees.trainer import check_room, sums_dtype
 from ps2.errors import LimitError
 
 GIB = 1 << 30

@@ -7,10 +7,11 @@ import pytest
 import scipy.sparse as sp
 
 from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.on_fleet import check_room
 from ps2.algorithms.trees.problem import Problem, Recipe, key_of
 from ps2.algorithms.trees.rows import draw, row_ids
 from ps2.algorithms.trees.told import FIELDS, NO_ENDS, Task, Told, as_bits
-from ps2.algorithms.trees.trainer import check_room, least_rows
+from ps2.algorithms.trees.trainer import least_rows
 from ps2.data.rows import LocalRows
 from ps2.errors import LimitError
 

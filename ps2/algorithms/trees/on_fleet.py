@@ -1,0 +1,165 @@
+"""Histograms on the servers: rows of a matrix, which grows as trees do, and what else there is when bins are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.growing import SparseRows
+from ps2.algorithms.trees.growth import LAYOUT, Found, Growth
+from ps2.algorithms.trees.marks import rows_with_marks
+from ps2.algorithms.trees.problem import Problem, Recipe
+from ps2.algorithms.trees.quantiles import shapes_of
+from ps2.client.batch import batch
+from ps2.client.dcv import DCV
+from ps2.client.handle import free_all, known
+from ps2.client.matrix import DCVMatrix
+from ps2.errors import LimitError
+
+# Of more rows, sums of int32 would leave too few bits to a row.
+MOST_ROWS_OF_INT32 = 1 << 24
+# Histograms that there is room for from the beginning, the layout beside them.
+FIRST_ROWS = 16
+MORE_ROOM = "start more servers, or with a larger memory limit, or let trees have less depth or leaves"
+
+
+@dataclass(frozen=True, eq=False)
+class OnFleet:
+    """What is on the servers when bins are known.
+
+    Attributes:
+        histograms: a row for the layout of bins, one for each open node, and those of ``marks``.
+        sizes: ``shapes_of`` the bins.
+    """
+
+    problem: Problem
+    bins: Bins
+    histograms: DCVMatrix
+    cuts: DCV
+    sizes: DCV
+    channels: int
+
+    @staticmethod
+    def make(bins: Bins, problem: Problem, recipe: Recipe, rows: int, dtype: str) -> OnFleet:
+        """Make room for histograms, and tell the servers what the bins are.
+
+        Raises:
+            LimitError: they cannot fit.
+        """
+        columns = max(-(-int(bins.first[-1]) // bins.block), 1) * bins.block * recipe.channels
+        count, align = rows_with_marks(first_rows(recipe, rows)), bins.block * recipe.channels
+        with _explaining(count, columns * np.dtype(dtype).itemsize):
+            first = DCV.dense(columns, count, dtype, align=align)
+        histograms = first.matrix()
+        monotone = np.array(recipe.monotone, np.int64) if recipe.monotone else None
+        no_rows = SparseRows(bins, np.zeros(1, np.int64), np.empty(0, np.int32), problem.absent)
+        layout = np.zeros((1, first.dim), dtype)
+        layout[0, : int(bins.first[-1]) * recipe.channels] = no_rows.layout(monotone, recipe.channels)
+        histograms.push([LAYOUT], layout)
+        cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1), DCV.dense(bins.features, 1, "int32")
+        if len(bins.cuts):
+            cuts.push(bins.cuts)
+        sizes.push(shapes_of(bins))
+        return OnFleet(problem, bins, histograms, cuts, sizes, recipe.channels)
+
+    @staticmethod
+    def known(bins: Bins, problem: Problem, recipe: Recipe, numbers: tuple[int, int, int]) -> OnFleet:
+        """Return what a driver before has made."""
+        first, cuts, sizes = (known(DCV, number) for number in numbers)
+        return OnFleet(problem, bins, first.matrix(), cuts, sizes, recipe.channels)
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """Those of the matrices."""
+        return self.histograms.number, self.cuts._matrix, self.sizes._matrix
+
+    @property
+    def _form(self) -> dict[str, Any]:
+        return {"marks": True, "channels": self.channels}
+
+    def clear(self, rows: Sequence[int]) -> None:
+        """Make histograms empty."""
+        self.histograms.apply("trees.clear", rows=rows, channels=self.channels)
+
+    def make_room(self, rows: int) -> None:
+        """Let there be so many rows for histograms.
+
+        Raises:
+            LimitError: they cannot fit.
+        """
+        with _explaining(rows, self.histograms.dim * self.histograms.dtype.itemsize):
+            self.histograms.grow(rows)
+
+    def best_splits(self, growth: Growth, recipe: Recipe) -> Found:
+        """Let the servers make the histograms that workers have not added, and find the best split of each node."""
+        with batch():
+            if growth.subtract:
+                whole, part = np.array(growth.subtract).T
+                self.histograms.apply("trees.subtract", rows=whole, others=part, **self._form)
+            found = self.histograms.apply(
+                "trees.best_splits",
+                rows=growth.rows,
+                totals=growth.totals,
+                bounds=growth.bounds,
+                keys=growth.keys,
+                rules=growth.rules,
+                layout=LAYOUT,
+                **self._form,
+                words=self.problem.words,
+                min_third=recipe.min_rows if recipe.channels > 2 else 0,
+                features=self.bins.features,
+                drawn=recipe.features,
+            )
+        return Found(*found.result())
+
+    def free(self) -> None:
+        self.histograms.free()
+        free_all([self.cuts, self.sizes])
+
+
+@contextmanager
+def _explaining(rows: int, size: int) -> Iterator[None]:
+    """Say what it is that cannot fit: so many rows for histograms, each of so many bytes."""
+    try:
+        yield
+    except LimitError as error:
+        raise LimitError(
+            f"a tree that grows needs {rows:,} histograms of {size:,} bytes at a time, and they do not fit the "
+            f"servers: {error}; {MORE_ROOM}"
+        ) from error
+
+
+def check_room(features: int, recipe: Recipe, rows: int, servers: Sequence[tuple[int, int]]) -> None:
+    """Raise LimitError if the histograms that trees begin with cannot fit servers, however few bins there are.
+
+    Args:
+        features: how many there are: each counts as a bin at least.
+        rows: to train on.
+        servers: of each the memory limit, and what is taken of it, in bytes.
+    """
+    histograms, itemsize = first_rows(recipe, rows), np.dtype(sums_dtype(rows)).itemsize
+    needed = features * histograms * recipe.channels * itemsize
+    left = sum(max(limit - taken, 0) for limit, taken in servers)
+    if needed > left:
+        raise LimitError(
+            f"{features:,} features: trees of depth {recipe.depth} begin with {histograms:,} histograms of them, at "
+            f"least {needed:,} bytes, and {left:,} are left on the {len(servers)} servers; {MORE_ROOM}"
+        )
+
+
+def first_rows(recipe: Recipe, rows: int) -> int:
+    """Return how many rows a matrix of histograms begins with: it grows as trees do.
+
+    One is the layout; the last level of a tree has no histograms, and no node is without rows. Marks come on top.
+    """
+    return 1 + min(1 << max(recipe.depth - 1, 0), recipe.most_leaves, rows, FIRST_ROWS)
+
+
+def sums_dtype(rows: int) -> str:
+    """Return the dtype of histograms."""
+    return "int32" if rows <= MOST_ROWS_OF_INT32 else "int64"
