@@ -1,0 +1,276 @@
+"""Collapsed Gibbs sampling, compiled: each token gets a topic anew, given all other tokens' topics.
+
+The probability of topic k for a token of word w in document d is proportional to
+
+    (n_dk + alpha_k) (n_wk + beta) / (n_k + V beta)               (Griffiths and Steyvers, 2004, equation 5)
+
+with counts without the token itself. Tokens are passed over word by word, so a word's counts are read once. Of each
+word the shares (n_wk + beta) / (n_k + V beta) are written down, and the probability is split in two (Yu et al., "A
+scalable asynchronous distributed algorithm for topic modeling", 2015, section 3):
+
+    n_dk times the share     over the topics that the document has: few
+    alpha_k times the share  over all topics; a token changes two of these weights
+
+The second part has sums by GROUP topics, so a change costs two additions, and a draw looks at one sum a group and at
+the topics of one group. Nothing is approximated: the split only says how a draw is made.
+
+A document has a list of its topics and how often each is there, in no order, without zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
+from ps2.ops.kernels import Float64s, Int64s, kernel
+
+Array = npt.NDArray[Any]
+Int32s = npt.NDArray[np.int32]
+# Of documents: where the list of each begins, and how long it is; topics; how often.
+Lists = tuple[Int64s, Int32s, Array, Array]
+# Of all topics: shares of a word; weights of groups; 1 / (n_k + V beta). And of a list: sums of weights so far.
+Room = tuple[Float64s, Float64s, Float64s, Float64s]
+
+# Topics whose weights have a sum of their own.
+GROUP = 32
+WORD_BITS = np.uint64(32)
+ONE = np.uint64(1)
+
+
+@kernel
+def uniform(key: np.uint64, document: int, word: int, place: int) -> float:
+    """Return the random number, in [0, 1), of the ``place``-th token of a word in a document."""
+    state = scrambled(key + GOLDEN * (np.uint64(document) + ONE))
+    state = scrambled(state + GOLDEN * ((np.uint64(word) << WORD_BITS) + np.uint64(place) + ONE))
+    return np.float64(state >> np.uint64(11)) * TO_UNIT
+
+
+@kernel
+def draw_topics(
+    words: Int64s, begins: Int64s, documents: Int32s, numbers: Int64s, count: int, key: np.uint64, topics: Array
+) -> None:
+    """Give each token any of ``count`` topics, all with the same probability.
+
+    Args:
+        words: numbers of the words among all; begins: where each one's tokens begin, and the end.
+        documents: of each token, among those of this worker; numbers: of these among all.
+        key: of the seed.
+    """
+    for w in range(len(words)):
+        previous, place = -1, 0
+        for t in range(begins[w], begins[w + 1]):
+            document = documents[t]
+            place = place + 1 if document == previous else 0
+            previous = document
+            topics[t] = np.int64(uniform(key, numbers[document], words[w], place) * count)
+
+
+@kernel
+def list_topics(documents: Int32s, topics: Array, lists: Lists) -> None:
+    """Fill the lists of documents, empty so far, with their tokens' topics."""
+    first, length, held, often = lists
+    for t in range(len(documents)):
+        document = documents[t]
+        _include(first[document], document, topics[t], length, held, often)
+
+
+@kernel
+def sample_words(
+    words: Int64s,
+    begins: Int64s,
+    tokens: tuple[Int32s, Array],
+    numbers: Int64s,
+    lists: Lists,
+    counts: Array,
+    totals: Int64s,
+    prior: tuple[Float64s, float, float],
+    key: np.uint64,
+    room: Room,
+) -> None:
+    """Give each token of some words a topic anew.
+
+    Args:
+        words, begins, numbers: as of ``draw_topics``.
+        tokens: of each its document, and its topic; those of a document are side by side within a word.
+        counts: integers, shape (words, topics): n_wk.
+        totals: shape (topics,): n_k.
+        prior: alpha, shape (topics,); beta; V beta.
+        key: of seed and iteration.
+    """
+    documents, topics = tokens
+    first, length, held, often = lists
+    alpha, beta, all_beta = prior
+    shares, weights, scale, so_far = room
+    for k in range(len(totals)):
+        scale[k] = 1.0 / (totals[k] + all_beta)
+    for w in range(len(words)):
+        row = counts[w]
+        rest = _weigh(row, beta, alpha, scale, shares, weights)
+        previous, place = -1, 0
+        for t in range(begins[w], begins[w + 1]):
+            document, old = documents[t], int(topics[t])
+            place = place + 1 if document == previous else 0
+            previous = document
+            row[old] -= 1
+            totals[old] -= 1
+            rest += _reweigh(old, row, totals, prior, room)
+            begin, count = first[document], length[document]
+            total, where = 0.0, 0
+            for i in range(count):
+                k, n = int(held[begin + i]), int(often[begin + i])
+                if k == old:
+                    n -= 1
+                    where = i
+                total += n * shares[k]
+                so_far[i] = total
+            drawn = uniform(key, numbers[document], words[w], place) * (total + rest)
+            if drawn < total:
+                new = int(held[begin + _first_above(drawn, so_far, count)])
+            else:
+                new = _draw_weighted(drawn - total, alpha, shares, weights)
+            if new != old:
+                _exclude(begin, document, where, length, held, often)
+                _include(begin, document, new, length, held, often)
+                topics[t] = new
+            row[new] += 1
+            totals[new] += 1
+            rest += _reweigh(new, row, totals, prior, room)
+
+
+@kernel
+def _weigh(row: Array, beta: float, alpha: Float64s, scale: Float64s, shares: Float64s, weights: Float64s) -> float:
+    """Write down the shares of a word, and weights of groups; return the sum of these."""
+    total = 0.0
+    for group in range(len(weights)):
+        some = 0.0
+        for k in range(group * GROUP, min((group + 1) * GROUP, len(row))):
+            shares[k] = (row[k] + beta) * scale[k]
+            some += alpha[k] * shares[k]
+        weights[group] = some
+        total += some
+    return total
+
+
+@kernel
+def _reweigh(k: int, row: Array, totals: Int64s, prior: tuple[Float64s, float, float], room: Room) -> float:
+    """Write down the share of a topic whose counts have changed; return by what the sum of weights has."""
+    shares, weights, scale, _ = room
+    alpha, beta, all_beta = prior
+    scale[k] = 1.0 / (totals[k] + all_beta)
+    share = (row[k] + beta) * scale[k]
+    change = alpha[k] * (share - shares[k])
+    shares[k] = share
+    weights[k // GROUP] += change
+    return change
+
+
+@kernel
+def _first_above(drawn: float, so_far: Float64s, count: int) -> int:
+    """Return the first place whose sum so far is above a number, or the last one."""
+    low, high = 0, count - 1
+    while low < high:
+        middle = (low + high) >> 1
+        if so_far[middle] > drawn:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@kernel
+def _draw_weighted(left: float, alpha: Float64s, shares: Float64s, weights: Float64s) -> int:
+    """Return the topic at which the sum of weights up to it is above a number, or the last one."""
+    group = 0
+    while group < len(weights) - 1 and left >= weights[group]:
+        left -= weights[group]
+        group += 1
+    k, last = group * GROUP, min((group + 1) * GROUP, len(shares)) - 1
+    while k < last and left >= alpha[k] * shares[k]:
+        left -= alpha[k] * shares[k]
+        k += 1
+    return k
+
+
+@kernel
+def _include(begin: int, document: int, k: int, length: Int32s, held: Array, often: Array) -> None:
+    """Count a topic in a document."""
+    end = begin + length[document]
+    for at in range(begin, end):
+        if held[at] == k:
+            often[at] += 1
+            return
+    held[end], often[end] = k, 1
+    length[document] += 1
+
+
+@kernel
+def _exclude(begin: int, document: int, where: int, length: Int32s, held: Array, often: Array) -> None:
+    """Count a topic, of which the place in the list is known, once less."""
+    at = begin + where
+    often[at] -= 1
+    if often[at] == 0:
+        length[document] -= 1
+        last = begin + length[document]
+        held[at], often[at] = held[last], often[last]
+
+
+@kernel
+def documents_likelihood(lengths: Int64s, lists: Lists, alpha: Float64s) -> float:
+    """Compute log p(z), the part of the joint likelihood that documents have: Griffiths and Steyvers, equation 3.
+
+    Args:
+        lengths: tokens of each document.
+    """
+    first, length, held, often = lists
+    all_alpha = alpha.sum()
+    constant = math.lgamma(all_alpha)
+    total = 0.0
+    for document in range(len(lengths)):
+        total += constant - math.lgamma(lengths[document] + all_alpha)
+        for at in range(first[document], first[document] + length[document]):
+            k = int(held[at])
+            total += math.lgamma(often[at] + alpha[k]) - math.lgamma(alpha[k])
+    return total
+
+
+@kernel
+def changes(begins: Int64s, before: Array, after: Array, room: Int32s, found: tuple[Int32s, Array, Int32s]) -> int:
+    """Find by what counts have changed, word by word.
+
+    Args:
+        begins: where the tokens of each word begin in ``before``, and the end.
+        before, after: topics of tokens.
+        room: int32, shape (topics,), zeros before and after.
+        found: of each word how many of its counts have changed; of each of these the topic, and the change. The latter
+            two have room for two a token.
+
+    Returns:
+        How many changes there are.
+    """
+    sizes, topics, by = found
+    end = 0
+    for w in range(len(begins) - 1):
+        start = end
+        for t in range(begins[w], begins[w + 1]):
+            old, new = int(before[t]), int(after[t])
+            if old != new:
+                for k, more in ((old, -1), (new, 1)):
+                    if room[k] == 0:
+                        topics[end] = k
+                        end += 1
+                    room[k] += more
+        # A topic may be listed twice: what is left of it the second time is 0.
+        kept = start
+        for i in range(start, end):
+            k = int(topics[i])
+            if room[k] != 0:
+                topics[kept], by[kept] = k, room[k]
+                kept += 1
+                room[k] = 0
+        sizes[w] = kept - start
+        end = kept
+    return end

@@ -1,0 +1,130 @@
+"""The sampler of topics: what it counts, and that tokens get topics with the probabilities of Gibbs sampling."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.special import gammaln
+from scipy.stats import chisquare
+
+from ps2.algorithms.topics.corpus import Assignments, Corpus, Prior, dtype_of, key_of
+
+WORDS, DOCUMENTS, TOPICS = 9, 12, 70
+
+
+@pytest.fixture
+def counts():
+    """How often words come in documents; a word and a document without any token."""
+    rng = np.random.default_rng(5)
+    found = rng.integers(0, 4, (DOCUMENTS, WORDS))
+    found[3] = found[:, 4] = 0
+    return sp.csr_array(found)
+
+
+@pytest.fixture
+def corpus(counts):
+    return Corpus.of(counts, np.arange(WORDS) * 10, np.arange(DOCUMENTS) + 100)
+
+
+@pytest.fixture
+def prior():
+    return Prior(np.linspace(0.05, 1.5, TOPICS), 0.1, 100)
+
+
+def of_words(corpus, topics, count=TOPICS):
+    found = np.zeros((len(corpus.words), count), np.int32)
+    np.add.at(found, (np.repeat(np.arange(len(corpus.words)), np.diff(corpus.begins)), topics), 1)
+    return found
+
+
+def of_documents(corpus, topics, count=TOPICS):
+    found = np.zeros((len(corpus.numbers), count), np.int64)
+    np.add.at(found, (corpus.documents, topics), 1)
+    return found
+
+
+def listed(assignments):
+    first, length, held, often = assignments._lists
+    found = np.zeros((len(length), TOPICS), np.int64)
+    for document, count in enumerate(length):
+        some = slice(first[document], first[document] + count)
+        found[document, held[some]] = often[some]
+    return found
+
+
+def test_corpus_when_documents_are_taken_apart_then_has_each_token(counts, corpus):
+    assert corpus.words.tolist() == [0, 10, 20, 30, 50, 60, 70, 80]
+    found = np.zeros((DOCUMENTS, WORDS), np.int64)
+    np.add.at(found, (corpus.documents, np.repeat(corpus.words // 10, np.diff(corpus.begins))), 1)
+    np.testing.assert_array_equal(found, counts.toarray())
+    np.testing.assert_array_equal(corpus.lengths, counts.sum(axis=1))
+
+
+def test_sampling_when_done_then_all_counts_are_those_of_the_topics(corpus, prior):
+    given = Assignments.random(corpus, TOPICS, key_of(1, 0))
+    counts, totals = of_words(corpus, given.topics), np.bincount(given.topics, minlength=TOPICS)
+    for iteration in range(1, 4):
+        before = given.topics.copy()
+        for begin, end in corpus.slices(3):
+            given.sample(begin, end, counts[begin:end], totals, prior, key_of(1, iteration))
+        assert (before != given.topics).any()
+        np.testing.assert_array_equal(counts, of_words(corpus, given.topics))
+        np.testing.assert_array_equal(totals, counts.sum(axis=0))
+        np.testing.assert_array_equal(listed(given), of_documents(corpus, given.topics))
+
+
+def test_sampling_when_repeated_then_topics_come_with_their_probabilities(corpus, prior):
+    rng = np.random.default_rng(0)
+    few, draws = 5, 20_000
+    prior = Prior(np.array([0.1, 0.4, 0.2, 2.0, 0.05]), prior.beta, prior.vocabulary)
+    topics = rng.integers(0, few, corpus.size)
+    word = int(np.argmax(np.diff(corpus.begins)))
+    token = int(corpus.begins[word])  # the first one: all others have the topics that they are given
+    counts, totals = of_words(corpus, topics, few), np.bincount(topics, minlength=few)
+    rest = np.arange(corpus.size) != token
+    document = corpus.documents[token]
+    n_dk = np.bincount(topics[rest & (corpus.documents == document)], minlength=few)
+    n_wk, n_k = counts[word] - (np.arange(few) == topics[token]), totals - (np.arange(few) == topics[token])
+    expected = (n_dk + prior.alpha) * (n_wk + prior.beta) / (n_k + prior.beta * prior.vocabulary)
+    found = np.zeros(few)
+    for key in range(draws):
+        given = Assignments(corpus, few, topics)
+        given.sample(word, word + 1, counts[word : word + 1].copy(), totals.copy(), prior, np.uint64(key))
+        found[given.topics[token]] += 1
+    assert chisquare(found, expected / expected.sum() * draws).pvalue > 0.001
+
+
+def test_random_topics_when_documents_lie_on_other_workers_then_are_the_same(counts, corpus):
+    whole = Assignments.random(corpus, TOPICS, key_of(3, 0))
+    parts = []
+    for some in (np.arange(0, DOCUMENTS, 2), np.arange(1, DOCUMENTS, 2)):
+        part = Corpus.of(counts[some], np.arange(WORDS) * 10, some + 100)
+        parts.append(of_words(part, Assignments.random(part, TOPICS, key_of(3, 0)).topics))
+    np.testing.assert_array_equal(sum(parts), of_words(corpus, whole.topics))
+
+
+def test_changes_when_topics_were_others_then_are_the_difference(corpus):
+    rng = np.random.default_rng(1)
+    before, after = (rng.integers(0, TOPICS, corpus.size).astype(np.uint16) for _ in range(2))
+    after[::3] = before[::3]
+    given = Assignments(corpus, TOPICS, after)
+    begin, end = 2, 7
+    changes = given.changed(begin, end, before[corpus.begins[begin] : corpus.begins[end]])
+    found = np.zeros((end - begin, TOPICS), np.int32)
+    np.add.at(found, (np.repeat(np.arange(end - begin), changes.sizes), changes.topics), changes.by)
+    np.testing.assert_array_equal(found, (of_words(corpus, after) - of_words(corpus, before))[begin:end])
+    assert (changes.by != 0).all()
+
+
+def test_likelihood_when_computed_of_lists_then_is_that_of_all_counts(corpus, prior):
+    given = Assignments.random(corpus, TOPICS, key_of(7, 0))
+    n_dk, alpha = of_documents(corpus, given.topics), prior.alpha
+    expected = (gammaln(n_dk + alpha) - gammaln(alpha)).sum()
+    expected += (gammaln(alpha.sum()) - gammaln(corpus.lengths + alpha.sum())).sum()
+    assert given.likelihood(prior) == pytest.approx(expected)
+
+
+def test_topics_when_they_are_many_then_are_held_in_32_bits():
+    assert dtype_of(65_536) == np.uint16
+    assert dtype_of(65_537) == np.int32
