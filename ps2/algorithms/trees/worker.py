@@ -252,7 +252,8 @@ class _Grower:
                     self._matrix.apply("trees.add", slots=bins * sums.shape[1], sums=sums, row=row, marks=True)
             if whole:
                 all_sums = np.zeros((len(whole), self._matrix.dim), self._half.sums_dtype)
-                all_sums[:, : sums.size] = [sums.reshape(-1) for sums in whole.values()]
+                for out, histogram in zip(all_sums, whole.values(), strict=True):
+                    out[: histogram.size] = histogram.reshape(-1)
                 self._matrix.apply("trees.add_rows", rows=list(whole), sums=all_sums, channels=pairs.shape[1])
 
 
