@@ -1,0 +1,85 @@
+"""What topics are found for, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.training.record import TrainingHistory
+from ps2.errors import ConfigError
+
+MOST_TOPICS = 2**31 - 1
+
+SyncName = Literal["ssp", "rotation", "average"]
+SamplerName = Literal["auto", "exact", "mh"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to sample topics.
+
+    Attributes:
+        topics: how many there are.
+        vocabulary: how many words there are.
+        iterations: passes over all tokens.
+        alpha: of topics in documents: one for all topics, or one each.
+        beta: of words in topics.
+        optimize_alpha: fit alpha, one each, to the documents.
+        sync: how workers share the counts: "ssp", "rotation" of blocks of words, or "average".
+        staleness: clocks that a worker may be ahead of the slowest one, with "ssp".
+        budget_s: seconds of a turn, with "rotation"; None: each takes as long as it takes.
+        sampler: how a topic is drawn.
+        slice_words: words whose counts a worker holds at a time, at most; 0: as many as take 64 MiB.
+        seed: of all draws.
+        save_interval: iterations between two times that workers save their tokens' topics; 0: they never do.
+        name: by which a context that was restored goes on with the training; "": none does.
+    """
+
+    topics: int
+    vocabulary: int
+    iterations: int = 100
+    alpha: tuple[float, ...] = (0.1,)
+    beta: float = 0.01
+    optimize_alpha: bool = False
+    sync: SyncName = "ssp"
+    staleness: int = 1
+    budget_s: float | None = None
+    sampler: SamplerName = "auto"
+    slice_words: int = 0
+    seed: int = 0
+    save_interval: int = 10
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.topics <= MOST_TOPICS:
+            raise ConfigError(f"topics: expected a number in [1, {MOST_TOPICS}], got {self.topics}")
+        if len(self.alpha) not in (1, self.topics):
+            raise ConfigError(f"alpha: expected 1 or {self.topics} numbers, one a topic, got {len(self.alpha)}")
+        if self.sync not in get_args(SyncName):
+            raise ConfigError(f"sync: expected one of {', '.join(get_args(SyncName))}, got {self.sync!r}")
+
+    @property
+    def alphas(self) -> npt.NDArray[np.float64]:
+        """One a topic."""
+        return np.broadcast_to(np.array(self.alpha, np.float64), self.topics).copy()
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What came of a training, by either optimizer.
+
+    Attributes:
+        counts: shape (vocabulary, topics): tokens of each word in each topic; int32 if they were sampled, float64 if
+            they are expected ones. With beta added they are Dirichlet's parameters of the topics.
+        alpha: float64, shape (topics,).
+        beta: of words in topics.
+        history: of which ``objective`` is minus the log-likelihood a token.
+    """
+
+    counts: npt.NDArray[Any]
+    alpha: npt.NDArray[np.float64]
+    beta: float
+    history: TrainingHistory
