@@ -8,6 +8,10 @@ import pytest
 from ps2 import DCV
 from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.growing import DenseRows
+from ps2.algorithms.trees.marks import rows_with_marks
+from ps2.algorithms.trees.on_fleet import add_histograms
+from ps2.algorithms.trees.rows import SMALL_BYTES, Histograms
 
 pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
 
@@ -41,3 +45,39 @@ def test_best_splits_when_servers_find_them_then_they_are_those_of_one_histogram
     assert (expected[1][:, 0] >= 0).all()
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("channels", "dtype"), [(2, "int32"), (3, "int64")])
+def test_add_histograms_when_some_name_their_bins_and_others_have_all_then_servers_have_them_with_marks(
+    ps, channels, dtype
+):
+    """Dense rows, whose histograms are large; in the last nodes there are few of them."""
+    rng = np.random.default_rng(1)
+    features, size, count = 600, 32, 400
+    none = np.zeros(features, np.int32)
+    cuts, offsets = np.tile(np.arange(size - 1, dtype=np.float32), features), np.arange(features + 1) * (size - 1)
+    rows = DenseRows(
+        Bins(cuts, offsets, none, none > 0, block=size), rng.integers(0, size, (features, count), np.uint8)
+    )
+    assert features * size * channels * np.dtype(dtype).itemsize > SMALL_BYTES
+    order = np.arange(count, dtype=np.int32)
+    nodes = {2: order[:5], 3: order, 4: order[5:200], 5: order[200:203], 6: order[:4]}
+    pairs = rng.integers(1, 50, (count, channels)).astype(np.int32)
+    histograms, parts = Histograms(rows, channels, dtype), [{}, {}]
+    for row, mine in nodes.items():
+        for part, some in zip(parts, (mine[::2], mine[1::2]), strict=True):
+            part[row] = histograms.of(some, pairs)
+    assert {row for row, (bins, _) in parts[0].items() if bins is None} == {3, 4}
+    m = DCV.dense(features * size * channels, rows_with_marks(6), dtype, align=size * channels).matrix()
+    m.push(
+        [0], ops.layout_of(rows.bins.sizes, rows.bins.first, None, none.astype(np.int64), channels)[None].astype(dtype)
+    )
+    for part in parts:
+        moved = add_histograms(m, [(row, *found) for row, found in part.items()])
+        assert moved == sum(sums.nbytes for _, sums in part.values())
+    expected = np.zeros((len(nodes), features * size, channels), dtype)
+    for out, mine in zip(expected, nodes.values(), strict=True):
+        rows.add_histogram(mine, pairs, out)
+    np.testing.assert_array_equal(m.pull(list(nodes)), expected.reshape(len(nodes), -1))
+    m.apply("trees.clear", rows=list(nodes), channels=channels)
+    assert not m.pull(range(1, m.rows)).any()  # nothing that is not marked, and no mark

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.growing import SparseRows
@@ -20,6 +21,9 @@ from ps2.client.dcv import DCV
 from ps2.client.handle import free_all, known
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError
+
+Array = npt.NDArray[Any]
+Int64s = npt.NDArray[np.int64]
 
 # Of more rows, sums of int32 would leave too few bits to a row.
 MOST_ROWS_OF_INT32 = 1 << 24
@@ -120,6 +124,29 @@ class OnFleet:
     def free(self) -> None:
         self.histograms.free()
         free_all([self.cuts, self.sizes])
+
+
+def add_histograms(matrix: DCVMatrix, built: Iterable[tuple[int, Int64s | None, Array]]) -> int:
+    """Add a worker's histograms to those of all; return how many bytes of sums that takes.
+
+    Args:
+        built: by turns the row, and what ``Histograms.of`` returns. Those with all bins travel together.
+    """
+    moved, full = 0, []
+    with batch():
+        for row, bins, sums in built:
+            moved += sums.nbytes
+            if bins is None:
+                full.append((row, sums))
+            else:
+                matrix.apply("trees.add", slots=bins * sums.shape[1], sums=sums, row=row, marks=True)
+        if full:
+            channels = full[0][1].shape[1]
+            all_sums = np.zeros((len(full), matrix.dim), matrix.dtype)
+            for out, (_, sums) in zip(all_sums, full, strict=True):
+                out[: sums.size] = sums.reshape(-1)
+            matrix.apply("trees.add_rows", rows=[row for row, _ in full], sums=all_sums, channels=channels)
+    return moved
 
 
 @contextmanager

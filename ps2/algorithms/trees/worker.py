@@ -16,6 +16,7 @@ from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective, quantised
 from ps2.algorithms.trees.growth import ROOT
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
+from ps2.algorithms.trees.on_fleet import add_histograms
 from ps2.algorithms.trees.problem import Problem, Recipe, key_of
 from ps2.algorithms.trees.quantiles import END, Quantiles, bins_of, of_shapes
 from ps2.algorithms.trees.rows import Binned, Herd, Histograms, binned, draw, row_ids
@@ -239,22 +240,8 @@ class _Grower:
         pairs = self._quantised
         if self._half.recipe.channels == 3:
             pairs = np.column_stack([pairs, np.ones(len(pairs), np.int32)])
-        whole: dict[int, Array] = {}
-        with batch():
-            for row, order in nodes:
-                if not len(order):
-                    continue
-                bins, sums = self._histograms.of(order, pairs)
-                self._moved_bytes += sums.nbytes
-                if bins is None:
-                    whole[row] = sums
-                else:
-                    self._matrix.apply("trees.add", slots=bins * sums.shape[1], sums=sums, row=row, marks=True)
-            if whole:
-                all_sums = np.zeros((len(whole), self._matrix.dim), self._half.sums_dtype)
-                for out, histogram in zip(all_sums, whole.values(), strict=True):
-                    out[: histogram.size] = histogram.reshape(-1)
-                self._matrix.apply("trees.add_rows", rows=list(whole), sums=all_sums, channels=pairs.shape[1])
+        built = ((row, *self._histograms.of(order, pairs)) for row, order in nodes if len(order))
+        self._moved_bytes += add_histograms(self._matrix, built)
 
 
 @dataclass(frozen=True, eq=False)
