@@ -265,3 +265,23 @@ def test_error_of_when_workers_have_faults_then_they_are_summed_and_the_first_on
 def test_error_of_when_workers_have_features_of_other_sizes_then_both_are_named():
     faults = np.stack([read(batches, ColumnNames()).faults for batches in ([], [batch([FINE])], [batch([dense(1.0)])])])
     assert str(error_of(faults)) == "features: expected one size, got 5 in rdd_partition 1 and 1 in rdd_partition 2"
+
+
+COUNTS = ColumnNames(label=None)
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.5, 2.0**31])
+def test_read_when_a_value_is_no_count_then_one_is_shown(value):
+    text = message(
+        batch([sparse(5, {1: 3.0}), sparse(5, {}), sparse(5, {0: 1.0, 4: value})]), columns=COUNTS, counts=True
+    )
+    assert (
+        f"features: 1 of 3 rows hold values that are no counts, such as {value:g} in row 2 of rdd_partition 0" in text
+    )
+    assert text.endswith(": feature 4 is a count, so expected a whole number from 0 to 2,147,483,647")
+
+
+def test_read_when_there_are_no_labels_then_there_are_counts_alone():
+    documents = pa.RecordBatch.from_pydict({"features": pa.array([[0, 2], [0, 0]], pa.list_(pa.int32()))})
+    rows = read([documents], COUNTS, Form(size=2, counts=True)).training
+    assert (rows.y, rows.x.toarray()[:, rows.keys == 1].tolist()) == (None, [[2], [0]])

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from ps2.algorithms.estimators.dealing import check_workers, deal
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.estimators.params import FleetSetters, check_ranges
-from ps2.algorithms.estimators.tables import Survey, check_columns, survey
+from ps2.algorithms.estimators.tables import check_columns, survey
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.progress import progress
 from ps2.algorithms.training.record import StepReport, TrainingHistory
@@ -56,13 +56,17 @@ class FleetEstimator(FleetSetters, MLReadable[Any], MLWritable):
     def _plan(self) -> Any:
         """Return how to train, as the params say; raise ConfigError if they do not go together, before any job."""
 
+    def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Any:
+        """Look at a table before training: return a ``Survey``, or what else is known of rows without labels."""
+        return survey(dataset, columns, self._CLASSES)
+
     @abstractmethod
-    def _found(self, plan: Any, found: Survey, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
+    def _found(self, plan: Any, found: Any, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
         """Train, if need be: return the model, and how it went.
 
         Args:
             plan: what ``_plan`` returned.
-            found: what is known of the table.
+            found: what is known of the table: what ``_survey`` returned.
             dealt: brings its rows to the workers.
         """
 
@@ -77,7 +81,7 @@ class FleetEstimator(FleetSetters, MLReadable[Any], MLWritable):
         columns = self._columns()
         check_columns(dataset, columns)
         check_workers(dataset.sparkSession.sparkContext, workers)
-        found = survey(dataset, columns, self._CLASSES)
+        found = self._survey(dataset, columns)
         made, history = self._found(plan, found, lambda: deal(dataset, columns, found, workers))
         model = self._copyValues(made._resetUid(self.uid))
         model._remember(dataset, history)

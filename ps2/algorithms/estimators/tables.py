@@ -29,25 +29,34 @@ NOT_FINITE = ("null", "NaN", "infinite")
 
 
 @dataclass(frozen=True)
-class Survey:
-    """What a look at a table has found.
+class Look:
+    """What a look at any table has found.
 
     Attributes:
-        facts: of the rows to train on.
         dim: number of features.
         rows_in: number of rows in each rdd_partition that has any.
-        features: what the schema says of their columns.
     """
 
-    facts: Facts
     dim: int
     rows_in: dict[int, int]
-    features: tuple[StructField, ...]
 
     @property
     def rows(self) -> int:
         """How many there are, those held out among them."""
         return sum(self.rows_in.values())
+
+
+@dataclass(frozen=True)
+class Survey(Look):
+    """What a look at a table with labels has found.
+
+    Attributes:
+        facts: of the rows to train on.
+        features: what the schema says of their columns.
+    """
+
+    facts: Facts
+    features: tuple[StructField, ...]
 
 
 def names_of(columns: ColumnNames) -> list[str]:
@@ -107,16 +116,15 @@ def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Surve
     """Look at labels, weights and the number of features; two Spark jobs, of which the first reads a row.
 
     Args:
-        frame: with columns that ``check_columns`` accepts.
+        frame: with columns that ``check_columns`` accepts, a label among them.
         classes: None: labels are numbers; else classes, this many at most, 0: as many as there are.
 
     Raises:
         InputError: there is no row to train on; a label or weight is null, NaN, infinite, negative (a weight) or no
             class; all weights are 0. Says how many, and shows a row.
     """
-    first = frame.select(*map(column, names_of(columns))).head()
-    if first is None:
-        raise InputError("expected rows to train on, got an empty DataFrame")
+    assert columns.label is not None
+    first = first_row(frame, columns)
     of_labels = _Labels(columns.label, classes, field(frame, columns.label))
     shift = _finite_or_0(first[columns.label]) if classes is None else 0.0
     found = _aggregate(frame, columns, of_labels, shift)
@@ -127,8 +135,16 @@ def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Surve
     used = [row for row in found if row["class"] >= 0]
     facts = _facts(used, of_labels, shift, columns)
     features = [columns.features] if isinstance(columns.features, str) else columns.features
-    dim, fields = _dim(frame, columns.features, first), tuple(field(frame, name) for name in features)
-    return Survey(facts, dim, dict(rows_in), fields)
+    dim, fields = dim_of(frame, columns.features, first), tuple(field(frame, name) for name in features)
+    return Survey(dim, dict(rows_in), facts, fields)
+
+
+def first_row(frame: DataFrame, columns: ColumnNames) -> Row:
+    """Return the named columns of the first row; InputError if there is none."""
+    first = frame.select(*map(column, names_of(columns))).head()
+    if first is None:
+        raise InputError("expected rows to train on, got an empty DataFrame")
+    return first
 
 
 class _Labels:
@@ -161,7 +177,7 @@ class _Labels:
 
 def _aggregate(frame: DataFrame, columns: ColumnNames, labels: _Labels, shift: float) -> list[Row]:
     """Count and sum, by rdd_partition and class (-1: not trained on)."""
-    y = column(columns.label).cast("double")
+    y = column(labels.name).cast("double")
     w = F.lit(1.0) if columns.weight is None else column(columns.weight).cast("double")
     held = F.lit(False) if columns.validation is None else column(columns.validation)
     faults = {**_not_finite("label", y), "label_strange": _is_finite(y) & labels.strange(y)}
@@ -294,7 +310,12 @@ def known_dim(frame: DataFrame, features: str | tuple[str, ...]) -> int | None:
     return None
 
 
-def _dim(frame: DataFrame, features: str | tuple[str, ...], first: Row) -> int:
+def dim_of(frame: DataFrame, features: str | tuple[str, ...], first: Row) -> int:
+    """Return how many features there are, as metadata tell or the first row has.
+
+    Raises:
+        InputError: the row holds null, or no feature.
+    """
     told = known_dim(frame, features)
     if told is not None:
         return told

@@ -26,6 +26,7 @@ KINDS = {
     "wild features": ("features", "hold NaN or infinite values"),
     "infinite features": ("features", "hold infinite values, or too large ones"),
     "no category": ("features", "hold values that are no category"),
+    "no count": ("features", "hold values that are no counts"),
     "sizes": ("features", "have another size than the rest"),
     "indices": ("features", "hold indices outside their size, or not as many of them as values"),
     "null label": ("label", "hold null"),
@@ -37,9 +38,12 @@ KINDS = {
     "null validation": ("validation", "hold null"),
 }
 # A worker's array: rows; size of its first row's features (-1: no row); then, by kind, the count, the first row, its
-# value and, of what is no category, the feature.
+# value and, of what is no category or no count, the feature.
 _HEAD, _PER_KIND = 2, 4
 LENGTH = _HEAD + _PER_KIND * len(KINDS)
+
+# Sums of counts are held in int32, too.
+MOST_COUNT = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -48,13 +52,13 @@ class ColumnNames:
 
     Attributes:
         features: a column of vectors or arrays, or the names of several columns of numbers.
-        label: numbers or booleans.
+        label: numbers or booleans; None: there are none.
         weight: numbers that are not negative; None: all rows count the same.
         validation: booleans, true for rows to hold out; None: no row is.
     """
 
     features: str | tuple[str, ...] = "features"
-    label: str = "label"
+    label: str | None = "label"
     weight: str | None = None
     validation: str | None = None
 
@@ -74,6 +78,7 @@ class Form:
         dtype: that features are held in; what is infinite in it is a fault.
         missing: NaN, or a number that is null, is a missing value; else it is a fault.
         categories: how many a feature has, by its number: values are integers below this; of others: any numbers.
+        counts: values are whole numbers from 0 to ``MOST_COUNT``.
     """
 
     size: int | None = None
@@ -81,9 +86,12 @@ class Form:
     dtype: Float = "float64"
     missing: bool = False
     categories: Mapping[int, int] = field(default_factory=dict)
+    counts: bool = False
 
     def strange(self, values: Array, features: Array) -> Mask:
-        """Find the values that are none of their feature's categories."""
+        """Find the values that are none of their feature's categories, or no counts where they should be."""
+        if self.counts:
+            return np.isfinite(values) & outside(values, MOST_COUNT + 1)
         if not self.categories:
             return np.zeros(len(values), bool)
         counts = self._counts[np.minimum(features, len(self._counts) - 1)]
@@ -129,7 +137,8 @@ class Faults:
             InputError: a column is missing or of another type.
         """
         self._count_features(batch)
-        self._count_numbers(batch, self.columns.label, "label")
+        if self.columns.label is not None:
+            self._count_numbers(batch, self.columns.label, "label")
         if self.columns.weight is not None:
             self._count_numbers(batch, self.columns.weight, "weight")
         if self.columns.validation is not None:
@@ -184,7 +193,7 @@ class Faults:
         if not lists.misplaced().any():
             strange, values, features = lists.first_with(self.form.strange(self._held(lists.values), lists.features))
             of_rows = (_spread(of_row, rows, batch.num_rows) for of_row in (strange, values, features))
-            self._note("no category", *of_rows)
+            self._note(self._strange_kind, *of_rows)
         other = _spread(lists.sizes != self.size, rows, batch.num_rows)
         self._note("sizes", other, _spread(lists.sizes, rows, batch.num_rows))
         self._note("indices", _spread(lists.misplaced(), rows, batch.num_rows))
@@ -202,12 +211,17 @@ class Faults:
         self.size = len(names)
         self._note("null features", null)
         self._note(self._kind, wild)
-        self._note("no category", features >= 0, shown, features)
+        self._note(self._strange_kind, features >= 0, shown, features)
 
     @property
     def _kind(self) -> str:
         """Which fault a value is that is not finite."""
         return "infinite features" if self.form.missing else "wild features"
+
+    @property
+    def _strange_kind(self) -> str:
+        """Which fault a value is that is finite, and strange."""
+        return "no count" if self.form.counts else "no category"
 
     def _wild(self, values: Array) -> Mask:
         narrow = self._held(values)
@@ -291,9 +305,9 @@ def validation_column(batch: pa.RecordBatch, name: str) -> pa.Array:
     return column
 
 
-def outside(labels: Float64Array, classes: int) -> Mask:
-    """Find the labels that are not 0, 1, ... classes - 1."""
-    return (labels < 0) | (labels >= classes) | (labels != np.floor(labels))
+def outside(values: Array, count: int) -> Mask:
+    """Find the values, such as labels of so many classes, that are not 0, 1, ... count - 1."""
+    return (values < 0) | (values >= count) | (values != np.floor(values))
 
 
 def error_of(faults: Float64Array, columns: ColumnNames = ColumnNames(), form: Form = PLAIN) -> InputError | None:
@@ -326,11 +340,13 @@ def error_of(faults: Float64Array, columns: ColumnNames = ColumnNames(), form: F
 
 
 def _more(found: Float64Array, columns: ColumnNames, form: Form) -> str:
-    """Say what was expected of a feature that has categories; nothing of other faults."""
+    """Say what was expected of a feature that is a count or has categories; nothing of other faults."""
     feature = int(found[np.argmax(found[:, 0] > 0), 3])
     if feature < 0:
         return ""
     name = str(feature) if isinstance(columns.features, str) else repr(columns.features[feature])
+    if form.counts:
+        return f": feature {name} is a count, so expected a whole number from 0 to {MOST_COUNT:,}"
     count = form.categories[feature]
     return f": feature {name} has {count:,} categories, so expected NaN or a whole number from 0 to {count - 1:,}"
 

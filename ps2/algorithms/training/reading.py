@@ -87,10 +87,12 @@ class _Parts:
         names, form, rows, before = self._columns, self._form, self.rows, self.rows.rows
         found = read_features(batch, names.features, rows.dtype, before, missing=form.missing)
         if form.strange(found.values, found.columns).any():
-            raise InputError(f"{names.shown('features')}: expected categories")
-        y = read_numbers(batch, names.label, before)
-        if form.classes is not None and outside(y, form.classes).any():
-            raise InputError(f"column {names.label!r}: expected labels below {form.classes}")
+            raise InputError(f"{names.shown('features')}: expected categories, or counts")
+        if names.label is not None:
+            y = read_numbers(batch, names.label, before)
+            if form.classes is not None and outside(y, form.classes).any():
+                raise InputError(f"column {names.label!r}: expected labels below {form.classes}")
+            rows.y.append(y)
         if names.weight is not None:
             rows.weights.append(read_weights(batch, names.weight, before))
         if names.validation is not None:
@@ -99,11 +101,10 @@ class _Parts:
                 raise InputError(f"column {names.validation!r}: expected no null")
             self._held_out.append(marks.to_numpy(zero_copy_only=False).astype(bool))
         rows.add(found.lengths, found.columns, found.values, found.size)
-        rows.y.append(y)
 
     def split(self) -> tuple[LocalRows, LocalRows | None]:
         """Return the rows for training, and those to hold out if a column marks them, with the same keys."""
-        rows = self.rows.joined(has_y=True, has_weights=self._columns.weight is not None).localize()
+        rows = self.rows.joined(self._columns.label is not None, self._columns.weight is not None).localize()
         if self._columns.validation is None:
             return rows, None
         held_out = np.concatenate(self._held_out)

@@ -37,6 +37,7 @@ def label_quantile(table: Table, share: float, facts: Facts) -> float:
 def _weights_by_half(table: Table, unit: float, first: int | None) -> np.ndarray:
     """Return the summed weight of labels by the first half of their bits, or by the second of those with one first."""
     columns, rows = table.columns, table.frame
+    assert columns.label is not None
     if columns.validation is not None:
         rows = rows.where(~column(columns.validation))
     weight = F.lit(1.0) if columns.weight is None else column(columns.weight).cast("double")

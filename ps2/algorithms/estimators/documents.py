@@ -1,0 +1,65 @@
+"""What is known of a DataFrame of documents before training: rows without labels, that count words.
+
+Whether all values are counts is checked by the workers as they read them (``ps2.algorithms.training.reading``).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType
+
+from ps2.algorithms.estimators.tables import Look, column, dim_of, field, first_row, unwrapped
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.errors import InputError
+
+
+@dataclass(frozen=True)
+class Documents(Look):
+    """What a look at documents has found; ``dim`` is the size of the vocabulary.
+
+    Attributes:
+        tokens: the sum of all counts, as far as they are finite.
+    """
+
+    tokens: int
+
+
+def survey_documents(frame: DataFrame, columns: ColumnNames) -> Documents:
+    """Look at documents; two Spark jobs, of which the first reads a row.
+
+    Args:
+        frame: with a column of features that ``check_columns`` accepts.
+
+    Raises:
+        InputError: there is no row, no word in the vocabulary, or no word in any document.
+    """
+    vocabulary = dim_of(frame, columns.features, first_row(frame, columns))
+    if not vocabulary:
+        raise InputError(f"{columns.shown('features')}: expected a vocabulary, got vectors of size 0")
+    tokens_of = _entry_sum(frame, columns.features)
+    rows = frame.select(F.spark_partition_id().alias("part"), tokens_of.alias("tokens"))
+    found = rows.groupBy("part").agg(F.count(F.lit(1)).alias("rows"), F.sum("tokens").alias("tokens")).collect()
+    tokens = sum(row["tokens"] or 0.0 for row in found)
+    if tokens == 0:
+        raise InputError(
+            f"{columns.shown('features')}: expected counts of words, but all of {sum(row['rows'] for row in found):,} "
+            "documents are empty"
+        )
+    return Documents(
+        vocabulary, {row["part"]: row["rows"] for row in found}, int(tokens) if math.isfinite(tokens) else 0
+    )
+
+
+def _entry_sum(frame: DataFrame, features: str | tuple[str, ...]) -> Column:
+    """Return the sum of the absolute values that a row's features hold."""
+    if not isinstance(features, str):
+        entries = F.array(*(column(name).cast("double") for name in features))
+    elif isinstance(field(frame, features).dataType, ArrayType):
+        entries = column(features).cast("array<double>")
+    else:
+        entries = unwrapped(column(features))["values"]
+    return F.aggregate(entries, F.lit(0.0), lambda before, entry: before + F.abs(entry))
