@@ -77,6 +77,11 @@ class Corpus:
         return list(pairwise(ends))
 
 
+def numbers_of(rank: int, count: int) -> Int64s:
+    """Number a worker's documents among all: no other worker's has one of these numbers."""
+    return (rank << 40) + np.arange(count)
+
+
 def key_of(seed: int, iteration: int) -> np.uint64:
     """Return what the random numbers of an iteration come of."""
     return np.random.SeedSequence([seed % 2**64, iteration]).generate_state(1, np.uint64)[0]

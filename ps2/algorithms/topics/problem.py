@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.errors import ConfigError
 
@@ -60,6 +61,11 @@ class Recipe:
             raise ConfigError(f"alpha: expected 1 or {self.topics} numbers, one a topic, got {len(self.alpha)}")
         if self.sync not in get_args(SyncName):
             raise ConfigError(f"sync: expected one of {', '.join(get_args(SyncName))}, got {self.sync!r}")
+
+    @property
+    def form(self) -> Form:
+        """What documents have to be: rows that count words."""
+        return Form(self.vocabulary, counts=True)
 
     @property
     def alphas(self) -> npt.NDArray[np.float64]:
