@@ -16,7 +16,7 @@ from ps2.client.handle import Handle, derive_all, known
 from ps2.client.session import Session
 from ps2.client.sessions import session_of
 from ps2.errors import ConfigError, DTypeError, NotColocatedError, UsageError
-from ps2.ops.all import lookup
+from ps2.ops.all import has_answer, lookup
 from ps2.ops.kernels import Int64s
 
 
@@ -158,11 +158,13 @@ class DCVMatrix:
         """Set every element of some rows, or of all, to 0."""
         return self.fill(0, rows)
 
-    def apply(self, name: str, **given: Any) -> Any:
+    def apply(self, name: str, wait: bool = True, **given: Any) -> Any:
         """Run an operation that is declared for whole matrices (``ps2 ops``; docs/kernels.md) on the servers.
 
         Args:
             name: such as "gram" or "rows_dot", or one of your own.
+            wait: False: as for ``add``, of an operation that changes data and returns nothing. It may overtake others,
+                and others it.
             given: its arrays and scalars. What they run along decides what of them each server gets. Also the vectors
                 and matrices that it takes after this one, a DCV for a row and a DCVMatrix for a block: co-located with
                 this one, and of its dtype unless the operation says another.
@@ -173,8 +175,11 @@ class DCVMatrix:
         Raises:
             NotFoundError, ConfigError, DTypeError, ShapeError: no such operation, or not with these arguments.
             NotColocatedError: what it takes is not co-located with this matrix.
+            UsageError: ``wait=False`` for an operation that returns something.
         """
         op = lookup(name)
+        if not wait and (has_answer(name) or not op.writes):
+            raise UsageError(f"operation {name!r} returns something: wait=False goes with those that only change data")
         # Those whose first operand is a vector are the vectors' to call.
         further = op.of_shard[1:] if op.row_names[:1] != op.reads[:1] else ()
         if missing := [operand for operand, _ in further if operand not in given]:
@@ -182,7 +187,11 @@ class DCVMatrix:
         others = [self._colocated(f"operation {name!r}: {o}", kind, given.pop(o)) for o, kind in further]
         rows = tuple(other._row for other, (_, kind) in zip(others, further, strict=True) if kind == "row")
         target = replace(self._target(), rows=rows, others=self._first._others(others))
-        return self._submit(declared(target, name, given))
+        plan = declared(target, name, given)
+        if wait:
+            return self._submit(plan)
+        submit_later(self._session, plan)
+        return None
 
     def dot(self, rows_a: Any, rows_b: Any) -> Any:
         """Return the inner product of each pair of rows: float64 of shape (n,); only scalars travel."""

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from ps2.client.plans import Plan
+from ps2.ops.all import SERVERS, lookup
+from ps2.ops.operands import SLOTS
 from ps2.ops.packing import narrow, widen
 from ps2.ops.table import Array
 from ps2.wire.messages import Operation
@@ -24,9 +26,6 @@ _ADDITIONS = ("push_add", "scatter_add", "rows_add", "rows_scatter_add", "column
 _SUBTRACTIONS = ("push_sub", "scatter_sub")
 # Operations that change only the rows that their first array names.
 _AT_ROWS = ("rows_add", "rows_scatter_add", "rows_push", "rows_fill", "rows_random", "columns_random")
-
-# Those that change only the columns of their keys.
-_AT_COLUMNS = ("columns_add", "columns_push")
 
 Where = slice | Array
 Numbers = range | Array
@@ -191,8 +190,10 @@ def _touches(write: Operation, read: Operation) -> bool:
 
 
 def _is_at_columns(write: Operation) -> bool:
-    """Tell whether an operation changes nothing but the columns that it names."""
-    return write.name in _AT_COLUMNS and not write.others and write.keys is not None and write.keys.columns is not None
+    """Tell whether an operation changes blocks, and none but those of the columns that it names."""
+    if write.others or write.keys is None or write.keys.columns is None or write.name in SERVERS:
+        return False
+    return {"blocks", SLOTS}.issubset(lookup(write.name).operands)
 
 
 def _is_plain(operation: Operation) -> bool:

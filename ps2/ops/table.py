@@ -34,7 +34,7 @@ Block = Annotated[Array, "block"]  # all rows of the shard, shape (rows, width):
 # writable view.
 Blocks = Annotated[Array, "blocks"]
 # Local columns; -1 is a sparse key that the shard does not hold. With them, a Row is written at these columns only, or
-# at as many from each of them on as ``Op.span`` says.
+# at as many from each of them on as ``Op.span`` says; and Blocks only at these columns.
 Slots = Annotated[npt.NDArray[np.int64], "slots"]
 RowIds = Annotated[npt.NDArray[np.int64], "row_ids"]  # row numbers of the matrix
 Values = Annotated[Array, "values"]  # numbers of the matrix's dtype that travelled with the request
@@ -261,7 +261,7 @@ class Op:
 
 TABLE: dict[str, Op] = {}
 # Our families' modules, by the first part of their operations' names ("trees.split"): loaded when first asked for.
-FAMILIES: dict[str, str] = {"trees": "ps2.algorithms.trees.ops"}
+FAMILIES: dict[str, str] = {"topics": "ps2.algorithms.topics.ops", "trees": "ps2.algorithms.trees.ops"}
 
 
 def op(

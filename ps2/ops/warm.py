@@ -37,6 +37,7 @@ TINY: Mapping[str, Callable[[np.dtype[Any]], np.ndarray[Any, Any]]] = {
     "values": lambda dtype: np.ones(1, dtype),
     "unsigned": lambda dtype: np.ones(1, np.uint8),
     "samples": lambda dtype: np.zeros(1, np.uint8),
+    "topics": lambda dtype: np.zeros(1, np.uint8),
     "floats": lambda dtype: np.ones(1, np.float64),
     "integers": lambda dtype: np.zeros(1, np.int64),
 }

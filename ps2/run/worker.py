@@ -265,6 +265,22 @@ class Worker:
                 return
 
     @property
+    def epoch(self) -> int:
+        """How often the fleet had gone back to a checkpoint when this clock was entered.
+
+        When it has grown, the model is as it was at that checkpoint; what a worker keeps of its own is not.
+        """
+        return self._ids.epoch
+
+    @property
+    def goesBack(self) -> bool:
+        """Whether this clock will be done again, or an earlier one, as the fleet has gone back to a checkpoint.
+
+        What was read is of that checkpoint then, and what is changed is dropped.
+        """
+        return self._ids.seen > self._ids.epoch
+
+    @property
     def timeLeft(self) -> float:
         """Seconds left of this clock's budget, 0 when it is spent; infinite without one."""
         return max(0.0, self._ends_s - time.monotonic())

@@ -20,6 +20,8 @@ Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
 
 SHORT = 1 << 16
+# Tokens whose old and new topics, and changes of counts, are held at a time.
+SLICE_TOKENS = 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +73,18 @@ class Corpus:
     def for_kernels(self) -> tuple[Int64s, Int64s, Int32s, Int64s]:
         return self.words, self.begins, self.documents, self.numbers
 
-    def slices(self, width: int) -> list[tuple[int, int]]:
-        """Return places in ``words``, begin and end, of slices of so many words at most."""
-        ends = [*range(0, len(self.words), width), len(self.words)]
+    def slices(self, width: int, begin: int = 0, end: int | None = None) -> list[tuple[int, int]]:
+        """Return places in ``words``, begin and end, of slices of so many words at most, and of SLICE_TOKENS or a word.
+
+        Args:
+            begin, end: places that they lie between; None: all to the last word.
+        """
+        last = len(self.words) if end is None else end
+        ends = [begin]
+        while ends[-1] < last:
+            at = ends[-1]
+            full = int(np.searchsorted(self.begins, self.begins[at] + SLICE_TOKENS, side="right")) - 1
+            ends.append(max(min(at + width, full, last), at + 1))
         return list(pairwise(ends))
 
 
@@ -170,9 +181,25 @@ class Assignments:
         after = self.topics[begins[0] : begins[-1]]
         most = 2 * len(after)
         found = np.empty(end - begin, np.int32), np.empty(most, self.topics.dtype), np.empty(most, np.int32)
-        room = np.zeros(len(self._room[0]), np.int32)
-        count = kernels.changes(readable(begins - begins[0]), readable(before), readable(after), room, found)
+        shifted = readable(begins - begins[0])
+        count = kernels.changes(shifted, readable(before), readable(after), self._counted(), found)
         return Changes(self.corpus.words[begin:end], found[0], found[1][:count], found[2][:count])
+
+    def listed(self, begin: int, end: int) -> Changes:
+        """Return the counts of some words: by what they change when these tokens are added.
+
+        Args:
+            begin, end: as of ``sample``.
+        """
+        begins = self.corpus.begins[begin : end + 1]
+        topics = self.topics[begins[0] : begins[-1]]
+        found = np.empty(end - begin, np.int32), np.empty(len(topics), topics.dtype), np.empty(len(topics), np.int32)
+        count = kernels.list_counts(readable(begins - begins[0]), readable(topics), self._counted(), found)
+        return Changes(self.corpus.words[begin:end], found[0], found[1][:count], found[2][:count])
+
+    def _counted(self) -> Int32s:
+        """Return room to count by topic."""
+        return np.zeros(len(self._room[0]), np.int32)
 
     def likelihood(self, prior: Prior) -> float:
         """Return log p(z), the documents' part of the joint likelihood."""

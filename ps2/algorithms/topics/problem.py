@@ -13,6 +13,7 @@ from ps2.algorithms.training.record import TrainingHistory
 from ps2.errors import ConfigError
 
 MOST_TOPICS = 2**31 - 1
+SLICE_BYTES = 64 << 20
 
 SyncName = Literal["ssp", "rotation", "average"]
 SamplerName = Literal["auto", "exact", "mh"]
@@ -66,6 +67,11 @@ class Recipe:
     def form(self) -> Form:
         """What documents have to be: rows that count words."""
         return Form(self.vocabulary, counts=True)
+
+    @property
+    def width(self) -> int:
+        """Words whose counts a worker holds at a time, at most."""
+        return self.slice_words or max(SLICE_BYTES // (np.dtype(np.int32).itemsize * self.topics), 1)
 
     @property
     def alphas(self) -> npt.NDArray[np.float64]:

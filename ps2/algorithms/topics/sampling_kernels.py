@@ -274,3 +274,29 @@ def changes(begins: Int64s, before: Array, after: Array, room: Int32s, found: tu
         sizes[w] = kept - start
         end = kept
     return end
+
+
+@kernel
+def list_counts(begins: Int64s, topics: Array, room: Int32s, found: tuple[Int32s, Array, Int32s]) -> int:
+    """Count tokens by topic, word by word; return how many counts are not 0.
+
+    Args:
+        begins, room: as of ``changes``.
+        found: as there; the latter two have room for one a token.
+    """
+    sizes, held, often = found
+    end = 0
+    for w in range(len(begins) - 1):
+        start = end
+        for t in range(begins[w], begins[w + 1]):
+            k = int(topics[t])
+            if room[k] == 0:
+                held[end] = k
+                end += 1
+            room[k] += 1
+        for i in range(start, end):
+            k = int(held[i])
+            often[i] = room[k]
+            room[k] = 0
+        sizes[w] = end - start
+    return end
