@@ -336,6 +336,7 @@ class PS2Context:
             UsageError: ``worker_fn`` cannot be pickled, or another run is under way.
             ConfigError: an argument cannot be used, or the tasks run with a Python without ps2 or of another version.
             SlotsError: Spark has fewer free task slots than workers.
+            LimitError: what ``worker_fn`` asked for cannot fit a server; names rank and clock. It is not tried again.
             WorkerError: ``worker_fn`` failed as often as Spark lets a task fail; names rank, clock and traceback.
             DeadlineError: not done after ``timeoutS``.
             StoppedError: the context was stopped meanwhile, or the job cancelled.

@@ -17,7 +17,7 @@ from ps2.client.fleet import unseal
 from ps2.client.pace import Pace
 from ps2.client.sessions import session_of
 from ps2.client.task import RunIds, task_context, task_fleet
-from ps2.errors import PS2Error
+from ps2.errors import LimitError, PS2Error
 from ps2.run.compiled import keep_compiled
 from ps2.run.worker import RunRef, Worker
 from ps2.wire.run_control import LIMIT_BYTES, RunControl
@@ -68,6 +68,8 @@ def _call(worker: Worker, control: RunControl, function: Function, rows: Iterato
         worker._flush()
         pickled = _pickled(result, worker)
     except (Exception, SystemExit) as error:
+        if isinstance(error, LimitError):
+            error = _FatalError(f"LimitError: rank {worker.rank} in clock {worker.clock}: {error}")
         fatal = isinstance(error, _FatalError)
         report = str(error) if fatal else "".join(traceback.format_exception(error))
         # If the run has ended, the driver has gone, or this is a child of the task: it is the error that counts.

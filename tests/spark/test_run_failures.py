@@ -176,6 +176,20 @@ def test_a_run_when_a_result_is_too_large_then_limit_error_says_what_to_do(ps, r
         ps.run(rows, lambda worker, rows: bytes(80_000_000), workers=2)
 
 
+def test_a_run_when_what_a_worker_asks_for_does_not_fit_a_server_then_limit_error_without_another_attempt(
+    ps, total, rows
+):
+    def work(worker, rows):
+        for clock in worker.clocks(CLOCKS):
+            if clock == 3 and worker.rank == 1:
+                total.add(np.ones(1, np.int64), np.zeros(1, np.int64))
+                raise LimitError("2 bytes, and 1 is left")
+
+    with pytest.raises(LimitError, match=r"^rank 1 in clock 3: 2 bytes, and 1 is left"):
+        ps.run(rows, work, workers=2)
+    assert total.pull()[0] == 1
+
+
 def test_a_run_when_an_rdd_partition_is_empty_then_input_error_names_the_rank(ps, sc):
     with pytest.raises(InputError, match=r"rank [01] of 2 has no rows"):
         ps.run(sc.parallelize([1], 2), lambda worker, rows: None, workers=2)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 from tree_frames import data, frame_of
 
 from ps2.algorithms import GBTClassifier, GBTRegressor
-from ps2.errors import ConfigError, InputError, LimitError
+from ps2.errors import ConfigError, InputError
 
 pytestmark = pytest.mark.usefixtures("ps")
 
@@ -56,13 +55,6 @@ def test_bins_when_there_are_more_than_rows_then_each_value_has_one(spark):
     rows = column_of(spark, values, values % 3)
     made = GBTRegressor(maxIter=1, maxBins=4000, maxDepth=11, minChildWeight=0.0, stepSize=1.0, regLambda=0.0).fit(rows)
     assert [made.predict([value]) for value in values] == pytest.approx(list(values % 3), abs=1e-4)
-
-
-def test_features_when_they_are_too_many_for_the_servers_then_limit_error_before_training(spark):
-    size = 2**31 - 1
-    rows = [(Vectors.sparse(size, [i], [1.0]), float(i % 2)) for i in range(4)]
-    with pytest.raises(LimitError, match=r"2,147,483,647 features: trees of depth 5 .* 5 histograms of them"):
-        GBTClassifier().fit(spark.createDataFrame(rows, ["features", "label"]))
 
 
 # -- labels ----------------------------------------------------------------------------------------------------------

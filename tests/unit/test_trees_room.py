@@ -5,28 +5,42 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.on_fleet import check_room, sums_dtype
-from ps2.algorithms.trees.problem import Recipe
+from ps2.algorithms.trees.problem import Problem, Recipe
 from ps2.algorithms.trees.quantiles import unit_of, whole
 from ps2.errors import LimitError
 
 GIB = 1 << 30
+ROWS = 20_000_000
 
 
-def test_room_when_features_are_too_many_then_limit_error_names_what_they_need():
+def problem(**given):
+    return Problem(Objective("logistic"), 10_000_000, (0.0,), **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "bins", "needed"),
+    [({}, 0, 200_000_000), ({"absent": "missing"}, 20_000_000, 200_000_000 + 20_000_000 * 10 * 16)],
+    ids=["any values", "missing values"],
+)
+def test_room_when_features_are_too_many_then_limit_error_names_what_they_need(given, bins, needed):
+    check_room(problem(**given), Recipe(depth=4), ROWS, [(needed // 2, 0), (GIB, GIB - needed // 2)])
     with pytest.raises(LimitError) as raised:
-        check_room(10_000_000, Recipe(depth=4), 20_000_000, [(GIB // 2, 0), (GIB, GIB // 2)])
+        check_room(problem(**given), Recipe(depth=4), ROWS, [(needed // 2, 0), (GIB, GIB - needed // 2 + 1)])
     for part in (
-        "10,000,000 features: trees of depth 4",
-        "9 histograms",
-        "1,440,000,000 bytes",
-        "1,073,741,824 are left",
+        "10,000,000 features: ",
+        "9 histograms that trees of depth 4",
+        f"{bins:,} bins at least, take {needed:,} bytes or more",
+        f"{needed - 1:,} are left on the 2 servers; start more",
     ):
         assert part in str(raised.value)
 
 
-def test_room_when_features_just_fit_then_nothing_is_raised():
-    check_room(10_000_000, Recipe(depth=4), 20_000_000, [(GIB, 0), (GIB, GIB // 2)])
+def test_room_when_features_have_categories_then_these_are_bins_unless_there_is_one():
+    of_categories = problem(categories={0: 1, 5: 4000, 6: 2})
+    with pytest.raises(LimitError, match="of 4,002 bins at least"):
+        check_room(of_categories, Recipe(), ROWS, [(GIB, GIB)])
 
 
 def test_sums_when_rows_are_more_than_int32_holds_then_are_int64():

@@ -29,6 +29,8 @@ Int64s = npt.NDArray[np.int64]
 MOST_ROWS_OF_INT32 = 1 << 24
 # Histograms that there is room for from the beginning, the layout beside them.
 FIRST_ROWS = 16
+# What each feature takes until bins are known: ``held``, ``missing`` and ``many`` of ``Quantiles``; then its shape.
+FEATURE_BYTES = 4 + 8 + 4 + 4
 MORE_ROOM = "start more servers, or with a larger memory limit, or let trees have less depth or leaves"
 
 
@@ -57,7 +59,7 @@ class OnFleet:
         """
         columns = max(-(-int(bins.first[-1]) // bins.block), 1) * bins.block * recipe.channels
         count, align = rows_with_marks(first_rows(recipe, rows)), bins.block * recipe.channels
-        with _explaining(count, columns * np.dtype(dtype).itemsize):
+        with _explaining(bins, count, columns * np.dtype(dtype).itemsize):
             first = DCV.dense(columns, count, dtype, align=align)
         histograms = first.matrix()
         monotone = np.array(recipe.monotone, np.int64) if recipe.monotone else None
@@ -96,7 +98,7 @@ class OnFleet:
         Raises:
             LimitError: they cannot fit.
         """
-        with _explaining(rows, self.histograms.dim * self.histograms.dtype.itemsize):
+        with _explaining(self.bins, rows, self.histograms.dim * self.histograms.dtype.itemsize):
             self.histograms.grow(rows)
 
     def best_splits(self, growth: Growth, recipe: Recipe) -> Found:
@@ -150,33 +152,43 @@ def add_histograms(matrix: DCVMatrix, built: Iterable[tuple[int, Int64s | None, 
 
 
 @contextmanager
-def _explaining(rows: int, size: int) -> Iterator[None]:
+def _explaining(bins: Bins, rows: int, size: int) -> Iterator[None]:
     """Say what it is that cannot fit: so many rows for histograms, each of so many bytes."""
     try:
         yield
     except LimitError as error:
         raise LimitError(
-            f"a tree that grows needs {rows:,} histograms of {size:,} bytes at a time, and they do not fit the "
-            f"servers: {error}; {MORE_ROOM}"
+            f"{bins.features:,} features have {bins.columns.sum():,} bins that can part rows: a tree that grows needs "
+            f"{rows:,} histograms of {size:,} bytes at a time, and they do not fit the servers: {error}; {MORE_ROOM}"
         ) from error
 
 
-def check_room(features: int, recipe: Recipe, rows: int, servers: Sequence[tuple[int, int]]) -> None:
-    """Raise LimitError if the histograms that trees begin with cannot fit servers, however few bins there are.
+def check_room(problem: Problem, recipe: Recipe, rows: int, servers: Sequence[tuple[int, int]]) -> None:
+    """Raise LimitError if a training cannot fit servers, whatever is in its rows.
+
+    Of numeric features this counts what finds their cut points; how many have bins that can part rows is known then.
 
     Args:
-        features: how many there are: each counts as a bin at least.
         rows: to train on.
         servers: of each the memory limit, and what is taken of it, in bytes.
     """
     histograms, itemsize = first_rows(recipe, rows), np.dtype(sums_dtype(rows)).itemsize
-    needed = features * histograms * recipe.channels * itemsize
+    bins = _least_bins(problem)
+    needed = problem.dim * FEATURE_BYTES + bins * rows_with_marks(histograms) * recipe.channels * itemsize
     left = sum(max(limit - taken, 0) for limit, taken in servers)
     if needed > left:
         raise LimitError(
-            f"{features:,} features: trees of depth {recipe.depth} begin with {histograms:,} histograms of them, at "
-            f"least {needed:,} bytes, and {left:,} are left on the {len(servers)} servers; {MORE_ROOM}"
+            f"{problem.dim:,} features: what finds their bins, and the {histograms:,} histograms that trees of depth "
+            f"{recipe.depth} begin with, of {bins:,} bins at least, take {needed:,} bytes or more, and {left:,} are "
+            f"left on the {len(servers)} servers; {MORE_ROOM}"
         )
+
+
+def _least_bins(problem: Problem) -> int:
+    """Return how many bins there are that can part rows, at least."""
+    lacks = problem.absent == "missing"  # a bin of its own, in each feature
+    numeric = problem.dim - len(problem.categories)
+    return 2 * numeric * lacks + sum(count + lacks for count in problem.categories.values() if count + lacks > 1)
 
 
 def first_rows(recipe: Recipe, rows: int) -> int:

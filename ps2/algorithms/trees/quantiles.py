@@ -39,6 +39,7 @@ from ps2.algorithms.trees.rows import is_dense, laid_out, with_all_columns
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
 from ps2.data.rows import LocalRows
+from ps2.errors import LimitError
 from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
@@ -115,7 +116,20 @@ class Quantiles:
     # -- workers ---------------------------------------------------------------------------------------------------
 
     def take_part(self, worker: Any, rows: LocalRows) -> None:
-        """Do a worker's share of the clocks."""
+        """Do a worker's share of the clocks.
+
+        Raises:
+            LimitError: values, or cells, cannot fit the servers.
+        """
+        try:
+            self._take_part(worker, rows)
+        except LimitError as error:
+            raise LimitError(
+                f"the values of {self.problem.dim:,} features, of which cut points are made, do not fit the servers: "
+                f"{error}; start more servers, or with a larger memory limit"
+            ) from error
+
+    def _take_part(self, worker: Any, rows: LocalRows) -> None:
         part = None
         for clock in worker.clocks(END):
             if clock == FIRST_CLOCK:

@@ -72,7 +72,7 @@ def train(
     """
     names = names_of(recipe.name, ps)
     if not names.begun:
-        check_room(problem.dim, recipe, facts.rows, ps.memory())
+        check_room(problem, recipe, facts.rows, ps.memory())
     words = Words("tree" if problem.objective.width == 1 else "round", "loss")
     driver = _Driver(table, problem, recipe, facts, Record(on_step, words), names)
     try:
