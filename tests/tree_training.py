@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from cut_points import cuts_from
 
-from ps2.algorithms.trees import growing_kernels, ops
+from ps2.algorithms.trees import growing_kernels, ops, search_kernels
 from ps2.algorithms.trees.binning import Bins, Columns, distinct
 from ps2.algorithms.trees.gradients import Objective, quantised
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, child_bounds, scales_of
@@ -103,7 +103,7 @@ def grow(rows, pairs, scales, margins, recipe):
     words = -(-max(recipe.categories.values(), default=0) // 64) + bool(recipe.categories)
 
     def weight(total, bounds):
-        return ops.weight_of(total[1] * units[0], total[0] * units[1], *rules[2:4], *bounds)
+        return search_kernels.weight_of(total[1] * units[0], total[0] * units[1], *rules[2:4], *bounds)
 
     def filled(node):
         build(rows, order[node.begin : node.end], pairs, m[node.row])

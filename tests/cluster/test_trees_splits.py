@@ -9,6 +9,7 @@ from ps2 import DCV
 from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.growing import DenseRows
+from ps2.algorithms.trees.layout import layout_of
 from ps2.algorithms.trees.marks import rows_with_marks
 from ps2.algorithms.trees.on_fleet import add_histograms
 from ps2.algorithms.trees.rows import SMALL_BYTES, Histograms
@@ -25,7 +26,7 @@ def test_best_splits_when_servers_find_them_then_they_are_those_of_one_histogram
     cuts = np.concatenate([np.arange(size - 1) for size in sizes]).astype(np.float32)
     none = np.zeros(FEATURES, np.int32)
     bins = Bins(cuts, np.append(0, np.cumsum(sizes - 1)), none, none > 0, block=8)
-    layout = ops.layout_of(bins.sizes, bins.first, None, np.zeros(FEATURES, np.int64), 2)
+    layout = layout_of(bins.sizes, bins.first, None, np.zeros(FEATURES, np.int64), 2)
     m = DCV.dense(len(layout), NODES + 1, dtype=dtype, align=16).matrix()
     m.push([0], layout[None].astype(dtype))
     histograms = np.zeros((NODES, len(layout)), dtype)
@@ -69,9 +70,7 @@ def test_add_histograms_when_some_name_their_bins_and_others_have_all_then_serve
             part[row] = histograms.of(some, pairs)
     assert {row for row, (bins, _) in parts[0].items() if bins is None} == {3, 4}
     m = DCV.dense(features * size * channels, rows_with_marks(6), dtype, align=size * channels).matrix()
-    m.push(
-        [0], ops.layout_of(rows.bins.sizes, rows.bins.first, None, none.astype(np.int64), channels)[None].astype(dtype)
-    )
+    m.push([0], layout_of(rows.bins.sizes, rows.bins.first, None, none.astype(np.int64), channels)[None].astype(dtype))
     for part in parts:
         moved = add_histograms(m, [(row, *found) for row, found in part.items()])
         assert moved == sum(sums.nbytes for _, sums in part.values())

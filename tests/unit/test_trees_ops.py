@@ -7,8 +7,9 @@ from itertools import chain, combinations
 import numpy as np
 import pytest
 
-from ps2.algorithms.trees import ops
+from ps2.algorithms.trees import layout, ops
 from ps2.algorithms.trees.marks import has_marks, rows_with_marks
+from ps2.algorithms.trees.search_kernels import is_drawn
 from ps2.errors import LimitError, OutOfRangeError, ShapeError
 from ps2.ops.all import lookup
 from ps2.ops.warm import _compile
@@ -45,7 +46,7 @@ class Case:
         for f in np.flatnonzero(implied >= 0):
             held[:, self.first[f] + implied[f]] = 0
         self.m = np.zeros((nodes + 1, self.first[-1] * channels), dtype)
-        self.m[0] = ops.layout_of(sizes, self.first, implied, flags, channels)
+        self.m[0] = layout.layout_of(sizes, self.first, implied, flags, channels)
         self.m[1:] = held[:, :, :channels].reshape(nodes, -1)
         self.rows = np.arange(1, nodes + 1)
 
@@ -78,9 +79,9 @@ class Case:
             if features is not None and f not in features:
                 continue
             sums = self.full[node, self.first[f] : self.first[f + 1]] * [1, 1, self.channels == 3]
-            plain = size - bool(flags & ops.HAS_MISSING)
+            plain = size - bool(flags & layout.HAS_MISSING)
             missing = sums[plain:].sum(axis=0)
-            if flags & ops.CATEGORICAL:
+            if flags & layout.CATEGORICAL:
                 sides = [list(s) for s in chain.from_iterable(combinations(range(plain), k) for k in range(plain + 1))]
             else:
                 sides = [list(range(b + 1)) for b in range(plain)]
@@ -95,12 +96,12 @@ class Case:
                     if self.channels == 3 and min(left[2], right[2]) < min_third:
                         continue
                     (a, w_left), (b, w_right) = score(left), score(right)
-                    wrong = w_left > w_right if flags & ops.INCREASING else w_left < w_right
-                    if flags & (ops.INCREASING | ops.DECREASING) and wrong:
+                    wrong = w_left > w_right if flags & layout.INCREASING else w_left < w_right
+                    if flags & (layout.INCREASING | layout.DECREASING) and wrong:
                         continue
                     gain = a + b - score(total)[0]
                     if gain > best[0] + 1e-9:
-                        best = (gain, f, -1 if flags & ops.CATEGORICAL else side[-1])
+                        best = (gain, f, -1 if flags & layout.CATEGORICAL else side[-1])
         return best
 
     def check(self, found, **how):
@@ -116,19 +117,19 @@ class Case:
         """Return the sums of what goes left by the answer."""
         f, bin, default = where
         size, flags, _ = self.features[f]
-        lefts = ops.set_of(words, size) if bin < 0 else np.arange(size) <= bin
-        if flags & ops.HAS_MISSING:
+        lefts = layout.set_of(words, size) if bin < 0 else np.arange(size) <= bin
+        if flags & layout.HAS_MISSING:
             lefts[-1] = default
         return self.full[node, self.first[f] : self.first[f + 1]][lefts].sum(axis=0)[: self.channels]
 
 
 MIXED = [
     (5, 0, -1),
-    (6, ops.HAS_MISSING, -1),
+    (6, layout.HAS_MISSING, -1),
     (4, 0, 1),
-    (5, ops.HAS_MISSING, 4),
-    (6, ops.CATEGORICAL, -1),
-    (7, ops.CATEGORICAL | ops.HAS_MISSING, 0),
+    (5, layout.HAS_MISSING, 4),
+    (6, layout.CATEGORICAL, -1),
+    (7, layout.CATEGORICAL | layout.HAS_MISSING, 0),
     (1, 0, -1),
     (2, 0, 0),
 ]
@@ -144,7 +145,7 @@ def test_best_splits_when_features_are_mixed_then_the_best_of_all_is_found(seed,
 @pytest.mark.parametrize("channels", [2, 3])
 @pytest.mark.parametrize("seed", range(4))
 def test_best_splits_when_there_are_penalties_and_minima_then_they_count(seed, channels):
-    case = Case([one for one in MIXED if not one[1] & ops.CATEGORICAL], seed=seed, channels=channels)
+    case = Case([one for one in MIXED if not one[1] & layout.CATEGORICAL], seed=seed, channels=channels)
     rules = (0.5, 0.25, 1.5, 4.0, 20.0)
     min_third = 25 if channels == 3 else 0
     case.check(case.found(rules, min_third=min_third), rules=rules, min_third=min_third)
@@ -152,7 +153,7 @@ def test_best_splits_when_there_are_penalties_and_minima_then_they_count(seed, c
 
 @pytest.mark.parametrize("seed", range(4))
 def test_best_splits_when_weights_are_bounded_or_monotone_then_no_other_are_found(seed):
-    case = Case([(6, ops.INCREASING, -1), (6, ops.DECREASING | ops.HAS_MISSING, -1), (5, 0, 2)], seed=seed)
+    case = Case([(6, layout.INCREASING, -1), (6, layout.DECREASING | layout.HAS_MISSING, -1), (5, 0, 2)], seed=seed)
     case.check(case.found(bounds=(-0.02, 0.03)), bounds=(-0.02, 0.03))
 
 
@@ -165,7 +166,7 @@ def test_best_splits_when_splits_are_equal_then_the_least_feature_and_bin_is_tak
 
 
 def test_best_splits_when_nothing_can_be_split_then_it_says_so():
-    case = Case([(1, 0, -1), (3, ops.CATEGORICAL, 0)], nodes=2)
+    case = Case([(1, 0, -1), (3, layout.CATEGORICAL, 0)], nodes=2)
     case.m[1:] = 0
     case.m[1:, :2] = case.totals[:, :2]
     gain, where, left, _ = case.found()
@@ -186,17 +187,17 @@ def test_best_splits_when_a_node_has_no_missing_values_then_they_go_with_the_zer
 
 @pytest.mark.parametrize(("gradient", "goes"), [(-50, 1), (50, 0)])
 def test_best_splits_when_a_node_has_no_missing_categories_then_they_go_with_that_of_zeros(gradient, goes):
-    case = Case([(3, ops.CATEGORICAL, 0)], nodes=1)
+    case = Case([(3, layout.CATEGORICAL, 0)], nodes=1)
     case.totals[0, :2] = 60, gradient
     case.m[1] = np.array([[0, 0], [20, -50], [30, 50]]).reshape(-1)  # those of category 0: 10 and the gradient
     _, where, _, sets = case.found()
     assert where[0].tolist() == [0, -1, goes]
-    np.testing.assert_array_equal(ops.set_of(sets[0], 3), [goes, True, False])
+    np.testing.assert_array_equal(layout.set_of(sets[0], 3), [goes, True, False])
 
 
 @pytest.mark.parametrize(("counts", "goes"), [((30, 10), 1), ((10, 30), 0)])
 def test_best_splits_when_dense_rows_have_no_missing_values_then_they_go_with_most(counts, goes):
-    case = Case([(3, ops.HAS_MISSING, -1)], nodes=1)
+    case = Case([(3, layout.HAS_MISSING, -1)], nodes=1)
     case.totals[0, :2] = 40, 0
     case.m[1] = [counts[0], -50, counts[1], 50, 0, 0]
     assert case.found()[1][0].tolist() == [0, 0, goes]
@@ -209,7 +210,7 @@ def test_best_splits_when_a_shard_is_wide_then_threads_find_what_one_would():
     sizes = np.array([size for size, _, _ in features])
     m = np.zeros((3, sizes.sum() * 2), np.int64)
     ends = np.append(0, np.cumsum(sizes))
-    m[0] = ops.layout_of(sizes, ends, None, np.zeros(len(sizes), np.int64), 2)
+    m[0] = layout.layout_of(sizes, ends, None, np.zeros(len(sizes), np.int64), 2)
     m[1:] = rng.integers(1, 9, m[1:].shape)
     first = ends[:-1]
     best = 23_456 + int(np.argmax(sizes[23_456:] > 2))
@@ -227,10 +228,10 @@ def test_best_splits_when_a_shard_is_wide_then_threads_find_what_one_would():
 def test_is_drawn_when_features_are_drawn_then_they_are_as_many_as_asked_for_whatever_the_key():
     for features, drawn in ((1, 1), (28, 5), (1000, 333), (4097, 4096)):
         for key in (0, 7, -3):
-            assert sum(ops.is_drawn(f, features, drawn, key) for f in range(features)) == drawn
-    chosen = {tuple(f for f in range(28) if ops.is_drawn(f, 28, 5, key)) for key in range(50)}
+            assert sum(is_drawn(f, features, drawn, key) for f in range(features)) == drawn
+    chosen = {tuple(f for f in range(28) if is_drawn(f, 28, 5, key)) for key in range(50)}
     assert len(chosen) > 45
-    counts = np.bincount([f for key in range(2000) for f in range(28) if ops.is_drawn(f, 28, 5, key)])
+    counts = np.bincount([f for key in range(2000) for f in range(28) if is_drawn(f, 28, 5, key)])
     assert counts.min() > 250
     assert counts.max() < 470
 
@@ -240,7 +241,7 @@ def test_best_splits_when_features_are_drawn_then_each_node_has_its_own():
     keys = np.arange(4) * 1000
     gain, where, _, _ = case.found(keys=keys, features=20, drawn=3)
     for node, key in enumerate(keys):
-        mine = [f for f in range(20) if ops.is_drawn(f, 20, 3, key)]
+        mine = [f for f in range(20) if is_drawn(f, 20, 3, key)]
         expected = case.expected(node, features=mine)
         np.testing.assert_allclose(gain[node], expected[0])
         assert tuple(where[node, :2]) == expected[1:]
@@ -263,7 +264,7 @@ def test_best_splits_when_the_layout_is_not_there_then_the_error_says_so():
 
 def test_layout_of_when_a_feature_has_too_many_bins_then_the_error_names_it():
     with pytest.raises(LimitError, match="feature 1: expected at most 4,095 bins, got 4,096"):
-        ops.layout_of(np.array([2, 4096]), np.array([0, 2, 4098]), None, np.zeros(2, np.int64), 2)
+        layout.layout_of(np.array([2, 4096]), np.array([0, 2, 4098]), None, np.zeros(2, np.int64), 2)
 
 
 def test_best_splits_when_there_are_gaps_between_features_then_they_are_passed_over():

@@ -7,13 +7,11 @@ import pytest
 import scipy.sparse as sp
 
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.on_fleet import check_room
 from ps2.algorithms.trees.problem import Problem, Recipe, key_of
 from ps2.algorithms.trees.rows import draw, row_ids
 from ps2.algorithms.trees.told import FIELDS, NO_ENDS, Task, Told, as_bits
 from ps2.algorithms.trees.trainer import least_rows
 from ps2.data.rows import LocalRows
-from ps2.errors import LimitError
 
 
 @pytest.mark.parametrize("ends", [NO_ENDS, np.array([[0, -1], [4, as_bits(-0.25)], [3, as_bits(1.5)]])])
@@ -62,12 +60,6 @@ def test_draw_when_rows_are_many_then_takes_about_that_share_and_others_for_anot
     assert first.mean() == pytest.approx(fraction, abs=0.02)
     assert (first & second).mean() == pytest.approx(fraction**2, abs=0.02)
     np.testing.assert_array_equal(draw(ids[::2], key_of(5, 0), fraction), first[::2])
-
-
-def test_check_room_when_histograms_cannot_fit_the_servers_then_says_what_they_need():
-    with pytest.raises(LimitError, match=r"10,000,000 features: .* 17 histograms of them, at least 1,360,000,000 by"):
-        check_room(10_000_000, Recipe(depth=5), 10**6, [(10**9, 5 * 10**8)] * 2)
-    check_room(10_000_000, Recipe(depth=5), 10**6, [(10**9, 0)] * 2)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,21 @@ import inspect
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.trees import binning_kernels, gradient_kernels, growing_kernels, ops, predict_kernels, warm
+from ps2.algorithms.trees import (
+    binning_kernels,
+    gradient_kernels,
+    growing_kernels,
+    marks,
+    ops,
+    predict_kernels,
+    rows,
+    search_kernels,
+    warm,
+)
 from ps2.algorithms.trees.predict import Predictor
 from tests.tree_training import Recipe, train
 
-MODULES = (binning_kernels, gradient_kernels, growing_kernels, ops, predict_kernels)
+MODULES = (binning_kernels, gradient_kernels, growing_kernels, marks, ops, predict_kernels, rows, search_kernels)
 
 
 def compiled():
@@ -26,12 +36,12 @@ def compiled():
 def test_training_and_prediction_when_warm_then_compile_nothing():
     warm.warm()
     # What the driver asks of single numbers.
-    ops.weight_of(1.0, 1.0, 1.0, 0.0, -np.inf, np.inf)
+    search_kernels.weight_of(1.0, 1.0, 1.0, 0.0, -np.inf, np.inf)
     before = compiled()
     x = np.random.default_rng(0).integers(0, 5, (100, 3)).astype(np.float64)
-    for rows in (x, sp.csr_array(x), x.astype(np.float32)):
+    for given in (x, sp.csr_array(x), x.astype(np.float32)):
         for sums in ("int32", "int64"):
-            forest, _ = train(rows, x[:, 0], Recipe(depth=2, rounds=2, sums=sums))
-            Predictor(forest).margins(rows)
-            Predictor(forest).leaves(rows)
+            forest, _ = train(given, x[:, 0], Recipe(depth=2, rounds=2, sums=sums))
+            Predictor(forest).margins(given)
+            Predictor(forest).leaves(given)
     assert compiled() == before

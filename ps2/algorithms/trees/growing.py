@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.trees import growing_kernels as kernels
 from ps2.algorithms.trees.binning import Bins
-from ps2.algorithms.trees.ops import CATEGORICAL, DECREASING, HAS_MISSING, INCREASING, layout_of, set_of
+from ps2.algorithms.trees.layout import CATEGORICAL, DECREASING, HAS_MISSING, INCREASING, layout_of, set_of
 from ps2.algorithms.trees.tree import Absent
 from ps2.errors import ConfigError
 from ps2.ops.guards import readable
@@ -98,7 +98,7 @@ class DenseRows:
         return int(kernels.part_dense(order, self.columns[split.feature], split.lefts(self.bins), aside))
 
     def layout(self, monotone: Int64s | None = None, channels: int = 2) -> Int64s:
-        """Return the row that tells servers what the bins are: see ``ops.layout_of``; monotone: -1, 0, 1 by feature."""
+        """Return the row that tells servers what the bins are: see ``layout_of``; monotone: -1, 0, 1 by feature."""
         return _layout(self.bins, None, monotone, channels)
 
 

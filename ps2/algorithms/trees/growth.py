@@ -17,9 +17,9 @@ from ps2.algorithms.trees import told
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.growing import Split, child_bounds
 from ps2.algorithms.trees.marks import has_marks
-from ps2.algorithms.trees.ops import weight_of
 from ps2.algorithms.trees.order import Node, Order
 from ps2.algorithms.trees.problem import LEAST_GAIN, Recipe, key_of
+from ps2.algorithms.trees.search_kernels import weight_of
 from ps2.algorithms.trees.tree import Draft, Tree
 
 Array = npt.NDArray[Any]

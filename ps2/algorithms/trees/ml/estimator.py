@@ -15,10 +15,10 @@ from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.layout import MOST_BINS
 from ps2.algorithms.trees.ml.label_quantile import label_quantile
 from ps2.algorithms.trees.ml.params import TreeSetters, check_tree_params, features_of, recipe_of
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.ops import MOST_BINS
 from ps2.algorithms.trees.problem import Problem, Recipe
 from ps2.algorithms.trees.trainer import Trained, train
 from ps2.algorithms.trees.tree import Absent

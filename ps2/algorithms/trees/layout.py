@@ -1,0 +1,57 @@
+"""The layout of a histogram: what its bins are.
+
+A row of the matrix of histograms tells of each bin which feature's it is, and how servers are to look at that feature.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.errors import LimitError
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+# The layout of a bin is two numbers: its feature, and its place among the feature's bins. The first bin's place is 0,
+# so in its stead it has, negative: how many bins there are, which one is implied (+ 1), and flags.
+PLACE_BITS = 12
+MOST_BINS = (1 << PLACE_BITS) - 1
+CATEGORICAL, HAS_MISSING, INCREASING, DECREASING = 1, 2, 4, 8
+
+
+def layout_of(sizes: Int64s, first: Int64s, implied: Int32s | None, flags: Int64s, channels: int) -> Int64s:
+    """Return the layout row of a histogram.
+
+    Args:
+        sizes: int64, shape (features,): how many bins each has.
+        first: int64, shape (features + 1,): where each one's begin, and the end; what lies between is never filled.
+        implied: int32: which of a feature's bins is implied, -1: none; None: of no feature.
+        flags: int64: CATEGORICAL, HAS_MISSING (it is the last bin), INCREASING or DECREASING (constraints).
+        channels: of the histogram: 2 or 3.
+
+    Returns:
+        int64, shape (first[-1] * channels,); all fit into int32.
+
+    Raises:
+        LimitError: a feature has more than 4,095 bins.
+    """
+    if len(sizes) and sizes.max() > MOST_BINS:
+        worst = int(np.argmax(sizes))
+        raise LimitError(f"feature {worst}: expected at most {MOST_BINS:,} bins, got {sizes[worst]:,}")
+    places = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    columns = np.repeat(first[:-1], sizes) + places
+    layout = np.zeros((int(first[-1]), channels), np.int64)
+    layout[columns, 0] = np.repeat(np.arange(len(sizes)), sizes)
+    layout[columns, 1] = places
+    implied_at = np.zeros(len(sizes), np.int64) if implied is None else implied.astype(np.int64) + 1
+    some = sizes > 0
+    layout[first[:-1][some], 1] = -(implied_at | sizes << PLACE_BITS | flags << (2 * PLACE_BITS))[some]
+    return layout.reshape(-1)
+
+
+def set_of(words: npt.NDArray[Any], size: int) -> npt.NDArray[np.bool_]:
+    """Return the flags of a set's first ``size`` categories."""
+    return np.unpackbits(words.view(np.uint8), bitorder="little", count=size).astype(np.bool_)
