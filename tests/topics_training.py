@@ -10,13 +10,18 @@ import scipy.sparse as sp
 from pyspark.ml.linalg import Vectors
 from scipy.special import gammaln
 
+from ps2.algorithms.topics.blocks import deal_words, ring_of
+from ps2.algorithms.topics.corpus import Assignments, Corpus, Prior, key_of, numbers_of
 from ps2.algorithms.topics.problem import Fitted, Recipe
 from ps2.algorithms.topics.trainer import train
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
+from ps2.run.rotation import schedule
 
 WORDS, DOCUMENTS, TOPICS = 60, 40, 5
-RECIPE = Recipe(TOPICS, WORDS, iterations=6, alpha=(0.1,), beta=0.05, slice_words=16, seed=3)
+RECIPE = Recipe(
+    TOPICS, WORDS, iterations=6, alpha=(0.1,), beta=0.05, slice_words=16, seed=3, save_interval=2, check=True
+)
 
 
 def documents(seed: int = 0) -> sp.csr_array:
@@ -51,3 +56,39 @@ def words_likelihood(counts: Any, beta: float) -> float:
     vocabulary, totals = len(counts), counts.sum(axis=0)
     of_topics = gammaln(vocabulary * beta) - gammaln(totals + vocabulary * beta)
     return float(of_topics.sum() + (gammaln(counts + beta) - gammaln(beta)).sum())
+
+
+def replayed(counts: sp.csr_array, recipe: Recipe, workers: int) -> Any:
+    """Rotate in one process, turn by turn and rank by rank, with arrays for servers; return the counts of words."""
+    parts = [sp.csr_array(counts[rank::workers]) for rank in range(workers)]
+    ring = ring_of(workers, WORDS, recipe.width)
+    blocks = deal_words(np.asarray(counts.sum(axis=0)).astype(np.int64), ring.blocks)
+    found, totals, before = np.zeros((WORDS, recipe.topics), np.int32), [], []
+    for rank, part in enumerate(parts):
+        used = np.flatnonzero(part.sum(axis=0))
+        order = np.argsort(blocks[used], kind="stable")
+        corpus = Corpus.of(sp.csr_array(part.toarray()[:, used]), used, numbers_of(rank, part.shape[0]), order)
+        tokens = Assignments.random(corpus, recipe.topics, key_of(recipe.seed, 0))
+        _add(found, tokens.listed(0, len(corpus.words)))
+        before.append(tokens)
+        totals.append([np.bincount(tokens.topics, minlength=recipe.topics)] * 2)
+    prior = Prior(recipe.alphas, recipe.beta, WORDS)
+    for rotation in range(recipe.iterations):
+        for turn in schedule(recipe.seed, rotation, workers, ring.blocks, ring.slices):
+            now = [list(of_worker) for of_worker in totals]
+            for rank, block in enumerate(turn):
+                tokens, corpus = before[rank], before[rank].corpus
+                places = np.flatnonzero(blocks[corpus.words] == block)
+                begin, end = int(places[0]), int(places[-1]) + 1
+                # What all others had two turns ago, and what it has itself.
+                known = sum(now[other][0] for other in range(workers) if other != rank) + now[rank][1]
+                old = tokens.topics[corpus.begins[begin] : corpus.begins[end]].copy()
+                of_words = found[corpus.words[begin:end]]
+                tokens.sample(begin, end, of_words, known, prior, key_of(recipe.seed, rotation + 1))
+                _add(found, tokens.changed(begin, end, old))
+                totals[rank] = [now[rank][1], np.bincount(tokens.topics, minlength=recipe.topics)]
+    return found
+
+
+def _add(found: Any, changes: Any) -> None:
+    np.add.at(found, (np.repeat(changes.words, changes.sizes), changes.topics), changes.by)

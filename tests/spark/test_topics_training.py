@@ -1,12 +1,17 @@
-"""Topics found by workers and servers."""
+"""Topics found by workers and servers, however these share the counts."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from topics_training import RECIPE, TOPICS, WORDS, documents, trained
+from topics_training import RECIPE, TOPICS, WORDS, documents, replayed, trained, words_likelihood
 
 from ps2 import PS2Context
+from ps2.algorithms.topics import trainer
+
+ROTATION = replace(RECIPE, sync="rotation")
 
 
 @pytest.fixture(scope="module")
@@ -15,16 +20,48 @@ def ps(spark):
         yield ps
 
 
-def test_training_when_done_then_counts_are_those_of_all_tokens(ps, spark):
-    found = trained(ps, spark)
+@pytest.fixture
+def shares(monkeypatch):
+    """What workers say in the end how many tokens topics have, and what the servers count."""
+    found = []
+
+    def fitted(driver, original=trainer._Driver.fitted):
+        fleet = driver._fleet
+        last = fleet.shares_ring.of_clock(trainer.FIRST_CLOCK + len(driver._record._marks) - 1)
+        found.append((fleet.shares.pull(last).sum(axis=0), fleet.totals.pull()))
+        return original(driver)
+
+    monkeypatch.setattr(trainer._Driver, "fitted", fitted)
+    return found
+
+
+@pytest.mark.parametrize("sync", ["ssp", "average", "rotation"])
+def test_training_when_done_then_counts_are_those_of_all_tokens_and_totals_theirs(ps, spark, shares, sync):
+    steps = []
+    found = trained(ps, spark, replace(RECIPE, sync=sync), on_step=steps.append)
     assert found.counts.shape == (WORDS, TOPICS)
     assert found.counts.min() == 0
     np.testing.assert_array_equal(found.counts.sum(axis=1), documents().sum(axis=0))
-
-
-def test_training_when_done_then_topics_are_likelier_than_in_the_beginning(ps, spark):
-    steps = []
-    found = trained(ps, spark, on_step=steps.append)
+    for totals in shares[0]:
+        np.testing.assert_array_equal(totals, found.counts.sum(axis=0))
     assert len(steps) == found.history.steps == RECIPE.iterations
     assert found.history.objective[-1] < found.history.objective[0] - 0.1
-    assert {step.told["tokens_per_s"] > 0 for step in steps} == {True}
+    assert min(found.history.told["tokens_per_s"]) > 0
+    assert steps[-1].told["log_likelihood"] == -found.history.objective[-1] * documents().sum()
+    assert steps[-1].told["log_likelihood"] < words_likelihood(found.counts, found.beta)
+
+
+def test_rotation_when_the_seed_is_fixed_then_equals_its_serial_replay_bit_for_bit(ps, spark):
+    found = trained(ps, spark, ROTATION)
+    np.testing.assert_array_equal(found.counts, replayed(documents(), ROTATION, 2))
+
+
+def test_rotation_when_turns_end_by_time_then_counts_are_those_of_all_tokens(ps, spark):
+    found = trained(ps, spark, replace(ROTATION, budget_s=0.001))
+    np.testing.assert_array_equal(found.counts.sum(axis=1), documents().sum(axis=0))
+
+
+def test_alpha_when_it_is_fitted_then_topics_have_different_ones(ps, spark):
+    found = trained(ps, spark, replace(RECIPE, optimize_alpha=True, iterations=32))
+    assert len(np.unique(found.alpha)) == TOPICS
+    assert found.alpha.min() > 0

@@ -57,16 +57,16 @@ def test_add_counts_when_there_are_no_such_counts_then_raises_and_nothing_change
     np.testing.assert_array_equal(counts, before)
 
 
-def test_words_likelihood_when_counts_are_small_and_large_then_is_the_sum_of_logarithms(counts):
-    expected = (gammaln(counts + 0.01) - gammaln(0.01)).sum()
-    assert ops.words_likelihood(counts, np.array([0.01])) == pytest.approx(expected, rel=1e-12)
-
-
-def test_check_when_counts_are_negative_then_says_how_many(counts):
-    counts[3, 4], counts[5, 0] = -1, -7
-    sums, negative = ops.check(counts)
+def test_look_when_counts_are_small_and_large_then_finds_likelihood_and_totals(counts):
+    likelihood, sums, negative = ops.look(counts, np.array([0.01]))
+    assert likelihood == pytest.approx((gammaln(counts + 0.01) - gammaln(0.01)).sum(), rel=1e-12)
     np.testing.assert_array_equal(sums, counts.sum(axis=0))
-    assert negative.tolist() == [2]
+    assert negative.tolist() == [0]
+
+
+def test_look_when_counts_are_negative_then_says_how_many(counts):
+    counts[3, 4], counts[5, 0] = -1, -7
+    assert ops.look(counts, np.array([0.01]))[2].tolist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_clear_when_words_are_of_several_shards_then_each_clears_its_own(begin, 
     assert np.flatnonzero(counts[:, 0]).tolist() == left
 
 
-@pytest.mark.parametrize("name", ["add_counts", "clear", "words_likelihood", "check"])
+@pytest.mark.parametrize("name", ["add_counts", "clear", "look"])
 def test_operation_when_compiled_ahead_then_it_takes_tiny_arrays(name):
     _compile(lookup(f"topics.{name}"))
 
@@ -103,5 +103,5 @@ def test_counts_when_others_change_without_waiting_then_what_was_read_ahead_stay
 def test_apply_without_waiting_when_the_operation_answers_then_usage_error():
     with installed(session_over(FleetInProcess(2))):
         m = DCV.dense(WORDS, TOPICS, "int32", layout="column").matrix()
-        with pytest.raises(UsageError, match=r"'topics.check' returns something"):
-            m.apply("topics.check", wait=False)
+        with pytest.raises(UsageError, match=r"'topics.look' returns something"):
+            m.apply("topics.look", wait=False, beta=[0.1])

@@ -22,6 +22,8 @@ Int32s = npt.NDArray[np.int32]
 SHORT = 1 << 16
 # Tokens whose old and new topics, and changes of counts, are held at a time.
 SLICE_TOKENS = 1 << 21
+# Most counts of a topic in a document are below this.
+SMALL = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +31,7 @@ class Corpus:
     """Tokens: each time that a word comes in a document is one. Those of a word lie together, by document.
 
     Attributes:
-        words: int64, ascending: numbers of the words that are here, among all.
+        words: int64: numbers of the words that are here, among all; ascending, unless they lie by block.
         begins: int64, shape (words + 1,): where each one's tokens begin, and the end.
         documents: int32, shape (tokens,): which one each is in, counted from 0 here.
         numbers: int64, shape (documents,): of these among all.
@@ -41,15 +43,18 @@ class Corpus:
     numbers: Int64s
 
     @staticmethod
-    def of(counts: sp.csr_array, words: Int64s, numbers: Int64s) -> Corpus:
+    def of(counts: sp.csr_array, words: Int64s, numbers: Int64s, order: Int64s | None = None) -> Corpus:
         """Take documents apart.
 
         Args:
             counts: whole numbers, shape (documents, len(words)): how often a word comes in a document.
             words: int64, ascending: the columns' numbers among all; one without tokens is left out.
             numbers: int64: of the documents among all.
+            order: places of columns in the order in which words are to lie; None: that in which they come.
         """
         by_word = sp.csc_array(counts)
+        if order is not None:
+            by_word, words = by_word[:, order], words[order]
         by_word.sort_indices()
         times = by_word.data.astype(np.int64)
         ends = np.append(0, np.cumsum(times))[by_word.indptr]
@@ -73,17 +78,21 @@ class Corpus:
     def for_kernels(self) -> tuple[Int64s, Int64s, Int32s, Int64s]:
         return self.words, self.begins, self.documents, self.numbers
 
-    def slices(self, width: int, begin: int = 0, end: int | None = None) -> list[tuple[int, int]]:
-        """Return places in ``words``, begin and end, of slices of so many words at most, and of SLICE_TOKENS or a word.
+    def slices(
+        self, width: int, begin: int = 0, end: int | None = None, tokens: int | None = None
+    ) -> list[tuple[int, int]]:
+        """Return places in ``words``, begin and end, of slices of so many words at most.
 
         Args:
             begin, end: places that they lie between; None: all to the last word.
+            tokens: that they have at most, if they have several words; None: SLICE_TOKENS.
         """
         last = len(self.words) if end is None else end
         ends = [begin]
         while ends[-1] < last:
             at = ends[-1]
-            full = int(np.searchsorted(self.begins, self.begins[at] + SLICE_TOKENS, side="right")) - 1
+            most = self.begins[at] + (SLICE_TOKENS if tokens is None else tokens)
+            full = int(np.searchsorted(self.begins, most, side="right")) - 1
             ends.append(max(min(at + width, full, last), at + 1))
         return list(pairwise(ends))
 
@@ -204,6 +213,20 @@ class Assignments:
     def likelihood(self, prior: Prior) -> float:
         """Return log p(z), the documents' part of the joint likelihood."""
         return float(kernels.documents_likelihood(readable(self.corpus.lengths), self._lists, readable(prior.alpha)))
+
+    def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
+        """Return topics, how often they are in a document, and in how many documents they are so often."""
+        _, _, held, often = self._lists
+        small, rest = np.zeros((len(self._room[0]), SMALL), np.int64), np.empty(self.corpus.size // SMALL, np.int64)
+        large = rest[: kernels.count_counts(self._lists, small, rest)]
+        pairs = np.stack([held[large].astype(np.int64), often[large].astype(np.int64)])
+        pairs, times = np.unique(pairs, axis=1, return_counts=True)
+        topics, counts = np.nonzero(small)
+        return (
+            np.concatenate([topics, pairs[0]]),
+            np.concatenate([counts, pairs[1]]),
+            np.concatenate([small[topics, counts], times]),
+        )
 
 
 @dataclass(frozen=True, eq=False)

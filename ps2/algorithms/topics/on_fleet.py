@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.topics.hyperparameters import row_of
 from ps2.algorithms.topics.problem import Recipe
+from ps2.algorithms.topics.saved import Saved
 from ps2.algorithms.training.names import Names
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
@@ -26,17 +28,13 @@ REPORTED = 3
 
 @dataclass(frozen=True)
 class Ring:
-    """Rows that each worker has for its last clocks: no more, and no less than others may ask for.
+    """Rows that each worker has for its last clocks: as many as others may ask for.
 
     Who is in clock t asks for what was so after clock t - staleness - 1; others may be in clock t + staleness.
-
-    Attributes:
-        first: row of the matrix.
     """
 
     workers: int
     staleness: int
-    first: int = 0
 
     @property
     def depth(self) -> int:
@@ -44,16 +42,31 @@ class Ring:
         return 2 * self.staleness + 2
 
     @property
-    def end(self) -> int:
-        """The row after all of these."""
-        return self.first + self.workers * self.depth
+    def rows(self) -> int:
+        return self.workers * self.depth
 
     def row(self, rank: int, clock: int) -> int:
-        return self.first + rank * self.depth + clock % self.depth
+        return rank * self.depth + clock % self.depth
 
-    def rows(self, clock: int) -> list[int]:
+    def of_clock(self, clock: int) -> list[int]:
         """Return the rows of all workers for a clock."""
         return [self.row(rank, clock) for rank in range(self.workers)]
+
+    def of_worker(self, rank: int) -> list[int]:
+        return list(range(rank * self.depth, (rank + 1) * self.depth))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What decides how large things are on the servers.
+
+    Attributes:
+        tokens: the sum of all counts.
+    """
+
+    recipe: Recipe
+    tokens: int
+    workers: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,53 +75,106 @@ class OnFleet:
 
     Attributes:
         counts: int32: a column for each word, with its tokens in each topic.
-        totals: int64: tokens in each topic; first of all words, as of the clocks that are over, then, in the rows of
-            ``totals_ring``, of each worker after its last clocks.
+        totals: int64: tokens in each topic, as the driver saw it last.
+        shares: int64: the same of each worker's tokens, after its last clocks, in the rows of ``shares_ring``.
         reports: float64, REPORTED columns: of each worker in its last clocks.
         marks: sparse, int64: not 0 for clocks at whose beginning all counts are made anew.
+        frequencies: int64: how often each word comes; None: nobody asks.
+        alphas: float64: two rows, as ``Fits`` says.
+        histogram: sparse, int64: documents in which topics are so often; between two fits 0.
+        saved: topics of tokens; None: nobody saves them.
     """
 
     counts: DCVMatrix
-    totals: DCVMatrix
+    totals: DCV
+    shares: DCVMatrix
     reports: DCVMatrix
     marks: DCV
-    totals_ring: Ring
-    reports_ring: Ring
+    frequencies: DCV | None
+    alphas: DCVMatrix
+    histogram: DCV
+    saved: Saved | None
+    shares_ring: Ring
 
     @staticmethod
-    def make(recipe: Recipe, workers: int, staleness: int, names: Names) -> OnFleet:
+    def make(sizes: Sizes, names: Names) -> OnFleet:
         """Make them, or find those of a driver before.
 
         Raises:
             LimitError: they cannot fit.
         """
-        shares, reported = Ring(workers, staleness, 1), Ring(workers, staleness)
+        recipe, ring = sizes.recipe, Ring(sizes.workers, sizes.recipe.lateness)
         k, words = recipe.topics, recipe.vocabulary
         with _explaining(recipe):
             counts = names.give(lambda name: DCV.dense(words, k, "int32", layout="column", name=name))
-        return OnFleet(
+        frequencies = saved = None
+        if recipe.sync == "rotation":
+            frequencies = names.give(lambda name: DCV.dense(words, 1, "int64", name=name))
+        if recipe.save_interval:
+            saved = Saved.make(k, sizes.tokens, sizes.workers, names)
+        fleet = OnFleet(
             counts.matrix(),
-            names.give(lambda name: DCV.dense(k, shares.end, "int64", name=name)).matrix(),
-            names.give(lambda name: DCV.dense(REPORTED, reported.end, "float64", name=name)).matrix(),
+            names.give(lambda name: DCV.dense(k, 1, "int64", name=name)),
+            names.give(lambda name: DCV.dense(k, ring.rows, "int64", name=name)).matrix(),
+            names.give(lambda name: DCV.dense(REPORTED, ring.rows, "float64", name=name)).matrix(),
             names.give(lambda name: DCV.sparse(2**63, 1, "int64", name=name)),
-            shares,
-            reported,
+            frequencies,
+            names.give(lambda name: DCV.dense(k, 2, "float64", name=name)).matrix(),
+            names.give(lambda name: DCV.sparse(2**63, 1, "int64", name=name)),
+            saved,
+            ring,
         )
+        if not names.begun:
+            fleet.alphas.push([0, 1], np.stack([recipe.alphas] * 2))
+        return fleet
 
-    def all_totals(self) -> Int64s:
-        """Return how many tokens each topic has, as of the clocks that are over."""
-        totals: Int64s = self.totals.pull([0])[0]
-        return totals
+    def alpha(self, fit: int) -> Float64s:
+        """Return what alpha is by a fit."""
+        alpha: Float64s = self.alphas.pull([row_of(fit)])[0]
+        return alpha
 
-    def take_reports(self, clock: int) -> Float64s:
+    def reported(self, clock: int) -> Float64s:
         """Return the sums of what workers have reported of a clock."""
-        sums: Float64s = self.reports.pull(self.reports_ring.rows(clock)).sum(axis=0)
+        sums: Float64s = self.reports.pull(self.shares_ring.of_clock(clock)).sum(axis=0)
         return sums
 
+    def look(self, beta: float) -> Look:
+        """Look at all counts where they lie."""
+        likelihood, sums, negative = self.counts.apply("topics.look", beta=[beta])
+        return Look(float(likelihood[0]), sums, int(negative[0]))
+
+    def is_made_anew(self, clock: int) -> bool:
+        """Tell whether workers may be making counts anew, if some are in a clock already, or in later ones."""
+        return bool(self.marks.pull(np.arange(clock, clock + self.shares_ring.staleness)).any())
+
+    def clear(self) -> None:
+        """Make as if no token had ever been added."""
+        self.counts.zero()
+        if self.frequencies is not None:
+            self.frequencies.zero()
+
     def free(self) -> None:
-        for matrix in (self.counts, self.totals, self.reports):
+        for matrix in (self.counts, self.shares, self.reports, self.alphas):
             matrix.free()
-        free_all([self.marks])
+        vectors = (self.totals, self.marks, self.histogram, self.frequencies)
+        free_all([vector for vector in vectors if vector is not None])
+        if self.saved is not None:
+            self.saved.free()
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """What the servers see in all counts.
+
+    Attributes:
+        likelihood: what counts are to log p(w | z).
+        totals: int64: tokens in each topic.
+        negative: how many counts are negative.
+    """
+
+    likelihood: float
+    totals: Int64s
+    negative: int
 
 
 @contextmanager

@@ -27,6 +27,9 @@ LOGARITHM = 4
 
 ByWord = Annotated[Unsigned, along(SLOTS)]
 ByChange = Annotated[Unsigned, along(SLOTS, by="sizes")]
+ByTopic = Annotated[Int64s, along(BLOCK)]
+OneFloat = Annotated[Float64s, along(1)]
+OneInteger = Annotated[Int64s, along(1)]
 
 
 def narrow(numbers: npt.NDArray[Any], most: int) -> npt.NDArray[Any]:
@@ -71,20 +74,20 @@ def clear(m: Blocks, partition: Partition, *, begin: int, end: int) -> None:
 
 
 @op(reduce="sum", dtypes=("int32",))
-def words_likelihood(m: Blocks, beta: Annotated[Floats, along(1)]) -> float:
-    """Return what counts above 0 are to log p(w | z): the sum of log(gamma(n + beta) / gamma(beta))."""
+def look(m: Blocks, beta: Annotated[Floats, along(1)]) -> tuple[OneFloat, ByTopic, OneInteger]:
+    """Look at all counts.
+
+    Returns:
+        What counts above 0 are to log p(w | z), the sum of log(gamma(n + beta) / gamma(beta)); the sum of each topic's
+        counts; how many counts are negative: none should be.
+    """
     logs = np.array([math.lgamma(n + beta[0]) - math.lgamma(beta[0]) for n in range(TABLE)])
-    return float(sum(over_blocks(_sum_logs, (readable(m),), float(beta[0]), logs, cost=m.shape[1] * LOGARITHM)))
-
-
-@op(reduce="sum", dtypes=("int32",))
-def check(m: Blocks) -> tuple[Annotated[Int64s, along(BLOCK)], Annotated[Int64s, along(1)]]:
-    """Return the sum of each topic's counts, and how many counts are negative: none should be."""
-    negative, sums = np.zeros(1, np.int64), np.zeros(m.shape[1], np.int64)
-    for some, below in over_blocks(_add_up, (readable(m),), cost=m.shape[1]):
-        sums += some
-        negative += below
-    return sums, negative
+    likelihood, sums, negative = np.zeros(1), np.zeros(m.shape[1], np.int64), np.zeros(1, np.int64)
+    for some in over_blocks(_look, (readable(m),), float(beta[0]), logs, cost=m.shape[1] * LOGARITHM):
+        likelihood += some[0]
+        sums += some[1]
+        negative += some[2]
+    return likelihood, sums, negative
 
 
 @kernel
@@ -98,21 +101,16 @@ def _add(m: Array, words: Int64s, sizes: Int64s, topics: Int32s, changes: Int32s
 
 
 @kernel
-def _sum_logs(m: Array, beta: float, logs: Float64s) -> float:
-    total, of_0 = 0.0, math.lgamma(beta)
+def _look(m: Array, beta: float, logs: Float64s) -> tuple[float, Int64s, int]:
+    likelihood, sums, negative = 0.0, np.zeros(m.shape[1], np.int64), 0
+    of_0 = math.lgamma(beta)
     for w in range(len(m)):
         for k in range(m.shape[1]):
             n = m[w, k]
-            if n > 0:
-                total += logs[n] if n < len(logs) else math.lgamma(n + beta) - of_0
-    return total
-
-
-@kernel
-def _add_up(m: Array) -> tuple[Int64s, int]:
-    sums, negative = np.zeros(m.shape[1], np.int64), 0
-    for w in range(len(m)):
-        for k in range(m.shape[1]):
-            sums[k] += m[w, k]
-            negative += m[w, k] < 0
-    return sums, negative
+            if n != 0:
+                sums[k] += n
+                if n < 0:
+                    negative += 1
+                else:
+                    likelihood += logs[n] if n < len(logs) else math.lgamma(n + beta) - of_0
+    return likelihood, sums, negative

@@ -37,6 +37,7 @@ class Recipe:
         slice_words: words whose counts a worker holds at a time, at most; 0: as many as take 64 MiB.
         seed: of all draws.
         save_interval: iterations between two times that workers save their tokens' topics; 0: they never do.
+        check: see after each iteration that the counts are those of all tokens.
         name: by which a context that was restored goes on with the training; "": none does.
     """
 
@@ -53,6 +54,7 @@ class Recipe:
     slice_words: int = 0
     seed: int = 0
     save_interval: int = 10
+    check: bool = False
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -72,6 +74,11 @@ class Recipe:
     def width(self) -> int:
         """Words whose counts a worker holds at a time, at most."""
         return self.slice_words or max(SLICE_BYTES // (np.dtype(np.int32).itemsize * self.topics), 1)
+
+    @property
+    def lateness(self) -> int:
+        """The staleness of the run."""
+        return {"ssp": self.staleness, "rotation": 1, "average": 0}[self.sync]
 
     @property
     def alphas(self) -> npt.NDArray[np.float64]:

@@ -300,3 +300,26 @@ def list_counts(begins: Int64s, topics: Array, room: Int32s, found: tuple[Int32s
             room[k] = 0
         sizes[w] = end - start
     return end
+
+
+@kernel
+def count_counts(lists: Lists, small: Array, rest: Int64s) -> int:
+    """Count in how many documents each topic is so often.
+
+    Args:
+        small: int64, shape (topics, counts): is added to.
+        rest: gets the places of counts that are too large for it.
+
+    Returns:
+        How many these are.
+    """
+    first, length, held, often = lists
+    found = 0
+    for document in range(len(length)):
+        for at in range(first[document], first[document] + length[document]):
+            if often[at] < small.shape[1]:
+                small[int(held[at]), int(often[at])] += 1
+            else:
+                rest[found] = at
+                found += 1
+    return found

@@ -1,0 +1,61 @@
+"""Blocks of words that rotate among the workers: of about equal numbers of tokens. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.ops.kernels import Int64s, kernel
+from ps2.run.rotation import Ring
+
+# Groups of blocks that take turns: while a worker is at one, what it did to another travels.
+SLICES = 2
+
+
+def ring_of(workers: int, vocabulary: int, width: int) -> Ring:
+    """Return how blocks go round: the fewest that leave no worker idle and have ``width`` words at most."""
+    at_once = SLICES * workers
+    return Ring(workers, at_once * -(-vocabulary // (at_once * width)), SLICES)
+
+
+def deal_words(frequencies: Int64s, blocks: int) -> npt.NDArray[np.int32]:
+    """Return the block of each word: frequent words go first, each to the block that has fewest tokens, and has room.
+
+    Args:
+        frequencies: int64: how often each word comes.
+    """
+    room = -(-len(frequencies) // blocks)
+    found = np.empty(len(frequencies), np.int32)
+    _deal(np.argsort(-frequencies, kind="stable"), frequencies, room, np.zeros((2, blocks), np.int64), found)
+    return found
+
+
+@kernel
+def _deal(order: Int64s, frequencies: Int64s, room: int, held: Int64s, found: npt.NDArray[np.int32]) -> None:
+    tokens, words = held[0], held[1]
+    for word in order:
+        best = -1
+        for block in range(len(tokens)):
+            if words[block] < room and (best < 0 or tokens[block] < tokens[best]):
+                best = block
+        found[word] = best
+        tokens[best] += frequencies[word]
+        words[best] += 1
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Which words of a worker's corpus are in which block.
+
+    Attributes:
+        begins: int64: where each block's begin, and the end.
+    """
+
+    ring: Ring
+    begins: Int64s
+
+    def bounds(self, block: int) -> tuple[int, int]:
+        """Return the places of a block's words, begin and end."""
+        return int(self.begins[block]), int(self.begins[block + 1])

@@ -1,0 +1,98 @@
+"""What all who train topics agree on without asking: blocks of words, rows of clocks, fits of alpha."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import gammaln
+
+from ps2.algorithms.topics.blocks import deal_words, ring_of
+from ps2.algorithms.topics.corpus import Corpus
+from ps2.algorithms.topics.hyperparameters import Fits, fitted, keys_of
+from ps2.algorithms.topics.on_fleet import Ring
+from ps2.algorithms.topics.saved import PAGE, Saved
+from ps2.algorithms.training.names import UNNAMED
+from tests.fakes import FleetInProcess, installed, session_over
+
+
+def test_words_when_dealt_to_blocks_then_tokens_are_about_equal_and_no_block_has_too_many_words():
+    frequencies = (10_000 / np.arange(1, 1001)).astype(np.int64)
+    blocks = deal_words(np.random.default_rng(0).permutation(frequencies), 6)
+    assert np.bincount(blocks).max() <= -(-1000 // 6)
+    tokens = np.bincount(deal_words(frequencies, 6), frequencies)
+    assert tokens.max() < 1.05 * tokens.mean()
+
+
+@pytest.mark.parametrize(("width", "blocks"), [(1000, 6), (150, 12), (10, 102)])
+def test_blocks_when_words_are_many_then_each_has_as_many_as_a_worker_can_hold(width, blocks):
+    ring = ring_of(3, 1000, width)
+    assert (ring.blocks, ring.turns) == (blocks, blocks)
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_rows_when_others_are_as_far_ahead_as_they_may_be_then_they_write_to_none_that_is_read(staleness):
+    ring = Ring(2, staleness)
+    for clock in range(20):
+        read = ring.row(1, clock - staleness - 1)
+        assert read not in [ring.row(1, ahead) for ahead in range(clock - staleness, clock + staleness + 1)]
+    assert sorted(ring.of_clock(3) + ring.of_clock(4)) == sorted({*ring.of_clock(3), *ring.of_clock(4)})
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 8])
+def test_fits_when_used_then_the_driver_has_made_them_and_their_row_is_still_theirs(staleness):
+    fits = Fits(True, staleness)
+    made_after = {fits.made_after(i): i for i in range(1, 200) if fits.made_after(i) is not None}
+    for iteration in range(1, 200):
+        used = fits.used_in(iteration)
+        if used in made_after:
+            # Who is in the clock before t + staleness + 1 may not have heard of what is decided after clock t.
+            assert made_after[used] + staleness + 1 <= iteration
+            assert iteration + staleness < made_after.get(used + 2, 1000)
+        else:
+            assert used == fits.first - 1
+            assert iteration <= made_after[fits.first] + staleness
+
+
+def test_alpha_when_fitted_then_documents_are_likelier_than_with_one_that_is_near():
+    rng = np.random.default_rng(0)
+    true = np.array([0.2, 1.5, 0.05, 0.6])
+    counts = np.stack([rng.multinomial(60, share) for share in rng.dirichlet(true, 800)])
+    _, topics = np.nonzero(counts)
+    pairs, documents = np.unique(np.stack([topics, counts[counts > 0]]), axis=1, return_counts=True)
+    keys = np.append(keys_of(*pairs), keys_of(np.array([4]), np.array([60])))
+
+    def likelihood(alpha):
+        whole = alpha.sum()
+        return 800 * (gammaln(whole) - gammaln(whole + 60)) + (gammaln(counts + alpha) - gammaln(alpha)).sum()
+
+    found = np.full(4, 0.5)
+    for _ in range(5):
+        found = fitted(found, keys, np.append(documents, 800))
+    np.testing.assert_allclose(found, true, rtol=0.2)
+    for change in np.eye(4) * 0.02:
+        assert likelihood(found) > max(likelihood(found * (1 + change)), likelihood(found * (1 - change)))
+
+
+def test_alpha_when_no_document_has_a_topic_then_it_stays_above_0():
+    keys = np.append(keys_of(np.array([0]), np.array([5])), keys_of(np.array([2]), np.array([5])))
+    assert (fitted(np.full(2, 0.1), keys, np.array([9, 9])) > 0).all()
+
+
+def corpus_of(tokens, number):
+    zeros = np.zeros(tokens, np.int32)
+    return Corpus(np.array([3]), np.array([0, tokens]), zeros, np.array([number]))
+
+
+def test_saved_topics_when_loaded_then_are_those_of_the_same_tokens_only():
+    with installed(session_over(FleetInProcess(2))):
+        corpora = [corpus_of(2 * PAGE + 1, 7), corpus_of(5, 8)]
+        saved = Saved.make(300, sum(corpus.size for corpus in corpora), 2, UNNAMED)
+        topics = [np.arange(corpus.size, dtype=np.uint16) + rank for rank, corpus in enumerate(corpora)]
+        for rank, corpus in enumerate(corpora):
+            saved.tell_size(rank, corpus)
+        assert saved.load(0, corpora[0]) is None
+        for rank, corpus in enumerate(corpora):
+            saved.save(rank, corpus, topics[rank])
+        for rank, corpus in enumerate(corpora):
+            np.testing.assert_array_equal(saved.load(rank, corpus), topics[rank])
+        assert saved.load(1, corpus_of(5, 9)) is None
