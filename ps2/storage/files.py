@@ -61,7 +61,7 @@ def reason(error: BaseException) -> str:
 
 def remove(fs: Any, path: str) -> None:
     """Remove a file, if it is there and can be removed."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):  # ValueError: it is a folder
         fs.rm(path)
 
 
@@ -88,16 +88,28 @@ def write(fs: Any, path: str, parts: Iterable[Any]) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def write_json(fs: Any, path: str, value: object) -> None:
-    """Write JSON aside and rename it into its place: a reader sees what was there before, or all of it."""
+def write_whole(fs: Any, path: str, parts: Iterable[Any]) -> None:
+    """Write aside and rename into its place: a reader sees what was there before, or all of it.
+
+    Raises:
+        RecoveryError: the file system refuses, or there is a folder of that name.
+    """
+    with reported(path, "writing"):
+        if fs.isdir(path):
+            raise RecoveryError(f"{path}: expected a file, or a place for one, and it is a folder")
     aside = f"{path}.{uuid.uuid4().hex[:12]}"
     try:
-        write(fs, aside, [json.dumps(value, indent=1).encode()])
+        write(fs, aside, parts)
         with reported(path, "renaming it into place"):
             fs.mv(aside, path)
     except BaseException:
         remove(fs, aside)
         raise
+
+
+def write_json(fs: Any, path: str, value: object) -> None:
+    """Write JSON as ``write_whole`` does."""
+    write_whole(fs, path, [json.dumps(value, indent=1).encode()])
 
 
 def read_json(fs: Any, path: str, *formats: str) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ import pickle
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 import xgboost
@@ -150,3 +151,14 @@ def test_margins_when_x_does_not_fit_then_the_error_says_what_came():
         predictor.margins(np.zeros((2, 4)))
     with pytest.raises(DTypeError, match="expected numbers"):
         predictor.margins(np.full((2, 3), "a"))
+    with pytest.raises(ShapeError, match=r"expected shape \(n, 3\), got what is no array"):
+        predictor.margins([[1.0, 2.0, 3.0], [1.0]])
+
+
+def test_margins_when_rows_are_lists_or_of_pandas_then_they_are_the_same():
+    x, y = data()
+    _, forest = grown(x, y)
+    predictor, expected = Predictor(forest), Predictor(forest).margins(x)
+    np.testing.assert_array_equal(predictor.margins(x.tolist()), expected)
+    np.testing.assert_array_equal(predictor.margins(pd.DataFrame(x)), expected)
+    assert predictor.leaves(x[:3].tolist()).shape == (3, 5)

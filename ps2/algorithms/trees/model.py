@@ -64,8 +64,8 @@ class GBTModel:
         """Compute the margins of rows: the base, and what the trees add to it.
 
         Args:
-            x: shape (n, features), NumPy or scipy CSR; NaN is missing. What a sparse row does not hold is 0 or, if
-                the trees were grown so (``forest.absent``), missing.
+            x: shape (n, features), NumPy, scipy CSR or pandas; NaN is missing. What a sparse row does not hold is 0
+                or, if the trees were grown so (``forest.absent``), missing.
 
         Returns:
             float64, shape (n, 1), or one column a class.

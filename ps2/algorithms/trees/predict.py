@@ -56,7 +56,8 @@ class Predictor:
         """Compute the margins of rows: the base and what the trees add to it, summed in float64.
 
         Args:
-            x: float32 or float64 (others are converted), shape (n, features), dense or CSR; NaN is missing.
+            x: float32 or float64 (others are converted), shape (n, features), dense or CSR, or what NumPy makes an
+                array of, such as a pandas DataFrame; NaN is missing.
 
         Returns:
             Shape (n, width).
@@ -65,6 +66,7 @@ class Predictor:
             ShapeError: x has another number of features.
             DTypeError: it holds no numbers.
         """
+        x = self._matrix(x)
         out = np.empty((x.shape[0], self._forest.width))
         out[:] = self._forest.base
         self._run(kernels.dense_margins, kernels.sparse_margins, x, out)
@@ -75,23 +77,32 @@ class Predictor:
 
         Args and Raises: as of ``margins``.
         """
+        x = self._matrix(x)
         out = np.empty((x.shape[0], len(self._forest.trees)), np.int32)
         self._run(kernels.dense_leaves, kernels.sparse_leaves, x, out)
         return self._numbers[out]
 
-    def _run(self, dense: Callable[..., None], sparse: Callable[..., None], x: Any, out: Array) -> None:
+    def _matrix(self, x: Any) -> Any:
+        """Return rows as an array of float32 or float64, or as CSR; raise what is wrong with them."""
+        expected = f"x: expected shape (n, {self._forest.features})"
+        try:
+            x = sp.csr_array(x) if sp.issparse(x) else np.asarray(x)
+        except ValueError as error:
+            raise ShapeError(f"{expected}, got what is no array: {error}") from error
         if x.ndim != 2 or x.shape[1] != self._forest.features:
-            raise ShapeError(f"x: expected shape (n, {self._forest.features}), got {x.shape}")
-        if x.dtype not in (np.float32, np.float64):
-            if x.dtype.kind not in "biuf":
-                raise DTypeError(f"x: expected numbers, got {x.dtype}")
-            x = x.astype(np.float64)
+            raise ShapeError(f"{expected}, got {x.shape}")
+        if x.dtype in (np.float32, np.float64):
+            return x
+        if x.dtype.kind not in "biuf":
+            raise DTypeError(f"x: expected numbers, got {x.dtype}")
+        return x.astype(np.float64)
+
+    def _run(self, dense: Callable[..., None], sparse: Callable[..., None], x: Any, out: Array) -> None:
         if not len(self._forest.trees):
             return
         forest = (self._sets, readable(self._roots[:-1]), readable(self._depths))
         cost = int(self._depths.sum()) * STEP_COST + 1
         if sp.issparse(x):
-            x = sp.csr_array(x)
             matrix = tuple(readable(a) for a in (x.indptr, x.indices, x.data))
             places = np.full(self._forest.features, -1, np.int32)
             places[self._used] = np.arange(len(self._used))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.trees.tree import LEAF, Bools, Draft, Float32s, Forest, Int64s, Tree
-from ps2.storage.files import place, write
+from ps2.storage.files import place, write_whole
 
 VERSION = (3, 2, 0)
 # What xgboost has for the parent of a root; the threshold that it writes where there is a set.
@@ -32,7 +32,7 @@ def save_xgboost(url: str, forest: Forest, names: Sequence[str] = ()) -> None:
     xgboost takes what a sparse matrix does not hold for missing. A category beyond those of a set goes left there.
 
     Args:
-        url: of the file; what is there is replaced.
+        url: of the file; what is there is replaced, once all is written.
         names: of the features; none, or one for each.
 
     Raises:
@@ -40,7 +40,7 @@ def save_xgboost(url: str, forest: Forest, names: Sequence[str] = ()) -> None:
         RecoveryError: the file system refuses.
     """
     fs, path = place(url)
-    write(fs, path, [json.dumps(as_xgboost(forest, names)).encode()])
+    write_whole(fs, path, [json.dumps(as_xgboost(forest, names)).encode()])
 
 
 def as_xgboost(forest: Forest, names: Sequence[str] = ()) -> dict[str, Any]:

@@ -187,7 +187,7 @@ def _check_file(path: str | None, overwrite: bool) -> None:
     """Raise ConfigError if xgboost's model cannot become a file of this name, or must not."""
     if path is None or "://" in path:
         return
-    make_local(os.path.dirname(path) or ".")
+    make_local(os.path.dirname(path) or ".", "--save-xgboost")
     if os.path.isdir(path) or (os.path.exists(path) and not overwrite):
         expected = "the name of a file" if os.path.isdir(path) else "no such file without --overwrite"
         raise ConfigError(f"--save-xgboost: expected {expected}, got {path}")

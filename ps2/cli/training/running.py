@@ -41,7 +41,7 @@ def check(files: Files, setting: Setting) -> None:
 
     Raises:
         InputError: a file is missing.
-        ConfigError: pictures cannot be drawn, or not be put there.
+        ConfigError: pictures cannot be drawn, or not be put there; checkpoints are asked for, and no place for them.
     """
     from ps2.algorithms.labelled import check_local
 
@@ -52,7 +52,9 @@ def check(files: Files, setting: Setting) -> None:
 
         with needs_matplotlib("--plots"):
             import matplotlib  # noqa: F401
-        make_local(setting.plots)
+        make_local(setting.plots, "--plots")
+    if setting.checkpoint_every is not None and setting.checkpoint_dir is None:
+        raise ConfigError("--checkpoint-every: expected --checkpoint-dir too, got none")
 
 
 @contextmanager
@@ -68,14 +70,14 @@ def options_named() -> Iterator[None]:
         raise ConfigError(f"{options[name]}:{rest}") from error
 
 
-def make_local(folder: str) -> None:
-    """Make a folder of this machine's, or raise ConfigError."""
+def make_local(folder: str, option: str) -> None:
+    """Make a folder of this machine's that an option asks for, or raise ConfigError."""
     if "://" in folder:
-        raise ConfigError(f"{folder}: expected a folder of this machine")
+        raise ConfigError(f"{option}: expected a folder of this machine, got {folder}")
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"{folder}: expected a folder, or a place for one: {error.strerror}") from error
+        raise ConfigError(f"{option}: expected a folder, or a place for one, got {folder}: {error.strerror}") from error
 
 
 def in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[[Any, int], None]) -> None:
