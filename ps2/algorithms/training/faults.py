@@ -38,7 +38,7 @@ KINDS = {
     "null validation": ("validation", "hold null"),
 }
 # A worker's array: rows; size of its first row's features (-1: no row); then, by kind, the count, the first row, its
-# value and, of what is no category or no count, the feature.
+# value and the feature, where one is to blame.
 _HEAD, _PER_KIND = 2, 4
 LENGTH = _HEAD + _PER_KIND * len(KINDS)
 
@@ -183,35 +183,39 @@ class Faults:
         rows = np.flatnonzero(~null)
         # Below a null, an array of Arrow may hold anything.
         lists = _Lists.of(column.drop_null())
-        wild = lists.rows_with(self._wild(lists.values) & ~lists.null)
         if self.size is None and len(lists.sizes):
             self.size = int(lists.sizes[0])
         if not self.form.missing:
             null[rows[lists.rows_with(lists.null)]] = True
         self._note("null features", null)
-        self._note(self._kind, _spread(wild, rows, batch.num_rows))
+        found = {self._kind: self._wild(lists.values) & ~lists.null}
         if not lists.misplaced().any():
-            strange, values, features = lists.first_with(self.form.strange(self._held(lists.values), lists.features))
-            of_rows = (_spread(of_row, rows, batch.num_rows) for of_row in (strange, values, features))
-            self._note(self._strange_kind, *of_rows)
+            found[self._strange_kind] = self.form.strange(self._held(lists.values), lists.features)
+        for kind, bad in found.items():
+            self._note(kind, *(_spread(of_row, rows, batch.num_rows) for of_row in lists.first_with(bad)))
         other = _spread(lists.sizes != self.size, rows, batch.num_rows)
         self._note("sizes", other, _spread(lists.sizes, rows, batch.num_rows))
         self._note("indices", _spread(lists.misplaced(), rows, batch.num_rows))
 
     def _count_number_features(self, batch: pa.RecordBatch, names: tuple[str, ...]) -> None:
-        null, wild = np.zeros(batch.num_rows, bool), np.zeros(batch.num_rows, bool)
-        features, shown = np.full(batch.num_rows, -1), np.zeros(batch.num_rows)
+        null = np.zeros(batch.num_rows, bool)
+        # Of each row, the first feature whose value is wrong, and that value.
+        found = {
+            kind: (np.full(batch.num_rows, -1), np.zeros(batch.num_rows)) for kind in (self._kind, self._strange_kind)
+        }
         for feature, name in enumerate(names):
             column = number_column(batch, name)
             of_column, values = _nulls(column), column.to_numpy(zero_copy_only=False)
             null |= of_column & (not self.form.missing)
-            wild |= self._wild(values) & ~of_column
-            strange = (features < 0) & self.form.strange(self._held(values), np.full(len(values), feature))
-            features[strange], shown[strange] = feature, values[strange]
+            strange = self.form.strange(self._held(values), np.full(len(values), feature))
+            for kind, bad in ((self._kind, self._wild(values) & ~of_column), (self._strange_kind, strange)):
+                features, shown = found[kind]
+                first = bad & (features < 0)
+                features[first], shown[first] = feature, values[first]
         self.size = len(names)
         self._note("null features", null)
-        self._note(self._kind, wild)
-        self._note(self._strange_kind, features >= 0, shown, features)
+        for kind, (features, shown) in found.items():
+            self._note(kind, features >= 0, shown, features)
 
     @property
     def _kind(self) -> str:
@@ -282,11 +286,20 @@ class _Lists:
         return _rows_with(bad, self.lengths)
 
     def first_with(self, bad: Mask) -> tuple[Mask, Array, Array]:
-        """Find the rows with an entry of which ``bad`` holds; return value and column of each one's first, too."""
+        """Find the rows with an entry of which ``bad`` holds; return value and column of each one's first, too.
+
+        Columns are -1 where indices are misplaced.
+        """
         rows, first = np.unique(np.repeat(np.arange(len(self.lengths)), self.lengths)[bad], return_index=True)
-        values, features = np.zeros(len(self.lengths)), np.full(len(self.lengths), -1)
-        values[rows], features[rows] = self.values[bad][first], self.features[bad][first]
-        return features >= 0, values, features
+        found, values, features = (
+            np.zeros(len(self.lengths), bool),
+            np.zeros(len(self.lengths)),
+            np.full(len(self.lengths), -1),
+        )
+        found[rows], values[rows] = True, self.values[bad][first]
+        if not self.misplaced().any():
+            features[rows] = self.features[bad][first]
+        return found, values, features
 
     def misplaced(self) -> Mask:
         """Find the rows with an index outside their size, or more or less indices than values."""
@@ -324,8 +337,8 @@ def error_of(faults: Float64Array, columns: ColumnNames = ColumnNames(), form: F
     total = int(faults[:, 0].sum())
     by_kind = faults[:, _HEAD:].reshape(len(faults), len(KINDS), _PER_KIND)
     found = [
-        _sentence(f"{columns.shown(role)}", what, by_kind[:, at], total) + _more(by_kind[:, at], columns, form)
-        for at, (role, what) in enumerate(KINDS.values())
+        _sentence(f"{columns.shown(role)}", what, by_kind[:, at], total) + _more(kind, by_kind[:, at], columns, form)
+        for at, (kind, (role, what)) in enumerate(KINDS.items())
         if by_kind[:, at, 0].any()
     ]
     with_rows = np.flatnonzero(faults[:, 1] >= 0)
@@ -339,12 +352,15 @@ def error_of(faults: Float64Array, columns: ColumnNames = ColumnNames(), form: F
     return InputError("; ".join(found)) if found else None
 
 
-def _more(found: Float64Array, columns: ColumnNames, form: Form) -> str:
-    """Say what was expected of a feature that is a count or has categories; nothing of other faults."""
+def _more(kind: str, found: Float64Array, columns: ColumnNames, form: Form) -> str:
+    """Say which feature is wrong, and what was expected of it; nothing where no feature is to blame."""
     feature = int(found[np.argmax(found[:, 0] > 0), 3])
     if feature < 0:
         return ""
     name = str(feature) if isinstance(columns.features, str) else repr(columns.features[feature])
+    if kind in ("wild features", "infinite features"):
+        missing = "NaN or " if form.missing else ""
+        return f": feature {name}, where {missing}a finite number that fits {form.dtype} was expected"
     if form.counts:
         return f": feature {name} is a count, so expected a whole number from 0 to {MOST_COUNT:,}"
     count = form.categories[feature]
