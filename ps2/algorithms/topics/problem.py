@@ -58,10 +58,7 @@ class Recipe:
     name: str = ""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.topics <= MOST_TOPICS:
-            raise ConfigError(f"topics: expected a number in [1, {MOST_TOPICS}], got {self.topics}")
-        if len(self.alpha) not in (1, self.topics):
-            raise ConfigError(f"alpha: expected 1 or {self.topics} numbers, one a topic, got {len(self.alpha)}")
+        _check_topics(self.topics, self.alpha)
         if self.sync not in get_args(SyncName):
             raise ConfigError(f"sync: expected one of {', '.join(get_args(SyncName))}, got {self.sync!r}")
 
@@ -86,6 +83,55 @@ class Recipe:
         return np.broadcast_to(np.array(self.alpha, np.float64), self.topics).copy()
 
 
+@dataclass(frozen=True)
+class OnlineRecipe:
+    """How to find topics by online variational Bayes.
+
+    Attributes:
+        topics: how many there are.
+        vocabulary: how many words there are.
+        iterations: batches.
+        alpha: of topics in documents: one for all topics, or one each; to begin with, if it is fitted.
+        beta: of words in topics.
+        optimize_alpha: fit alpha, one each, to the documents.
+        offset, decay: of the steps' weight: that of step t, from 1 on, is (offset + t) to the power of -decay.
+        fraction: of the documents: what a batch has of them, about.
+        seed: of all draws.
+        name: by which a context that was restored goes on with the training; "": none does.
+    """
+
+    topics: int
+    vocabulary: int
+    iterations: int = 20
+    alpha: tuple[float, ...] = (0.1,)
+    beta: float = 0.01
+    optimize_alpha: bool = True
+    offset: float = 1024.0
+    decay: float = 0.51
+    fraction: float = 0.05
+    seed: int = 0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        _check_topics(self.topics, self.alpha)
+        if not 0 < self.fraction <= 1:
+            raise ConfigError(f"fraction: expected a number in (0, 1], got {self.fraction}")
+
+    @property
+    def form(self) -> Form:
+        """What documents have to be: rows that count words."""
+        return Form(self.vocabulary, counts=True)
+
+    @property
+    def alphas(self) -> npt.NDArray[np.float64]:
+        """One a topic."""
+        return np.broadcast_to(np.array(self.alpha, np.float64), self.topics).copy()
+
+    def weight(self, step: int) -> float:
+        """Return that of a step, from 1 on (Hoffman et al., section 2.3: rho)."""
+        return float((self.offset + step) ** -self.decay)
+
+
 @dataclass(frozen=True, eq=False)
 class Fitted:
     """What came of a training, by either optimizer.
@@ -102,3 +148,10 @@ class Fitted:
     alpha: npt.NDArray[np.float64]
     beta: float
     history: TrainingHistory
+
+
+def _check_topics(topics: int, alpha: tuple[float, ...]) -> None:
+    if not 1 <= topics <= MOST_TOPICS:
+        raise ConfigError(f"topics: expected a number in [1, {MOST_TOPICS}], got {topics}")
+    if len(alpha) not in (1, topics):
+        raise ConfigError(f"alpha: expected 1 or {topics} numbers, one a topic, got {len(alpha)}")

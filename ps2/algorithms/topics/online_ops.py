@@ -1,0 +1,90 @@
+"""Operations of online variational Bayes: lambda is drawn, and takes a step, where it lies.
+
+A block is a word's expected tokens in each topic: lambda without beta. So what a step does to a word without
+statistics, (1 - rho) lambda + rho beta, is a product.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import numpy as np
+
+from ps2.ops.draws import GOLDEN, TO_UNIT, TURN, scrambled
+from ps2.ops.guards import readable
+from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.ops.operands import BLOCK, along
+from ps2.ops.parallel import over_blocks
+from ps2.ops.table import FLOATS, Array, Blocks, Partition, op
+
+# Of Gamma's shape, and inverse scale, as in pyspark.ml: lambda begins near 1.
+SHAPE = 100.0
+# Marsaglia and Tsang, "A simple method for generating gamma variables" (2000).
+D = SHAPE - 1 / 3
+C = 1 / math.sqrt(9 * D)
+# What a number costs, in additions.
+DRAW_COST, STEP_COST = 128, 4
+# Words whose sums are added up on their own: the same on any number of cores.
+TILE = 256
+
+Totals = Annotated[Float64s, along(BLOCK)]
+
+
+@op(writes=("m",), reduce="sum", dtypes=FLOATS)
+def begin(m: Blocks, part: Partition, *, seed: int, beta: float) -> Totals:
+    """Overwrite all blocks with Gamma(100, 1/100) less beta, by seed, row and column; return their sums by topic."""
+    over_blocks(_draw, (readable(np.arange(m.shape[0])), m), part.begin, np.uint64(seed % 2**64), beta, cost=_cost(m))
+    return _sums(m, m[:0], 1.0, 0.0)
+
+
+@op(writes=("m", "stats"), reduce="sum", dtypes=FLOATS)
+def step(m: Blocks, stats: Blocks, *, keep: float, scale: float) -> Totals:
+    """Set blocks to ``keep * m + scale * stats``, and statistics to 0; return the blocks' sums by topic."""
+    return _sums(m, stats, keep, scale)
+
+
+def _cost(m: Array) -> int:
+    return DRAW_COST * m.shape[1]
+
+
+def _sums(m: Array, stats: Array, keep: float, scale: float) -> Float64s:
+    starts = readable(np.arange(0, m.shape[0], TILE))
+    sums = np.zeros((len(starts), m.shape[1]))
+    over_blocks(_step, (starts, sums), m, stats, keep, scale, cost=STEP_COST * TILE * m.shape[1])
+    return np.asarray(sums.sum(axis=0))
+
+
+@kernel
+def _step(starts: Int64s, sums: Float64s, m: Array, stats: Array, keep: float, scale: float) -> None:
+    for at in range(len(starts)):
+        for w in range(starts[at], min(starts[at] + TILE, m.shape[0])):
+            if len(stats):
+                for k in range(m.shape[1]):
+                    m[w, k] = keep * m[w, k] + scale * stats[w, k]
+                    stats[w, k] = 0
+            for k in range(m.shape[1]):
+                sums[at, k] += m[w, k]
+
+
+@kernel
+def _draw(words: Int64s, m: Array, first: int, seed: np.uint64, beta: float) -> None:
+    key = scrambled(seed)
+    for w in range(len(words)):
+        of_word = scrambled(key + GOLDEN * np.uint64(first + words[w] + 1))
+        for k in range(m.shape[1]):
+            m[w, k] = _gamma(scrambled(of_word + GOLDEN * np.uint64(k + 1))) / SHAPE - beta
+
+
+@kernel
+def _gamma(state: np.uint64) -> float:
+    """Return a number that is distributed as Gamma(100, 1)."""
+    while True:
+        first, second, third = scrambled(state), scrambled(state + GOLDEN), scrambled(state + GOLDEN + GOLDEN)
+        radius = math.sqrt(-2.0 * math.log((np.float64(first >> np.uint64(11)) + 1.0) * TO_UNIT))
+        x = radius * math.cos(TURN * TO_UNIT * np.float64(second >> np.uint64(11)))
+        v = (1.0 + C * x) ** 3
+        u = (np.float64(third >> np.uint64(11)) + 1.0) * TO_UNIT
+        if v > 0.0 and math.log(u) < 0.5 * x * x + D * (1.0 - v + math.log(v)):
+            return D * v
+        state = scrambled(third)

@@ -1,0 +1,130 @@
+"""Online variational Bayes on workers and servers: what pyspark.ml's algorithm gives in NumPy, wherever things lie."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from faults import processes
+from topics_training import TOPICS, WORDS, dealt, documents
+
+from ps2 import PS2Context
+from ps2.algorithms.topics import online, online_kernels, online_ops
+from ps2.algorithms.topics.corpus import key_of
+from ps2.algorithms.topics.online import alpha_after, ids_of, train_online
+from ps2.algorithms.topics.problem import OnlineRecipe
+from ps2.data.rows import LocalRows
+from ps2.matrix.partition import Partition
+from tests.variational import expectation, inferred
+
+RECIPE = OnlineRecipe(TOPICS, WORDS, iterations=6, alpha=(0.2,), beta=0.05, offset=2.0, fraction=0.5, seed=3)
+# Lambda is float32 on the servers.
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+
+
+@pytest.fixture(scope="module")
+def ps(spark, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoints")
+    with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(folder), checkpointEverySteps=3) as ps:
+        yield ps
+
+
+@pytest.fixture(scope="module")
+def expected():
+    """Counts and alpha after the recipe's iterations, and the bound of each batch."""
+    counts, recipe = documents(), RECIPE
+    ids = ids_of(LocalRows(np.arange(WORDS), counts))
+    filled = np.diff(counts.indptr) > 0
+    held, alpha, bounds = np.zeros((WORDS, TOPICS), np.float32), recipe.alphas, []
+    online_ops.begin(held, Partition(0, 0, WORDS), seed=recipe.seed, beta=recipe.beta)
+    lam = held.astype(float) + recipe.beta
+    for iteration in range(recipe.iterations):
+        drawn = online_kernels.draw(ids, key_of(recipe.seed, iteration), recipe.fraction) & filled
+        some = counts.toarray()[drawn]
+        gammas, stats, bound = inferred(some, np.exp(expectation(lam.T)).T, alpha)
+        bounds.append(-bound / some.sum())
+        rho = (recipe.offset + iteration + 1) ** -recipe.decay
+        lam = (1 - rho) * lam + rho * (recipe.beta + filled.sum() / len(some) * stats)
+        alpha = alpha_after(alpha, expectation(gammas).sum(axis=0), len(some), rho)
+    return lam - recipe.beta, alpha, bounds
+
+
+def trained(ps, spark, recipe=RECIPE, workers=2, on_step=lambda step: None):
+    return train_online(ps, dealt(spark, documents(), workers), recipe, on_step)
+
+
+def assert_same(found, expected):
+    np.testing.assert_allclose(found.counts, expected[0], **CLOSE)
+    np.testing.assert_allclose(found.alpha, expected[1], **CLOSE)
+    np.testing.assert_allclose(found.history.objective, expected[2], **CLOSE)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_online_when_documents_lie_elsewhere_then_topics_are_those_of_the_algorithm(ps, spark, expected, workers):
+    assert_same(trained(ps, spark, workers=workers), expected)
+
+
+def test_online_when_weights_do_not_fit_a_worker_then_documents_come_in_parts(ps, spark, expected, monkeypatch):
+    monkeypatch.setattr(online, "ROOM_BYTES", 8 * TOPICS * 20)
+    assert_same(trained(ps, spark), expected)
+
+
+class DyingWorker:
+    """A worker that is killed (-9) when it has sent its part of a clock, before that clock counts; once."""
+
+    def __init__(self, worker, path):
+        self._worker, self._path = worker, path
+
+    def clocks(self, n):
+        for clock in self._worker.clocks(n):
+            yield clock
+            if self._worker.rank == 1 and clock == 3 and not os.path.exists(self._path):
+                Path(self._path).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+class DyingHalf(online.Half):
+    path = ""
+
+    def __call__(self, worker, reading):
+        super().__call__(DyingWorker(worker, self.path), reading)
+
+
+def test_online_when_a_worker_is_killed_then_what_it_had_added_counts_once(
+    ps, spark, by_value, expected, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(DyingHalf, "path", str(tmp_path / "died"))
+    monkeypatch.setattr(online, "Half", DyingHalf)
+    assert_same(trained(ps, spark), expected)
+    assert (tmp_path / "died").exists()
+
+
+def test_online_when_a_server_is_killed_then_the_fleet_goes_back_and_on(ps, spark, expected):
+    def kill(step):
+        if step.number == 4 and not ps.recoveries:
+            processes.kill(processes.servers_of(ps)[0])
+
+    assert_same(trained(ps, spark, on_step=kill), expected)
+    assert ps.recoveries[-1].rolledBack
+
+
+def test_online_when_all_documents_are_in_each_batch_then_the_bound_gets_better(ps, spark):
+    steps = []
+    recipe = replace(RECIPE, fraction=1.0, iterations=10)
+    found = trained(ps, spark, recipe, on_step=steps.append)
+    assert len(steps) == found.history.steps == 10
+    assert found.history.objective[-1] < found.history.objective[0] - 0.1
+    assert found.counts.sum() + WORDS * TOPICS * recipe.beta > documents().sum() * 0.9
+    assert {step.told["tokens_per_s"] > 0 for step in steps} == {True}
+
+
+def test_online_when_a_batch_has_no_document_then_lambda_stays(ps, spark):
+    found = trained(ps, spark, replace(RECIPE, fraction=1e-9, iterations=2))
+    begun = np.zeros((WORDS, TOPICS), np.float32)
+    online_ops.begin(begun, Partition(0, 0, WORDS), seed=RECIPE.seed, beta=RECIPE.beta)
+    np.testing.assert_array_equal(found.counts, begun)
+    assert np.isnan(found.history.objective).all()
