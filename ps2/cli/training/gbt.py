@@ -140,7 +140,7 @@ class _Job:
     "--tolerance",
     "validationTol",
     type=float,
-    default=0.01,
+    default=0.0,
     show_default=True,
     help="By what part of itself that loss has to get better with each tree.",
 )
