@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.tree import Draft, Forest, java_number
 
 
@@ -29,6 +30,12 @@ def test_draft_when_finished_then_it_is_a_tree_with_values_times_the_rate():
     assert tree.set_of(1).tolist() == [True, False, False, True]
     np.testing.assert_array_equal(tree.value, np.array([0.25, -0.5, 1.0, -2.0, 5e-6], np.float32))
     assert (tree.depth, tree.leaves.tolist()) == (2, [3, 4, 2])
+
+
+def test_trees_when_printed_then_their_size_is_told_and_no_arrays():
+    tree = drafted().finish()
+    assert repr(tree) == f"Tree(depth={tree.depth}, nodes={len(tree)}, leaves={tree.leaf_count})"
+    assert repr(GBTModel(Forest((tree, tree), np.zeros(1), 2))) == "GBTModel(trees=2, features=2, loss='squared')"
 
 
 def test_to_debug_string_when_asked_then_it_is_as_pyspark_ml_says_it():

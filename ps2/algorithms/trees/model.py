@@ -111,6 +111,9 @@ class GBTModel:
             return ValueHead(link="exp" if self.forest.loss == "poisson" else None)
         return ClassHead(self.classes, "softmax" if self.forest.loss == "softmax" else "logistic")
 
+    def __repr__(self) -> str:
+        return f"GBTModel(trees={len(self.forest.trees)}, features={self.dim}, loss={self.forest.loss!r})"
+
     def __getstate__(self) -> dict[str, Any]:
         return {"forest": self.forest}
 

@@ -65,6 +65,10 @@ class Tree:
     def __len__(self) -> int:
         return len(self.feature)
 
+    def __repr__(self) -> str:
+        # Its arrays would fill the screen.
+        return f"Tree(depth={self.depth}, nodes={len(self)}, leaves={self.leaf_count})"
+
     @property
     def leaves(self) -> Int64s:
         """Numbers of the leaves, from left to right; a leaf's place is its index in pyspark.ml's ``predictLeaf``."""
