@@ -65,15 +65,18 @@ def remove(fs: Any, path: str) -> None:
         fs.rm(path)
 
 
-def write(fs: Any, path: str, parts: Iterable[Any]) -> tuple[int, str]:
+def write(fs: Any, path: str, parts: Iterable[Any], called: str = "") -> tuple[int, str]:
     """Write a file; return its size and the XXH3-128 of its bytes, in hex. A local one is on the disk then.
+
+    Args:
+        called: what errors call it, if that is not its path.
 
     Raises:
         RecoveryError: the file system refuses; what is there of the file is removed.
     """
     digest, size = xxhash.xxh3_128(), 0
     try:
-        with reported(path, "writing"), fs.open(path, "wb") as file:
+        with reported(called or path, "writing"), fs.open(path, "wb") as file:
             for part in parts:
                 file.write(part)
                 digest.update(part)
@@ -99,7 +102,7 @@ def write_whole(fs: Any, path: str, parts: Iterable[Any]) -> None:
             raise RecoveryError(f"{path}: expected a file, or a place for one, and it is a folder")
     aside = f"{path}.{uuid.uuid4().hex[:12]}"
     try:
-        write(fs, aside, parts)
+        write(fs, aside, parts, called=path)
         with reported(path, "renaming it into place"):
             fs.mv(aside, path)
     except BaseException:

@@ -39,7 +39,7 @@ def save_xgboost(url: str, forest: Forest, names: Sequence[str] = ()) -> None:
         ConfigError: the URL is none.
         RecoveryError: the file system refuses.
     """
-    fs, path = place(url)
+    fs, path = place(url, "path")
     write_whole(fs, path, [json.dumps(as_xgboost(forest, names)).encode()])
 
 
