@@ -15,13 +15,11 @@ from pyspark.ml.linalg import DenseMatrix, Matrix, Vector
 from pyspark.ml.param import TypeConverters
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, GeneralMLWriter, MLReader, MLWriter
 
+from ps2.algorithms.estimators.array_files import KEY
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError, ConfigError, RecoveryError, UsageError
 from ps2.storage.files import place, reported, write
 
 Float64Array = npt.NDArray[np.float64]
-
-# In the metadata, beside what pyspark writes.
-KEY = "ps2"
 
 
 class ModelWriter(MLWriter):

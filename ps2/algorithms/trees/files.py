@@ -6,24 +6,16 @@ without Spark.
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
-import xxhash
 
+from ps2.algorithms.estimators.array_files import load_content, read_array, write_arrays
 from ps2.algorithms.trees.tree import Absent, Forest, Tree
-from ps2.errors import CheckpointCorruptError, CheckpointMissingError, UsageError
-from ps2.storage.arrays import npy
-from ps2.storage.files import place, reported, write
+from ps2.errors import CheckpointCorruptError, UsageError
 
 FORMAT = "ps2.forest.v1"
-# In the metadata, beside what pyspark writes.
-KEY = "ps2"
 SETS = ("set_begin", "set_flags")
 # A node's numbers, and how many categories its set tells of.
 NODE = np.dtype(
@@ -49,9 +41,6 @@ def write_forest(url: str, forest: Forest) -> dict[str, Any]:
     Raises:
         RecoveryError: the file system refuses.
     """
-    fs, root = place(url)
-    with reported(root, "making the folder"):
-        fs.makedirs(root, exist_ok=True)
     nodes = np.zeros(forest.nodes, NODE)
     begin = 0
     for tree in forest.trees:
@@ -72,7 +61,7 @@ def write_forest(url: str, forest: Forest) -> dict[str, Any]:
         "loss": forest.loss,
         "shape": forest.shape,
         "absent": forest.absent,
-        "files": {name: _write(fs, f"{root}/{name}", array) for name, array in arrays.items()},
+        "files": write_arrays(url, arrays),
     }
 
 
@@ -92,7 +81,9 @@ def read_forest(path: str, url: str, content: Any) -> Forest:
         raise UsageError(f"{path}: expected trees of format {FORMAT!r}, got {found!r}; another version wrote them")
     try:
         files = content["files"]
-        nodes, sizes, sets, base = (_read(url, f"{name}.npy", files) for name in ("nodes", "sizes", "sets", "base"))
+        nodes, sizes, sets, base = (
+            read_array(url, f"{name}.npy", files) for name in ("nodes", "sizes", "sets", "base")
+        )
         trees: list[Tree] = []
         begin = begin_sets = 0
         for size in sizes.tolist():
@@ -120,31 +111,4 @@ def load_forest(path: str) -> Forest:
         CheckpointMissingError: there is none.
         UsageError, CheckpointCorruptError: as of ``read_forest``.
     """
-    fs, root = place(path, "path")
-    with reported(root, "reading the metadata"):
-        parts = [file for file in sorted(fs.glob(f"{root}/metadata/part-*")) if not file.endswith(".crc")]
-        lines = [line for file in parts for line in fs.cat_file(file).splitlines()]
-    if not lines:
-        raise CheckpointMissingError(f"{path}: expected a model, and there is no folder metadata in it")
-    try:
-        content = json.loads(lines[0])
-    except ValueError as error:
-        raise CheckpointCorruptError(f"{path}: the metadata are not JSON: {error}") from error
-    return read_forest(path, path, content.get(KEY) if isinstance(content, dict) else None)
-
-
-def _write(fs: Any, path: str, array: npt.NDArray[Any]) -> dict[str, Any]:
-    size, digest = write(fs, path, npy(array))
-    return {"bytes": size, "xxh3_128": digest}
-
-
-def _read(url: str, name: str, files: Mapping[str, Any]) -> npt.NDArray[Any]:
-    fs, root = place(url)
-    path = f"{root}/{name}"
-    try:
-        data = fs.cat_file(path)
-    except FileNotFoundError as error:
-        raise CheckpointCorruptError(f"{path}: named by the metadata, but not there") from error
-    if xxhash.xxh3_128(data).hexdigest() != files[name]["xxh3_128"]:
-        raise CheckpointCorruptError(f"{path}: its checksum is not that of the metadata: the file has changed")
-    return np.load(io.BytesIO(data), allow_pickle=False)
+    return read_forest(path, path, load_content(path))

@@ -1,0 +1,84 @@
+"""What a training of topics has found, in a folder: NumPy arrays beside the metadata that pyspark writes."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from importlib.metadata import version
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.estimators.array_files import KEY, read_array, write_arrays
+from ps2.algorithms.topics.inference import InferenceName
+from ps2.errors import CheckpointCorruptError, UsageError
+from ps2.storage.files import place, reported, write
+
+Array = npt.NDArray[Any]
+
+FORMAT = "ps2.topics.v1"
+MODEL_CLASS = "ps2.algorithms.clustering.LDAModel"
+
+
+def write_topics(url: str, counts: Array, alpha: Array, beta: float, inference: InferenceName, seed: int) -> Any:
+    """Write what was found; return what the metadata have to say of it.
+
+    Raises:
+        RecoveryError: the file system refuses.
+    """
+    if counts.dtype.kind != "f":
+        counts = counts.astype(np.min_scalar_type(int(counts.max(initial=0))))
+    return {
+        "format": FORMAT,
+        "beta": beta,
+        "inference": inference,
+        "seed": seed,
+        "shape": list(counts.shape),
+        "files": write_arrays(url, {"counts.npy": counts, "alpha.npy": alpha}),
+    }
+
+
+def read_topics(path: str, url: str, content: Any) -> tuple[Array, Array, float, InferenceName, int]:
+    """Read what ``write_topics`` has written; its arguments come back.
+
+    Args:
+        path: what the user calls it.
+        content: what ``write_topics`` has returned.
+
+    Raises:
+        UsageError: it is of a version that is not known here.
+        CheckpointCorruptError: the files are not what the metadata say.
+    """
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise UsageError(f"{path}: expected topics of format {FORMAT!r}, got {found!r}; another version wrote them")
+    try:
+        counts, alpha = (read_array(url, f"{name}.npy", content["files"]) for name in ("counts", "alpha"))
+        if list(counts.shape) != content["shape"] or alpha.shape != counts.shape[1:]:
+            raise ValueError(f"shapes {counts.shape} and {alpha.shape}")
+        if content["inference"] not in get_args(InferenceName):
+            raise ValueError(f"inference: {content['inference']!r}")
+        return counts, alpha, float(content["beta"]), content["inference"], int(content["seed"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointCorruptError(f"{path}: a part of the metadata is missing or wrong: {error!r}") from error
+
+
+def write_metadata(path: str, content: Any) -> None:
+    """Write the metadata of an ``LDAModel`` as pyspark does, without Spark."""
+    name = MODEL_CLASS.rpartition(".")[2]
+    metadata = {
+        "class": MODEL_CLASS,
+        "timestamp": int(time.time() * 1000),
+        "sparkVersion": version("pyspark"),
+        "uid": f"{name}_{uuid.uuid4().hex[:12]}",
+        "paramMap": {},
+        "defaultParamMap": {},
+        KEY: content,
+    }
+    fs, root = place(path, "path")
+    with reported(root, "writing the metadata"):
+        fs.makedirs(f"{root}/metadata", exist_ok=True)
+        write(fs, f"{root}/metadata/part-00000", [f"{json.dumps(metadata)}\n".encode()])
+        write(fs, f"{root}/metadata/_SUCCESS", [])

@@ -1,0 +1,195 @@
+"""Which topics new documents have, by what a training has found: sampled, or by variational Bayes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from scipy.special import gammaln, psi
+
+from ps2.algorithms.topics import inference_kernels, online_kernels
+from ps2.algorithms.topics.corpus import key_of
+from ps2.algorithms.topics.sampling_kernels import GROUP
+from ps2.errors import DTypeError, InputError, ShapeError
+from ps2.ops.guards import readable
+from ps2.ops.kernels import Float64s
+from ps2.ops.parallel import over_blocks
+
+Array = npt.NDArray[Any]
+InferenceName = Literal["sampled", "variational"]
+
+# Sweeps over a new document's tokens: the first ones forget where it began, the others are averaged.
+LEFT_OUT, KEPT = 10, 20
+# What a token costs in a sweep, in additions.
+TOKEN_COST = 64
+# Weights of so many words and topics are computed once; of more, a batch's words at a time.
+ROOM = 1 << 22
+# Counts whose logarithms are taken at a time.
+PIECE = 1 << 20
+
+
+def documents_of(x: Any, vocabulary: int) -> sp.csr_array:
+    """Return documents as a matrix of float64, words in order, and without the zeros that it holds.
+
+    Args:
+        x: NumPy or scipy sparse, shape (n, vocabulary): how often each word comes in each document.
+
+    Raises:
+        ShapeError, DTypeError: x is no such matrix.
+        InputError: it holds what is no count; says in how many rows, and names one.
+    """
+    if getattr(x, "ndim", 0) != 2 or x.shape[1] != vocabulary:
+        raise ShapeError(f"x: expected shape (n, {vocabulary}), a count a word, got {getattr(x, 'shape', type(x))}")
+    if x.dtype.kind not in "biuf":
+        raise DTypeError(f"x: expected counts, got {x.dtype}")
+    found = sp.csr_array(x, dtype=np.float64, copy=True)
+    found.sum_duplicates()
+    wrong = ~((found.data >= 0) & (found.data == np.floor(found.data)) & np.isfinite(found.data))
+    if wrong.any():
+        of_row = np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))[wrong]
+        raise InputError(
+            f"x: {len(np.unique(of_row)):,} of {found.shape[0]:,} documents hold what is no count, such as "
+            f"{found.data[wrong][0]:g} in row {of_row[0]}; expected whole numbers from 0 on"
+        )
+    found.eliminate_zeros()
+    return found
+
+
+def halves(x: sp.csr_array, seed: int) -> tuple[sp.csr_array, sp.csr_array]:
+    """Deal out each document's tokens to two halves, in any order; of an odd number the first half has one more.
+
+    Args:
+        x: counts, float64, shape (n, words).
+        seed: of the halves; the same document has the same, wherever it lies.
+    """
+    second = np.empty(x.nnz)
+    inference_kernels.halve(_for_kernels(x), key_of(seed, 1), second)
+    parts = [sp.csr_array((data, x.indices, x.indptr), shape=x.shape, copy=True) for data in (x.data - second, second)]
+    for part in parts:
+        part.eliminate_zeros()
+    return parts[0], parts[1]
+
+
+class Sampling:
+    """Gibbs sampling with the topics' words fixed.
+
+    Args:
+        counts: int32 or float64, shape (vocabulary, topics).
+        alpha: float64, shape (topics,).
+        beta: of words in topics.
+        seed: of all draws; the same document has the same topics, wherever it lies.
+    """
+
+    def __init__(self, counts: Array, alpha: Float64s, beta: float, seed: int) -> None:
+        self._counts, self._alpha = readable(counts), readable(alpha)
+        self._beta, self._key = beta, key_of(seed, 0)
+        totals = counts.sum(axis=0, dtype=np.float64)
+        self._scale = readable(1.0 / (totals + beta * len(counts)))
+        groups = -(-counts.shape[1] // GROUP)
+        self._known, self._sums = np.zeros(len(counts), np.bool_), np.empty((len(counts), groups))
+
+    def shares(self, x: sp.csr_array) -> Float64s:
+        """Return how documents share out among topics, shape (n, topics); an empty one as the prior does."""
+        matrix = _for_kernels(x)
+        inference_kernels.sum_groups(matrix[1], self._topics, self._known, self._sums)
+        out = np.empty((x.shape[0], len(self._alpha)))
+        cost = int(TOKEN_COST * (LEFT_OUT + KEPT) * (x.sum() + 1) / max(len(out), 1))
+        how = (matrix, self._topics, readable(self._sums), self._key, (LEFT_OUT, KEPT))
+        over_blocks(inference_kernels.sample_documents, (np.arange(len(out)), out), *how, cost=cost)
+        return out
+
+    def scores(self, x: sp.csr_array, shares: Float64s) -> Float64s:
+        """Return log p(w | theta, phi) of documents, summed over their tokens; shape (n,)."""
+        out = np.empty(x.shape[0])
+        cost = len(self._alpha) * (x.nnz // max(len(out), 1) + 1)
+        how = (_for_kernels(x), self._topics, readable(shares))
+        over_blocks(inference_kernels.score, (np.arange(len(out)), out), *how, cost=cost)
+        return out
+
+    @property
+    def _topics(self) -> inference_kernels.Topics:
+        return self._counts, self._beta, self._alpha, self._scale
+
+
+class Variational:
+    """Variational Bayes, as pyspark.ml's LocalLDAModel: Hoffman et al. (2010), Algorithm 2 and equation 3.
+
+    Args:
+        counts, alpha, beta: as of ``Sampling``; counts with beta added are lambda.
+    """
+
+    def __init__(self, counts: Array, alpha: Float64s, beta: float) -> None:
+        self._counts, self._alpha, self._beta = readable(counts), readable(alpha), beta
+        self._totals = readable(counts.sum(axis=0, dtype=np.float64) + beta * len(counts))
+
+    def shares(self, x: sp.csr_array) -> Float64s:
+        """Return how documents share out among topics, shape (n, topics); an empty one as the prior does."""
+        gammas, _ = self._infer(x)
+        return gammas / gammas.sum(axis=1, keepdims=True)
+
+    def bound(self, x: sp.csr_array) -> float:
+        """Return documents' part of the lower bound of the log-likelihood: Hoffman et al., equation 16."""
+        return self._infer(x)[1]
+
+    def _infer(self, x: sp.csr_array) -> tuple[Float64s, float]:
+        """Return the documents' gammas, and their part of the bound."""
+        topics = len(self._alpha)
+        gammas, bound = np.tile(self._alpha, (x.shape[0], 1)), 0.0
+        some = np.flatnonzero(np.diff(x.indptr))
+        for numbers, words, part in self._parts(x[some], some):
+            weights = self._whole if words is None else self._weights(words)
+            found, stats = np.empty((len(numbers), topics)), np.zeros(weights.shape)
+            matrix = _for_kernels(part)
+            bound += online_kernels.infer(*matrix, weights, self._alpha, found, stats, np.zeros(topics))
+            gammas[numbers] = found
+        return gammas, bound
+
+    def _parts(self, x: sp.csr_array, numbers: Array) -> Iterator[tuple[Array, Array | None, sp.csr_array]]:
+        """Yield documents with the words that they have, few enough for ``ROOM``; None: these are all words."""
+        most = max(1, ROOM // len(self._alpha))
+        if len(self._counts) <= most:
+            yield numbers, None, x
+            return
+        # There are no more words than entries.
+        pieces = (x.indptr[1:] - 1) // most
+        ends = np.append(np.flatnonzero(np.diff(pieces)) + 1, x.shape[0])
+        begin = 0
+        for end in ends.tolist():
+            part = x[begin:end]
+            words, places = np.unique(part.indices, return_inverse=True)
+            own = sp.csr_array((part.data, places.astype(np.int32), part.indptr), shape=(end - begin, len(words)))
+            yield numbers[begin:end], words, own
+            begin = end
+
+    def _weights(self, words: Array) -> Float64s:
+        """Return exp(E[log beta]) of words, shape (words, topics)."""
+        weights = np.empty((len(words), len(self._alpha)))
+        online_kernels.weigh(readable(self._counts[words]), self._beta, self._totals, weights)
+        return readable(weights)
+
+    @cached_property
+    def _whole(self) -> Float64s:
+        return self._weights(np.arange(len(self._counts)))
+
+    @cached_property
+    def bound_of_topics(self) -> float:
+        """The topics' part, E[log p(beta | eta) - log q(beta | lambda)]; no token of a word in a topic adds nothing."""
+        words, topics = self._counts.shape
+        rest, log_all = gammaln(self._beta), psi(self._totals)
+        total = topics * gammaln(words * self._beta) - gammaln(self._totals).sum()
+        rows = max(1, PIECE // topics)
+        for begin in range(0, words, rows):
+            counts = self._counts[begin : begin + rows]
+            at = np.nonzero(counts)
+            found = counts[at].astype(np.float64)
+            total += (gammaln(found + self._beta) - rest - found * (psi(found + self._beta) - log_all[at[1]])).sum()
+        return float(total)
+
+
+def _for_kernels(x: sp.csr_array) -> tuple[Array, Array, Array]:
+    """Return rows as kernels take them, whatever scipy has chosen."""
+    return readable(x.indptr.astype(np.int64)), readable(x.indices.astype(np.int32)), readable(x.data)

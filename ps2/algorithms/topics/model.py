@@ -1,0 +1,277 @@
+"""Trained topics where there is no Spark and no server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ps2.algorithms.estimators.array_files import load_content
+from ps2.algorithms.topics.files import read_topics, write_metadata, write_topics
+from ps2.algorithms.topics.inference import InferenceName, Sampling, Variational, documents_of, halves
+from ps2.errors import InputError, ShapeError, UsageError
+from ps2.ops.kernels import Float64s, Int64s
+from ps2.storage.files import place
+
+Array = npt.NDArray[Any]
+
+# Documents whose topics are held at a time, where only their sum is asked for.
+AT_ONCE = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """Documents with words, as pictures of topics show them.
+
+    Attributes:
+        shares: shape (n, topics): how they share out among topics.
+        lengths: shape (n,): tokens of each.
+        frequency: shape (words,): tokens of each word.
+    """
+
+    shares: Float64s
+    lengths: Float64s
+    frequency: Float64s
+
+
+class LDATopics:
+    """Topics: what a model of ``LDA`` has learnt; picklable.
+
+    Attributes:
+        counts: int32 or float64, shape (words, topics): tokens of each word in each topic. With ``beta`` added they are
+            Dirichlet's parameters of the topics, lambda.
+        alpha: float64, shape (topics,): of topics in documents.
+        beta: of words in topics.
+        inference: how new documents get their topics: "sampled", by Gibbs sampling, or "variational", as pyspark.ml's.
+        seed: of sampling.
+
+    Example::
+
+        model = LDATopics.load("models/news")
+        shares = model.transform(X)  # counts, NumPy or scipy CSR
+    """
+
+    def __init__(
+        self,
+        counts: npt.ArrayLike,
+        alpha: npt.ArrayLike,
+        beta: float,
+        inference: InferenceName = "sampled",
+        seed: int = 0,
+    ) -> None:
+        """Raises:
+        ShapeError: alpha is not one a topic.
+        """
+        given = np.asarray(counts)
+        self.counts: Array = np.ascontiguousarray(given, np.float64 if given.dtype.kind == "f" else np.int32)
+        self.alpha: Float64s = np.array(alpha, np.float64)
+        if self.counts.ndim != 2 or self.alpha.shape != self.counts.shape[1:]:
+            raise ShapeError(
+                f"alpha: expected one for each topic of counts of shape {self.counts.shape}, got {self.alpha.shape}"
+            )
+        self.beta, self.inference, self.seed = float(beta), inference, seed
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def load(path: str) -> LDATopics:
+        """Read topics that ``save`` wrote, of these or of an ``LDAModel``.
+
+        Raises:
+            CheckpointMissingError: there are none.
+            UsageError: it is no model of topics, or of a version that is not known here.
+            CheckpointCorruptError: the files are not what the metadata say.
+        """
+        return LDATopics(*read_topics(path, path, load_content(path)))
+
+    def save(self, path: str) -> None:
+        """Write the topics to a new folder, local or a URL that fsspec knows; ``LDAModel.load`` reads it, too.
+
+        Raises:
+            UsageError: there is something already.
+            RecoveryError: the file system refuses.
+        """
+        fs, root = place(path, "path")
+        if fs.exists(root):
+            raise UsageError(f"{path}: there is something already; save to a new folder")
+        write_metadata(path, self.write(path))
+
+    def write(self, url: str) -> Any:
+        """Write the arrays to a folder; return what the metadata beside them have to say."""
+        return write_topics(url, self.counts, self.alpha, self.beta, self.inference, self.seed)
+
+    # -- topics ----------------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> int:
+        """How many topics there are."""
+        return int(self.counts.shape[1])
+
+    @property
+    def dim(self) -> int:
+        """How many words there are."""
+        return int(self.counts.shape[0])
+
+    @property
+    def classes(self) -> None:
+        """Documents have no class."""
+        return None
+
+    @property
+    def takes_missing(self) -> bool:
+        """Whether NaN is a missing value, not a fault."""
+        return False
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it may travel with the function that uses it."""
+        return False
+
+    def chances(self) -> Float64s:
+        """Return the probability of each word in each topic, shape (words, topics): their mean, by the counts."""
+        weights = self.counts + self.beta
+        return np.asarray(weights / weights.sum(axis=0))
+
+    def describeTopics(self, maxTermsPerTopic: int = 10) -> list[tuple[Int64s, Float64s]]:
+        """Return of each topic its likeliest words, and their probabilities; of equal ones the first."""
+        total = self.counts.sum(axis=0, dtype=np.float64) + self.beta * self.dim
+        found = []
+        for k in range(self.topics):
+            words = _largest(np.ascontiguousarray(self.counts[:, k]), maxTermsPerTopic)
+            found.append((words, (self.counts[words, k] + self.beta) / total[k]))
+        return found
+
+    # -- documents -------------------------------------------------------------------------------------------------
+
+    def transform(self, x: Any) -> Float64s:
+        """Return how documents share out among topics.
+
+        Args:
+            x: counts, shape (n, words), NumPy or scipy sparse.
+
+        Returns:
+            float64, shape (n, topics), rows of sum 1; of a document without words the prior's, alpha.
+
+        Raises:
+            ShapeError, DTypeError: x is no such matrix.
+            InputError: it holds what is no count.
+        """
+        return self._shares(documents_of(x, self.dim))
+
+    def margins(self, x: sp.csr_array) -> Float64s:
+        """Do as ``transform``: what predictions for DataFrames ask any model for."""
+        return self.transform(x)
+
+    def perplexity(self, x: Any, seed: int = 0) -> float:
+        """Return the perplexity of held-out documents, by completion: lower is better.
+
+        One half of each document's tokens tells its topics, and the other half is scored: exp of minus the mean of
+        log(sum over k of theta_dk phi_wk). (Wallach et al., "Evaluation methods for topic models", 2009, section 5.1.)
+
+        Args:
+            x: as of ``transform``.
+            seed: of the halves.
+
+        Raises:
+            ShapeError, DTypeError: as of ``transform``.
+            InputError: it holds what is no count, or no document has two tokens.
+        """
+        return perplexity_of(*self.completed(x, seed))
+
+    def completed(self, x: Any, seed: int) -> tuple[float, float]:
+        """Return the score of documents' second halves, and how many tokens these have; args as of ``perplexity``."""
+        first, second = halves(documents_of(x, self.dim), seed)
+        score = 0.0
+        for begin in range(0, first.shape[0], AT_ONCE):
+            part = slice(begin, begin + AT_ONCE)
+            score += float(self._sampling.scores(second[part], self._shares(first[part])).sum())
+        return score, float(second.sum())
+
+    def logLikelihood(self, x: Any) -> float:
+        """Return a lower bound of the documents' log-likelihood, as pyspark.ml's; args and errors as of ``transform``.
+
+        By variational Bayes, however topics were found: Hoffman et al. (2010), equation 16.
+        """
+        return self.bound(x) + self.bound_of_topics
+
+    def logPerplexity(self, x: Any) -> float:
+        """Return minus ``logLikelihood`` a token, as pyspark.ml's: lower is better."""
+        return -self.logLikelihood(x) / float(x.sum())
+
+    def bound(self, x: Any) -> float:
+        """Return documents' part of ``logLikelihood``; that of several parts adds up."""
+        return self._variational.bound(documents_of(x, self.dim))
+
+    @property
+    def bound_of_topics(self) -> float:
+        """The topics' part of ``logLikelihood``."""
+        return self._variational.bound_of_topics
+
+    def toPyLDAvis(self, x: Any, vocabulary: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return what ``pyLDAvis.prepare`` takes, by keyword: ``pyLDAvis.prepare(**model.toPyLDAvis(X, words))``.
+
+        Args:
+            x: as of ``transform``; documents without words are left out.
+            vocabulary: the words; None: they are called by their numbers.
+
+        Raises:
+            ShapeError: there are not as many words as the model has, or as of ``transform``.
+        """
+        return self.vis(self.seen(x), vocabulary)
+
+    def seen(self, x: Any) -> Seen:
+        """Return what ``vis`` wants to know of documents; args and errors as of ``transform``."""
+        documents = documents_of(x, self.dim)
+        documents = documents[np.flatnonzero(np.diff(documents.indptr))]
+        return Seen(self._shares(documents), documents.sum(axis=1), documents.sum(axis=0))
+
+    def vis(self, seen: Seen, vocabulary: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return what ``pyLDAvis.prepare`` takes; args and errors as of ``toPyLDAvis``."""
+        if vocabulary is not None and len(vocabulary) != self.dim:
+            raise ShapeError(f"vocabulary: expected {self.dim} words, got {len(vocabulary)}")
+        return {
+            "topic_term_dists": self.chances().T,
+            "doc_topic_dists": seen.shares,
+            "doc_lengths": seen.lengths.astype(np.int64),
+            "vocab": list(map(str, range(self.dim))) if vocabulary is None else list(vocabulary),
+            "term_frequency": seen.frequency.astype(np.int64),
+        }
+
+    def _shares(self, x: sp.csr_array) -> Float64s:
+        if self.inference == "sampled":
+            return self._sampling.shares(x)
+        return self._variational.shares(x)
+
+    @cached_property
+    def _sampling(self) -> Sampling:
+        return Sampling(self.counts, self.alpha, self.beta, self.seed)
+
+    @cached_property
+    def _variational(self) -> Variational:
+        return Variational(self.counts, self.alpha, self.beta)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+
+def perplexity_of(score: float, tokens: float) -> float:
+    """Return the perplexity of what ``LDATopics.completed`` has returned; InputError if there are no tokens."""
+    if not tokens:
+        raise InputError("expected documents of two tokens at least, of which one is scored; there is none")
+    return math.exp(-score / tokens)
+
+
+def _largest(values: Array, most: int) -> Int64s:
+    """Return the places of the largest values, from the largest on; of equal ones the first."""
+    most = min(most, len(values))
+    if not most:
+        return np.empty(0, np.int64)
+    least = np.partition(values, len(values) - most)[len(values) - most]
+    some = np.flatnonzero(values >= least)
+    return some[np.argsort(-values[some], kind="stable")[:most]]

@@ -1,0 +1,235 @@
+"""Trained topics without Spark: topics of new documents, files, and what is wrong with documents."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy.special import gammaln, logsumexp, psi
+
+from ps2.algorithms.topics import inference
+from ps2.algorithms.topics.inference import halves
+from ps2.algorithms.topics.model import LDATopics
+from ps2.errors import CheckpointCorruptError, CheckpointMissingError, InputError, ShapeError, UsageError
+
+WORDS, TOPICS = 12, 5
+ALPHA = np.array([0.1, 0.4, 0.2, 1.0, 0.05])
+BETA = 0.3
+
+
+@pytest.fixture
+def counts():
+    """Some words have no tokens, as those that training has never seen."""
+    found = np.random.default_rng(3).poisson(2.0, (WORDS, TOPICS)).astype(np.int32)
+    found[[4, 11]] = 0
+    return found
+
+
+@pytest.fixture
+def x():
+    """Documents, the second of them empty."""
+    found = np.random.default_rng(4).poisson(0.7, (20, WORDS))
+    found[1] = 0
+    return sp.csr_array(found)
+
+
+@pytest.fixture
+def sampled(counts):
+    return LDATopics(counts, ALPHA, BETA)
+
+
+@pytest.fixture
+def variational(counts):
+    return LDATopics(counts, ALPHA, BETA, "variational")
+
+
+def posterior_mean(words, chances):
+    """The mean of (n_dk + alpha_k) / (n_d + sum of alpha) over all topics that tokens may have."""
+    total, mean = 0.0, np.zeros(TOPICS)
+    for topics in itertools.product(range(TOPICS), repeat=len(words)):
+        n = np.bincount(topics, minlength=TOPICS)
+        weight = np.prod(chances[words, topics]) * np.exp((gammaln(n + ALPHA) - gammaln(ALPHA)).sum())
+        total += weight
+        mean += weight * (n + ALPHA) / (len(words) + ALPHA.sum())
+    return mean / total
+
+
+def test_sampled_when_swept_often_then_shares_are_the_posterior_mean(sampled, monkeypatch):
+    monkeypatch.setattr(inference, "KEPT", 40_000)
+    words = np.array([0, 0, 3, 7, 8])
+    document = np.bincount(words, minlength=WORDS)[None]
+    expected = posterior_mean(words, sampled.chances())
+    np.testing.assert_allclose(sampled.transform(document)[0], expected, atol=0.01)
+
+
+def test_sampled_when_a_document_lies_elsewhere_then_its_topics_are_the_same(sampled, x):
+    shares = sampled.transform(x)
+    np.testing.assert_array_equal(sampled.transform(x[::-1].toarray())[::-1], shares)
+    np.testing.assert_array_equal(sampled.transform(x[7:8].astype(np.float32))[0], shares[7])
+    assert (LDATopics(sampled.counts, ALPHA, BETA, seed=1).transform(x) != shares).any()
+
+
+@pytest.mark.parametrize("how", ["sampled", "variational"])
+def test_transform_when_documents_are_empty_then_they_have_the_priors_topics(counts, x, how):
+    shares = LDATopics(counts, ALPHA, BETA, how).transform(x)
+    np.testing.assert_allclose(shares[1], ALPHA / ALPHA.sum())
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+    assert (shares > 0).all()
+
+
+@pytest.mark.parametrize("how", ["sampled", "variational"])
+def test_transform_when_there_is_one_topic_then_all_is_of_it(counts, x, how):
+    assert (LDATopics(counts[:, :1], [0.1], BETA, how).transform(x) == 1.0).all()
+
+
+def test_sampled_when_topics_are_more_than_16_bits_number_then_the_last_one_is_found():
+    counts = np.zeros((3, 66_000), np.int32)
+    counts[2] = 1_000
+    counts[0, 65_999] = counts[1, 3] = 9_000
+    shares = LDATopics(counts, np.full(66_000, 1e-6), 1e-6).transform(np.array([[50, 0, 0], [0, 50, 0]]))
+    assert shares.argmax(axis=1).tolist() == [65_999, 3]
+    assert shares.max(axis=1).min() > 0.99
+
+
+def gamma_of(document, lam):
+    """Hoffman et al., Algorithm 2, as pyspark.ml's but for where gamma begins."""
+    weights = np.exp(psi(lam) - psi(lam.sum(axis=0)))
+    gamma, change = np.ones(TOPICS), 1.0
+    while change > 1e-3:
+        before = gamma
+        theta = np.exp(psi(gamma) - psi(gamma.sum()))
+        gamma = ALPHA + theta * (weights.T @ (document / (weights @ theta + 1e-100)))
+        change = np.abs(gamma - before).mean()
+    return gamma
+
+
+def test_variational_when_compared_with_plain_numpy_then_shares_are_the_same(variational, counts, x):
+    gammas = np.array([gamma_of(document, counts + BETA) for document in x.toarray()])
+    np.testing.assert_allclose(variational.transform(x), gammas / gammas.sum(axis=1, keepdims=True), atol=2e-3)
+
+
+def test_likelihood_when_compared_with_plain_numpy_then_the_bound_is_the_same(variational, sampled, counts, x):
+    lam, bound = counts + BETA, 0.0
+    log_weights = psi(lam) - psi(lam.sum(axis=0))
+    for document in x.toarray():
+        if not document.sum():
+            continue
+        gamma = gamma_of(document, lam)
+        log_theta = psi(gamma) - psi(gamma.sum())
+        bound += document @ logsumexp(log_theta + log_weights, axis=1) + (ALPHA - gamma) @ log_theta
+        bound += (gammaln(gamma) - gammaln(ALPHA)).sum() + gammaln(ALPHA.sum()) - gammaln(gamma.sum())
+    bound += ((BETA - lam) * log_weights + gammaln(lam) - gammaln(BETA)).sum()
+    bound += (gammaln(WORDS * BETA) - gammaln(lam.sum(axis=0))).sum()
+    assert variational.logLikelihood(x) == pytest.approx(bound, rel=1e-4)
+    assert sampled.logPerplexity(x) == pytest.approx(-bound / x.sum(), rel=1e-4)
+
+
+def test_variational_when_words_do_not_fit_at_once_then_shares_are_the_same(variational, counts, x, monkeypatch):
+    shares = variational.transform(x)
+    monkeypatch.setattr(inference, "ROOM", 8 * TOPICS)
+    again = LDATopics(counts, ALPHA, BETA, "variational")
+    np.testing.assert_allclose(again.transform(x), shares, rtol=1e-9)
+
+
+def test_perplexity_when_computed_then_the_second_halves_are_scored_by_the_first_ones_topics(variational, x):
+    first, second = halves(x.astype(np.float64), 5)
+    chances = variational.transform(first) @ variational.chances().T
+    expected = math.exp(-second.multiply(np.log(chances)).sum() / second.sum())
+    assert variational.perplexity(x, seed=5) == pytest.approx(expected)
+
+
+def test_halves_when_dealt_out_then_each_document_has_as_many_tokens_in_both(x):
+    first, second = halves(x.astype(np.float64), 0)
+    np.testing.assert_array_equal((first + second).toarray(), x.toarray())
+    more = first.sum(axis=1) - second.sum(axis=1)
+    np.testing.assert_array_equal(more, x.sum(axis=1) % 2)
+    assert (first.toarray() != halves(x.astype(np.float64), 1)[0].toarray()).any()
+
+
+def test_describe_when_words_are_as_likely_then_the_first_ones_are_told():
+    topics = LDATopics(np.array([[0, 4], [3, 4], [3, 0], [9, 4]]), [1.0, 1.0], 0.5)
+    assert [words.tolist() for words, _ in topics.describeTopics(3)] == [[3, 1, 2], [0, 1, 3]]
+    np.testing.assert_allclose(topics.describeTopics(1)[0][1], [9.5 / 17])
+    assert len(topics.describeTopics(99)[0][0]) == 4
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.float64])
+def test_topics_when_saved_and_loaded_then_they_are_the_same(counts, dtype, tmp_path):
+    topics = LDATopics(counts.astype(dtype), ALPHA, BETA, "variational", seed=7)
+    topics.save(str(tmp_path / "model"))
+    found = LDATopics.load(str(tmp_path / "model"))
+    np.testing.assert_array_equal(found.counts, topics.counts)
+    np.testing.assert_array_equal(found.alpha, ALPHA)
+    assert (found.counts.dtype, found.beta, found.inference, found.seed) == (dtype, BETA, "variational", 7)
+    with pytest.raises(UsageError, match="there is something already"):
+        topics.save(str(tmp_path / "model"))
+
+
+def test_topics_when_a_file_has_changed_then_it_is_an_error(sampled, tmp_path):
+    with pytest.raises(CheckpointMissingError, match="no folder metadata"):
+        LDATopics.load(str(tmp_path))
+    sampled.save(str(tmp_path / "model"))
+    (tmp_path / "model" / "counts.npy").write_bytes(b"")
+    with pytest.raises(CheckpointCorruptError, match=r"counts\.npy: its checksum"):
+        LDATopics.load(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize(("change", "error"), [({"format": "x"}, UsageError), ({"beta": None}, CheckpointCorruptError)])
+def test_topics_when_metadata_are_others_then_it_is_an_error(sampled, tmp_path, change, error):
+    sampled.save(str(tmp_path / "model"))
+    path = tmp_path / "model" / "metadata" / "part-00000"
+    metadata = json.loads(path.read_text())
+    metadata["ps2"].update(change)
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(error):
+        LDATopics.load(str(tmp_path / "model"))
+
+
+def test_topics_when_pickled_then_documents_have_the_same_shares(sampled, x):
+    shares = sampled.transform(x)
+    again = pickle.dumps(sampled)
+    assert len(again) < sampled.counts.nbytes + 1000
+    np.testing.assert_array_equal(pickle.loads(again).transform(x), shares)
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "message"),
+    [
+        (np.zeros((2, 3)), ShapeError, r"expected shape \(n, 12\), a count a word, got \(2, 3\)"),
+        (np.zeros(12), ShapeError, r"expected shape \(n, 12\)"),
+        (np.full((2, 12), "a"), UsageError, "x: expected counts, got <U1"),
+        (np.eye(3, 12) / 2, InputError, "x: 3 of 3 documents hold what is no count, such as 0.5 in row 0"),
+        (-np.eye(3, 12)[1:], InputError, "x: 2 of 2 documents hold what is no count, such as -1 in row 0"),
+        (np.diag([1.0, np.nan])[:, [0, 1] * 6], InputError, "x: 1 of 2 documents .* such as nan in row 1"),
+    ],
+)
+def test_transform_when_documents_hold_no_counts_then_the_error_names_one(sampled, bad, error, message):
+    with pytest.raises(error, match=message):
+        sampled.transform(bad)
+
+
+def test_perplexity_when_no_document_has_two_tokens_then_it_is_an_error(sampled):
+    with pytest.raises(InputError, match="documents of two tokens at least"):
+        sampled.perplexity(np.eye(3, 12))
+
+
+def test_topics_when_alpha_is_not_one_a_topic_then_it_is_an_error(counts):
+    with pytest.raises(ShapeError, match=r"one for each topic of counts of shape \(12, 5\), got \(2,\)"):
+        LDATopics(counts, [1.0, 1.0], BETA)
+
+
+def test_vis_when_asked_for_then_five_arrays_fit_each_other(sampled, x):
+    found = sampled.toPyLDAvis(x)
+    assert found["topic_term_dists"].shape == (TOPICS, WORDS)
+    np.testing.assert_allclose(found["topic_term_dists"].sum(axis=1), 1.0)
+    np.testing.assert_array_equal(found["doc_topic_dists"], np.delete(sampled.transform(x), 1, axis=0))
+    np.testing.assert_array_equal(found["doc_lengths"], np.delete(x.sum(axis=1), 1))
+    np.testing.assert_array_equal(found["term_frequency"], x.sum(axis=0))
+    assert found["vocab"] == [str(word) for word in range(WORDS)]
+    with pytest.raises(ShapeError, match="vocabulary: expected 12 words, got 1"):
+        sampled.toPyLDAvis(x, ["a"])
