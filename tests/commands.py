@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 
+from ps2.storage import folders
+
 TRACES = ("Traceback", "\tat ", "Caused by", "Py4J")
 
 
@@ -19,3 +21,9 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def newest_clock(folder):
+    """Return the clock of the newest checkpoint in a folder; 0 without one."""
+    made = any(folder.glob("*/manifest.json"))
+    return (folders.read_manifest(folders.newest(str(folder))).step or 0) if made else 0

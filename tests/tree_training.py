@@ -39,7 +39,7 @@ def bins_of(x, recipe):
     """Return bins with a cut between each two values."""
     sparse = sp.issparse(x)
     columns = Columns.of_sparse(x) if sparse else Columns.of_dense(x)
-    found = distinct(columns, 4000)
+    found = distinct(columns, 5000)
     assert not len(found.many)
     cuts, missing = [], np.zeros(x.shape[1], bool)
     for f in range(x.shape[1]):

@@ -9,6 +9,15 @@ import numpy as np
 from ps2.algorithms.trees.tree import LEAF, Forest, Tree
 
 
+def rows_of_few_values(rows=400, columns=5, seed=0, missing=0.0):
+    """Features of few distinct values, and labels that no two splits part equally well."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(0, 7, size=(rows, columns)).astype(np.float32) / 2
+    x[rng.random(x.shape) < missing] = np.nan
+    y = np.nan_to_num(x[:, 0] * x[:, 1]) - np.nan_to_num(x[:, 2]) + rng.normal(size=rows)
+    return x, y
+
+
 def forest_of(booster, base):
     """Return the trees of a booster, with margins ``base`` before them (xgboost's, after its link function)."""
     learner = json.loads(booster.save_raw("json"))["learner"]

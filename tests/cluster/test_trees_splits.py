@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from ps2 import DCV
 from ps2.algorithms.trees import ops
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.growing import DenseRows
 from ps2.algorithms.trees.layout import layout_of
 from ps2.algorithms.trees.marks import rows_with_marks
 from ps2.algorithms.trees.on_fleet import add_histograms
+from ps2.algorithms.trees.problem import Problem
+from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rows import SMALL_BYTES, Histograms
+from ps2.data.rows import LocalRows
 
 pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
 
@@ -46,6 +51,15 @@ def test_best_splits_when_servers_find_them_then_they_are_those_of_one_histogram
     assert (expected[1][:, 0] >= 0).all()
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_features_when_more_rows_hold_them_than_int32_counts_then_they_are_not_too_rare(ps):
+    quantiles = Quantiles.make(Problem(Objective("logistic"), 2, (0.0,)), 16, None, least=4)
+    quantiles.held.add(np.array([2**31 - 1, 3]))
+    quantiles.held.add(np.array([2**31 - 1, 0]))
+    rows = LocalRows(np.arange(2), sp.csr_array(np.ones((1, 2))), np.zeros(1))
+    assert quantiles._common(rows).keys.tolist() == [0]
+    quantiles.free()
 
 
 @pytest.mark.parametrize(("channels", "dtype"), [(2, "int32"), (3, "int64")])

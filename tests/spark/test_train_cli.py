@@ -16,8 +16,7 @@ from ps2.algorithms import LogisticRegressionModel
 from ps2.algorithms.labelled import fault_of, read
 from ps2.config import write_token
 from ps2.errors import InputError
-from ps2.storage import folders
-from tests.commands import TRACES, assert_one_line, free_port
+from tests.commands import TRACES, assert_one_line, free_port, newest_clock
 
 FEATURES = 12
 END_S = 5.0
@@ -372,15 +371,10 @@ def killed(start_training, command_of, until, tmp_path_factory):
     options = ["--workers", 1, "--checkpoint-dir", folder, "--checkpoint-every", 0.1]
     program, family, _ = start_training(options=options)
     servers = [process for process in family if "ps2.cli.forking" in command_of(process)]
-
-    def clock():
-        made = any(folder.glob("*/manifest.json"))
-        return (folders.read_manifest(folders.newest(str(folder))).step or 0) if made else 0
-
-    until(lambda: clock() > BEGUN, "there is a checkpoint of the steps", 60)
+    until(lambda: newest_clock(folder) > BEGUN, "there is a checkpoint of the steps", 60)
     program.kill()
     program.wait()
-    return servers, folder, clock()
+    return servers, folder, newest_clock(folder)
 
 
 def test_train_when_its_driver_is_killed_then_its_servers_end(killed, until):

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from ps2.algorithms import GBTClassifier, GBTModel, GBTRegressor
 from ps2.errors import ConfigError, InputError, LimitError
-from tests.xgboost_trees import assert_same, forest_of
+from tests.xgboost_trees import assert_same, forest_of, rows_of_few_values
 
 pytestmark = pytest.mark.usefixtures("ps")
 
@@ -22,12 +22,8 @@ NOMINAL = {"ml_attr": {"type": "nominal", "num_vals": KINDS}}
 BINARY = {"ml_attr": {"type": "binary"}}
 
 
-def data(rows=240, seed=1, missing=0.3):
-    rng = np.random.default_rng(seed)
-    x = rng.integers(0, 7, size=(rows, 4)).astype(np.float32) / 2
-    x[rng.random(x.shape) < missing] = np.nan
-    y = np.nan_to_num(x[:, 0] * x[:, 1]) - np.nan_to_num(x[:, 2]) + rng.normal(size=rows)
-    return x, y
+def data(seed=1, missing=0.3):
+    return rows_of_few_values(240, 4, seed, missing)
 
 
 def frame_of(spark, x, y, vector=Vectors.dense):

@@ -263,8 +263,8 @@ def test_best_splits_when_the_layout_is_not_there_then_the_error_says_so():
 
 
 def test_layout_of_when_a_feature_has_too_many_bins_then_the_error_names_it():
-    with pytest.raises(LimitError, match="feature 1: expected at most 4,095 bins, got 4,096"):
-        layout.layout_of(np.array([2, 4096]), np.array([0, 2, 4098]), None, np.zeros(2, np.int64), 2)
+    with pytest.raises(LimitError, match="feature 1: expected at most 4,096 bins, got 4,097"):
+        layout.layout_of(np.array([2, 4097]), np.array([0, 2, 4099]), None, np.zeros(2, np.int64), 2)
 
 
 def test_best_splits_when_there_are_gaps_between_features_then_they_are_passed_over():

@@ -11,16 +11,7 @@ import xgboost
 
 from ps2.algorithms.trees.predict import Predictor
 from tests.tree_training import Recipe, train
-from tests.xgboost_trees import assert_same, forest_of
-
-
-def data(rows=400, seed=0, missing=0.0):
-    """Few distinct values, and labels that no two splits part equally well."""
-    rng = np.random.default_rng(seed)
-    x = rng.integers(0, 7, size=(rows, 5)).astype(np.float32) / 2
-    x[rng.random(x.shape) < missing] = np.nan
-    y = np.nan_to_num(x[:, 0] * x[:, 1]) - np.nan_to_num(x[:, 2]) + rng.normal(size=rows)
-    return x, y
+from tests.xgboost_trees import assert_same, forest_of, rows_of_few_values
 
 
 def xgboosts(x, y, recipe, **params):
@@ -53,7 +44,7 @@ def xgboosts(x, y, recipe, **params):
     ],
 )
 def test_trees_when_values_are_few_then_they_are_xgboosts_split_by_split(recipe, missing):
-    x, y = data(missing=missing)
+    x, y = rows_of_few_values(missing=missing)
     if recipe.loss != "squared":
         y = np.digitize(y, np.quantile(y, [0.5] if recipe.loss == "logistic" else [0.3, 0.6])).astype(float)
     classes = {"num_class": 3} if recipe.loss == "softmax" else {}
@@ -66,7 +57,7 @@ def test_trees_when_values_are_few_then_they_are_xgboosts_split_by_split(recipe,
 
 
 def test_trees_when_rows_have_weights_then_they_are_xgboosts_split_by_split():
-    x, y = data()
+    x, y = rows_of_few_values()
     weights = np.random.default_rng(1).integers(0, 4, len(y)).astype(float)
     recipe = Recipe(rounds=2, depth=4)
     kept = weights > 0
@@ -76,7 +67,7 @@ def test_trees_when_rows_have_weights_then_they_are_xgboosts_split_by_split():
 
 
 def test_trees_when_there_are_monotone_constraints_then_they_are_xgboosts_and_margins_ascend():
-    x, y = data()
+    x, y = rows_of_few_values()
     recipe = Recipe(rounds=3, depth=4, monotone=(1, -1, 0, 1, 0))
     forest, _ = train(x, y, recipe)
     for ours, theirs in zip(forest.trees, xgboosts(x, y, recipe, monotone_constraints="(1,-1,0,1,0)"), strict=True):
@@ -90,21 +81,21 @@ def test_trees_when_there_are_monotone_constraints_then_they_are_xgboosts_and_ma
 
 @pytest.mark.parametrize("sums", ["int32", "int64"])
 def test_trees_when_siblings_are_subtracted_then_they_are_those_of_built_ones(sums):
-    x, y = data(missing=0.2)
+    x, y = rows_of_few_values(missing=0.2)
     forests = [train(x, y, Recipe(rounds=2, depth=5, sums=sums, subtract=s))[0] for s in (True, False)]
     assert forests[0].to_debug_string("") == forests[1].to_debug_string("")
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
 def test_trees_when_features_lie_in_blocks_then_they_are_the_same(form):
-    x, y = data()
+    x, y = rows_of_few_values()
     forests = [train(form(x), y, Recipe(rounds=2, depth=5, block=block))[0] for block in (0, 7, 10)]
     assert len({forest.to_debug_string("") for forest in forests}) == 1
 
 
 @pytest.mark.parametrize("absent", ["zero", "missing"])
 def test_trees_when_rows_are_sparse_then_they_are_those_of_dense_ones(absent):
-    x, y = data()
+    x, y = rows_of_few_values()
     x[np.random.default_rng(2).random(x.shape) < 0.6] = 0 if absent == "zero" else np.nan
     held = x != 0 if absent == "zero" else ~np.isnan(x)
     sparse = sp.csr_array((x[held], np.nonzero(held)[1], np.append(0, np.cumsum(held.sum(axis=1)))), shape=x.shape)
@@ -137,8 +128,23 @@ def test_trees_when_a_feature_is_categorical_then_the_best_set_is_found():
     np.testing.assert_allclose(Predictor(forest).margins(x), margins)
 
 
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_trees_when_a_feature_has_4095_categories_and_lacks_values_then_the_best_set_is_found(form):
+    count = 4095
+    rng = np.random.default_rng(3)
+    x = np.column_stack([np.append(np.arange(count), np.full(9, np.nan)), np.zeros(count + 9)])
+    good = rng.random(count) < 0.5
+    y = np.append(np.where(good, 2.0, -1.0), np.full(9, 5.0))
+    recipe = Recipe(depth=1, rate=1.0, reg_lambda=0.0, min_child_weight=0.0, categories={0: count})
+    forest, margins = train(form(x), y, recipe)
+    (tree,) = forest.trees
+    np.testing.assert_array_equal(tree.set_of(0), good)
+    assert tree.default_left[0]
+    np.testing.assert_allclose(Predictor(forest).margins(form(x)), margins)
+
+
 def test_trees_when_sums_are_of_32_bits_then_they_fit_as_well():
-    x, y = data(rows=3000)
+    x, y = rows_of_few_values(rows=3000)
     errors = []
     for sums in ("int32", "int64"):
         _, margins = train(x, y, Recipe(rounds=20, depth=4, sums=sums))
@@ -147,14 +153,14 @@ def test_trees_when_sums_are_of_32_bits_then_they_fit_as_well():
 
 
 def test_trees_when_they_may_not_be_split_then_they_are_a_leaf():
-    x, y = data(rows=60)
+    x, y = rows_of_few_values(rows=60)
     forest, margins = train(x, y, Recipe(depth=0, reg_lambda=0.0, rate=1.0))
     assert len(forest.trees[0]) == 1
     np.testing.assert_allclose(margins, np.mean(y), rtol=1e-6)
 
 
 def test_trees_when_they_grow_to_single_rows_then_they_are_xgboosts():
-    x, y = data(rows=60)
+    x, y = rows_of_few_values(rows=60)
     recipe = Recipe(depth=12, min_child_weight=0.0)
     assert_same(train(x, y, recipe)[0].trees[0], xgboosts(x, y, recipe)[0], x)
 
@@ -177,6 +183,6 @@ def test_trees_when_columns_are_odd_then_predictions_are_the_margins_of_training
 
 
 def test_trees_when_labels_are_of_one_class_then_they_are_leaves():
-    x, y = data(rows=50)
+    x, y = rows_of_few_values(rows=50)
     forest, _ = train(x, np.ones_like(y), Recipe("logistic", rounds=2, depth=3, base=(20.0,), min_child_weight=0.0))
     assert [len(tree) for tree in forest.trees] == [1, 1]

@@ -21,7 +21,7 @@ def problem(**given):
 
 @pytest.mark.parametrize(
     ("given", "bins", "needed"),
-    [({}, 0, 200_000_000), ({"absent": "missing"}, 20_000_000, 200_000_000 + 20_000_000 * 10 * 16)],
+    [({}, 0, 240_000_000), ({"absent": "missing"}, 20_000_000, 240_000_000 + 20_000_000 * 10 * 16)],
     ids=["any values", "missing values"],
 )
 def test_room_when_features_are_too_many_then_limit_error_names_what_they_need(given, bins, needed):

@@ -17,8 +17,11 @@ Int64s = npt.NDArray[np.int64]
 
 # The layout of a bin is two numbers: its feature, and its place among the feature's bins. The first bin's place is 0,
 # so in its stead it has, negative: how many bins there are, which one is implied (+ 1), and flags.
-PLACE_BITS = 12
-MOST_BINS = (1 << PLACE_BITS) - 1
+PLACE_BITS = 13
+PLACES = (1 << PLACE_BITS) - 1
+# Of a feature; one of categories may lack values, too.
+MOST_BINS = 1 << 12
+MOST_CATEGORIES = MOST_BINS - 1
 CATEGORICAL, HAS_MISSING, INCREASING, DECREASING = 1, 2, 4, 8
 
 
@@ -36,7 +39,7 @@ def layout_of(sizes: Int64s, first: Int64s, implied: Int32s | None, flags: Int64
         int64, shape (first[-1] * channels,); all fit into int32.
 
     Raises:
-        LimitError: a feature has more than 4,095 bins.
+        LimitError: a feature has more than 4,096 bins.
     """
     if len(sizes) and sizes.max() > MOST_BINS:
         worst = int(np.argmax(sizes))

@@ -30,7 +30,7 @@ MOST_ROWS_OF_INT32 = 1 << 24
 # Histograms that there is room for from the beginning, the layout beside them.
 FIRST_ROWS = 16
 # What each feature takes until bins are known: ``held``, ``missing`` and ``many`` of ``Quantiles``; then its shape.
-FEATURE_BYTES = 4 + 8 + 4 + 4
+FEATURE_BYTES = 8 + 8 + 4 + 4
 MORE_ROOM = "start more servers, or with a larger memory limit, or let trees have less depth or leaves"
 
 

@@ -71,7 +71,7 @@ class Quantiles:
         bins: of a numeric feature, at most, that of missing values aside.
         weight_unit: what 1 of the whole numbers stands for; 0: each row counts 1.
         least: rows that have to hold a feature for it to have cut points.
-        held: int32, a column a feature: how many rows hold it.
+        held: int64, a column a feature: how many rows hold it.
         total: int64, one column: the weight of all rows.
         missing: int64, a column a feature: the weight of its missing values, those aside that rows do not hold.
         many: int32, a column a feature: above 0, where it has more values than bins.
@@ -102,7 +102,7 @@ class Quantiles:
         """
         unit = 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
         dim = problem.dim
-        held = names.give(lambda name: DCV.dense(dim, 1, "int32", name=name))
+        held = names.give(lambda name: DCV.dense(dim, 1, "int64", name=name))
         total = names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
         missing = names.give(lambda name: DCV.dense(dim, 1, "int64", name=name))
         many = names.give(lambda name: DCV.dense(dim, 1, "int32", name=name))
@@ -140,7 +140,7 @@ class Quantiles:
 
     def _count(self, rows: LocalRows) -> None:
         """Add how many rows hold each feature, and missing values, for which there is a bin however rare they are."""
-        self.held.add(np.bincount(rows.x.indices, minlength=len(rows.keys)).astype(np.int32), rows.keys)
+        self.held.add(np.bincount(rows.x.indices, minlength=len(rows.keys)).astype(np.int64), rows.keys)
         if np.isnan(rows.x.data).any():
             _Part.of(self, rows).add_missing()
 

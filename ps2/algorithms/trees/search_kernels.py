@@ -11,6 +11,7 @@ from ps2.algorithms.trees.layout import (
     INCREASING,
     MOST_BINS,
     PLACE_BITS,
+    PLACES,
 )
 from ps2.algorithms.trees.marks import marks_of, next_marked
 from ps2.ops.draws import GOLDEN, scrambled
@@ -99,8 +100,8 @@ def search(
                     break
                 column -= max(int(layout[column * channels + 1]), 0)
                 word = -int(layout[column * channels + 1])
-                size = (word >> PLACE_BITS) & MOST_BINS
-                implied = (word & MOST_BINS) - 1
+                size = (word >> PLACE_BITS) & PLACES
+                implied = (word & PLACES) - 1
                 feature = int(layout[column * channels])
                 if drawn == 0 or is_drawn(feature, features, drawn, keys[node]):
                     count, bins = 0, (column, size, implied, channels)

@@ -15,7 +15,7 @@ from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.layout import MOST_BINS
+from ps2.algorithms.trees.layout import MOST_CATEGORIES
 from ps2.algorithms.trees.ml.label_quantile import label_quantile
 from ps2.algorithms.trees.ml.params import TreeSetters, check_tree_params, features_of, recipe_of
 from ps2.algorithms.trees.model import GBTModel
@@ -100,8 +100,8 @@ def check_categories(categories: Mapping[int, int], monotone: Sequence[int]) -> 
         ConfigError: a constraint is of a feature whose categories have no order.
     """
     for feature, count in categories.items():
-        if count > MOST_BINS:
-            raise LimitError(f"feature {feature}: expected at most {MOST_BINS:,} categories, got {count:,}")
+        if count > MOST_CATEGORIES:
+            raise LimitError(f"feature {feature}: expected at most {MOST_CATEGORIES:,} categories, got {count:,}")
         if monotone and monotone[feature]:
             raise ConfigError(
                 f"monotoneConstraints: expected 0 for feature {feature}, which has {count:,} categories, "

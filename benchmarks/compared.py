@@ -1,0 +1,77 @@
+"""What benchmarks that compare trainings share: which parts are asked for, and the table of what was compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from ps2.cli.output import Column, print_table
+
+TITLES = ("what", "against", "baseline", "ours", "unit", "times less", "spread", "goal", "")
+WORDS = {"what", "against", "unit", ""}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Parts of a benchmark.
+
+    Attributes:
+        names: in the order in which they are measured.
+        generated: those that need no files.
+    """
+
+    names: tuple[str, ...]
+    generated: tuple[str, ...]
+
+    def options(self, files: str) -> tuple[Callable[[Any], Any], ...]:
+        """Return ``--part`` and ``--data-dir``, which is a folder of certain files."""
+        default = "[default: all; without --data-dir those that need no files]"
+        folder = click.Path(exists=True, file_okay=False, resolve_path=True)
+        return (
+            click.option(
+                *("--part", "parts"),
+                type=click.Choice(self.names),
+                multiple=True,
+                help=f"What to measure.  {default}",
+            ),
+            click.option("--data-dir", type=folder, help=f"Folder of {files}."),
+        )
+
+    def chosen(self, parts: tuple[str, ...], data_dir: str | None) -> list[str]:
+        """Return the parts that are asked for.
+
+        Raises:
+            click.UsageError: one of them needs files, and there is no folder.
+        """
+        parts = parts or (self.generated if data_dir is None else self.names)
+        if data_dir is None and set(parts) - set(self.generated):
+            lacking = ", ".join(sorted(set(parts) - set(self.generated)))
+            raise click.UsageError(f"--data-dir: the parts {lacking} need it")
+        return [part for part in self.names if part in parts]
+
+
+def print_compared(lines: Sequence[dict[str, Any]]) -> None:
+    """Print two sides of each line, how many times less ours is, and whether that meets a goal."""
+    rows = [
+        (
+            line["what"],
+            line["against"],
+            _figure(line["baseline"], line["unit"]),
+            _figure(line["ours"], line["unit"]),
+            line["unit"],
+            "-" if line["times"] is None else f"{line['times']:.2f}",
+            "-" if line["spread"] is None else "{:.2f}-{:.2f}".format(*line["spread"]),
+            "-" if line["goal"] is None else f"{line['goal']:g}",
+            {None: "", True: "met", False: "MISSED"}[line["met"]],
+        )
+        for line in lines
+    ]
+    columns = [Column(title, right=title not in WORDS, folds=title in {"what", "against"}) for title in TITLES]
+    print_table(columns, rows)
+
+
+def _figure(value: float, unit: str) -> str:
+    return f"{value:.5f}" if unit == "AUC" else f"{value:,.3g}"
