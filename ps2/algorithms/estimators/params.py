@@ -22,7 +22,7 @@ from pyspark.ml.param.shared import (
 from ps2.errors import ConfigError
 
 F = TypeVar("F", bound="HasFeaturesCols")
-P = TypeVar("P", bound="FleetParams")
+P = TypeVar("P", bound="ByName")
 T = TypeVar("T")
 M = TypeVar("M", bound=Callable[..., Any])
 
@@ -103,8 +103,8 @@ class HasFeaturesCols(HasFeaturesCol):
         return tuple(self.getFeaturesCols()) if self.isSet(self.featuresCols) else self.getFeaturesCol()
 
 
-class FleetParams(HasFeaturesCols):
-    """How any model is trained on a fleet."""
+class ByName(Params):
+    """Params that are set by name, and how many workers and servers there are."""
 
     # What values of params may be.
     _RANGES: Mapping[str, Check] = RANGES
@@ -138,7 +138,14 @@ class FleetParams(HasFeaturesCols):
             raise TypeError(f"{type(self).__name__}: there is no param {unknown[0]!r}; there are: {known}")
         return self._set(**params)
 
-    def _set(self: P, **params: Any) -> P:
+    getNumWorkers = getter(numWorkers)
+    getNumServers = getter(numServers)
+
+
+class FleetParams(ByName, HasFeaturesCols):
+    """How any model is trained on a fleet."""
+
+    def _set(self: F, **params: Any) -> F:
         features = params.get("featuresCol")
         if isinstance(features, (list, tuple)):
             params = {**params, "featuresCols": list(features), "featuresCol": None}
@@ -147,19 +154,19 @@ class FleetParams(HasFeaturesCols):
         super()._set(**params)
         return self
 
-    getNumWorkers = getter(numWorkers)
-    getNumServers = getter(numServers)
 
-
-class FleetSetters(FleetParams):
-    """The setters of params that most estimators have; models have those of their columns alone."""
+class SaysParams:
+    """A class whose signature, as ``help`` shows it, says which params there are."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Say in the signature, as ``help`` shows it, which params there are."""
         super().__init_subclass__(**kwargs)
         names = sorted(name for name in dir(cls) if isinstance(getattr(cls, name, None), Param))
         keywords = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in names]
         cls.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+
+
+class FleetSetters(SaysParams, FleetParams):
+    """The setters of params that most estimators have; models have those of their columns alone."""
 
     setWeightCol = setter(HasWeightCol.weightCol)
     setValidationIndicatorCol = setter(HasValidationIndicatorCol.validationIndicatorCol)
@@ -169,7 +176,7 @@ class FleetSetters(FleetParams):
     setMaxIter = setter(HasMaxIter.maxIter)
 
 
-def check_ranges(params: FleetParams) -> None:
+def check_ranges(params: ByName) -> None:
     """Raise ConfigError for a value that cannot be."""
     for name, (is_fine, expected) in params._RANGES.items():
         if params.hasParam(name) and params.isDefined(name):
