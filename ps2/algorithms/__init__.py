@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         LogisticRegression,
         LogisticRegressionModel,
     )
+    from ps2.algorithms.graph import RandomWalks
     from ps2.algorithms.regression import (
         FMRegressionModel,
         FMRegressor,
@@ -45,6 +46,7 @@ _HOME = {
     "LinearSVCModel": "ps2.algorithms.classification",
     "LogisticRegression": "ps2.algorithms.classification",
     "LogisticRegressionModel": "ps2.algorithms.classification",
+    "RandomWalks": "ps2.algorithms.graph",
 }
 
 __all__ = [
@@ -63,6 +65,7 @@ __all__ = [
     "LinearSVCModel",
     "LogisticRegression",
     "LogisticRegressionModel",
+    "RandomWalks",
 ]
 
 

@@ -262,6 +262,7 @@ class Op:
 TABLE: dict[str, Op] = {}
 # Our families' modules, by the first part of their operations' names ("trees.split"): loaded when first asked for.
 FAMILIES: dict[str, str] = {
+    "embeddings": "ps2.algorithms.embeddings.ops",
     "topics": "ps2.algorithms.topics.ops",
     "trees": "ps2.algorithms.trees.ops",
     "variational": "ps2.algorithms.topics.online_ops",

@@ -40,6 +40,9 @@ TINY: Mapping[str, Callable[[np.dtype[Any]], np.ndarray[Any, Any]]] = {
     "topics": lambda dtype: np.zeros(1, np.uint8),
     "floats": lambda dtype: np.ones(1, np.float64),
     "integers": lambda dtype: np.zeros(1, np.int64),
+    # One vertex, with room for a neighbour.
+    "pack": lambda dtype: np.array([[2, 2, 0]], dtype),
+    "pack_weights": lambda dtype: np.zeros((1, 3)),
 }
 
 
@@ -71,8 +74,9 @@ def _compile_theirs(ops: Sequence[Op]) -> None:
 
 def _compile(op: Op) -> None:
     for dtype in op.dtypes:
+        others = [op.own_dtypes.get(name, dtype) for name in op.reads[1:]] if op.own_dtypes else None
         for scalars in _scalars(op):
-            op.fn(*_arguments(op, DTYPES[dtype]), **op.check(op.rows, dtype, scalars))
+            op.fn(*_arguments(op, DTYPES[dtype]), **op.check(op.rows, dtype, scalars, others))
 
 
 def compile_all() -> None:

@@ -1,4 +1,4 @@
-"""The code in docs/ml.md and docs/trees.md runs as it stands."""
+"""The code in docs/ml.md, docs/trees.md and docs/graphs.md runs as it stands."""
 
 from __future__ import annotations
 
@@ -46,3 +46,8 @@ def test_the_guide_when_its_code_is_run_then_the_model_loaded_is_the_one_trained
 
 def test_the_guide_of_trees_when_its_code_is_run_then_the_model_alone_predicts_what_was_learnt(run):
     assert run("trees.md")["alone"].predict(np.array([[1.0, 2.0], [1.0, -2.0]])).tolist() == [1.0, 0.0]
+
+
+def test_the_guide_of_graphs_when_its_code_is_run_then_the_walks_from_servers_are_those_of_workers(run):
+    space = run("graphs.md")
+    assert space["from_servers"] == space["from_workers"]

@@ -1,0 +1,115 @@
+"""One way of ``benchmarks.walks``, in a process, and a Spark, of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType
+
+from benchmarks.frame import Part, answer, tell
+from benchmarks.local_spark import start_spark
+from ps2 import PS2Context
+from ps2.algorithms.embeddings.ml.edges import EdgeTable
+from ps2.algorithms.embeddings.ml.walking import walks_frame
+from ps2.algorithms.embeddings.vertices import Vertices
+from ps2.algorithms.embeddings.walks import Graph, Recipe
+
+SERVERS = WORKERS = 2
+GOAL = 5e6
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to measure.
+
+    Attributes:
+        way: "workers" or "servers".
+        edges, vertices: of the graph; edges are between any two, and go one way.
+        length: vertices of a walk; there is one from each vertex.
+        rounds: turns that the medians are of.
+        weighted: whether edges have weights.
+    """
+
+    way: str
+    edges: int
+    vertices: int
+    length: int
+    rounds: int
+    weighted: bool
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How many steps walks take a second, in all tasks together.
+
+    Attributes:
+        what: which walks.
+        turns: steps/s, by turn.
+        goal: None: there is none.
+    """
+
+    what: str
+    turns: tuple[float, ...]
+    goal: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        median = float(np.median(self.turns))
+        return {**asdict(self), "median": median, "met": None if self.goal is None else median >= self.goal}
+
+
+def measure(asked: Asked) -> Part:
+    """Bring a graph where it is asked for, and walk through it."""
+    spark = start_spark(f"local[{WORKERS}]", "benchmarks.walks", {"spark.driver.memory": "2g"})
+    try:
+        table = _table(spark, asked)
+        with PS2Context.getOrCreate(spark, servers=SERVERS) as ps:
+            began_s = time.perf_counter()
+            share = _share(spark, table, asked, len(ps.servers))
+            loaded_s = time.perf_counter() - began_s
+            tell(f"{asked.edges:,} edges on {asked.way} after {loaded_s:.0f} s")
+            lines = []
+            recipes = {"first order": Recipe(1, asked.length), "p = 4, q = 0.25": Recipe(1, asked.length, p=4, q=0.25)}
+            for what, recipe in recipes.items():
+                goal = GOAL if asked.way == "servers" and what == "first order" else None
+                lines.append(Rate(what, tuple(_turn(table, share, recipe) for _ in range(asked.rounds + 1))[1:], goal))
+                tell(f"{what}: {', '.join(f'{turn / 1e6:.2f}M' for turn in lines[-1].turns)} steps/s")
+    finally:
+        spark.stop()
+    facts = {"edges": f"{asked.edges:,}", "vertices": f"{asked.vertices:,}", "s to load": round(loaded_s, 1)}
+    return Part(lines, [], facts)
+
+
+def _table(spark: Any, asked: Asked) -> EdgeTable:
+    """Return edges that Spark generates whenever it reads them."""
+    ends = [F.pmod(F.xxhash64("id", F.lit(end)), F.lit(asked.vertices)).alias(end) for end in ("source", "target")]
+    weight = [(F.rand(1) + 0.1).alias("weight")] if asked.weighted else []
+    frame = spark.range(0, asked.edges, 1, 4 * WORKERS).select(*ends, *weight)
+    vertices = Vertices(pa.array(np.arange(asked.vertices)))
+    return EdgeTable(frame, LongType(), asked.edges, asked.weighted, True, vertices)
+
+
+def _share(spark: Any, table: EdgeTable, asked: Asked, servers: int) -> Callable[[], Graph]:
+    if asked.way == "servers":
+        graph = table.on_fleet(servers)
+        return lambda: graph
+    shared = spark.sparkContext.broadcast(table.local())
+    return lambda: shared.value
+
+
+def _turn(table: EdgeTable, share: Callable[[], Graph], recipe: Recipe) -> float:
+    """Walk, and return steps a second, with all that it takes to have the walks as rows."""
+    frame = walks_frame(table, share, recipe, WORKERS)
+    began_s = time.perf_counter()
+    row = frame.agg(F.sum(F.size("walk") - 1).alias("steps")).first()
+    assert row is not None
+    return float(row["steps"]) / (time.perf_counter() - began_s)
+
+
+if __name__ == "__main__":
+    answer(Asked, measure)

@@ -1,0 +1,209 @@
+"""Edges in the columns of a DataFrame: checked by one aggregation inside Spark, numbered, brought where they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, ByteType, DataType, IntegerType, LongType, NumericType, ShortType, StringType
+
+from ps2.algorithms.embeddings.on_fleet import FleetGraph
+from ps2.algorithms.embeddings.vertices import Edges, Vertices, edges_of
+from ps2.algorithms.embeddings.walks import LocalGraph
+from ps2.algorithms.estimators.tables import column, field
+from ps2.client.dcv import DCV
+from ps2.errors import InputError
+
+# By width, as Spark and as Arrow have them.
+INTEGERS: dict[type[DataType], pa.DataType] = {
+    ByteType: pa.int8(),
+    ShortType: pa.int16(),
+    IntegerType: pa.int32(),
+    LongType: pa.int64(),
+}
+SHOWN_CHARS = 200
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where edges are."""
+
+    source: str
+    target: str
+    weight: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeTable:
+    """Edges that have been looked at.
+
+    Attributes:
+        frame: source, target and, if edges have them, weight (double).
+        id: of the vertices, as they were given.
+        rows: how many there are.
+        weighted: whether edges have weights.
+        directed: whether they go one way only.
+        vertices: of all edges, those without weight too.
+    """
+
+    frame: DataFrame
+    id: DataType
+    rows: int
+    weighted: bool
+    directed: bool
+    vertices: Vertices
+
+    @property
+    def arrow_id(self) -> pa.DataType:
+        """``id`` as Arrow has it."""
+        return INTEGERS.get(type(self.id), pa.string())
+
+    @property
+    def most_edges(self) -> int:
+        """How many there may be, each of one direction."""
+        return self.rows if self.directed else 2 * self.rows
+
+    def local(self) -> LocalGraph:
+        """Bring the graph into the driver."""
+        rows = self._through(_as_bytes, "sources binary, targets binary, weights binary").collect()
+        sources, targets = (_joined(rows, name, np.int32) for name in ("sources", "targets"))
+        edges = Edges(sources, targets, _joined(rows, "weights", np.float64) if self.weighted else None)
+        if not self.directed:
+            edges = edges.both_ways()
+        return LocalGraph.of(edges.sources, edges.targets, edges.weights, len(self.vertices))
+
+    def on_fleet(self, servers: int) -> FleetGraph:
+        """Bring the graph onto the servers, from the tasks that read it; Spark shuffles nothing.
+
+        Raises:
+            LimitError: it does not fit.
+        """
+        counts = DCV.dense(len(self.vertices), 1, "int64")
+
+        self._each(lambda edges: counts.add(np.ones(len(edges.sources), np.int64), edges.sources))
+        degrees = counts.pull()
+        counts.free()
+        graph = FleetGraph.empty(degrees, self.weighted, servers)
+        self._each(lambda edges: graph.add(edges.sources, edges.targets, edges.weights))
+        graph.finish(degrees)
+        return graph
+
+    def _each(self, use: Callable[[Edges], Any]) -> None:
+        """Call a function, in tasks, with all edges, some at a time."""
+        directed = self.directed
+
+        def used(edges: Iterator[Edges]) -> Iterator[pa.RecordBatch]:
+            for some in edges:
+                use(some if directed else some.both_ways())
+                yield pa.RecordBatch.from_pydict({"edges": [len(some.sources)]})
+
+        self._through(used, "edges long").collect()
+
+    def _through(self, make: Callable[[Iterator[Edges]], Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
+        vertices = self.frame.sparkSession.sparkContext.broadcast(self.vertices)
+
+        def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from make(edges_of(batches, vertices.value))
+
+        return self.frame.mapInArrow(made, schema)
+
+
+def look(frame: DataFrame, columns: Columns, directed: bool) -> EdgeTable:
+    """Check edges, and number their vertices.
+
+    Raises:
+        InputError: a column is missing or of another type, there is no edge, or one has an id that is null, or a weight
+            that is null, NaN, infinite or negative. Says how many, and shows one.
+    """
+    id_type = _id_type(frame, columns)
+    names = [column(columns.source).cast(id_type).alias("source"), column(columns.target).cast(id_type).alias("target")]
+    if columns.weight is not None:
+        names.append(column(columns.weight).cast("double").alias("weight"))
+    edges = frame.select(*names)
+    rows = _count(edges, columns)
+    ids = edges.select(F.col("source").alias("id")).union(edges.select(F.col("target").alias("id"))).distinct()
+    return EdgeTable(edges, id_type, rows, columns.weight is not None, directed, Vertices.of(_collected(ids)))
+
+
+def _id_type(frame: DataFrame, columns: Columns) -> DataType:
+    """Return the type of ids: that of both columns, or of integers the wider."""
+    types = [field(frame, name).dataType for name in (columns.source, columns.target)]
+    if columns.weight is not None:
+        weight = field(frame, columns.weight).dataType
+        if not isinstance(weight, (NumericType, BooleanType)):
+            raise InputError(f"column {columns.weight!r}: expected numbers as weights, got {weight.simpleString()}")
+    if all(isinstance(found, StringType) for found in types):
+        return StringType()
+    if all(type(found) in INTEGERS for found in types):
+        return max(types, key=lambda found: list(INTEGERS).index(type(found)))
+    raise InputError(
+        f"columns {columns.source!r} and {columns.target!r}: expected ids, integers in both or strings in both, got "
+        f"{types[0].simpleString()} and {types[1].simpleString()}"
+    )
+
+
+def _count(edges: DataFrame, columns: Columns) -> int:
+    """Return how many edges there are; InputError if there are none, or one is wrong."""
+    weight = F.col("weight")
+    faults: dict[str, tuple[str, Any]] = {
+        "source": (f"column {columns.source!r}: expected ids, got null", F.col("source").isNull()),
+        "target": (f"column {columns.target!r}: expected ids, got null", F.col("target").isNull()),
+    }
+    if columns.weight is not None:
+        expected = f"column {columns.weight!r}: expected finite numbers that are not negative, got"
+        faults |= {
+            "null": (f"{expected} null", weight.isNull()),
+            "NaN": (f"{expected} NaN", F.isnan(weight)),
+            "infinite": (f"{expected} infinity", F.abs(weight) == float("inf")),
+            "negative": (f"{expected} negative ones", weight < 0),
+        }
+    sums = [F.sum(F.coalesce(wrong, F.lit(False)).cast("long")).alias(name) for name, (_, wrong) in faults.items()]
+    total = F.sum("weight") if columns.weight is not None else F.lit(0.0)
+    found = edges.agg(F.count("*").alias("rows"), total.alias("total"), *sums).first()
+    assert found is not None
+    if not found["rows"]:
+        raise InputError("expected edges, got an empty DataFrame")
+    for name, (told, wrong) in faults.items():
+        if found[name]:
+            row = str(edges.where(wrong).first())[:SHOWN_CHARS]
+            raise InputError(f"{told} in {found[name]} of {found['rows']} rows; such a row: {row}")
+    if not np.isfinite(found["total"]):
+        raise InputError(f"column {columns.weight!r}: its weights add up to more than a float64 holds")
+    return int(found["rows"])
+
+
+def _collected(ids: DataFrame) -> pa.Array:
+    """Return a column, batch by batch as tasks have it."""
+
+    def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, batch.schema) as stream:
+                stream.write_batch(batch)
+            yield pa.RecordBatch.from_pydict({"batch": pa.array([sink.getvalue().to_pybytes()], pa.binary())})
+
+    parts = [
+        pa.ipc.open_stream(row[0]).read_all().column(0) for row in ids.mapInArrow(packed, "batch binary").collect()
+    ]
+    return pa.chunked_array([chunk for part in parts for chunk in part.chunks]).combine_chunks()
+
+
+def _as_bytes(edges: Iterator[Edges]) -> Iterator[pa.RecordBatch]:
+    for some in edges:
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "sources": some.sources.astype(np.int32),
+            "targets": some.targets.astype(np.int32),
+            "weights": np.empty(0) if some.weights is None else some.weights,
+        }
+        cells = {name: pa.array([array.tobytes()], pa.binary()) for name, array in arrays.items()}
+        yield pa.RecordBatch.from_pydict(cells)
+
+
+def _joined(rows: Sequence[Any], name: str, dtype: type) -> Any:
+    return np.concatenate([np.empty(0, dtype), *(np.frombuffer(row[name], dtype) for row in rows)])

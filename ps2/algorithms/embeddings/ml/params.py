@@ -1,0 +1,101 @@
+"""The params of what walks through graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.param.shared import HasSeed, HasWeightCol
+
+from ps2.algorithms.embeddings.ml.edges import Columns
+from ps2.algorithms.embeddings.walks import Recipe
+from ps2.algorithms.estimators.params import (
+    COUNT,
+    POSITIVE,
+    RANGES,
+    ByName,
+    Check,
+    SaysParams,
+    getter,
+    own_param,
+    setter,
+)
+
+PLACES = ("auto", "workers", "servers")
+
+
+class GraphParams(SaysParams, ByName, HasSeed, HasWeightCol):
+    """Where a graph's edges are, and where it lies while it is walked through."""
+
+    srcCol: Param[str] = own_param("srcCol", "ids where edges begin: integers or strings", TypeConverters.toString)
+    dstCol: Param[str] = own_param("dstCol", "ids where edges end, of the same kind", TypeConverters.toString)
+    directed: Param[bool] = own_param(
+        "directed", "whether edges go from srcCol to dstCol only; else they go both ways", TypeConverters.toBoolean
+    )
+    graphOn: Param[str] = own_param(
+        "graphOn",
+        "where the graph lies: 'workers' (each has all of it), 'servers' (each has a part, and is asked step by step), "
+        "or 'auto' (on workers if it takes 256 MiB at most); the walks are the same",
+        TypeConverters.toString,
+    )
+    numWorkers: Param[int] = own_param(
+        "numWorkers",
+        "tasks that walk; if it is not set, one for each task slot. The walks are the same for any number",
+        TypeConverters.toInt,
+    )
+    numServers: Param[int] = own_param(
+        "numServers", "servers of the fleet that is started where no PS2Context is active", TypeConverters.toInt
+    )
+
+    getSrcCol, setSrcCol = getter(srcCol), setter(srcCol)
+    getDstCol, setDstCol = getter(dstCol), setter(dstCol)
+    getDirected, setDirected = getter(directed), setter(directed)
+    getGraphOn, setGraphOn = getter(graphOn), setter(graphOn)
+    setWeightCol = setter(HasWeightCol.weightCol)
+    setSeed = setter(HasSeed.seed)
+    setNumWorkers = setter(numWorkers)
+    setNumServers = setter(numServers)
+
+    def _set_defaults(self) -> None:
+        self._setDefault(srcCol="src", dstCol="dst", directed=False, graphOn="auto", seed=0)
+
+    @property
+    def _edges(self) -> Columns:
+        weight = self.getWeightCol() or None if self.isSet(self.weightCol) else None
+        return Columns(self.getSrcCol(), self.getDstCol(), weight)
+
+
+class WalkParams(GraphParams):
+    """Which walks there are."""
+
+    numWalks: Param[int] = own_param("numWalks", "walks from each vertex", TypeConverters.toInt)
+    walkLength: Param[int] = own_param("walkLength", "vertices of a walk, at most", TypeConverters.toInt)
+    p: Param[float] = own_param(
+        "p", "node2vec's: the larger, the less a walk goes back at once to where it was", TypeConverters.toFloat
+    )
+    q: Param[float] = own_param(
+        "q", "node2vec's: the larger, the nearer a walk stays to where it was", TypeConverters.toFloat
+    )
+
+    _RANGES: Mapping[str, Check] = {
+        **RANGES,
+        "numWalks": COUNT,
+        "walkLength": COUNT,
+        "p": POSITIVE,
+        "q": POSITIVE,
+        "graphOn": (lambda value: value in PLACES, f"one of {', '.join(PLACES)}"),
+    }
+
+    getNumWalks, setNumWalks = getter(numWalks), setter(numWalks)
+    getWalkLength, setWalkLength = getter(walkLength), setter(walkLength)
+    getP, setP = getter(p), setter(p)
+    getQ, setQ = getter(q), setter(q)
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(numWalks=10, walkLength=80, p=1.0, q=1.0)
+
+    def _recipe(self) -> Recipe:
+        given: dict[str, Any] = {"seed": self.getSeed(), "p": self.getP(), "q": self.getQ()}
+        return Recipe(self.getNumWalks(), self.getWalkLength(), **given)

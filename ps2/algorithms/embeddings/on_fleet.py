@@ -1,0 +1,129 @@
+"""A graph on the servers, one pack each, and the walks of tasks through it, step by step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.embeddings import walk_kernels as kernels
+from ps2.algorithms.embeddings.cut import Cut
+from ps2.algorithms.embeddings.walks import Recipe, Walks, begun
+from ps2.client.dcv import DCV
+from ps2.client.matrix import DCVMatrix
+from ps2.errors import InputError, LimitError
+from ps2.ops.guards import readable
+from ps2.ops.kernels import Float64s, Int64s
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class FleetGraph:
+    """A graph that the servers hold; picklable.
+
+    Attributes:
+        cut: where vertices are.
+        packs: one row.
+        weights: float64, beside it; None if all edges weigh the same.
+    """
+
+    cut: Cut
+    packs: DCVMatrix
+    weights: DCVMatrix | None
+
+    @staticmethod
+    def empty(degrees: Int64s, weighted: bool, servers: int) -> FleetGraph:
+        """Make room on the servers for a graph.
+
+        Args:
+            degrees: int64, shape (vertices,): how many edges each vertex will have.
+
+        Raises:
+            LimitError: it does not fit.
+        """
+        cut = Cut.of(degrees, servers)
+        first = DCV.dense(cut.dim, 1, cut.dtype.name)
+        try:
+            weights = DCV.dense(cut.dim, 1, "float64").matrix() if weighted else None
+        except LimitError:
+            first.free()
+            raise
+        for pack in range(servers):
+            begins = cut.empty(pack, degrees)
+            first.push(begins, pack * cut.width + np.arange(len(begins)))
+        return FleetGraph(cut, first.matrix(), weights)
+
+    @property
+    def vertices(self) -> int:
+        return self.cut.vertices
+
+    def add(self, sources: Array, targets: Array, weights: Float64s | None) -> None:
+        """Add edges, each of one direction; arguments as of ``LocalGraph.of``."""
+        slots, neighbours = self.cut.addresses(sources), self.cut.addresses(targets).astype(self.cut.dtype)
+        if self.weights is None:
+            self.packs.apply("embeddings.add_neighbours", slots=slots, neighbours=neighbours)
+        else:
+            self.packs.apply(
+                "embeddings.add_weighted_neighbours",
+                pack_weights=self.weights,
+                slots=slots,
+                neighbours=neighbours,
+                their=weights,
+            )
+
+    def finish(self, degrees: Int64s) -> None:
+        """Put the lists in order, when all edges have been added.
+
+        Raises:
+            InputError: they are not those that there was room for.
+        """
+        for pack in range(self.cut.packs):
+            expected = self.cut.empty(pack, degrees)
+            ends = pack * self.cut.width + np.arange(1, len(expected))
+            own = degrees[self.cut.first[pack] : self.cut.first[pack + 1]]
+            if not np.array_equal(self.packs.pull([0], ends)[0], expected[1:] + own):
+                raise InputError(
+                    "the edges came to another number when they were read once more: persist the DataFrame"
+                )
+        if self.weights is None:
+            self.packs.apply("embeddings.order_neighbours")
+        else:
+            self.packs.apply("embeddings.order_weighted_neighbours", pack_weights=self.weights)
+
+    def walk(self, recipe: Recipe, walkers: Int64s) -> Walks:
+        """Do what ``Graph.walk`` says: all walkers are under way at once, and a step is a request to each server."""
+        first = self.cut.addresses(walkers % self.vertices)
+        state = begun(recipe, walkers, self.vertices, first, self.cut.dtype)
+        active = np.arange(len(walkers) if recipe.length > 1 else 0)
+        while len(active):
+            here, drawn = np.empty(len(active), np.int64), np.empty(len(active))
+            kernels.propose(active, state, here, drawn)
+            found = readable(self._draw(here, drawn))
+            asked, before, proposed = (np.empty(len(active), np.int64) for _ in range(3))
+            going, asking = kernels.settle(active, found, state, recipe.bias, asked, before, proposed)
+            active = active[:going]
+            if asking:
+                edges = self._are_neighbours(before[:asking], proposed[:asking])
+                kernels.settle_asked(asked[:asking], readable(edges), proposed[:asking], state, recipe.bias)
+                active = active[: kernels.still_walking(active, state)]
+        kernels.number(state[3], state[2], readable(self.cut.first), self.cut.width)
+        return Walks(walkers, state[3], state[2])
+
+    def free(self) -> None:
+        """Give back what the graph takes on the servers."""
+        self.packs.free()
+        if self.weights is not None:
+            self.weights.free()
+
+    def _draw(self, slots: Int64s, numbers: Float64s) -> Array:
+        if self.weights is None:
+            return self.packs.apply("embeddings.draw_neighbours", slots=slots, numbers=numbers)
+        return self.packs.apply(
+            "embeddings.draw_weighted_neighbours", pack_weights=self.weights, slots=slots, numbers=numbers
+        )
+
+    def _are_neighbours(self, slots: Int64s, others: Int64s) -> Array:
+        return self.packs.apply("embeddings.are_neighbours", slots=slots, others=others.astype(self.cut.dtype))

@@ -1,0 +1,48 @@
+"""Compile all kernels of embeddings (``python -m ps2.algorithms.embeddings.warm``); else they are at first use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.embeddings import ops
+from ps2.algorithms.embeddings import walk_kernels as kernels
+from ps2.algorithms.embeddings.walks import LocalGraph, Recipe, begun
+from ps2.ops.guards import readable
+
+
+def warm() -> None:
+    """Call every kernel on one vertex, in the forms in which workers and servers hold them."""
+    one = np.zeros(1, np.int64)
+    recipe = Recipe(1, 2, p=2.0)
+    for weights in (None, np.ones(1)):
+        LocalGraph.of(one, one, weights, 1).walk(recipe, one)
+    for dtype in (np.int32, np.int64):
+        _serve(dtype)
+        state = begun(recipe, one, 1, one, np.dtype(dtype))
+        active = one.copy()
+        kernels.propose(active, state, one.copy(), np.zeros(1))
+        found = readable(np.zeros(1, dtype))
+        kernels.settle(active, found, state, recipe.bias, one.copy(), one.copy(), one.copy())
+        kernels.settle_asked(active[:0], found[:0], one[:0].copy(), state, recipe.bias)
+        kernels.still_walking(active, state)
+        kernels.number(state[3], state[2], readable(one), 1)
+
+
+def _serve(dtype: Any) -> None:
+    slot, number = np.zeros(1, np.int64), np.zeros(1)
+    neighbour = np.zeros(1, dtype)
+    pack, sums = np.array([[2, 2, 0]], dtype), np.zeros((1, 3))
+    ops.add_neighbours(pack, slot, neighbour)
+    ops.order_neighbours(pack)
+    ops.draw_neighbours(pack, slot, number)
+    ops.are_neighbours(pack, slot, neighbour)
+    pack = np.array([[2, 2, 0]], dtype)
+    ops.add_weighted_neighbours(pack, sums, slot, neighbour, np.ones(1))
+    ops.order_weighted_neighbours(pack, sums)
+    ops.draw_weighted_neighbours(pack, sums, slot, number)
+
+
+if __name__ == "__main__":
+    warm()

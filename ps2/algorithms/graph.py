@@ -1,0 +1,81 @@
+"""Graphs: random walks through them, as DeepWalk's and node2vec's (paper, section 5.2.2)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.ml import Transformer
+from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
+from pyspark.sql import DataFrame
+
+from ps2.algorithms.embeddings.ml.edges import EdgeTable, look
+from ps2.algorithms.embeddings.ml.params import WalkParams
+from ps2.algorithms.embeddings.ml.walking import fits_worker, walks_frame
+from ps2.algorithms.embeddings.on_fleet import FleetGraph
+from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
+from ps2.algorithms.estimators.params import check_ranges
+from ps2.coordinator.context import PS2Context
+from ps2.coordinator.slots import total_slots
+from ps2.errors import InputError
+
+
+class RandomWalks(WalkParams, Transformer, MLReadable[Any], MLWritable):
+    """Walks through a graph: from a DataFrame of edges to one of walks.
+
+    A step goes along one of a vertex's edges: each is as likely as it weighs (DeepWalk, Perozzi et al. 2014), and with
+    ``p`` and ``q`` other than 1 also by where the walk was before (node2vec, Grover and Leskovec 2016, section 3.2.2).
+    Edges between the same vertices add up; a loop is one edge; an edge of weight 0 is none, though its vertices are
+    there. A walk ends where no edge goes on.
+
+    A walk depends on the edges, the seed, its epoch and its first vertex alone: it is the same on any number of
+    workers and servers, wherever the graph lies.
+    """
+
+    def __init__(self, **params: Any) -> None:
+        super().__init__(**params)
+        self._graphs: list[FleetGraph] = []
+
+    def free(self) -> None:
+        """Give back what graphs take on the servers; walks that have not been computed yet no longer can be."""
+        while self._graphs:
+            self._graphs.pop().free()
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        """Return walks: columns ``epoch`` (int) and ``walk`` (array of ids), in order of epoch and first vertex.
+
+        Edges are read at once, and walks as often as the DataFrame is computed.
+
+        Raises:
+            ConfigError: a param cannot be used.
+            InputError: the edges cannot be used.
+            LimitError: the graph does not fit the servers.
+        """
+        if not isinstance(dataset, DataFrame):
+            raise InputError(f"dataset: expected a DataFrame, got {type(dataset).__name__}")
+        check_ranges(self)
+        recipe = self._recipe()
+        table = look(dataset, self._edges, self.getDirected())
+        spark_context = dataset.sparkSession.sparkContext
+        workers = self.getNumWorkers() if self.isSet(self.numWorkers) else total_slots(spark_context)
+        place = self.getGraphOn()
+        if place == "servers" or (place == "auto" and not fits_worker(table)):
+            graph = self._on_fleet(table)
+            return walks_frame(table, lambda: graph, recipe, workers)
+        shared = spark_context.broadcast(table.local())
+        return walks_frame(table, lambda: shared.value, recipe, workers)
+
+    def _on_fleet(self, table: EdgeTable) -> FleetGraph:
+        servers = self.getNumServers() if self.isSet(self.numServers) else None
+        ps = PS2Context.getOrCreate(table.frame.sparkSession, servers)
+        graph = table.on_fleet(len(ps.servers))
+        self._graphs.append(graph)
+        return graph
+
+    def write(self) -> MLWriter:
+        """Return a writer: ``write().overwrite().save(path)``."""
+        return EstimatorWriter(self)
+
+    @classmethod
+    def read(cls) -> MLReader[Any]:
+        """Return a reader: ``read().load(path)``."""
+        return EstimatorReader(cls)

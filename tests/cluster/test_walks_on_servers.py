@@ -1,0 +1,61 @@
+"""A graph on real servers is walked through as one in this process is, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ps2.algorithms.embeddings.on_fleet import FleetGraph
+from ps2.algorithms.embeddings.walks import Recipe
+from ps2.errors import InputError
+from tests.graphs import PAIRS, VERTICES, Edges, random_edges
+
+pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
+
+PARTS = 3
+
+
+def on_fleet(edges, servers, parts=PARTS):
+    """Put a graph on the servers, its edges in any order and some at a time."""
+    graph = FleetGraph.empty(edges.degrees, edges.weights is not None, servers)
+    edges = edges.shuffled(3)
+    for some in np.array_split(np.arange(len(edges.sources)), parts):
+        weights = None if edges.weights is None else edges.weights[some]
+        graph.add(edges.sources[some], edges.targets[some], weights)
+    graph.finish(edges.degrees)
+    return graph
+
+
+def same(one, other):
+    np.testing.assert_array_equal(one.lengths, other.lengths)
+    there = np.arange(one.vertices.shape[1]) < one.lengths[:, None]
+    np.testing.assert_array_equal(one.vertices[there], other.vertices[there])
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("p", "q"), [(1.0, 1.0), (0.25, 4.0), (4.0, 0.25)])
+def test_walks_when_the_servers_have_the_graph_then_they_are_those_of_a_worker(ps, weighted, p, q):
+    edges = random_edges(300, 900, weighted=weighted)
+    graph = on_fleet(edges, len(ps.servers))
+    recipe, walkers = Recipe(3, 15, seed=7, p=p, q=q), np.arange(900)
+    same(graph.walk(recipe, walkers), edges.local.walk(recipe, walkers))
+    graph.free()
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_walks_when_vertices_have_no_way_on_then_they_end_there(ps, directed):
+    edges = Edges(PAIRS, VERTICES, directed)
+    graph = on_fleet(edges, len(ps.servers))
+    recipe, walkers = Recipe(2, 6, p=0.5), np.arange(2 * VERTICES)
+    same(graph.walk(recipe, walkers), edges.local.walk(recipe, walkers))
+    graph.free()
+
+
+@pytest.mark.parametrize("some", [slice(1, None), [0, *range(len(PAIRS))]], ids=["missing", "twice"])
+def test_finish_when_edges_are_not_those_counted_then_it_is_told(ps, some):
+    edges = Edges(PAIRS, VERTICES, directed=True)
+    graph = FleetGraph.empty(edges.degrees, False, len(ps.servers))
+    graph.add(edges.sources[some], edges.targets[some], None)
+    with pytest.raises(InputError, match="persist"):
+        graph.finish(edges.degrees)
+    graph.free()
