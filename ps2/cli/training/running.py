@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ps2.cli.training.options import Files, Setting
-from ps2.errors import ConfigError
+from ps2.errors import ConfigError, RecoveryError
+from ps2.storage.files import reason
 
 if TYPE_CHECKING:
     from ps2.algorithms.labelled import LabelledRows
@@ -135,7 +136,11 @@ def read(spark: Any, files: Files) -> Read:
 
 
 def draw(model: Any, setting: Setting) -> list[str]:
-    """Draw pictures if they are wanted; return their paths."""
+    """Draw pictures if they are wanted; return their paths.
+
+    Raises:
+        RecoveryError: the file system refuses.
+    """
     if setting.plots is None:
         return []
     pictures = {"loss.png": model.summary.plot}
@@ -145,5 +150,8 @@ def draw(model: Any, setting: Setting) -> list[str]:
         del pictures["loss.png"]
     paths = [os.path.join(setting.plots, name) for name in pictures]
     for path, plot in zip(paths, pictures.values(), strict=True):
-        plot(path)
+        try:
+            plot(path)
+        except OSError as error:
+            raise RecoveryError(f"{path}: writing failed: {reason(error)}") from error
     return paths
