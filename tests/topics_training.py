@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -60,14 +61,10 @@ def words_likelihood(counts: Any, beta: float) -> float:
 
 def replayed(counts: sp.csr_array, recipe: Recipe, workers: int) -> Any:
     """Rotate in one process, turn by turn and rank by rank, with arrays for servers; return the counts of words."""
-    parts = [sp.csr_array(counts[rank::workers]) for rank in range(workers)]
     ring = ring_of(workers, WORDS, recipe.width)
     blocks = deal_words(np.asarray(counts.sum(axis=0)).astype(np.int64), ring.blocks)
     found, totals, before = np.zeros((WORDS, recipe.topics), np.int32), [], []
-    for rank, part in enumerate(parts):
-        used = np.flatnonzero(part.sum(axis=0))
-        order = np.argsort(blocks[used], kind="stable")
-        corpus = Corpus.of(sp.csr_array(part.toarray()[:, used]), used, numbers_of(rank, part.shape[0]), order)
+    for corpus in corpora(counts, workers, blocks):
         tokens = Assignments.random(corpus, recipe.topics, key_of(recipe.seed, 0))
         _add(found, tokens.listed(0, len(corpus.words)))
         before.append(tokens)
@@ -87,6 +84,26 @@ def replayed(counts: sp.csr_array, recipe: Recipe, workers: int) -> Any:
                 tokens.sample(begin, end, of_words, known, prior, key_of(recipe.seed, rotation + 1))
                 _add(found, tokens.changed(begin, end, old))
                 totals[rank] = [now[rank][1], np.bincount(tokens.topics, minlength=recipe.topics)]
+    return found
+
+
+def corpora(counts: sp.csr_array, workers: int, blocks: Any = None) -> Iterator[Corpus]:
+    """Yield what each worker has, word by word, or block by block."""
+    for rank in range(workers):
+        part = counts[rank::workers].toarray()
+        used = np.flatnonzero(part.sum(axis=0))
+        order = None if blocks is None else np.argsort(blocks[used], kind="stable")
+        yield Corpus.of(sp.csr_array(part[:, used]), used, numbers_of(rank, len(part)), order)
+
+
+def saved_counts(fleet: Any, recipe: Recipe, workers: int) -> Any:
+    """Return the counts of words by the topics that workers saved last."""
+    counts, found, blocks = documents(), np.zeros((WORDS, recipe.topics), np.int32), None
+    if fleet.frequencies is not None:
+        blocks = deal_words(fleet.frequencies.pull(), ring_of(workers, WORDS, recipe.width).blocks)
+    for rank, corpus in enumerate(corpora(counts, workers, blocks)):
+        topics = fleet.saved.load(rank, corpus)
+        np.add.at(found, (np.repeat(corpus.words, np.diff(corpus.begins)), topics), 1)
     return found
 
 

@@ -1,17 +1,18 @@
-"""What is compiled ahead is all that topics of new documents take."""
+"""What is compiled ahead is all that sampling takes, and topics of new documents."""
 
 from __future__ import annotations
 
 import inspect
 
 import numpy as np
+import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.topics import inference_kernels, online_kernels, sampling_kernels, warm
+from ps2.algorithms.topics import blocks, inference_kernels, online_kernels, ops, sampling_kernels, warm
 from ps2.algorithms.topics.corpus import Assignments, Corpus, Prior, key_of
 from ps2.algorithms.topics.model import LDATopics
 
-MODULES = (inference_kernels, online_kernels, sampling_kernels)
+MODULES = (blocks, ops, inference_kernels, online_kernels, sampling_kernels)
 
 
 def compiled():
@@ -37,4 +38,26 @@ def test_training_and_inference_when_warm_then_compile_nothing():
             model = LDATopics(counts.astype(dtype), prior.alpha, 0.1, how)
             model.perplexity(x.astype(np.float32))
             model.logLikelihood(x.toarray())
+    assert compiled() == before
+
+
+@pytest.mark.parametrize("topics", [3, 70_000])
+def test_sampling_when_warm_then_compiles_nothing(topics):
+    warm.warm()
+    before = compiled()
+    counts = sp.csr_array(np.random.default_rng(0).integers(0, 3, (5, 4)).astype(float))
+    corpus = Corpus.of(counts, np.arange(4), np.arange(5), np.array([2, 3, 0, 1]))
+    assignments = Assignments.random(corpus, topics, key_of(1, 0))
+    held, totals = np.zeros((4, topics), np.int32), np.bincount(assignments.topics, minlength=topics)
+    for begin, end in corpus.slices(2):
+        listed = assignments.listed(begin, end)
+        args = listed.sizes.astype(np.uint16), listed.topics.astype(np.uint32), ops.fold(listed.by)
+        ops.add_counts(held, listed.words, *args)
+        old = assignments.topics[corpus.begins[begin] : corpus.begins[end]].copy()
+        of_words = held[corpus.words[begin:end]]
+        assignments.sample(begin, end, of_words, totals, Prior(np.full(topics, 0.1), 0.1, 4), key_of(1, 1))
+        assignments.changed(begin, end, old)
+    ops.look(held, np.array([0.1]))
+    assignments.counts_of_counts()
+    blocks.deal_words(np.arange(9), 3)
     assert compiled() == before

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.topics import online_kernels, online_ops
+from ps2.algorithms.topics import online_kernels, online_ops, ops
+from ps2.algorithms.topics.blocks import deal_words
 from ps2.algorithms.topics.corpus import SHORT, Assignments, Corpus, Prior, key_of
 from ps2.algorithms.topics.model import LDATopics
 from ps2.algorithms.topics.online import ids_of, told_of
 from ps2.data.rows import LocalRows
 from ps2.matrix.partition import Partition
 
-# Numbers of topics that fit into 16 bits, and that do not.
-TOPICS = (2, SHORT + 1)
+# Of topics, and of tokens of a document: numbers that fit into 16 bits, and that do not.
+SIZES = (2, SHORT + 1)
 
 
 def warm() -> None:
     """Call the kernels on one document, in the forms in which workers, servers and models hold them."""
     x = sp.csr_array(np.array([[2.0]]))
-    for topics in TOPICS:
-        _sample(Corpus.of(x, np.zeros(1, np.int64), np.zeros(1, np.int64)), topics)
+    for tokens, topics in product(SIZES, SIZES):
+        _sample(tokens, topics)
+    _serve()
     _step()
     for dtype in (np.int32, np.float64):
         model = LDATopics(np.ones((1, 2), dtype), np.ones(2), 0.1)
@@ -28,15 +32,25 @@ def warm() -> None:
         model.logLikelihood(x)
 
 
-def _sample(corpus: Corpus, topics: int) -> None:
-    prior, key = Prior(np.ones(topics), 0.1, 1), key_of(0, 0)
-    given = Assignments.random(corpus, topics, key)
-    before = given.topics.copy()
-    counts = np.full((1, topics), 2, np.int32)
-    given.sample(0, 1, counts, counts[0].astype(np.int64), prior, key)
-    given.changed(0, 1, before)
+def _sample(tokens: int, topics: int) -> None:
+    """Sample no token of a document that has so many, all with one topic: types alone are compiled for."""
+    some = np.zeros(1, np.int64)
+    key, prior = key_of(0, 0), Prior(np.ones(topics), 1.0, 1)
+    Assignments.random(Corpus.of(sp.csr_array(np.ones((1, 1))), some, some), topics, key)
+    corpus = Corpus.of(sp.csr_array(np.array([[tokens]])), some, some)
+    given = Assignments(corpus, topics, np.zeros(tokens, np.int32))
+    given.sample(0, 0, np.zeros((0, topics), np.int32), np.zeros(topics, np.int64), prior, key)
+    given.changed(0, 1, given.topics.copy())
     given.listed(0, 1)
     given.likelihood(prior)
+    given.counts_of_counts()
+
+
+def _serve() -> None:
+    counts, small = np.zeros((1, 1), np.int32), np.zeros(1, np.uint8)
+    ops.add_counts(counts, np.zeros(1, np.int64), small + np.uint8(1), small, small)
+    ops.look(counts, np.ones(1))
+    deal_words(np.ones(1, np.int64), 1)
 
 
 def _step() -> None:
