@@ -51,6 +51,16 @@ def test_walks_when_vertices_have_no_way_on_then_they_end_there(ps, directed):
     graph.free()
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+def test_walks_when_no_proposal_is_ever_taken_then_they_are_those_of_a_worker(ps, weighted):
+    chords = [(i, (i + step) % 20, 0.5 + step * i) for i in range(20) for step in (1, 6)]
+    edges = Edges([chord if weighted else chord[:2] for chord in chords], 20, directed=True)
+    graph = on_fleet(edges, len(ps.servers))
+    recipe, walkers = Recipe(1, 6, p=1e-12), np.arange(20)
+    same(graph.walk(recipe, walkers), edges.local.walk(recipe, walkers))
+    graph.free()
+
+
 @pytest.mark.parametrize("some", [slice(1, None), [0, *range(len(PAIRS))]], ids=["missing", "twice"])
 def test_finish_when_edges_are_not_those_counted_then_it_is_told(ps, some):
     edges = Edges(PAIRS, VERTICES, directed=True)

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import scipy.stats
+from numba import njit
 
 from ps2.algorithms.embeddings import walk_kernels
 from ps2.algorithms.embeddings.cut import Cut
@@ -66,6 +67,25 @@ def test_second_order_when_the_graph_is_directed_then_an_edge_from_the_vertex_be
         Recipe(epochs=1500, length=10, seed=3, p=3.0, q=0.2),
         with_before=True,
     )
+
+
+@pytest.mark.parametrize("edges", [PAIRS, WEIGHTED], ids=["pairs", "weighted"])
+@pytest.mark.parametrize("refused", [1, 2])
+def test_second_order_when_neighbours_are_chosen_after_few_proposals_then_probabilities_are_the_same(
+    edges, refused, monkeypatch
+):
+    monkeypatch.setattr(walk_kernels, "MOST_REFUSED", refused)
+    # Not kept in numba's cache, which does not know of the other number.
+    monkeypatch.setattr(walk_kernels, "walk", njit(error_model="numpy")(walk_kernels.walk.py_func))
+    check_chances(Edges(edges, VERTICES), Recipe(epochs=600, length=12, seed=6, p=4.0, q=0.25), with_before=True)
+
+
+def test_walks_when_no_proposal_is_ever_taken_then_they_go_on_all_the_same():
+    """Round a directed ring with chords: there is no way back, and nobody's neighbours know each other."""
+    edges = Edges([(i, (i + step) % 20) for i in range(20) for step in (1, 6)], 20, directed=True)
+    recipe = Recipe(epochs=20, length=30, p=1e-12, seed=9)
+    assert all(len(walk) == 30 for walk in lists(edges.local, recipe))
+    check_chances(edges, recipe, with_before=True)
 
 
 def test_walks_when_p_and_q_are_one_then_no_proposal_is_refused():

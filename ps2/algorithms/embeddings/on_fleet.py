@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.embeddings import walk_kernels as kernels
 from ps2.algorithms.embeddings.cut import Cut
+from ps2.algorithms.embeddings.walk_kernels import Bias, Walkers
 from ps2.algorithms.embeddings.walks import Recipe, Walks, begun
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
@@ -99,18 +100,46 @@ class FleetGraph:
         state = begun(recipe, walkers, self.vertices, first, self.cut.dtype)
         active = np.arange(len(walkers) if recipe.length > 1 else 0)
         while len(active):
-            here, drawn = np.empty(len(active), np.int64), np.empty(len(active))
-            kernels.propose(active, state, here, drawn)
-            found = readable(self._draw(here, drawn))
-            asked, before, proposed = (np.empty(len(active), np.int64) for _ in range(3))
-            going, asking = kernels.settle(active, found, state, recipe.bias, asked, before, proposed)
-            active = active[:going]
-            if asking:
-                edges = self._are_neighbours(before[:asking], proposed[:asking])
-                kernels.settle_asked(asked[:asking], readable(edges), proposed[:asking], state, recipe.bias)
-                active = active[: kernels.still_walking(active, state)]
+            active = self._step(active, state, recipe.bias)
         kernels.number(state[3], state[2], readable(self.cut.first), self.cut.width)
         return Walks(walkers, state[3], state[2])
+
+    def _step(self, active: Int64s, state: Walkers, bias: Bias) -> Int64s:
+        """Propose a neighbour to each walker; return those that go on."""
+        here, drawn = np.empty(len(active), np.int64), np.empty(len(active))
+        kernels.propose(active, state, here, drawn)
+        found = readable(self._draw(here, drawn))
+        asked, before, proposed = (np.empty(len(active), np.int64) for _ in range(3))
+        going, asking = kernels.settle(active, found, state, bias, asked, before, proposed)
+        active = active[:going]
+        if bias[0] == bias[1] == bias[2]:
+            return active
+        if asking:
+            edges = self._are_neighbours(before[:asking], proposed[:asking])
+            kernels.settle_asked(asked[:asking], readable(edges), proposed[:asking], state, bias)
+        going, sticking = kernels.still_walking(active, state, asked)
+        active, stuck = active[:going], asked[:sticking]
+        for walker in stuck:
+            self._choose(walker, state, bias)
+        return np.append(active, stuck[state[2][stuck] < state[3].shape[1]]) if sticking else active
+
+    def _choose(self, walker: Any, state: Walkers, bias: Bias) -> None:
+        """Let a walker choose among all neighbours."""
+        keys, proposals, lengths, walks, settled = state
+        before, here = walks[walker, lengths[walker] - 2 : lengths[walker]].astype(np.int64)
+        begin, end = self.packs.pull([0], [here, here + 1])[0]
+        columns = here // self.cut.width * self.cut.width + np.arange(begin, end)
+        neighbours = self.packs.pull([0], columns)[0]
+        sums = np.empty(0) if self.weights is None else self.weights.pull([0], columns)[0]
+        near = self._are_neighbours(np.full(len(columns), before), neighbours.astype(np.int64))
+        drawn = kernels.uniform(keys[walker], proposals[walker], 0)
+        chosen = kernels.choose(
+            readable(neighbours), readable(sums), readable(near.astype(np.int64)), before, drawn, bias
+        )
+        walks[walker, lengths[walker]] = neighbours[chosen]
+        lengths[walker] += 1
+        proposals[walker] += 1
+        settled[walker] = proposals[walker]
 
     def free(self) -> None:
         """Give back what the graph takes on the servers."""

@@ -9,7 +9,8 @@ KnightKing, Yang et al. 2019): the chance to be taken is proportional to
     1    if there is an edge from t to it
     1/q  else
 
-A proposal uses two numbers: one for the neighbour, one for whether it is taken. Without p and q all are taken.
+A proposal uses two numbers: one for the neighbour, one for whether it is taken. Without p and q all are taken. Where
+many in a row are not, one is chosen of all neighbours by their exact probabilities: the law is the same, and it ends.
 """
 
 from __future__ import annotations
@@ -27,12 +28,15 @@ Array = npt.NDArray[Any]
 Uint64s = npt.NDArray[np.uint64]
 # 1/p and 1/q over the largest of 1/p, 1 and 1/q, and 1 over it.
 Bias = tuple[float, float, float]
-# Of walkers: what their random numbers come of, how many proposals they have had, how long their walks are, the walks.
-Walkers = tuple[Uint64s, Int64s, Int64s, Array]
+# Of walkers: what their random numbers come of, how many proposals they have had, how long their walks are, the walks;
+# and how many of the proposals came before the last step.
+Walkers = tuple[Uint64s, Int64s, Int64s, Array, Int64s]
 
 ONE = np.uint64(1)
 TWO = np.uint64(2)
 TAKEN, NOT_TAKEN, ASK = 1, 0, -1
+# Proposals in a row that are not taken, until a neighbour is chosen exactly. If p and q are in [0.25, 4], one of 16 is.
+MOST_REFUSED = 256
 
 
 @kernel
@@ -60,13 +64,47 @@ def verdict(number: float, before: Integer, proposed: Integer, bias: Bias) -> in
 
 
 @kernel
+def choose(neighbours: Array, sums: Float64s, near: Array, before: Integer, number: float, bias: Bias) -> int:
+    """Choose one of all neighbours of a vertex, by node2vec's probabilities; return its place.
+
+    Args:
+        sums: of the weights; of length 0 if all are equal.
+        near: of each neighbour, whether there is an edge to it from the vertex ``before``.
+        number: random, in [0, 1).
+    """
+    chances = np.empty(len(neighbours))
+    total = 0.0
+    for i in range(len(neighbours)):
+        weight = 1.0
+        if len(sums):
+            weight = sums[i] - (sums[i - 1] if i else 0.0)
+        total += weight * (bias[0] if neighbours[i] == before else bias[1] if near[i] else bias[2])
+        chances[i] = total
+    for i in range(len(neighbours)):
+        if chances[i] > number * total:
+            return i
+    return len(neighbours) - 1
+
+
+@kernel
+def _chosen(pack: Array, weights: Float64s, before: Integer, here: Integer, number: float, bias: Bias) -> Integer:
+    """Choose one of all neighbours in a graph that is one pack."""
+    begin, end = np.int64(pack[here]), np.int64(pack[here + 1])
+    near = np.empty(end - begin, np.int64)
+    for i in range(begin, end):
+        near[i - begin] = is_neighbour(pack, before, pack[i])
+    sums = weights[begin:end] if len(weights) else weights
+    return np.int64(pack[begin + choose(pack[begin:end], sums, near, before, number, bias)])
+
+
+@kernel
 def walk(pack: Array, weights: Float64s, walkers: Walkers, bias: Bias) -> None:
     """Let walkers that have begun walk to the end, through a graph that is one pack."""
-    keys, _, lengths, walks = walkers
+    keys, _, lengths, walks, _ = walkers
     back, near, far = bias
     first_order = back == near == far
     for i in range(len(lengths)):
-        key, length, proposal = keys[i], 1, 0
+        key, length, proposal, refused = keys[i], 1, 0, 0
         before: Integer = NOBODY
         here: Integer = np.int64(walks[i, 0])
         while length < walks.shape[1]:
@@ -82,8 +120,12 @@ def walk(pack: Array, weights: Float64s, walkers: Walkers, bias: Bias) -> None:
                 if told == ASK:
                     told = TAKEN if number < (near if is_neighbour(pack, before, found) else far) else NOT_TAKEN
                 if told == NOT_TAKEN:
-                    continue
-            before, here = here, found
+                    refused += 1
+                    if refused < MOST_REFUSED:
+                        continue
+                    found = _chosen(pack, weights, before, here, uniform(key, proposal, 0), bias)
+                    proposal += 1
+            before, here, refused = here, found, 0
             walks[i, length] = found
             length += 1
         lengths[i] = length
@@ -104,7 +146,7 @@ def begin(seed: np.uint64, numbers: Int64s, vertices: int, walkers: Walkers) -> 
 @kernel
 def propose(active: Int64s, walkers: Walkers, here: Int64s, drawn: Float64s) -> None:
     """Write down where walkers are, and the random numbers by which their next neighbours are drawn."""
-    keys, proposals, lengths, walks = walkers
+    keys, proposals, lengths, walks, _ = walkers
     for i in range(len(active)):
         walker = active[i]
         here[i] = walks[walker, lengths[walker] - 1]
@@ -125,7 +167,7 @@ def settle(
     Returns:
         How many go on, and how many are asked of.
     """
-    keys, proposals, lengths, walks = walkers
+    keys, proposals, lengths, walks, settled = walkers
     first_order = bias[0] == bias[1] == bias[2]
     going, asking = 0, 0
     for i in range(len(active)):
@@ -146,6 +188,7 @@ def settle(
         if told == TAKEN:
             walks[walker, lengths[walker]] = next_one
             lengths[walker] += 1
+            settled[walker] = proposals[walker]
         if told == ASK or lengths[walker] < walks.shape[1]:
             active[going] = walker
             going += 1
@@ -155,23 +198,35 @@ def settle(
 @kernel
 def settle_asked(asked: Int64s, edges: Array, proposed: Array, walkers: Walkers, bias: Bias) -> None:
     """Let walkers take what was drawn for them, or not, now that it is known whether there is an edge."""
-    keys, proposals, lengths, walks = walkers
+    keys, proposals, lengths, walks, settled = walkers
     for i in range(len(asked)):
         walker = asked[i]
         if uniform(keys[walker], proposals[walker] - 1, 1) < (bias[1] if edges[i] else bias[2]):
             walks[walker, lengths[walker]] = proposed[i]
             lengths[walker] += 1
+            settled[walker] = proposals[walker]
 
 
 @kernel
-def still_walking(active: Int64s, walkers: Walkers) -> int:
-    """Move the walkers whose walks are too short to the front; return how many there are."""
-    going = 0
+def still_walking(active: Int64s, walkers: Walkers, stuck: Int64s) -> tuple[int, int]:
+    """Move the walkers whose walks are too short to the front.
+
+    Args:
+        stuck: gets those who have to choose exactly, which are not among them.
+
+    Returns:
+        How many go on, and how many are stuck.
+    """
+    going, count = 0, 0
     for i in range(len(active)):
-        if walkers[2][active[i]] < walkers[3].shape[1]:
-            active[going] = active[i]
+        walker = active[i]
+        if walkers[1][walker] - walkers[4][walker] >= MOST_REFUSED:
+            stuck[count] = walker
+            count += 1
+        elif walkers[2][walker] < walkers[3].shape[1]:
+            active[going] = walker
             going += 1
-    return going
+    return going, count
 
 
 @kernel

@@ -131,7 +131,8 @@ def begun(recipe: Recipe, numbers: Int64s, vertices: int, first: Int64s, dtype: 
     count = len(numbers)
     walks = np.empty((count, recipe.length), dtype)
     walks[:, 0] = first
-    walkers = np.empty(count, np.uint64), np.zeros(count, np.int64), np.ones(count, np.int64), walks
+    none = np.zeros(count, np.int64)
+    walkers = np.empty(count, np.uint64), none, np.ones(count, np.int64), walks, none.copy()
     walk_kernels.begin(recipe.key, readable(numbers), vertices, walkers)
     return walkers
 

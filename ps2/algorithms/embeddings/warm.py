@@ -26,7 +26,8 @@ def warm() -> None:
         found = readable(np.zeros(1, dtype))
         kernels.settle(active, found, state, recipe.bias, one.copy(), one.copy(), one.copy())
         kernels.settle_asked(active[:0], found[:0], one[:0].copy(), state, recipe.bias)
-        kernels.still_walking(active, state)
+        kernels.still_walking(active, state, one.copy())
+        kernels.choose(found, readable(np.empty(0)), readable(one), one[0], 0.0, recipe.bias)
         kernels.number(state[3], state[2], readable(one), 1)
 
 
