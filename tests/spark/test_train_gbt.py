@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from ps2.algorithms import GBTModel
-from tests.commands import assert_one_line
+from tests.commands import assert_one_line, newest_clock
 
 pty = pytest.importorskip("pty")
 
 FEATURES = 4
 PNG = b"\x89PNG"
 LIVE = r"tree \d/8, loss 0\.\d+, validation 0\.\d+, \d+ leaves, [\d.]+ s a tree"
+BEGUN = 15  # a clock when trees have been grown
 NO_SPARK = "there is no such Spark"
 
 
@@ -195,6 +196,37 @@ def test_gbt_when_numbers_are_predicted_then_their_errors_are_measured(train, fi
     assert set(measure) == {"rows", "loss", "rmse", "mae"}
     labels, _ = parsed(files["counts"])
     assert measure["rmse"] < labels.std()
+
+
+# -- killed in the middle ----------------------------------------------------------------------------------------------
+
+
+def test_gbt_when_its_driver_was_killed_then_restore_comes_to_the_trees_of_a_training_without_that(
+    start_program, ps2_command, train, files, until, tmp_path
+):
+    folder = tmp_path / "checkpoints"
+    options = ["--input", files["two"], "--workers", 1, "--growth", "leaf", "--max-leaves", 6, "--subsample", 0.7]
+    often = ["--checkpoint-dir", folder, "--checkpoint-every", 0.1]
+    places = ["--servers", 2, "--output", tmp_path / "killed"]
+    program, output = start_program(ps2_command, "train", "gbt", *options, "--trees", 10_000, *often, *places)
+
+    def has_begun():
+        assert program.poll() is None, output.read_text()
+        return newest_clock(folder) > BEGUN
+
+    until(has_begun, "there is a checkpoint of the trees", 120)
+    program.kill()
+    program.wait()
+    trees = newest_clock(folder) // 2  # more than there are: each takes three clocks at least
+    found = {}
+    for name, more in (("again", ["--restore", folder]), ("whole", [])):
+        given = ["--trees", trees, "--save-xgboost", tmp_path / name, "-o", "json", "--overwrite"]
+        code, stdout, stderr = train(*options, *given, *more)
+        assert code == 0, stderr
+        found[name] = json.loads(stdout)
+    assert (tmp_path / "again").read_text() == (tmp_path / "whole").read_text()
+    assert found["whole"]["trees"][-1]["leaves"] > 1
+    assert len(found["again"]["trees"]) == len(found["whole"]["trees"]) == trees
 
 
 # -- what is wrong -----------------------------------------------------------------------------------------------------
