@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         LogisticRegression,
         LogisticRegressionModel,
     )
+    from ps2.algorithms.clustering import LDA, LDAModel
     from ps2.algorithms.graph import RandomWalks
     from ps2.algorithms.regression import (
         FMRegressionModel,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
         LinearRegression,
         LinearRegressionModel,
     )
+    from ps2.algorithms.topics.model import LDATopics
     from ps2.algorithms.trees.model import GBTModel
 
 _HOME = {
@@ -40,6 +42,9 @@ _HOME = {
     "GBTModel": "ps2.algorithms.trees.model",
     "GBTRegressionModel": "ps2.algorithms.regression",
     "GBTRegressor": "ps2.algorithms.regression",
+    "LDA": "ps2.algorithms.clustering",
+    "LDAModel": "ps2.algorithms.clustering",
+    "LDATopics": "ps2.algorithms.topics.model",
     "LinearRegression": "ps2.algorithms.regression",
     "LinearRegressionModel": "ps2.algorithms.regression",
     "LinearSVC": "ps2.algorithms.classification",
@@ -50,6 +55,7 @@ _HOME = {
 }
 
 __all__ = [
+    "LDA",
     "FMClassificationModel",
     "FMClassifier",
     "FMRegressionModel",
@@ -59,6 +65,8 @@ __all__ = [
     "GBTModel",
     "GBTRegressionModel",
     "GBTRegressor",
+    "LDAModel",
+    "LDATopics",
     "LinearRegression",
     "LinearRegressionModel",
     "LinearSVC",

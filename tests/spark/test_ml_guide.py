@@ -1,4 +1,4 @@
-"""The code in docs/ml.md, docs/trees.md and docs/graphs.md runs as it stands."""
+"""The code in docs/ml.md, docs/trees.md, docs/topics.md and docs/graphs.md runs as it stands."""
 
 from __future__ import annotations
 
@@ -51,3 +51,12 @@ def test_the_guide_of_trees_when_its_code_is_run_then_the_model_alone_predicts_w
 def test_the_guide_of_graphs_when_its_code_is_run_then_the_walks_from_servers_are_those_of_workers(run):
     space = run("graphs.md")
     assert space["from_servers"] == space["from_workers"]
+
+
+def test_the_guide_of_topics_when_its_code_is_run_then_the_model_alone_tells_trees_from_beasts(run):
+    space = run("topics.md")
+    oak, cow = (space["counter"].vocabulary.index(word) for word in ("oak", "cow"))
+    documents = np.zeros((2, len(space["counter"].vocabulary)))
+    documents[0, oak] = documents[1, cow] = 5
+    shares = space["alone"].transform(documents)
+    assert sorted(shares.argmax(axis=1)) == [0, 1]

@@ -273,6 +273,10 @@ def test_error_of_when_workers_have_features_of_other_sizes_then_both_are_named(
 COUNTS = ColumnNames(label=None)
 
 
+def test_read_when_the_size_is_known_then_the_error_says_which():
+    assert message(batch([FINE, dense(1.0)]), size=5).endswith("such as 1 in row 1 of rdd_partition 0: expected size 5")
+
+
 @pytest.mark.parametrize("value", [-1.0, 0.5, 2.0**31])
 def test_read_when_a_value_is_no_count_then_one_is_shown(value):
     text = message(

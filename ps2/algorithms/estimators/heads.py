@@ -34,6 +34,26 @@ class ValueHead:
 
 
 @dataclass(frozen=True)
+class SharesHead:
+    """Documents, which share out among topics: the margins are the shares.
+
+    Attributes:
+        classes: how many topics there are.
+    """
+
+    classes: int
+
+    def raw(self, margins: Float64Array) -> Float64Array:
+        return margins
+
+    def probability(self, raw: Float64Array) -> None:
+        return None
+
+    def prediction(self, raw: Float64Array) -> Float64Array:
+        return np.argmax(raw, axis=1).astype(np.float64)
+
+
+@dataclass(frozen=True)
 class ClassHead:
     """A classification.
 

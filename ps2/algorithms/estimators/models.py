@@ -21,14 +21,87 @@ from ps2.errors import UsageError
 M = TypeVar("M", bound="FleetModel")
 
 
-class FleetModel(FleetParams, MLReadable[Any], MLWritable):
-    """A trained model. Made by ``fit`` or ``load``."""
+class TrainedModel(FleetParams, MLReadable[Any], MLWritable):
+    """What all that ``fit`` or ``load`` makes have in common."""
 
     def __init__(self, fitted: Any) -> None:
         super().__init__()
         self._fitted: Any = fitted
         self._summary: Any = None
         self._broadcast: Any = None
+
+    def _share(self, spark_context: Any) -> Callable[[], Fitted]:
+        """Return what gives tasks what was found; what is large travels once an executor."""
+        fitted = self._fitted
+        if fitted.is_light:
+            return lambda: fitted
+        if self._broadcast is None or self._broadcast._sc is not spark_context:
+            self._broadcast = spark_context.broadcast(fitted)
+        broadcast = self._broadcast
+        return lambda: broadcast.value
+
+    # -- summaries -------------------------------------------------------------------------------------------------
+
+    @property
+    def hasSummary(self) -> bool:
+        """Whether ``summary`` is there: after ``fit``, not after ``load``."""
+        return self._summary is not None
+
+    @property
+    def summary(self) -> Any:
+        """How the training went, and metrics of the data trained on.
+
+        Raises:
+            RuntimeError: the model was loaded.
+        """
+        if self._summary is None:
+            raise RuntimeError(f"No training summary available for this {type(self).__name__}")
+        return self._summary
+
+    @abstractmethod
+    def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
+        """Keep how the training went."""
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def write(self) -> MLWriter:
+        """Return a writer: ``write().overwrite().save(path)``."""
+        return ModelWriter(self)
+
+    @abstractmethod
+    def _write_content(self, url: str) -> dict[str, Any]:
+        """Write what was found to a folder; return what the metadata have to say of it."""
+
+    @classmethod
+    @abstractmethod
+    def _read_content(cls, path: str, url: str, content: Any) -> Fitted:
+        """Read it, by what the metadata say."""
+
+    @classmethod
+    def read(cls) -> MLReader[Any]:
+        """Return a reader: ``read().load(path)``, of models of this class."""
+        return ModelReader(cls)
+
+    # -- pyspark.ml ------------------------------------------------------------------------------------------------
+
+    def _as_pyspark(self, cls: type, *arguments: Any) -> Any:
+        """Make pyspark.ml's model.
+
+        Args:
+            cls: of pyspark.ml.
+            arguments: of its Java class, after the uid.
+        """
+        package = cls.__module__.replace("pyspark", "org.apache.spark")
+        java_model = JavaWrapper._new_java_obj(f"{package}.{cls.__name__}", self.uid, *arguments)
+        model = cls(java_model)
+        for ours, put in ((self._defaultParamMap, model._setDefault), (self._paramMap, model._set)):
+            put(**{param.name: value for param, value in ours.items() if model.hasParam(param.name)})
+        model._transfer_params_to_java()  # evaluate() asks Java alone
+        return model
+
+
+class FleetModel(TrainedModel):
+    """A trained model that predicts. Made by ``fit`` or ``load``."""
 
     # -- what it is ------------------------------------------------------------------------------------------------
 
@@ -70,33 +143,7 @@ class FleetModel(FleetParams, MLReadable[Any], MLWritable):
         share = self._share(dataset.sparkSession.sparkContext)
         return with_predictions(dataset, self._features, self.numFeatures, share, self._head(), names)
 
-    def _share(self, spark_context: Any) -> Callable[[], Fitted]:
-        """Return what gives tasks what was found; what is large travels once an executor."""
-        fitted = self._fitted
-        if fitted.is_light:
-            return lambda: fitted
-        if self._broadcast is None or self._broadcast._sc is not spark_context:
-            self._broadcast = spark_context.broadcast(fitted)
-        broadcast = self._broadcast
-        return lambda: broadcast.value
-
     # -- summaries -------------------------------------------------------------------------------------------------
-
-    @property
-    def hasSummary(self) -> bool:
-        """Whether ``summary`` is there: after ``fit``, not after ``load``."""
-        return self._summary is not None
-
-    @property
-    def summary(self) -> Any:
-        """How the training went, and metrics of the data trained on.
-
-        Raises:
-            RuntimeError: the model was loaded.
-        """
-        if self._summary is None:
-            raise RuntimeError(f"No training summary available for this {type(self).__name__}")
-        return self._summary
 
     def evaluate(self, dataset: DataFrame) -> Any:
         """Return a summary of the predictions for a DataFrame with labels; metrics are computed when asked for."""
@@ -125,43 +172,6 @@ class FleetModel(FleetParams, MLReadable[Any], MLWritable):
     def _weight_column(self) -> str | None:
         """The column of weights; None: there is none."""
         return self.getOrDefault("weightCol") or None if self.isSet("weightCol") else None
-
-    # -- files -----------------------------------------------------------------------------------------------------
-
-    def write(self) -> MLWriter:
-        """Return a writer: ``write().overwrite().save(path)``."""
-        return ModelWriter(self)
-
-    @abstractmethod
-    def _write_content(self, url: str) -> dict[str, Any]:
-        """Write what was found to a folder; return what the metadata have to say of it."""
-
-    @classmethod
-    @abstractmethod
-    def _read_content(cls, path: str, url: str, content: Any) -> Fitted:
-        """Read it, by what the metadata say."""
-
-    @classmethod
-    def read(cls) -> MLReader[Any]:
-        """Return a reader: ``read().load(path)``, of models of this class."""
-        return ModelReader(cls)
-
-    # -- pyspark.ml ------------------------------------------------------------------------------------------------
-
-    def _as_pyspark(self, cls: type, *arguments: Any) -> Any:
-        """Make pyspark.ml's model.
-
-        Args:
-            cls: of pyspark.ml.
-            arguments: of its Java class, after the uid.
-        """
-        package = cls.__module__.replace("pyspark", "org.apache.spark")
-        java_model = JavaWrapper._new_java_obj(f"{package}.{cls.__name__}", self.uid, *arguments)
-        model = cls(java_model)
-        for ours, put in ((self._defaultParamMap, model._setDefault), (self._paramMap, model._set)):
-            put(**{param.name: value for param, value in ours.items() if model.hasParam(param.name)})
-        model._transfer_params_to_java()  # evaluate() asks Java alone
-        return model
 
 
 class ClassifyingModel(FleetModel):

@@ -14,7 +14,7 @@ def to_html(history: TrainingHistory) -> str:
     """Return a training as HTML; nothing is computed for it."""
     step = history.words.step
     taken_s = sum(history.seconds)
-    pace = f", {1e3 * taken_s / history.steps:.3g} ms a {step}" if history.steps else ""
+    pace = f", {1e3 * taken_s / history.steps:.3g} ms {history.words.a_step}" if history.steps else ""
     said = f"{history.steps:,} {plural(step)} in {taken_s:.1f} s{pace}: {history.reason}"
     return f"<div><p>{escape(said)}</p>{_table(history)}{_picture(history)}</div>"
 

@@ -21,7 +21,7 @@ from ps2.run.drawing import needs_matplotlib
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-S = TypeVar("S", bound="TrainingSummary")
+S = TypeVar("S", bound="HistorySummary")
 
 
 class Summary:
@@ -232,11 +232,10 @@ class BinaryClassificationSummary(ClassificationSummary):
         return self.predictions.sparkSession.createDataFrame(pairs, ", ".join(f"`{name}` double" for name in names))
 
 
-class TrainingSummary(Summary):
-    """How a training went; with it, what ``evaluate`` tells of the data trained on."""
+class HistorySummary:
+    """How a training went."""
 
-    def __init__(self, model: Any, dataset: DataFrame, history: TrainingHistory) -> None:
-        super().__init__(model, dataset)
+    def __init__(self, history: TrainingHistory) -> None:
         self._history = history
 
     @property
@@ -306,6 +305,14 @@ class TrainingSummary(Summary):
     def __call__(self: S) -> S:
         """Return this: ``summary`` of some of pyspark.ml's models is a method."""
         return self
+
+
+class TrainingSummary(HistorySummary, Summary):
+    """How a training went; with it, what ``evaluate`` tells of the data trained on."""
+
+    def __init__(self, model: Any, dataset: DataFrame, history: TrainingHistory) -> None:
+        Summary.__init__(self, model, dataset)
+        self._history = history
 
 
 class RegressionTrainingSummary(TrainingSummary, RegressionSummary):

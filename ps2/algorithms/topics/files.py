@@ -73,7 +73,7 @@ def write_metadata(path: str, content: Any) -> None:
         "timestamp": int(time.time() * 1000),
         "sparkVersion": version("pyspark"),
         "uid": f"{name}_{uuid.uuid4().hex[:12]}",
-        "paramMap": {},
+        "paramMap": {"k": content["shape"][1], "inference": content["inference"], "seed": content["seed"]},
         "defaultParamMap": {},
         KEY: content,
     }

@@ -353,7 +353,9 @@ def error_of(faults: Float64Array, columns: ColumnNames = ColumnNames(), form: F
 
 
 def _more(kind: str, found: Float64Array, columns: ColumnNames, form: Form) -> str:
-    """Say which feature is wrong, and what was expected of it; nothing where no feature is to blame."""
+    """Say which feature is wrong, and what was expected of it, or of the size; nothing of other faults."""
+    if kind == "sizes" and form.size is not None:
+        return f": expected size {form.size}"
     feature = int(found[np.argmax(found[:, 0] > 0), 3])
     if feature < 0:
         return ""

@@ -50,7 +50,7 @@ def describe(report: StepReport, steps: int) -> list[str]:
         f"{words.objective} {report.objective:.6g}",
         *([] if report.validation is None else [f"validation {report.validation:.6g}"]),
         *(f"{_short(value, 1000)} {name}" for name, value in report.told.items()),
-        f"{report.seconds / report.number:.3g} s a {words.step}",
+        f"{report.seconds / report.number:.3g} s {words.a_step}",
         f"{_short(speed, 1000)} rows/s",
         f"{_short(report.bytes, 1024)}B",
     ]

@@ -22,6 +22,11 @@ class Words:
     step: str = "step"
     objective: str = "objective"
 
+    @property
+    def a_step(self) -> str:
+        """One step, with its article."""
+        return f"{'an' if self.step[0] in 'aeiou' else 'a'} {self.step}"
+
 
 @dataclass(frozen=True)
 class TrainingHistory:

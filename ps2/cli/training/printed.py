@@ -37,7 +37,7 @@ def print_pace(history: TrainingHistory, what: str, setting: Setting) -> None:
     taken_s = sum(history.seconds)
     # A training that was restored may have had all of them.
     step_ms = 1e3 * taken_s / max(1, history.steps)
-    click.echo(f"{history.steps} {what}{on_servers} in {taken_s:.1f} s, {step_ms:.1f} ms a {history.words.step}")
+    click.echo(f"{history.steps} {what}{on_servers} in {taken_s:.1f} s, {step_ms:.1f} ms {history.words.a_step}")
 
 
 def print_steps(history: TrainingHistory) -> None:

@@ -1,0 +1,236 @@
+"""Clustering: pyspark.ml's LDA, trained on a fleet of servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+from pyspark.ml import Estimator, Model, clustering
+from pyspark.ml.common import _py2java
+from pyspark.ml.linalg import DenseMatrix, DenseVector
+from pyspark.ml.param.shared import HasFeaturesCol, HasSeed
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StructField, StructType
+
+from ps2.algorithms.estimators.documents import Documents, survey_documents
+from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.heads import SharesHead
+from ps2.algorithms.estimators.models import TrainedModel
+from ps2.algorithms.estimators.params import setter
+from ps2.algorithms.estimators.predict import with_predictions
+from ps2.algorithms.estimators.summaries import HistorySummary
+from ps2.algorithms.topics.files import read_topics
+from ps2.algorithms.topics.ml.documents import Compute, Numbers, over_documents
+from ps2.algorithms.topics.ml.params import LDAParams, LDASetters, recipe_of
+from ps2.algorithms.topics.model import LDATopics, Seen, perplexity_of
+from ps2.algorithms.topics.online import train_online
+from ps2.algorithms.topics.problem import Fitted, OnlineRecipe, Recipe
+from ps2.algorithms.topics.trainer import train
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.record import StepReport, TrainingHistory
+from ps2.algorithms.training.table import Table
+from ps2.coordinator.context import PS2Context
+from ps2.errors import InputError, UsageError
+
+Float64s = npt.NDArray[np.float64]
+
+# Of ``describeTopics``, as pyspark.ml has it.
+DESCRIBED = StructType(
+    [
+        StructField("topic", IntegerType(), nullable=False),
+        StructField("termIndices", ArrayType(IntegerType(), containsNull=False)),
+        StructField("termWeights", ArrayType(DoubleType(), containsNull=False)),
+    ]
+)
+# Of what pyspark.ml draws the gamma that a document begins with.
+GAMMA_SHAPE = 100.0
+
+
+class LDA(FleetEstimator, LDASetters, Estimator["LDAModel"]):
+    """Latent Dirichlet allocation: ``pyspark.ml.clustering.LDA`` on servers, by Gibbs sampling as well.
+
+    Example::
+
+        model = LDA(k=20, maxIter=200).fit(df)  # featuresCol: counts of words
+        model.describeTopics().show()
+    """
+
+    def _plan(self) -> Recipe | OnlineRecipe:
+        return recipe_of(self, self._name)
+
+    def _columns(self) -> ColumnNames:
+        return ColumnNames(self._features, label=None)
+
+    def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Documents:
+        return survey_documents(dataset, columns)
+
+    def _found(
+        self, plan: Recipe | OnlineRecipe, found: Documents, dealt: Callable[[], Table]
+    ) -> tuple[LDAModel, TrainingHistory]:
+        recipe, table = replace(plan, vocabulary=found.dim), dealt()
+
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> Fitted:
+            if isinstance(recipe, OnlineRecipe):
+                return train_online(ps, table, recipe, on_step)
+            return train(ps, table, recipe, found.tokens, on_step)
+
+        fitted = self._trained(table, recipe.iterations, run)
+        topics = LDATopics(fitted.counts, fitted.alpha, fitted.beta, self._inference, self._seed)
+        return LDAModel(topics), fitted.history
+
+
+class LDAModel(TrainedModel, LDAParams, Model):
+    """What ``LDA.fit`` returns."""
+
+    setFeaturesCol = setter(HasFeaturesCol.featuresCol)
+    setTopicDistributionCol = setter(LDAParams.topicDistributionCol)
+    setSeed = setter(HasSeed.seed)
+    setInference = setter(LDAParams.inference)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}: uid={self.uid}, k={self.topics.topics}, numFeatures={self.vocabSize()}"
+
+    # -- topics ----------------------------------------------------------------------------------------------------
+
+    @property
+    def topics(self) -> LDATopics:
+        """What was learnt, as arrays, usable where there is no Spark."""
+        found: LDATopics = self._fitted
+        how, seed = self._inference, self._seed
+        if (found.inference, found.seed) != (how, seed):
+            found = LDATopics(found.counts, found.alpha, found.beta, how, seed)
+            self._fitted, self._broadcast = found, None
+        return found
+
+    def isDistributed(self) -> bool:
+        """Whether the topics are in an RDD: they never are."""
+        return False
+
+    def vocabSize(self) -> int:
+        """Return the number of words."""
+        return self.topics.dim
+
+    def topicsMatrix(self) -> DenseMatrix:
+        """Return the topics, a matrix of shape (words, topics): tokens of each word in each topic, and beta."""
+        topics = self.topics
+        weights = topics.counts + topics.beta
+        return DenseMatrix(topics.dim, topics.topics, weights.reshape(-1, order="F"))
+
+    def estimatedDocConcentration(self) -> DenseVector:
+        """Return alpha, one a topic: as it was fitted if it was, else as given."""
+        return DenseVector(self.topics.alpha)
+
+    def describeTopics(self, maxTermsPerTopic: int = 10) -> DataFrame:
+        """Return of each topic its likeliest words: columns topic, termIndices and termWeights."""
+        rows = [
+            (topic, words.tolist(), weights.tolist())
+            for topic, (words, weights) in enumerate(self.topics.describeTopics(maxTermsPerTopic))
+        ]
+        return _session().createDataFrame(rows, DESCRIBED)
+
+    # -- documents -------------------------------------------------------------------------------------------------
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        name = self.getTopicDistributionCol()
+        if not name:
+            return dataset
+        topics = self.topics
+        share = self._share(dataset.sparkSession.sparkContext)
+        return with_predictions(dataset, self._features, topics.dim, share, SharesHead(topics.topics), [(name, "raw")])
+
+    def logLikelihood(self, dataset: DataFrame) -> float:
+        """Return a lower bound of the documents' log-likelihood, as pyspark.ml's: see ``LDATopics.logLikelihood``."""
+        return self._bound(dataset)[0]
+
+    def logPerplexity(self, dataset: DataFrame) -> float:
+        """Return minus ``logLikelihood`` a token, as pyspark.ml's: lower is better."""
+        bound, tokens = self._bound(dataset)
+        return -bound / tokens
+
+    def perplexity(self, dataset: DataFrame, seed: int = 0) -> float:
+        """Return the perplexity of held-out documents, by completion: lower is better. See ``LDATopics.perplexity``."""
+
+        def completed(topics: LDATopics, x: sp.csr_array) -> Numbers:
+            return {"sums": topics.completed(x, seed)}
+
+        score, tokens = self._summed(dataset, completed)
+        return perplexity_of(score, tokens)
+
+    def toPyLDAvis(self, dataset: DataFrame, vocabulary: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return what ``pyLDAvis.prepare`` takes, by keyword; all documents' topics come to the driver.
+
+        See ``LDATopics.toPyLDAvis``.
+        """
+
+        def seen(topics: LDATopics, x: sp.csr_array) -> Numbers:
+            found = topics.seen(x)
+            return {"shares": found.shares.reshape(-1), "lengths": found.lengths, "frequency": found.frequency}
+
+        topics, found = self.topics, self._computed(dataset, seen)
+        if not found:
+            raise InputError("expected documents to show, got an empty DataFrame")
+        shares, lengths = (np.concatenate([numbers[name] for numbers in found]) for name in ("shares", "lengths"))
+        frequency = np.sum([numbers["frequency"] for numbers in found], axis=0)
+        return topics.vis(Seen(shares.reshape(-1, topics.topics), lengths, frequency), vocabulary)
+
+    def _bound(self, dataset: DataFrame) -> tuple[float, float]:
+        """Return the bound of the documents' log-likelihood, and how many tokens they have."""
+
+        def bound(topics: LDATopics, x: sp.csr_array) -> Numbers:
+            return {"sums": (topics.bound(x), x.sum())}
+
+        of_documents, tokens = self._summed(dataset, bound)
+        if not tokens:
+            raise InputError("expected documents with words, of which there is a likelihood; there is none")
+        return of_documents + self.topics.bound_of_topics, tokens
+
+    def _summed(self, dataset: DataFrame, compute: Compute) -> tuple[float, float]:
+        """Return two sums over all documents."""
+        sums = np.zeros(2)
+        for numbers in self._computed(dataset, compute):
+            sums += numbers["sums"]
+        return float(sums[0]), float(sums[1])
+
+    def _computed(self, dataset: DataFrame, compute: Compute) -> list[dict[str, Float64s]]:
+        topics, columns = self.topics, ColumnNames(self._features, label=None)
+        share: Callable[[], Any] = self._share(dataset.sparkSession.sparkContext)
+        return over_documents(dataset, columns, topics.dim, share, compute)
+
+    # -- files, summaries, pyspark.ml ------------------------------------------------------------------------------
+
+    def _write_content(self, url: str) -> Any:
+        return self.topics.write(url)
+
+    @classmethod
+    def _read_content(cls, path: str, url: str, content: Any) -> LDATopics:
+        return LDATopics(*read_topics(path, url, content))
+
+    def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
+        self._summary = HistorySummary(history)
+
+    def toPyspark(self) -> clustering.LocalLDAModel:
+        """Return the same topics as pyspark.ml's model, which infers new documents' by variational Bayes.
+
+        Raises:
+            UsageError: there is one topic, and pyspark.ml has two at least.
+        """
+        spark, topics = _session(), self.topics
+        if topics.topics < 2:
+            raise UsageError("toPyspark: pyspark.ml's LDA has two topics at least, and this model has one")
+        context = spark.sparkContext
+        jvm: Any = context._jvm
+        of_mllib = jvm.org.apache.spark.mllib
+        matrix = of_mllib.linalg.Matrices.fromML(_py2java(context, self.topicsMatrix()))
+        alpha = of_mllib.linalg.Vectors.fromML(_py2java(context, self.estimatedDocConcentration()))
+        local = of_mllib.clustering.LocalLDAModel(matrix, alpha, topics.beta, GAMMA_SHAPE)
+        # Its param knows pyspark.ml's optimizers only.
+        described = self.copy({self.optimizer: "online"})._setDefault(optimizer="online")
+        return described._as_pyspark(clustering.LocalLDAModel, topics.dim, local, spark._jsparkSession)
+
+
+def _session() -> SparkSession:
+    return SparkSession.builder.getOrCreate()

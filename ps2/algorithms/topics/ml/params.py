@@ -1,0 +1,214 @@
+"""The params of LDA: pyspark.ml's, with other optimizers, and how all of them become a recipe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeVar, get_args
+
+from pyspark.ml.clustering import _LDAParams
+from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.param.shared import HasCheckpointInterval, HasFeaturesCol
+
+from ps2.algorithms.estimators.params import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    RANGES,
+    Check,
+    FleetParams,
+    FleetSetters,
+    described,
+    getter,
+    own_param,
+    setter,
+)
+from ps2.algorithms.topics.inference import InferenceName
+from ps2.algorithms.topics.problem import MOST_TOPICS, OnlineRecipe, Recipe, SamplerName, SyncName
+from ps2.errors import ConfigError
+
+P = TypeVar("P", bound="LDAParams")
+
+OptimizerName = Literal["cgs", "online"]
+# Where nothing is said. What pyspark.ml has for "online" is its own; of sampling it is what its tools have.
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "cgs": {"maxIter": 100, "optimizeDocConcentration": False},
+    "online": {"maxIter": 20, "optimizeDocConcentration": True},
+}
+CGS_ALPHA, CGS_BETA = 0.1, 0.01
+
+
+def one_of(names: Sequence[str]) -> Check:
+    """Return the check that a value is one of some names."""
+    return lambda name: name in names, f"one of {', '.join(names)}"
+
+
+def _as_list(value: Any) -> list[float]:
+    """Return one number, or numbers, as a list of floats."""
+    return [float(value)] if isinstance(value, (int, float)) else TypeConverters.toListFloat(value)
+
+
+class LDAParams(FleetParams, _LDAParams):
+    """How topics are found."""
+
+    _RANGES: Mapping[str, Check] = {
+        **RANGES,
+        "maxIter": COUNT,
+        "k": (lambda value: 1 <= value <= MOST_TOPICS, f"a number in [1, {MOST_TOPICS}]"),
+        "optimizer": one_of(get_args(OptimizerName)),
+        "docConcentration": (
+            lambda values: len(values) > 0 and all(0 < value < math.inf for value in values),
+            "finite positive numbers, one or one a topic",
+        ),
+        "topicConcentration": POSITIVE,
+        "subsamplingRate": (lambda value: 0 < value <= 1, "a number in (0, 1]"),
+        "learningOffset": POSITIVE,
+        "learningDecay": POSITIVE,
+        "sync": one_of(get_args(SyncName)),
+        "staleness": NOT_NEGATIVE,
+        "budgetS": POSITIVE,
+        "sampler": one_of(get_args(SamplerName)),
+        "inference": one_of(("auto", *get_args(InferenceName))),
+        "checkpointInterval": (lambda value: value == -1 or value >= 1, "-1 or a number from 1 on"),
+    }
+
+    k: Param[int] = described(_LDAParams.k, "the number of topics (>= 1)")
+    optimizer: Param[str] = described(
+        _LDAParams.optimizer, "how to train: cgs, collapsed Gibbs sampling, or online, variational Bayes"
+    )
+    docConcentration: Param[list[float]] = own_param(
+        "docConcentration",
+        "alpha, Dirichlet's parameter of topics in documents: one number, or one a topic; not set: "
+        f"{CGS_ALPHA} with cgs, 1 / k with online",
+        _as_list,
+    )
+    topicConcentration: Param[float] = described(
+        _LDAParams.topicConcentration,
+        f"beta, Dirichlet's parameter of words in topics; not set: {CGS_BETA} with cgs, 1 / k with online",
+    )
+    checkpointInterval: Param[int] = described(
+        HasCheckpointInterval.checkpointInterval,
+        "with cgs, iterations between two times that workers save their tokens' topics; -1: they never do",
+    )
+    sync: Param[SyncName] = own_param(
+        "sync",
+        "with cgs, how workers share the counts: ssp, rotation of blocks of words, or average",
+        TypeConverters.toString,
+    )
+    staleness: Param[int] = own_param(
+        "staleness", "with sync ssp, iterations that a worker may be ahead of the slowest one", TypeConverters.toInt
+    )
+    budgetS: Param[float] = own_param(
+        "budgetS",
+        "with sync rotation, seconds of a turn; not set: each takes as long as it takes",
+        TypeConverters.toFloat,
+    )
+    sampler: Param[SamplerName] = own_param(
+        "sampler", f"with cgs, how a topic is drawn: {', '.join(get_args(SamplerName))}", TypeConverters.toString
+    )
+    inference: Param[str] = own_param(
+        "inference",
+        "how new documents get their topics: sampled, variational (as pyspark.ml), or auto, by the optimizer",
+        TypeConverters.toString,
+    )
+
+    def _set_defaults(self) -> None:
+        self._setDefault(optimizer="cgs", sync="ssp", staleness=1, sampler="auto", inference="auto", seed=0)
+        self._setDefault(**DEFAULTS["cgs"])
+
+    def _set(self: P, **params: Any) -> P:
+        super()._set(**params)
+        # Two defaults are the optimizer's.
+        if params.get("optimizer") in DEFAULTS:
+            self._setDefault(**DEFAULTS[params["optimizer"]])
+        return self
+
+    @property
+    def _inference(self) -> InferenceName:
+        """How new documents get their topics."""
+        name = self.getInference()
+        if name == "auto":
+            return "sampled" if self.getOptimizer() == "cgs" else "variational"
+        return "sampled" if name == "sampled" else "variational"
+
+    @property
+    def _seed(self) -> int:
+        """A seed of pyspark.ml may be a hash, of either sign."""
+        return self.getSeed() % 2**63
+
+    getSync = getter(sync)
+    getStaleness = getter(staleness)
+    getBudgetS = getter(budgetS)
+    getSampler = getter(sampler)
+    getInference = getter(inference)
+
+
+class LDASetters(LDAParams, FleetSetters):
+    """Setters of how topics are found."""
+
+    setFeaturesCol = setter(HasFeaturesCol.featuresCol)
+    setTopicDistributionCol = setter(_LDAParams.topicDistributionCol)
+    setK = setter(LDAParams.k)
+    setOptimizer = setter(LDAParams.optimizer)
+    setDocConcentration = setter(LDAParams.docConcentration)
+    setTopicConcentration = setter(LDAParams.topicConcentration)
+    setOptimizeDocConcentration = setter(_LDAParams.optimizeDocConcentration)
+    setSubsamplingRate = setter(_LDAParams.subsamplingRate)
+    setLearningOffset = setter(_LDAParams.learningOffset)
+    setLearningDecay = setter(_LDAParams.learningDecay)
+    setCheckpointInterval = setter(LDAParams.checkpointInterval)
+    setSync = setter(LDAParams.sync)
+    setStaleness = setter(LDAParams.staleness)
+    setBudgetS = setter(LDAParams.budgetS)
+    setSampler = setter(LDAParams.sampler)
+    setInference = setter(LDAParams.inference)
+
+    def setKeepLastCheckpoint(self: P, value: bool) -> P:
+        """Set what has no effect here: the fleet keeps checkpoints, if it is told to make some."""
+        return self._set(keepLastCheckpoint=value)
+
+
+def recipe_of(params: LDAParams, name: str) -> Recipe | OnlineRecipe:
+    """Make the recipe that params ask for; the size of the vocabulary is known later.
+
+    Args:
+        name: of the training, by which another driver goes on with it.
+
+    Raises:
+        ConfigError: there are not as many concentrations as topics.
+    """
+    k = params.getK()
+    online = params.getOptimizer() == "online"
+    alpha = tuple(params.getDocConcentration()) if params.isSet("docConcentration") else None
+    if alpha is not None and len(alpha) not in (1, k):
+        raise ConfigError(f"docConcentration: expected one number, or one for each of {k} topics, got {len(alpha)}")
+    beta = params.getTopicConcentration() if params.isSet("topicConcentration") else None
+    if online:
+        return OnlineRecipe(
+            topics=k,
+            vocabulary=1,
+            iterations=params.getMaxIter(),
+            alpha=alpha or (1 / k,),
+            beta=beta or 1 / k,
+            optimize_alpha=params.getOptimizeDocConcentration(),
+            offset=params.getLearningOffset(),
+            decay=params.getLearningDecay(),
+            fraction=params.getSubsamplingRate(),
+            seed=params._seed,
+            name=name,
+        )
+    return Recipe(
+        topics=k,
+        vocabulary=1,
+        iterations=params.getMaxIter(),
+        alpha=alpha or (CGS_ALPHA,),
+        beta=beta or CGS_BETA,
+        optimize_alpha=params.getOptimizeDocConcentration(),
+        sync=params.getSync(),
+        staleness=params.getStaleness(),
+        budget_s=params.getBudgetS() if params.isSet("budgetS") else None,
+        sampler=params.getSampler(),
+        seed=params._seed,
+        save_interval=max(params.getCheckpointInterval(), 0),
+        name=name,
+    )

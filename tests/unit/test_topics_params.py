@@ -1,0 +1,71 @@
+"""Params of LDA: what they refuse, and the recipe that they make."""
+
+from __future__ import annotations
+
+import pytest
+
+from ps2.algorithms import LDA
+from ps2.algorithms.topics.problem import OnlineRecipe, Recipe
+from ps2.errors import ConfigError
+
+
+def plan(**params):
+    lda = LDA(**params)
+    lda._check()
+    return lda._plan()
+
+
+def test_recipe_when_nothing_is_said_then_is_what_samplers_have():
+    made = plan()
+    assert isinstance(made, Recipe)
+    assert (made.topics, made.iterations, made.alpha, made.beta) == (10, 100, (0.1,), 0.01)
+    assert (made.sync, made.staleness, made.budget_s, made.save_interval) == ("ssp", 1, None, 10)
+    assert not made.optimize_alpha
+
+
+def test_recipe_when_online_then_is_what_pyspark_has():
+    made = plan(optimizer="online", k=4)
+    assert isinstance(made, OnlineRecipe)
+    assert (made.iterations, made.alpha, made.beta, made.optimize_alpha) == (20, (0.25,), 0.25, True)
+    assert (made.offset, made.decay, made.fraction) == (1024.0, 0.51, 0.05)
+
+
+def test_recipe_when_params_are_set_then_has_them():
+    made = plan(k=2, docConcentration=[1, 2], topicConcentration=0.5, sync="rotation", budgetS=2, checkpointInterval=-1)
+    assert (made.alpha, made.beta, made.sync, made.budget_s, made.save_interval) == ((1, 2), 0.5, "rotation", 2.0, 0)
+    assert plan(docConcentration=3).alpha == (3.0,)
+    assert plan(seed=-5).seed == 2**63 - 5
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "inference", "expected"),
+    [("cgs", "auto", "sampled"), ("online", "auto", "variational"), ("cgs", "variational", "variational")],
+)
+def test_inference_when_auto_then_is_as_topics_are_found(optimizer, inference, expected):
+    assert LDA(optimizer=optimizer, inference=inference)._inference == expected
+
+
+def test_defaults_when_optimizers_differ_then_are_each_ones_own():
+    defaults = [(lda.getMaxIter(), lda.getOptimizeDocConcentration()) for lda in (LDA(), LDA(optimizer="online"))]
+    assert defaults == [(100, False), (20, True)]
+    lda = LDA()
+    assert lda.copy({lda.optimizer: "online"}).getMaxIter() == 20
+    assert LDA(optimizer="online", maxIter=7).setOptimizer("cgs").getMaxIter() == 7
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"k": 0}, r"k: expected a number in \[1, 2147483647\], got 0"),
+        ({"optimizer": "em"}, "optimizer: expected one of cgs, online, got 'em'"),
+        ({"docConcentration": [0.1, 0.2]}, "docConcentration: expected one number, or one for each of 5 topics, got 2"),
+        ({"docConcentration": [-0.1]}, "docConcentration: expected finite positive numbers"),
+        ({"topicConcentration": 0.0}, "topicConcentration: expected a finite positive number"),
+        ({"sync": "bsp"}, "sync: expected one of ssp, rotation, average, got 'bsp'"),
+        ({"inference": "em"}, "inference: expected one of auto, sampled, variational, got 'em'"),
+        ({"checkpointInterval": 0}, "checkpointInterval: expected -1 or a number from 1 on, got 0"),
+    ],
+)
+def test_plan_when_params_cannot_be_then_the_error_names_one(params, message):
+    with pytest.raises(ConfigError, match=message):
+        plan(**{"k": 5, **params})
