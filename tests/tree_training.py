@@ -74,7 +74,7 @@ def train(x, y, recipe, weights=None, seed=0):
     margins, trees = np.tile(np.array(recipe.base, np.float64), (n, 1)), []
     objective = Objective(recipe.loss, width, recipe.shape)
     for _ in range(recipe.rounds):
-        pairs, most = objective.gradients(margins, y, weights)
+        pairs, most, _ = objective.gradients(margins, y, weights)
         scales = scales_of(*most, n, recipe.sums)
         for c in range(width):
             whole = quantised(pairs[c], np.arange(n), seed + len(trees), scales)

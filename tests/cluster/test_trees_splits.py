@@ -17,6 +17,7 @@ from ps2.algorithms.trees.on_fleet import add_histograms
 from ps2.algorithms.trees.problem import Problem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rows import SMALL_BYTES, Histograms
+from ps2.client.batch import batch
 from ps2.data.rows import LocalRows
 
 pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
@@ -86,7 +87,8 @@ def test_add_histograms_when_some_name_their_bins_and_others_have_all_then_serve
     m = DCV.dense(features * size * channels, rows_with_marks(6), dtype, align=size * channels).matrix()
     m.push([0], layout_of(rows.bins.sizes, rows.bins.first, None, none.astype(np.int64), channels)[None].astype(dtype))
     for part in parts:
-        moved = add_histograms(m, [(row, *found) for row, found in part.items()])
+        with batch():
+            moved = add_histograms(m, [(row, *found) for row, found in part.items()])
         assert moved == sum(sums.nbytes for _, sums in part.values())
     expected = np.zeros((len(nodes), features * size, channels), dtype)
     for out, mine in zip(expected, nodes.values(), strict=True):

@@ -20,7 +20,7 @@ def sample(name, rows=200, seed=0):
 
 
 def pairs_of(name, margins, y, weights=NONE):
-    pairs, most = Objective(name, shape=SHAPE).gradients(margins[:, None], y, weights)
+    pairs, most, _ = Objective(name, shape=SHAPE).gradients(margins[:, None], y, weights)
     return pairs[0], most
 
 
@@ -70,7 +70,7 @@ def test_softmax_when_computed_then_they_are_derivatives_of_the_loss():
     margins, y, weights = rng.normal(size=(50, 4)) * 3, rng.integers(0, 4, 50).astype(float), rng.random(50)
     weights[::5] = 0.0
     softmax = Objective("softmax", 4)
-    out, most = softmax.gradients(margins, y, weights)
+    out, most, _ = softmax.gradients(margins, y, weights)
     np.testing.assert_allclose(most, np.abs(out).max(axis=(0, 1)))
     p = np.exp(margins) / np.exp(margins).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(out[:, :, 0].T, 2 * p * (1 - p) * weights[:, None], rtol=1e-10)
@@ -81,6 +81,32 @@ def test_softmax_when_computed_then_they_are_derivatives_of_the_loss():
             moved[:, c] += step
             ends.append([softmax.losses(moved[[i]], y[[i]], weights[[i]])[0] for i in range(50)])
         np.testing.assert_allclose(out[c, :, 1], np.subtract(*ends) / (2 * STEP), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("step", [0.0, 0.3, 4.0])
+@pytest.mark.parametrize("name", [*CODES, "softmax"])
+def test_most_after_when_margins_move_by_a_step_then_no_hessian_or_gradient_is_larger(name, step):
+    rng = np.random.default_rng(3)
+    width = 3 if name == "softmax" else 1
+    y = rng.integers(0, 3, 500).astype(float) if width == 3 else sample(name, 500)[1]
+    objective, weights, margins = Objective(name, width, SHAPE), rng.random(500) + 0.5, rng.normal(size=(500, width))
+    most = (*objective.gradients(margins, y, weights)[1], weights.max())
+    moved = margins + step * rng.choice([-1.0, 1.0], margins.shape)
+    found, bounds = objective.gradients(moved, y, weights)[1], np.array(objective.most_after(most, step))
+    assert (found <= bounds * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("name", [*CODES, "softmax"])
+def test_gradients_when_computed_then_losses_come_with_them(name):
+    width = 3 if name == "softmax" else 1
+    margins, y, weights = sample(name)
+    weights[::7] = 0.0
+    if width == 3:
+        margins, y = np.random.default_rng(4).normal(size=(200, 3)), np.arange(200) % 3.0
+    margins, objective = margins.reshape(200, width), Objective(name, width, SHAPE)
+    np.testing.assert_allclose(
+        objective.gradients(margins, y, weights)[2], objective.losses(margins, y, weights), rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,27 @@ def test_histogram_when_rows_are_dense_then_it_is_the_sum_by_bins(channels, dtyp
     np.testing.assert_array_equal(out, 1 + expected(order, places, held, pairs))
 
 
+@pytest.mark.parametrize("channels", [2, 3])
+@pytest.mark.parametrize("most", [9, 300])
+def test_histogram_when_features_fill_many_words_then_those_without_bins_are_passed_over(most, channels):
+    rng = np.random.default_rng(5)
+    rows, sizes = 700, np.full(77, 4)
+    sizes[[0, 20]], sizes[40] = 1, most
+    cuts = np.concatenate([np.arange(size - 1) + 0.5 for size in sizes]).astype(np.float32)
+    nothing = np.zeros(77)
+    bins = Bins(cuts, np.append(0, np.cumsum(sizes - 1)), nothing.astype(np.int32), nothing.astype(bool))
+    places = rng.integers(0, sizes, (rows, 77))
+    dense = DenseRows(bins, bins.bin_dense(Columns.of_dense(places.astype(float))))
+    assert dense.columns.itemsize == (1 if most < 256 else 2)
+    order = np.flatnonzero(rng.random(rows) < 0.8).astype(np.int32)
+    pairs = rng.integers(1, 1000, (rows, channels)).astype(np.int32)
+    out, wanted = (np.zeros((int(bins.first[-1]), channels), np.int32) for _ in range(2))
+    dense.add_histogram(order, pairs, out)
+    for f in np.flatnonzero(sizes > 1):
+        np.add.at(wanted, bins.first[f] + places[order, f], pairs[order])
+    np.testing.assert_array_equal(out, wanted)
+
+
 @pytest.mark.parametrize(("channels", "dtype"), [(2, "int32"), (2, "int64"), (3, "int32"), (3, "int64")])
 @pytest.mark.parametrize("count", [0, 1, 3, ROWS])
 def test_histogram_when_rows_are_sparse_then_it_has_what_is_not_empty(channels, dtype, count):

@@ -41,7 +41,7 @@ def data(rows=400, seed=0):
 
 def grown(x, y, recipe, batch=growth.BATCH, share=growth.BATCH_SHARE):
     """Grow the first tree for squared losses."""
-    pairs, most = Objective("squared").gradients(np.zeros((len(y), 1)), y)
+    pairs, most, _ = Objective("squared").gradients(np.zeros((len(y), 1)), y)
     scales = scales_of(*most, len(y), "int64")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(growth, "BATCH", batch)

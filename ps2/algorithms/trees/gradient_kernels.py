@@ -25,20 +25,20 @@ LEAST = 1e-16
 
 
 @kernel
-def _sigmoid(margin: float) -> float:
-    if margin > 0.0:
-        return 1.0 / (1.0 + np.exp(-margin))
-    odds = np.exp(margin)
-    return odds / (1.0 + odds)
+def of_odds(margin: float, y: float, odds: float) -> tuple[float, float]:
+    """Compute gradient and hessian of "logistic", by exp(-abs(margin))."""
+    # 1 - the larger one would lose all digits where the smaller one is small.
+    larger, smaller = 1.0 / (1.0 + odds), odds / (1.0 + odds)
+    of_one = larger if margin > 0.0 else smaller
+    of_zero = smaller if margin > 0.0 else larger
+    return (-of_zero if y > 0.0 else of_one), max(larger * smaller, LEAST)
 
 
 @kernel
 def gradient_at(code: int, shape: float, margin: float, y: float) -> tuple[float, float]:
     """Compute a row's gradient and hessian; 1 stands for the hessian of losses that are linear in places."""
     if code == LOGISTIC:
-        # 1 - sigmoid(margin) would lose all digits where it is small.
-        of_one, of_zero = _sigmoid(margin), _sigmoid(-margin)
-        return (-of_zero if y > 0.0 else of_one), max(of_one * of_zero, LEAST)
+        return of_odds(margin, y, np.exp(-abs(margin)))
     if code == SQUARED:
         return margin - y, 1.0
     if code == ABSOLUTE:
@@ -73,15 +73,31 @@ def loss_at(code: int, shape: float, margin: float, y: float) -> float:
 @kernel
 def gradients(
     margins: Float64s, y: Float64s, weights: Float64s, code: int, shape: float, out: Float64s
-) -> tuple[float, float]:
-    """Set ``out``, shape (n, 2), to hessians and gradients; return the largest hessian and the largest gradient."""
-    most_h, most_g = 0.0, 0.0
+) -> tuple[float, float, float, float]:
+    """Set ``out``, shape (n, 2), to hessians and gradients.
+
+    Returns:
+        The largest hessian and the largest gradient; the sums of losses and of weights, as of ``losses``.
+    """
+    most_h, most_g, total, of_weights = 0.0, 0.0, 0.0, 0.0
     for i in range(len(y)):
         weight = weights[i] if len(weights) else 1.0
-        g, h = gradient_at(code, shape, margins[i], y[i]) if weight > 0.0 else (0.0, 0.0)
+        if not weight > 0.0:
+            out[i, 0] = out[i, 1] = 0.0
+            continue
+        if code == LOGISTIC:
+            # Both are made of it, and it takes most of the time.
+            odds = np.exp(-abs(margins[i]))
+            g, h = of_odds(margins[i], y[i], odds)
+            loss = max(-margins[i] if y[i] > 0.0 else margins[i], 0.0) + np.log1p(odds)
+        else:
+            g, h = gradient_at(code, shape, margins[i], y[i])
+            loss = loss_at(code, shape, margins[i], y[i])
         out[i, 0], out[i, 1] = h * weight, g * weight
         most_h, most_g = max(most_h, out[i, 0]), max(most_g, abs(out[i, 1]))
-    return most_h, most_g
+        total += weight * loss
+        of_weights += weight
+    return most_h, most_g, total, of_weights
 
 
 @kernel
@@ -97,9 +113,11 @@ def losses(margins: Float64s, y: Float64s, weights: Float64s, code: int, shape: 
 
 
 @kernel
-def softmax_gradients(margins: Float64s, y: Float64s, weights: Float64s, out: Float64s) -> tuple[float, float]:
+def softmax_gradients(
+    margins: Float64s, y: Float64s, weights: Float64s, out: Float64s
+) -> tuple[float, float, float, float]:
     """Set ``out``, shape (classes, n, 2), as ``gradients`` does; the hessian is 2 p (1 - p), as in xgboost."""
-    most_h, most_g = 0.0, 0.0
+    most_h, most_g, loss, of_weights = 0.0, 0.0, 0.0, 0.0
     classes = margins.shape[1]
     odds = np.empty(classes)
     for i in range(len(y)):
@@ -118,7 +136,9 @@ def softmax_gradients(margins: Float64s, y: Float64s, weights: Float64s, out: Fl
             out[c, i, 0] = max(2.0 * p * rest, LEAST) * weight
             out[c, i, 1] = (-rest if c == y[i] else p) * weight
             most_h, most_g = max(most_h, out[c, i, 0]), max(most_g, abs(out[c, i, 1]))
-    return most_h, most_g
+        loss += weight * (np.log(total) + most - margins[i, np.int64(y[i])])
+        of_weights += weight
+    return most_h, most_g, loss, of_weights
 
 
 @kernel

@@ -47,25 +47,27 @@ class Objective:
     shape: float = 0.5
 
     def gradients(
-        self, margins: Float64s, y: Float64s, weights: Float64s = NO_WEIGHTS
-    ) -> tuple[Float64s, tuple[float, float]]:
-        """Compute hessians and gradients.
+        self, margins: Float64s, y: Float64s, weights: Float64s = NO_WEIGHTS, out: Float64s | None = None
+    ) -> tuple[Float64s, tuple[float, float], tuple[float, float]]:
+        """Compute hessians and gradients, and losses with them.
 
         Args:
             margins: shape (n, width).
             y: shape (n,).
             weights: shape (n,), not negative; none: each row counts 1. A row of weight 0 has zeros.
+            out: what it returned before, to be written to: new memory costs as much as to compute them.
 
         Returns:
-            Shape (width, n, 2): hessian, then gradient; the largest hessian, and the largest gradient.
+            Shape (width, n, 2): hessian, then gradient; the largest hessian, and the largest gradient; what ``losses``
+            returns.
         """
-        pairs = np.empty((self.width, len(y), 2))
+        pairs = np.empty((self.width, len(y), 2)) if out is None else out
         held = (readable(margins if self.loss == "softmax" else margins[:, 0]), readable(y), readable(weights))
         if self.loss == "softmax":
-            most = kernels.softmax_gradients(*held, pairs)
+            found = kernels.softmax_gradients(*held, pairs)
         else:
-            most = kernels.gradients(*held, CODES[self.loss], self.shape, pairs[0])
-        return pairs, most
+            found = kernels.gradients(*held, CODES[self.loss], self.shape, pairs[0])
+        return pairs, (found[0], found[1]), (found[2], found[3])
 
     def losses(self, margins: Float64s, y: Float64s, weights: Float64s = NO_WEIGHTS) -> tuple[float, float]:
         """Sum losses, each times its row's weight, and weights; args as of ``gradients``."""
@@ -73,6 +75,26 @@ class Objective:
         if self.loss == "softmax":
             return kernels.softmax_losses(*held)
         return kernels.losses(*held, CODES[self.loss], self.shape)
+
+    def most_after(self, most: tuple[float, float, float], step: float) -> tuple[float, float]:
+        """Return how large hessians and gradients may have become when no margin has moved by more than a step.
+
+        So a tree's scales are known before anybody has computed its gradients.
+
+        Args:
+            most: before: the largest hessian, gradient and weight of all rows.
+            step: of any margin, not negative.
+        """
+        h, g, weight = most
+        with np.errstate(over="ignore"):
+            # The logarithms of a probability's derivatives are 1 at most; in "softmax" all margins may move.
+            factor = float(np.exp(2 * step if self.loss == "softmax" else step))
+        if self.loss in ("logistic", "softmax"):
+            return min(h * factor, self.most_hessian * weight), min(g * factor, weight)
+        if self.loss == "poisson":
+            return h * factor, g + h * (factor - 1)
+        of_one = {"huber": self.shape, "absolute": 1.0, "quantile": max(self.shape, 1 - self.shape)}.get(self.loss)
+        return weight, min(g + weight * step, math.inf if of_one is None else of_one * weight)
 
     @property
     def most_weight(self) -> float:
@@ -113,7 +135,7 @@ class Objective:
         return np.array([label_mean if self.label_share is None else quantile])
 
 
-def quantised(pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float]) -> Int32s:
+def quantised(pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float], out: Int32s | None = None) -> Int32s:
     """Return hessians and gradients as whole numbers, int32, shape (n, 2).
 
     What lies between two goes up as often as it is near the upper one: by a hash of the key and the row's number, so a
@@ -124,7 +146,8 @@ def quantised(pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float
         ids: int64: of the rows, among all workers'.
         key: of seed and tree.
         scales: of hessians and gradients: ``growing.scales_of``.
+        out: what it returned before, to be written to.
     """
-    out = np.empty(pairs.shape, np.int32)
+    out = np.empty(pairs.shape, np.int32) if out is None else out
     kernels.quantise(readable(pairs), readable(ids), key, scales, out)
     return out

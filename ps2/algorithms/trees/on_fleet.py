@@ -129,25 +129,24 @@ class OnFleet:
 
 
 def add_histograms(matrix: DCVMatrix, built: Iterable[tuple[int, Int64s | None, Array]]) -> int:
-    """Add a worker's histograms to those of all; return how many bytes of sums that takes.
+    """Add a worker's histograms to those of all, by calls for a batch; return how many bytes of sums that takes.
 
     Args:
-        built: by turns the row, and what ``Histograms.of`` returns. Those with all bins travel together.
+        built: of each the row, and what ``Histograms.of`` returns. Those with all bins travel together.
     """
     moved, full = 0, []
-    with batch():
-        for row, bins, sums in built:
-            moved += sums.nbytes
-            if bins is None:
-                full.append((row, sums))
-            else:
-                matrix.apply("trees.add", slots=bins * sums.shape[1], sums=sums, row=row, marks=True)
-        if full:
-            channels = full[0][1].shape[1]
-            all_sums = np.zeros((len(full), matrix.dim), matrix.dtype)
-            for out, (_, sums) in zip(all_sums, full, strict=True):
-                out[: sums.size] = sums.reshape(-1)
-            matrix.apply("trees.add_rows", rows=[row for row, _ in full], sums=all_sums, channels=channels)
+    for row, bins, sums in built:
+        moved += sums.nbytes
+        if bins is None:
+            full.append((row, sums))
+        else:
+            matrix.apply("trees.add", slots=bins * sums.shape[1], sums=sums, row=row, marks=True)
+    if full:
+        channels = full[0][1].shape[1]
+        all_sums = np.zeros((len(full), matrix.dim), matrix.dtype)
+        for out, (_, sums) in zip(all_sums, full, strict=True):
+            out[: sums.size] = sums.reshape(-1)
+        matrix.apply("trees.add_rows", rows=[row for row, _ in full], sums=all_sums, channels=channels)
     return moved
 
 

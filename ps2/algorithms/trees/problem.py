@@ -120,9 +120,9 @@ class Recipe:
         return 3 if self.min_rows > 1 else 2
 
     def clocks(self, width: int) -> int:
-        """Return how many the trees take at most: gradients of each round, those of each tree, and the last loss."""
+        """Return how many the trees take at most: the first and the last loss, and those of each tree."""
         of_tree = self.depth if self.growth == "level" else self.most_leaves - 1
-        return self.rounds * (1 + width * max(of_tree, 1)) + 2
+        return self.rounds * width * max(of_tree, 1) + 3
 
 
 def key_of(seed: int, *numbers: int) -> int:

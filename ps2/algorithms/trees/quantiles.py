@@ -115,28 +115,31 @@ class Quantiles:
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
-    def take_part(self, worker: Any, rows: LocalRows) -> None:
-        """Do a worker's share of the clocks.
+    def take_part(self, worker: Any, rows: LocalRows) -> Columns | None:
+        """Do a worker's share of the clocks; return the columns of dense rows, if they have come up whole.
 
         Raises:
             LimitError: values, or cells, cannot fit the servers.
         """
         try:
-            self._take_part(worker, rows)
+            return self._take_part(worker, rows)
         except LimitError as error:
             raise LimitError(
                 f"the values of {self.problem.dim:,} features, of which cut points are made, do not fit the servers: "
                 f"{error}; start more servers, or with a larger memory limit"
             ) from error
 
-    def _take_part(self, worker: Any, rows: LocalRows) -> None:
-        part = None
+    def _take_part(self, worker: Any, rows: LocalRows) -> Columns | None:
+        part, used = None, rows
         for clock in worker.clocks(END):
             if clock == FIRST_CLOCK:
                 self._count(rows)
             else:
-                part = part or _Part.of(self, self._common(rows))
+                if part is None:
+                    used = self._common(rows)
+                    part = _Part.of(self, used)
                 (part.add_values, part.add_coarse, part.add_fine)[clock - FIRST_CLOCK - 1]()
+        return None if part is None or used is not rows or not part.columns.dense else part.columns
 
     def _count(self, rows: LocalRows) -> None:
         """Add how many rows hold each feature, and missing values, for which there is a bin however rare they are."""

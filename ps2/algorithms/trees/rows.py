@@ -25,6 +25,8 @@ Float64s = npt.NDArray[np.float64]
 
 # Rows that hold so much of their features are laid out with all of them.
 DENSE_FROM = 0.25
+# Rows that numbers are made for at once: what is needed for it stays in the caches.
+AT_ONCE = 1 << 12
 # Histograms that travel with their empty bins: those that have few, or are small: to name bins costs more.
 FULL, SMALL_BYTES = 0.25, 1 << 17
 
@@ -51,8 +53,14 @@ def laid_out(x: sp.csr_array, absent: Absent) -> Array:
     return out
 
 
-def binned(rows: LocalRows, bins: Bins, absent: Absent) -> Binned:
-    """Return rows by bins."""
+def binned(rows: LocalRows, bins: Bins, absent: Absent, columns: Columns | None = None) -> Binned:
+    """Return rows by bins.
+
+    Args:
+        columns: those of dense rows, if they have been made.
+    """
+    if columns is not None:
+        return DenseRows(bins, bins.bin_dense(columns))
     x = with_all_columns(rows, bins.features)
     if is_dense(x, bins.features):
         return DenseRows(bins, bins.bin_dense(Columns.of_dense(laid_out(x, absent))))
@@ -63,13 +71,17 @@ def binned(rows: LocalRows, bins: Bins, absent: Absent) -> Binned:
 def row_ids(rows: LocalRows, absent: Absent) -> Int64s:
     """Return a number for each row that its features and label make, wherever it lies."""
     x = rows.x
-    values = x.data.astype(np.float64) + 0.0  # -0 is 0
-    values[np.isnan(values)] = np.nan  # of which there are many kinds
-    words = readable(values.view(np.uint64))
-    labels = np.zeros(len(rows)) if rows.y is None else rows.y
+    labels = readable((np.zeros(len(rows)) if rows.y is None else rows.y).view(np.uint64))
     nothing = np.array([0.0 if absent == "zero" else np.nan]).view(np.uint64)[0]
     ids = np.empty(len(rows), np.uint64)
-    _hash(readable(x.indptr), readable(rows.keys[x.indices]), words, nothing, readable(labels.view(np.uint64)), ids)
+    for begin in range(0, len(rows), AT_ONCE):
+        part = slice(begin, begin + AT_ONCE)
+        indptr = x.indptr[begin : begin + AT_ONCE + 1].astype(np.int64)
+        entries = slice(indptr[0], indptr[-1])
+        values = x.data[entries].astype(np.float64) + 0.0  # -0 is 0
+        values[np.isnan(values)] = np.nan  # of which there are many kinds
+        columns, words = readable(rows.keys[x.indices[entries]]), readable(values.view(np.uint64))
+        _hash(readable(indptr - indptr[0]), columns, words, nothing, labels[part], ids[part])
     return ids.view(np.int64)
 
 

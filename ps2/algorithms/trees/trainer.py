@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles, Sought
 from ps2.algorithms.trees.on_fleet import OnFleet, check_room, sums_dtype
 from ps2.algorithms.trees.problem import Problem, Recipe
 from ps2.algorithms.trees.quantiles import CLOCKS, END, Quantiles
-from ps2.algorithms.trees.told import NO_ENDS, NONE, VALUE, Log, Task, Told
+from ps2.algorithms.trees.told import NO_ENDS, NONE, VALUE, Log, Task, Told, has_gradients
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.algorithms.trees.worker import MOST, Half, Sums, count_keys
 from ps2.client.batch import batch
@@ -110,6 +110,8 @@ class _State:
     Attributes:
         trees: how many are finished.
         scales, totals, answers: of the tree that grows: what it began with, and what the servers have said so far.
+        most: the largest hessian, gradient and weight in the tree's round.
+        is_recorded: whether the loss before the tree's round is known already.
         ends: of the tree, when it has grown and its leaves are to say quantiles: as in ``Told``.
         sought: where these are.
     """
@@ -119,12 +121,15 @@ class _State:
     scales: tuple[float, float] = (1.0, 1.0)
     totals: Int64s | None = None
     answers: tuple[Found | None, ...] = ()
+    most: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    is_recorded: bool = False
     ends: Int64s = field(default_factory=lambda: NO_ENDS)
     sought: Sought | None = None
 
-    def is_after_tree(self, width: int) -> bool:
+    @property
+    def is_after_tree(self) -> bool:
         """Whether a tree has just been finished."""
-        return self.trees > 0 and (self.task == Task.BEGIN or (self.task == Task.ROOT and self.trees % width > 0))
+        return self.trees > 0 and self.task in (Task.BEGIN, Task.ROOT)
 
 
 class _Driver:
@@ -187,7 +192,7 @@ class _Driver:
         self._diary.free()
         self._quantiles.free()
         self._sums.free()
-        self._log.vector.free()
+        self._log.free()
         if self._leaf_quantiles is not None:
             self._leaf_quantiles.free()
         if self._fleet is not None:
@@ -210,8 +215,6 @@ class _Driver:
         self._go_back(at)
         with self._diary.page(END + at):
             state = self._states[at]
-            if state.is_after_tree(self._problem.objective.width):
-                self._count_rows(state.trees - 1)
             self._states.append(self._following(state))
 
     def _following(self, state: _State) -> _State:
@@ -254,34 +257,55 @@ class _Driver:
         return Growth(self._recipe, self._fleet.bins, state.scales, state.totals, state.trees)
 
     def _after_begin(self, state: _State) -> _State:
-        """All have told losses and gradients of a tree that begins, or that would be one too many."""
-        sums, most, (lap_s,) = self._diary.hear(self._take_sums)
+        """All have told losses and gradients before the first tree, or of a round that would be one too many."""
+        state, is_enough = self._take_sums(state)
+        if is_enough or state.trees == self._all_trees:
+            return self._stop(state)
+        scales = scales_of(*state.most[:2], self._rows, self._dtype)
+        self._tell(len(self._states), Told(Task.ROOT, state.trees, scales))
+        return _State(Task.ROOT, state.trees, scales, most=state.most)
+
+    @property
+    def _all_trees(self) -> int:
+        return self._recipe.rounds * self._problem.objective.width
+
+    def _stop(self, state: _State) -> _State:
+        self._tell(len(self._states), Told(Task.STOP, state.trees))
+        return _State(Task.STOP, state.trees)
+
+    def _take_sums(self, state: _State) -> tuple[_State, bool]:
+        """Take in what workers tell as a tree begins; return what is known now, and whether that is the end.
+
+        A driver before may have wanted no more rounds: then there are no totals of a root yet.
+        """
+        totals, counts, sums, most, (lap_s, task) = self._diary.hear(lambda: self._heard(state))
+        if state.is_after_tree and not state.is_recorded:
+            self._trees[-1] = replace(self._trees[-1], count=counts)
+        state = replace(state, totals=totals if state.task == task == Task.ROOT else None)
+        if state.is_recorded or not has_gradients(state.task, state.trees, self._problem.objective.width):
+            return state, False
         loss = float(sums[LOSS] / sums[WEIGHT])
         self.record.add(sums)
-        stop = state.trees == self._recipe.rounds * self._problem.objective.width
         if not state.trees:
             self.record.objective.append(loss)
-        else:
-            stop |= self._recipe.validate and self._is_enough(sums)
-            if self._diary.is_read:
-                self.record.step_before(loss, lap_s)
-            else:
-                self.record.step(loss, {"leaves": self._leaves(len(self._trees))})
-        at = len(self._states)
-        if stop:
-            self._tell(at, Told(Task.STOP, state.trees))
-            return _State(Task.STOP, state.trees)
-        scales = scales_of(float(most[0]), float(most[1]), self._rows, self._dtype)
-        self._tell(at, Told(Task.ROOT, state.trees, scales))
-        return _State(Task.ROOT, state.trees, scales)
+        is_enough = state.trees > 0 and self._recipe.validate and self._is_enough(sums)
+        if state.trees and self._diary.is_read:
+            self.record.step_before(loss, lap_s)
+        elif state.trees:
+            self.record.step(loss, {"leaves": self._leaves(len(self._trees))})
+        h, g, weight = most.tolist()
+        return replace(state, most=(h, g, weight), is_recorded=True), is_enough
 
-    def _take_sums(self) -> list[Float64s]:
-        """Return the workers' tally, the largest of their hessians and gradients, and how long the step took."""
+    def _heard(self, state: _State) -> list[Int64s | Float64s]:
+        """Return the totals of a root, the rows in each node of the tree before, the tally, the largest numbers of any
+        worker, how long the step took, and what the workers were told to do."""
+        sums, keys = self._sums, count_keys(state.trees - 1, len(self._trees[-1]) if state.is_after_tree else 0)
         with batch():
-            taken = self._sums.tally.pull(), self._sums.most.pull()
-            self._sums.tally.zero()
-        most = taken[1].result().reshape(-1, MOST).max(axis=0)
-        return [taken[0].result(), most, np.array([self.record.lap_s])]
+            taken = sums.totals.pull(), sums.counts.pull(keys), sums.tally.pull(), sums.most.pull()
+            sums.totals.zero()
+            sums.tally.zero()
+        totals, counts, tally, most = (deferred.result() for deferred in taken)
+        return [totals, counts, tally, most.reshape(-1, MOST).max(axis=0), np.array([self.record.lap_s, state.task])]
 
     def _is_enough(self, sums: Float64s) -> bool:
         """Note the loss of the rows held out; tell whether it does not get better any more, as pyspark.ml does."""
@@ -295,19 +319,17 @@ class _Driver:
         self.record.reason = "the loss of the rows held out does not get better any more"
         return True
 
-    def _count_rows(self, tree: int) -> None:
-        """Note how many rows are in each node of a finished tree."""
-        keys = count_keys(tree, len(self._trees[tree]))
-        (counts,) = self._diary.hear(lambda: [self._sums.counts.pull(keys)])
-        self._trees[tree] = replace(self._trees[tree], count=counts)
-
     def _after_histograms(self, state: _State) -> _State:
         """All have added histograms: find splits, and tell the workers."""
         fleet = self._fleet
         assert fleet is not None
         if state.task == Task.ROOT:
-            (totals,) = self._diary.hear(self._take_totals)
-            state = replace(state, totals=totals)
+            state, is_enough = self._take_sums(state)
+            if is_enough:
+                return self._stop(state)
+            if state.totals is None:
+                self._tell(len(self._states), Told(Task.ROOT, state.trees, state.scales))
+                return state
             self._growth = self._planted(state)
         growth = self._growth
         assert growth is not None
@@ -322,18 +344,21 @@ class _Driver:
         else:
             following = self._after_tree(state, growth.finish())
         fleet.make_room(growth.room)
-        with batch():
-            if growth.clear and not self._diary.is_read:
-                fleet.clear(growth.clear)
-            what = Told(following.task, following.trees, following.scales, splits=splits, ends=ends)
-            self._tell(len(self._states), what)
+        what = Told(following.task, following.trees, following.scales, splits=splits, ends=ends)
+        self._tell(len(self._states), what, () if self._diary.is_read else growth.clear)
         return following
 
     def _after_tree(self, state: _State, tree: Tree) -> _State:
         self._trees.append(tree)
-        trees = state.trees + 1
-        is_last = trees % self._problem.objective.width == 0
-        return _State(Task.BEGIN if is_last else Task.ROOT, trees, state.scales)
+        trees, width = state.trees + 1, self._problem.objective.width
+        if trees == self._all_trees:
+            return _State(Task.BEGIN, trees)
+        scales = state.scales
+        if trees % width == 0:
+            step = max(float(abs(tree.value[tree.leaves]).max()) for tree in self._trees[-width:])
+            most = self._problem.objective.most_after(state.most, step)
+            scales = scales_of(*most, self._rows, self._dtype)
+        return _State(Task.ROOT, trees, scales, most=state.most)
 
     def _after_coarse(self, state: _State) -> _State:
         """All have added the residuals of a tree's leaves: find where the quantiles are."""
@@ -359,15 +384,13 @@ class _Driver:
         self._tell(len(self._states), Told(following.task, following.trees, following.scales, ends=ends))
         return following
 
-    def _take_totals(self) -> list[Int64s]:
-        with batch():
-            totals = self._sums.totals.pull()
-            self._sums.totals.zero()
-        return [totals.result()]
-
-    def _tell(self, at: int, what: Told) -> None:
+    def _tell(self, at: int, what: Told, clear: Sequence[int] = ()) -> None:
+        """Tell the workers what to do in a clock; make histograms empty by then."""
         assert self._fleet is not None
-        self._log.write(END + at, replace(what, matrices=self._fleet.numbers))
+        with batch():
+            if clear:
+                self._fleet.clear(clear)
+            self._log.write(END + at, replace(what, matrices=self._fleet.numbers))
 
 
 def _leaves_of(state: _State) -> tuple[Int64s, Int64s]:

@@ -71,7 +71,7 @@ def _grow() -> None:
     for objective in (Objective("logistic"), Objective("softmax", 2)):
         margins, y = np.zeros((1, objective.width)), np.zeros(1)
         objective.losses(margins, y)
-        pairs, _ = objective.gradients(margins, y)
+        pairs, *_ = objective.gradients(margins, y)
     whole = quantised(pairs[0], np.zeros(1, np.int64), 0, (1.0, 1.0))
     for value in (np.float32, np.float64):
         row = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.ones((1, 1), value)), np.zeros(1))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.tally import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, ROWS, SUMS, WEIGHT
 from ps2.algorithms.trees import growing_kernels, told
-from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.binning import Bins, Columns
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective, quantised
 from ps2.algorithms.trees.growth import ROOT
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
@@ -20,7 +20,7 @@ from ps2.algorithms.trees.on_fleet import add_histograms
 from ps2.algorithms.trees.problem import Problem, Recipe, key_of
 from ps2.algorithms.trees.quantiles import END, Quantiles, bins_of, of_shapes
 from ps2.algorithms.trees.rows import Binned, Herd, Histograms, binned, draw, row_ids
-from ps2.algorithms.trees.told import Log, Task, Told
+from ps2.algorithms.trees.told import Log, Task, Told, has_gradients
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all, known
@@ -32,8 +32,9 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[np.float64]
 
-# Numbers that each worker has in ``most``: its largest hessian and gradient.
-MOST = 2
+NO_COUNTS = np.empty(0, np.int64)
+# Numbers that each worker has in ``most``: its largest hessian, gradient and weight.
+MOST = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +55,9 @@ class Sums:
 
     @staticmethod
     def make(workers: int) -> Sums:
-        small = DCV.dense(SUMS, 1, "float64"), DCV.dense(workers * MOST, 1, "float64")
-        return Sums(*small, DCV.dense(3, 1, "int64"), DCV.sparse(2**63, 1, "int64"))
+        # Each on one server.
+        tally, most = (DCV.dense(dim, 1, "float64", align=dim) for dim in (SUMS, workers * MOST))
+        return Sums(tally, most, DCV.dense(3, 1, "int64", align=3), DCV.sparse(2**63, 1, "int64"))
 
     def free(self) -> None:
         free_all([self.tally, self.most, self.totals, self.counts])
@@ -92,11 +94,12 @@ class Half:
         rows = reading.training
         if rows.weights is not None:
             rows = rows.chosen(np.flatnonzero(rows.weights > 0))
-        self.quantiles.take_part(worker, rows)
+        columns = self.quantiles.take_part(worker, rows)
         grower: _Grower | None = None
         for clock in worker.clocks(self.clocks):
             if grower is None or grower.clock > clock:  # the fleet may have gone back
-                grower = _Grower(self, worker.rank, rows, reading.held_out)
+                grower = _Grower(self, worker.rank, rows, reading.held_out, columns)
+                columns = None
             if not grower.go_on(clock):
                 break
 
@@ -108,16 +111,24 @@ class _Grower:
         clock: the next one.
     """
 
-    def __init__(self, half: Half, rank: int, rows: LocalRows, held_out: LocalRows | None) -> None:
+    def __init__(
+        self, half: Half, rank: int, rows: LocalRows, held_out: LocalRows | None, columns: Columns | None = None
+    ) -> None:
+        """Args:
+        columns: of ``rows``, if they have been made.
+        """
         self.clock = END
         self._half, self._rank = half, rank
-        self._given = rows, held_out
+        self._given, self._columns = (rows, held_out), columns
         self._ids = row_ids(rows, half.problem.absent)
         self._moved_bytes = 0
         self._bins: Bins | None = None
         # Of the tree that grows: the rows that it is grown of; all that move, each with the margins that leaves add to.
         self._grown: Herd | None = None
         self._moving: list[tuple[Herd, Float64s]] = []
+        # Hessians and gradients of a round; of a tree, as whole numbers.
+        self._pairs: Float64s | None = None
+        self._quantised: Int32s | None = None
 
     def go_on(self, clock: int) -> bool:
         """Take part in a clock, after all those before it that this attempt has not seen; return whether more come."""
@@ -141,35 +152,33 @@ class _Grower:
             return
         for herd, margins in self._moving:
             herd.end(told.ends, margins)
+        counts = NO_COUNTS
         if len(told.ends):
             assert self._grown is not None
-            if not is_over:
-                counts = self._grown.counts(told.ends)
-                self._half.sums.counts.add(counts, count_keys(told.tree - 1, len(counts)))
+            counts = self._grown.counts(told.ends)
             self._grown, self._moving = None, []
-        if told.task == Task.BEGIN:
-            of = self._training
-            self._pairs, most = self._half.problem.objective.gradients(of.margins, of.y, of.weights)
-            if not is_over:
-                self._tell_gradients(most)
-        elif told.task == Task.ROOT:
+        gradients = None
+        if has_gradients(told.task, told.tree, self._half.problem.objective.width):
+            gradients = self._compute_gradients()
+        if told.task == Task.ROOT:
             self._plant(told)
-            if not is_over:
-                self._tell_root()
-        elif told.task == Task.NODES and not is_over:
-            self._add(list(self._built(told.splits)))
+        if not is_over:
+            self._tell(told, counts, gradients)
 
     def _begin(self, told: Told) -> None:
         """Bin the rows."""
         self._bins = bins = self._read_bins(told.matrices)
         problem, recipe = self._half.problem, self._half.recipe
         rows, held_out = self._given
-        self._training = _Group.of(problem, rows, bins)
+        self._training = _Group.of(problem, rows, bins, self._columns)
+        self._columns = None
         # What is missing in none of the rows that bins were made of may be in these.
         lenient = replace(bins, missing=np.ones(bins.features, np.bool_), block=0)
         self._held_out = None if held_out is None else _Group.of(problem, held_out, lenient)
         self._histograms = Histograms(self._training.rows, recipe.channels, self._half.sums_dtype)
         self._matrix = DCVMatrix.known(told.matrices[0])
+        weights = self._training.weights
+        self._most_weight = float(weights.max(initial=0.0)) if rows.weights is not None else float(len(rows) > 0)
 
     def _read_bins(self, matrices: tuple[int, int, int]) -> Bins:
         """Read what the driver has made of cut points: see ``shapes_of``."""
@@ -180,22 +189,55 @@ class _Grower:
         offsets = np.append(0, np.cumsum(counts))
         return bins_of(self._half.problem, answers[0].result()[: offsets[-1]], offsets, missing)
 
-    def _tell_gradients(self, most: tuple[float, float]) -> None:
-        sums, objective = self._half.sums, self._half.problem.objective
+    def _compute_gradients(self) -> tuple[Float64s, Float64s]:
+        """Compute those of a round; return the tally, and the largest ones."""
+        of, objective = self._training, self._half.problem.objective
+        self._pairs, most, losses = objective.gradients(of.margins, of.y, of.weights, self._pairs)
         tally = np.zeros(SUMS)
-        tally[[LOSS, WEIGHT]] = self._training.losses(objective)
+        tally[[LOSS, WEIGHT]] = losses
         if self._held_out is not None:
             tally[[HELD_LOSS, HELD_WEIGHT]] = self._held_out.losses(objective)
-        tally[ROWS], tally[BYTES] = len(self._training.y), self._moved_bytes
+        tally[ROWS], tally[BYTES] = len(of.y), self._moved_bytes
         self._moved_bytes = 0
+        return tally, np.array([*most, self._most_weight])
+
+    def _tell(self, told: Told, counts: Int64s, gradients: tuple[Float64s, Float64s] | None) -> None:
+        """Add to the sums of a clock, in one request a server.
+
+        Args:
+            counts: rows in each node of the tree that is over, if one is.
+        """
+        sums, root, nodes = self._half.sums, None, []
+        if told.task == Task.ROOT:
+            assert self._grown is not None
+            assert self._quantised is not None
+            order = self._grown.of(0)
+            root = np.array([*growing_kernels.sum_pairs(order, self._quantised), len(order)])
+            nodes = [(ROOT, order)] if self._half.recipe.depth else []
+        elif told.task == Task.NODES:
+            nodes = list(self._built(told.splits))
+        histograms = [(row, *self._histograms.of(order, self._summed)) for row, order in nodes if len(order)]
+        if nodes and max(row for row, _ in nodes) >= self._matrix.rows:
+            self._matrix = DCVMatrix.known(self._matrix.number)  # it has grown
         with batch():
-            sums.tally.add(tally)
-            sums.most.push(np.array(most), np.arange(MOST) + MOST * self._rank)
+            if len(counts):
+                sums.counts.add(counts, count_keys(told.tree - 1, len(counts)))
+            if gradients is not None:
+                sums.tally.add(gradients[0])
+                sums.most.push(gradients[1], np.arange(MOST) + MOST * self._rank)
+            if root is not None:
+                sums.totals.add(root)
+            self._moved_bytes += add_histograms(self._matrix, histograms)
 
     def _plant(self, told: Told) -> None:
         """Begin a tree: all rows are in its root."""
         recipe, output = self._half.recipe, told.tree % self._half.problem.objective.width
-        self._quantised = quantised(self._pairs[output], self._ids, key_of(recipe.seed, told.tree), told.scales)
+        assert self._pairs is not None
+        key = key_of(recipe.seed, told.tree)
+        self._quantised = quantised(self._pairs[output], self._ids, key, told.scales, self._quantised)
+        self._summed = self._quantised
+        if recipe.channels == 3:
+            self._summed = np.column_stack([self._quantised, np.ones(len(self._quantised), np.int32)])
         drawn = np.ones(len(self._ids), bool)
         if recipe.fraction < 1:
             # The trees of one round are grown of the same rows.
@@ -208,14 +250,6 @@ class _Grower:
         if self._held_out is not None:
             every = np.arange(len(self._held_out.y))
             self._moving.append((self._held_out.herd(every), self._held_out.margins[:, output]))
-
-    def _tell_root(self) -> None:
-        assert self._grown is not None
-        order = self._grown.of(0)
-        h, g = growing_kernels.sum_pairs(order, self._quantised)
-        self._half.sums.totals.add(np.array([h, g, len(order)]))
-        if self._half.recipe.depth:
-            self._add([(ROOT, order)])
 
     def _add_residuals(self, said: Told) -> None:
         """Let the driver find what leaves are to say."""
@@ -233,16 +267,6 @@ class _Grower:
         for said in splits[splits[:, told.BUILT] != told.NONE]:
             yield int(said[told.ROW]), self._grown.of(int(said[told.LEFT] + said[told.BUILT]))
 
-    def _add(self, nodes: list[tuple[int, Int32s]]) -> None:
-        """Add histograms."""
-        if nodes and max(row for row, _ in nodes) >= self._matrix.rows:
-            self._matrix = DCVMatrix.known(self._matrix.number)  # it has grown
-        pairs = self._quantised
-        if self._half.recipe.channels == 3:
-            pairs = np.column_stack([pairs, np.ones(len(pairs), np.int32)])
-        built = ((row, *self._histograms.of(order, pairs)) for row, order in nodes if len(order))
-        self._moved_bytes += add_histograms(self._matrix, built)
-
 
 @dataclass(frozen=True, eq=False)
 class _Group:
@@ -259,11 +283,11 @@ class _Group:
     margins: Float64s
 
     @staticmethod
-    def of(problem: Problem, rows: LocalRows, bins: Bins) -> _Group:
+    def of(problem: Problem, rows: LocalRows, bins: Bins, columns: Columns | None = None) -> _Group:
         assert rows.y is not None
         weights = NO_WEIGHTS if rows.weights is None else rows.weights
         margins = np.tile(np.array(problem.base), (len(rows), 1))
-        return _Group(binned(rows, bins, problem.absent), rows.y, weights, margins)
+        return _Group(binned(rows, bins, problem.absent, columns), rows.y, weights, margins)
 
     def herd(self, numbers: Int64s) -> Herd:
         """Return some of the rows, all in the root of a tree."""
