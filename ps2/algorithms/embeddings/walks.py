@@ -20,6 +20,8 @@ Array = npt.NDArray[Any]
 # Walkers that go at once, and numbers that their walks have, at most.
 MOST_WALKERS = 1 << 20
 MOST_NUMBERS = 1 << 26
+# Edges that are put into lists at once.
+MOST_EDGES = 1 << 20
 NO_WEIGHTS = np.empty(0)
 
 
@@ -105,8 +107,11 @@ class LocalGraph:
         pack = np.empty(cut.width, cut.dtype)
         pack[: len(begins)] = begins
         sums = NO_WEIGHTS if weights is None else np.zeros(cut.width)
-        given = readable(NO_WEIGHTS if weights is None else weights)
-        list_kernels.append(pack, sums, readable(sources.astype(np.int64)), readable(targets.astype(cut.dtype)), given)
+        for begin in range(0, len(sources), MOST_EDGES):
+            some = slice(begin, begin + MOST_EDGES)
+            slots, neighbours = sources[some].astype(np.int64), targets[some].astype(cut.dtype)
+            given = readable(NO_WEIGHTS if weights is None else weights[some])
+            list_kernels.append(pack, sums, readable(slots), readable(neighbours), given)
         list_kernels.put_in_order(pack, sums)
         return LocalGraph(pack, sums)
 
