@@ -77,7 +77,13 @@ def measure(asked: Asked) -> Part:
             recipes = {"first order": Recipe(1, asked.length), "p = 4, q = 0.25": Recipe(1, asked.length, p=4, q=0.25)}
             for what, recipe in recipes.items():
                 goal = GOAL if asked.way == "servers" and what == "first order" else None
-                lines.append(Rate(what, tuple(_turn(table, share, recipe) for _ in range(asked.rounds + 1))[1:], goal))
+                lines.append(
+                    Rate(
+                        f"graph on {asked.way}, {what}",
+                        tuple(_turn(table, share, recipe) for _ in range(asked.rounds + 1))[1:],
+                        goal,
+                    )
+                )
                 tell(f"{what}: {', '.join(f'{turn / 1e6:.2f}M' for turn in lines[-1].turns)} steps/s")
     finally:
         spark.stop()
