@@ -218,6 +218,10 @@ def test_perplexity_when_no_document_has_two_tokens_then_it_is_an_error(sampled)
         sampled.perplexity(np.eye(3, 12))
 
 
+def test_topics_when_printed_then_are_a_line(sampled):
+    assert repr(sampled) == "LDATopics(topics=5, words=12, inference='sampled')"
+
+
 def test_topics_when_alpha_is_not_one_a_topic_then_it_is_an_error(counts):
     with pytest.raises(ShapeError, match=r"one for each topic of counts of shape \(12, 5\), got \(2,\)"):
         LDATopics(counts, [1.0, 1.0], BETA)

@@ -16,7 +16,7 @@ from ps2.algorithms.topics.corpus import key_of
 from ps2.algorithms.topics.sampling_kernels import GROUP
 from ps2.errors import DTypeError, InputError, ShapeError
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Float64s
+from ps2.ops.kernels import Float64s, Int64s
 from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
@@ -67,7 +67,8 @@ def halves(x: sp.csr_array, seed: int) -> tuple[sp.csr_array, sp.csr_array]:
         seed: of the halves; the same document has the same, wherever it lies.
     """
     second = np.empty(x.nnz)
-    inference_kernels.halve(_for_kernels(x), key_of(seed, 1), second)
+    matrix = _for_kernels(x)
+    inference_kernels.halve(matrix, _ids_of(matrix), key_of(seed, 1), second)
     parts = [sp.csr_array((data, x.indices, x.indptr), shape=x.shape, copy=True) for data in (x.data - second, second)]
     for part in parts:
         part.eliminate_zeros()
@@ -98,7 +99,7 @@ class Sampling:
         inference_kernels.sum_groups(matrix[1], self._topics, self._known, self._sums)
         out = np.empty((x.shape[0], len(self._alpha)))
         cost = int(TOKEN_COST * (LEFT_OUT + KEPT) * (x.sum() + 1) / max(len(out), 1))
-        how = (matrix, self._topics, readable(self._sums), self._key, (LEFT_OUT, KEPT))
+        how = (matrix, _ids_of(matrix), self._topics, readable(self._sums), self._key, (LEFT_OUT, KEPT))
         over_blocks(inference_kernels.sample_documents, (np.arange(len(out)), out), *how, cost=cost)
         return out
 
@@ -193,3 +194,11 @@ class Variational:
 def _for_kernels(x: sp.csr_array) -> tuple[Array, Array, Array]:
     """Return rows as kernels take them, whatever scipy has chosen."""
     return readable(x.indptr.astype(np.int64)), readable(x.indices.astype(np.int32)), readable(x.data)
+
+
+def _ids_of(matrix: tuple[Array, Array, Array]) -> Int64s:
+    """Return an id for each document that its words and how often they come make, wherever it lies."""
+    indptr, words, times = matrix
+    ids = np.empty(len(indptr) - 1, np.uint64)
+    online_kernels.identify(indptr, readable(words.astype(np.int64)), readable(times.view(np.uint64)), ids)
+    return readable(ids.view(np.int64))

@@ -77,6 +77,9 @@ class LDATopics:
             )
         self.beta, self.inference, self.seed = float(beta), inference, seed
 
+    def __repr__(self) -> str:
+        return f"LDATopics(topics={self.topics}, words={self.dim}, inference={self.inference!r})"
+
     # -- files -----------------------------------------------------------------------------------------------------
 
     @staticmethod
