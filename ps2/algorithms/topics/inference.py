@@ -36,14 +36,20 @@ def documents_of(x: Any, vocabulary: int) -> sp.csr_array:
     """Return documents as a matrix of float64, words in order, and without the zeros that it holds.
 
     Args:
-        x: NumPy or scipy sparse, shape (n, vocabulary): how often each word comes in each document.
+        x: scipy sparse, or what NumPy makes an array of, such as a pandas DataFrame; shape (n, vocabulary): how often
+            each word comes in each document.
 
     Raises:
         ShapeError, DTypeError: x is no such matrix.
         InputError: it holds what is no count; says in how many rows, and names one.
     """
-    if getattr(x, "ndim", 0) != 2 or x.shape[1] != vocabulary:
-        raise ShapeError(f"x: expected shape (n, {vocabulary}), a count a word, got {getattr(x, 'shape', type(x))}")
+    expected = f"x: expected shape (n, {vocabulary}), a count a word"
+    try:
+        x = x if sp.issparse(x) else np.asarray(x)
+    except ValueError as error:
+        raise ShapeError(f"{expected}, got what is no array: {error}") from error
+    if x.ndim != 2 or x.shape[1] != vocabulary:
+        raise ShapeError(f"{expected}, got {x.shape}")
     if x.dtype.kind not in "biuf":
         raise DTypeError(f"x: expected counts, got {x.dtype}")
     found = sp.csr_array(x, dtype=np.float64, copy=True)
