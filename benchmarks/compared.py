@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import click
@@ -71,6 +73,24 @@ def print_compared(lines: Sequence[dict[str, Any]]) -> None:
     ]
     columns = [Column(title, right=title not in WORDS, folds=title in {"what", "against"}) for title in TITLES]
     print_table(columns, rows)
+
+
+def print_sizes(report: dict[str, Any]) -> None:
+    """Print the tables that parts of a report have of their own."""
+    for part in report["parts"].values():
+        if part["sizes"]:
+            click.echo()
+            columns = [Column(title, right=True) for title in part["sizes"][0]]
+            print_table(columns, [tuple(map(str, size.values())) for size in part["sizes"]])
+
+
+def versions(distributions: Sequence[str]) -> dict[str, str]:
+    """Return the versions of those that are installed."""
+    found = {}
+    for name in distributions:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 def _figure(value: float, unit: str) -> str:

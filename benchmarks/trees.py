@@ -8,7 +8,6 @@ docs/performance.md says what is measured and how to read it.
 from __future__ import annotations
 
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,10 @@ import click
 import numpy as np
 import pyspark
 
-from benchmarks.compared import Parts, print_compared
+from benchmarks.compared import Parts, print_compared, print_sizes, versions
 from benchmarks.frame import ask_all, command, exit_code, machine, print_parts, publish, read_numbers
 from benchmarks.trees_part import Asked
 from benchmarks.trees_peers import PEERS
-from ps2.cli.output import Column, print_table
 
 PARTS = Parts(
     names=("agaricus", "higgs", "same", "pulled", "features", "precision", "dense", "news20"),
@@ -66,32 +64,15 @@ def main(
     chosen = PARTS.chosen(parts, data_dir)
     asked = Asked(rounds, data_dir or "", peers, rows, read_numbers(features), seeds, memory)
     found = ask_all("trees", chosen, asked)
-    versions = {"pyspark": pyspark.__version__, "numpy": np.__version__, **_peers()}
-    report: dict[str, Any] = {"machine": machine(**versions), "rounds": rounds, "parts": found}
+    of = machine(pyspark=pyspark.__version__, numpy=np.__version__, **versions(DISTRIBUTIONS))
+    report: dict[str, Any] = {"machine": of, "rounds": rounds, "parts": found}
     publish(report, form, output, lambda: _print(report))
     sys.exit(exit_code(report, strict))
 
 
-def _peers() -> dict[str, str]:
-    found = {}
-    for name in DISTRIBUTIONS:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
-
-
 def _print(report: dict[str, Any]) -> None:
     print_parts(report, print_compared)
-    for part in report["parts"].values():
-        if part["sizes"]:
-            click.echo()
-            titles = list(part["sizes"][0])
-            print_table(
-                [Column(title, right=True) for title in titles],
-                [tuple(map(str, size.values())) for size in part["sizes"]],
-            )
+    print_sizes(report)
 
 
 if __name__ == "__main__":

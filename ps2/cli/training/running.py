@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,11 +37,8 @@ class Read:
         return {name: made(rows) for name, rows in (("train", self.train), ("test", self.test)) if rows is not None}
 
 
-def check(paths: Iterable[str | None], setting: Setting) -> None:
+def check(files: Files, setting: Setting) -> None:
     """Raise what is wrong, as far as it can be seen without Spark.
-
-    Args:
-        paths: of files to read; None: there is none.
 
     Raises:
         InputError: a file is missing.
@@ -49,7 +46,7 @@ def check(paths: Iterable[str | None], setting: Setting) -> None:
     """
     from ps2.algorithms.labelled import check_local
 
-    for path in filter(None, paths):
+    for path in filter(None, (files.input, files.test)):
         check_local(path)
     if setting.plots is not None:
         from ps2.run.drawing import needs_matplotlib
@@ -138,22 +135,19 @@ def read(spark: Any, files: Files) -> Read:
     return Read(features, train, test[0] if test else None)
 
 
-def draw(model: Any, setting: Setting, objective: str = "loss.png") -> list[str]:
+def draw(model: Any, setting: Setting) -> list[str]:
     """Draw pictures if they are wanted; return their paths.
-
-    Args:
-        objective: name of the one of what gets smaller, by step.
 
     Raises:
         RecoveryError: the file system refuses.
     """
     if setting.plots is None:
         return []
-    pictures = {objective: model.summary.plot}
+    pictures = {"loss.png": model.summary.plot}
     if hasattr(model, "plotImportances") and model.featureImportances.numNonzeros():
         pictures["importances.png"] = model.plotImportances
     if not model.summary.history.steps:  # a training that was restored may have had all of them
-        del pictures[objective]
+        del pictures["loss.png"]
     paths = [os.path.join(setting.plots, name) for name in pictures]
     for path, plot in zip(paths, pictures.values(), strict=True):
         try:
