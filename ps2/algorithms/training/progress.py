@@ -49,9 +49,9 @@ def describe(report: StepReport, steps: int) -> list[str]:
         f"{words.step} {report.number}/{steps}",
         f"{words.objective} {report.objective:.6g}",
         *([] if report.validation is None else [f"validation {report.validation:.6g}"]),
-        *(f"{_short(value, 1000)} {name}" for name, value in report.told.items()),
+        *(f"{_short(value, 1000)} {_spoken(name)}" for name, value in report.told.items()),
         f"{report.seconds / report.number:.3g} s {words.a_step}",
-        f"{_short(speed, 1000)} rows/s",
+        *([f"{_short(speed, 1000)} rows/s"] if report.rows else []),
         f"{_short(report.bytes, 1024)}B",
     ]
 
@@ -114,9 +114,14 @@ def _spark_bar(spark_context: Any) -> Any:
     return bar.get() if bar.isDefined() else None
 
 
+def _spoken(name: str) -> str:
+    """Return what a number is called in a sentence: "tokens/s" of "tokens_per_s"."""
+    return name.replace("_per_", "/").replace("_", " ")
+
+
 def _short(number: float, base: int) -> str:
     """Return a number with a unit prefix, in three digits: 1.2M."""
     power = 0
-    while number >= 999.5 and power < len(PREFIXES) - 1:
+    while abs(number) >= 999.5 and power < len(PREFIXES) - 1:
         number, power = number / base, power + 1
     return f"{number:.3g}{PREFIXES[power].strip()}"
