@@ -143,17 +143,17 @@ def fault_of(line: str, features: int = MOST_FEATURES) -> str | None:
         return None
     label, *entries = line.split(" ")
     if not _is_number(label):
-        return f"label: expected a number, got {_shown(label)}"
+        return f"label: expected a number, got {shown(label)}"
     last = 0
     for entry in filter(None, entries):
         index, colon, value = entry.partition(":")
         if not colon:
-            return f"feature: expected index:value, got {_shown(entry)} without ':'"
+            return f"feature: expected index:value, got {shown(entry)} without ':'"
         if not INDEX.fullmatch(index) or not last < int(index) <= features:
             after = f"above {last}, the one before, and" if last else "from 1 on,"
-            return f"index: expected an integer {after} {features} at most, got {_shown(index)} in {_shown(entry)}"
+            return f"index: expected an integer {after} {features} at most, got {shown(index)} in {shown(entry)}"
         if not _is_number(value):
-            return f"value: expected a number, got {_shown(value)} in {_shown(entry)}"
+            return f"value: expected a number, got {shown(value)} in {shown(entry)}"
         last = int(index)
     return None
 
@@ -164,7 +164,7 @@ def _faults_named(spark: Any, path: str, features: int) -> Iterator[None]:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    _check_exists(spark.sparkContext, path)
+    check_exists(spark.sparkContext, path)
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
@@ -193,7 +193,8 @@ def _no_row(path: str) -> str:
     return f"{path}: expected lines 'label index:value ...', got no row at all"
 
 
-def _check_exists(spark_context: Any, path: str) -> None:
+def check_exists(spark_context: Any, path: str) -> None:
+    """Raise InputError if Spark finds no file of that path or pattern."""
     location = spark_context._jvm.org.apache.hadoop.fs.Path(path)
     found = location.getFileSystem(spark_context._jsc.hadoopConfiguration()).globStatus(location)
     if found is None or len(found) == 0:
@@ -204,5 +205,6 @@ def _is_number(text: str) -> bool:
     return NUMBER.fullmatch(text) is not None and math.isfinite(float(text))
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
+    """Return a text, or its beginning, for messages."""
     return repr(text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "...")

@@ -162,7 +162,7 @@ def gbt(
     params = {name: value for name, value in params.items() if value is not None}
     with interruptible() as interrupt:
         job = _Job(files, setting, task, validation, xgboost, params)
-        check(files, setting)
+        check((files.input, files.test), setting)
         estimator = _estimator(job)
         _check_file(xgboost, setting.overwrite)
         in_spark(TRAINING, setting, interrupt, lambda spark, workers: _train(job, estimator, spark, workers))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ps2.cli.training.gbt import gbt
+from ps2.cli.training.lda import lda
 from ps2.cli.training.lr import lr
 
 
@@ -13,5 +14,5 @@ def train() -> None:
     """Train a model on the rows of a file."""
 
 
-for command in (gbt, lr):
+for command in (gbt, lda, lr):
     train.add_command(command)

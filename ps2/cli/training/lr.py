@@ -73,7 +73,7 @@ def lr(files: Files, setting: Setting, **params: Any) -> None:
     with interruptible() as interrupt:
         from ps2.algorithms import LogisticRegression
 
-        check(files, setting)
+        check((files.input, files.test), setting)
         params = {"solver": "minibatch", "optimizer": "adam", **params}
         estimator = LogisticRegression(**params)
         with options_named():

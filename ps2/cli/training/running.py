@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -37,8 +37,11 @@ class Read:
         return {name: made(rows) for name, rows in (("train", self.train), ("test", self.test)) if rows is not None}
 
 
-def check(files: Files, setting: Setting) -> None:
+def check(paths: Iterable[str | None], setting: Setting) -> None:
     """Raise what is wrong, as far as it can be seen without Spark.
+
+    Args:
+        paths: of files to read; None: there is none.
 
     Raises:
         InputError: a file is missing.
@@ -46,7 +49,7 @@ def check(files: Files, setting: Setting) -> None:
     """
     from ps2.algorithms.labelled import check_local
 
-    for path in filter(None, (files.input, files.test)):
+    for path in filter(None, paths):
         check_local(path)
     if setting.plots is not None:
         from ps2.run.drawing import needs_matplotlib
@@ -135,19 +138,22 @@ def read(spark: Any, files: Files) -> Read:
     return Read(features, train, test[0] if test else None)
 
 
-def draw(model: Any, setting: Setting) -> list[str]:
+def draw(model: Any, setting: Setting, objective: str = "loss.png") -> list[str]:
     """Draw pictures if they are wanted; return their paths.
+
+    Args:
+        objective: name of the one of what gets smaller, by step.
 
     Raises:
         RecoveryError: the file system refuses.
     """
     if setting.plots is None:
         return []
-    pictures = {"loss.png": model.summary.plot}
+    pictures = {objective: model.summary.plot}
     if hasattr(model, "plotImportances") and model.featureImportances.numNonzeros():
         pictures["importances.png"] = model.plotImportances
     if not model.summary.history.steps:  # a training that was restored may have had all of them
-        del pictures["loss.png"]
+        del pictures[objective]
     paths = [os.path.join(setting.plots, name) for name in pictures]
     for path, plot in zip(paths, pictures.values(), strict=True):
         try:

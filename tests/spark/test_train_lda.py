@@ -1,0 +1,140 @@
+"""``ps2 train lda`` on files: what it prints and draws, what it leaves behind, and what was wrong."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from ps2.algorithms import LDATopics
+from tests.commands import assert_one_line
+
+TREES, BEASTS = ("oak", "elm", "yew"), ("cat", "dog", "cow")
+PNG = b"\x89PNG"
+NO_SPARK = "there is no such Spark"
+
+
+def bag(documents, seed=0):
+    """A file's text: documents of trees and documents of beasts."""
+    counts = np.random.default_rng(seed).poisson(3, (documents, 6)) + 1
+    counts[::2, :3], counts[1::2, 3:] = 0, 0
+    lines = [f"{d + 1} {w + 1} {counts[d, w]}" for d, w in zip(*np.nonzero(counts), strict=True)]
+    return "\n".join([str(documents), "6", str(len(lines)), *lines, ""])
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bags")
+    for name, text in {
+        "docword": bag(30),
+        "others": bag(10, seed=1),
+        "vocab": "\n".join([*TREES, *BEASTS]),
+        "short": "oak\nelm\n",
+        "malformed": "1\n6\n2\n1 1 1\n1 7 1\n",
+        "smaller": "1\n5\n1\n1 1 1\n",
+    }.items():
+        (folder / name).write_text(text)
+    return folder
+
+
+@pytest.fixture
+def train(run_train, tmp_path):
+    """``train(*options)``: run the command; see ``run_train``."""
+
+    def run(*options, **elsewhere):
+        return run_train("lda", "--output", tmp_path / "model", *options, **elsewhere)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def sampled(run_train, files, tmp_path_factory):
+    """The folder of a training by sampling, and what it said, as JSON."""
+    folder = tmp_path_factory.mktemp("sampled")
+    places = ["--output", folder / "model", "--plots", folder / "plots"]
+    options = ["--k", 2, "--iterations", 20, "--top-words", 3, "-o", "json", "--vocab", files / "vocab"]
+    code, stdout, stderr = run_train("lda", "--input", files / "docword", "--test", files / "others", *options, *places)
+    assert (code, stderr) == (0, "")
+    return folder, json.loads(stdout)
+
+
+def test_lda_when_it_samples_then_topics_are_told_by_their_words(sampled):
+    _, told = sampled
+    assert {frozenset(topic["words"]) for topic in told["topics"]} == {frozenset(TREES), frozenset(BEASTS)}
+    assert [topic["share"] for topic in told["topics"]] == sorted((t["share"] for t in told["topics"]), reverse=True)
+
+
+def test_lda_when_it_samples_then_iterations_and_perplexity_are_told(sampled, files):
+    _, told = sampled
+    assert [each["iteration"] for each in told["iterations"]] == list(range(1, 21))
+    assert told["iterations"][-1]["loss"] < told["iterations"][0]["loss"]
+    # A document has three words, and nothing of the others.
+    assert 2.5 < told["perplexity"] < 3.5
+    assert (told["documents"], told["words"]) == (30, 6)
+    lines = (files / "docword").read_text().split()[3:]
+    assert told["tokens"] == sum(map(int, lines[2::3]))
+
+
+def test_lda_when_it_ends_then_model_and_picture_are_there(sampled):
+    folder, told = sampled
+    topics = LDATopics.load(str(folder / "model"))
+    assert topics.counts.sum() == told["tokens"]
+    assert [(path.name, path.read_bytes()[:4]) for path in (folder / "plots").iterdir()] == [("likelihood.png", PNG)]
+
+
+def test_lda_when_it_is_online_then_tables_tell_how_it_went(train, files):
+    options = ["--optimizer", "online", "--k", 2, "--batch", 1, "--iterations", 15, "--offset", 1, "--seed", 3]
+    code, stdout, stderr = train("--input", files / "docword", "--test", files / "others", *options)
+    assert (code, stderr) == (0, "")
+    for told in (
+        "topic  tokens  likeliest words",
+        "30 documents, ",
+        "15 iterations of online",
+        "perplexity of the 10 documents held out: ",
+        "LDAModel.load(",
+    ):
+        assert told in stdout
+    # Without a vocabulary words have the numbers that they have in the file.
+    assert " 1 " in stdout.splitlines()[1] + stdout.splitlines()[2]
+
+
+WRONG_FILES = {
+    "malformed": (
+        ["--input", "{}/malformed"],
+        "/malformed: line 5: word: expected a whole number from 1 to",
+    ),
+    "vocabulary": (["--input", "{}/docword", "--vocab", "{}/short"], "/short: expected 6 words, one a line"),
+    "other vocabulary": (
+        ["--input", "{}/docword", "--test", "{}/smaller"],
+        "expected a vocabulary of 6 words",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_FILES)
+def test_lda_when_a_file_is_wrong_then_it_says_so(train, files, name):
+    options, told = WRONG_FILES[name]
+    code, _, stderr = train(*(option.format(files) for option in options))
+    assert_one_line(stderr)
+    assert (code, told in stderr) == (1, True), stderr
+
+
+WRONG_OPTIONS = {
+    "no file": (["--vocab", "nowhere"], 1, "nowhere: there is no such file"),
+    "k": (["--k", "0"], 2, "--k: expected a number in [1, "),
+    "alpha": (["--alpha", "-1"], 2, "--alpha: expected"),
+    "beta": (["--beta", "0"], 2, "--beta: expected"),
+    "batch": (["--optimizer", "online", "--batch", "2"], 2, "--batch: expected a number in (0, 1], got 2.0"),
+    "staleness": (["--staleness", "-1"], 2, "--staleness: expected"),
+    "iterations": (["--iterations", "-1"], 2, "--iterations: expected"),
+    "sync": (["--sync", "none"], 2, "--sync"),
+    "top words": (["--top-words", "0"], 2, "--top-words"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_OPTIONS)
+def test_lda_when_an_option_cannot_be_then_it_is_named_before_spark_starts(train, files, name):
+    options, code, told = WRONG_OPTIONS[name]
+    found, _, stderr = train("--input", files / "docword", *options, master=NO_SPARK)
+    assert (found, told in stderr.splitlines()[-1]) == (code, True), stderr
