@@ -57,6 +57,18 @@ def test_trees_when_fewer_rounds_are_wanted_than_there_are_then_those_are_the_mo
     assert digest(made.forest) == digest(replace(expected.forest, trees=expected.forest.trees[:1]))
 
 
+def test_trees_when_more_rounds_are_wanted_than_there_are_then_they_are_those_of_one_training(
+    tmp_path, spark, expected
+):
+    with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=1) as ps:
+        assert len(grow(ps, spark, replace(NAMED, rounds=2)).forest.trees) == 2
+    with PS2Context.getOrCreate(spark, servers=1, restore=str(tmp_path)) as ps:
+        made = grow(ps, spark)
+    assert digest(made.forest) == digest(expected.forest)
+    assert made.history.objective == pytest.approx(expected.history.objective, rel=1e-12)
+    assert made.history.steps == expected.history.steps
+
+
 def test_trees_when_the_checkpoint_is_of_another_training_then_that_is_an_error(ps, spark):
     with pytest.raises(
         ConfigError, match="'trees' in the checkpoint is another one: depth was 4, and is 3; seed was 0, a"

@@ -8,6 +8,7 @@ import math
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from scipy.special import gammaln, logsumexp, psi
@@ -72,6 +73,17 @@ def test_sampled_when_a_document_lies_elsewhere_then_its_topics_are_the_same(sam
     np.testing.assert_array_equal(sampled.transform(x[::-1].toarray())[::-1], shares)
     np.testing.assert_array_equal(sampled.transform(x[7:8].astype(np.float32))[0], shares[7])
     assert (LDATopics(sampled.counts, ALPHA, BETA, seed=1).transform(x) != shares).any()
+
+
+def test_transform_when_documents_are_lists_or_of_pandas_then_shares_are_the_same(sampled, x):
+    rows = x[:3].toarray()
+    for given in (rows.tolist(), pd.DataFrame(rows)):
+        np.testing.assert_array_equal(sampled.transform(given), sampled.transform(rows))
+
+
+def test_likelihood_when_there_is_no_word_then_it_is_an_error(sampled):
+    with pytest.raises(InputError, match="expected documents with words"):
+        sampled.logPerplexity(np.zeros((2, WORDS)))
 
 
 @pytest.mark.parametrize("how", ["sampled", "variational"])
@@ -202,6 +214,7 @@ def test_topics_when_pickled_then_documents_have_the_same_shares(sampled, x):
     [
         (np.zeros((2, 3)), ShapeError, r"expected shape \(n, 12\), a count a word, got \(2, 3\)"),
         (np.zeros(12), ShapeError, r"expected shape \(n, 12\)"),
+        ([[1], [1, 2]], ShapeError, "got what is no array"),
         (np.full((2, 12), "a"), UsageError, "x: expected counts, got <U1"),
         (np.eye(3, 12) / 2, InputError, "x: 3 of 3 documents hold what is no count, such as 0.5 in row 0"),
         (-np.eye(3, 12)[1:], InputError, "x: 2 of 2 documents hold what is no count, such as -1 in row 0"),
@@ -216,6 +229,10 @@ def test_transform_when_documents_hold_no_counts_then_the_error_names_one(sample
 def test_perplexity_when_no_document_has_two_tokens_then_it_is_an_error(sampled):
     with pytest.raises(InputError, match="documents of two tokens at least"):
         sampled.perplexity(np.eye(3, 12))
+
+
+def test_topics_when_printed_then_are_a_line(sampled):
+    assert repr(sampled) == "LDATopics(topics=5, words=12, inference='sampled')"
 
 
 def test_topics_when_alpha_is_not_one_a_topic_then_it_is_an_error(counts):

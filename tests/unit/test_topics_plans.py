@@ -10,7 +10,9 @@ from ps2.algorithms.topics.blocks import deal_words, ring_of
 from ps2.algorithms.topics.corpus import Corpus
 from ps2.algorithms.topics.hyperparameters import Fits, fitted, keys_of
 from ps2.algorithms.topics.on_fleet import Ring
+from ps2.algorithms.topics.problem import Recipe
 from ps2.algorithms.topics.saved import PAGE, Saved
+from ps2.algorithms.topics.syncs import groups_of
 from ps2.algorithms.training.names import UNNAMED
 from tests.fakes import FleetInProcess, installed, session_over
 
@@ -27,6 +29,21 @@ def test_words_when_dealt_to_blocks_then_tokens_are_about_equal_and_no_block_has
 def test_blocks_when_words_are_many_then_each_has_as_many_as_a_worker_can_hold(width, blocks):
     ring = ring_of(3, 1000, width)
     assert (ring.blocks, ring.turns) == (blocks, blocks)
+
+
+@pytest.mark.parametrize("each", [1, 4])
+def test_groups_when_workers_go_through_them_then_no_two_have_the_same_words_and_all_have_all(each):
+    recipe, rng = Recipe(2, 100, slice_words=5), np.random.default_rng(0)
+    taken = []
+    for rank in range(3):
+        words = np.sort(rng.choice(100, 70, replace=False))
+        corpus = Corpus(words, np.arange(71), np.zeros(70, np.int32), np.zeros(1, np.int64))
+        groups = groups_of(corpus, recipe, each, rank, 3)
+        assert max(end - begin for group in groups for begin, end in group) <= 5
+        taken.append([{*words[[at for bounds in group for at in range(*bounds)]].tolist()} for group in groups])
+        assert set.union(*taken[-1]) == set(words.tolist())
+    for at_once in zip(*taken, strict=True):
+        assert sum(map(len, at_once)) == len(set.union(*at_once))
 
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])

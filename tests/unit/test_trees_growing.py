@@ -53,7 +53,7 @@ def test_histogram_when_rows_are_dense_then_it_is_the_sum_by_bins(channels, dtyp
 
 @pytest.mark.parametrize("channels", [2, 3])
 @pytest.mark.parametrize("most", [9, 300])
-def test_histogram_when_features_fill_many_words_then_those_without_bins_are_passed_over(most, channels):
+def test_histogram_when_features_are_many_then_those_without_bins_are_passed_over(most, channels):
     rng = np.random.default_rng(5)
     rows, sizes = 700, np.full(77, 4)
     sizes[[0, 20]], sizes[40] = 1, most

@@ -16,7 +16,7 @@ from ps2.algorithms.topics.corpus import key_of
 from ps2.algorithms.topics.sampling_kernels import GROUP
 from ps2.errors import DTypeError, InputError, ShapeError
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Float64s
+from ps2.ops.kernels import Float64s, Int64s
 from ps2.ops.parallel import over_blocks
 
 Array = npt.NDArray[Any]
@@ -36,14 +36,20 @@ def documents_of(x: Any, vocabulary: int) -> sp.csr_array:
     """Return documents as a matrix of float64, words in order, and without the zeros that it holds.
 
     Args:
-        x: NumPy or scipy sparse, shape (n, vocabulary): how often each word comes in each document.
+        x: scipy sparse, or what NumPy makes an array of, such as a pandas DataFrame; shape (n, vocabulary): how often
+            each word comes in each document.
 
     Raises:
         ShapeError, DTypeError: x is no such matrix.
         InputError: it holds what is no count; says in how many rows, and names one.
     """
-    if getattr(x, "ndim", 0) != 2 or x.shape[1] != vocabulary:
-        raise ShapeError(f"x: expected shape (n, {vocabulary}), a count a word, got {getattr(x, 'shape', type(x))}")
+    expected = f"x: expected shape (n, {vocabulary}), a count a word"
+    try:
+        x = x if sp.issparse(x) else np.asarray(x)
+    except ValueError as error:
+        raise ShapeError(f"{expected}, got what is no array: {error}") from error
+    if x.ndim != 2 or x.shape[1] != vocabulary:
+        raise ShapeError(f"{expected}, got {x.shape}")
     if x.dtype.kind not in "biuf":
         raise DTypeError(f"x: expected counts, got {x.dtype}")
     found = sp.csr_array(x, dtype=np.float64, copy=True)
@@ -67,7 +73,8 @@ def halves(x: sp.csr_array, seed: int) -> tuple[sp.csr_array, sp.csr_array]:
         seed: of the halves; the same document has the same, wherever it lies.
     """
     second = np.empty(x.nnz)
-    inference_kernels.halve(_for_kernels(x), key_of(seed, 1), second)
+    matrix = _for_kernels(x)
+    inference_kernels.halve(matrix, _ids_of(matrix), key_of(seed, 1), second)
     parts = [sp.csr_array((data, x.indices, x.indptr), shape=x.shape, copy=True) for data in (x.data - second, second)]
     for part in parts:
         part.eliminate_zeros()
@@ -98,7 +105,7 @@ class Sampling:
         inference_kernels.sum_groups(matrix[1], self._topics, self._known, self._sums)
         out = np.empty((x.shape[0], len(self._alpha)))
         cost = int(TOKEN_COST * (LEFT_OUT + KEPT) * (x.sum() + 1) / max(len(out), 1))
-        how = (matrix, self._topics, readable(self._sums), self._key, (LEFT_OUT, KEPT))
+        how = (matrix, _ids_of(matrix), self._topics, readable(self._sums), self._key, (LEFT_OUT, KEPT))
         over_blocks(inference_kernels.sample_documents, (np.arange(len(out)), out), *how, cost=cost)
         return out
 
@@ -193,3 +200,11 @@ class Variational:
 def _for_kernels(x: sp.csr_array) -> tuple[Array, Array, Array]:
     """Return rows as kernels take them, whatever scipy has chosen."""
     return readable(x.indptr.astype(np.int64)), readable(x.indices.astype(np.int32)), readable(x.data)
+
+
+def _ids_of(matrix: tuple[Array, Array, Array]) -> Int64s:
+    """Return an id for each document that its words and how often they come make, wherever it lies."""
+    indptr, words, times = matrix
+    ids = np.empty(len(indptr) - 1, np.uint64)
+    online_kernels.identify(indptr, readable(words.astype(np.int64)), readable(times.view(np.uint64)), ids)
+    return readable(ids.view(np.int64))

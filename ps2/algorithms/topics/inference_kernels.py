@@ -9,7 +9,7 @@ Steyvers, 2004, section 2, as for new documents), phi_wk = (n_wk + beta) / (n_k 
 
 so a token costs as many steps as its document has topics, however many there are.
 
-A document's random numbers come of its words and how often they come: its topics do not depend on where it lies.
+A document's random numbers come of an id that its words and how often they come make: where it lies does not matter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.topics.sampling_kernels import GROUP, Int32s, uniform
+from ps2.algorithms.topics.sampling_kernels import GROUP, Int32s, first_above, uniform
 from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.kernels import Float64s, Int64s, kernel
 
@@ -58,6 +58,7 @@ def sample_documents(
     rows: Int64s,
     out: Float64s,
     matrix: Matrix,
+    ids: Int64s,
     topics: Topics,
     sums: Float64s,
     key: np.uint64,
@@ -68,6 +69,7 @@ def sample_documents(
     Args:
         rows: of the matrix.
         out: shape (len(rows), topics).
+        ids: of all rows of the matrix.
         sums: as of ``sum_groups``, for all words of the documents.
         key: of the seed.
         sweeps: over a document's tokens: that are left out of the mean, and that are in it.
@@ -84,7 +86,6 @@ def sample_documents(
     all_alpha = alpha.sum()
     for number, row in enumerate(rows):
         begin, end = indptr[row], indptr[row + 1]
-        name = _name(indices[begin:end], data[begin:end])
         mine = out[number]
         mine[:] = 0.0
         count = 0
@@ -102,9 +103,9 @@ def sample_documents(
                         k = held[i]
                         total += often[k] * (of_word[k] + beta) * scale[k]
                         so_far[i] = total
-                    drawn = uniform(of_sweep, name, w, nth) * (total + rest)
+                    drawn = uniform(of_sweep, ids[row], w, nth) * (total + rest)
                     if drawn < total:
-                        new = int(held[_first_above(drawn, so_far, count)])
+                        new = int(held[first_above(drawn, so_far, count)])
                     else:
                         new = _draw_rest(drawn - total, of_word, topics, sums[w])
                     if often[new] == 0:
@@ -146,23 +147,23 @@ def score(rows: Int64s, out: Float64s, matrix: Matrix, topics: Topics, shares: F
 
 
 @kernel
-def halve(matrix: Matrix, key: np.uint64, second: Float64s) -> None:
+def halve(matrix: Matrix, ids: Int64s, key: np.uint64, second: Float64s) -> None:
     """Take half of each document's tokens, less one half if they are odd, any of them with the same probability.
 
     Args:
+        ids: of the documents.
         key: of the seed.
         second: shape (nnz,): gets how many of each word's tokens are taken.
     """
     indptr, indices, data = matrix
     for row in range(len(indptr) - 1):
         begin, end = indptr[row], indptr[row + 1]
-        name = _name(indices[begin:end], data[begin:end])
         left = _length(data[begin:end])
         wanted = left // 2
         for at in range(begin, end):
             second[at] = 0.0
             for nth in range(int(data[at])):
-                if uniform(key, name, indices[at], nth) * left < wanted:
+                if uniform(key, ids[row], indices[at], nth) * left < wanted:
                     second[at] += 1.0
                     wanted -= 1
                 left -= 1
@@ -174,16 +175,6 @@ def _length(times: Array) -> int:
     for n in times:
         total += int(n)
     return total
-
-
-@kernel
-def _name(words: Array, times: Array) -> int:
-    """Return a number that words and how often each comes make, in any order."""
-    state = np.uint64(0)
-    for i in range(len(words)):
-        if times[i] > 0:
-            state += scrambled(np.uint64(times[i]) + GOLDEN * np.uint64(words[i] + 1))
-    return np.int64(scrambled(state) >> np.uint64(1))  # type: ignore[return-value]
 
 
 @kernel
@@ -201,7 +192,7 @@ def _exclude(k: int, held: Int32s, place: Int32s, often: Int64s, count: int) -> 
 def _draw_rest(left: float, of_word: Array, topics: Topics, sums: Float64s) -> int:
     """Return the topic at which the sum of alpha_k phi_wk up to it is above a number, or the last one."""
     _, beta, alpha, scale = topics
-    group = _first_above(left, sums, len(sums))
+    group = first_above(left, sums, len(sums))
     if group > 0:
         left -= sums[group - 1]
     k, last = group * GROUP, min((group + 1) * GROUP, len(alpha)) - 1
@@ -212,16 +203,3 @@ def _draw_rest(left: float, of_word: Array, topics: Topics, sums: Float64s) -> i
         left -= weight
         k += 1
     return k
-
-
-@kernel
-def _first_above(drawn: float, so_far: Float64s, count: int) -> int:
-    """Return the first place whose sum so far is above a number, or the last one."""
-    low, high = 0, count - 1
-    while low < high:
-        middle = (low + high) >> 1
-        if so_far[middle] > drawn:
-            high = middle
-        else:
-            low = middle + 1
-    return low

@@ -77,6 +77,9 @@ class LDATopics:
             )
         self.beta, self.inference, self.seed = float(beta), inference, seed
 
+    def __repr__(self) -> str:
+        return f"LDATopics(topics={self.topics}, words={self.dim}, inference={self.inference!r})"
+
     # -- files -----------------------------------------------------------------------------------------------------
 
     @staticmethod
@@ -153,7 +156,7 @@ class LDATopics:
         """Return how documents share out among topics.
 
         Args:
-            x: counts, shape (n, words), NumPy or scipy sparse.
+            x: counts, shape (n, words): scipy sparse, or what NumPy makes an array of, such as a pandas DataFrame.
 
         Returns:
             float64, shape (n, topics), rows of sum 1; of a document without words the prior's, alpha.
@@ -202,7 +205,11 @@ class LDATopics:
 
     def logPerplexity(self, x: Any) -> float:
         """Return minus ``logLikelihood`` a token, as pyspark.ml's: lower is better."""
-        return -self.logLikelihood(x) / float(x.sum())
+        documents = documents_of(x, self.dim)
+        tokens = float(documents.sum())
+        if not tokens:
+            raise InputError("x: expected documents with words, of which there is a likelihood; there is none")
+        return -self.logLikelihood(documents) / tokens
 
     def bound(self, x: Any) -> float:
         """Return documents' part of ``logLikelihood``; that of several parts adds up."""

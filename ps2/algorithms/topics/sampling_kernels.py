@@ -129,7 +129,7 @@ def sample_words(
                 so_far[i] = total
             drawn = uniform(key, numbers[document], words[w], place) * (total + rest)
             if drawn < total:
-                new = int(held[begin + _first_above(drawn, so_far, count)])
+                new = int(held[begin + first_above(drawn, so_far, count)])
             else:
                 new = _draw_weighted(drawn - total, alpha, shares, weights)
             if new != old:
@@ -169,7 +169,7 @@ def _reweigh(k: int, row: Array, totals: Int64s, prior: tuple[Float64s, float, f
 
 
 @kernel
-def _first_above(drawn: float, so_far: Float64s, count: int) -> int:
+def first_above(drawn: float, so_far: Float64s, count: int) -> int:
     """Return the first place whose sum so far is above a number, or the last one."""
     low, high = 0, count - 1
     while low < high:

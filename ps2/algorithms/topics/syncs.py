@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from itertools import chain, pairwise
 from typing import Any
 
+import numpy as np
+
 from ps2.algorithms.topics.blocks import Blocks
+from ps2.algorithms.topics.corpus import Corpus
 from ps2.algorithms.topics.part import START, Part
+from ps2.algorithms.topics.problem import Recipe
 
 # Tokens between two looks at the time, where turns end by time.
 PIECE_TOKENS = 1 << 14
+# Groups of words for each worker: who has a group next is far enough behind to read what was changed there.
+GROUPS = 4
 
 
 def ssp(worker: Any, part: Part) -> None:
     """Sample with counts that are as stale as the run is: an iteration is a clock.
 
     Slices of words are read and told one by one, while others do the same (Xing et al., "Strategies and Principles of
-    Distributed Machine Learning on Big Data", section 3.2).
+    Distributed Machine Learning on Big Data", section 3.2). Each worker begins with other words: if all had the same
+    ones at once, none would see what the others change there.
     """
-    slices = part.corpus.slices(part.recipe.width)
+    slices = list(chain(*groups_of(part.corpus, part.recipe, GROUPS, worker.rank, worker.workers)))
     asked = None
     for clock in worker.clocks(START + 1 + part.recipe.iterations):
         iteration = clock - START
@@ -33,26 +41,46 @@ def ssp(worker: Any, part: Part) -> None:
 
 
 def average(worker: Any, part: Part) -> None:
-    """Sample with counts as they were when the clock began, and add up what all have changed when all are done.
+    """Sample with counts as they were when a round began, and add up what all have changed when all are done.
 
     What averaging of models is for counts (Zhang et al., "MLlib*: Fast Training of GLMs using Spark MLlib", 4.1; Newman
-    et al., "Distributed Algorithms for Topic Models", section 3.1).
+    et al., "Distributed Algorithms for Topic Models", section 3.1). An iteration is a clock, and has as many rounds as
+    there are workers: in each of them a worker has other words than the others have.
     """
-    slices = part.corpus.slices(part.recipe.width)
+    rounds = groups_of(part.corpus, part.recipe, 1, worker.rank, worker.workers)
     for clock in worker.clocks(START + 1 + part.recipe.iterations):
         iteration = clock - START
         is_in_step = part.enter(clock, iteration)
-        before = part.topics.copy()
-        asked = None
-        for number, (begin, end) in enumerate(slices if is_in_step else ()):
-            counts = (part.ask(begin, end) if asked is None else asked).result()
-            asked = part.ask(*slices[number + 1]) if number + 1 < len(slices) else None
-            part.sample(begin, end, counts, iteration)
-        worker.barrier()
-        for begin, end in slices if is_in_step else ():
-            part.tell(begin, end, before[part.corpus.begins[begin] : part.corpus.begins[end]])
+        for slices in rounds:
+            _take_part(worker, part, slices if is_in_step else [], iteration)
         part.leave(clock)
         part.end_iteration(clock, iteration)
+
+
+def _take_part(worker: Any, part: Part, slices: list[tuple[int, int]], iteration: int) -> None:
+    """Sample in a round, and tell what has changed when all have sampled."""
+    before = [part.topics_of(begin, end) for begin, end in slices]
+    asked = None
+    for number, (begin, end) in enumerate(slices):
+        counts = (part.ask(begin, end) if asked is None else asked).result()
+        asked = part.ask(*slices[number + 1]) if number + 1 < len(slices) else None
+        part.sample(begin, end, counts, iteration)
+    worker.barrier()
+    for (begin, end), topics in zip(slices, before, strict=True):
+        part.tell(begin, end, topics)
+    worker.barrier()
+
+
+def groups_of(corpus: Corpus, recipe: Recipe, each: int, rank: int, workers: int) -> list[list[tuple[int, int]]]:
+    """Divide words into groups, alike for all workers; return slices of each, in the order that a worker takes.
+
+    Args:
+        each: groups for each worker: so many lie between those that two workers begin with.
+    """
+    count = each * workers
+    bounds = np.searchsorted(corpus.words, recipe.vocabulary * np.arange(count + 1) // count)
+    groups = [corpus.slices(recipe.width, int(begin), int(end)) for begin, end in pairwise(bounds)]
+    return groups[each * rank :] + groups[: each * rank]
 
 
 def rotation(worker: Any, part: Part, blocks: Blocks, done: int) -> None:

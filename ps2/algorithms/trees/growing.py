@@ -85,10 +85,9 @@ class DenseRows:
             pairs: int32, shape (rows, channels): quantised hessians and gradients, perhaps a third.
             out: int32 (if no sum can exceed it) or int64, shape (bins, channels).
         """
-        words = np.arange(self._cells.shape[1])
-        per_word = WORD_BITS // (8 * self.columns.itemsize)
-        held = (readable(order), self._cells, self._begins, per_word, *_packed(pairs, out))
-        over_blocks(kernels.add_dense, (words,), *held, cost=COST * per_word * len(order))
+        held = (readable(self.columns), self.bins.first, *_packed(pairs, out))
+        features = np.flatnonzero(self.bins.columns)
+        over_blocks(lambda f: kernels.add_dense(readable(order), f, *held), (features,), cost=COST * len(order))
 
     def part(self, order: Int32s, split: Split, aside: Int32s) -> int:
         """Put the rows of a node that go left before the others, in place; return how many.
@@ -101,24 +100,6 @@ class DenseRows:
     def layout(self, monotone: Int64s | None = None, channels: int = 2) -> Int64s:
         """Return the row that tells servers what the bins are: see ``layout_of``; monotone: -1, 0, 1 by feature."""
         return _layout(self.bins, None, monotone, channels)
-
-    @cached_property
-    def _used(self) -> Int64s:
-        """Numbers of the features that have bins."""
-        return np.flatnonzero(self.bins.columns)
-
-    @cached_property
-    def _begins(self) -> Int64s:
-        return readable(self.bins.first[self._used])
-
-    @cached_property
-    def _cells(self) -> Array:
-        """The bins once more, row by row, as ``add_dense`` reads them: those of a row lie together."""
-        columns, used = self.columns, self._used
-        words = -(-len(used) * columns.itemsize // (WORD_BITS // 8))
-        cells = np.zeros((columns.shape[1], words), "<u8")
-        cells.view(columns.dtype)[:, : len(used)] = columns[used].T
-        return readable(cells)
 
 
 @dataclass(frozen=True, eq=False)

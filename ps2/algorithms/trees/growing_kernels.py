@@ -23,82 +23,41 @@ Int64s = npt.NDArray[np.int64]
 UInt64s = npt.NDArray[np.uint64]
 
 ONE = np.uint64(1)
-# Indices are made unsigned, as for a signed one numba asks whether it counts from the end.
-WORD_BITS = 64
-# Rows whose pairs and bins stay in the first cache while they are added, a cache line of bins from each.
-TILE, LINE = 1 << 8, 8
+# Indices are made unsigned, as for a signed one numba asks whether it counts from the end. Rows whose pairs stay in the
+# first cache while all features' bins are looked up.
+TILE = 1 << 11
 
 
 @kernel
-def add_dense(
-    words: Int64s, order: Int32s, cells: Array, begins: Int64s, per_word: int, pairs: Array, out: Array
-) -> None:
+def add_dense(order: Int32s, features: Int64s, columns: Array, first: Int64s, pairs: Array, out: Array) -> None:
     """Add the pairs of a node's rows to its histogram.
 
-    What a tile of rows has is first copied to a small place: so reads of rows that lie apart wait for nothing, least of
-    all for what is written to the histogram.
-
     Args:
-        words: numbers of the columns of ``cells`` to do.
-        cells: uint64, shape (rows, columns): bins of ``per_word`` features each, the first ones in the low bits.
-        begins: where each feature's bins begin.
+        features: those to do; columns: the bins, shape (features, rows).
+        first: where each feature's bins begin.
         pairs: shape (rows, channels); out: shape (bins, channels). With one channel, see above.
     """
-    channels, features = pairs.shape[1], len(begins)
-    its_pairs, its_cells = np.empty((TILE, channels), pairs.dtype), np.empty((TILE, LINE), np.uint64)
+    channels = pairs.shape[1]
     for begin in range(0, len(order), TILE):
-        rows = order[begin : begin + TILE]
-        for i in range(len(rows)):
-            row = np.uint64(rows[i])
-            for c in range(channels):
-                its_pairs[i, c] = pairs[row, c]
-        for start in range(0, len(words), LINE):
-            some = words[start : start + LINE]
-            for i in range(len(rows)):
-                row = np.uint64(rows[i])
-                for w in range(len(some)):
-                    its_cells[i, w] = cells[row, some[w]]
-            for w in range(len(some)):
-                first = some[w] * per_word
-                its_begins = begins[first : min(first + per_word, features)]
-                if channels == 1:
-                    _add_word(len(rows), its_cells, w, its_begins, per_word, its_pairs, out)
-                else:
-                    _add_channels(len(rows), its_cells, w, its_begins, per_word, its_pairs, out)
-
-
-@kernel
-def _add_word(count: int, cells: Array, w: int, begins: Int64s, per_word: int, pairs: Array, out: Array) -> None:
-    """Add pairs, one number each, to the bins of the features of a word, two at a time."""
-    word, bits = np.uint64(w), np.uint64(WORD_BITS // per_word)
-    mask = (ONE << bits) - ONE
-    for f in range(0, len(begins), 2):
-        low, base = np.uint64(f) * bits, np.uint64(begins[f])
-        if f + 1 < len(begins):
-            high, other = low + bits, np.uint64(begins[f + 1])
-            for i in range(count):
-                row = np.uint64(i)
-                cell, pair = cells[row, word], pairs[row, 0]
-                out[base + ((cell >> low) & mask), 0] += pair
-                out[other + ((cell >> high) & mask), 0] += pair
-        else:
-            for i in range(count):
-                row = np.uint64(i)
-                out[base + ((cells[row, word] >> low) & mask), 0] += pairs[row, 0]
-
-
-@kernel
-def _add_channels(count: int, cells: Array, w: int, begins: Int64s, per_word: int, pairs: Array, out: Array) -> None:
-    """Do what ``_add_word`` does with several numbers each."""
-    word, bits = np.uint64(w), np.uint64(WORD_BITS // per_word)
-    mask = (ONE << bits) - ONE
-    for f in range(len(begins)):
-        low, base = np.uint64(f) * bits, np.uint64(begins[f])
-        for i in range(count):
-            row = np.uint64(i)
-            bin = base + ((cells[row, word] >> low) & mask)
-            for c in range(pairs.shape[1]):
-                out[bin, c] += pairs[row, c]
+        end = min(begin + TILE, len(order))
+        for f in features:
+            column, base = columns[f], np.uint64(first[f])
+            if channels == 1:
+                for i in range(begin, end):
+                    row = np.uint64(order[i])
+                    out[base + np.uint64(column[row]), 0] += pairs[row, 0]
+            elif channels == 2:
+                for i in range(begin, end):
+                    row = np.uint64(order[i])
+                    bin = base + np.uint64(column[row])
+                    out[bin, 0] += pairs[row, 0]
+                    out[bin, 1] += pairs[row, 1]
+            else:
+                for i in range(begin, end):
+                    row = np.uint64(order[i])
+                    bin = base + np.uint64(column[row])
+                    for c in range(channels):
+                        out[bin, c] += pairs[row, c]
 
 
 @kernel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,14 +85,18 @@ class EdgeTable:
         Raises:
             LimitError: it does not fit.
         """
-        counts = DCV.dense(len(self.vertices), 1, "int64")
-
-        self._each(lambda edges: counts.add(np.ones(len(edges.sources), np.int64), edges.sources))
-        degrees = counts.pull()
-        counts.free()
-        graph = FleetGraph.empty(degrees, self.weighted, servers)
-        self._each(lambda edges: graph.add(edges.sources, edges.targets, edges.weights))
-        graph.finish(degrees)
+        with ExitStack() as taken:
+            counts = DCV.dense(len(self.vertices), 1, "int64")
+            taken.callback(counts.free)
+            self._each(lambda edges: counts.add(np.ones(len(edges.sources), np.int64), edges.sources))
+            degrees = counts.pull()
+        # What tasks have a handle to is not freed with the driver's.
+        with ExitStack() as taken:
+            graph = FleetGraph.empty(degrees, self.weighted, servers)
+            taken.callback(graph.free)
+            self._each(lambda edges: graph.add(edges.sources, edges.targets, edges.weights))
+            graph.finish(degrees)
+            taken.pop_all()
         return graph
 
     def _each(self, use: Callable[[Edges], Any]) -> None:
