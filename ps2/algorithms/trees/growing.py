@@ -87,7 +87,13 @@ class DenseRows:
         """
         held = (readable(self.columns), self.bins.first, *_packed(pairs, out))
         features = np.flatnonzero(self.bins.columns)
-        over_blocks(lambda f: kernels.add_dense(readable(order), f, *held), (features,), cost=COST * len(order))
+        groups = np.arange(0, len(features), kernels.AT_ONCE)
+
+        def add(some: Int64s) -> None:
+            kernels.add_dense(readable(order), features[some[0] : some[-1] + kernels.AT_ONCE], *held)
+
+        if len(groups):
+            over_blocks(add, (groups,), cost=COST * kernels.AT_ONCE * len(order))
 
     def part(self, order: Int32s, split: Split, aside: Int32s) -> int:
         """Put the rows of a node that go left before the others, in place; return how many.
