@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         LogisticRegressionModel,
     )
     from ps2.algorithms.clustering import LDA, LDAModel
+    from ps2.algorithms.embeddings.model import Embedding
     from ps2.algorithms.graph import RandomWalks
     from ps2.algorithms.regression import (
         FMRegressionModel,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ps2.algorithms.trees.model import GBTModel
 
 _HOME = {
+    "Embedding": "ps2.algorithms.embeddings.model",
     "FMClassificationModel": "ps2.algorithms.classification",
     "FMClassifier": "ps2.algorithms.classification",
     "FMRegressionModel": "ps2.algorithms.regression",
@@ -56,6 +58,7 @@ _HOME = {
 
 __all__ = [
     "LDA",
+    "Embedding",
     "FMClassificationModel",
     "FMClassifier",
     "FMRegressionModel",

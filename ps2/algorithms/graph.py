@@ -8,18 +8,17 @@ from pyspark.ml import Transformer
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
-from ps2.algorithms.embeddings.ml.edges import EdgeTable, look
-from ps2.algorithms.embeddings.ml.params import WalkParams
-from ps2.algorithms.embeddings.ml.walking import fits_worker, walks_frame
-from ps2.algorithms.embeddings.on_fleet import FleetGraph
+from ps2.algorithms.embeddings.ml.edges import look
+from ps2.algorithms.embeddings.ml.graphs import Placed, placed
+from ps2.algorithms.embeddings.ml.params import BiasedWalkParams
+from ps2.algorithms.embeddings.ml.walking import walks_frame
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.estimators.params import check_ranges
-from ps2.coordinator.context import PS2Context
 from ps2.coordinator.slots import total_slots
 from ps2.errors import InputError
 
 
-class RandomWalks(WalkParams, Transformer, MLReadable[Any], MLWritable):
+class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):
     """Walks through a graph: from a DataFrame of edges to one of walks.
 
     A step goes along one of a vertex's edges: each is as likely as it weighs (DeepWalk, Perozzi et al. 2014), and with
@@ -33,7 +32,7 @@ class RandomWalks(WalkParams, Transformer, MLReadable[Any], MLWritable):
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        self._graphs: list[FleetGraph] = []
+        self._graphs: list[Placed] = []
 
     def free(self) -> None:
         """Give back what graphs take on the servers; walks that have not been computed yet no longer can be."""
@@ -57,19 +56,10 @@ class RandomWalks(WalkParams, Transformer, MLReadable[Any], MLWritable):
         table = look(dataset, self._edges, self.getDirected())
         spark_context = dataset.sparkSession.sparkContext
         workers = self.getNumWorkers() if self.isSet(self.numWorkers) else total_slots(spark_context)
-        place = self.getGraphOn()
-        if place == "servers" or (place == "auto" and not fits_worker(table)):
-            graph = self._on_fleet(table)
-            return walks_frame(table, lambda: graph, recipe, workers)
-        shared = spark_context.broadcast(table.local())
-        return walks_frame(table, lambda: shared.value, recipe, workers)
-
-    def _on_fleet(self, table: EdgeTable) -> FleetGraph:
-        servers = self.getNumServers() if self.isSet(self.numServers) else None
-        ps = PS2Context.getOrCreate(table.frame.sparkSession, servers)
-        graph = table.on_fleet(len(ps.servers))
-        self._graphs.append(graph)
-        return graph
+        graph = placed(table, self)
+        if graph.on_servers:
+            self._graphs.append(graph)
+        return walks_frame(table, graph.share, recipe, workers)
 
     def write(self) -> MLWriter:
         """Return a writer: ``write().overwrite().save(path)``."""

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.dealing import check_workers, deal
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
-from ps2.algorithms.estimators.params import FleetSetters, check_ranges
+from ps2.algorithms.estimators.params import ByName, FleetSetters, check_ranges
 from ps2.algorithms.estimators.tables import check_columns, survey
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.progress import progress
@@ -25,7 +25,7 @@ from ps2.errors import InputError, SlotsError, StoppedError
 from ps2.run.spark_job import is_stopped
 
 T = TypeVar("T")
-E = TypeVar("E", bound="FleetEstimator")
+E = TypeVar("E", bound="TrainingEstimator")
 
 # For other jobs of the application, such as evaluations of other threads, to give their task slots back.
 PATIENCE_S = 3600.0
@@ -35,11 +35,9 @@ POLL_S = 0.2
 _one_fit = threading.Lock()
 
 
-class FleetEstimator(FleetSetters, MLReadable[Any], MLWritable):
+class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
     """What all estimators have in common."""
 
-    # How many classes there may be: None: labels are numbers; 0: as many as there are.
-    _CLASSES: int | None = None
     # Of the training, by which another driver goes on with it; "": none does.
     _name = ""
 
@@ -51,6 +49,49 @@ class FleetEstimator(FleetSetters, MLReadable[Any], MLWritable):
     def _check(self) -> None:
         """Raise ConfigError for params that cannot be used, before any job."""
         check_ranges(self)
+
+    def _check_frame(self, dataset: Any) -> None:
+        """Raise what is wrong with a dataset that is none."""
+        if not isinstance(dataset, DataFrame):
+            raise InputError(f"dataset: expected a DataFrame, got {type(dataset).__name__}")
+        if is_stopped(dataset.sparkSession.sparkContext):
+            raise StoppedError("the SparkSession of the DataFrame is stopped: make a new one, and read the rows again")
+
+    def _trained(self, table: Table, steps: int, train: Callable[[PS2Context, Callable[[StepReport], None]], T]) -> T:
+        """Train on the servers of the active context, or of one that is started.
+
+        Args:
+            steps: how many there may be.
+            train: is given the context, and what to call after each step.
+        """
+        spark_context = table.frame.sparkSession.sparkContext
+        servers = self.getNumServers() if self.isSet(self.numServers) else None
+        with _one_fit:
+            ps = PS2Context.getOrCreate(table.frame.sparkSession, servers)
+
+            def run() -> T:
+                with progress(type(self).__name__, steps, spark_context) as on_step:
+                    return train(ps, on_step)
+
+            return when_free(spark_context, table.workers, run)
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    def write(self) -> MLWriter:
+        """Return a writer: ``write().overwrite().save(path)``."""
+        return EstimatorWriter(self)
+
+    @classmethod
+    def read(cls) -> MLReader[Any]:
+        """Return a reader: ``read().load(path)``, of estimators of this class."""
+        return EstimatorReader(cls)
+
+
+class FleetEstimator(FleetSetters, TrainingEstimator):
+    """What estimators that learn from features have in common."""
+
+    # How many classes there may be: None: labels are numbers; 0: as many as there are.
+    _CLASSES: int | None = None
 
     @abstractmethod
     def _plan(self) -> Any:
@@ -71,10 +112,7 @@ class FleetEstimator(FleetSetters, MLReadable[Any], MLWritable):
         """
 
     def _fit(self, dataset: DataFrame) -> Any:
-        if not isinstance(dataset, DataFrame):
-            raise InputError(f"dataset: expected a DataFrame, got {type(dataset).__name__}")
-        if is_stopped(dataset.sparkSession.sparkContext):
-            raise StoppedError("the SparkSession of the DataFrame is stopped: make a new one, and read the rows again")
+        self._check_frame(dataset)
         self._check()
         plan = self._plan()
         workers = self.getNumWorkers() if self.isSet(self.numWorkers) else None
@@ -87,24 +125,6 @@ class FleetEstimator(FleetSetters, MLReadable[Any], MLWritable):
         model._remember(dataset, history)
         return model
 
-    def _trained(self, table: Table, steps: int, train: Callable[[PS2Context, Callable[[StepReport], None]], T]) -> T:
-        """Train on the servers of the active context, or of one that is started.
-
-        Args:
-            steps: how many there may be.
-            train: is given the context, and what to call after each step.
-        """
-        spark_context = table.frame.sparkSession.sparkContext
-        servers = self.getNumServers() if self.isSet(self.numServers) else None
-        with _one_fit:
-            ps = PS2Context.getOrCreate(table.frame.sparkSession, servers)
-
-            def run() -> T:
-                with progress(type(self).__name__, steps, spark_context) as on_step:
-                    return train(ps, on_step)
-
-            return when_free(spark_context, table.workers, run)
-
     def _columns(self) -> ColumnNames:
         """Return the names of the columns to train on."""
 
@@ -114,17 +134,6 @@ class FleetEstimator(FleetSetters, MLReadable[Any], MLWritable):
         return ColumnNames(
             self._features, self.getOrDefault("labelCol"), named("weightCol"), named("validationIndicatorCol")
         )
-
-    # -- files -----------------------------------------------------------------------------------------------------
-
-    def write(self) -> MLWriter:
-        """Return a writer: ``write().overwrite().save(path)``."""
-        return EstimatorWriter(self)
-
-    @classmethod
-    def read(cls) -> MLReader[Any]:
-        """Return a reader: ``read().load(path)``, of estimators of this class."""
-        return EstimatorReader(cls)
 
 
 def when_free(spark_context: Any, slots: int, run: Callable[[], T]) -> T:

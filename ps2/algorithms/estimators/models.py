@@ -12,8 +12,8 @@ from pyspark.ml.wrapper import JavaWrapper
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
-from ps2.algorithms.estimators.params import FleetParams, are_thresholds
-from ps2.algorithms.estimators.predict import Fitted, Float64Array, Head, rows_of, with_predictions
+from ps2.algorithms.estimators.params import ByName, FleetParams, are_thresholds
+from ps2.algorithms.estimators.predict import Float64Array, Head, rows_of, with_predictions
 from ps2.algorithms.estimators.tables import field
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.errors import UsageError
@@ -21,7 +21,7 @@ from ps2.errors import UsageError
 M = TypeVar("M", bound="FleetModel")
 
 
-class TrainedModel(FleetParams, MLReadable[Any], MLWritable):
+class TrainedModel(ByName, MLReadable[Any], MLWritable):
     """What all that ``fit`` or ``load`` makes have in common."""
 
     def __init__(self, fitted: Any) -> None:
@@ -30,7 +30,7 @@ class TrainedModel(FleetParams, MLReadable[Any], MLWritable):
         self._summary: Any = None
         self._broadcast: Any = None
 
-    def _share(self, spark_context: Any) -> Callable[[], Fitted]:
+    def _share(self, spark_context: Any) -> Callable[[], Any]:
         """Return what gives tasks what was found; what is large travels once an executor."""
         fitted = self._fitted
         if fitted.is_light:
@@ -74,7 +74,7 @@ class TrainedModel(FleetParams, MLReadable[Any], MLWritable):
 
     @classmethod
     @abstractmethod
-    def _read_content(cls, path: str, url: str, content: Any) -> Fitted:
+    def _read_content(cls, path: str, url: str, content: Any) -> Any:
         """Read it, by what the metadata say."""
 
     @classmethod
@@ -100,7 +100,7 @@ class TrainedModel(FleetParams, MLReadable[Any], MLWritable):
         return model
 
 
-class FleetModel(TrainedModel):
+class FleetModel(TrainedModel, FleetParams):
     """A trained model that predicts. Made by ``fit`` or ``load``."""
 
     # -- what it is ------------------------------------------------------------------------------------------------

@@ -46,6 +46,11 @@ RANGES: dict[str, Check] = {
 }
 
 
+def one_of(names: Sequence[str]) -> Check:
+    """Return the check that a value is one of some names."""
+    return lambda name: name in names, f"one of {', '.join(names)}"
+
+
 def own_param(name: str, doc: str, converter: Callable[[Any], Any]) -> Any:
     """Return a param that pyspark.ml does not have, for the body of a class."""
     return Param(Params._dummy(), name, doc, typeConverter=converter)

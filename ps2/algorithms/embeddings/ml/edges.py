@@ -126,31 +126,39 @@ def look(frame: DataFrame, columns: Columns, directed: bool) -> EdgeTable:
         InputError: a column is missing or of another type, there is no edge, or one has an id that is null, or a weight
             that is null, NaN, infinite or negative. Says how many, and shows one.
     """
-    id_type = _id_type(frame, columns)
-    names = [column(columns.source).cast(id_type).alias("source"), column(columns.target).cast(id_type).alias("target")]
+    kind = id_type(frame, columns.source, columns.target)
+    names = [column(columns.source).cast(kind).alias("source"), column(columns.target).cast(kind).alias("target")]
     if columns.weight is not None:
+        _check_weights(frame, columns.weight)
         names.append(column(columns.weight).cast("double").alias("weight"))
     edges = frame.select(*names)
     rows = _count(edges, columns)
     ids = edges.select(F.col("source").alias("id")).union(edges.select(F.col("target").alias("id"))).distinct()
-    return EdgeTable(edges, id_type, rows, columns.weight is not None, directed, Vertices.of(_collected(ids)))
+    vertices = Vertices.of(collected(ids).column(0).combine_chunks())
+    return EdgeTable(edges, kind, rows, columns.weight is not None, directed, vertices)
 
 
-def _id_type(frame: DataFrame, columns: Columns) -> DataType:
-    """Return the type of ids: that of both columns, or of integers the wider."""
-    types = [field(frame, name).dataType for name in (columns.source, columns.target)]
-    if columns.weight is not None:
-        weight = field(frame, columns.weight).dataType
-        if not isinstance(weight, (NumericType, BooleanType)):
-            raise InputError(f"column {columns.weight!r}: expected numbers as weights, got {weight.simpleString()}")
+def id_type(frame: DataFrame, source: str, target: str) -> DataType:
+    """Return the type of ids: that of both columns, or of integers the wider.
+
+    Raises:
+        InputError: a column is missing, or they are not both integers or both strings.
+    """
+    types = [field(frame, name).dataType for name in (source, target)]
     if all(isinstance(found, StringType) for found in types):
         return StringType()
     if all(type(found) in INTEGERS for found in types):
         return max(types, key=lambda found: list(INTEGERS).index(type(found)))
     raise InputError(
-        f"columns {columns.source!r} and {columns.target!r}: expected ids, integers in both or strings in both, got "
+        f"columns {source!r} and {target!r}: expected ids, integers in both or strings in both, got "
         f"{types[0].simpleString()} and {types[1].simpleString()}"
     )
+
+
+def _check_weights(frame: DataFrame, name: str) -> None:
+    weight = field(frame, name).dataType
+    if not isinstance(weight, (NumericType, BooleanType)):
+        raise InputError(f"column {name!r}: expected numbers as weights, got {weight.simpleString()}")
 
 
 def _count(edges: DataFrame, columns: Columns) -> int:
@@ -183,8 +191,8 @@ def _count(edges: DataFrame, columns: Columns) -> int:
     return int(found["rows"])
 
 
-def _collected(ids: DataFrame) -> pa.Array:
-    """Return a column, batch by batch as tasks have it."""
+def collected(frame: DataFrame) -> pa.Table:
+    """Return all rows, batch by batch as tasks have them."""
 
     def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -193,10 +201,9 @@ def _collected(ids: DataFrame) -> pa.Array:
                 stream.write_batch(batch)
             yield pa.RecordBatch.from_pydict({"batch": pa.array([sink.getvalue().to_pybytes()], pa.binary())})
 
-    parts = [
-        pa.ipc.open_stream(row[0]).read_all().column(0) for row in ids.mapInArrow(packed, "batch binary").collect()
-    ]
-    return pa.chunked_array([chunk for part in parts for chunk in part.chunks]).combine_chunks()
+    return pa.concat_tables(
+        pa.ipc.open_stream(row[0]).read_all() for row in frame.mapInArrow(packed, "batch binary").collect()
+    )
 
 
 def _as_bytes(edges: Iterator[Edges]) -> Iterator[pa.RecordBatch]:

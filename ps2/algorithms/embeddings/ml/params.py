@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import replace
 
 from pyspark.ml.param import Param, TypeConverters
 from pyspark.ml.param.shared import HasSeed, HasWeightCol
@@ -18,6 +18,7 @@ from ps2.algorithms.estimators.params import (
     Check,
     SaysParams,
     getter,
+    one_of,
     own_param,
     setter,
 )
@@ -48,6 +49,8 @@ class GraphParams(SaysParams, ByName, HasSeed, HasWeightCol):
         "numServers", "servers of the fleet that is started where no PS2Context is active", TypeConverters.toInt
     )
 
+    _RANGES: Mapping[str, Check] = {**RANGES, "graphOn": one_of(PLACES)}
+
     getSrcCol, setSrcCol = getter(srcCol), setter(srcCol)
     getDstCol, setDstCol = getter(dstCol), setter(dstCol)
     getDirected, setDirected = getter(directed), setter(directed)
@@ -71,6 +74,26 @@ class WalkParams(GraphParams):
 
     numWalks: Param[int] = own_param("numWalks", "walks from each vertex", TypeConverters.toInt)
     walkLength: Param[int] = own_param("walkLength", "vertices of a walk, at most", TypeConverters.toInt)
+    _RANGES: Mapping[str, Check] = {
+        **GraphParams._RANGES,
+        "numWalks": COUNT,
+        "walkLength": COUNT,
+    }
+
+    getNumWalks, setNumWalks = getter(numWalks), setter(numWalks)
+    getWalkLength, setWalkLength = getter(walkLength), setter(walkLength)
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(numWalks=10, walkLength=80)
+
+    def _recipe(self) -> Recipe:
+        return Recipe(self.getNumWalks(), self.getWalkLength(), self.getSeed())
+
+
+class BiasedWalkParams(WalkParams):
+    """Which walks there are, those of node2vec among them."""
+
     p: Param[float] = own_param(
         "p", "node2vec's: the larger, the less a walk goes back at once to where it was", TypeConverters.toFloat
     )
@@ -78,24 +101,14 @@ class WalkParams(GraphParams):
         "q", "node2vec's: the larger, the nearer a walk stays to where it was", TypeConverters.toFloat
     )
 
-    _RANGES: Mapping[str, Check] = {
-        **RANGES,
-        "numWalks": COUNT,
-        "walkLength": COUNT,
-        "p": POSITIVE,
-        "q": POSITIVE,
-        "graphOn": (lambda value: value in PLACES, f"one of {', '.join(PLACES)}"),
-    }
+    _RANGES: Mapping[str, Check] = {**WalkParams._RANGES, "p": POSITIVE, "q": POSITIVE}
 
-    getNumWalks, setNumWalks = getter(numWalks), setter(numWalks)
-    getWalkLength, setWalkLength = getter(walkLength), setter(walkLength)
     getP, setP = getter(p), setter(p)
     getQ, setQ = getter(q), setter(q)
 
     def _set_defaults(self) -> None:
         super()._set_defaults()
-        self._setDefault(numWalks=10, walkLength=80, p=1.0, q=1.0)
+        self._setDefault(p=1.0, q=1.0)
 
     def _recipe(self) -> Recipe:
-        given: dict[str, Any] = {"seed": self.getSeed(), "p": self.getP(), "q": self.getQ()}
-        return Recipe(self.getNumWalks(), self.getWalkLength(), **given)
+        return replace(super()._recipe(), p=self.getP(), q=self.getQ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, get_args
 
 from pyspark.ml.clustering import _LDAParams
@@ -20,6 +20,7 @@ from ps2.algorithms.estimators.params import (
     FleetSetters,
     described,
     getter,
+    one_of,
     own_param,
     setter,
 )
@@ -36,11 +37,6 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "online": {"maxIter": 20, "optimizeDocConcentration": True},
 }
 CGS_ALPHA, CGS_BETA = 0.1, 0.01
-
-
-def one_of(names: Sequence[str]) -> Check:
-    """Return the check that a value is one of some names."""
-    return lambda name: name in names, f"one of {', '.join(names)}"
 
 
 def _as_list(value: Any) -> list[float]:

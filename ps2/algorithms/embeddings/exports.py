@@ -1,0 +1,60 @@
+"""Vectors in the files of the first word2vec, text or binary, which gensim's ``KeyedVectors`` and many others read.
+
+A line says how many vectors there are and of how many numbers; then each name is followed by a space and its numbers,
+in text with spaces between, in binary as float32, little-endian.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.embeddings.names import Names
+from ps2.errors import InputError
+from ps2.storage.files import place, write_whole
+
+Float32s = npt.NDArray[np.float32]
+
+# Vectors that become text at once.
+SOME = 4096
+# What ends a name, or a line, for those who read such files.
+SPACE = re.compile(r"[\s\x00]")
+
+
+def write_word2vec(path: str, names: Names, vectors: Float32s, binary: bool) -> None:
+    """Write vectors to a file, local or of a URL that fsspec knows; what was there is replaced.
+
+    Raises:
+        InputError: a name is empty or has white space in it, which such a file cannot tell from its end.
+        RecoveryError: the file system refuses.
+    """
+    texts = [str(name) for name in names.values.to_pylist()]
+    for text in texts:
+        if not text or SPACE.search(text):
+            raise InputError(
+                f"{path}: expected names without white space, which ends them in such a file, got {text!r:.100}"
+            )
+    fs, root = place(path, "path")
+    write_whole(fs, root, _parts(texts, vectors, binary))
+
+
+def _parts(texts: list[str], vectors: Float32s, binary: bool) -> Iterator[bytes]:
+    yield f"{len(vectors)} {vectors.shape[1]}\n".encode()
+    for begin in range(0, len(texts), SOME):
+        some = slice(begin, begin + SOME)
+        rows = _bytes(vectors[some]) if binary else _words(vectors[some])
+        yield b"".join(b"%b %b\n" % (text.encode(), row) for text, row in zip(texts[some], rows, strict=True))
+
+
+def _bytes(vectors: Float32s) -> list[bytes]:
+    return [row.tobytes() for row in np.ascontiguousarray(vectors, "<f4")]
+
+
+def _words(vectors: Float32s) -> list[bytes]:
+    """Return numbers as text: as short as they can be read back from."""
+    words: Any = vectors.astype("S")
+    return [b" ".join(row) for row in words.tolist()]

@@ -1,0 +1,108 @@
+"""What a training of embeddings has found, in a folder: NumPy arrays beside the metadata that pyspark writes."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ps2.algorithms.embeddings.names import Names
+from ps2.algorithms.estimators.array_files import KEY, read_array, write_arrays
+from ps2.errors import CheckpointCorruptError, UsageError
+from ps2.storage.files import place, reported, write
+
+Array = npt.NDArray[Any]
+Float32s = npt.NDArray[np.float32]
+
+FORMAT = "ps2.embedding.v1"
+# The class of the model, by what was trained; and what one of its names is called.
+MODELS = {
+    "word2vec": ("ps2.algorithms.feature.Word2VecModel", "word"),
+    "deepwalk": ("ps2.algorithms.graph.DeepWalkModel", "vertex"),
+    "node2vec": ("ps2.algorithms.graph.Node2VecModel", "vertex"),
+    "line": ("ps2.algorithms.graph.LINEModel", "vertex"),
+}
+
+
+def write_embedding(url: str, kind: str, names: Names, vectors: Float32s, counts: Array) -> Any:
+    """Write what was found; return what the metadata have to say of it.
+
+    Args:
+        kind: what was trained: one of ``MODELS``.
+        counts: int64, shape (n,): how often each was there.
+
+    Raises:
+        RecoveryError: the file system refuses.
+    """
+    arrays: dict[str, Array] = {"vectors.npy": vectors, "counts.npy": counts}
+    if names.are_integers:
+        arrays["ids.npy"] = names.values.to_numpy()
+    else:
+        # All names in UTF-8, one behind the other, and where each ends.
+        ends = np.cumsum(np.array([len(name.encode()) for name in names.values.to_pylist()], np.int64))
+        text = "".join(names.values.to_pylist()).encode()
+        arrays |= {"names.npy": np.frombuffer(text, np.uint8), "ends.npy": ends}
+    return {"format": FORMAT, "kind": kind, "shape": list(vectors.shape), "files": write_arrays(url, arrays)}
+
+
+def read_embedding(path: str, url: str, content: Any) -> tuple[str, Names, Float32s, Array]:
+    """Read what ``write_embedding`` has written; its arguments come back.
+
+    Args:
+        path: what the user calls it.
+        content: what ``write_embedding`` has returned.
+
+    Raises:
+        UsageError: it is of a version that is not known here.
+        CheckpointCorruptError: the files are not what the metadata say.
+    """
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        raise UsageError(f"{path}: expected an embedding of format {FORMAT!r}, got {found!r}; another version wrote it")
+    try:
+        files, kind = content["files"], content["kind"]
+        what = MODELS[kind][1]
+        vectors, counts = (read_array(url, f"{name}.npy", files) for name in ("vectors", "counts"))
+        if "ids.npy" in files:
+            names = Names(pa.array(read_array(url, "ids.npy", files)), what)
+        else:
+            names = Names(_texts(read_array(url, "names.npy", files), read_array(url, "ends.npy", files)), what)
+        if list(vectors.shape) != content["shape"] or not len(names) == len(vectors) == len(counts):
+            raise ValueError(f"shapes {vectors.shape} and {counts.shape}, and {len(names)} names")
+        return kind, names, np.asarray(vectors, np.float32), counts
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointCorruptError(f"{path}: a part of the metadata is missing or wrong: {error!r}") from error
+
+
+def write_metadata(path: str, content: Any) -> None:
+    """Write the metadata of a model as pyspark does, without Spark."""
+    of_class = MODELS[content["kind"]][0]
+    metadata = {
+        "class": of_class,
+        "timestamp": int(time.time() * 1000),
+        "sparkVersion": version("pyspark"),
+        "uid": f"{of_class.rpartition('.')[2]}_{uuid.uuid4().hex[:12]}",
+        "paramMap": {"vectorSize": content["shape"][1]},
+        "defaultParamMap": {},
+        KEY: content,
+    }
+    fs, root = place(path, "path")
+    with reported(root, "writing the metadata"):
+        fs.makedirs(f"{root}/metadata", exist_ok=True)
+        write(fs, f"{root}/metadata/part-00000", [f"{json.dumps(metadata)}\n".encode()])
+        write(fs, f"{root}/metadata/_SUCCESS", [])
+
+
+def _texts(text: Array, ends: Array) -> pa.Array:
+    offsets = np.append(0, ends)
+    if np.any(np.diff(offsets) < 0) or offsets[-1] != len(text):
+        raise ValueError("names and where they end do not go together")
+    data = text.tobytes()
+    bounds = zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+    return pa.array([data[begin:end].decode() for begin, end in bounds], pa.string())

@@ -1,0 +1,147 @@
+"""Graphs where training needs them, and what each worker makes its sentences of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from ps2.algorithms.embeddings.ml.edges import EdgeTable, collected
+from ps2.algorithms.embeddings.ml.params import GraphParams
+from ps2.algorithms.embeddings.ml.walking import fits_worker
+from ps2.algorithms.embeddings.sentences import EdgeSentences, WalkSentences
+from ps2.algorithms.embeddings.vertices import Vertices, edges_of
+from ps2.algorithms.embeddings.walks import Graph, Recipe, walks_of
+from ps2.coordinator.context import PS2Context
+from ps2.ops.kernels import Float64s, Int64s
+
+Int32s = npt.NDArray[np.int32]
+
+# Vertices that walks come to, from which frequencies are known well enough.
+SOME_VISITS = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """A graph that tasks can reach.
+
+    Attributes:
+        share: gives a task the graph.
+        free: gives back what it takes; walks can no longer be made of one on servers then.
+        on_servers: whether these have it.
+    """
+
+    share: Callable[[], Graph]
+    free: Callable[[], None]
+    on_servers: bool
+
+
+def placed(table: EdgeTable, params: GraphParams) -> Placed:
+    """Bring a graph onto the workers or onto the servers, as params say.
+
+    Raises:
+        LimitError: it does not fit the servers.
+    """
+    spark, place = table.frame.sparkSession, params.getGraphOn()
+    if place == "servers" or (place == "auto" and not fits_worker(table)):
+        servers = params.getNumServers() if params.isSet(params.numServers) else None
+        ps = PS2Context.getOrCreate(spark, servers)
+        graph = table.on_fleet(len(ps.servers))
+        return Placed(lambda: graph, graph.free, on_servers=True)
+    shared = spark.sparkContext.broadcast(table.local())
+    return Placed(lambda: shared.value, shared.unpersist, on_servers=False)
+
+
+@dataclass(frozen=True, eq=False)
+class ReadWalks:
+    """Makes a worker's sentences: walks.
+
+    Attributes:
+        graph: gives a task the graph.
+        numbers: gives it the numbers of vertices, int32, shape (vertices,).
+        recipe: of the walks of one epoch.
+        workers: how many there are.
+    """
+
+    graph: Callable[[], Graph]
+    numbers: Callable[[], Int32s]
+    recipe: Recipe
+    workers: int
+
+    def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> WalkSentences:
+        return WalkSentences(self.graph(), self.recipe, self.numbers(), worker.rank, self.workers)
+
+
+@dataclass(frozen=True, eq=False)
+class ReadEdges:
+    """Makes a worker's sentences of its rows: edges.
+
+    Attributes:
+        vertices: gives a task the vertices; numbers: and their numbers, as of ``ReadWalks``.
+        directed: whether edges go one way only.
+        edges: of an epoch, on all workers together; weight: of all of them.
+        seed: of all draws.
+    """
+
+    vertices: Callable[[], Vertices]
+    numbers: Callable[[], Int32s]
+    directed: bool
+    edges: int
+    weight: float
+    seed: int
+
+    def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> EdgeSentences:
+        numbers = self.numbers()
+        parts = [edges if self.directed else edges.both_ways() for edges in edges_of(batches, self.vertices())]
+        none = np.empty(0, np.int32)
+        sources = np.concatenate([none, *(numbers[edges.sources] for edges in parts)])
+        targets = np.concatenate([none, *(numbers[edges.targets] for edges in parts)])
+        if all(edges.weights is None for edges in parts):
+            return EdgeSentences(sources, targets, None, len(sources), self.seed, worker.rank)
+        weights = np.concatenate([edges.weights for edges in parts if edges.weights is not None])
+        count = round(self.edges * float(weights.sum()) / self.weight)
+        return EdgeSentences(sources, targets, weights, count, self.seed, worker.rank)
+
+
+def count_visits(table: EdgeTable, share: Callable[[], Graph], recipe: Recipe, workers: int) -> Int64s:
+    """Return how often walks come to each vertex, about: some of an epoch's walks are made for it.
+
+    Args:
+        recipe: of the walks of one epoch.
+    """
+    vertices = len(table.vertices)
+    passes = min(recipe.epochs, -(-SOME_VISITS // (vertices * recipe.length)))
+    some = Recipe(passes, recipe.length, recipe.seed, recipe.p, recipe.q)
+
+    def count(ranks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in ranks:
+            for rank in batch.column(0).to_pylist():
+                visits = np.zeros(vertices, np.int64)
+                for walks in walks_of(share(), some, rank, workers):
+                    there = np.arange(some.length) < walks.lengths[:, None]
+                    visits += np.bincount(walks.vertices[there], minlength=vertices)
+                yield pa.RecordBatch.from_pydict({"visits": pa.array([visits.tobytes()], pa.binary())})
+
+    spark: Any = table.frame.sparkSession
+    counted = spark.range(0, workers, 1, workers).mapInArrow(count, "visits binary").collect()
+    visits = np.sum([np.frombuffer(row["visits"], np.int64) for row in counted], axis=0)
+    return np.asarray(visits * recipe.epochs // passes, np.int64)
+
+
+def weigh_targets(table: EdgeTable) -> Float64s:
+    """Return what the edges to each vertex weigh together, shape (vertices,)."""
+    weight = F.col("weight") if table.weighted else F.lit(1.0)
+    edges = table.frame.select(F.col("target").alias("id"), weight.alias("weight"))
+    if not table.directed:
+        back = table.frame.where("source != target").select(F.col("source").alias("id"), weight.alias("weight"))
+        edges = edges.union(back)
+    found = collected(edges.groupBy("id").agg(F.sum("weight").alias("weight")))
+    weights = np.zeros(len(table.vertices))
+    numbers = table.vertices.numbers(found.column("id").combine_chunks())
+    weights[numbers] = found.column("weight").combine_chunks().to_numpy()
+    return weights

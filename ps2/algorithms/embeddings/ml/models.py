@@ -1,0 +1,133 @@
+"""What all models of vectors have in common."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.ml import feature
+from pyspark.ml.common import _py2java
+from pyspark.ml.linalg import VectorUDT
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
+
+from ps2.algorithms.embeddings.ml.training_params import EmbeddingParams
+from ps2.algorithms.embeddings.model import Embedding
+from ps2.algorithms.estimators.models import TrainedModel
+from ps2.algorithms.estimators.summaries import HistorySummary
+from ps2.algorithms.training.record import TrainingHistory
+from ps2.run.drawing import needs_matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Vectors of a batch that goes to Spark.
+SOME = 4096
+
+
+class EmbeddingModel(TrainedModel, EmbeddingParams):
+    """A vector for each name."""
+
+    def __repr__(self) -> str:
+        embedding = self.embedding
+        return f"{type(self).__name__}: uid={self.uid}, n={len(embedding)}, vectorSize={embedding.dim}"
+
+    @property
+    def embedding(self) -> Embedding:
+        """What was learnt, as arrays, usable where there is no Spark."""
+        found: Embedding = self._fitted
+        return found
+
+    def saveWord2Vec(self, path: str, binary: bool = False) -> None:
+        """Write a file that gensim's ``KeyedVectors`` reads; see ``Embedding.saveWord2Vec``."""
+        self.embedding.saveWord2Vec(path, binary)
+
+    def toPyspark(self) -> feature.Word2VecModel:
+        """Return the same vectors as pyspark.ml's model; ids become strings."""
+        context, embedding = _session().sparkContext, self.embedding
+        jvm: Any = context._jvm
+        names = {str(name): at for at, name in enumerate(embedding.names.values.to_pylist())}
+        numbers = _py2java(context, array("f", embedding.vectors.tobytes()))
+        found = jvm.scala.collection.JavaConverters.mapAsScalaMapConverter(_py2java(context, names)).asScala()
+        # Scala's way to say that its entries are pairs.
+        are_pairs = getattr(getattr(jvm.scala, "Predef$"), "MODULE$")
+        places = found.toMap(getattr(are_pairs, "$conforms")())
+        model = self._as_pyspark(
+            feature.Word2VecModel, jvm.org.apache.spark.mllib.feature.Word2VecModel(places, numbers)
+        )
+        return model._set(vectorSize=embedding.dim)
+
+    def plot(self, path: str | os.PathLike[str] | None = None, classes: Mapping[Any, Any] | None = None) -> Figure:
+        """Draw the vectors in the plane of their two largest principal components.
+
+        Args:
+            path: writes it there as well: PNG, or what the suffix says (.svg, .pdf).
+            classes: of names, which get their colours.
+
+        Returns:
+            The matplotlib Figure, which belongs to no window and to no pyplot; a notebook shows it.
+
+        Raises:
+            ConfigError: matplotlib is not installed.
+        """
+        with needs_matplotlib("plot"):
+            from ps2.algorithms.embeddings.pictures import draw_plane
+        chart = draw_plane(self.embedding, classes or {})
+        if path is not None:
+            chart.savefig(path)
+        return chart
+
+    def _frame_of(self, name: str) -> DataFrame:
+        """Return all vectors: a column of names, and ``vector``."""
+        spark, embedding = _session(), self.embedding
+        share = self._share(spark.sparkContext)
+        schema = StructType([StructField(name, self._name_type), StructField("vector", VectorUDT())])
+
+        def made(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            found: Embedding = share()
+            for batch in batches:
+                places = batch.column(0).to_numpy()
+                for begin in range(0, len(places), SOME):
+                    some = places[begin : begin + SOME]
+                    names = found.names.values.take(pa.array(some))
+                    yield pa.record_batch([names, as_vectors(found.vectors[some])], names=[name, "vector"])
+
+        parts = max(1, min(spark.sparkContext.defaultParallelism, len(embedding) // SOME))
+        frame: DataFrame = spark.range(0, len(embedding), 1, parts).mapInArrow(made, schema)
+        return frame
+
+    @property
+    def _name_type(self) -> DataType:
+        return LongType() if self.embedding.names.are_integers else StringType()
+
+    # -- files, summaries, pictures --------------------------------------------------------------------------------
+
+    def _write_content(self, url: str) -> Any:
+        return self.embedding.write(url)
+
+    @classmethod
+    def _read_content(cls, path: str, url: str, content: Any) -> Embedding:
+        return Embedding.read(path, url, content)
+
+    def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
+        self._summary = HistorySummary(history)
+
+
+def as_vectors(rows: npt.NDArray[Any]) -> pa.StructArray:
+    """Return the rows of a matrix as Spark keeps dense vectors."""
+    n, dim = rows.shape
+    values = pa.array(rows.reshape(-1).astype(np.float64))
+    lists = pa.ListArray.from_arrays(pa.array(np.arange(n + 1) * dim, pa.int32()), values)
+    return pa.StructArray.from_arrays(
+        [pa.array(np.ones(n, np.int8)), pa.nulls(n, pa.int32()), pa.nulls(n, pa.list_(pa.int32())), lists],
+        names=["type", "size", "indices", "values"],
+    )
+
+
+def _session() -> SparkSession:
+    return SparkSession.builder.getOrCreate()

@@ -1,0 +1,167 @@
+"""The params of what learns vectors: of words, and of vertices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from pyspark.ml.feature import _Word2VecParams
+from pyspark.ml.param import Param, TypeConverters
+from pyspark.ml.param.shared import HasInputCol, HasMaxIter, HasOutputCol, HasSeed, HasStepSize
+
+from ps2.algorithms.embeddings.ml.params import BiasedWalkParams, GraphParams, WalkParams
+from ps2.algorithms.estimators.params import (
+    COUNT,
+    NOT_NEGATIVE,
+    POSITIVE,
+    RANGES,
+    ByName,
+    Check,
+    SaysParams,
+    described,
+    getter,
+    one_of,
+    own_param,
+    setter,
+)
+
+WAYS = ("auto", "servers", "rows", "local")
+ARCHITECTURES = ("skipgram", "cbow")
+ORDERS = ("both", "first", "second")
+
+
+class EmbeddingParams(SaysParams, ByName, HasStepSize, HasMaxIter, HasSeed):
+    """How vectors are learnt."""
+
+    _RANGES: Mapping[str, Check] = {
+        **RANGES,
+        "vectorSize": COUNT,
+        "windowSize": COUNT,
+        "negative": COUNT,
+        "nsExponent": (math.isfinite, "a finite number"),
+        "sample": NOT_NEGATIVE,
+        "maxIter": COUNT,
+        "stepSize": POSITIVE,
+        "via": one_of(WAYS),
+    }
+
+    vectorSize: Param[int] = own_param("vectorSize", "numbers of a vector", TypeConverters.toInt)
+    negative: Param[int] = own_param(
+        "negative", "pairs made up for each pair that is there, to learn what is not alike", TypeConverters.toInt
+    )
+    nsExponent: Param[float] = own_param(
+        "nsExponent", "power of the frequencies by which such pairs are drawn", TypeConverters.toFloat
+    )
+    via: Param[str] = own_param(
+        "via",
+        "how vectors are updated: 'servers' (dots are computed there, only scalars travel), 'rows' (vectors of some "
+        "sentences travel there and back), 'local' (each worker has all vectors, and differences travel now and then), "
+        "or 'auto' (what is measured to be fastest)",
+        TypeConverters.toString,
+    )
+    maxIter: Param[int] = described(HasMaxIter.maxIter, "passes over the data (>= 1)")
+    stepSize: Param[float] = described(HasStepSize.stepSize, "to begin with; it falls to a ten thousandth of it")
+
+    getVectorSize, setVectorSize = getter(vectorSize), setter(vectorSize)
+    getNegative, setNegative = getter(negative), setter(negative)
+    getNsExponent, setNsExponent = getter(nsExponent), setter(nsExponent)
+    getVia, setVia = getter(via), setter(via)
+    setMaxIter = setter(HasMaxIter.maxIter)
+    setStepSize = setter(HasStepSize.stepSize)
+    setSeed = setter(HasSeed.seed)
+    setNumWorkers = setter(ByName.numWorkers)
+    setNumServers = setter(ByName.numServers)
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(vectorSize=128, negative=5, nsExponent=0.75, via="auto", maxIter=1, stepSize=0.025, seed=0)
+
+    @property
+    def _seed(self) -> int:
+        """A seed of pyspark.ml may be a hash, of either sign."""
+        return self.getSeed() % 2**63
+
+
+class Word2VecParams(EmbeddingParams, _Word2VecParams):
+    """How vectors of words are learnt: pyspark.ml's params, and what it does not have."""
+
+    _RANGES: Mapping[str, Check] = {
+        **EmbeddingParams._RANGES,
+        "minCount": NOT_NEGATIVE,
+        "numPartitions": COUNT,
+        "maxSentenceLength": COUNT,
+        "architecture": one_of(ARCHITECTURES),
+    }
+
+    numPartitions: Param[int] = described(
+        _Word2VecParams.numPartitions, "workers, if it is set and numWorkers is not: sentences go to as many"
+    )
+    sample: Param[float] = own_param(
+        "sample",
+        "share of all words above which a word is left out at random, the more so the more frequent it is; 0: none is",
+        TypeConverters.toFloat,
+    )
+    architecture: Param[str] = own_param(
+        "architecture",
+        "'skipgram': a word tells those around it; 'cbow': those around it tell a word",
+        TypeConverters.toString,
+    )
+
+    getSample, setSample = getter(sample), setter(sample)
+    getArchitecture, setArchitecture = getter(architecture), setter(architecture)
+    setInputCol = setter(HasInputCol.inputCol)
+    setOutputCol = setter(HasOutputCol.outputCol)
+    setMinCount = setter(_Word2VecParams.minCount)
+    setNumPartitions = setter(_Word2VecParams.numPartitions)
+    setWindowSize = setter(_Word2VecParams.windowSize)
+    setMaxSentenceLength = setter(_Word2VecParams.maxSentenceLength)
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(vectorSize=100, minCount=5, windowSize=5, sample=0.0, architecture="skipgram")
+
+
+class WalkTrainingParams(EmbeddingParams, WalkParams):
+    """How vectors of vertices are learnt from walks."""
+
+    _RANGES: Mapping[str, Check] = {
+        **WalkParams._RANGES,
+        **EmbeddingParams._RANGES,
+        "walkLength": (lambda value: value >= 2, "2 at least: a vertex alone has nobody to learn from"),
+    }
+
+    windowSize: Param[int] = own_param(
+        "windowSize", "vertices of a walk that are near one: this many before and behind, at most", TypeConverters.toInt
+    )
+    numWalks: Param[int] = described(WalkParams.numWalks, "walks from each vertex in each of maxIter passes")
+
+    getWindowSize, setWindowSize = getter(windowSize), setter(windowSize)
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(windowSize=10)
+
+
+class BiasedWalkTrainingParams(WalkTrainingParams, BiasedWalkParams):
+    """How vectors of vertices are learnt from node2vec's walks."""
+
+    _RANGES: Mapping[str, Check] = {**BiasedWalkParams._RANGES, **WalkTrainingParams._RANGES}
+
+
+class EdgeTrainingParams(EmbeddingParams, GraphParams):
+    """How vectors of vertices are learnt from edges."""
+
+    _RANGES: Mapping[str, Check] = {**GraphParams._RANGES, **EmbeddingParams._RANGES, "order": one_of(ORDERS)}
+
+    order: Param[str] = own_param(
+        "order",
+        "'first': vertices with an edge are alike; 'second': those with edges to the same ones; 'both': half of the "
+        "vector each",
+        TypeConverters.toString,
+    )
+
+    getOrder, setOrder = getter(order), setter(order)
+
+    def _set_defaults(self) -> None:
+        super()._set_defaults()
+        self._setDefault(order="both", maxIter=20)

@@ -1,0 +1,242 @@
+"""Trained vectors where there is no Spark and no server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ps2.algorithms.embeddings.exports import write_word2vec
+from ps2.algorithms.embeddings.files import MODELS, read_embedding, write_embedding, write_metadata
+from ps2.algorithms.embeddings.names import Names
+from ps2.algorithms.estimators.array_files import load_content
+from ps2.errors import ConfigError, ShapeError, UsageError
+from ps2.ops.kernels import Int64s
+from ps2.storage.files import place
+
+Array = npt.NDArray[Any]
+Float32s = npt.NDArray[np.float32]
+Float64s = npt.NDArray[np.float64]
+
+# Pairs whose vectors are held at a time.
+SOME_PAIRS = 1 << 16
+
+
+class Embedding:
+    """Vectors of words or of vertices: what a model of ``Word2Vec`` or of a graph has learnt; picklable.
+
+    Attributes:
+        names: words, or ids of vertices; rows of ``vectors`` are in their order, the most frequent first.
+        vectors: float32, shape (n, d).
+        counts: int64, shape (n,): how often each was there, as far as it is known.
+        kind: what was trained: "word2vec", "deepwalk", "node2vec" or "line".
+
+    Example::
+
+        words = Embedding.load("models/news")
+        words.similar("oak", 10)  # [("elm", 0.93), ...]
+    """
+
+    def __init__(
+        self,
+        names: Names | Iterable[Any],
+        vectors: npt.ArrayLike,
+        counts: npt.ArrayLike | None = None,
+        kind: str = "word2vec",
+    ) -> None:
+        """Raises:
+        InputError: names are not all integers or all strings, or one comes twice.
+        ShapeError: there is not one vector for each.
+        """
+        if kind not in MODELS:
+            raise ConfigError(f"kind: expected one of {', '.join(MODELS)}, got {kind!r}")
+        self.names = names if isinstance(names, Names) else Names.of(names, MODELS[kind][1])
+        self.vectors: Float32s = np.ascontiguousarray(vectors, np.float32)
+        n = len(self.names)
+        self.counts: Array = np.zeros(n, np.int64) if counts is None else np.asarray(counts, np.int64)
+        self.kind = kind
+        if self.vectors.ndim != 2 or len(self.vectors) != n or self.counts.shape != (n,):
+            raise ShapeError(
+                f"vectors: expected one, and one count, for each of {n} names, got shapes {self.vectors.shape} and "
+                f"{self.counts.shape}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Embedding({self.kind!r}, n={len(self)}, dim={self.dim})"
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __contains__(self, name: Any) -> bool:
+        return name in self.names._by_name
+
+    def __getitem__(self, name: Any) -> Float32s:
+        """Return the vector of a name.
+
+        Raises:
+            InputError: it has none.
+        """
+        return self.vectors[self.names.place(name)]
+
+    @property
+    def dim(self) -> int:
+        """How many numbers a vector has."""
+        return int(self.vectors.shape[1])
+
+    @property
+    def is_light(self) -> bool:
+        """Whether it may travel with the function that uses it."""
+        return False
+
+    # -- files -----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def load(path: str) -> Embedding:
+        """Read vectors that ``save`` wrote, of these or of a model of Spark's.
+
+        Raises:
+            CheckpointMissingError: there are none.
+            UsageError: it is no embedding, or of a version that is not known here.
+            CheckpointCorruptError: the files are not what the metadata say.
+        """
+        return Embedding.read(path, path, load_content(path))
+
+    @staticmethod
+    def read(path: str, url: str, content: Any) -> Embedding:
+        """Read what ``write`` has written; args and errors as of ``files.read_embedding``."""
+        kind, names, vectors, counts = read_embedding(path, url, content)
+        return Embedding(names, vectors, counts, kind)
+
+    def save(self, path: str) -> None:
+        """Write the vectors to a new folder, local or a URL that fsspec knows; ``Word2VecModel.load`` and the like
+        read it, too.
+
+        Raises:
+            UsageError: there is something already.
+            RecoveryError: the file system refuses.
+        """
+        fs, root = place(path, "path")
+        if fs.exists(root):
+            raise UsageError(f"{path}: there is something already; save to a new folder")
+        write_metadata(path, self.write(path))
+
+    def write(self, url: str) -> Any:
+        """Write the arrays to a folder; return what the metadata beside them have to say."""
+        return write_embedding(url, self.kind, self.names, self.vectors, self.counts)
+
+    def saveWord2Vec(self, path: str, binary: bool = False) -> None:
+        """Write a file of word2vec's form, which gensim's ``KeyedVectors.load_word2vec_format(path, binary)`` reads.
+
+        Raises:
+            InputError: a name has white space in it.
+            RecoveryError: the file system refuses.
+        """
+        write_word2vec(path, self.names, self.vectors, binary)
+
+    # -- neighbours ------------------------------------------------------------------------------------------------
+
+    def similar(self, name: Any, n: int = 10) -> list[tuple[Any, float]]:
+        """Return the names with the most similar vectors, and the cosines, from the largest on.
+
+        Args:
+            name: which is none of them; or a vector, shape (dim,).
+            n: how many, at most.
+
+        Raises:
+            InputError: the name has no vector.
+            ShapeError: the vector is of another size.
+            ConfigError: n is not 1 at least.
+        """
+        if n < 1:
+            raise ConfigError(f"n: expected 1 at least, got {n!r}")
+        if isinstance(name, (str, int, np.integer)):
+            own = self.names.place(name)
+            cosines = self._units @ self._units[own]
+            cosines[own] = -np.inf
+            most = min(n, len(self) - 1)
+        else:
+            cosines = self._units @ self._unit(name)
+            most = min(n, len(self))
+        found = _largest(cosines, most)
+        return list(zip(self.names.named(found), cosines[found].astype(float).tolist(), strict=True))
+
+    def score(self, first: Sequence[Any], second: Sequence[Any]) -> Float64s:
+        """Return how similar pairs are: the cosine of their vectors, of which more says that an edge is likelier.
+
+        Raises:
+            InputError: some have no vector.
+        """
+        places = self.names.known(first), self.names.known(second)
+        if len(places[0]) != len(places[1]):
+            raise ShapeError(f"second: expected {len(places[0])} names, as many as first, got {len(places[1])}")
+        return self.cosines(*places)
+
+    def cosines(self, first: Int64s, second: Int64s) -> Float64s:
+        """Return the cosines of vectors by their places."""
+        found = np.empty(len(first))
+        for begin in range(0, len(found), SOME_PAIRS):
+            one, other = (self._units[of[begin : begin + SOME_PAIRS]] for of in (first, second))
+            found[begin : begin + SOME_PAIRS] = np.einsum("nd,nd->n", one, other)
+        return found
+
+    def means(self, lists: pa.Array) -> Float64s:
+        """Return the mean of each list's vectors, shape (n, dim); names without one count as zeros, as in pyspark.ml.
+
+        Args:
+            lists: Arrow array of lists of names; of an empty one the mean is 0.
+        """
+        offsets = lists.offsets.to_numpy().astype(np.int64)
+        places = self.names.places(lists.values[offsets[0] : offsets[-1]])
+        bounds = offsets - offsets[0]
+        sums = np.zeros((len(lists), self.dim))
+        for at, (begin, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+            known = places[begin:end]
+            sums[at] = self.vectors[known[known >= 0]].sum(axis=0, dtype=np.float64)
+        return sums / np.maximum(np.diff(bounds), 1)[:, None]
+
+    def transform(self, sentences: Iterable[Sequence[Any]]) -> Float64s:
+        """Return the mean of each sentence's vectors; see ``means``."""
+        given = [list(sentence) for sentence in sentences]
+        return self.means(pa.array(given, pa.list_(self.names.values.type)))
+
+    def plane(self) -> tuple[Float64s, Float64s]:
+        """Return the vectors in two dimensions, shape (n, 2), their two largest principal components; and what share
+        each has of the variance.
+        """
+        x = self.vectors.astype(np.float64)
+        x -= x.mean(axis=0)
+        sizes, axes = np.linalg.eigh(x.T @ x)
+        missing = (0, max(0, 2 - self.dim))
+        found = np.pad(x @ axes[:, ::-1][:, :2], ((0, 0), missing))
+        # An axis has no direction of its own: its number of the largest size is to be positive.
+        signs = np.sign(found[np.abs(found).argmax(axis=0), [0, 1]])
+        return found * np.where(signs == 0, 1.0, signs), np.pad(sizes[::-1][:2] / max(sizes.sum(), 1e-300), missing)
+
+    @cached_property
+    def _units(self) -> Float32s:
+        """The vectors, of length 1; what is 0 stays 0."""
+        lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
+        return np.asarray(self.vectors / np.where(lengths > 0, lengths, 1.0), np.float32)
+
+    def _unit(self, vector: Any) -> Float32s:
+        given = np.asarray(vector.toArray() if hasattr(vector, "toArray") else vector, np.float32)
+        if given.shape != (self.dim,):
+            raise ShapeError(f"vector: expected shape ({self.dim},), got {given.shape}")
+        length = np.linalg.norm(given)
+        return np.asarray(given / length, np.float32) if length > 0 else given
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+
+def _largest(values: Array, most: int) -> Array:
+    """Return the places of the largest values, from the largest on; of equal ones the first."""
+    if most < 1:
+        return np.empty(0, np.int64)
+    least = np.partition(values, len(values) - most)[len(values) - most]
+    some = np.flatnonzero(values >= least)
+    return some[np.argsort(-values[some], kind="stable")[:most]]

@@ -1,0 +1,117 @@
+"""What is embedded, by name: words, or the ids of vertices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ps2.errors import InputError
+from ps2.ops.kernels import Int64s
+
+Array = npt.NDArray[Any]
+
+SHOWN = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Names:
+    """Names, each once; a row of the vectors has the place of its name.
+
+    Attributes:
+        values: int64 or strings.
+        what: one of them is called in errors: "word" or "vertex".
+    """
+
+    values: pa.Array
+    what: str = "word"
+
+    @staticmethod
+    def of(values: Iterable[Any], what: str = "word") -> Names:
+        """Make names of integers or of strings.
+
+        Raises:
+            InputError: they are neither, one is null, or one comes twice.
+        """
+        try:
+            given = values if isinstance(values, pa.Array) else pa.array(list(values))
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise InputError(f"names: expected all integers or all strings: {error}") from error
+        if pa.types.is_integer(given.type):
+            given = given.cast(pa.int64())
+        elif pa.types.is_large_string(given.type) or not len(given):
+            given = given.cast(pa.string())
+        if not (pa.types.is_int64(given.type) or pa.types.is_string(given.type)) or given.null_count:
+            raise InputError(f"names: expected integers or strings without null, got {given.type}")
+        if pc.count_distinct(given).as_py() != len(given):
+            raise InputError("names: expected each once, got some that come twice")
+        return Names(given, what)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def are_integers(self) -> bool:
+        return pa.types.is_int64(self.values.type)
+
+    def places(self, names: Any) -> Int64s:
+        """Return where names are; -1: nowhere.
+
+        Args:
+            names: Arrow array, of any type that these names can have.
+        """
+        given = names if isinstance(names, (pa.Array, pa.ChunkedArray)) else pa.array(names)
+        found = pc.index_in(given.cast(self.values.type), value_set=self.values)
+        return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+    def place(self, name: Any) -> int:
+        """Return where a name is.
+
+        Raises:
+            InputError: nowhere.
+        """
+        at = self._by_name.get(name) if isinstance(name, (str, int, np.integer)) else None
+        if at is None:
+            raise InputError(f"{self.what}: expected one of the {len(self):,} that have a vector, got {name!r:.100}")
+        return at
+
+    def known(self, names: Any) -> Int64s:
+        """Return where names are.
+
+        Raises:
+            InputError: some are nowhere, or are of another type; names them.
+        """
+        try:
+            places = self.places(names)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+            raise InputError(f"{self.what}: expected ids of type {self.values.type}, got others: {error}") from error
+        missing = np.flatnonzero(places < 0)
+        if len(missing):
+            some = [pa.array(names)[int(at)].as_py() for at in missing[:SHOWN]]
+            more = ", ..." if len(missing) > SHOWN else ""
+            raise InputError(
+                f"{self.what}: expected those of the {len(self):,} that have a vector, got {len(missing):,} others: "
+                f"{', '.join(map(repr, some))}{more}"
+            )
+        return places
+
+    def named(self, places: Sequence[int] | Array) -> list[Any]:
+        """Return the names in some places."""
+        found: list[Any] = self.values.take(pa.array(np.asarray(places, np.int64))).to_pylist()
+        return found
+
+    @cached_property
+    def _by_name(self) -> dict[Any, int]:
+        return {name: at for at, name in enumerate(self.values.to_pylist())}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"values": self.values, "what": self.what}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)

@@ -1,0 +1,123 @@
+"""Sentences of vertices, which each worker makes for itself: walks, and single edges. They are not kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.embeddings.walks import Graph, Recipe
+from ps2.ops.kernels import Float64s, Int64s
+
+Array = npt.NDArray[Any]
+Int32s = npt.NDArray[np.int32]
+Batch = tuple[Int32s, Int64s]
+
+# Tokens of a batch, about; and vertices of walks that are made at once.
+BATCH_TOKENS = 20_000
+WALKED_AT_ONCE = 1 << 22
+GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class WalkSentences:
+    """Walks through a graph, made anew for each epoch.
+
+    Attributes:
+        graph: on this worker, or on the servers.
+        recipe: of the walks of one epoch; the next epochs' go on where these end.
+        numbers: int32, shape (vertices,): by what number each is known to the training.
+        rank: of this worker; workers: how many there are.
+    """
+
+    graph: Graph
+    recipe: Recipe
+    numbers: Int32s
+    rank: int
+    workers: int
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """Yield this worker's share of an epoch's walks: tokens, and where each walk begins and ends in them."""
+        for walkers in self._walkers(epoch):
+            walks = self.graph.walk(self.recipe, walkers)
+            step = max(1, BATCH_TOKENS // self.recipe.length)
+            for begin in range(0, len(walkers), step):
+                lengths = walks.lengths[begin : begin + step]
+                there = np.arange(self.recipe.length) < lengths[:, None]
+                tokens = self.numbers[walks.vertices[begin : begin + step][there]]
+                yield tokens, np.append(0, np.cumsum(lengths))
+
+    def _walkers(self, epoch: int) -> Iterator[Int64s]:
+        """Yield who walks, as many as are to walk at once; a worker's vertices come in no order that means anything."""
+        vertices, passes = self.graph.vertices, self.recipe.epochs
+        begin, end = (vertices * turn // self.workers for turn in (self.rank, self.rank + 1))
+        step = max(1, WALKED_AT_ONCE // self.recipe.length)
+        # Whole passes together, as many as go at once; of a large graph, parts of one.
+        together = max(1, step // max(1, end - begin))
+        for first in range(epoch * passes, (epoch + 1) * passes, together):
+            numbers = range(first, min(first + together, (epoch + 1) * passes))
+            for at in range(begin, end, step):
+                places = np.arange(at, min(at + step, end))
+                yield np.concatenate([number * vertices + scattered(places, vertices, number) for number in numbers])
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeSentences:
+    """Edges as sentences of two.
+
+    Attributes:
+        sources, targets: int32: vertices, by the numbers of the training.
+        weights: float64: edges are drawn by them; None: each comes once an epoch.
+        count: of the edges of an epoch.
+        seed: of all draws; rank: of this worker.
+    """
+
+    sources: Int32s
+    targets: Int32s
+    weights: Float64s | None
+    count: int
+    seed: int
+    rank: int
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        """Yield an epoch's edges, in an order of its own."""
+        sums = None if self.weights is None else np.cumsum(self.weights)
+        order = None if sums is not None else self._rng(epoch, 0).permutation(len(self.sources))
+        step = BATCH_TOKENS // 2
+        for number, begin in enumerate(range(0, self.count, step)):
+            size = min(step, self.count - begin)
+            if order is not None:
+                chosen = order[begin : begin + size]
+            else:
+                assert sums is not None
+                drawn = self._rng(epoch, number + 1).random(size) * sums[-1]
+                chosen = np.minimum(np.searchsorted(sums, drawn, side="right"), len(sums) - 1)
+            tokens = np.stack([self.sources[chosen], self.targets[chosen]], axis=1).reshape(-1)
+            yield tokens, np.arange(0, 2 * size + 1, 2)
+
+    def _rng(self, epoch: int, number: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, self.rank, epoch, number])
+
+
+def scattered(places: Int64s, count: int, turn: int) -> Int64s:
+    """Return where places in ``[0, count)`` go in a permutation of them, another one each turn: neighbours part."""
+    step = max(1, round(count * GOLDEN))
+    while math.gcd(step, count) != 1:
+        step += 1
+    return (places * step + turn * (step // 2 + 1)) % count
+
+
+def by_frequency(counts: Int64s) -> tuple[Int64s, Int32s]:
+    """Number vertices by how often they come, the most frequent first; of equals, the first.
+
+    Returns:
+        The vertices in this order, and of each vertex its number.
+    """
+    order = np.argsort(-counts, kind="stable")
+    numbers = np.empty(len(counts), np.int32)
+    numbers[order] = np.arange(len(counts), dtype=np.int32)
+    return order, numbers

@@ -1,0 +1,30 @@
+"""Sentences of words as sentences of numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ps2.algorithms.embeddings.names import Names
+from ps2.ops.kernels import Int64s
+
+Int32s = npt.NDArray[np.int32]
+
+
+def numbered(lists: pa.Array, words: Names) -> tuple[Int32s, Int64s]:
+    """Return the numbers of all words that are in the vocabulary, and how many of them each sentence has."""
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    places = words.places(lists.values[offsets[0] : offsets[-1]])
+    known = places >= 0
+    before = np.append(0, np.cumsum(known))
+    return places[known].astype(np.int32), np.diff(before[offsets - offsets[0]])
+
+
+def cut(lengths: Int64s, longest: int) -> Int64s:
+    """Return where sentences of so many words begin, and the last one ends, if none may be longer than some."""
+    pieces = -(-lengths // longest)
+    begins = np.append(0, np.cumsum(lengths))
+    first = np.repeat(np.append(0, np.cumsum(pieces))[:-1], pieces)
+    within = np.arange(pieces.sum()) - first
+    return np.append(np.repeat(begins[:-1], pieces) + within * longest, begins[-1])

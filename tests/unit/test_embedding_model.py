@@ -1,0 +1,192 @@
+"""Vectors without Spark: who is similar, files, exports, pictures, and what is wrong with names."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ps2.algorithms.embeddings.files import MODELS
+from ps2.algorithms.embeddings.model import Embedding
+from ps2.algorithms.embeddings.pictures import MOST, draw_plane
+from ps2.errors import (
+    CheckpointCorruptError,
+    CheckpointMissingError,
+    ConfigError,
+    InputError,
+    ShapeError,
+    UsageError,
+)
+
+WORDS = ["oak", "elm", "été", "yew", "nowhere"]
+VECTORS = np.array([[1, 0, 0], [2, 0.2, 0], [0, 0, 3], [0.5, 0.5, 0], [0, 0, 0]], np.float32)
+
+
+@pytest.fixture
+def words():
+    return Embedding(WORDS, VECTORS, [9, 7, 5, 3, 1])
+
+
+@pytest.fixture
+def vertices():
+    return Embedding(np.array([2**40, -7, 3]), VECTORS[:3], kind="line")
+
+
+def cosine(one, other):
+    return one @ other / np.linalg.norm(one) / np.linalg.norm(other)
+
+
+def test_similar_when_of_a_name_then_the_others_come_from_the_largest_cosine_on(words):
+    found = words.similar("oak", 3)
+    assert [name for name, _ in found] == ["elm", "yew", "été"]
+    np.testing.assert_allclose(
+        [value for _, value in found], [cosine(VECTORS[0], VECTORS[at]) for at in (1, 3, 2)], rtol=1e-6
+    )
+
+
+def test_similar_when_of_a_vector_then_all_names_may_come(words):
+    assert [name for name, _ in words.similar([0, 0, 1], 1)] == ["été"]
+    assert len(words.similar([0, 0, 0], 50)) == 5
+
+
+def test_similar_when_more_are_asked_for_than_there_are_then_all_others_come(words, vertices):
+    assert len(words.similar("nowhere", 50)) == 4
+    assert [name for name, _ in vertices.similar(2**40)] == [-7, 3]
+
+
+@pytest.mark.parametrize("name", ["ash", 3, None, ""])
+def test_similar_when_there_is_no_such_name_then_the_error_says_so(words, name):
+    with pytest.raises((InputError, ShapeError), match="expected"):
+        words.similar(name)
+
+
+def test_similar_when_asked_for_none_or_for_another_size_then_it_is_refused(words):
+    with pytest.raises(ConfigError, match="n: expected 1 at least, got 0"):
+        words.similar("oak", 0)
+    with pytest.raises(ShapeError, match=r"vector: expected shape \(3,\), got \(2,\)"):
+        words.similar([1.0, 2.0])
+
+
+def test_score_when_of_pairs_then_is_their_cosine_and_0_of_nothing(vertices, words):
+    np.testing.assert_allclose(vertices.score([3, 3], [-7, 3]), [cosine(VECTORS[2], VECTORS[1]), 1], atol=1e-7)
+    assert words.score(["nowhere"], ["oak"]).tolist() == [0.0]
+
+
+def test_score_when_there_are_no_such_names_then_the_error_tells_some(vertices):
+    with pytest.raises(InputError, match=r"vertex: expected those of the 3 that have a vector, got 4 others: 8, 9, 10"):
+        vertices.score([8, 9, 10, 11], [3, 3, 3, 3])
+    with pytest.raises(InputError, match="ids of type int64"):
+        vertices.score(["a"], ["b"])
+
+
+def test_means_when_words_are_unknown_then_they_count_as_zeros(words):
+    found = words.transform([["oak", "ash", "elm", "elm"], [], ["ash"]])
+    np.testing.assert_allclose(found, [(VECTORS[0] + 2 * VECTORS[1]) / 4, [0, 0, 0], [0, 0, 0]])
+    some = pa.array([["x"], ["oak"], ["elm", "yew"]])[1:]
+    np.testing.assert_allclose(words.means(some), [VECTORS[0], (VECTORS[1] + VECTORS[3]) / 2])
+
+
+def test_a_name_when_it_is_looked_up_then_its_vector_comes(words, vertices):
+    np.testing.assert_array_equal(words["yew"], VECTORS[3])
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(vertices))[-7], VECTORS[1])
+    assert ("oak" in words, "ash" in words, len(words), words.dim) == (True, False, 5, 3)
+    assert repr(vertices) == "Embedding('line', n=3, dim=3)"
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["a", "a", "b", "c", "d"], "each once"),
+        (["a", None, "b", "c", "d"], "without null"),
+        ([1, "a", 2, 3, 4], "all integers or all strings"),
+        ([1.5, 2.5, 3.5, 4.5, 5.5], "got double"),
+    ],
+)
+def test_names_when_they_cannot_be_then_the_error_says_why(names, message):
+    with pytest.raises(InputError, match=message):
+        Embedding(names, VECTORS)
+
+
+def test_an_embedding_when_its_parts_do_not_go_together_then_it_is_refused():
+    with pytest.raises(ShapeError, match="for each of 2 names"):
+        Embedding(["a", "b"], VECTORS)
+    with pytest.raises(ConfigError, match="kind: expected one of word2vec, deepwalk, node2vec, line, got 'glove'"):
+        Embedding(WORDS, VECTORS, kind="glove")
+
+
+@pytest.mark.parametrize("name", ["words", "vertices"])
+def test_files_when_saved_and_loaded_then_all_is_the_same(name, request, tmp_path):
+    embedding, path = request.getfixturevalue(name), str(tmp_path / "model")
+    embedding.save(path)
+    found = Embedding.load(path)
+    np.testing.assert_array_equal(found.vectors, embedding.vectors)
+    np.testing.assert_array_equal(found.counts, embedding.counts)
+    assert found.names.values.equals(embedding.names.values)
+    assert (found.kind, found.names.what, found.vectors.dtype) == (embedding.kind, embedding.names.what, np.float32)
+    metadata = json.loads((tmp_path / "model/metadata/part-00000").read_text())
+    assert (metadata["class"], metadata["paramMap"]) == (MODELS[embedding.kind][0], {"vectorSize": 3})
+    with pytest.raises(UsageError, match="there is something already"):
+        embedding.save(path)
+
+
+def test_load_when_files_are_not_what_was_saved_then_the_error_says_what(words, tmp_path):
+    with pytest.raises(CheckpointMissingError, match="expected a model"):
+        Embedding.load(str(tmp_path / "nothing"))
+    words.save(str(tmp_path / "model"))
+    at = tmp_path / "model/metadata/part-00000"
+    told = at.read_text()
+    at.write_text(told.replace('"ps2.embedding.v1"', '"ps2.embedding.v9"'))
+    with pytest.raises(UsageError, match=r"expected an embedding of format 'ps2.embedding.v1', got 'ps2.embedding.v9'"):
+        Embedding.load(str(tmp_path / "model"))
+    at.write_text(told.replace('"shape": [5, 3]', '"shape": [5, 4]'))
+    with pytest.raises(CheckpointCorruptError, match="a part of the metadata is missing or wrong"):
+        Embedding.load(str(tmp_path / "model"))
+    at.write_text(told)
+    (tmp_path / "model/vectors.npy").write_bytes(b"x")
+    with pytest.raises(CheckpointCorruptError, match=r"vectors.npy: its checksum is not that of the metadata"):
+        Embedding.load(str(tmp_path / "model"))
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_word2vec_file_when_written_then_gensim_reads_the_same_vectors(words, vertices, binary, tmp_path):
+    from gensim.models import KeyedVectors
+
+    for embedding in (words, vertices):
+        path = str(tmp_path / embedding.kind)
+        embedding.saveWord2Vec(path, binary=binary)
+        found = KeyedVectors.load_word2vec_format(path, binary=binary)
+        assert found.index_to_key == [str(name) for name in embedding.names.values.to_pylist()]
+        np.testing.assert_array_equal(found.vectors, embedding.vectors)
+    there, ours = found.most_similar(str(-7), topn=2), vertices.similar(-7, 2)
+    assert [name for name, _ in there] == [str(name) for name, _ in ours]
+
+
+@pytest.mark.parametrize("name", ["New York", "", "a\tb", "line\n"])
+def test_word2vec_file_when_a_name_cannot_be_in_one_then_it_is_named_and_nothing_written(name, tmp_path):
+    with pytest.raises(InputError, match="expected names without white space"):
+        Embedding([name], [[1.0]]).saveWord2Vec(str(tmp_path / "file"))
+    assert not (tmp_path / "file").exists()
+
+
+def test_plane_when_drawn_then_it_has_the_most_variance(tmp_path):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(50, 6)) * [1, 9, 1, 4, 1, 1]
+    points, shares = Embedding(range(50), x).plane()
+    centred = x - x.mean(axis=0)
+    np.testing.assert_allclose(points.var(axis=0), np.linalg.svd(centred, compute_uv=False)[:2] ** 2 / 50, rtol=1e-4)
+    np.testing.assert_allclose(shares, points.var(axis=0) / centred.var(axis=0).sum(), rtol=1e-4)
+    assert Embedding(range(50), x[:, :1]).plane()[0].shape == (50, 2)
+
+
+def test_a_picture_when_names_have_classes_then_each_has_its_colour_and_few_their_names(words):
+    chart = draw_plane(words, {"oak": "tree", "elm": "tree", "été": "season"})
+    (axes,) = chart.axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["others", "tree", "season"]
+    assert {text.get_text() for text in axes.texts} == set(WORDS)
+    many = Embedding(range(MOST + 1), np.random.default_rng(0).normal(size=(MOST + 1, 2)))
+    (axes,) = draw_plane(many, {}).axes
+    assert f"the {MOST:,} most frequent" in axes.get_title("left")
+    assert not axes.texts

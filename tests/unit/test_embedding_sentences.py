@@ -1,0 +1,115 @@
+"""Walks and edges as sentences: each worker's own, together those of an epoch, and other ones in the next."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ps2.algorithms.embeddings import sentences
+from ps2.algorithms.embeddings.names import Names
+from ps2.algorithms.embeddings.sentences import EdgeSentences, WalkSentences, by_frequency, scattered
+from ps2.algorithms.embeddings.vocabulary import cut, numbered
+from ps2.algorithms.embeddings.walks import Recipe
+from tests.graphs import random_edges
+
+WALKS = Recipe(3, 8, seed=5)
+
+
+@pytest.fixture(scope="module")
+def graph():
+    return random_edges(40, 120).local
+
+
+def lists(batches):
+    return [tuple(tokens[a:b]) for tokens, ends in batches for a, b in pairwise(ends)]
+
+
+def walks_by(graph, epoch, workers=2, numbers=None):
+    numbers = np.arange(graph.vertices, dtype=np.int32) if numbers is None else numbers
+    return [WalkSentences(graph, WALKS, numbers, rank, workers).batches(epoch) for rank in range(workers)]
+
+
+def test_walks_when_workers_are_more_then_all_together_are_the_same(graph):
+    alone = sorted(lists(walks_by(graph, 0, 1)[0]))
+    assert sorted(walk for part in walks_by(graph, 0, 3) for walk in lists(part)) == alone
+    assert sorted(walk[0] for walk in alone) == sorted(list(range(40)) * 3)
+
+
+def test_walks_when_the_epoch_is_another_then_they_are_new_and_again_the_same(graph):
+    first, second = (sorted(lists(walks_by(graph, epoch, 1)[0])) for epoch in (0, 1))
+    assert first != second
+    assert sorted(lists(walks_by(graph, 1, 1)[0])) == second
+    expected = graph.walk(Recipe(6, 8, seed=5), np.arange(3 * 40, 6 * 40))
+    assert second == sorted(
+        tuple(row[:length]) for row, length in zip(expected.vertices, expected.lengths, strict=True)
+    )
+
+
+def test_walks_when_they_are_cut_into_parts_then_they_are_the_same(graph, monkeypatch):
+    whole = lists(walks_by(graph, 2)[1])
+    monkeypatch.setattr(sentences, "WALKED_AT_ONCE", 11 * WALKS.length)
+    monkeypatch.setattr(sentences, "BATCH_TOKENS", 3 * WALKS.length)
+    parts = list(walks_by(graph, 2)[1])
+    assert len(parts) > 10
+    assert sorted(lists(parts)) == sorted(whole)
+
+
+def test_walks_when_vertices_have_other_numbers_then_tokens_are_these(graph):
+    numbers = np.arange(graph.vertices, dtype=np.int32)[::-1].copy()
+    found = lists(walks_by(graph, 0, 1, numbers)[0])
+    assert [tuple(39 - np.array(walk)) for walk in found] == lists(walks_by(graph, 0, 1)[0])
+    tokens, _ = next(walks_by(graph, 0, 1, numbers)[0])
+    assert tokens.dtype == np.int32
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 97, 1000])
+def test_scattered_when_of_all_places_then_is_a_permutation_of_its_own_each_turn(count):
+    turns = [scattered(np.arange(count), count, turn) for turn in range(3)]
+    assert all(sorted(turn) == list(range(count)) for turn in turns)
+    if count > 3:
+        assert not np.array_equal(turns[0], turns[1])
+
+
+def test_edges_when_they_all_weigh_the_same_then_each_comes_once_an_epoch():
+    sources, targets = np.arange(25_000, dtype=np.int32), np.arange(25_000, dtype=np.int32)[::-1]
+    edges = EdgeSentences(sources, targets, None, 25_000, seed=1, rank=0)
+    batches = list(edges.batches(0))
+    assert [len(ends) - 1 for _, ends in batches] == [10_000, 10_000, 5_000]
+    pairs = np.concatenate([tokens for tokens, _ in batches]).reshape(-1, 2)
+    np.testing.assert_array_equal(pairs.sum(axis=1), 24_999)
+    np.testing.assert_array_equal(np.sort(pairs[:, 0]), sources)
+    assert not np.array_equal(next(edges.batches(1))[0], batches[0][0])
+    np.testing.assert_array_equal(next(edges.batches(0))[0], batches[0][0])
+
+
+def test_edges_when_they_have_weights_then_they_come_as_often_as_they_weigh():
+    weights = np.array([1.0, 0.0, 4.0, 5.0])
+    edges = EdgeSentences(np.arange(4, dtype=np.int32), np.arange(4, dtype=np.int32), weights, 40_000, seed=1, rank=1)
+    tokens = np.concatenate([tokens for tokens, _ in edges.batches(3)])
+    np.testing.assert_allclose(np.bincount(tokens, minlength=4) / len(tokens), weights / 10, atol=0.01)
+
+
+def test_edges_when_there_are_none_then_there_is_no_batch():
+    none = np.empty(0, np.int32)
+    for weights in (None, np.empty(0)):
+        assert list(EdgeSentences(none, none, weights, 0, seed=1, rank=0).batches(0)) == []
+
+
+def test_numbers_when_by_frequency_then_the_most_frequent_is_0_and_equals_keep_their_order():
+    order, numbers = by_frequency(np.array([3, 9, 3, 0]))
+    assert (order.tolist(), numbers.tolist()) == ([1, 0, 2, 3], [1, 0, 2, 3])
+
+
+def test_words_when_numbered_then_unknown_ones_are_left_out():
+    words = Names.of(["b", "a"])
+    given = pa.array([["x"], ["a", "c", "b"], [], ["b", "b"], ["c"]])[1:]
+    tokens, lengths = numbered(given, words)
+    assert (tokens.tolist(), lengths.tolist(), tokens.dtype) == ([1, 0, 0, 0], [2, 0, 2, 0], np.int32)
+
+
+def test_sentences_when_too_long_then_they_are_cut():
+    assert cut(np.array([2, 7, 0, 3]), 3).tolist() == [0, 2, 5, 8, 9, 12]
+    assert cut(np.array([], np.int64), 3).tolist() == [0]
