@@ -7,12 +7,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from pyspark.ml.linalg import Vectors
 
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import Problem, Recipe
+from ps2.algorithms.trees.rows import is_dense
 from ps2.algorithms.trees.trainer import Trained, train
 from ps2.algorithms.trees.tree import Forest
 
@@ -42,6 +44,15 @@ def table(rows: int = 300, seed: int = 0) -> tuple[Any, Any]:
     score = x[:, 0] * x[:, 1] + x[:, 3] + 0.3 * rng.normal(size=rows) + (x[:, 6] % 3 == 1) - x[:, 7]
     x[:, 6:][rng.random((rows, 2)) < 0.2] = np.nan
     return x, (score > 0.2).astype(float)
+
+
+def sparse_table(rows: int = 300, features: int = 60, seed: int = 3) -> tuple[Any, Any]:
+    """Many features, an eighth of them other than zero in a row: workers lay such rows out as ``SparseRows``."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, features)).astype(np.float32)
+    x[rng.random(x.shape) < 0.88] = 0
+    assert not is_dense(sp.csr_array(x), features)
+    return x, (x[:, :10].sum(axis=1) + x[:, 20] > 0).astype(float)
 
 
 def facts_of(y: Any) -> Facts:

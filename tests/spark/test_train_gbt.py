@@ -19,8 +19,6 @@ FEATURES = 4
 PNG = b"\x89PNG"
 LIVE = r"tree \d/8, loss 0\.\d+, validation 0\.\d+, \d+ leaves, [\d.]+ s a tree"
 BEGUN = 15  # a clock when trees have been grown
-# Trees that are finished by then.
-FINISHED = 2
 NO_SPARK = "there is no such Spark"
 
 
@@ -203,16 +201,11 @@ def test_gbt_when_numbers_are_predicted_then_their_errors_are_measured(train, fi
 # -- killed in the middle ----------------------------------------------------------------------------------------------
 
 
-def trees_of(model):
-    """The trees of a model in xgboost's form."""
-    return model["learner"]["gradient_booster"]["model"]["trees"]
-
-
-def test_gbt_when_its_driver_was_killed_then_restore_goes_on_after_the_trees_that_it_had(
+def test_gbt_when_its_driver_was_killed_then_restore_goes_on_to_the_trees_of_one_training(
     start_program, ps2_command, train, files, until, tmp_path
 ):
     folder = tmp_path / "checkpoints"
-    options = ["--input", files["two"], "--workers", 1, "--depth", 3, "--subsample", 0.7]
+    options = ["--input", files["two"], "--workers", 1, "--growth", "leaf", "--max-leaves", 6, "--subsample", 0.7]
     often = ["--checkpoint-dir", folder, "--checkpoint-every", 0.1]
     places = ["--servers", 2, "--output", tmp_path / "killed"]
     program, output = start_program(ps2_command, "train", "gbt", *options, "--trees", 10_000, *often, *places)
@@ -231,8 +224,7 @@ def test_gbt_when_its_driver_was_killed_then_restore_goes_on_after_the_trees_tha
         code, stdout, stderr = train(*options, *given, *more)
         assert code == 0, stderr
         found[name] = json.loads(stdout)
-    again, whole = (json.loads((tmp_path / name).read_text()) for name in ("again", "whole"))
-    assert trees_of(again)[:FINISHED] == trees_of(whole)[:FINISHED]
+    assert (tmp_path / "again").read_text() == (tmp_path / "whole").read_text()
     assert found["whole"]["trees"][-1]["leaves"] > 1
     assert len(found["again"]["trees"]) == len(found["whole"]["trees"]) == trees
 

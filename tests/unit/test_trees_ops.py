@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from itertools import chain, combinations
+from itertools import chain, combinations, pairwise
 
 import numpy as np
 import pytest
 
 from ps2.algorithms.trees import layout, ops
-from ps2.algorithms.trees.marks import has_marks, rows_with_marks
+from ps2.algorithms.trees.marks import has_marks, marked_rows, rows_with_marks
 from ps2.algorithms.trees.search_kernels import is_drawn
 from ps2.errors import LimitError, OutOfRangeError, ShapeError
 from ps2.ops.all import lookup
@@ -252,7 +252,7 @@ def test_best_splits_when_declared_then_servers_find_it_and_it_can_be_warmed():
     assert op.reduce == "best"
     assert not op.writes
     assert op.check(0, "int32", {"words": 3})["channels"] == 2
-    for name in ("add", "subtract", "clear", "best_splits"):
+    for name in ("add", "subtract", "clear", "mark", "best_splits"):
         _compile(lookup(f"trees.{name}"))
 
 
@@ -375,3 +375,27 @@ def test_add_rows_when_bins_are_empty_then_they_are_not_marked(dtype, channels):
     for some in (rows[:40], rows[40:]):
         ops.add_rows(whole, some, m[some], channels=channels)
     np.testing.assert_array_equal(whole, m)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+@pytest.mark.parametrize("channels", [2, 3])
+def test_mark_when_a_matrix_is_cut_in_another_way_then_bins_are_marked_as_those_that_were_added_there(dtype, channels):
+    rng = np.random.default_rng(4)
+    sums = rng.integers(1, 9, (70, 32 * 7, channels)) * (rng.random((70, 32 * 7, 1)) < 0.1)
+    rows = marked_rows(rows_with_marks(71))[1:]
+
+    def added(first, last):
+        """Return a shard to whose blocks of bins, from ``first`` on, histograms were added."""
+        m = np.zeros((rows_with_marks(71), (last - first) * 32 * channels), dtype)
+        ops.add_rows(
+            m, np.array(rows), sums[:, 32 * first : 32 * last].reshape(70, -1).astype(dtype), channels=channels
+        )
+        return m
+
+    whole = np.hstack([added(0, 3), added(3, 7)])
+    for ends in ([0, 7], [0, 2, 5, 7]):
+        for first, last in pairwise(ends):
+            m = np.ascontiguousarray(whole[:, 32 * channels * first : 32 * channels * last])
+            ops.mark(m, channels=channels)
+            used = 2 * 32 * (last - first)  # what is beside the marks of 64 rows is never read
+            np.testing.assert_array_equal(m[:, :used], added(first, last)[:, :used])

@@ -4,6 +4,9 @@ A histogram of millions of bins is mostly empty far from the root. With marks, t
 it takes as long as what is in it. They lie in rows of the same matrix, so they are changed with the histograms, once,
 and are on every copy: a number has the marks of 32 bins, and a row those of 64 histograms. So that a matrix can grow,
 of each 65 rows the second one has the marks of the others.
+
+Where in that row a histogram's marks are depends on how many bins lie on the server: when the matrix has been cut for
+another number of servers, they have to be made anew.
 """
 
 from __future__ import annotations
@@ -36,6 +39,11 @@ def rows_with_marks(count: int) -> int:
 def has_marks(row: int) -> bool:
     """Tell whether a row has the marks of others."""
     return row % GROUP == 1
+
+
+def marked_rows(count: int) -> list[int]:
+    """Return which rows of a matrix that has so many are marked in one of them."""
+    return [row for row in range(count) if not has_marks(row) and row // GROUP * GROUP + 1 < count]
 
 
 def check_rows(m: Array, channels: int, *rows: Int64s) -> None:
@@ -73,19 +81,33 @@ def add_marked(m: Array, marks: bool, row: int, slots: Int64s, sums: Array) -> N
 
 
 @kernel
+def word_of(histogram: Array, place: int, channels: int) -> np.int64:
+    """Return a word of the marks that a whole row should have."""
+    word = np.uint64(0)
+    for bin in range(place * WORD_BITS, min((place + 1) * WORD_BITS, len(histogram) // channels)):
+        if histogram[bin * channels] != 0:
+            word |= ONE << np.uint64(bin & 31)
+    return np.int64(word)
+
+
+@kernel
 def add_rows_marked(rows: Int64s, sums: Array, m: Array, channels: int) -> None:
     """Add to whole rows, and mark the bins that get something."""
-    bins = m.shape[1] // channels
     for i in range(len(rows)):
         words, histogram, more = marks_of(m, channels, rows[i]), m[rows[i]], sums[i]
         for j in range(len(histogram)):
             histogram[j] += more[j]
         for place in range(len(words)):
-            word = np.uint64(0)
-            for bin in range(place * WORD_BITS, min((place + 1) * WORD_BITS, bins)):
-                if more[bin * channels] != 0:
-                    word |= ONE << np.uint64(bin & 31)
-            words[place] |= np.int64(word)
+            words[place] |= word_of(more, place, channels)
+
+
+@kernel
+def mark_rows(rows: Int64s, m: Array, channels: int) -> None:
+    """Mark the bins of whole rows that are not empty; none are marked yet."""
+    for row in rows:
+        words, histogram = marks_of(m, channels, row), m[row]
+        for place in range(len(words)):
+            words[place] = word_of(histogram, place, channels)
 
 
 @kernel

@@ -75,9 +75,11 @@ class OnFleet:
 
     @staticmethod
     def known(bins: Bins, problem: Problem, recipe: Recipe, numbers: tuple[int, int, int]) -> OnFleet:
-        """Return what a driver before has made."""
+        """Return what a driver before has made, perhaps on another number of servers."""
         first, cuts, sizes = (known(DCV, number) for number in numbers)
-        return OnFleet(problem, bins, first.matrix(), cuts, sizes, recipe.channels)
+        fleet = OnFleet(problem, bins, first.matrix(), cuts, sizes, recipe.channels)
+        fleet.histograms.apply("trees.mark", layout=LAYOUT, channels=recipe.channels)
+        return fleet
 
     @property
     def numbers(self) -> tuple[int, int, int]:

@@ -13,7 +13,15 @@ from typing import Annotated
 
 import numpy as np
 
-from ps2.algorithms.trees.marks import add_marked, add_rows_marked, clear_marked, subtract_marked
+from ps2.algorithms.trees.marks import (
+    GROUP,
+    add_marked,
+    add_rows_marked,
+    clear_marked,
+    mark_rows,
+    marked_rows,
+    subtract_marked,
+)
 from ps2.algorithms.trees.marks import check_rows as check_marks
 from ps2.algorithms.trees.search_kernels import search
 from ps2.errors import OutOfRangeError
@@ -96,6 +104,19 @@ def clear(m: Block, rows: RowIds, *, channels: Channels = 2) -> None:
     rows = check_row_ids(rows, m.shape[0])
     check_marks(m, channels, rows)
     over_blocks(clear_marked, (rows,), m, channels, cost=m.shape[1])
+
+
+@op(writes=("m",), dtypes=("int32", "int64"))
+def mark(m: Block, *, layout: int = 0, channels: Channels = 2) -> None:
+    """Mark the bins of all histograms anew, when the matrix has been cut in another way since they were marked.
+
+    Args:
+        layout: the row that is no histogram.
+    """
+    rows = np.array([row for row in marked_rows(m.shape[0]) if row != layout], np.int64)
+    check_marks(m, channels, rows)
+    m[1::GROUP] = 0  # also where rows will have theirs that are not there yet
+    over_blocks(mark_rows, (rows,), m, channels, cost=m.shape[1])
 
 
 @op(reduce="best", dtypes=("int32", "int64"))

@@ -9,7 +9,7 @@ from ps2.algorithms.trees import binning, growing_kernels
 from ps2.algorithms.trees.binning import NO_WEIGHTS, Bins, Columns, Refinement
 from ps2.algorithms.trees.gradients import Objective, quantised
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
-from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, subtract
+from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, mark, subtract
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.rows import draw, row_ids
 from ps2.algorithms.trees.tree import Draft, Forest
@@ -33,6 +33,7 @@ def warm() -> None:
         add(m, one, np.zeros((1, 2), dtype), row=0, marks=True)
         add_rows(m, one, np.zeros((1, 64), dtype))
         clear(m, one)
+        mark(m)
         for marks in (False, True):
             subtract(m, one, other, marks=marks)
         best_splits(np.zeros((1, 2), dtype), np.zeros(1, np.int64), np.zeros((1, 3), np.int64), *_bounds(), np.zeros(5))
