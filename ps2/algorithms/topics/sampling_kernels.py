@@ -115,30 +115,38 @@ def sample_words(
             document, old = documents[t], int(topics[t])
             place = place + 1 if document == previous else 0
             previous = document
+            begin, count = first[document], int(length[document])
+            mine, times = held[begin : begin + count], often[begin : begin + count]
+            # Most tokens keep their topic: what is known is changed for good only if this one does not.
+            with_it, scaled = shares[old], 1.0 / (totals[old] - 1 + all_beta)
+            without_it = (row[old] - 1 + beta) * scaled
+            less = alpha[old] * (without_it - with_it)
+            shares[old] = without_it
+            total = 0.0
+            for i in range(count):
+                total += times[i] * shares[mine[i]]
+                so_far[i] = total
+            total -= without_it  # in which the token itself was counted
+            drawn = uniform(key, numbers[document], words[w], place) * (total + (rest + less))
+            if drawn < total:
+                new = _draw_listed(drawn, old, without_it, mine, so_far)
+            else:
+                weights[old // GROUP] += less
+                new = _draw_weighted(drawn - total, alpha, shares, weights)
+                weights[old // GROUP] -= less
+            if new == old:
+                shares[old] = with_it
+                continue
+            _exclude(begin, document, _place_of(old, mine), length, held, often)
+            _include(begin, document, new, length, held, often)
+            topics[t] = new
             row[old] -= 1
             totals[old] -= 1
-            rest += _reweigh(old, row, totals, prior, room)
-            begin, count = first[document], length[document]
-            total, where = 0.0, 0
-            for i in range(count):
-                k, n = int(held[begin + i]), int(often[begin + i])
-                if k == old:
-                    n -= 1
-                    where = i
-                total += n * shares[k]
-                so_far[i] = total
-            drawn = uniform(key, numbers[document], words[w], place) * (total + rest)
-            if drawn < total:
-                new = int(held[begin + first_above(drawn, so_far, count)])
-            else:
-                new = _draw_weighted(drawn - total, alpha, shares, weights)
-            if new != old:
-                _exclude(begin, document, where, length, held, often)
-                _include(begin, document, new, length, held, often)
-                topics[t] = new
+            scale[old] = scaled
+            weights[old // GROUP] += less
             row[new] += 1
             totals[new] += 1
-            rest += _reweigh(new, row, totals, prior, room)
+            rest += less + _reweigh(new, row, totals, prior, room)
 
 
 @kernel
@@ -166,6 +174,29 @@ def _reweigh(k: int, row: Array, totals: Int64s, prior: tuple[Float64s, float, f
     shares[k] = share
     weights[k // GROUP] += change
     return change
+
+
+@kernel
+def _draw_listed(drawn: float, old: int, share: float, held: Array, so_far: Float64s) -> int:
+    """Return the topic of a document at which the sum of weights up to it is above a number.
+
+    Args:
+        old: topic of the token that is to be left out; ``share``: what it has added to sums from there on.
+    """
+    at = first_above(drawn, so_far, len(held))
+    where = _place_of(old, held)
+    if at >= where:
+        at = where + first_above(drawn + share, so_far[where:], len(held) - where)
+    return int(held[at])
+
+
+@kernel
+def _place_of(k: int, held: Array) -> int:
+    """Return where a topic is in a list that has it."""
+    at = 0
+    while held[at] != k:
+        at += 1
+    return at
 
 
 @kernel
