@@ -76,12 +76,15 @@ def as_json(run_program, ps2_command, tmp_path_factory, plain):
     return run_program(ps2_command, "train", "lr", "--input", plain, "--output", folder, *options), folder
 
 
-def accuracy(folder, path):
-    model = LogisticRegressionModel.load(str(folder))
+def load(folder):
+    return LogisticRegressionModel.load(str(folder))
+
+
+def accuracy(model, path):
     rows = [line.split() for line in path.read_text().splitlines()]
     x = np.array([[float(pair.split(":")[1]) for pair in pairs] for _, *pairs in rows])
     labels = np.array([label == "+1" for label, *_ in rows])
-    return float(np.mean((x @ model.coefficients.toArray() + model.intercept > 0) == labels))
+    return float(np.mean((x @ model.coefficients.toArray()[:FEATURES] + model.intercept > 0) == labels))
 
 
 def test_train_when_the_file_is_fine_then_it_exits_with_0(as_json):
@@ -90,7 +93,7 @@ def test_train_when_the_file_is_fine_then_it_exits_with_0(as_json):
 
 @pytest.mark.usefixtures("spark")
 def test_train_when_it_ends_then_the_saved_model_predicts_the_rows(as_json, plain):
-    assert accuracy(as_json[1], plain) > 0.9
+    assert accuracy(load(as_json[1]), plain) > 0.9
 
 
 def test_train_when_asked_for_json_then_stdout_is_one_object(as_json):
@@ -101,7 +104,7 @@ def test_train_when_asked_for_json_then_stdout_is_one_object(as_json):
 @pytest.mark.usefixtures("spark")
 def test_train_when_it_measures_then_the_measure_is_that_of_the_saved_model(as_json, plain):
     measured = json.loads(as_json[0].stdout)["measures"]["train"]["accuracy"]
-    assert measured == pytest.approx(accuracy(as_json[1], plain))
+    assert measured == pytest.approx(accuracy(load(as_json[1]), plain))
 
 
 def test_train_when_run_again_with_the_same_seed_and_one_worker_then_the_weights_are_identical(
@@ -112,40 +115,29 @@ def test_train_when_run_again_with_the_same_seed_and_one_worker_then_the_weights
     assert (first.coefficients, first.intercept) == (second.coefficients, second.intercept)
 
 
-def test_train_when_the_file_is_gzipped_then_the_model_predicts_the_rows(train, plain, tmp_path):
-    path = tmp_path / "rows.libsvm.gz"
-    path.write_bytes(gzip.compress(plain.read_bytes()))
-    code, _, stderr = train("--input", path, "--steps", 20, "--fraction", 0.5, "--lr", 0.2)
-    assert (code, accuracy(tmp_path / "model", plain) > 0.9) == (0, True), stderr
+@pytest.fixture(scope="module")
+def tested(run_train, plain, tmp_path_factory):
+    """The command on a gzipped file and a test file with more features: its exit code, JSON, errors and model."""
+    folder = tmp_path_factory.mktemp("tested")
+    packed, other = folder / "rows.libsvm.gz", folder / "test.libsvm"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    other.write_text("".join([*make_lines(100, seed=6), f"-1 1:-1 {FEATURES + 3}:1\n"]))
+    options = ["--steps", 20, "--fraction", 0.5, "--lr", 0.2, "-o", "json"]
+    done = run_train("lr", "--input", packed, "--test", other, "--output", folder / "model", *options)
+    return *done, LogisticRegressionModel.load(str(folder / "model"))
 
 
-def test_train_when_there_is_a_test_file_then_it_is_measured_too(train, plain, tmp_path):
-    other = tmp_path / "test.libsvm"
-    other.write_text("".join(make_lines(100, seed=6)))
-    code, stdout, stderr = train("--input", plain, "--test", other, "--steps", 5, "-o", "json")
-    assert code == 0, stderr
-    assert json.loads(stdout)["measures"]["test"]["rows"] == 100
+def test_train_when_the_file_is_gzipped_then_the_model_predicts_the_rows(tested, plain):
+    code, _, stderr, model = tested
+    assert (code, accuracy(model, plain) > 0.9) == (0, True), stderr
 
 
-def test_train_when_a_test_file_has_more_features_then_the_model_has_them_all(train, plain, tmp_path):
-    other = tmp_path / "test.libsvm"
-    other.write_text(f"+1 1:1\n-1 1:-1 {FEATURES + 3}:1\n")
-    code, stdout, stderr = train("--input", plain, "--test", other, "--steps", 2, "-o", "json")
-    assert code == 0, stderr
-    assert json.loads(stdout)["features"] == FEATURES + 3
+def test_train_when_there_is_a_test_file_then_it_is_measured_too(tested):
+    assert json.loads(tested[1])["measures"]["test"]["rows"] == 101
 
 
-def test_train_when_printing_a_table_then_it_shows_the_losses(train, plain, tmp_path):
-    code, stdout, _ = train("--input", plain, "--steps", 3, "--plots", tmp_path / "plots")
-    assert [path.name for path in (tmp_path / "plots").iterdir()] == ["loss.png"]
-    told = ("label -1 is class 0 and label 1 is class 1", "ms a step", "accuracy", "LogisticRegressionModel.load(")
-    assert (code, [words for words in told if words not in stdout]) == (0, []), stdout
-
-
-def test_train_when_checkpoints_are_wanted_then_they_are_made(train, plain, tmp_path):
-    folder = tmp_path / "checkpoints"
-    code, _, stderr = train("--input", plain, "--steps", 500, "--checkpoint-dir", folder, "--checkpoint-every", 0.2)
-    assert (code, len([*folder.iterdir()]) > 0) == (0, True), stderr
+def test_train_when_a_test_file_has_more_features_then_the_model_has_them_all(tested):
+    assert (json.loads(tested[1])["features"], tested[3].numFeatures) == (FEATURES + 3, FEATURES + 3)
 
 
 def test_train_when_the_model_cannot_be_saved_then_it_fails_before_it_trains(train, plain, tmp_path):
@@ -154,17 +146,28 @@ def test_train_when_the_model_cannot_be_saved_then_it_fails_before_it_trains(tra
     assert (code, stdout, "no model can be saved here" in stderr) == (2, "", True)
 
 
-def test_train_when_there_is_something_in_the_folder_then_it_stays_unless_it_may_be_replaced(train, plain, tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "mine").touch()
-    code, _, stderr = train("--input", plain, "--steps", 3)
-    assert (code, "which only --overwrite replaces" in stderr, (tmp_path / "model" / "mine").exists()) == (
-        2,
-        True,
-        True,
-    )
-    assert train("--input", plain, "--steps", 3, "--overwrite")[0] == 0
-    assert accuracy(tmp_path / "model", plain) > 0.5
+@pytest.fixture(scope="module")
+def replaced(run_train, plain, tmp_path_factory):
+    """What the command says where something is in the folder, and whether that stays; the same with --overwrite."""
+    folder = tmp_path_factory.mktemp("replaced")
+    (folder / "model").mkdir()
+    (folder / "model" / "mine").touch()
+    options = ["--input", plain, "--steps", 3, "--output", folder / "model", "--plots", folder / "plots"]
+    refused = run_train("lr", *options)
+    return refused, (folder / "model" / "mine").exists(), run_train("lr", *options, "--overwrite"), folder
+
+
+def test_train_when_there_is_something_in_the_folder_then_it_stays_unless_it_may_be_replaced(replaced, plain):
+    (code, _, stderr), stays, _, folder = replaced
+    assert (code, "which only --overwrite replaces" in stderr, stays) == (2, True, True)
+    assert accuracy(load(folder / "model"), plain) > 0.5
+
+
+def test_train_when_printing_a_table_then_it_shows_the_losses(replaced):
+    _, _, (code, stdout, _), folder = replaced
+    assert [path.name for path in (folder / "plots").iterdir()] == ["loss.png"]
+    told = ("label -1 is class 0 and label 1 is class 1", "ms a step", "accuracy", "LogisticRegressionModel.load(")
+    assert (code, [words for words in told if words not in stdout]) == (0, []), stdout
 
 
 def test_train_when_there_are_more_workers_than_slots_then_it_names_both_numbers(train, plain):
