@@ -40,6 +40,12 @@ class WalkSentences:
     rank: int
     workers: int
 
+    @property
+    def tokens(self) -> int:
+        """How many an epoch has, if all walks are as long as they may be."""
+        begin, end = (self.graph.vertices * turn // self.workers for turn in (self.rank, self.rank + 1))
+        return (end - begin) * self.recipe.epochs * self.recipe.length
+
     def batches(self, epoch: int) -> Iterator[Batch]:
         """Yield this worker's share of an epoch's walks: tokens, and where each walk begins and ends in them."""
         for walkers in self._walkers(epoch):
@@ -82,6 +88,11 @@ class EdgeSentences:
     count: int
     seed: int
     rank: int
+
+    @property
+    def tokens(self) -> int:
+        """How many an epoch has."""
+        return 2 * self.count
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         """Yield an epoch's edges, in an order of its own."""

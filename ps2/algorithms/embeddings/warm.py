@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from ps2.algorithms.embeddings import ops
 from ps2.algorithms.embeddings import walk_kernels as kernels
+from ps2.algorithms.embeddings.drawing import Draws
+from ps2.algorithms.embeddings.problem import Architecture
+from ps2.algorithms.embeddings.problem import Recipe as TrainingRecipe
+from ps2.algorithms.embeddings.training_kernels import scale_changes
 from ps2.algorithms.embeddings.walks import LocalGraph, Recipe, begun
 from ps2.ops.guards import readable
 
@@ -29,6 +34,19 @@ def warm() -> None:
         kernels.still_walking(active, state, one.copy())
         kernels.choose(found, readable(np.empty(0)), readable(one), one[0], 0.0, recipe.bias)
         kernels.number(state[3], state[2], readable(one), 1)
+    _train()
+
+
+def _train() -> None:
+    """Train on a sentence of one word, in all architectures, with and without subsampling."""
+    architectures: tuple[Architecture, ...] = ("skipgram", "cbow", "edges")
+    batch = np.zeros(2, np.int32), np.array([0, 2])
+    for architecture, sample in product(architectures, (0.0, 1.0)):
+        recipe = TrainingRecipe(1, 1, total=1, architecture=architecture, sample=sample)
+        drawn = Draws.of(recipe, np.ones(1, np.int64)).draw(batch, np.uint64(0))
+        table = np.zeros((1, 1), np.float32)
+        drawn.train(table, table.copy(), 0.0)
+    scale_changes(table, table, np.ones(1, np.float32))
 
 
 def _serve(dtype: Any) -> None:

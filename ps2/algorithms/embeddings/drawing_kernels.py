@@ -1,0 +1,98 @@
+"""What is drawn for a batch of sentences: which tokens stay, how wide windows are, and negatives.
+
+Every random number is made of the batch's key and its place in the batch, by SplitMix64's finaliser
+(``ps2.ops.draws``): whoever draws for a batch draws the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
+from ps2.ops.kernels import Float64s, Int64s, kernel
+
+Int32s = npt.NDArray[np.int32]
+Float32s = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
+
+ONE = np.uint64(1)
+LOW_BITS = np.uint64(0xFFFFFFFF)
+HALF = np.uint64(32)
+# Of a batch's key: numbers for subsampling come of another one.
+STAYING = np.uint64(0x5851F42D4C957F2D)
+
+
+@kernel
+def fill_aliases(chances: Float64s, whole: Array, others: Int32s) -> None:
+    """Make an alias table: a cell i is word i with a chance of ``whole[i] / 2**32``, and else ``others[i]``.
+
+    Vose, "A linear algorithm for generating random numbers with a given distribution".
+
+    Args:
+        chances: of words, of mean 1; used up.
+        whole: uint32; others: int32; filled.
+    """
+    count = len(chances)
+    small, large = np.empty(count, np.int32), np.empty(count, np.int32)
+    smalls = larges = 0
+    for i in range(count):
+        others[i] = i
+        whole[i] = np.uint32(LOW_BITS)
+        if chances[i] < 1.0:
+            small[smalls] = i
+            smalls += 1
+        else:
+            large[larges] = i
+            larges += 1
+    while smalls and larges:
+        smalls -= 1
+        less, more = small[smalls], large[larges - 1]
+        whole[less] = np.uint32(chances[less] * 4294967295.0)
+        others[less] = more
+        chances[more] -= 1.0 - chances[less]
+        if chances[more] < 1.0:
+            larges -= 1
+            small[smalls] = more
+            smalls += 1
+
+
+@kernel
+def draw_windows(key: np.uint64, window: int, windows: Int32s) -> None:
+    """Draw how many words on either side are contexts, of each token: from 1 to ``window``."""
+    for i in range(len(windows)):
+        drawn = scrambled(key - GOLDEN * (np.uint64(i) + ONE)) & LOW_BITS
+        windows[i] = 1 + np.int32((drawn * np.uint64(window)) >> HALF)
+
+
+@kernel
+def draw_negatives(key: np.uint64, whole: Array, others: Int32s, negatives: Int32s) -> None:
+    """Draw words by an alias table, in rows of some for each token or edge."""
+    cells = np.uint64(len(whole))
+    flat = negatives.reshape(-1)
+    for i in range(len(flat)):
+        drawn = scrambled(key + GOLDEN * (np.uint64(i) + ONE))
+        cell = np.int64(((drawn >> HALF) * cells) >> HALF)
+        flat[i] = cell if (drawn & LOW_BITS) <= np.uint64(whole[cell]) else others[cell]
+
+
+@kernel
+def keep_some(key: np.uint64, tokens: Int32s, offsets: Int64s, chances: Float32s, kept: Int32s, ends: Int64s) -> int:
+    """Keep tokens by chance, each by that of its word; return how many.
+
+    Args:
+        kept: gets them; ends: gets where sentences begin among them, and the last one ends.
+    """
+    count = 0
+    key = scrambled(key ^ STAYING)
+    ends[0] = 0
+    for sentence in range(len(offsets) - 1):
+        for i in range(offsets[sentence], offsets[sentence + 1]):
+            drawn = np.float64(scrambled(key + GOLDEN * (np.uint64(i) + ONE)) >> np.uint64(11)) * TO_UNIT
+            if drawn < chances[tokens[i]]:
+                kept[count] = tokens[i]
+                count += 1
+        ends[sentence + 1] = count
+    return count

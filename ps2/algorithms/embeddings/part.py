@@ -1,0 +1,76 @@
+"""A worker's part in a training: its sentences, how far it is in them, and what it tells of that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.embeddings.corpus import Sentences
+from ps2.algorithms.embeddings.damping import Damping
+from ps2.algorithms.embeddings.drawing import Drawn, Draws, threads_of
+from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.schedule import Clocks, Reader, key_of
+from ps2.algorithms.embeddings.tables import BYTES, REPORTED, TOKENS, OnFleet
+from ps2.ops.kernels import Float64s, Int64s
+
+
+class Part:
+    """What a worker does in any clock, wherever it is computed.
+
+    Attributes:
+        fleet: what the servers have.
+        damping: of changes that several workers make.
+        threads: that it has.
+        workers: how many there are.
+    """
+
+    def __init__(
+        self, worker: Any, recipe: Recipe, clocks: Clocks, fleet: OnFleet, sentences: Sentences, frequencies: Int64s
+    ) -> None:
+        self.recipe, self.fleet, self.workers = recipe, fleet, worker.workers
+        self.threads = threads_of(worker.workers)
+        self._worker, self._clocks = worker, clocks
+        self._reader = Reader(sentences, clocks)
+        self.draws = Draws.of(recipe, frequencies)
+        self.damping = Damping.of(recipe, frequencies, self.draws.chances)
+        self._report, self._done, self._own = np.zeros(REPORTED), 0.0, 0
+
+    def clocks(self) -> Iterator[int]:
+        """Yield clocks, and report each when it is over."""
+        for clock in self._worker.clocks(self._clocks.count):
+            self._done, self._own = float(self.fleet.done.pull()[0]), 0
+            yield clock
+            row = self.fleet.report_row(self._clocks.epoch(clock))
+            self.fleet.reports.add([row], self._report[None], wait=False)
+            self.fleet.done.add(np.array([self._own / self.recipe.units]), wait=False)
+            self._report = np.zeros(REPORTED)
+
+    def batches(self, clock: int) -> Iterator[Drawn]:
+        """Yield a clock's batches."""
+        for number, batch in self._reader.batches(clock):
+            key = key_of(self.recipe.seed, self._clocks.epoch(clock), self._worker.rank, number)
+            yield self.draws.draw(batch, key)
+            self._own += len(batch[0])
+            self._report[TOKENS] += len(batch[0])
+
+    @property
+    def rate(self) -> float:
+        """The step size now, as if the others had done as much in this clock as this worker."""
+        return self.recipe.rate(self._done + self.workers * self._own / self.recipe.units)
+
+    @property
+    def clock_tokens(self) -> int:
+        """Tokens that this worker has trained on in this clock."""
+        return self._own
+
+    @property
+    def epoch(self) -> int:
+        """How often the fleet has gone back to a checkpoint."""
+        return int(self._worker.epoch)
+
+    def tell(self, told: Float64s, moved: int = 0) -> None:
+        """Add what kernels have told, and bytes that have moved, to the report."""
+        self._report[: len(told)] += told
+        self._report[BYTES] += moved

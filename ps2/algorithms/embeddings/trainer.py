@@ -1,0 +1,166 @@
+"""The training of vectors: a run, and what the driver does between its clocks."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.embeddings.problem import Fitted, Recipe
+from ps2.algorithms.embeddings.schedule import Clocks
+from ps2.algorithms.embeddings.tables import BYTES, STALENESS, TOKENS, OnFleet
+from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS
+from ps2.algorithms.embeddings.worker import Half, Read
+from ps2.algorithms.training.diary import Diary
+from ps2.algorithms.training.names import names_of
+from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
+from ps2.errors import PS2Error
+from ps2.ops.kernels import Float64s, Int64s
+
+log = logging.getLogger(__name__)
+
+WORDS = Words("epoch", "loss")
+# Pages of the diary: of what was chosen in the beginning; of the first clock.
+CHOICE, FIRST_PAGE = 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Trainer:
+    """A training that is to be.
+
+    Attributes:
+        ps: the PS2Context.
+        frame: DataFrame or RDD whose rows ``read`` makes sentences of, in the workers.
+        read: called with the worker and its rows.
+        frequencies: int64, shape (vocabulary,): how often each word comes, or is an edge's target.
+        workers: how many parts the rows are dealt out to.
+        on_step: called in the driver after each epoch.
+    """
+
+    ps: Any
+    frame: Any
+    read: Read
+    recipe: Recipe
+    frequencies: Int64s
+    workers: int
+    on_step: Callable[[StepReport], None] = lambda step: None
+
+    def fit(self) -> Fitted:
+        """Train with both tables on the servers of the context, or go on in one that was restored.
+
+        Raises:
+            LimitError: tables do not fit.
+            NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or
+                with another one.
+            PS2Error: the loss is no number any more.
+            SlotsError, WorkerError...: as ``ps.run`` raises.
+        """
+        driver = _Driver(self)
+        try:
+            driver.go_on()
+            if not driver.is_over:
+                driver.run()
+            return driver.fitted()
+        finally:
+            driver.free()
+
+
+class _Driver:
+    """The driver's half."""
+
+    def __init__(self, training: Trainer) -> None:
+        recipe = training.recipe
+        self._training, self._names = training, names_of(recipe.name, training.ps)
+        settings = {**asdict(recipe), "workers": training.workers}
+        del settings["name"]
+        self._diary = Diary.of(self._names, settings)
+        self._record = Record(training.on_step, WORDS)
+        self._recipe, self._record.reason = replace(recipe, via="local"), "via local"
+        self._clocks = Clocks.of(self._recipe, training.workers, clock_tokens(self._recipe))
+        self._fleet = OnFleet.make(self._recipe, self._names)
+        self._told: list[dict[str, float]] = []
+        if not self._names.begun:
+            self._fleet.vectors.fill(recipe.seed)
+
+    @property
+    def is_over(self) -> bool:
+        return len(self._told) >= self._recipe.epochs
+
+    def go_on(self) -> None:
+        """Come to where a driver before was, if there was one."""
+        self._record.start()
+        for clock in range(self._names.begun):
+            self.on_clock(clock)
+
+    def run(self) -> None:
+        training = self._training
+        shared = training.ps.sparkContext.broadcast(training.frequencies)
+        half = Half(self._recipe, self._clocks, self._fleet, training.read, lambda: shared.value)
+        training.ps.run(
+            *(training.frame, half, training.workers, STALENESS),
+            onClock=self.on_clock,
+            firstClock=self._names.begun,
+            seed=self._recipe.seed,
+        )
+
+    def on_clock(self, clock: int) -> None:
+        """Go on after a clock; it may be one again, when the fleet has gone back."""
+        record = self._record
+        record.enter(clock)
+        del self._told[len(record.seconds) :]
+        with self._diary.page(FIRST_PAGE + clock):
+            (heard,) = self._diary.hear(lambda: [self._end_clock(clock)])
+        if not len(heard):
+            return
+        *sums, lap_s = heard.tolist()
+        loss = sums[LOSS] / sums[LOSSES] if sums[LOSSES] else math.nan
+        self._check(loss, bool(sums[LOSSES]))
+        record.bytes += int(sums[BYTES])
+        self._told.append(
+            {
+                "pairs_per_s": sums[PAIRS] / lap_s,
+                "words_per_s": sums[TOKENS] / lap_s,
+                "step_size": self._recipe.rate((self._clocks.epoch(clock) + 1) * self._recipe.total),
+            }
+        )
+        if self._names.begun > clock:
+            record.step_before(loss, lap_s)
+        else:
+            record.step(loss, self._told[-1])
+
+    def fitted(self) -> Fitted:
+        """Return what was learned."""
+        contexts = None if self._fleet.contexts is None else self._fleet.contexts.pull()
+        return Fitted(self._fleet.vectors.pull(), contexts, self._history())
+
+    def free(self) -> None:
+        """Give all back that is on the servers."""
+        self._diary.free()
+        self._fleet.free()
+
+    def _end_clock(self, clock: int) -> Float64s:
+        """Hear what workers have reported, if an epoch ends with a clock; nothing else."""
+        if not self._clocks.is_last(clock):
+            return np.zeros(0)
+        return np.append(self._fleet.heard(self._clocks.epoch(clock)), self._record.lap_s)
+
+    def _check(self, loss: float, known: bool) -> None:
+        if known and not math.isfinite(loss):
+            raise PS2Error(
+                f"epoch {len(self._told) + 1}: the loss is {loss}: vectors have grown beyond what float32 holds; a "
+                f"smaller step size than {self._recipe.step_size} may help"
+            )
+
+    def _history(self) -> TrainingHistory:
+        names = self._told[0] if self._told else {}
+        self._record.told = {name: tuple(told[name] for told in self._told) for name in names}
+        return self._record.history()
+
+
+def clock_tokens(recipe: Recipe) -> int:
+    """Return on how many tokens a worker trains in a clock, so that to exchange tables takes little beside it."""
+    return max(100_000, recipe.tables * recipe.table_bytes // 100)

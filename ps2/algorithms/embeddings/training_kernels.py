@@ -1,0 +1,328 @@
+"""Skip-gram, CBOW and edges with negative sampling, compiled.
+
+A *group* is what is learned at once: some inputs (vectors of a word's contexts, their mean, or that of an edge's
+source) and some outputs (the context vector of the word that is predicted, and of its negatives, which all inputs have
+in common: Ji et al. 2016, "Parallelizing Word2Vec in Shared and Distributed Memory", section III). Of every input x and
+output o, with what they were before the group (Mikolov et al. 2013, equation 4):
+
+    g = rate * (label - sigmoid(x . o)),   x += g o,   o += g x
+
+so a group is three small products of matrices. Several threads may train one table at once without locks (Hogwild):
+what one overwrites of another is little. Arrays are float32 and C-contiguous, and nothing here checks a word's number.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.ops.kernels import Float64s, Int64s, kernel, reduction
+
+Int32s = npt.NDArray[np.int32]
+Float32s = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
+
+ZERO, HALF, ONE, LARGEST = np.float32(0), np.float32(0.5), np.float32(1), np.float32(18)
+# Of the groups, the share that the loss is computed of: logarithms take longer than what is learned by.
+LOSS_EVERY = 16
+# What a training tells: the sum of losses, of how many pairs it is, and of how many pairs something was learned.
+LOSS, LOSSES, PAIRS = range(3)
+TOLD = 3
+
+
+@reduction
+def sigmoid(x: np.float32) -> np.float32:
+    """Return 1 / (1 + exp(-x)), to 2e-7, by a rational function, of which SIMD lanes take several at once.
+
+    It is that of tanh(x / 2) in Eigen (``generic_fast_tanh_float``).
+    """
+    y = HALF * min(max(x, -LARGEST), LARGEST)
+    s = y * y
+    p = np.float32(-2.76076847742355e-16) * s + np.float32(2.00018790482477e-13)
+    p = p * s + np.float32(-8.60467152213735e-11)
+    p = p * s + np.float32(5.12229709037114e-08)
+    p = p * s + np.float32(1.48572235717979e-05)
+    p = p * s + np.float32(6.37261928875436e-04)
+    p = p * s + np.float32(4.89352455891786e-03)
+    q = np.float32(1.19825839466702e-06) * s + np.float32(1.18534705686654e-04)
+    q = q * s + np.float32(2.26843463243900e-03)
+    q = q * s + np.float32(4.89352518554385e-03)
+    return HALF + HALF * (y * p / q)
+
+
+@reduction
+def products(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, dots: Float32s) -> None:
+    """Set ``dots[i, j]`` to the product of input i and output j: two by three at a time, in registers."""
+    width = old.shape[1]
+    for i in range(0, m, 2):
+        # The last one alone is taken twice.
+        other = min(i + 1, m - 1)
+        x, y = table[inputs[i]], table[inputs[other]]
+        j = 0
+        while j + 3 <= k:
+            a, b, c = old[j], old[j + 1], old[j + 2]
+            xa = xb = xc = ya = yb = yc = ZERO
+            for n in range(width):
+                xa += x[n] * a[n]
+                xb += x[n] * b[n]
+                xc += x[n] * c[n]
+                ya += y[n] * a[n]
+                yb += y[n] * b[n]
+                yc += y[n] * c[n]
+            dots[i, j], dots[i, j + 1], dots[i, j + 2] = xa, xb, xc
+            dots[other, j], dots[other, j + 1], dots[other, j + 2] = ya, yb, yc
+            j += 3
+        while j < k:
+            a = old[j]
+            xa = ya = ZERO
+            for n in range(width):
+                xa += x[n] * a[n]
+                ya += y[n] * a[n]
+            dots[i, j], dots[other, j] = xa, ya
+            j += 1
+
+
+@reduction
+def add_to_outputs(
+    contexts: Float32s, outputs: Int32s, k: int, table: Float32s, inputs: Int32s, m: int, by: Float32s
+) -> None:
+    """Add the inputs, each times ``by[i, j]``, to output j."""
+    width = contexts.shape[1]
+    for j in range(k):
+        to = contexts[outputs[j]]
+        i = 0
+        while i + 4 <= m:
+            a, b, c, d = table[inputs[i]], table[inputs[i + 1]], table[inputs[i + 2]], table[inputs[i + 3]]
+            f, g, h, e = by[i, j], by[i + 1, j], by[i + 2, j], by[i + 3, j]
+            for n in range(width):
+                to[n] += f * a[n] + g * b[n] + h * c[n] + e * d[n]
+            i += 4
+        while i < m:
+            a, f = table[inputs[i]], by[i, j]
+            for n in range(width):
+                to[n] += f * a[n]
+            i += 1
+
+
+@reduction
+def add_to_inputs(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, by: Float32s) -> None:
+    """Add the outputs as they were, each times ``by[i, j]``, to input i."""
+    width = old.shape[1]
+    for i in range(m):
+        to = table[inputs[i]]
+        j = 0
+        while j + 3 <= k:
+            a, b, c = old[j], old[j + 1], old[j + 2]
+            f, g, h = by[i, j], by[i, j + 1], by[i, j + 2]
+            for n in range(width):
+                to[n] += f * a[n] + g * b[n] + h * c[n]
+            j += 3
+        while j < k:
+            a, f = old[j], by[i, j]
+            for n in range(width):
+                to[n] += f * a[n]
+            j += 1
+
+
+@reduction
+def coefficients(dots: Float32s, m: int, k: int, rate: np.float32) -> None:
+    """Make coefficients of products: output 0 is the one that is predicted, the others are negatives."""
+    for i in range(m):
+        for j in range(k):
+            dots[i, j] = -rate * sigmoid(dots[i, j])
+        dots[i, 0] += rate
+
+
+@kernel
+def add_losses(dots: Float32s, m: int, k: int, told: Float64s) -> None:
+    """Add -log p of products to what is told."""
+    for i in range(m):
+        for j in range(k):
+            x = np.float64(dots[i, j] if j else -dots[i, j])
+            # log(1 + exp(x)), without an overflow
+            told[LOSS] += max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+    told[LOSSES] += m
+
+
+@kernel
+def learn(
+    table: Float32s,
+    inputs: Int32s,
+    m: int,
+    contexts: Float32s,
+    outputs: Int32s,
+    k: int,
+    old: Float32s,
+    dots: Float32s,
+    rate: np.float32,
+    tells: bool,
+    told: Float64s,
+) -> None:
+    """Learn from one group; ``old`` and ``dots`` are scratch."""
+    for j in range(k):
+        row, to = contexts[outputs[j]], old[j]
+        for n in range(old.shape[1]):
+            to[n] = row[n]
+    products(table, inputs, m, old, k, dots)
+    if tells:
+        add_losses(dots, m, k, told)
+    coefficients(dots, m, k, rate)
+    add_to_outputs(contexts, outputs, k, table, inputs, m, dots)
+    add_to_inputs(table, inputs, m, old, k, dots)
+    told[PAIRS] += m
+
+
+@kernel
+def choose_outputs(target: int, negatives: Int32s, apart: int, outputs: Int32s) -> int:
+    """List the word that is predicted and its negatives, without those that are it; return how many they are.
+
+    Args:
+        apart: another word that is no negative; -1: all others are.
+    """
+    outputs[0] = target
+    k = 1
+    for j in range(len(negatives)):
+        if negatives[j] != target and negatives[j] != apart:
+            outputs[k] = negatives[j]
+            k += 1
+    return k
+
+
+@kernel
+def list_inputs(tokens: Int32s, begin: int, end: int, at: int, reach: int, inputs: Int32s) -> int:
+    """List the contexts of the token at a place of a sentence; return how many they are."""
+    m = 0
+    for place in range(max(begin, at - reach), min(end, at + reach + 1)):
+        if place != at:
+            inputs[m] = tokens[place]
+            m += 1
+    return m
+
+
+@kernel
+def train_skipgram(
+    begins: Int64s,
+    ends: Int64s,
+    tokens: Int32s,
+    windows: Int32s,
+    negatives: Int32s,
+    vectors: Float32s,
+    contexts: Float32s,
+    rate: np.float32,
+    window: int,
+) -> Float64s:
+    """Train on sentences.
+
+    Args:
+        begins, ends: of sentences in ``tokens``.
+        windows: of each token, how many on either side are its contexts; at most ``window``.
+        negatives: shape (tokens, negatives).
+    """
+    told = np.zeros(TOLD)
+    inputs, outputs = np.empty(2 * window, np.int32), np.empty(negatives.shape[1] + 1, np.int32)
+    old = np.empty((len(outputs), vectors.shape[1]), np.float32)
+    dots = np.empty((len(inputs), len(outputs)), np.float32)
+    for sentence in range(len(begins)):
+        begin, end = begins[sentence], ends[sentence]
+        for at in range(begin, end):
+            m = list_inputs(tokens, begin, end, at, windows[at], inputs)
+            if m:
+                k = choose_outputs(tokens[at], negatives[at], -1, outputs)
+                tells = at % LOSS_EVERY == 0
+                learn(vectors, inputs, m, contexts, outputs, k, old, dots, rate, tells, told)
+    return told
+
+
+@kernel
+def train_cbow(
+    begins: Int64s,
+    ends: Int64s,
+    tokens: Int32s,
+    windows: Int32s,
+    negatives: Int32s,
+    vectors: Float32s,
+    contexts: Float32s,
+    rate: np.float32,
+    window: int,
+) -> Float64s:
+    """Train on sentences, with the mean of a word's contexts as the one input; each of them gets all of its change."""
+    told = np.zeros(TOLD)
+    inputs, outputs = np.empty(2 * window, np.int32), np.empty(negatives.shape[1] + 1, np.int32)
+    width = vectors.shape[1]
+    old = np.empty((len(outputs), width), np.float32)
+    dots = np.empty((1, len(outputs)), np.float32)
+    mean, before, only = np.empty((1, width), np.float32), np.empty(width, np.float32), np.zeros(1, np.int32)
+    for sentence in range(len(begins)):
+        begin, end = begins[sentence], ends[sentence]
+        for at in range(begin, end):
+            m = list_inputs(tokens, begin, end, at, windows[at], inputs)
+            if not m:
+                continue
+            mean[:] = ZERO
+            for i in range(m):
+                row = vectors[inputs[i]]
+                for n in range(width):
+                    mean[0, n] += row[n]
+            for n in range(width):
+                mean[0, n] /= np.float32(m)
+                before[n] = mean[0, n]
+            k = choose_outputs(tokens[at], negatives[at], -1, outputs)
+            learn(mean, only, 1, contexts, outputs, k, old, dots, rate, at % LOSS_EVERY == 0, told)
+            for n in range(width):
+                before[n] = mean[0, n] - before[n]
+            for i in range(m):
+                row = vectors[inputs[i]]
+                for n in range(width):
+                    row[n] += before[n]
+    return told
+
+
+@kernel
+def train_edges(
+    begins: Int64s,
+    ends: Int64s,
+    tokens: Int32s,
+    negatives: Int32s,
+    vectors: Float32s,
+    contexts: Float32s,
+    rate: np.float32,
+    is_one: bool,
+) -> Float64s:
+    """Train on sentences of two: the second is predicted of the first.
+
+    Args:
+        negatives: shape (sentences of all, negatives), where a sentence's number is half of where it begins.
+        is_one: whether the contexts are the vectors: then nobody is predicted of itself, nor its own negative.
+    """
+    told = np.zeros(TOLD)
+    inputs, outputs = np.empty(1, np.int32), np.empty(negatives.shape[1] + 1, np.int32)
+    old = np.empty((len(outputs), vectors.shape[1]), np.float32)
+    dots = np.empty((1, len(outputs)), np.float32)
+    for sentence in range(len(begins)):
+        begin = begins[sentence]
+        source, target = tokens[begin], tokens[begin + 1]
+        if is_one and source == target:
+            continue
+        inputs[0] = source
+        k = choose_outputs(target, negatives[begin // 2], source if is_one else -1, outputs)
+        tells = (begin // 2) % LOSS_EVERY == 0
+        learn(vectors, inputs, 1, contexts, outputs, k, old, dots, rate, tells, told)
+    return told
+
+
+@kernel
+def scale_changes(before: Float32s, values: Float32s, factors: Float32s) -> Array:
+    """Make rows from before the changes from them to others, each times a factor; return which rows have changed."""
+    changed = np.zeros(len(values), np.bool_)
+    for i in range(len(values)):
+        old, new, factor = before[i], values[i], factors[i]
+        some = ZERO
+        for j in range(len(old)):
+            by = new[j] - old[j]
+            some += abs(by)
+            old[j] = factor * by
+        changed[i] = some != ZERO
+    return changed

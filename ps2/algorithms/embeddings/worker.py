@@ -1,0 +1,39 @@
+"""A worker's half of a training of vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ps2.algorithms.embeddings.corpus import Sentences
+from ps2.algorithms.embeddings.local import train_local
+from ps2.algorithms.embeddings.part import Part
+from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.schedule import Clocks
+from ps2.algorithms.embeddings.tables import OnFleet
+from ps2.ops.kernels import Int64s
+
+Read = Callable[[Any, Iterator[Any]], Sentences]
+
+
+@dataclass(frozen=True, eq=False)
+class Half:
+    """What each worker does; picklable.
+
+    Attributes:
+        recipe: how to train; ``via`` is not "auto".
+        read: makes a worker's sentences of its rows.
+        share: gives the words' frequencies, int64, shape (vocabulary,).
+    """
+
+    recipe: Recipe
+    clocks: Clocks
+    fleet: OnFleet
+    read: Read
+    share: Callable[[], Int64s]
+
+    def __call__(self, worker: Any, rows: Iterator[Any]) -> None:
+        sentences = self.read(worker, rows)
+        part = Part(worker, self.recipe, self.clocks, self.fleet, sentences, self.share())
+        train_local(part)

@@ -1,0 +1,56 @@
+"""Walks of two communities, dealt out to workers, and what is learned of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.embeddings.corpus import Kept
+from ps2.algorithms.embeddings.problem import Fitted, Recipe
+from ps2.algorithms.embeddings.trainer import Trainer
+
+EACH, LENGTH, COUNT = 12, 20, 200
+WORDS = 2 * EACH
+RECIPE = Recipe(WORDS, 16, total=COUNT * LENGTH, window=3, step_size=0.1, epochs=3, seed=5, via="local")
+
+
+def sentences(seed: int = 0) -> Any:
+    """int32, shape (COUNT, LENGTH): of words of one half, and now and then one of the other."""
+    rng = np.random.default_rng(seed)
+    half = rng.integers(0, 2, (COUNT, 1)) ^ (rng.random((COUNT, LENGTH)) < 0.03)
+    return (half * EACH + rng.integers(0, EACH, (COUNT, LENGTH))).astype(np.int32)
+
+
+def frequencies() -> Any:
+    return np.bincount(sentences().reshape(-1), minlength=WORDS)
+
+
+def read(worker: Any, rows: Any) -> Kept:
+    tokens = np.concatenate([np.empty(0, np.int32), *rows])
+    return Kept(tokens, np.arange(0, len(tokens) + 1, LENGTH))
+
+
+def read_pairs(worker: Any, rows: Any) -> Kept:
+    kept = read(worker, rows)
+    return Kept(kept.words, np.arange(0, len(kept.words) + 1, 2))
+
+
+def trained(
+    ps: Any, recipe: Recipe = RECIPE, workers: int = 2, on_step: Any = lambda step: None, read: Any = read
+) -> Fitted:
+    """Train on the walks, one worker with more of them than the others."""
+    walks = sentences()
+    bounds = [0, *(COUNT // 2 + COUNT * rank // (2 * workers) for rank in range(1, workers)), COUNT]
+    parts = [walks[begin:end].reshape(-1) for begin, end in pairwise(bounds)]
+    rdd = ps.sparkContext.parallelize(parts, workers)
+    return Trainer(ps, rdd, read, recipe, frequencies(), workers, on_step).fit()
+
+
+def margin(fitted: Fitted) -> float:
+    """Mean cosine of words of one half, less that of words of both."""
+    units = fitted.vectors / np.linalg.norm(fitted.vectors, axis=1, keepdims=True)
+    cosines, half = units @ units.T, np.arange(WORDS) < EACH
+    same = (half[:, None] == half) & ~np.eye(WORDS, dtype=bool)
+    return float(cosines[same].mean() - cosines[half[:, None] != half].mean())

@@ -1,0 +1,206 @@
+"""Kernels of skip-gram, CBOW and edges beside plain NumPy; what is drawn; clocks; damping."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Kept
+from ps2.algorithms.embeddings.damping import Damping
+from ps2.algorithms.embeddings.drawing import Draws
+from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.schedule import Clocks, Reader, key_of
+from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS, scale_changes, sigmoid
+from ps2.errors import ConfigError
+
+WORDS, SIZE = 30, 19
+RECIPE = Recipe(WORDS, SIZE, total=200, window=4, negative=5)
+RATE = 0.1
+
+
+def sentences(rng, count=12):
+    lengths = rng.integers(1, 30, count)
+    lengths[3] = 0
+    return rng.integers(0, WORDS, lengths.sum()).astype(np.int32), np.append(0, np.cumsum(lengths))
+
+
+def tables(rng):
+    return (rng.normal(size=(2, WORDS, SIZE)) * 0.3).astype(np.float32)
+
+
+def logistic(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def groups(drawn):
+    """Inputs and outputs of each group, as the paper of skip-gram has them."""
+    recipe = drawn.recipe
+    for begin, end in pairwise(drawn.offsets.tolist()):
+        for at in range(begin, end, recipe.units):
+            if recipe.architecture == "edges":
+                inputs, target, number = [drawn.tokens[at]], drawn.tokens[at + 1], at // 2
+            else:
+                reach = drawn.windows[at]
+                inputs = [drawn.tokens[i] for i in range(max(begin, at - reach), min(end, at + reach + 1)) if i != at]
+                target, number = drawn.tokens[at], at
+            apart = {target, inputs[0]} if recipe.shares_table else {target}
+            if inputs and not (recipe.shares_table and target == inputs[0]):
+                yield np.array(inputs), np.array([target, *(n for n in drawn.negatives[number] if n not in apart)])
+
+
+def reference(drawn, vectors, contexts, rate):
+    """Train by NumPy, in float64; return what was learned and the mean loss of all pairs."""
+    vectors = vectors.astype(np.float64)
+    contexts = vectors if drawn.recipe.shares_table else contexts.astype(np.float64)
+    losses = []
+    for inputs, outputs in groups(drawn):
+        labels = np.zeros(len(outputs))
+        labels[0] = 1
+        x, o = vectors[inputs], contexts[outputs]
+        if drawn.recipe.architecture == "cbow":
+            x = x.mean(axis=0, keepdims=True)
+        dots = x @ o.T
+        losses += np.logaddexp(0, np.where(labels, -dots, dots)).sum(axis=1).tolist()
+        g = rate * (labels - logistic(dots))
+        np.add.at(contexts, outputs, g.T @ x)
+        np.add.at(vectors, inputs, np.broadcast_to(g @ o, (len(inputs), SIZE)))
+    return vectors, contexts, losses
+
+
+@pytest.mark.parametrize(("architecture", "order"), [("skipgram", 2), ("cbow", 2), ("edges", 2), ("edges", 1)], ids=str)
+@pytest.mark.parametrize("negative", [0, 5, 7])
+def test_train_when_one_thread_then_as_numpy(architecture, order, negative):
+    rng = np.random.default_rng(negative)
+    tokens, offsets = sentences(rng)
+    if architecture == "edges":
+        tokens, offsets = rng.integers(0, WORDS, 120).astype(np.int32), np.arange(0, 121, 2)
+    recipe = replace(RECIPE, architecture=architecture, order=order, negative=negative)
+    drawn = Draws.of(recipe, np.arange(WORDS)[::-1] + 1).draw((tokens, offsets), np.uint64(7))
+    vectors, contexts = tables(rng)
+    expected_v, expected_c, losses = reference(drawn, vectors, contexts, RATE)
+    if order == 1:
+        contexts = vectors
+    told = drawn.train(vectors, contexts, RATE)
+    np.testing.assert_allclose(vectors, expected_v, atol=2e-5)
+    np.testing.assert_allclose(contexts, expected_c, atol=2e-5)
+    assert told[PAIRS] == len(losses)
+    assert told[LOSS] / told[LOSSES] == pytest.approx(np.mean(losses), rel=0.5)  # of some of the groups
+
+
+def test_train_when_steps_are_small_then_along_the_gradient_of_the_loss():
+    rng = np.random.default_rng(3)
+    recipe = replace(RECIPE, architecture="edges")
+    drawn = Draws.of(recipe, np.ones(WORDS, np.int64)).draw(
+        (np.array([3, 8], np.int32), np.array([0, 2])), np.uint64(1)
+    )
+    vectors, contexts = tables(rng)
+    (inputs, outputs) = next(iter(groups(drawn)))
+
+    def loss(vector):
+        dots = contexts[outputs].astype(np.float64) @ vector
+        return np.logaddexp(0, -dots[0]) + np.logaddexp(0, dots[1:]).sum()
+
+    before = vectors[inputs[0]].astype(np.float64)
+    differences = [(loss(before + e) - loss(before - e)) / 2e-6 for e in np.eye(SIZE) * 1e-6]
+    drawn.train(vectors, contexts, 0.01)
+    np.testing.assert_allclose((vectors[inputs[0]] - before) / -0.01, differences, atol=1e-4)
+
+
+def test_train_when_several_threads_then_about_as_one():
+    rng = np.random.default_rng(5)
+    recipe = replace(RECIPE, vocabulary=500, size=64)
+    words = (rng.random(40_000) * 500).astype(np.int32)
+    drawn = Draws.of(recipe, np.ones(500, np.int64)).draw((words, np.arange(0, 40_001, 40)), np.uint64(1))
+    found = []
+    for threads in (1, 2):
+        vectors = np.random.default_rng(1).normal(size=(500, 64)).astype(np.float32) * 0.1
+        contexts = vectors[::-1].copy()
+        told = drawn.train(vectors, contexts, 0.01, threads)
+        found.append((vectors, told))
+    assert found[0][1][PAIRS] == found[1][1][PAIRS]
+    cosines = np.sum(found[0][0] * found[1][0], axis=1) / np.prod([np.linalg.norm(v, axis=1) for v, _ in found], axis=0)
+    assert cosines.min() > 0.95
+
+
+def test_sigmoid_then_as_exact():
+    x = np.linspace(-30, 30, 2001).astype(np.float32)
+    np.testing.assert_allclose([sigmoid(v) for v in x], logistic(x.astype(np.float64)), atol=2e-7)
+
+
+def test_draw_when_frequencies_differ_then_negatives_come_by_their_power_and_windows_evenly():
+    frequencies = np.array([1000, 100, 10, 1, 0])
+    recipe = replace(RECIPE, vocabulary=5)
+    draws = Draws.of(recipe, frequencies)
+    tokens = np.zeros(50_000, np.int32)
+    drawn = draws.draw((tokens, np.array([0, 50_000])), key_of(1, 0, 0, 0))
+    shares = np.bincount(drawn.negatives.reshape(-1), minlength=5) / drawn.negatives.size
+    expected = frequencies**0.75 / (frequencies**0.75).sum()
+    np.testing.assert_allclose(shares, expected, atol=0.004)
+    assert shares[4] == 0
+    np.testing.assert_allclose(np.bincount(drawn.windows, minlength=5) / 50_000, [0, *[0.25] * 4], atol=0.01)
+    again = draws.draw((tokens, np.array([0, 50_000])), key_of(1, 0, 0, 0))
+    assert np.array_equal(again.negatives, drawn.negatives)
+    assert not np.array_equal(draws.draw((tokens, drawn.offsets), key_of(1, 0, 0, 1)).negatives, drawn.negatives)
+
+
+def test_draw_when_frequent_words_are_left_out_then_as_word2vec_does():
+    frequencies = np.array([90_000, 10_000])
+    draws = Draws.of(replace(RECIPE, vocabulary=2, sample=0.01), frequencies)
+    tokens = np.repeat(np.array([0, 1], np.int32), [90_000, 10_000])
+    drawn = draws.draw((tokens, np.array([0, 50_000, 50_000, 100_000])), np.uint64(3))
+    ratios = 0.01 / np.array([0.9, 0.1])
+    kept = np.bincount(drawn.tokens) / frequencies
+    np.testing.assert_allclose(kept, np.sqrt(ratios) + ratios, atol=0.02)
+    assert drawn.offsets[1] == drawn.offsets[2]
+    assert drawn.offsets[3] == len(drawn.tokens) == len(drawn.windows) == len(drawn.negatives)
+
+
+def test_reader_when_begun_anywhere_then_every_batch_is_of_one_clock():
+    lengths = np.full(3000, 40)
+    kept = Kept(np.arange(120_000, dtype=np.int32), np.append(0, np.cumsum(lengths)))
+    clocks = Clocks(2, 4)
+    reader = Reader(kept, clocks)
+    first = [list(reader.batches(clock)) for clock in range(8)]
+    numbers = [number for clock in first for number, _ in clock]
+    assert numbers == [*range(6)] * 2
+    assert all(len(clock) for clock in first)
+    assert np.array_equal(np.concatenate([b[0] for clock in first[:4] for _, b in clock]), kept.words)
+    for clock in (6, 2, 3):
+        again = list(Reader(kept, clocks).batches(clock))
+        assert [number for number, _ in again] == [number for number, _ in first[clock]]
+    assert all(len(batch[0]) <= BATCH_TOKENS for clock in first for _, batch in clock)
+
+
+def test_clocks_when_tokens_are_few_then_workers_meet_still():
+    assert Clocks.of(replace(RECIPE, epochs=2), 2, 1000) == Clocks(2, 5)
+    assert Clocks.of(replace(RECIPE, total=10**6), 2, 1000) == Clocks(1, 500)
+    assert Clocks.of(replace(RECIPE, total=1), 2, 1000) == Clocks(1, 1)
+
+
+def test_damping_when_words_are_frequent_then_means_and_when_rare_sums():
+    frequencies = np.array([10**6, 1])
+    damping = Damping.of(replace(RECIPE, vocabulary=2), frequencies, np.array([0.99, 0.01]))
+    vectors, contexts = damping.factors(10_000, 0.025, 4)
+    np.testing.assert_allclose([vectors[0], contexts[0]], 0.25, atol=1e-3)
+    np.testing.assert_allclose(vectors[1], 1, atol=0.01)
+    np.testing.assert_allclose(damping.factors(10_000, 0.025, 1), 1)
+
+
+def test_scale_changes_then_changes_of_those_that_changed():
+    before = np.ones((3, 4), np.float32)
+    values = before.copy()
+    values[1, 2], values[2, 0] = 3, np.nan
+    changed = scale_changes(before, values, np.full(3, 0.5, np.float32))
+    assert changed.tolist() == [False, True, True]
+    assert before[1].tolist() == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"size": 0}, {"vocabulary": 0}, {"window": 0}, {"architecture": "bag"}, {"order": 1}, {"via": "tables"}]
+)
+def test_recipe_when_wrong_then_named(wrong):
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        replace(RECIPE, **wrong)

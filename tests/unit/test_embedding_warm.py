@@ -1,0 +1,38 @@
+"""What is compiled ahead is all that training of vectors takes."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from ps2.algorithms.embeddings import drawing_kernels, training_kernels, warm
+from ps2.algorithms.embeddings.drawing import Draws
+from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.training_kernels import scale_changes
+
+MODULES = (drawing_kernels, training_kernels)
+
+
+def compiled():
+    return {
+        f"{module.__name__}.{name}": len(member.signatures)
+        for module in MODULES
+        for name, member in inspect.getmembers(module)
+        if hasattr(member, "signatures")
+    }
+
+
+def test_training_when_warm_then_compiles_nothing():
+    warm.warm()
+    before = compiled()
+    tokens, offsets = np.arange(20, dtype=np.int32) % 9, np.arange(0, 21, 4)
+    for architecture, sample, threads in product(("skipgram", "cbow", "edges"), (0.0, 0.1), (1, 2)):
+        recipe = replace(Recipe(9, 10, 20), architecture=architecture, sample=sample)
+        drawn = Draws.of(recipe, np.bincount(tokens, minlength=9)).draw((tokens, offsets), np.uint64(2**63 + 1))
+        vectors, contexts = np.zeros((2, 9, 10), np.float32)
+        drawn.train(vectors, contexts, 0.1, threads)
+    scale_changes(vectors, contexts, np.ones(9, np.float32))
+    assert compiled() == before
