@@ -24,7 +24,7 @@ ARGS :=
 # Two processes share the tests, file by file and folder after folder: each has one Spark, and one fleet, at a time.
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 # Benchmarks to run.
-BENCH := adam wire failures recovery run ml trees walks topics
+BENCH := adam wire failures recovery run ml trees walks topics embeddings
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
 .PHONY: help setup fmt check test chaos proto run bench clean

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     )
     from ps2.algorithms.clustering import LDA, LDAModel
     from ps2.algorithms.embeddings.model import Embedding
-    from ps2.algorithms.graph import RandomWalks
+    from ps2.algorithms.feature import Word2Vec, Word2VecModel
+    from ps2.algorithms.graph import (
+        LINE,
+        DeepWalk,
+        DeepWalkModel,
+        LINEModel,
+        Node2Vec,
+        Node2VecModel,
+        RandomWalks,
+    )
     from ps2.algorithms.regression import (
         FMRegressionModel,
         FMRegressor,
@@ -34,6 +43,8 @@ if TYPE_CHECKING:
     from ps2.algorithms.trees.model import GBTModel
 
 _HOME = {
+    "DeepWalk": "ps2.algorithms.graph",
+    "DeepWalkModel": "ps2.algorithms.graph",
     "Embedding": "ps2.algorithms.embeddings.model",
     "FMClassificationModel": "ps2.algorithms.classification",
     "FMClassifier": "ps2.algorithms.classification",
@@ -47,17 +58,26 @@ _HOME = {
     "LDA": "ps2.algorithms.clustering",
     "LDAModel": "ps2.algorithms.clustering",
     "LDATopics": "ps2.algorithms.topics.model",
+    "LINE": "ps2.algorithms.graph",
+    "LINEModel": "ps2.algorithms.graph",
     "LinearRegression": "ps2.algorithms.regression",
     "LinearRegressionModel": "ps2.algorithms.regression",
     "LinearSVC": "ps2.algorithms.classification",
     "LinearSVCModel": "ps2.algorithms.classification",
     "LogisticRegression": "ps2.algorithms.classification",
     "LogisticRegressionModel": "ps2.algorithms.classification",
+    "Node2Vec": "ps2.algorithms.graph",
+    "Node2VecModel": "ps2.algorithms.graph",
     "RandomWalks": "ps2.algorithms.graph",
+    "Word2Vec": "ps2.algorithms.feature",
+    "Word2VecModel": "ps2.algorithms.feature",
 }
 
 __all__ = [
     "LDA",
+    "LINE",
+    "DeepWalk",
+    "DeepWalkModel",
     "Embedding",
     "FMClassificationModel",
     "FMClassifier",
@@ -70,13 +90,18 @@ __all__ = [
     "GBTRegressor",
     "LDAModel",
     "LDATopics",
+    "LINEModel",
     "LinearRegression",
     "LinearRegressionModel",
     "LinearSVC",
     "LinearSVCModel",
     "LogisticRegression",
     "LogisticRegressionModel",
+    "Node2Vec",
+    "Node2VecModel",
     "RandomWalks",
+    "Word2Vec",
+    "Word2VecModel",
 ]
 
 

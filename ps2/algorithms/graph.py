@@ -1,17 +1,24 @@
-"""Graphs: random walks through them, as DeepWalk's and node2vec's (paper, section 5.2.2)."""
+"""Graphs: random walks through them, and vectors of their vertices (paper, section 5.2.2)."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pyspark.ml import Transformer
+from pyspark.ml import Estimator, Model, Transformer
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.embeddings.ml.edges import look
 from ps2.algorithms.embeddings.ml.graphs import Placed, placed
 from ps2.algorithms.embeddings.ml.params import BiasedWalkParams
+from ps2.algorithms.embeddings.ml.training_params import (
+    BiasedWalkTrainingParams,
+    EdgeTrainingParams,
+    WalkTrainingParams,
+)
+from ps2.algorithms.embeddings.ml.vertices import EdgeEstimator, VertexModel, WalkEstimator
 from ps2.algorithms.embeddings.ml.walking import walks_frame
+from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.estimators.params import check_ranges
 from ps2.coordinator.slots import total_slots
@@ -69,3 +76,53 @@ class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):
     def read(cls) -> MLReader[Any]:
         """Return a reader: ``read().load(path)``."""
         return EstimatorReader(cls)
+
+
+class DeepWalk(WalkEstimator, Estimator["DeepWalkModel"]):
+    """Vectors of vertices from walks: near ones have similar vectors (Perozzi et al. 2014).
+
+    Example::
+
+        model = DeepWalk(numWalks=10, walkLength=40).fit(edges)  # columns src, dst: integers or strings
+        model.similar("ann", 5)
+    """
+
+    _KIND = "deepwalk"
+
+    @staticmethod
+    def _MODEL(embedding: Embedding) -> DeepWalkModel:
+        return DeepWalkModel(embedding)
+
+
+class DeepWalkModel(VertexModel, WalkTrainingParams, Model):
+    """What ``DeepWalk.fit`` returns."""
+
+
+class Node2Vec(WalkEstimator, BiasedWalkTrainingParams, Estimator["Node2VecModel"]):
+    """Vectors of vertices from walks that ``p`` and ``q`` steer (Grover and Leskovec 2016)."""
+
+    _KIND = "node2vec"
+
+    @staticmethod
+    def _MODEL(embedding: Embedding) -> Node2VecModel:
+        return Node2VecModel(embedding)
+
+
+class Node2VecModel(VertexModel, BiasedWalkTrainingParams, Model):
+    """What ``Node2Vec.fit`` returns."""
+
+
+class LINE(EdgeEstimator, Estimator["LINEModel"]):
+    """Vectors of vertices from their edges (Tang et al. 2015): those with an edge are alike (first order), those with
+    edges to the same ones are (second), or both.
+    """
+
+    _KIND = "line"
+
+    @staticmethod
+    def _MODEL(embedding: Embedding) -> LINEModel:
+        return LINEModel(embedding)
+
+
+class LINEModel(VertexModel, EdgeTrainingParams, Model):
+    """What ``LINE.fit`` returns."""

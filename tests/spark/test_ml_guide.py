@@ -1,4 +1,4 @@
-"""The code in docs/ml.md, docs/trees.md, docs/topics.md and docs/graphs.md runs as it stands."""
+"""The code in docs/ml.md, docs/trees.md, docs/topics.md, docs/graphs.md and docs/embeddings.md runs as it stands."""
 
 from __future__ import annotations
 
@@ -60,3 +60,9 @@ def test_the_guide_of_topics_when_its_code_is_run_then_the_model_alone_tells_tre
     documents[0, oak] = documents[1, cow] = 5
     shares = space["alone"].transform(documents)
     assert sorted(shares.argmax(axis=1)) == [0, 1]
+
+
+def test_the_guide_of_embeddings_when_its_code_is_run_then_the_vectors_alone_tell_groups_apart(run):
+    space = run("embeddings.md")
+    assert {vertex // 8 for vertex, _ in space["alone"].similar(3, 5)} == {0}
+    assert {word for word, _ in space["model"].findSynonymsArray("oak", 3)} == {"elm", "yew", "ash"}

@@ -24,6 +24,8 @@ from ps2.errors import (
 WORDS = ["oak", "elm", "été", "yew", "nowhere"]
 VECTORS = np.array([[1, 0, 0], [2, 0.2, 0], [0, 0, 3], [0.5, 0.5, 0], [0, 0, 0]], np.float32)
 
+CONTEXTS = np.array([[0, 1, 0], [0.5, 0, 1], [-1, -1, 0]], np.float32)
+
 
 @pytest.fixture
 def words():
@@ -32,7 +34,7 @@ def words():
 
 @pytest.fixture
 def vertices():
-    return Embedding(np.array([2**40, -7, 3]), VECTORS[:3], kind="line")
+    return Embedding(np.array([2**40, -7, 3]), VECTORS[:3], kind="line", contexts=CONTEXTS)
 
 
 def cosine(one, other):
@@ -70,9 +72,15 @@ def test_similar_when_asked_for_none_or_for_another_size_then_it_is_refused(word
         words.similar([1.0, 2.0])
 
 
-def test_score_when_of_pairs_then_is_their_cosine_and_0_of_nothing(vertices, words):
-    np.testing.assert_allclose(vertices.score([3, 3], [-7, 3]), [cosine(VECTORS[2], VECTORS[1]), 1], atol=1e-7)
-    assert words.score(["nowhere"], ["oak"]).tolist() == [0.0]
+def test_score_when_of_pairs_then_is_what_contexts_and_counts_tell_in_both_directions_or_one():
+    counts = np.array([20, 5, 0])
+    embedding = Embedding([2**40, -7, 3], VECTORS[:3], counts, "line", CONTEXTS, exponent=0.5)
+    there = VECTORS[1] @ CONTEXTS[0] + np.log(5) + 0.5 * np.log(20)
+    back = VECTORS[0] @ CONTEXTS[1] + np.log(20) + 0.5 * np.log(5)
+    np.testing.assert_allclose(embedding.score([-7], [2**40], directed=True), [there], rtol=1e-6)
+    np.testing.assert_allclose(embedding.score([-7, 2**40], [2**40, -7]), [(there + back) / 2] * 2, rtol=1e-6)
+    alone = Embedding(WORDS, VECTORS)
+    np.testing.assert_allclose(alone.score(["oak", "oak"], ["nowhere", "elm"]), [0, VECTORS[0] @ VECTORS[1]])
 
 
 def test_score_when_there_are_no_such_names_then_the_error_tells_some(vertices):
@@ -113,6 +121,8 @@ def test_names_when_they_cannot_be_then_the_error_says_why(names, message):
 def test_an_embedding_when_its_parts_do_not_go_together_then_it_is_refused():
     with pytest.raises(ShapeError, match="for each of 2 names"):
         Embedding(["a", "b"], VECTORS)
+    with pytest.raises(ShapeError, match=r"contexts: expected shape \(5, 3\), got \(3, 3\)"):
+        Embedding(WORDS, VECTORS, contexts=CONTEXTS)
     with pytest.raises(ConfigError, match="kind: expected one of word2vec, deepwalk, node2vec, line, got 'glove'"):
         Embedding(WORDS, VECTORS, kind="glove")
 
@@ -124,8 +134,12 @@ def test_files_when_saved_and_loaded_then_all_is_the_same(name, request, tmp_pat
     found = Embedding.load(path)
     np.testing.assert_array_equal(found.vectors, embedding.vectors)
     np.testing.assert_array_equal(found.counts, embedding.counts)
+    assert (found.contexts is None) == (embedding.contexts is None)
+    if found.contexts is not None:
+        np.testing.assert_array_equal(found.contexts, embedding.contexts)
     assert found.names.values.equals(embedding.names.values)
     assert (found.kind, found.names.what, found.vectors.dtype) == (embedding.kind, embedding.names.what, np.float32)
+    assert found.exponent == 0.75
     metadata = json.loads((tmp_path / "model/metadata/part-00000").read_text())
     assert (metadata["class"], metadata["paramMap"]) == (MODELS[embedding.kind][0], {"vectorSize": 3})
     with pytest.raises(UsageError, match="there is something already"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -30,17 +31,37 @@ MODELS = {
 }
 
 
-def write_embedding(url: str, kind: str, names: Names, vectors: Float32s, counts: Array) -> Any:
-    """Write what was found; return what the metadata have to say of it.
+@dataclass(frozen=True, eq=False)
+class Content:
+    """What is in the files.
 
-    Args:
+    Attributes:
         kind: what was trained: one of ``MODELS``.
+        names: of the vectors.
+        vectors: float32, shape (n, d).
+        contexts: likewise; None: there are none.
         counts: int64, shape (n,): how often each was there.
+        exponent: power of these by which negatives were drawn.
+    """
+
+    kind: str
+    names: Names
+    vectors: Float32s
+    contexts: Float32s | None
+    counts: Array
+    exponent: float
+
+
+def write_embedding(url: str, content: Content) -> Any:
+    """Write what was found; return what the metadata have to say of it.
 
     Raises:
         RecoveryError: the file system refuses.
     """
-    arrays: dict[str, Array] = {"vectors.npy": vectors, "counts.npy": counts}
+    names = content.names
+    arrays: dict[str, Array] = {"vectors.npy": content.vectors, "counts.npy": content.counts}
+    if content.contexts is not None:
+        arrays["contexts.npy"] = content.contexts
     if names.are_integers:
         arrays["ids.npy"] = names.values.to_numpy()
     else:
@@ -48,11 +69,13 @@ def write_embedding(url: str, kind: str, names: Names, vectors: Float32s, counts
         ends = np.cumsum(np.array([len(name.encode()) for name in names.values.to_pylist()], np.int64))
         text = "".join(names.values.to_pylist()).encode()
         arrays |= {"names.npy": np.frombuffer(text, np.uint8), "ends.npy": ends}
-    return {"format": FORMAT, "kind": kind, "shape": list(vectors.shape), "files": write_arrays(url, arrays)}
+    shape = list(content.vectors.shape)
+    about = {"format": FORMAT, "kind": content.kind, "shape": shape, "exponent": content.exponent}
+    return {**about, "files": write_arrays(url, arrays)}
 
 
-def read_embedding(path: str, url: str, content: Any) -> tuple[str, Names, Float32s, Array]:
-    """Read what ``write_embedding`` has written; its arguments come back.
+def read_embedding(path: str, url: str, content: Any) -> Content:
+    """Read what ``write_embedding`` has written.
 
     Args:
         path: what the user calls it.
@@ -69,13 +92,16 @@ def read_embedding(path: str, url: str, content: Any) -> tuple[str, Names, Float
         files, kind = content["files"], content["kind"]
         what = MODELS[kind][1]
         vectors, counts = (read_array(url, f"{name}.npy", files) for name in ("vectors", "counts"))
+        contexts = read_array(url, "contexts.npy", files) if "contexts.npy" in files else None
         if "ids.npy" in files:
             names = Names(pa.array(read_array(url, "ids.npy", files)), what)
         else:
             names = Names(_texts(read_array(url, "names.npy", files), read_array(url, "ends.npy", files)), what)
         if list(vectors.shape) != content["shape"] or not len(names) == len(vectors) == len(counts):
             raise ValueError(f"shapes {vectors.shape} and {counts.shape}, and {len(names)} names")
-        return kind, names, np.asarray(vectors, np.float32), counts
+        if contexts is not None and contexts.shape != vectors.shape:
+            raise ValueError(f"shapes {vectors.shape} and, of contexts, {contexts.shape}")
+        return Content(kind, names, vectors, contexts, counts, float(content["exponent"]))
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointCorruptError(f"{path}: a part of the metadata is missing or wrong: {error!r}") from error
 

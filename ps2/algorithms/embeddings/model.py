@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.algorithms.embeddings.exports import write_word2vec
-from ps2.algorithms.embeddings.files import MODELS, read_embedding, write_embedding, write_metadata
+from ps2.algorithms.embeddings.files import MODELS, Content, read_embedding, write_embedding, write_metadata
 from ps2.algorithms.embeddings.names import Names
 from ps2.algorithms.estimators.array_files import load_content
 from ps2.errors import ConfigError, ShapeError, UsageError
@@ -33,6 +33,9 @@ class Embedding:
         names: words, or ids of vertices; rows of ``vectors`` are in their order, the most frequent first.
         vectors: float32, shape (n, d).
         counts: int64, shape (n,): how often each was there, as far as it is known.
+        contexts: float32, shape (n, d): the other table of the training, by which ``score`` tells edges; None: there is
+            no other one.
+        exponent: power of the counts by which negatives were drawn.
         kind: what was trained: "word2vec", "deepwalk", "node2vec" or "line".
 
     Example::
@@ -47,6 +50,8 @@ class Embedding:
         vectors: npt.ArrayLike,
         counts: npt.ArrayLike | None = None,
         kind: str = "word2vec",
+        contexts: npt.ArrayLike | None = None,
+        exponent: float = 0.75,
     ) -> None:
         """Raises:
         InputError: names are not all integers or all strings, or one comes twice.
@@ -58,7 +63,10 @@ class Embedding:
         self.vectors: Float32s = np.ascontiguousarray(vectors, np.float32)
         n = len(self.names)
         self.counts: Array = np.zeros(n, np.int64) if counts is None else np.asarray(counts, np.int64)
-        self.kind = kind
+        self.contexts = None if contexts is None else np.ascontiguousarray(contexts, np.float32)
+        self.kind, self.exponent = kind, float(exponent)
+        if self.contexts is not None and self.contexts.shape != self.vectors.shape:
+            raise ShapeError(f"contexts: expected shape {self.vectors.shape}, got {self.contexts.shape}")
         if self.vectors.ndim != 2 or len(self.vectors) != n or self.counts.shape != (n,):
             raise ShapeError(
                 f"vectors: expected one, and one count, for each of {n} names, got shapes {self.vectors.shape} and "
@@ -108,8 +116,8 @@ class Embedding:
     @staticmethod
     def read(path: str, url: str, content: Any) -> Embedding:
         """Read what ``write`` has written; args and errors as of ``files.read_embedding``."""
-        kind, names, vectors, counts = read_embedding(path, url, content)
-        return Embedding(names, vectors, counts, kind)
+        found = read_embedding(path, url, content)
+        return Embedding(found.names, found.vectors, found.counts, found.kind, found.contexts, found.exponent)
 
     def save(self, path: str) -> None:
         """Write the vectors to a new folder, local or a URL that fsspec knows; ``Word2VecModel.load`` and the like
@@ -126,7 +134,8 @@ class Embedding:
 
     def write(self, url: str) -> Any:
         """Write the arrays to a folder; return what the metadata beside them have to say."""
-        return write_embedding(url, self.kind, self.names, self.vectors, self.counts)
+        content = Content(self.kind, self.names, self.vectors, self.contexts, self.counts, self.exponent)
+        return write_embedding(url, content)
 
     def saveWord2Vec(self, path: str, binary: bool = False) -> None:
         """Write a file of word2vec's form, which gensim's ``KeyedVectors.load_word2vec_format(path, binary)`` reads.
@@ -164,8 +173,12 @@ class Embedding:
         found = _largest(cosines, most)
         return list(zip(self.names.named(found), cosines[found].astype(float).tolist(), strict=True))
 
-    def score(self, first: Sequence[Any], second: Sequence[Any]) -> Float64s:
-        """Return how similar pairs are: the cosine of their vectors, of which more says that an edge is likelier.
+    def score(self, first: Sequence[Any], second: Sequence[Any], directed: bool = False) -> Float64s:
+        """Return of pairs how often they are to be expected, as logarithms and but for one constant: for links.
+
+        With negatives drawn by n ** e, v . c comes to log(n12 / (n1 n2 ** e)) and a constant, n12 how often the pair is
+        there (Levy and Goldberg 2014, equation 8): so this is v . c + log n1 + e log n2, v the vector of the first, c
+        the context of the second. Undirected, it is the mean of both directions.
 
         Raises:
             InputError: some have no vector.
@@ -173,14 +186,20 @@ class Embedding:
         places = self.names.known(first), self.names.known(second)
         if len(places[0]) != len(places[1]):
             raise ShapeError(f"second: expected {len(places[0])} names, as many as first, got {len(places[1])}")
-        return self.cosines(*places)
+        return self.expected(*places, directed)
 
-    def cosines(self, first: Int64s, second: Int64s) -> Float64s:
-        """Return the cosines of vectors by their places."""
-        found = np.empty(len(first))
+    def expected(self, first: Int64s, second: Int64s, directed: bool) -> Float64s:
+        """Do as ``score`` for names in some places."""
+        there = self._expected(first, second)
+        return there if directed else (there + self._expected(second, first)) / 2
+
+    def _expected(self, first: Int64s, second: Int64s) -> Float64s:
+        contexts = self.vectors if self.contexts is None else self.contexts
+        logs = np.log(np.maximum(self.counts, 1))
+        found = logs[first] + self.exponent * logs[second]
         for begin in range(0, len(found), SOME_PAIRS):
-            one, other = (self._units[of[begin : begin + SOME_PAIRS]] for of in (first, second))
-            found[begin : begin + SOME_PAIRS] = np.einsum("nd,nd->n", one, other)
+            some = slice(begin, begin + SOME_PAIRS)
+            found[some] += np.einsum("nd,nd->n", self.vectors[first[some]], contexts[second[some]])
         return found
 
     def means(self, lists: pa.Array) -> Float64s:

@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Batch
 from ps2.algorithms.embeddings.walks import Graph, Recipe
 from ps2.ops.kernels import Float64s, Int64s
 
 Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
-Batch = tuple[Int32s, Int64s]
 
-# Tokens of a batch, about; and vertices of walks that are made at once.
-BATCH_TOKENS = 20_000
+# Vertices of walks that are made at once.
 WALKED_AT_ONCE = 1 << 22
 GOLDEN = (math.sqrt(5) - 1) / 2
 

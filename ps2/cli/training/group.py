@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ps2.cli.training.gbt import gbt
+from ps2.cli.training.graphs import deepwalk, line, node2vec
 from ps2.cli.training.lda import lda
 from ps2.cli.training.lr import lr
 
@@ -14,5 +15,5 @@ def train() -> None:
     """Train a model on the rows of a file."""
 
 
-for command in (gbt, lda, lr):
+for command in (deepwalk, gbt, lda, line, lr, node2vec):
     train.add_command(command)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -138,18 +139,24 @@ def read(spark: Any, files: Files) -> Read:
     return Read(features, train, test[0] if test else None)
 
 
-def draw(model: Any, setting: Setting, objective: str = "loss.png") -> list[str]:
+def draw(
+    model: Any,
+    setting: Setting,
+    objective: str = "loss.png",
+    more: Mapping[str, Callable[[str], Any]] = MappingProxyType({}),
+) -> list[str]:
     """Draw pictures if they are wanted; return their paths.
 
     Args:
         objective: name of the one of what gets smaller, by step.
+        more: pictures that a family has of its own, by name: each is given its path.
 
     Raises:
         RecoveryError: the file system refuses.
     """
     if setting.plots is None:
         return []
-    pictures = {objective: model.summary.plot}
+    pictures: dict[str, Callable[[str], Any]] = {objective: model.summary.plot, **more}
     if hasattr(model, "plotImportances") and model.featureImportances.numNonzeros():
         pictures["importances.png"] = model.plotImportances
     if not model.summary.history.steps:  # a training that was restored may have had all of them

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, ByteType, DataType, IntegerType, LongType, NumericType, ShortType, StringType
 
 from ps2.algorithms.embeddings.on_fleet import FleetGraph
@@ -201,9 +202,8 @@ def collected(frame: DataFrame) -> pa.Table:
                 stream.write_batch(batch)
             yield pa.RecordBatch.from_pydict({"batch": pa.array([sink.getvalue().to_pybytes()], pa.binary())})
 
-    return pa.concat_tables(
-        pa.ipc.open_stream(row[0]).read_all() for row in frame.mapInArrow(packed, "batch binary").collect()
-    )
+    parts = [pa.ipc.open_stream(row[0]).read_all() for row in frame.mapInArrow(packed, "batch binary").collect()]
+    return pa.concat_tables(parts) if parts else to_arrow_schema(frame.schema).empty_table()
 
 
 def _as_bytes(edges: Iterator[Edges]) -> Iterator[pa.RecordBatch]:

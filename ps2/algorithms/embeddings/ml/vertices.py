@@ -1,0 +1,192 @@
+"""What learns vectors of vertices: from walks, and from edges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.functions import pandas_udf
+
+from ps2.algorithms.embeddings.ml.edges import EdgeTable, id_type, look
+from ps2.algorithms.embeddings.ml.estimator import EmbeddingEstimator, workers_of
+from ps2.algorithms.embeddings.ml.graphs import ReadEdges, ReadWalks, count_visits, placed, weigh_targets
+from ps2.algorithms.embeddings.ml.models import EmbeddingModel
+from ps2.algorithms.embeddings.ml.params import GraphParams
+from ps2.algorithms.embeddings.ml.training_params import EdgeTrainingParams, WalkTrainingParams
+from ps2.algorithms.embeddings.model import Embedding
+from ps2.algorithms.embeddings.names import Names
+from ps2.algorithms.embeddings.problem import Fitted, Float32s
+from ps2.algorithms.embeddings.sentences import by_frequency
+from ps2.algorithms.estimators.params import setter
+from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.algorithms.training.record import TrainingHistory
+from ps2.algorithms.training.table import Table
+from ps2.errors import ConfigError, InputError
+from ps2.ops.kernels import Int64s
+
+SCORE = "score"
+
+
+class VertexEstimator(EmbeddingEstimator, GraphParams):
+    """Learns vectors of vertices."""
+
+    def _embedding(
+        self, table: EdgeTable, order: Int64s, counts: Int64s, vectors: Float32s, contexts: Float32s | None
+    ) -> Embedding:
+        """Return what was learnt; vertices have come to the training in an order of their own."""
+        names = Names(table.vertices.named(order).cast(_ids(table)), "vertex")
+        return Embedding(names, vectors, counts[order], self._KIND, contexts, self.getNsExponent())
+
+
+class WalkEstimator(VertexEstimator, WalkTrainingParams):
+    """Learns vectors from walks as Word2Vec from sentences; walks are made by the workers, anew for each pass."""
+
+    def _embedded(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
+        table = _looked_at(dataset, self)
+        walks, context = self._recipe(), dataset.sparkSession.sparkContext
+        workers = workers_of(dataset, workers, len(table.vertices))
+        graph = placed(table, self)
+        try:
+            visits = count_visits(table, graph.share, walks, workers)
+            if visits.sum() <= len(table.vertices) * walks.epochs:
+                raise InputError("expected edges that walks can go along, got none of a weight above 0")
+            order, numbers = by_frequency(visits)
+            shared = context.broadcast(numbers)
+            read = ReadWalks(graph.share, lambda: shared.value, walks, workers)
+            ranks = dataset.sparkSession.range(0, workers, 1, workers)
+            recipe = self._recipe_of(len(order), int(visits.sum()), window=self.getWindowSize())
+            fitted = self._train(Table(ranks, ColumnNames("id", label=None), workers), read, recipe, visits[order])
+        finally:
+            graph.free()
+        return self._embedding(table, order, visits, fitted.vectors, fitted.contexts), fitted.history
+
+
+class EdgeEstimator(VertexEstimator, EdgeTrainingParams):
+    """Learns vectors from edges themselves (LINE)."""
+
+    def _check(self) -> None:
+        super()._check()
+        if self.getOrder() == "both" and self.getVectorSize() % 2:
+            raise ConfigError(
+                f"vectorSize: expected an even number, of which each order has a half, got {self.getVectorSize()}"
+            )
+
+    def _embedded(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
+        table, context = _looked_at(dataset, self), dataset.sparkSession.sparkContext
+        weights = weigh_targets(table)
+        weight = float(weights.sum())
+        if not weight:
+            raise InputError("expected edges, got none of a weight above 0")
+        edges = table.most_edges if table.weighted else round(weight)
+        counts = np.maximum(np.rint(weights * (edges / weight)).astype(np.int64), weights > 0)
+        order, numbers = by_frequency(counts)
+        shared, vertices = context.broadcast(numbers), context.broadcast(table.vertices)
+        read = ReadEdges(lambda: vertices.value, lambda: shared.value, table.directed, edges, weight, self._seed)
+        workers = workers_of(dataset, workers, table.rows)
+        dealt = Table(table.frame, ColumnNames("source", label=None), workers)
+        orders = {"both": (1, 2), "first": (1,), "second": (2,)}[self.getOrder()]
+        size = self.getVectorSize() // len(orders)
+        # Two trainings could not both go on by one name.
+        name = self._name if len(orders) == 1 else ""
+        recipe = self._recipe_of(len(order), edges, architecture="edges", size=size, name=name)
+        parts = [self._train(dealt, read, replace(recipe, order=number), counts[order]) for number in orders]
+        vectors = np.hstack([part.vectors for part in parts])
+        # Of first order, a vector is its own context; of both, products are to be the mean of each one's.
+        contexts = None if orders == (1,) else np.hstack([_contexts(part, len(parts)) for part in parts])
+        history = _joined([part.history for part in parts])
+        return self._embedding(table, order, counts, vectors, contexts), history
+
+
+class VertexModel(EmbeddingModel, GraphParams):
+    """A vector for each vertex."""
+
+    setSrcCol = setter(GraphParams.srcCol)
+    setDstCol = setter(GraphParams.dstCol)
+
+    @property
+    def vectors(self) -> DataFrame:
+        """All vectors, those of the vertices that walks or edges come to most often first: columns id and vector."""
+        return self._frame_of("id")
+
+    def similar(self, id: Any, n: int = 10) -> list[tuple[Any, float]]:
+        """Return the vertices most similar to one, and the cosines; see ``Embedding.similar``."""
+        return self.embedding.similar(id, n)
+
+    def score(self, pairs: DataFrame) -> DataFrame:
+        """Add a column ``score``: the larger, the likelier there is an edge (``Embedding.score``).
+
+        Args:
+            pairs: with the ids in ``srcCol`` and ``dstCol``; if ``directed``, of edges from the one to the other.
+
+        Returns:
+            ``pairs`` with ``score``, double; null where one of the two has no vector.
+
+        Raises:
+            InputError: there are no such columns, or of ids of another type; or there is a column ``score`` already.
+        """
+        source, target = self.getSrcCol(), self.getDstCol()
+        given, names = id_type(pairs, source, target), self.embedding.names
+        if (given.typeName() != "string") != names.are_integers:
+            expected = "integers" if names.are_integers else "strings"
+            raise InputError(f"columns {source!r} and {target!r}: expected ids, {expected}, got {given.simpleString()}")
+        if SCORE in pairs.columns:
+            raise InputError(f"column {SCORE!r}: it is there already; drop or rename it")
+        of_pairs = _scores(self._share(pairs.sparkSession.sparkContext), self.getDirected())
+        return pairs.withColumn(SCORE, of_pairs(column(source), column(target)))
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        return self.score(dataset)
+
+
+def _scores(share: Any, directed: bool) -> Any:
+    def scored(batches: Iterator[tuple[pd.Series, pd.Series]]) -> Iterator[pd.Series]:
+        embedding: Embedding = share()
+        for pair in batches:
+            first, second = (embedding.names.places(pa.array(ids, from_pandas=True)) for ids in pair)
+            known = (first >= 0) & (second >= 0)
+            scores = np.full(len(first), np.nan)
+            scores[known] = embedding.expected(first[known], second[known], directed)
+            yield pd.Series(scores).where(known, None)
+
+    make: Any = pandas_udf
+    return make(scored, "double")
+
+
+def _looked_at(dataset: DataFrame, params: GraphParams) -> EdgeTable:
+    """Check edges; InputError if there are not two vertices."""
+    table = look(dataset, params._edges, params.getDirected())
+    if len(table.vertices) < 2:
+        raise InputError("expected two vertices at least, got one: there is nobody to learn from")
+    return table
+
+
+def _ids(table: EdgeTable) -> pa.DataType:
+    return pa.string() if pa.types.is_string(table.arrow_id) else pa.int64()
+
+
+def _contexts(fitted: Fitted, parts: int) -> Float32s:
+    """Return contexts, for products that are one of some parts of a mean."""
+    contexts = fitted.vectors if fitted.contexts is None else fitted.contexts
+    return contexts / np.float32(parts)
+
+
+def _joined(histories: list[TrainingHistory]) -> TrainingHistory:
+    """Return trainings one after the other as one."""
+    first, *others = histories
+    for other in others:
+        first = replace(
+            first,
+            objective=[*first.objective, *other.objective],
+            seconds=[*first.seconds, *other.seconds],
+            steps=first.steps + other.steps,
+            rows=first.rows + other.rows,
+            bytes=first.bytes + other.bytes,
+            told={name: (*values, *other.told.get(name, ())) for name, values in first.told.items()},
+        )
+    return first

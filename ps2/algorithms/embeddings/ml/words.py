@@ -1,0 +1,124 @@
+"""Sentences in the column of a DataFrame: looked at inside Spark, and their words numbered by the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, StringType
+
+from ps2.algorithms.embeddings.corpus import Kept
+from ps2.algorithms.embeddings.ml.edges import collected
+from ps2.algorithms.embeddings.names import Names
+from ps2.algorithms.embeddings.vocabulary import cut, numbered
+from ps2.algorithms.estimators.tables import Look, column, field
+from ps2.errors import InputError
+from ps2.ops.kernels import Int64s
+
+SHOWN_CHARS = 200
+# Words that are numbered at once: each time, the vocabulary is hashed.
+SOME_WORDS = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Sentences(Look):
+    """What a look at sentences has found; ``dim`` is the size of the vocabulary.
+
+    Attributes:
+        words: the vocabulary, the most frequent first; of equals, in the order of their bytes.
+        counts: int64, shape (dim,): how often each comes.
+    """
+
+    words: Names
+    counts: Int64s
+
+
+@dataclass(frozen=True, eq=False)
+class ReadSentences:
+    """Makes a worker's sentences of its rows.
+
+    Attributes:
+        words: of the vocabulary, broadcast.
+        longest: words of a sentence at most; a longer one becomes several.
+    """
+
+    words: Any
+    longest: int
+
+    def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> Kept:
+        parts = [numbered(lists, self.words.value) for lists in _gathered(batches)]
+        tokens = np.concatenate([np.empty(0, np.int32), *(tokens for tokens, _ in parts)])
+        lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in parts)])
+        return Kept(tokens, cut(lengths, self.longest))
+
+
+def look_at_sentences(frame: DataFrame, name: str, min_count: int) -> Sentences:
+    """Check sentences, and count their words; two Spark jobs.
+
+    Args:
+        name: of their column.
+        min_count: how often a word has to come to be in the vocabulary.
+
+    Raises:
+        InputError: there is no such column, or it is of another type; there is no row, or one has null; or fewer than
+            two words come often enough.
+    """
+    check_sentences(frame, name)
+    rows_in = _count_rows(frame, name)
+    word = F.explode(column(name)).alias("word")
+    found = collected(frame.select(word).groupBy("word").agg(F.count(F.lit(1)).alias("count")))
+    counts = found.column("count").combine_chunks().to_numpy()
+    enough = found.filter(pa.array(counts >= min_count))
+    if len(enough) < 2:
+        most = f"the most frequent one comes {counts.max():,} times" if len(counts) else "all sentences are empty"
+        raise InputError(
+            f"column {name!r}: expected two different words at least that come {min_count} times (minCount), got "
+            f"{len(enough)} of {len(counts):,}; {most}"
+        )
+    table = enough.sort_by([("count", "descending"), ("word", "ascending")])
+    words = Names(table.column("word").combine_chunks().cast(pa.string()))
+    return Sentences(len(words), rows_in, words, table.column("count").combine_chunks().to_numpy())
+
+
+def check_sentences(frame: DataFrame, name: str) -> None:
+    """Raise InputError unless there is a column of sentences; starts no job."""
+    kind = field(frame, name).dataType
+    if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StringType):
+        raise InputError(f"column {name!r}: expected sentences, arrays of strings, got {kind.simpleString()}")
+
+
+def _count_rows(frame: DataFrame, name: str) -> dict[int, int]:
+    """Return how many rows each partition has; InputError if there are none, or one is null or has a null."""
+    sentence = column(name)
+    wrong = sentence.isNull() | F.exists(sentence, lambda word: word.isNull())
+    faulty = F.coalesce(wrong, F.lit(False)).cast("long")
+    rows = frame.select(F.spark_partition_id().alias("part"), faulty.alias("faulty"))
+    found = rows.groupBy("part").agg(F.count(F.lit(1)).alias("rows"), F.sum("faulty").alias("faulty")).collect()
+    total, faults = (sum(row[what] for row in found) for what in ("rows", "faulty"))
+    if not total:
+        raise InputError("expected sentences, got an empty DataFrame")
+    if faults:
+        row = str(frame.where(wrong).select(sentence).first())[:SHOWN_CHARS]
+        raise InputError(
+            f"column {name!r}: expected arrays of strings, got null, or a null in one, in {faults} of {total} rows; "
+            f"such a row: {row}"
+        )
+    return {row["part"]: row["rows"] for row in found}
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Array]:
+    held: list[pa.Array] = []
+    count = 0
+    for batch in batches:
+        held.append(batch.column(0))
+        count += len(held[-1].values)
+        if count >= SOME_WORDS:
+            yield pa.concat_arrays(held)
+            held, count = [], 0
+    if held:
+        yield pa.concat_arrays(held)

@@ -1,0 +1,227 @@
+"""``ps2 train deepwalk``, ``node2vec`` and ``line``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ps2.cli.output import Column, print_data, print_table
+from ps2.cli.training import printed
+from ps2.cli.training.options import Command, Decorator, Setting, gathered, setting_options
+from ps2.cli.training.running import check, draw, in_spark, options_named
+
+if TYPE_CHECKING:
+    from ps2.algorithms.edge_lists import EdgeList
+
+EPILOG = """\b
+Examples:
+  ps2 train {0} --input edges.txt --output model
+  ps2 train {0} --input edges.txt.gz --size 64 --iterations 5 --plots pictures --labels labels.txt --output model
+  ps2 train {0} --input hdfs:///graph/edges-* --graph-on servers --servers 8 --master yarn --output hdfs:///model
+
+\b
+Use the model:
+  from ps2.algorithms import Embedding
+  Embedding.load("model").similar(17, 10)              without Spark
+  Embedding.load("model").saveWord2Vec("vectors.txt")  for gensim's KeyedVectors
+"""
+VIAS = ("auto", "servers", "rows", "local")
+PLACES = ("auto", "workers", "servers")
+ORDERS = ("both", "first", "second")
+# Neighbours of a vertex that are printed.
+NEIGHBOURS = 5
+
+
+@dataclass(frozen=True)
+class Files:
+    """A graph.
+
+    Attributes:
+        input: any URL that Spark reads: a file, a folder or a glob of lines "source target" or "source target weight".
+        labels: lines "vertex class ...", for the picture; None: there are none.
+        directed: whether edges go one way only.
+    """
+
+    input: str
+    labels: str | None
+    directed: bool
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What an embedding is asked.
+
+    Attributes:
+        shown: vertices whose neighbours are printed.
+        params: of the estimator.
+    """
+
+    name: str
+    files: Files
+    setting: Setting
+    shown: int
+    params: dict[str, Any]
+
+    @property
+    def training(self) -> str:
+        """What it is called in checkpoints."""
+        return f"ps2 train {self.name}"
+
+
+files_options = gathered(
+    Files,
+    "files",
+    [
+        click.option("--input", required=True, metavar="FILE", help="Edges, folder or glob; .gz is fine."),
+        click.option("--labels", metavar="FILE", help="Classes of vertices, the colours of the picture."),
+        click.option("--directed", is_flag=True, help="Edges go from source to target only."),
+    ],
+)
+
+
+def embedding_options(command: Command) -> Command:
+    """Add the options that all three have; they are named as the estimators' params."""
+    options: list[Decorator] = [
+        click.option("--size", "vectorSize", type=int, help="Numbers of a vector  [default: 128]."),
+        click.option("--negative", type=int, help="Pairs made up for each pair that is there  [default: 5]."),
+        click.option("--iterations", "maxIter", type=int, help="Passes over walks or edges  [default: 1; 20 of line]."),
+        click.option("--lr", "stepSize", type=float, help="Learning rate, to begin with  [default: 0.025]."),
+        click.option("--via", type=click.Choice(VIAS), help="How vectors are updated  [default: auto]."),
+        click.option("--graph-on", "graphOn", type=click.Choice(PLACES), help="Where the graph lies  [default: auto]."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Of all draws."),
+        click.option(
+            "--shown", type=click.IntRange(0), default=10, show_default=True, help="Vertices with neighbours to print."
+        ),
+    ]
+    for option in reversed([files_options, *options, setting_options]):
+        command = option(command)
+    return command
+
+
+def walk_options(command: Command) -> Command:
+    """Add the options of walks."""
+    options: list[Decorator] = [
+        click.option("--walks", "numWalks", type=int, help="From each vertex, a pass  [default: 10]."),
+        click.option("--length", "walkLength", type=int, help="Vertices of a walk  [default: 80]."),
+        click.option("--window", "windowSize", type=int, help="Vertices before and behind one  [default: 10]."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command(epilog=EPILOG.format("deepwalk"))
+@walk_options
+@embedding_options
+def deepwalk(files: Files, setting: Setting, shown: int, **params: Any) -> None:
+    """Learn vectors of vertices from random walks.
+
+    The file has lines "source target" or "source target weight"; ids are integers or words, and lines that begin with #
+    say nothing.
+    """
+    _run("DeepWalk", files, setting, shown, params)
+
+
+@click.command(epilog=EPILOG.format("node2vec"))
+@click.option("--p", type=float, help="The larger, the less walks go back at once  [default: 1].")
+@click.option("--q", type=float, help="The larger, the nearer walks stay  [default: 1].")
+@walk_options
+@embedding_options
+def node2vec(files: Files, setting: Setting, shown: int, **params: Any) -> None:
+    """Learn vectors of vertices from walks that p and q steer.
+
+    The file has lines "source target" or "source target weight"; ids are integers or words, and lines that begin with #
+    say nothing.
+    """
+    _run("Node2Vec", files, setting, shown, params)
+
+
+@click.command(epilog=EPILOG.format("line"))
+@click.option("--order", type=click.Choice(ORDERS), help="Of proximity  [default: both, half of a vector each].")
+@embedding_options
+def line(files: Files, setting: Setting, shown: int, **params: Any) -> None:
+    """Learn vectors of vertices from edges (LINE).
+
+    The file has lines "source target" or "source target weight"; ids are integers or words, and lines that begin with #
+    say nothing.
+    """
+    _run("LINE", files, setting, shown, params)
+
+
+def _run(family: str, files: Files, setting: Setting, shown: int, params: dict[str, Any]) -> None:
+    from ps2.algorithms.spark import interruptible
+
+    given = {name: value for name, value in params.items() if value is not None}
+    with interruptible() as interrupt:
+        from ps2 import algorithms
+
+        job = _Job(family.lower(), files, setting, shown, given)
+        check((files.input, files.labels), setting)
+        estimator = getattr(algorithms, family)(**given, directed=files.directed)
+        with options_named():
+            estimator._check()
+        in_spark(job.training, setting, interrupt, lambda spark, workers: _train(job, estimator, spark, workers))
+
+
+def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
+    from ps2.algorithms.edge_lists import read, read_classes
+    from ps2.algorithms.estimators.notebook import plural
+
+    files, output = job.files, job.setting.output
+    found = read(spark, files.input)
+    classes = {} if files.labels is None else read_classes(spark, files.labels)
+    if found.weighted:
+        estimator.setWeightCol("weight")
+    model = estimator.setNumWorkers(workers)._resumable(job.training).fit(found.frame)
+    model.write().overwrite().save(output)
+    pictures = draw(model, job.setting, more={"vectors.png": lambda path: model.plot(path, classes)})
+    if job.setting.form != "table":
+        print_data(_record(job, found, model, pictures), job.setting.form)
+        return
+    _print_neighbours(_neighbours(model, job.shown))
+    weighted = "with weights" if found.weighted else "without weights"
+    click.echo(f"{found.edges:,} edges {weighted}, {len(model.embedding):,} vertices")
+    history = model.summary.history
+    printed.print_pace(history, plural(history.words.step), job.setting)
+    if history.reason:
+        click.echo(history.reason)
+    printed.print_steps(history)
+    click.echo(f"model saved in {output}: ps2.algorithms.{type(model).__name__}.load({output!r})")
+    for path in pictures:
+        click.echo(f"wrote {path}")
+
+
+def _neighbours(model: Any, shown: int) -> list[tuple[Any, list[tuple[Any, float]]]]:
+    """Return the most frequent vertices, each with those that are most similar."""
+    ids = model.embedding.names.named(range(min(shown, len(model.embedding))))
+    return [(id, model.similar(id, NEIGHBOURS)) for id in ids]
+
+
+def _print_neighbours(found: Sequence[tuple[Any, list[tuple[Any, float]]]]) -> None:
+    if found:
+        rows = [(str(id), " ".join(f"{other} {cosine:.2f}" for other, cosine in others)) for id, others in found]
+        print_table([Column("vertex"), Column("most similar", folds=True)], rows)
+        click.echo()
+
+
+def _record(job: _Job, found: EdgeList, model: Any, pictures: list[str]) -> dict[str, Any]:
+    """Return what a program may want to know of the run."""
+    history = model.summary.history
+    neighbours = [
+        {"vertex": id, "similar": [{"vertex": other, "cosine": cosine} for other, cosine in others]}
+        for id, others in _neighbours(model, job.shown)
+    ]
+    return {
+        "edges": found.edges,
+        "weighted": found.weighted,
+        "vertices": len(model.embedding),
+        "params": job.params,
+        "steps": printed.steps_record(history),
+        "reason": history.reason,
+        "neighbours": neighbours,
+        "output": job.setting.output,
+        "plots": pictures,
+    }

@@ -1,0 +1,208 @@
+"""Word2Vec, DeepWalk, Node2Vec, LINE and their models: what is learnt, files, pyspark.ml's model, and wrong tables."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.ml import feature
+from pyspark.ml.linalg import VectorUDT
+
+from ps2.algorithms import LINE, DeepWalk, Embedding, Node2Vec, Word2Vec, Word2VecModel
+from ps2.algorithms.graph import DeepWalkModel, LINEModel
+from ps2.errors import ConfigError, InputError
+
+# Tasks reach it, so all of them run in the same Python workers.
+pytestmark = pytest.mark.usefixtures("ps")
+
+TREES, BEASTS = ("oak", "elm", "yew", "ash"), ("cat", "dog", "cow", "hen")
+GROUP = 8
+SMALL = {"vectorSize": 8, "seed": 1, "stepSize": 0.05}
+
+
+@pytest.fixture(scope="module")
+def sentences(spark):
+    """Sentences of trees and sentences of beasts, one that is empty, and a word that is rare."""
+    rng = np.random.default_rng(1)
+    rows = [(number, rng.choice(TREES if number % 2 else BEASTS, 10).tolist()) for number in range(400)]
+    return spark.createDataFrame([*rows, (400, []), (401, ["rare", "oak"])], "id int, words array<string>").repartition(
+        2
+    )
+
+
+@pytest.fixture(scope="module")
+def edges(spark):
+    """Two groups of vertices with an edge between any two of one, and one edge between them; ids are far apart."""
+    groups = [range(GROUP), range(GROUP, 2 * GROUP)]
+    pairs = [(a, b) for group in groups for a in group for b in group if a < b]
+    rows = [(7 * a, 7 * b, 1.0) for a, b in [*pairs, (0, GROUP)]]
+    return spark.createDataFrame(rows, "src long, dst long, weight double").repartition(2).persist()
+
+
+@pytest.fixture(scope="module")
+def words(ps, sentences):
+    return Word2Vec(inputCol="words", outputCol="vector", maxIter=10, numWorkers=2, **SMALL).fit(sentences)
+
+
+@pytest.fixture(scope="module")
+def walked(ps, edges):
+    return DeepWalk(numWalks=4, walkLength=12, windowSize=3, maxIter=10, numWorkers=2, **SMALL).fit(edges)
+
+
+def in_groups(embedding):
+    """The share of each vertex's most similar ones that are of its own group."""
+    found = [
+        id // 7 // GROUP == other // 7 // GROUP
+        for id in embedding.names.values.to_pylist()
+        for other, _ in embedding.similar(id, 3)
+    ]
+    return np.mean(found)
+
+
+def test_word2vec_when_trained_then_words_of_a_kind_are_alike(words):
+    assert {word for word, _ in words.findSynonymsArray("oak", 3)} == set(TREES) - {"oak"}
+    found = words.findSynonyms("cat", 3)
+    assert found.dtypes == [("word", "string"), ("similarity", "double")]
+    assert {row["word"] for row in found.collect()} == set(BEASTS) - {"cat"}
+    assert repr(words) == f"Word2VecModel: uid={words.uid}, n=8, vectorSize=8"
+
+
+def test_word2vec_when_trained_then_the_vocabulary_is_by_frequency(words, sentences):
+    counts = words.embedding.counts
+    assert (counts.sum(), (np.diff(counts) <= 0).all(), "rare" in words.embedding) == (4001, True, False)
+    assert words.getVectors().dtypes == [("word", "string"), ("vector", "vector")]
+    assert [row["word"] for row in words.getVectors().collect()] == words.embedding.names.values.to_pylist()
+
+
+def test_word2vec_when_trained_then_its_summary_tells_how(words):
+    history = words.summary.history
+    assert history.steps >= 1
+    assert history.objective[-1] < history.objective[0]
+    assert all(math.isfinite(value) for values in history.told.values() for value in values)
+
+
+def test_transform_when_of_sentences_then_says_what_pyspark_says_of_the_same_vectors(words, sentences):
+    found, there = words.transform(sentences), words.toPyspark()
+    assert isinstance(there, feature.Word2VecModel)
+    assert isinstance(found.schema["vector"].dataType, VectorUDT)
+    expected = [row["vector"].toArray() for row in there.transform(sentences).orderBy("id").collect()]
+    ours = [row["vector"].toArray() for row in found.orderBy("id").collect()]
+    np.testing.assert_allclose(ours, expected, atol=1e-6)
+    np.testing.assert_allclose(ours[7], words.embedding.transform(sentences.where("id = 7").first()[1:])[0])
+    np.testing.assert_allclose(
+        [value for _, value in words.findSynonymsArray("oak", 3)],
+        [value for _, value in there.findSynonymsArray("oak", 3)],
+        atol=1e-5,
+    )
+    assert (there.getVectorSize(), there.getInputCol()) == (8, "words")
+
+
+def test_a_model_when_saved_and_loaded_then_it_is_the_same_with_spark_and_without(words, walked, tmp_path):
+    words.save(str(tmp_path / "words"))
+    loaded = Word2VecModel.load(str(tmp_path / "words"))
+    assert (loaded.getInputCol(), loaded.hasSummary) == ("words", False)
+    assert loaded.findSynonymsArray("oak", 2) == words.findSynonymsArray("oak", 2)
+    alone = Embedding.load(str(tmp_path / "words"))
+    alone.save(str(tmp_path / "again"))
+    assert Word2VecModel.load(str(tmp_path / "again")).getVectorSize() == 8
+    walked.save(str(tmp_path / "walked"))
+    np.testing.assert_array_equal(
+        DeepWalkModel.load(str(tmp_path / "walked")).embedding.vectors, walked.embedding.vectors
+    )
+
+
+def test_an_estimator_when_saved_and_loaded_then_params_are_the_same(spark, tmp_path):
+    Node2Vec(p=0.5, via="rows", weightCol="w").save(str(tmp_path / "estimator"))
+    found = Node2Vec.load(str(tmp_path / "estimator"))
+    assert (found.getP(), found.getVia(), found.getWeightCol(), found.getQ()) == (0.5, "rows", "w", 1.0)
+
+
+def test_deepwalk_when_trained_then_vertices_of_a_group_are_alike(walked, edges, tmp_path):
+    assert in_groups(walked.embedding) > 0.9
+    assert walked.vectors.dtypes == [("id", "bigint"), ("vector", "vector")]
+    assert walked.vectors.count() == 2 * GROUP
+    pairs = walked.score(edges.selectExpr("dst as src", "CAST(0 AS INT) as dst").limit(5)).collect()
+    assert [row["score"] for row in pairs] == pytest.approx(walked.embedding.score([r["src"] for r in pairs], [0] * 5))
+    assert walked.embedding.score([7, 7], [14, 7 * GROUP + 7]).argmax() == 0
+    assert walked.score(edges.selectExpr("src", "dst + 1 as dst")).first()["score"] is None
+    walked.plot(tmp_path / "vectors.png", {0: "first"})
+    assert (tmp_path / "vectors.png").stat().st_size > 1000
+
+
+def test_node2vec_when_ids_are_strings_and_the_graph_is_on_servers_then_it_learns_too(edges):
+    named = edges.selectExpr("concat('n', src) as a", "concat('n', dst) as b", "weight")
+    model = Node2Vec(
+        srcCol="a",
+        dstCol="b",
+        weightCol="weight",
+        graphOn="servers",
+        p=0.5,
+        q=2.0,
+        **{"numWalks": 4, "walkLength": 12, "windowSize": 3, "maxIter": 5, **SMALL},
+    ).fit(named)
+    ids = model.embedding.names.values.to_pylist()
+    assert sorted(ids) == sorted(f"n{7 * vertex}" for vertex in range(2 * GROUP))
+    with pytest.raises(InputError, match="expected ids, strings, got bigint"):
+        model.score(edges.withColumnsRenamed({"src": "a", "dst": "b"}))
+
+
+def test_line_when_trained_then_vertices_of_a_group_are_alike(edges):
+    model = LINE(weightCol="weight", maxIter=40, **{**SMALL, "stepSize": 0.2}).fit(edges)
+    assert isinstance(model, LINEModel)
+    assert (model.embedding.vectors.shape, in_groups(model.embedding) > 0.9) == ((2 * GROUP, 8), True)
+    assert model.summary.history.steps == 80
+
+
+@pytest.mark.parametrize(
+    ("rows", "schema", "message"),
+    [
+        ([], "words array<string>", "expected sentences, got an empty DataFrame"),
+        ([(None,), (["a"],)], "words array<string>", "got null, or a null in one, in 1 of 2 rows; such a row: Row"),
+        ([(["a", None],)], "words array<string>", "got null, or a null in one, in 1 of 1 rows"),
+        ([("a b",)], "words string", "column 'words': expected sentences, arrays of strings, got string"),
+        ([(["a"] * 4 + ["b"] * 9,)], "words array<string>", "two different words at least that come 5 times"),
+        ([([],)], "words array<string>", "all sentences are empty"),
+        ([(["a"],)], "text array<string>", "there is no column 'words'; there are: text"),
+    ],
+)  # fmt: skip
+def test_sentences_when_they_are_wrong_then_the_error_says_what(spark, rows, schema, message):
+    with pytest.raises(InputError, match=message):
+        Word2Vec(inputCol="words").fit(spark.createDataFrame(rows, schema))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "rows", "message"),
+    [
+        (DeepWalk(), [(1, 1, 1.0)], "expected two vertices at least, got one"),
+        (LINE(), [(1, 1, 1.0)], "expected two vertices at least, got one"),
+        (
+            DeepWalk(weightCol="w"),
+            [(1, 2, 0.0)],
+            "edges that walks can go along, got none of a weight above 0",
+        ),
+        (LINE(weightCol="w"), [(1, 2, 0.0)], "expected edges, got none of a weight above 0"),
+        (LINE(weightCol="w"), [(1, 2, math.nan)], "got NaN in 1 of 1 rows"),
+        (DeepWalk(), [], "expected edges, got an empty DataFrame"),
+    ],
+)
+def test_edges_when_they_are_wrong_then_the_error_says_what(spark, estimator, rows, message):
+    with pytest.raises(InputError, match=message):
+        estimator.fit(spark.createDataFrame(rows, "src int, dst int, w double"))
+
+
+def test_a_word_when_it_is_unknown_or_nothing_is_asked_for_then_the_error_says_so(words):
+    with pytest.raises(InputError, match="word: expected one of the 8 that have a vector, got 'rare'"):
+        words.findSynonyms("rare", 2)
+    with pytest.raises(ConfigError, match="n: expected 1 at least, got 0"):
+        words.findSynonyms("oak", 0)
+
+
+def test_transform_when_the_table_is_wrong_then_the_error_says_what(spark, words, sentences):
+    with pytest.raises(InputError, match="column 'id': it is there already"):
+        words.copy({words.outputCol: "id"}).transform(sentences)
+    with pytest.raises(PySparkException, match="column 'words': expected arrays of strings, got null"):
+        words.transform(spark.createDataFrame([(None,)], "words array<string>")).collect()
+    with pytest.raises(InputError, match="inputCol: expected the name of a column"):
+        Word2Vec().fit(sentences)

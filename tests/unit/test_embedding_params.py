@@ -1,0 +1,87 @@
+"""Params of what learns vectors: defaults, the recipe that they make, and what they refuse before any job."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from pyspark.ml import feature
+
+from ps2.algorithms import LINE, DeepWalk, Node2Vec, Word2Vec
+from ps2.errors import ConfigError
+
+ALL = (Word2Vec, DeepWalk, Node2Vec, LINE)
+
+
+def test_word2vec_when_nothing_is_said_then_defaults_are_those_of_pyspark():
+    ours = {param.name: value for param, value in Word2Vec().extractParamMap().items()}
+    theirs = feature._Word2VecParams()
+    for param, value in theirs.extractParamMap().items():
+        if param.name not in ("seed", "outputCol"):
+            assert ours[param.name] == value, param.name
+    assert (ours["negative"], ours["nsExponent"], ours["sample"], ours["architecture"]) == (5, 0.75, 0.0, "skipgram")
+
+
+def test_recipe_when_params_are_set_then_has_them():
+    made = Word2Vec(vectorSize=7, negative=3, stepSize=0.1, maxIter=4, via="rows", seed=-5, nsExponent=1.0)._recipe_of(
+        9, 100, window=2
+    )
+    assert (made.vocabulary, made.total, made.size, made.negative, made.window) == (9, 100, 7, 3, 2)
+    assert (made.step_size, made.epochs, made.via, made.seed, made.exponent) == (0.1, 4, "rows", 2**63 - 5, 1.0)
+
+
+def test_walks_when_of_node2vec_then_have_p_and_q():
+    made = Node2Vec(numWalks=3, walkLength=9, p=0.5, q=2.0, seed=4)._recipe()
+    assert (made.epochs, made.length, made.p, made.q, made.seed) == (3, 9, 0.5, 2.0, 4)
+    assert not DeepWalk().hasParam("p")
+
+
+@pytest.mark.parametrize("cls", ALL)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("vectorSize", 0),
+        ("negative", 0),
+        ("maxIter", 0),
+        ("stepSize", 0.0),
+        ("stepSize", math.nan),
+        ("nsExponent", math.inf),
+        ("via", "moon"),
+        ("numWorkers", 0),
+    ],
+)
+def test_params_when_they_cannot_be_then_the_error_names_one(cls, name, value):
+    with pytest.raises(ConfigError, match=f"^{name}: expected"):
+        cls(**{name: value})._check()
+
+
+@pytest.mark.parametrize(
+    ("estimator", "message"),
+    [
+        (Word2Vec(windowSize=0), "windowSize: expected 1 at least, got 0"),
+        (Word2Vec(sample=-1.0), "sample: expected a finite number that is not negative, got -1.0"),
+        (Word2Vec(architecture="glove"), "architecture: expected one of skipgram, cbow, got 'glove'"),
+        (Word2Vec(maxSentenceLength=0), "maxSentenceLength: expected 1 at least, got 0"),
+        (Word2Vec(minCount=-1), "minCount: expected"),
+        (DeepWalk(windowSize=0), "windowSize: expected 1 at least, got 0"),
+        (DeepWalk(walkLength=1), "walkLength: expected 2 at least: a vertex alone has nobody to learn from, got 1"),
+        (Node2Vec(walkLength=1), "walkLength: expected 2 at least"),
+        (Node2Vec(p=0.0), "p: expected a finite positive number, got 0.0"),
+        (Node2Vec(q=0.0), "q: expected a finite positive number, got 0.0"),
+        (LINE(order="third"), "order: expected one of both, first, second, got 'third'"),
+        (LINE(vectorSize=9), "vectorSize: expected an even number, of which each order has a half, got 9"),
+        (DeepWalk(graphOn="moon"), "graphOn: expected one of auto, workers, servers"),
+    ],
+)
+def test_params_when_they_cannot_be_for_one_of_them_then_the_error_names_one(estimator, message):
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        estimator._check()
+
+
+def test_params_when_there_is_no_such_one_then_the_error_lists_them():
+    with pytest.raises(TypeError, match="DeepWalk: there is no param 'q'; there are: directed, "):
+        DeepWalk(q=1.0)
+
+
+def test_help_when_asked_for_then_it_tells_all_params():
+    assert {"numWalks", "walkLength", "p", "q", "vectorSize", "weightCol"} <= set(Node2Vec.__signature__.parameters)
