@@ -20,7 +20,7 @@ EPILOG = """\b
 Examples:
   ps2 train {0} --input edges.txt --output model
   ps2 train {0} --input edges.txt.gz --size 64 --iterations 5 --plots pictures --labels labels.txt --output model
-  ps2 train {0} --input hdfs:///graph/edges-* --graph-on servers --servers 8 --master yarn --output hdfs:///model
+  ps2 train {0} --input hdfs:///graph/edges-* --servers 8 --master yarn --output hdfs:///model
 
 \b
 Use the model:
@@ -90,7 +90,6 @@ def embedding_options(command: Command) -> Command:
         click.option("--iterations", "maxIter", type=int, help="Passes over walks or edges  [default: 1; 20 of line]."),
         click.option("--lr", "stepSize", type=float, help="Learning rate, to begin with  [default: 0.025]."),
         click.option("--via", type=click.Choice(VIAS), help="How vectors are updated  [default: auto]."),
-        click.option("--graph-on", "graphOn", type=click.Choice(PLACES), help="Where the graph lies  [default: auto]."),
         click.option("--seed", type=int, default=0, show_default=True, help="Of all draws."),
         click.option(
             "--shown", type=click.IntRange(0), default=10, show_default=True, help="Vertices with neighbours to print."
@@ -107,6 +106,7 @@ def walk_options(command: Command) -> Command:
         click.option("--walks", "numWalks", type=int, help="From each vertex, a pass  [default: 10]."),
         click.option("--length", "walkLength", type=int, help="Vertices of a walk  [default: 80]."),
         click.option("--window", "windowSize", type=int, help="Vertices before and behind one  [default: 10]."),
+        click.option("--graph-on", "graphOn", type=click.Choice(PLACES), help="Where the graph lies  [default: auto]."),
     ]
     for option in reversed(options):
         command = option(command)

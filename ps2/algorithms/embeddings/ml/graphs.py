@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from ps2.algorithms.embeddings.ml.edges import EdgeTable, collected
-from ps2.algorithms.embeddings.ml.params import GraphParams
+from ps2.algorithms.embeddings.ml.params import WalkParams
 from ps2.algorithms.embeddings.ml.walking import fits_worker
 from ps2.algorithms.embeddings.sentences import EdgeSentences, WalkSentences
 from ps2.algorithms.embeddings.vertices import Vertices, edges_of
@@ -41,7 +41,7 @@ class Placed:
     on_servers: bool
 
 
-def placed(table: EdgeTable, params: GraphParams) -> Placed:
+def placed(table: EdgeTable, params: WalkParams) -> Placed:
     """Bring a graph onto the workers or onto the servers, as params say.
 
     Raises:

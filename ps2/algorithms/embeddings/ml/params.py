@@ -27,18 +27,12 @@ PLACES = ("auto", "workers", "servers")
 
 
 class GraphParams(SaysParams, ByName, HasSeed, HasWeightCol):
-    """Where a graph's edges are, and where it lies while it is walked through."""
+    """Where a graph's edges are."""
 
     srcCol: Param[str] = own_param("srcCol", "ids where edges begin: integers or strings", TypeConverters.toString)
     dstCol: Param[str] = own_param("dstCol", "ids where edges end, of the same kind", TypeConverters.toString)
     directed: Param[bool] = own_param(
         "directed", "whether edges go from srcCol to dstCol only; else they go both ways", TypeConverters.toBoolean
-    )
-    graphOn: Param[str] = own_param(
-        "graphOn",
-        "where the graph lies: 'workers' (each has all of it), 'servers' (each has a part, and is asked step by step), "
-        "or 'auto' (on workers if it takes 256 MiB at most); the walks are the same",
-        TypeConverters.toString,
     )
     numWorkers: Param[int] = own_param(
         "numWorkers",
@@ -49,19 +43,16 @@ class GraphParams(SaysParams, ByName, HasSeed, HasWeightCol):
         "numServers", "servers of the fleet that is started where no PS2Context is active", TypeConverters.toInt
     )
 
-    _RANGES: Mapping[str, Check] = {**RANGES, "graphOn": one_of(PLACES)}
-
     getSrcCol, setSrcCol = getter(srcCol), setter(srcCol)
     getDstCol, setDstCol = getter(dstCol), setter(dstCol)
     getDirected, setDirected = getter(directed), setter(directed)
-    getGraphOn, setGraphOn = getter(graphOn), setter(graphOn)
     setWeightCol = setter(HasWeightCol.weightCol)
     setSeed = setter(HasSeed.seed)
     setNumWorkers = setter(numWorkers)
     setNumServers = setter(numServers)
 
     def _set_defaults(self) -> None:
-        self._setDefault(srcCol="src", dstCol="dst", directed=False, graphOn="auto", seed=0)
+        self._setDefault(srcCol="src", dstCol="dst", directed=False, seed=0)
 
     @property
     def _edges(self) -> Columns:
@@ -70,22 +61,30 @@ class GraphParams(SaysParams, ByName, HasSeed, HasWeightCol):
 
 
 class WalkParams(GraphParams):
-    """Which walks there are."""
+    """Which walks there are, and where the graph lies meanwhile."""
 
+    graphOn: Param[str] = own_param(
+        "graphOn",
+        "where the graph lies: 'workers' (each has all of it), 'servers' (each has a part, and is asked step by step), "
+        "or 'auto' (on workers if it takes 256 MiB at most); the walks are the same",
+        TypeConverters.toString,
+    )
     numWalks: Param[int] = own_param("numWalks", "walks from each vertex", TypeConverters.toInt)
     walkLength: Param[int] = own_param("walkLength", "vertices of a walk, at most", TypeConverters.toInt)
     _RANGES: Mapping[str, Check] = {
-        **GraphParams._RANGES,
+        **RANGES,
+        "graphOn": one_of(PLACES),
         "numWalks": COUNT,
         "walkLength": COUNT,
     }
 
+    getGraphOn, setGraphOn = getter(graphOn), setter(graphOn)
     getNumWalks, setNumWalks = getter(numWalks), setter(numWalks)
     getWalkLength, setWalkLength = getter(walkLength), setter(walkLength)
 
     def _set_defaults(self) -> None:
         super()._set_defaults()
-        self._setDefault(numWalks=10, walkLength=80)
+        self._setDefault(graphOn="auto", numWalks=10, walkLength=80)
 
     def _recipe(self) -> Recipe:
         return Recipe(self.getNumWalks(), self.getWalkLength(), self.getSeed())

@@ -151,7 +151,7 @@ class BiasedWalkTrainingParams(WalkTrainingParams, BiasedWalkParams):
 class EdgeTrainingParams(EmbeddingParams, GraphParams):
     """How vectors of vertices are learnt from edges."""
 
-    _RANGES: Mapping[str, Check] = {**GraphParams._RANGES, **EmbeddingParams._RANGES, "order": one_of(ORDERS)}
+    _RANGES: Mapping[str, Check] = {**EmbeddingParams._RANGES, "order": one_of(ORDERS)}
 
     order: Param[str] = own_param(
         "order",
