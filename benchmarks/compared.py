@@ -94,4 +94,5 @@ def versions(distributions: Sequence[str]) -> dict[str, str]:
 
 
 def _figure(value: float, unit: str) -> str:
-    return f"{value:.5f}" if unit == "AUC" else f"{value:,.3g}"
+    digits = {"AUC": 5, "F1": 2}.get(unit)
+    return f"{value:,.3g}" if digits is None else f"{value:.{digits}f}"
