@@ -19,6 +19,8 @@ FEATURES = 4
 PNG = b"\x89PNG"
 LIVE = r"tree \d/8, loss 0\.\d+, validation 0\.\d+, \d+ leaves, [\d.]+ s a tree"
 BEGUN = 15  # a clock when trees have been grown
+# What no file can be called.
+LONG_NAME = 300 * "x"
 NO_SPARK = "there is no such Spark"
 
 
@@ -188,14 +190,27 @@ def test_gbt_when_it_tells_of_rounds_then_the_last_loss_is_that_of_all_rows(of_c
     assert of_classes["trees"][-1]["loss"] == pytest.approx(of_classes["measures"]["train"]["loss"])
 
 
-def test_gbt_when_numbers_are_predicted_then_their_errors_are_measured(train, files):
+@pytest.fixture(scope="module")
+def of_counts(run_train, files, tmp_path_factory):
+    """What the command says of counts; its file for xgboost cannot be written, which comes up in the end."""
+    folder = tmp_path_factory.mktemp("counts")
     options = ["--task", "regression", "--loss", "poisson", "--trees", 5, "--lr", 0.5, "-o", "json"]
-    code, stdout, stderr = train("--input", files["counts"], *options)
-    assert (code, stderr) == (0, "")
-    measure = json.loads(stdout)["measures"]["train"]
+    places = ["--output", folder / "model", "--save-xgboost", folder / (LONG_NAME + ".json")]
+    return folder, *run_train("gbt", "--input", files["counts"], *options, *places)
+
+
+def test_gbt_when_numbers_are_predicted_then_their_errors_are_measured(of_counts, files):
+    measure = json.loads(of_counts[2])["measures"]["train"]
     assert set(measure) == {"rows", "loss", "rmse", "mae"}
     labels, _ = parsed(files["counts"])
     assert measure["rmse"] < labels.std()
+
+
+def test_gbt_when_a_file_cannot_be_written_then_all_that_came_before_is_there(of_counts):
+    folder, code, stdout, stderr = of_counts
+    assert_one_line(stderr)
+    assert (code, LONG_NAME in stderr) == (1, True), stderr
+    assert len(json.loads(stdout)["trees"]) == len(GBTModel.load(str(folder / "model")).forest.trees) == 5
 
 
 # -- killed in the middle ----------------------------------------------------------------------------------------------
@@ -226,6 +241,11 @@ def test_gbt_when_its_driver_was_killed_then_restore_goes_on_to_the_trees_of_one
         found[name] = json.loads(stdout)
     assert (tmp_path / "again").read_text() == (tmp_path / "whole").read_text()
     assert found["whole"]["trees"][-1]["leaves"] > 1
+    code, _, stderr = train(*options, "--depth", 5, "--trees", trees, "--restore", folder, "--overwrite")
+    assert_one_line(stderr)
+    assert (code, "'ps2 train gbt' in the checkpoint is another one: depth was 6, and is 5" in stderr) == (2, True), (
+        stderr
+    )
     assert len(found["again"]["trees"]) == len(found["whole"]["trees"]) == trees
 
 

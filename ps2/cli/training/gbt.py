@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +12,7 @@ import click
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
 from ps2.cli.training.options import Files, Setting, files_options, setting_options
-from ps2.cli.training.running import Read, check, draw, in_spark, make_local, options_named, read
+from ps2.cli.training.running import Read, check, draw, in_spark, make_local, options_named, pictures, read
 from ps2.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -201,16 +202,27 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
     frames = found.frames(lambda rows: rows.classified(classes) if classes else rows.frame)
     model = estimator.setNumWorkers(workers).fit(_marked(job, frames["train"]))
     measures = {name: measure(model, frame) for name, frame in frames.items()}
-    model.write().overwrite().save(job.setting.output)
+    is_table = job.setting.form == "table"
+    # First of all, for it has taken long: files may not be written.
+    if is_table:
+        _print_tables(job, found, classes, model, measures)
+    else:
+        print_data(_record(job, found, classes, model, measures), job.setting.form)
+    for line in _write(job, model):
+        if is_table:
+            click.echo(line)
+
+
+def _write(job: _Job, model: Any) -> Iterator[str]:
+    """Write the model, and what is wanted beside it; say what is there, as soon as it is."""
+    output = job.setting.output
+    model.write().overwrite().save(output)
+    yield f"model saved in {output}: ps2.algorithms.{type(model).__name__}.load({output!r})"
     if job.xgboost is not None:
         model.saveXGBoost(job.xgboost)
-    pictures = draw(model, job.setting)
-    if job.setting.form == "table":
-        _print_tables(job, found, classes, model, measures)
-        for path in [*([job.xgboost] if job.xgboost else []), *pictures]:
-            click.echo(f"wrote {path}")
-    else:
-        print_data(_record(job, found, classes, model, measures, pictures), job.setting.form)
+        yield f"wrote {job.xgboost}"
+    for path in draw(model, job.setting):
+        yield f"wrote {path}"
 
 
 def _classes(rows: LabelledRows, task: Task) -> tuple[float, ...]:
@@ -235,7 +247,7 @@ def _marked(job: _Job, frame: Any) -> Any:
 
 
 def _print_tables(job: _Job, found: Read, classes: tuple[float, ...], model: Any, measures: dict[str, Measure]) -> None:
-    history, output = model.summary.history, job.setting.output
+    history = model.summary.history
     printed.print_rows(len(found.train), found.features, classes)
     of_class = f" of {len(classes)} trees" if len(classes) > 2 else ""
     printed.print_pace(history, f"{history.words.step}s{of_class}", job.setting)
@@ -243,11 +255,10 @@ def _print_tables(job: _Job, found: Read, classes: tuple[float, ...], model: Any
     if job.validation is not None:
         click.echo(f"{history.reason}; {model.getNumTrees} trees are kept, with the least loss")
     printed.print_measures(measures)
-    click.echo(f"model saved in {output}: ps2.algorithms.{type(model).__name__}.load({output!r})")
 
 
 def _record(
-    job: _Job, found: Read, classes: tuple[float, ...], model: Any, measures: dict[str, Measure], pictures: list[str]
+    job: _Job, found: Read, classes: tuple[float, ...], model: Any, measures: dict[str, Measure]
 ) -> dict[str, Any]:
     """Return what a program may want to know of the run."""
     history = model.summary.history
@@ -263,5 +274,5 @@ def _record(
         "measures": printed.measures_record(measures),
         "output": job.setting.output,
         "xgboost": job.xgboost,
-        "plots": pictures,
+        "plots": list(pictures(model, job.setting)),
     }

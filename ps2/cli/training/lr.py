@@ -87,9 +87,12 @@ def lr(files: Files, setting: Setting, **params: Any) -> None:
             frames = found.frames(lambda rows: rows.classified(classes))
             model = estimator.setNumWorkers(workers)._resumable(TRAINING).fit(frames["train"])
             measures = {name: measure(model, frame) for name, frame in frames.items()}
-            model.write().overwrite().save(setting.output)
-            draw(model, setting)
             _print(found, model.summary.history, measures, setting, params)
+            model.write().overwrite().save(setting.output)
+            if setting.form == "table":
+                output = setting.output
+                click.echo(f"model saved in {output}: ps2.algorithms.LogisticRegressionModel.load({output!r})")
+            draw(model, setting)
 
         in_spark(TRAINING, setting, interrupt, work)
 
@@ -97,7 +100,8 @@ def lr(files: Files, setting: Setting, **params: Any) -> None:
 def _print(
     found: Read, history: TrainingHistory, measures: dict[str, Measure], setting: Setting, params: dict[str, Any]
 ) -> None:
-    classes, output = found.train.classes(), setting.output
+    """Print how it went, before files are written, which may fail."""
+    classes = found.train.classes()
     if setting.form != "table":
         told = {
             "rows": len(found.train),
@@ -106,7 +110,7 @@ def _print(
             "params": params,
             "steps": printed.steps_record(history),
             "measures": printed.measures_record(measures),
-            "output": output,
+            "output": setting.output,
         }
         print_data(told, setting.form)
         return
@@ -114,4 +118,3 @@ def _print(
     printed.print_pace(history, "steps of Adam", setting)
     printed.print_steps(history)
     printed.print_measures(measures)
-    click.echo(f"model saved in {output}: ps2.algorithms.LogisticRegressionModel.load({output!r})")

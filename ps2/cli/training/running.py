@@ -139,32 +139,46 @@ def read(spark: Any, files: Files) -> Read:
     return Read(features, train, test[0] if test else None)
 
 
-def draw(
+NO_PICTURES: Mapping[str, Callable[[str], Any]] = MappingProxyType({})
+
+
+def pictures(
     model: Any,
     setting: Setting,
     objective: str = "loss.png",
-    more: Mapping[str, Callable[[str], Any]] = MappingProxyType({}),
-) -> list[str]:
-    """Draw pictures if they are wanted; return their paths.
+    more: Mapping[str, Callable[[str], Any]] = NO_PICTURES,
+) -> dict[str, Callable[[str], Any]]:
+    """Return what draws the pictures that are wanted, by their paths.
 
     Args:
         objective: name of the one of what gets smaller, by step.
         more: pictures that a family has of its own, by name: each is given its path.
+    """
+    if setting.plots is None:
+        return {}
+    named: dict[str, Callable[[str], Any]] = {objective: model.summary.plot, **more}
+    if hasattr(model, "plotImportances") and model.featureImportances.numNonzeros():
+        named["importances.png"] = model.plotImportances
+    if not model.summary.history.steps:  # a training that was restored may have had all of them
+        del named[objective]
+    return {os.path.join(setting.plots, name): plot for name, plot in named.items()}
+
+
+def draw(
+    model: Any,
+    setting: Setting,
+    objective: str = "loss.png",
+    more: Mapping[str, Callable[[str], Any]] = NO_PICTURES,
+) -> list[str]:
+    """Draw the ``pictures`` that are wanted; return their paths.
 
     Raises:
         RecoveryError: the file system refuses.
     """
-    if setting.plots is None:
-        return []
-    pictures: dict[str, Callable[[str], Any]] = {objective: model.summary.plot, **more}
-    if hasattr(model, "plotImportances") and model.featureImportances.numNonzeros():
-        pictures["importances.png"] = model.plotImportances
-    if not model.summary.history.steps:  # a training that was restored may have had all of them
-        del pictures[objective]
-    paths = [os.path.join(setting.plots, name) for name in pictures]
-    for path, plot in zip(paths, pictures.values(), strict=True):
+    wanted = pictures(model, setting, objective, more)
+    for path, plot in wanted.items():
         try:
             plot(path)
         except OSError as error:
             raise RecoveryError(f"{path}: writing failed: {reason(error)}") from error
-    return paths
+    return list(wanted)
