@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from ps2.algorithms.trees.rows import is_dense
 from ps2.algorithms.trees.trainer import Trained, train
 from ps2.algorithms.trees.tree import Forest
 
-FEATURES = 8
+FEATURES = 32
 CATEGORIES = {6: 70}
 PROBLEM = Problem(Objective("logistic"), FEATURES, (0.0,), categories=CATEGORIES)
 SOFTMAX = Problem(Objective("softmax", 3), FEATURES, (0.0, 0.5, -0.5), categories=CATEGORIES)
@@ -31,28 +32,21 @@ BY_LEAF = replace(RECIPE, growth="leaf", leaves=48, depth=30, min_child_weight=0
 
 
 def table(rows: int = 300, seed: int = 0) -> tuple[Any, Any]:
-    """Features of few and of many values, mostly zeros, and labels of 0 and 1.
+    """Features of few and of many values, most of them rare, and labels of 0 and 1.
 
-    One is constant, one has categories; of these and of another, values are missing.
+    One is constant, one has categories; of these and of another, values are missing. Workers lay sparse vectors of
+    such rows out as ``SparseRows``.
     """
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(rows, FEATURES)).astype(np.float32)
     x[:, 1] = rng.integers(-1, 3, rows)
     x[:, 6] = rng.integers(0, CATEGORIES[6], rows)
-    x[rng.random(x.shape) < 0.5] = 0
+    x[rng.random(x.shape) < np.where(np.arange(FEATURES) < 8, 0.5, 0.95)] = 0
     x[:, 2] = 7.0
     score = x[:, 0] * x[:, 1] + x[:, 3] + 0.3 * rng.normal(size=rows) + (x[:, 6] % 3 == 1) - x[:, 7]
-    x[:, 6:][rng.random((rows, 2)) < 0.2] = np.nan
+    score += 0.5 * x[:, 8:].sum(axis=1)
+    x[:, 6:8][rng.random((rows, 2)) < 0.2] = np.nan
     return x, (score > 0.2).astype(float)
-
-
-def sparse_table(rows: int = 300, features: int = 60, seed: int = 3) -> tuple[Any, Any]:
-    """Many features, an eighth of them other than zero in a row: workers lay such rows out as ``SparseRows``."""
-    rng = np.random.default_rng(seed)
-    x = rng.normal(size=(rows, features)).astype(np.float32)
-    x[rng.random(x.shape) < 0.88] = 0
-    assert not is_dense(sp.csr_array(x), features)
-    return x, (x[:, :10].sum(axis=1) + x[:, 20] > 0).astype(float)
 
 
 def facts_of(y: Any) -> Facts:
@@ -62,16 +56,21 @@ def facts_of(y: Any) -> Facts:
     return Facts(n, n, n, tuple(of_classes), float(y.mean()), float(y.std()), (float(y.min()), float(y.max())))
 
 
-def dealt(spark: Any, x: Any, y: Any, workers: int, sparse: bool = False) -> Table:
-    """Rows dealt out to workers by turns, with sparse vectors or dense ones."""
+def dealt(
+    spark: Any, x: Any, y: Any, workers: int, sparse: bool = False, others: Mapping[str, list[Any]] | None = None
+) -> Table:
+    """Rows dealt out to workers by turns, as ``SparseRows`` or as ``DenseRows``; with other columns beside."""
+    assert not (sparse and is_dense(sp.csr_array(x), x.shape[1]))
 
     def vector(row: Any) -> Any:
         some = np.flatnonzero(row)
         return Vectors.sparse(len(row), some.tolist(), row[some].tolist()) if sparse else Vectors.dense(row.tolist())
 
-    rows = [(vector(row), float(label)) for row, label in zip(x, y, strict=True)]
+    others = others or {}
+    rows = list(zip(map(vector, x), y.tolist(), *others.values(), strict=True))
     parts = spark.sparkContext.parallelize([rows[w::workers] for w in range(workers)], workers)
-    return Table(spark.createDataFrame(parts.flatMap(list), ["features", "label"]), ColumnNames(), workers)
+    frame = spark.createDataFrame(parts.flatMap(list), ["features", "label", *others])
+    return Table(frame, ColumnNames(), workers)
 
 
 def trained(

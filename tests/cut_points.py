@@ -6,7 +6,6 @@ import numpy as np
 
 from ps2.algorithms.trees import binning_kernels as kernels
 from ps2.algorithms.trees.binning import ZERO, cuts_between, from_bits
-from ps2.ops.guards import readable
 
 
 def fine_cells(refinement, place):
@@ -41,5 +40,6 @@ def cuts_from(first, last, weights, bins, absent=0):
     if not len(weights):
         return np.empty(0, np.float32)
     ends = np.empty(len(weights), np.int64)
-    ends = ends[: kernels.choose_ends(readable(weights), bins, ends)]
+    # Not as compiled: nothing but a kernel calls it, and what is compiled ahead is not to be more than is called.
+    ends = ends[: kernels.choose_ends.py_func(weights, bins, ends)]
     return cuts_between(from_bits(last[ends]), from_bits(first[ends + 1]))

@@ -7,122 +7,151 @@ import signal
 from pathlib import Path
 
 import pytest
-from boosting import BY_LEAF, MEDIAN, RECIPE, SHORT, SOFTMAX, digest, trained
+from boosting import BY_LEAF, MEDIAN, PROBLEM, RECIPE, SHORT, SOFTMAX, digest, trained
 from faults import processes
 
 from ps2 import DCV, PS2Context
 from ps2.algorithms.trees import trainer, worker
 from ps2.algorithms.trees.quantiles import Quantiles
 
+# What is grown of which rows, and how.
+KINDS = {
+    "level": {"recipe": RECIPE},
+    "leaf, of sparse rows": {"recipe": BY_LEAF, "sparse": True},
+    "softmax": {"recipe": SHORT, "problem": SOFTMAX},
+    "absolute": {"recipe": SHORT, "problem": MEDIAN},
+}
+
+
+def grow(ps, spark, kind):
+    return trained(ps, spark, **{"problem": PROBLEM, **KINDS[kind]})
+
 
 @pytest.fixture(scope="module")
-def expected(spark):
-    """The digests of trees that nothing happened to, by growth."""
+def whole(spark):
+    """The digests of trees that nothing happens to, by kind."""
     with PS2Context.getOrCreate(spark, servers=2) as ps:
-        return {recipe.growth: digest(trained(ps, spark, recipe=recipe).forest) for recipe in (RECIPE, BY_LEAF)}
+        return {kind: digest(grow(ps, spark, kind).forest) for kind in KINDS}
+
+
+# -- workers -----------------------------------------------------------------------------------------------------------
 
 
 class DyingWorker:
-    """A worker that is killed (-9) when it has sent its part of a clock, before that clock counts; once."""
+    """A worker that is killed (-9) when it has sent its part of some clocks, before they count; once in each."""
 
-    def __init__(self, worker, clock, path):
-        self._worker, self._clock, self._path = worker, clock, path
+    def __init__(self, worker, folder, clocks):
+        self._worker, self._folder, self._clocks = worker, folder, clocks
         self.rank, self.workers = worker.rank, worker.workers
 
     def clocks(self, n):
         for clock in self._worker.clocks(n):
             yield clock
-            if self.rank == 1 and clock == self._clock and not os.path.exists(self._path):
-                Path(self._path).touch()
+            path = Path(self._folder, str(clock))
+            if self.rank == 1 and clock in self._clocks and not path.exists():
+                path.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
 class DyingHalf(worker.Half):
-    path, clock = "", 0
+    folder, deaths = "", ()
 
     def __call__(self, worker, reading):
-        super().__call__(DyingWorker(worker, self.clock, self.path), reading)
+        super().__call__(DyingWorker(worker, self.folder, self.deaths), reading)
 
 
-@pytest.mark.parametrize(
-    ("clock", "recipe"),
-    [(2, RECIPE), (4, RECIPE), (12, RECIPE), (12, BY_LEAF)],
-    ids=["quantiles", "gradients", "in the second tree", "by leaf"],
-)
-def test_trees_when_a_worker_is_killed_then_are_the_same_to_the_bit(
-    spark, by_value, expected, tmp_path, monkeypatch, clock, recipe
-):
-    monkeypatch.setattr(DyingHalf, "path", str(tmp_path / "died"))
-    monkeypatch.setattr(DyingHalf, "clock", clock)
+# By kind, the clocks of deaths.
+DEATHS = {
+    "level": (2, 4, 12),  # quantiles; gradients; in the second tree
+    "leaf, of sparse rows": (4, 12),
+    "softmax": (9,),
+    "absolute": (8, 9),  # coarse and fine cells of residuals
+}
+
+
+@pytest.mark.usefixtures("by_value")
+def test_trees_when_workers_are_killed_then_are_the_same_to_the_bit(spark, whole, tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "Half", DyingHalf)
     with PS2Context.getOrCreate(spark, servers=2) as ps:
-        made = trained(ps, spark, recipe=recipe)
-    assert (tmp_path / "died").exists()
-    assert digest(made.forest) == expected[recipe.growth]
+        for kind, clocks in DEATHS.items():
+            folder = tmp_path / kind
+            folder.mkdir()
+            monkeypatch.setattr(DyingHalf, "folder", str(folder))
+            monkeypatch.setattr(DyingHalf, "deaths", clocks)
+            made = grow(ps, spark, kind)
+            assert sorted(int(path.name) for path in folder.iterdir()) == list(clocks), kind
+            assert digest(made.forest) == whole[kind], kind
 
 
-@pytest.mark.parametrize(
-    ("problem", "clock"), [(SOFTMAX, 9), (MEDIAN, 8), (MEDIAN, 9)], ids=["softmax", "coarse", "fine"]
-)
-def test_losses_when_a_worker_is_killed_in_mid_round_then_trees_are_the_same_to_the_bit(
-    spark, by_value, tmp_path, monkeypatch, problem, clock
-):
-    with PS2Context.getOrCreate(spark, servers=2) as ps:
-        whole = trained(ps, spark, recipe=SHORT, problem=problem)
-        monkeypatch.setattr(DyingHalf, "path", str(tmp_path / "died"))
-        monkeypatch.setattr(DyingHalf, "clock", clock)
-        monkeypatch.setattr(trainer, "Half", DyingHalf)
-        made = trained(ps, spark, recipe=SHORT, problem=problem)
-    assert (tmp_path / "died").exists()
-    assert digest(made.forest) == digest(whole.forest)
+# -- servers -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "recipe"),
-    [({"replicas": 1}, RECIPE), ({"checkpointEverySteps": 3}, RECIPE), ({"checkpointEverySteps": 3}, BY_LEAF)],
-    ids=["replicas", "checkpoint", "checkpoint, by leaf"],
-)
-def test_trees_when_a_server_is_killed_in_mid_tree_then_are_the_same_to_the_bit(
-    spark, expected, tmp_path, monkeypatch, settings, recipe
-):
+@pytest.fixture
+def dying(monkeypatch):
+    """``dying(server)``: call ``server()`` before the 7th time that splits are sought; return how often they were."""
     searches, search = [], trainer.OnFleet.best_splits
 
-    def dying(fleet, growth, recipe):
-        searches.append(1)
-        if len(searches) == 7:  # by level, of the second tree
-            processes.kill(processes.servers_of(ps)[0])
-        return search(fleet, growth, recipe)
+    def let(server):
+        def seek(fleet, growth, recipe):
+            searches.append(1)
+            if len(searches) == 7:  # by level, of the second tree
+                server()
+            return search(fleet, growth, recipe)
 
-    if "replicas" not in settings:
-        settings = {**settings, "checkpointDir": str(tmp_path)}
-    monkeypatch.setattr(trainer.OnFleet, "best_splits", dying)
-    with PS2Context.getOrCreate(spark, servers=2, **settings) as ps:
-        made = trained(ps, spark, recipe=recipe)
-        assert ps.recoveries[-1].rolledBack == ("replicas" not in settings)
-    assert len(searches) >= 7
-    assert digest(made.forest) == expected[recipe.growth]
-    assert len(made.history.objective) == 1 + RECIPE.rounds
+        searches.clear()
+        monkeypatch.setattr(trainer.OnFleet, "best_splits", seek)
+        return searches
+
+    return let
 
 
-@pytest.mark.parametrize("step", ["find_many", "add_zeros", "cut"])
-def test_trees_when_a_server_is_killed_while_cut_points_are_found_then_are_the_same_to_the_bit(
-    spark, expected, tmp_path, monkeypatch, step
+@pytest.mark.parametrize(
+    ("settings", "kinds"),
+    [({"replicas": 1}, ["level"]), ({"checkpointEverySteps": 3}, ["level", "leaf, of sparse rows"])],
+    ids=["replicas", "checkpoint"],
+)
+def test_trees_when_a_server_is_killed_in_mid_tree_then_are_the_same_to_the_bit(
+    spark, whole, tmp_path, dying, settings, kinds
 ):
-    """All go back to the clock before, which is done again, with what the driver does after it."""
-    taken, take = [], getattr(Quantiles, step)
+    rolls_back = "replicas" not in settings
+    if rolls_back:
+        settings = {**settings, "checkpointDir": str(tmp_path)}
+    with PS2Context.getOrCreate(spark, servers=2, **settings) as ps:
+        for kind in kinds:
+            searches = dying(lambda: processes.kill(processes.servers_of(ps)[0]))
+            recoveries = len(ps.recoveries)
+            made = grow(ps, spark, kind)
+            assert [each.rolledBack for each in ps.recoveries[recoveries:]] == [rolls_back]
+            assert len(searches) >= 7
+            assert digest(made.forest) == whole[kind]
+            assert len(made.history.objective) == 1 + RECIPE.rounds
 
-    def dying(quantiles):
-        taken.append(1)
-        made = take(quantiles)
-        if len(taken) == 1:
-            processes.kill(processes.servers_of(ps)[0])
-            ps.vector("kept").pull()  # waits until all have gone back
-        return made
 
-    monkeypatch.setattr(Quantiles, step, dying)
+def test_trees_when_servers_are_killed_while_cut_points_are_found_then_are_the_same_to_the_bit(
+    spark, whole, tmp_path, monkeypatch
+):
+    """Each time all go back to the clock before, which is done again, with what the driver does after it."""
+    taken = []
+
+    def dying(step):
+        take = getattr(Quantiles, step)
+
+        def taking(quantiles):
+            taken.append(step)
+            made = take(quantiles)
+            if taken.count(step) == 1:
+                processes.kill(processes.servers_of(ps)[0])
+                ps.vector("kept").pull()  # waits until all have gone back
+            return made
+
+        return taking
+
+    steps = ["find_many", "add_zeros", "cut"]
+    for step in steps:
+        monkeypatch.setattr(Quantiles, step, dying(step))
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=1) as ps:
         DCV.dense(2, name="kept")
-        made = trained(ps, spark)
-        assert ps.recoveries[-1].rolledBack
-    assert len(taken) == 2
-    assert digest(made.forest) == expected["level"]
+        made = grow(ps, spark, "level")
+        assert [each.rolledBack for each in ps.recoveries] == [True] * 3
+    assert taken == [step for step in steps for _ in range(2)]
+    assert digest(made.forest) == whole["level"]

@@ -91,10 +91,9 @@ def test_labels_when_they_are_tiny_then_no_split_gains_enough(spark, size):
     assert made.predict([1.0]) == pytest.approx(size / 2, rel=1e-6, abs=1e-44)
 
 
-@pytest.mark.parametrize("label", [-1.0, 0.5, 100.0])
-def test_classes_when_they_are_none_then_input_error_says_which_there_may_be(spark, label):
-    with pytest.raises(InputError, match=r"'label': expected a class, one of 0 to 99 .*, got 1 no such class"):
-        GBTClassifier().fit(column_of(spark, [1.0, 2.0, 3.0], [0.0, 1.0, label]))
+def test_classes_when_they_are_none_then_input_error_says_which_there_may_be(spark):
+    with pytest.raises(InputError, match=r"'label': expected a class, one of 0 to 99 .*, got 3 no such class"):
+        GBTClassifier().fit(column_of(spark, [1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 1.0, -1.0, 0.5, 100.0]))
 
 
 # -- params and tables -----------------------------------------------------------------------------------------------

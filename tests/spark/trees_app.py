@@ -1,4 +1,4 @@
-"""A program that grows trees with four workers and three servers; it prints their digest.
+"""A program that grows trees with four workers on one, two and three servers; it prints their digests.
 
 python trees_app.py
 """
@@ -14,7 +14,9 @@ from boosting import digest, trained
 
 from ps2 import PS2Context
 
-spark = SparkSession.builder.master("local[4]").config("spark.ui.enabled", "false").getOrCreate()
-with PS2Context.getOrCreate(spark, servers=3) as ps:
-    print(digest(trained(ps, spark, workers=4).forest))
+settings = {"spark.ui.enabled": "false", "spark.sql.codegen.wholeStage": "false"}
+spark = SparkSession.builder.master("local[4]").config(map=settings).getOrCreate()
+for servers in (1, 2, 3):
+    with PS2Context.getOrCreate(spark, servers=servers) as ps:
+        print(digest(trained(ps, spark, workers=4, sparse=servers == 2).forest))
 spark.stop()
