@@ -12,6 +12,7 @@ from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Kept
 from ps2.algorithms.embeddings.damping import Damping
 from ps2.algorithms.embeddings.drawing import Draws
 from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.rows import Numbers
 from ps2.algorithms.embeddings.schedule import Clocks, Reader, key_of
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS, scale_changes, sigmoid
 from ps2.errors import ConfigError
@@ -109,6 +110,33 @@ def test_train_when_steps_are_small_then_along_the_gradient_of_the_loss():
     np.testing.assert_allclose((vectors[inputs[0]] - before) / -0.01, differences, atol=1e-4)
 
 
+@pytest.mark.parametrize(("architecture", "order"), [("skipgram", 2), ("cbow", 2), ("edges", 2), ("edges", 1)])
+def test_train_when_rows_are_numbered_by_piece_then_as_on_whole_tables(architecture, order):
+    rng = np.random.default_rng(9)
+    tokens, offsets = rng.integers(0, WORDS // 2, 120).astype(np.int32), np.arange(0, 121, 6)
+    recipe = replace(RECIPE, architecture=architecture, order=order)
+    if architecture == "edges":
+        offsets = np.arange(0, 121, 2)
+    drawn = Draws.of(recipe, np.arange(WORDS)[::-1] + 1).draw((tokens, offsets), np.uint64(7))
+    numbers, whole = Numbers(recipe), tables(rng)[: recipe.tables]
+    parts = whole.copy()
+    told = np.zeros(3)
+    pieces = list(drawn.pieces(25))
+    assert sum(len(piece.tokens) for piece in pieces) == 120
+    assert all(len(piece.negatives) <= 25 for piece in pieces)
+    for piece in pieces:
+        numbered, words = numbers.of(piece)
+        assert len(words) == recipe.tables
+        rows = [table[some] for table, some in zip(parts, words, strict=True)]
+        assert all(np.all(np.diff(some) > 0) for some in words)
+        told += numbered.train(rows[0], rows[-1], RATE)
+        for table, some, row in zip(parts, words, rows, strict=True):
+            table[some] = row
+    expected = drawn.train(whole[0], whole[-1], RATE)
+    np.testing.assert_array_equal(parts, whole)
+    assert told[PAIRS] == expected[PAIRS]
+
+
 def test_train_when_several_threads_then_about_as_one():
     rng = np.random.default_rng(5)
     recipe = replace(RECIPE, vocabulary=500, size=64)
@@ -150,7 +178,8 @@ def test_draw_when_frequent_words_are_left_out_then_as_word2vec_does():
     frequencies = np.array([90_000, 10_000])
     draws = Draws.of(replace(RECIPE, vocabulary=2, sample=0.01), frequencies)
     tokens = np.repeat(np.array([0, 1], np.int32), [90_000, 10_000])
-    drawn = draws.draw((tokens, np.array([0, 50_000, 50_000, 100_000])), np.uint64(3))
+    key = np.uint64(3)
+    drawn = draws.draw(draws.kept((tokens, np.array([0, 50_000, 50_000, 100_000])), key), key)
     ratios = 0.01 / np.array([0.9, 0.1])
     kept = np.bincount(drawn.tokens) / frequencies
     np.testing.assert_allclose(kept, np.sqrt(ratios) + ratios, atol=0.02)
@@ -183,7 +212,7 @@ def test_clocks_when_tokens_are_few_then_workers_meet_still():
 def test_damping_when_words_are_frequent_then_means_and_when_rare_sums():
     frequencies = np.array([10**6, 1])
     damping = Damping.of(replace(RECIPE, vocabulary=2), frequencies, np.array([0.99, 0.01]))
-    vectors, contexts = damping.factors(10_000, 0.025, 4)
+    vectors, contexts = damping.factors(100_000, 0.025, 4)
     np.testing.assert_allclose([vectors[0], contexts[0]], 0.25, atol=1e-3)
     np.testing.assert_allclose(vectors[1], 1, atol=0.01)
     np.testing.assert_allclose(damping.factors(10_000, 0.025, 1), 1)

@@ -11,6 +11,7 @@ import numpy as np
 from ps2.algorithms.embeddings import drawing_kernels, training_kernels, warm
 from ps2.algorithms.embeddings.drawing import Draws
 from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.rows import Numbers
 from ps2.algorithms.embeddings.training_kernels import scale_changes
 
 MODULES = (drawing_kernels, training_kernels)
@@ -34,5 +35,8 @@ def test_training_when_warm_then_compiles_nothing():
         drawn = Draws.of(recipe, np.bincount(tokens, minlength=9)).draw((tokens, offsets), np.uint64(2**63 + 1))
         vectors, contexts = np.zeros((2, 9, 10), np.float32)
         drawn.train(vectors, contexts, 0.1, threads)
+        for piece in drawn.pieces(7):
+            numbered, words = Numbers(recipe).of(piece)
+            numbered.train(vectors[words[0]], contexts[words[1]], 0.1)
     scale_changes(vectors, contexts, np.ones(9, np.float32))
     assert compiled() == before

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,19 +55,23 @@ class Draws:
         drawing_kernels.fill_aliases(chances * len(chances), whole, others)
         return Draws(recipe, chances, staying, whole, others)
 
-    def draw(self, batch: Batch, key: np.uint64) -> Drawn:
-        """Draw for a batch: always the same by one key."""
-        recipe = self.recipe
+    def kept(self, batch: Batch, key: np.uint64) -> Batch:
+        """Leave tokens out of a batch, as the recipe says: always the same by one key."""
         tokens, offsets = readable(batch[0].astype(np.int32, copy=False)), readable(batch[1])
-        if self.staying is not None and recipe.architecture != "edges":
-            kept, ends = np.empty(len(tokens), np.int32), np.empty(len(offsets), np.int64)
-            count = drawing_kernels.keep_some(key, tokens, offsets, self.staying, kept, ends)
-            tokens, offsets = readable(kept[:count]), readable(ends)
+        if self.staying is None or self.recipe.architecture == "edges":
+            return tokens, offsets
+        kept, ends = np.empty(len(tokens), np.int32), np.empty(len(offsets), np.int64)
+        count = drawing_kernels.keep_some(key, tokens, offsets, self.staying, kept, ends)
+        return readable(kept[:count]), readable(ends)
+
+    def draw(self, batch: Batch, key: np.uint64) -> Drawn:
+        """Draw for a batch of which nothing is to be left out: always the same by one key."""
+        recipe, tokens, offsets = self.recipe, readable(batch[0]), readable(batch[1])
         windows = np.empty(0 if recipe.architecture == "edges" else len(tokens), np.int32)
         drawing_kernels.draw_windows(key, recipe.window, windows)
         negatives = np.empty((len(tokens) // recipe.units, recipe.negative), np.int32)
         drawing_kernels.draw_negatives(key, readable(self.whole), readable(self.others), negatives)
-        return Drawn(recipe, tokens, offsets, readable(windows), readable(negatives))
+        return Drawn(recipe, tokens, tokens, offsets, readable(windows), readable(negatives))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +80,15 @@ class Drawn:
 
     Attributes:
         recipe: how to train.
-        tokens, offsets: as ``corpus.Batch`` has them.
+        tokens, offsets: as ``corpus.Batch`` has them; tokens are rows of the vectors.
+        targets: the same words as rows of the contexts.
         windows: int32: of each token, how many on either side are its contexts; of edges none.
         negatives: int32, shape (tokens or edges, negative).
     """
 
     recipe: Recipe
     tokens: Int32s
+    targets: Int32s
     offsets: Int64s
     windows: Int32s
     negatives: Int32s
@@ -97,13 +104,22 @@ class Drawn:
             float64, shape (training_kernels.TOLD,): what ``training_kernels`` tells.
         """
         recipe, step = self.recipe, np.float32(rate)
-        rest: tuple[Any, ...] = (self.tokens, self.windows, self.negatives, vectors, contexts, step, recipe.window)
+        rest: tuple[Any, ...] = (
+            self.tokens,
+            self.targets,
+            self.windows,
+            self.negatives,
+            vectors,
+            contexts,
+            step,
+            recipe.window,
+        )
         kernel: Any = training_kernels.train_skipgram
         if recipe.architecture == "cbow":
             kernel = training_kernels.train_cbow
         elif recipe.architecture == "edges":
             kernel = training_kernels.train_edges
-            rest = (self.tokens, self.negatives, vectors, contexts, step, recipe.shares_table)
+            rest = (self.tokens, self.targets, self.negatives, vectors, contexts, step, recipe.shares_table)
         bounds = readable(self.offsets[:-1]), readable(self.offsets[1:])
         if threads == 1:
             told: Float64s = kernel(*bounds, *rest)
@@ -111,9 +127,30 @@ class Drawn:
         parts = over_blocks(kernel, bounds, *rest, cost=self._cost)
         return np.sum(parts, axis=0)
 
-    def renumbered(self, tokens: Int32s, negatives: Int32s) -> Drawn:
-        """Return the same batch with other numbers of words."""
-        return Drawn(self.recipe, readable(tokens), self.offsets, self.windows, readable(negatives))
+    def renumbered(self, tokens: Int32s, targets: Int32s, negatives: Int32s) -> Drawn:
+        """Return the same batch with words in other rows of the tables."""
+        return replace(self, tokens=readable(tokens), targets=readable(targets), negatives=readable(negatives))
+
+    def pieces(self, groups: int) -> Iterator[Drawn]:
+        """Yield the batch in pieces of whole sentences, in which so many words or edges are predicted at most."""
+        offsets, units = self.offsets, self.recipe.units
+        if len(self.tokens) <= groups * units:
+            yield self
+            return
+        first = 0
+        while first < len(offsets) - 1:
+            last = int(np.searchsorted(offsets, offsets[first] + groups * units, side="right")) - 1
+            last = max(last, first + 1)
+            begin, end = int(offsets[first]), int(offsets[last])
+            yield replace(
+                self,
+                tokens=self.tokens[begin:end],
+                targets=self.targets[begin:end],
+                offsets=readable(offsets[first : last + 1] - begin),
+                windows=self.windows[begin:end],
+                negatives=self.negatives[begin // units : end // units],
+            )
+            first = last
 
     @property
     def _cost(self) -> int:

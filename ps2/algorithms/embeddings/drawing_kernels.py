@@ -96,3 +96,30 @@ def keep_some(key: np.uint64, tokens: Int32s, offsets: Int64s, chances: Float32s
                 count += 1
         ends[sentence + 1] = count
     return count
+
+
+@kernel
+def collect(words: Int32s, cells: Int32s, distinct: Int32s) -> int:
+    """List the distinct ones among some words, in the order of their first appearance; return how many they are.
+
+    Args:
+        cells: of all words, -1; those of words that come are 0 after this.
+    """
+    count = 0
+    for i in range(len(words)):
+        if cells[words[i]] < 0:
+            cells[words[i]] = 0
+            distinct[count] = words[i]
+            count += 1
+    return count
+
+
+@kernel
+def number_words(words: Int32s, distinct: Int32s, cells: Int32s, numbers: Int32s) -> None:
+    """Set of each word the place that it has in the list of distinct ones; cells are -1 again after this."""
+    for i in range(len(distinct)):
+        cells[distinct[i]] = i
+    for i in range(len(words)):
+        numbers[i] = cells[words[i]]
+    for i in range(len(distinct)):
+        cells[distinct[i]] = -1

@@ -22,7 +22,7 @@ def train_local(part: Part) -> None:
     for clock in part.clocks():
         if not copies:
             tables = (part.fleet.vectors, part.fleet.contexts)
-            copies = [_Copy(table) for table in tables if table is not None]
+            copies = [_Copy(table) for table in tables if isinstance(table, Table)]
         if part.workers > 1 or part.epoch != epoch:
             part.tell(np.zeros(0), sum(copy.pull() for copy in copies))
             epoch = part.epoch

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.embeddings.corpus import Sentences
+from ps2.algorithms.embeddings.corpus import Batch, Sentences
 from ps2.algorithms.embeddings.damping import Damping
 from ps2.algorithms.embeddings.drawing import Drawn, Draws, threads_of
 from ps2.algorithms.embeddings.problem import Recipe
 from ps2.algorithms.embeddings.schedule import Clocks, Reader, key_of
-from ps2.algorithms.embeddings.tables import BYTES, REPORTED, TOKENS, OnFleet
+from ps2.algorithms.embeddings.tables import BYTES, REPORTED, TOKENS, OnFleet, Table
 from ps2.ops.kernels import Float64s, Int64s
 
 
@@ -49,11 +49,20 @@ class Part:
 
     def batches(self, clock: int) -> Iterator[Drawn]:
         """Yield a clock's batches."""
+        for batch, key in self.sentences(clock):
+            yield self.draws.draw(batch, key)
+
+    def sentences(self, clock: int) -> Iterator[tuple[Batch, np.uint64]]:
+        """Yield a clock's batches without the tokens that are left out, and the keys of what else is drawn for them."""
         for number, batch in self._reader.batches(clock):
             key = key_of(self.recipe.seed, self._clocks.epoch(clock), self._worker.rank, number)
-            yield self.draws.draw(batch, key)
+            yield self.draws.kept(batch, key), key
             self._own += len(batch[0])
             self._report[TOKENS] += len(batch[0])
+
+    def ask(self, table: Table, words: Int64s) -> Any:
+        """Ask for rows of a table; they come in the background, with all that was changed here before."""
+        return self._worker.prefetch(table.matrix, columns=words, ahead=0)
 
     @property
     def rate(self) -> float:

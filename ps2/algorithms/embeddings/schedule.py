@@ -12,6 +12,8 @@ import numpy as np
 from ps2.algorithms.embeddings.corpus import Batch, Sentences
 from ps2.algorithms.embeddings.problem import Recipe
 
+# Tokens of a worker in a clock, at least; and bytes of tables that may be exchanged for each of them.
+CLOCK_TOKENS, TOKEN_BYTES = 40_000, 250
 # Clocks of a training, at least: between two of them workers hear of each other.
 LEAST_CLOCKS = 10
 
@@ -80,6 +82,12 @@ class Reader:
             if of == turn:
                 yield number, batch
         self._next = clock + 1
+
+
+def clock_tokens(recipe: Recipe) -> int:
+    """Return on how many tokens a worker trains in a clock, so that to exchange tables takes little beside it."""
+    exchanged = recipe.tables * recipe.table_bytes if recipe.via == "local" else 0
+    return max(CLOCK_TOKENS, exchanged // TOKEN_BYTES)
 
 
 def key_of(seed: int, epoch: int, rank: int, number: int) -> np.uint64:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.slices import Slices, row_of
 from ps2.algorithms.embeddings.training_kernels import TOLD
 from ps2.algorithms.training.names import Names
 from ps2.client.dcv import DCV
@@ -39,20 +40,9 @@ class Table:
 
     matrix: DCVMatrix
 
-    @staticmethod
-    def make(recipe: Recipe, names: Names) -> Table:
-        """Make it, or find that of a driver before.
-
-        Raises:
-            LimitError: it does not fit.
-        """
-        with _explaining(recipe):
-            first = names.give(lambda name: DCV.dense(recipe.vocabulary, recipe.size, layout="column", name=name))
-        return Table(first.matrix())
-
     def fill(self, seed: int) -> None:
-        """Fill it as word2vec does: uniformly between -1/2 and 1/2, over the size of a vector."""
-        most = 0.5 / self.matrix.rows
+        """Fill it as gensim does: uniformly between -1 and 1, over the size of a vector."""
+        most = 1.0 / self.matrix.rows
         self.matrix.fillRandom("uniform", seed, low=-most, high=most)
 
     def pull(self, words: Int64s | None = None, out: Any = None) -> Float32s:
@@ -84,26 +74,34 @@ class OnFleet:
 
     Attributes:
         vectors: of words.
-        contexts: None: those are the vectors.
+        contexts: None: those are the vectors; of slices there always are some, as servers keep aliases there.
         done: float64, one number: tokens, or edges, that all workers have had.
         reports: float64, REPORTED columns: sums of what workers have told, in a row for each of the last epochs.
     """
 
-    vectors: Table
-    contexts: Table | None
+    vectors: Table | Slices
+    contexts: Table | Slices | None
     done: DCV
     reports: DCVMatrix
 
     @staticmethod
-    def make(recipe: Recipe, names: Names) -> OnFleet:
+    def make(recipe: Recipe, servers: int, names: Names) -> OnFleet:
         """Make them, or find those of a driver before.
 
         Raises:
             LimitError: they do not fit.
         """
-        vectors = Table.make(recipe, names)
+
+        def make() -> Table | Slices:
+            with _explaining(recipe):
+                if recipe.via == "servers":
+                    return Slices(recipe, names.give(lambda name: row_of(recipe, servers, name)).matrix())
+                return Table(names.give(lambda name: columns_of(recipe, name)).matrix())
+
+        vectors, contexts = make(), None
         try:
-            contexts = None if recipe.shares_table else Table.make(recipe, names)
+            if recipe.via == "servers" or not recipe.shares_table:
+                contexts = make()
         except LimitError:
             vectors.free()
             raise
@@ -126,6 +124,11 @@ class OnFleet:
         for thing in (self.vectors, self.contexts, self.done, self.reports):
             if thing is not None:
                 thing.free()
+
+
+def columns_of(recipe: Recipe, name: str | None) -> DCV:
+    """Make what a ``Table`` is of."""
+    return DCV.dense(recipe.vocabulary, recipe.size, layout="column", name=name)
 
 
 @contextmanager

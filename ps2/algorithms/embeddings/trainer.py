@@ -5,20 +5,23 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.embeddings.choosing import Choice, choose
+from ps2.algorithms.embeddings.drawing import Draws
 from ps2.algorithms.embeddings.problem import Fitted, Recipe
-from ps2.algorithms.embeddings.schedule import Clocks
+from ps2.algorithms.embeddings.schedule import Clocks, clock_tokens
+from ps2.algorithms.embeddings.slices import Slices, put_aliases
 from ps2.algorithms.embeddings.tables import BYTES, STALENESS, TOKENS, OnFleet
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS
 from ps2.algorithms.embeddings.worker import Half, Read
 from ps2.algorithms.training.diary import Diary
 from ps2.algorithms.training.names import names_of
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
-from ps2.errors import PS2Error
+from ps2.errors import ConfigError, PS2Error
 from ps2.ops.kernels import Float64s, Int64s
 
 log = logging.getLogger(__name__)
@@ -79,12 +82,31 @@ class _Driver:
         del settings["name"]
         self._diary = Diary.of(self._names, settings)
         self._record = Record(training.on_step, WORDS)
-        self._recipe, self._record.reason = replace(recipe, via="local"), "via local"
+        servers, frequencies = len(training.ps.servers), training.frequencies
+        with self._diary.page(CHOICE):
+            seconds, before = self._diary.hear(
+                lambda: [choose(recipe, frequencies, servers, training.workers).seconds, np.array([servers])]
+            )
+        self._recipe, why = Choice(seconds).of(recipe)
+        if self._recipe.via == "servers" and int(before[0]) != servers:
+            raise ConfigError(
+                f"the training {self._names.prefix!r} in the checkpoint is cut among {int(before[0])} servers, and "
+                f"goes on with as many only: there are {servers}"
+            )
+        self._record.reason = f"all epochs were trained {why}"
+        log.info("training %s", why)
         self._clocks = Clocks.of(self._recipe, training.workers, clock_tokens(self._recipe))
-        self._fleet = OnFleet.make(self._recipe, self._names)
+        self._fleet = OnFleet.make(self._recipe, servers, self._names)
         self._told: list[dict[str, float]] = []
         if not self._names.begun:
-            self._fleet.vectors.fill(recipe.seed)
+            self._begin()
+
+    def _begin(self) -> None:
+        fleet, training = self._fleet, self._training
+        fleet.vectors.fill(self._recipe.seed)
+        if isinstance(fleet.vectors, Slices) and isinstance(fleet.contexts, Slices):
+            draws = Draws.of(self._recipe, training.frequencies)
+            put_aliases(fleet.vectors, fleet.contexts, draws.whole, draws.others)
 
     @property
     def is_over(self) -> bool:
@@ -134,8 +156,9 @@ class _Driver:
 
     def fitted(self) -> Fitted:
         """Return what was learned."""
-        contexts = None if self._fleet.contexts is None else self._fleet.contexts.pull()
-        return Fitted(self._fleet.vectors.pull(), contexts, self._history())
+        fleet = self._fleet
+        contexts = None if fleet.contexts is None or self._recipe.shares_table else fleet.contexts.pull()
+        return Fitted(fleet.vectors.pull(), contexts, self._history())
 
     def free(self) -> None:
         """Give all back that is on the servers."""
@@ -159,8 +182,3 @@ class _Driver:
         names = self._told[0] if self._told else {}
         self._record.told = {name: tuple(told[name] for told in self._told) for name in names}
         return self._record.history()
-
-
-def clock_tokens(recipe: Recipe) -> int:
-    """Return on how many tokens a worker trains in a clock, so that to exchange tables takes little beside it."""
-    return max(100_000, recipe.tables * recipe.table_bytes // 100)

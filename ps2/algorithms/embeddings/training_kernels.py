@@ -207,6 +207,7 @@ def train_skipgram(
     begins: Int64s,
     ends: Int64s,
     tokens: Int32s,
+    targets: Int32s,
     windows: Int32s,
     negatives: Int32s,
     vectors: Float32s,
@@ -218,6 +219,7 @@ def train_skipgram(
 
     Args:
         begins, ends: of sentences in ``tokens``.
+        tokens, targets: rows of ``vectors``, and of ``contexts``, of each word.
         windows: of each token, how many on either side are its contexts; at most ``window``.
         negatives: shape (tokens, negatives).
     """
@@ -230,7 +232,7 @@ def train_skipgram(
         for at in range(begin, end):
             m = list_inputs(tokens, begin, end, at, windows[at], inputs)
             if m:
-                k = choose_outputs(tokens[at], negatives[at], -1, outputs)
+                k = choose_outputs(targets[at], negatives[at], -1, outputs)
                 tells = at % LOSS_EVERY == 0
                 learn(vectors, inputs, m, contexts, outputs, k, old, dots, rate, tells, told)
     return told
@@ -241,6 +243,7 @@ def train_cbow(
     begins: Int64s,
     ends: Int64s,
     tokens: Int32s,
+    targets: Int32s,
     windows: Int32s,
     negatives: Int32s,
     vectors: Float32s,
@@ -269,7 +272,7 @@ def train_cbow(
             for n in range(width):
                 mean[0, n] /= np.float32(m)
                 before[n] = mean[0, n]
-            k = choose_outputs(tokens[at], negatives[at], -1, outputs)
+            k = choose_outputs(targets[at], negatives[at], -1, outputs)
             learn(mean, only, 1, contexts, outputs, k, old, dots, rate, at % LOSS_EVERY == 0, told)
             for n in range(width):
                 before[n] = mean[0, n] - before[n]
@@ -285,6 +288,7 @@ def train_edges(
     begins: Int64s,
     ends: Int64s,
     tokens: Int32s,
+    targets: Int32s,
     negatives: Int32s,
     vectors: Float32s,
     contexts: Float32s,
@@ -303,7 +307,7 @@ def train_edges(
     dots = np.empty((1, len(outputs)), np.float32)
     for sentence in range(len(begins)):
         begin = begins[sentence]
-        source, target = tokens[begin], tokens[begin + 1]
+        source, target = tokens[begin], targets[begin + 1]
         if is_one and source == target:
             continue
         inputs[0] = source

@@ -7,12 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.embeddings import ops
+from ps2.algorithms.embeddings import ops, training_ops
 from ps2.algorithms.embeddings import walk_kernels as kernels
 from ps2.algorithms.embeddings.drawing import Draws
+from ps2.algorithms.embeddings.group_kernels import losses_of
 from ps2.algorithms.embeddings.problem import Architecture
 from ps2.algorithms.embeddings.problem import Recipe as TrainingRecipe
-from ps2.algorithms.embeddings.training_kernels import scale_changes
+from ps2.algorithms.embeddings.rows import Numbers
+from ps2.algorithms.embeddings.servers import kind_of
+from ps2.algorithms.embeddings.training_kernels import TOLD, scale_changes
 from ps2.algorithms.embeddings.walks import LocalGraph, Recipe, begun
 from ps2.ops.guards import readable
 
@@ -43,10 +46,23 @@ def _train() -> None:
     batch = np.zeros(2, np.int32), np.array([0, 2])
     for architecture, sample in product(architectures, (0.0, 1.0)):
         recipe = TrainingRecipe(1, 1, total=1, architecture=architecture, sample=sample)
-        drawn = Draws.of(recipe, np.ones(1, np.int64)).draw(batch, np.uint64(0))
+        draws = Draws.of(recipe, np.ones(1, np.int64))
+        drawn = draws.draw(draws.kept(batch, np.uint64(0)), np.uint64(0))
         table = np.zeros((1, 1), np.float32)
         drawn.train(table, table.copy(), 0.0)
+        Numbers(recipe).of(drawn)
+        _train_there(kind_of(recipe))
     scale_changes(table, table, np.ones(1, np.float32))
+
+
+def _train_there(kind: int) -> None:
+    table, tokens, offsets = np.zeros((1, 2), np.float32), np.zeros(2, np.uint16), np.array([0, 2], np.uint16)
+    how: dict[str, Any] = {"words": 1, "key": 0, "window": 1, "negative": 1, "kind": kind}
+    tables = table, table.copy()
+    found = training_ops.find_products(*tables, tokens, offsets, **how)
+    losses_of(readable(found), np.zeros(TOLD))
+    training_ops.learn_from_products(*tables, tokens, offsets, found, **how, rate=0.0, workers=1)
+    training_ops.train_sentences(*tables, tokens, offsets, **how, rate=0.0)
 
 
 def _serve(dtype: Any) -> None:

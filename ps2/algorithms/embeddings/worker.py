@@ -10,10 +10,14 @@ from ps2.algorithms.embeddings.corpus import Sentences
 from ps2.algorithms.embeddings.local import train_local
 from ps2.algorithms.embeddings.part import Part
 from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.rows import train_rows
 from ps2.algorithms.embeddings.schedule import Clocks
+from ps2.algorithms.embeddings.servers import train_servers
 from ps2.algorithms.embeddings.tables import OnFleet
 from ps2.ops.kernels import Int64s
 
+# Where it is computed.
+WAYS: dict[str, Callable[[Part], None]] = {"local": train_local, "rows": train_rows, "servers": train_servers}
 Read = Callable[[Any, Iterator[Any]], Sentences]
 
 
@@ -36,4 +40,4 @@ class Half:
     def __call__(self, worker: Any, rows: Iterator[Any]) -> None:
         sentences = self.read(worker, rows)
         part = Part(worker, self.recipe, self.clocks, self.fleet, sentences, self.share())
-        train_local(part)
+        WAYS[self.recipe.via](part)

@@ -1,0 +1,61 @@
+"""Servers and drivers die while vectors are learned: the training goes on from its checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import embedding_training
+import pytest
+from embedding_training import RECIPE, margin, trained
+from faults import processes
+from pyspark import cloudpickle
+
+from ps2 import PS2Context
+from ps2.errors import ConfigError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def helpers_by_value():
+    cloudpickle.register_pickle_by_value(embedding_training)
+    yield
+    cloudpickle.unregister_pickle_by_value(embedding_training)
+
+
+class Stopped(Exception):
+    """The driver ends here."""
+
+
+def test_training_when_the_driver_is_gone_then_another_one_goes_on(spark, tmp_path):
+    named, folder = replace(RECIPE, name="walks", via="auto"), str(tmp_path)
+
+    def stop(report):
+        if report.number == 2:
+            raise Stopped
+
+    with PS2Context.getOrCreate(spark, servers=1, checkpointDir=folder, checkpointEverySteps=3) as ps:
+        with pytest.raises(Stopped):
+            trained(ps, named, on_step=stop)
+        ps.stop()
+    with PS2Context.getOrCreate(spark, servers=2, restore=folder) as ps:
+        with pytest.raises(ConfigError, match="'walks' in the checkpoint is another one: size was 16, and is 17"):
+            trained(ps, replace(named, size=17))
+        steps = []
+        found = trained(ps, named, on_step=steps.append)
+    assert [step.number for step in steps] == [2, 3]
+    assert found.history.steps == RECIPE.epochs
+    assert margin(found) > 0.5
+
+
+def test_training_when_a_server_is_killed_then_it_goes_back_and_on(spark, tmp_path):
+    steps = []
+
+    def kill(report):
+        steps.append(report.number)
+        if len(steps) == 2:
+            processes.kill(processes.servers_of(ps)[0])
+
+    with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=3) as ps:
+        found = trained(ps, replace(RECIPE, via="servers"), on_step=kill)
+        assert ps.recoveries[-1].rolledBack
+    assert steps[-1] == found.history.steps == RECIPE.epochs
+    assert margin(found) > 0.5
