@@ -222,7 +222,8 @@ class Supervisor:
             self._master.roster.restored()
             times = (started_s - began_s, time.monotonic() - started_s)
             recovery = self._report(indices, lost, newest, together, times, nbytes)
-        self.recoveries.append(recovery)
+            # Before anybody learns where the servers are: who has been answered by one sees what became of it.
+            self.recoveries.append(recovery)
         log.warning("%s", recovery)
         self._master.publish()  # it names the processes that hold what there is
 
