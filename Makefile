@@ -24,7 +24,7 @@ ARGS :=
 # Two processes share the tests, file by file and folder after folder: each has one Spark, and one fleet, at a time.
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 # Benchmarks to run.
-BENCH := adam wire failures recovery run ml trees walks topics embeddings
+BENCH := adam wire failures recovery run ml trees walks topics embeddings gigabit
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
 .PHONY: help setup fmt check test chaos proto run bench clean
@@ -96,7 +96,7 @@ run: $(WARM) ## train on a generated click log of a million features, beside pys
 	@echo "run: examples/clicks.py"
 	@$(with_java) $(PYTHON) examples/clicks.py $(ARGS)
 
-bench: $(WARM) ## run the benchmarks (BENCH: adam, wire, failures, recovery, run, ml, trees or walks, for one; ARGS: its)
+bench: $(WARM) ## run the benchmarks (BENCH: adam, wire, failures, recovery, run, ml, trees..., for one; ARGS: its)
 	@$(with_java) for bench in $(BENCH); do echo "bench: $$bench"; $(PYTHON) -m benchmarks.$$bench $(ARGS); done
 
 clean: ## remove what runs and tools leave behind (not .venv)

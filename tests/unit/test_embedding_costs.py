@@ -20,7 +20,7 @@ ONE = Scale(parts=1, workers=1)
 
 def work(recipe=RECIPE):
     shares = np.full(recipe.vocabulary, 1 / recipe.vocabulary)
-    return work_of(recipe, np.ones(recipe.vocabulary, np.int64), shares, clock=100_000, piece=1000)
+    return work_of(recipe, np.ones(recipe.vocabulary, np.int64), shares, clock=100_000, batch=20_000, piece=1000)
 
 
 def cheapest(by_way):

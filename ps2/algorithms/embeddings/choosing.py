@@ -12,6 +12,7 @@ from ps2.algorithms.embeddings.damping import Damping
 from ps2.algorithms.embeddings.drawing import Draws, threads_of
 from ps2.algorithms.embeddings.probing import measure
 from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.rows import batch_tokens
 from ps2.algorithms.embeddings.schedule import clock_tokens
 from ps2.algorithms.embeddings.servers import piece_tokens
 from ps2.ops.kernels import Float64s, Int64s
@@ -55,8 +56,9 @@ def choose(recipe: Recipe, frequencies: Int64s, servers: int, workers: int) -> C
     parts = min(servers, recipe.size)
     updates = Damping.of(recipe, frequencies, draws.chances).most
     piece = piece_tokens(recipe, updates * workers, parts)
-    work = work_of(recipe, frequencies, draws.chances, clock_tokens(replace(recipe, via="local")), piece)
-    costs = measure(recipe, servers)
+    clock = clock_tokens(replace(recipe, via="local"))
+    work = work_of(recipe, frequencies, draws.chances, clock, batch_tokens(recipe), piece)
+    costs = measure(recipe, servers, piece)
     # Probed with one thread: a worker may have more.
     costs = replace(costs, here_s=costs.here_s / threads_of(workers))
     by_way = seconds_of(work, costs, Scale(parts, workers), recipe.tables * recipe.table_bytes)

@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings.corpus import BATCH_TOKENS
 from ps2.algorithms.embeddings.problem import Recipe, Via
 from ps2.ops.kernels import Float64s, Int64s
 
@@ -37,7 +36,7 @@ class Costs:
 
     Attributes:
         latency_s: a request to all servers at once that asks for next to nothing.
-        byte_s: moving a byte of rows between here and all servers together.
+        byte_s: moving a byte of rows between here and all servers together, in the mean of there and back.
         here_s: a multiply-add here, with all that goes with it.
         server_s: one with all servers working together.
     """
@@ -90,15 +89,16 @@ class Scale:
     workers: int
 
 
-def work_of(recipe: Recipe, frequencies: Int64s, chances: Float64s, clock: int, piece: int) -> Work:
+def work_of(recipe: Recipe, frequencies: Int64s, chances: Float64s, clock: int, batch: int, piece: int) -> Work:
     """Args:
     chances: of each word to be a negative.
     clock: tokens of a clock of "local".
+    batch: tokens of a request of "rows".
     piece: tokens of a request of "servers".
     """
     pairs = {"skipgram": recipe.window + 1.0, "cbow": 1.0, "edges": 0.5}[recipe.architecture]
     shares = frequencies / max(frequencies.sum(), 1)
-    drawn = BATCH_TOKENS // recipe.units
+    drawn = batch // recipe.units
     inputs, negatives = _distinct(shares, drawn), _distinct(chances, drawn * recipe.negative)
     rows = float((1 - (1 - inputs) * (1 - negatives)).sum()) + (0 if recipe.shares_table else float(inputs.sum()))
     return Work(
@@ -106,9 +106,9 @@ def work_of(recipe: Recipe, frequencies: Int64s, chances: Float64s, clock: int, 
         1 + recipe.negative,
         recipe.size,
         2 * recipe.tables * recipe.table_bytes / clock,
-        2 * rows * recipe.size * 4 / BATCH_TOKENS,
+        2 * rows * recipe.size * 4 / batch,
         piece,
-        BATCH_TOKENS,
+        batch,
         2 if recipe.vocabulary < 2**16 else 4,
     )
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +19,18 @@ from ps2.algorithms.embeddings.tables import Table, columns_of
 
 # Of the tables, at most; and multiply-adds to measure by.
 MOST_BYTES = 4 << 20
-MADDS = 1 << 24
+MADDS = 1 << 27
 SENTENCE = 40
 LEAST_ROUNDS, MOST_ROUNDS, BUDGET_S = 3, 9, 0.15
 # What has no time is not nothing: the choice between two ways must not hang on it.
 LEAST_S = 1e-13
 
 
-def measure(recipe: Recipe, servers: int) -> Costs:
+def measure(recipe: Recipe, servers: int, piece: int) -> Costs:
     """Return what things cost between this process and the servers of the context, on one core.
+
+    Args:
+        piece: tokens of a request, or pair of requests, of "servers"; as many are measured, if they are not too many.
 
     Raises:
         LimitError: there is no room for even these tables.
@@ -35,9 +39,10 @@ def measure(recipe: Recipe, servers: int) -> Costs:
     rng = np.random.default_rng(recipe.seed)
     small = replace(recipe, vocabulary=words, sample=0.0)
     each = PASSES * recipe.size * (1 + recipe.negative) * (recipe.window + 1)
-    count = max(SENTENCE, MADDS // each // SENTENCE * SENTENCE)
+    sentence = recipe.units if recipe.units > 1 else min(SENTENCE, piece)
+    count = max(1, min(piece, MADDS // each) // sentence) * sentence
     tokens = rng.integers(0, words, count).astype(np.int32)
-    offsets = np.arange(0, count + 1, 2 if recipe.architecture == "edges" else SENTENCE)
+    offsets = np.arange(0, count + 1, sentence)
     draws = Draws.of(small, np.ones(words, np.int64))
     drawn = draws.draw((tokens, offsets), np.uint64(0))
     here = rng.random((2, words, recipe.size)).astype(np.float32) / recipe.size
@@ -50,23 +55,43 @@ def measure(recipe: Recipe, servers: int) -> Costs:
             taken.callback(slices[-1].free)
         put_aliases(slices[0], slices[1], draws.whole, draws.others)
         given = {"contexts": slices[1].matrix, **arguments_of(small, tokens, offsets, np.uint64(0))}
-        one_s, rows_s, products_s, here_s = _fastest(
+        learn = _learn_at_once if slices[0].parts == 1 else _learn_by_products
+        products, moved = learn(slices[0], given)
+        columns, none = np.arange(words), np.zeros((words, recipe.size), np.float32)
+        one_s, rows_s, added_s, there_s, here_s = _fastest(
             lambda: table.pull(np.zeros(1, np.int64)),
             table.pull,
-            lambda: slices[0].matrix.apply("skipgrams.find_products", **given),
+            lambda: table.matrix.add(columns=columns, values=none),
+            lambda: learn(slices[0], given),
             lambda: drawn.train(here[0], here[-1 if recipe.tables == 2 else 0], 1e-9),
         )
-        parts = slices[0].parts
-    products = len(tokens) / recipe.units if recipe.architecture != "skipgram" else len(tokens) * (recipe.window + 1)
-    madds = products * (1 + recipe.negative) * recipe.size
-    byte_s = max(rows_s - one_s, 0.0) / (4 * words * recipe.size)
-    moved = 4 * products * (1 + recipe.negative) * parts
+        requests = 1 if slices[0].parts == 1 else 2
+    madds = PASSES * (products or _expected_products(recipe, count)) * recipe.size
+    byte_s = max(rows_s + added_s - 2 * one_s, 0.0) / (2 * none.nbytes)
     return Costs(
         latency_s=one_s,
         byte_s=byte_s,
-        here_s=max(here_s / (PASSES * madds), LEAST_S),
-        server_s=max((products_s - one_s - moved * byte_s) / madds, LEAST_S),
+        here_s=max(here_s / madds, LEAST_S),
+        server_s=max((there_s - requests * one_s - moved * byte_s) / madds, LEAST_S),
     )
+
+
+def _learn_at_once(slices: Slices, given: dict[str, Any]) -> tuple[int, int]:
+    """Learn nothing by one request; return how many products it is of, or 0, and how many bytes have moved."""
+    slices.matrix.apply("skipgrams.train_sentences", rate=0.0, **given)
+    return 0, 0
+
+
+def _learn_by_products(slices: Slices, given: dict[str, Any]) -> tuple[int, int]:
+    """The same by two requests."""
+    products = slices.matrix.apply("skipgrams.find_products", **given)
+    slices.matrix.apply("skipgrams.learn_from_products", products=products, rate=0.0, workers=1, **given)
+    return products.size, 2 * products.nbytes * slices.parts
+
+
+def _expected_products(recipe: Recipe, tokens: int) -> float:
+    inputs = {"skipgram": recipe.window + 1.0, "cbow": 1.0, "edges": 0.5}[recipe.architecture]
+    return tokens * inputs * (1 + recipe.negative)
 
 
 def _fastest(*probes: Callable[[], object]) -> list[float]:

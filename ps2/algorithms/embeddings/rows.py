@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.embeddings.corpus import BATCH_TOKENS
 from ps2.algorithms.embeddings.drawing import Drawn
 from ps2.algorithms.embeddings.drawing_kernels import collect, number_words
 from ps2.algorithms.embeddings.part import Part
@@ -63,6 +64,11 @@ def _pieces(part: Part, clock: int) -> Iterator[Drawn]:
 def piece_groups(recipe: Recipe) -> int:
     """Return how many words, or edges, are predicted of in a piece at most, so that its rows fit."""
     return max(1, MOST_BYTES // (4 * recipe.size * (1 + recipe.negative)))
+
+
+def batch_tokens(recipe: Recipe) -> int:
+    """Return for how many tokens rows are pulled at once."""
+    return min(BATCH_TOKENS, piece_groups(recipe) * recipe.units)
 
 
 def _ask(part: Part, numbers: Numbers, tables: list[Table], drawn: Drawn) -> Asked:

@@ -1,0 +1,180 @@
+"""The worker of ``benchmarks.gigabit``: trains by each way, on servers that are on other hosts; its own process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.frame import Part, answer, tell
+from benchmarks.local_spark import start_spark
+from ps2 import PS2Context
+from ps2.algorithms.embeddings.choosing import choose
+from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Batch
+from ps2.algorithms.embeddings.costs import WAYS
+from ps2.algorithms.embeddings.drawing import Draws
+from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.rows import batch_tokens
+from ps2.algorithms.embeddings.schedule import Clocks
+from ps2.algorithms.embeddings.slices import Slices, put_aliases
+from ps2.algorithms.embeddings.tables import STALENESS, OnFleet
+from ps2.algorithms.embeddings.worker import Half
+from ps2.algorithms.training.names import UNNAMED
+
+SENTENCE = 40
+# Words are popular as vertices of a graph are by degree: by rank to this power, the first ones about alike.
+POWER, ALIKE = -0.75, 10
+# Batches of a turn, one a clock; the first, and the last one, which waits until all has come, do not count.
+BATCHES = 6
+CLOSE = 1.2
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What to measure.
+
+    Attributes:
+        addresses: of all servers: the first of them are a fleet.
+        servers: sizes of it.
+        columns: sizes of vectors.
+        words: vectors of a table.
+        window, negative: as of a training.
+        ways: that are compared.
+        token_file: of the fleet.
+    """
+
+    addresses: tuple[str, ...]
+    servers: tuple[int, ...]
+    columns: tuple[int, ...]
+    words: int
+    window: int
+    negative: int
+    ways: tuple[str, ...]
+    token_file: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One fleet and one size of vectors: microseconds a token, as measured, and as ``auto`` had expected.
+
+    Attributes:
+        chosen: what ``auto`` takes of the ways that are compared.
+    """
+
+    servers: int
+    columns: int
+    measured: dict[str, float]
+    expected: dict[str, float]
+    chosen: str
+
+    @property
+    def loss(self) -> float:
+        """How many times as long as the fastest way the chosen one takes."""
+        return self.measured[self.chosen] / min(self.measured.values())
+
+    def as_json(self) -> dict[str, Any]:
+        ratio = self.measured["rows"] / self.measured["servers"] if {"rows", "servers"} <= set(self.measured) else None
+        return {**asdict(self), "ratio": ratio, "loss": self.loss, "met": self.loss <= CLOSE}
+
+
+def measure(asked: Asked) -> Part:
+    """Measure all cases, one after the other."""
+    spark = start_spark(
+        "local[1]", "benchmarks.gigabit", {"spark.driver.memory": "1g", "spark.driver.host": "127.0.0.1"}
+    )
+    try:
+        cases = [case for servers in asked.servers for case in _on_fleet(spark, asked, servers)]
+    finally:
+        spark.stop()
+    facts = {"words": f"{asked.words:,}", "window": asked.window, "negative": asked.negative, "workers": 1}
+    return Part(cases, facts=facts)
+
+
+def _on_fleet(spark: Any, asked: Asked, servers: int) -> Iterator[Case]:
+    fleet = asked.addresses[:servers]
+    with PS2Context.getOrCreate(spark, fleet=fleet, tokenFile=asked.token_file) as ps:
+        for way in asked.ways:  # the first time, connections are made and kernels loaded
+            _trained(ps, replace(_recipe(asked, min(asked.columns)), via=way))
+        for columns in asked.columns:
+            recipe = _recipe(asked, columns)
+            expected = dict(zip(WAYS, 1e6 * choose(recipe, _frequencies(recipe), servers, 1).seconds, strict=True))
+            measured = {way: _trained(ps, replace(recipe, via=way)) for way in asked.ways}
+            case = Case(
+                servers,
+                columns,
+                measured,
+                {way: float(expected[way]) for way in asked.ways},
+                min(asked.ways, key=lambda way: expected[way]),
+            )
+            told = ", ".join(f"{way} {us:.1f} ({case.expected[way]:.1f})" for way, us in measured.items())
+            tell(f"{servers} servers, d = {columns}: us a token (expected): {told}")
+            yield case
+
+
+@dataclass(frozen=True, eq=False)
+class _Drawn:
+    """Batches of one size, whose words are drawn.
+
+    Attributes:
+        each: tokens of a batch.
+        shares: of words.
+    """
+
+    each: int
+    shares: Any
+
+    @property
+    def tokens(self) -> int:
+        return BATCHES * self.each
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        rng = np.random.default_rng(epoch)
+        offsets = np.append(np.arange(0, self.each, SENTENCE), self.each)
+        for _ in range(BATCHES):
+            yield rng.choice(len(self.shares), self.each, p=self.shares).astype(np.int32), offsets
+
+
+def _recipe(asked: Asked, columns: int) -> Recipe:
+    total = BATCHES * BATCH_TOKENS
+    return Recipe(asked.words, columns, total, window=asked.window, negative=asked.negative, step_size=1e-3)
+
+
+def _frequencies(recipe: Recipe) -> Any:
+    return (1e9 * _shares(recipe.vocabulary)).astype(np.int64) + 1
+
+
+def _shares(words: int) -> Any:
+    popular = (np.arange(words) + float(ALIKE)) ** POWER
+    return popular / popular.sum()
+
+
+def _trained(ps: Any, recipe: Recipe) -> float:
+    """Train one worker on some batches; return microseconds of a token."""
+    frequencies = _frequencies(recipe)
+    # Rows of longer vectors come for fewer tokens at once.
+    drawn = _Drawn(batch_tokens(recipe) if recipe.via == "rows" else BATCH_TOKENS, _shares(recipe.vocabulary))
+    fleet = OnFleet.make(recipe, len(ps.servers), UNNAMED)
+    try:
+        fleet.vectors.fill(recipe.seed)
+        if isinstance(fleet.vectors, Slices) and isinstance(fleet.contexts, Slices):
+            draws = Draws.of(recipe, frequencies)
+            put_aliases(fleet.vectors, fleet.contexts, draws.whole, draws.others)
+        shared = ps.sparkContext.broadcast(frequencies)
+        half = Half(recipe, Clocks(1, BATCHES), fleet, lambda worker, rows: drawn, lambda: shared.value)
+        ends: list[float] = []
+        rdd = ps.sparkContext.parallelize([0], 1)
+        ps.run(rdd, half, 1, STALENESS, onClock=lambda clock: ends.append(time.perf_counter()))
+        return 1e6 * _between(ends) / drawn.each
+    finally:
+        fleet.free()
+
+
+def _between(ends: Sequence[float]) -> float:
+    return float(np.median(np.diff(ends[:-1])))
+
+
+if __name__ == "__main__":
+    answer(Asked, measure)
