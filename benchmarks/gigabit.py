@@ -24,11 +24,12 @@ from benchmarks.frame import command, exit_code, facts, machine, print_parts, pu
 from benchmarks.gigabit_part import CLOSE, Asked
 from benchmarks.gigabit_plot import crossings, plot
 from benchmarks.namespaces import Host, NoNamespacesError, hosts
+from ps2.algorithms.embeddings.problem import Via
 from ps2.cli.output import Column, print_table
 from ps2.config import new_token, write_token
 
 PORT = 7070
-WAYS = ("servers", "rows", "local")
+WAYS: tuple[Via, ...] = ("servers", "rows", "local")
 
 
 @command(
@@ -48,7 +49,7 @@ def main(
     words: int,
     window: int,
     negative: int,
-    ways: tuple[str, ...],
+    ways: tuple[Via, ...],
     rate: str,
     plots: Path | None,
     strict: bool,

@@ -16,7 +16,7 @@ from ps2.algorithms.embeddings.choosing import choose
 from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Batch
 from ps2.algorithms.embeddings.costs import WAYS
 from ps2.algorithms.embeddings.drawing import Draws
-from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.problem import Recipe, Via
 from ps2.algorithms.embeddings.rows import batch_tokens
 from ps2.algorithms.embeddings.schedule import Clocks
 from ps2.algorithms.embeddings.slices import Slices, put_aliases
@@ -52,7 +52,7 @@ class Asked:
     words: int
     window: int
     negative: int
-    ways: tuple[str, ...]
+    ways: tuple[Via, ...]
     token_file: str
 
 
@@ -101,7 +101,7 @@ def _on_fleet(spark: Any, asked: Asked, servers: int) -> Iterator[Case]:
         for columns in asked.columns:
             recipe = _recipe(asked, columns)
             expected = dict(zip(WAYS, 1e6 * choose(recipe, _frequencies(recipe), servers, 1).seconds, strict=True))
-            measured = {way: _trained(ps, replace(recipe, via=way)) for way in asked.ways}
+            measured: dict[str, float] = {way: _trained(ps, replace(recipe, via=way)) for way in asked.ways}
             case = Case(
                 servers,
                 columns,
