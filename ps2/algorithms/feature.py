@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 
-from ps2.algorithms.embeddings.ml.estimator import EmbeddingEstimator
+from ps2.algorithms.embeddings.ml.estimator import EmbeddingEstimator, workers_of
 from ps2.algorithms.embeddings.ml.models import EmbeddingModel
 from ps2.algorithms.embeddings.ml.training_params import Word2VecParams
 from ps2.algorithms.embeddings.ml.words import ReadSentences, check_sentences, look_at_sentences
@@ -49,6 +49,7 @@ class Word2Vec(EmbeddingEstimator, Word2VecParams, Estimator["Word2VecModel"]):
         found = look_at_sentences(dataset, name, self.getMinCount())
         if workers is None and self.isSet(self.numPartitions):
             workers = self.getNumPartitions()
+        workers = workers_of(dataset, workers, found.rows)
         table = deal(dataset, ColumnNames(name, label=None), found, workers)
         words = dataset.sparkSession.sparkContext.broadcast(found.words)
         recipe = self._recipe_of(

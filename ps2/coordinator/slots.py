@@ -48,6 +48,16 @@ def total_slots(spark_context: Any) -> int:
     return int(scala_context.maxNumConcurrentTasks(scala_context.resourceProfileManager().defaultResourceProfile()))
 
 
+def count_executors(spark_context: Any) -> int:
+    """Return how many processes run Spark's tasks now: one, where Spark is local."""
+    return max(1, int(spark_context._jsc.sc().taskScheduler().runningTasksByExecutors().size()))
+
+
+def cores_each(spark_context: Any, tasks: int) -> int:
+    """Return how many cores each of some tasks has that run alone."""
+    return max(1, total_slots(spark_context) // tasks) * int(spark_context.getConf().get("spark.task.cpus", "1"))
+
+
 def most_slots(spark_context: Any) -> int | None:
     """Return how many slots there can ever be; None if that is not known."""
     if spark_context._jsc.sc().isLocal():

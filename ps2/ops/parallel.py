@@ -36,7 +36,9 @@ def set_cores(count: int) -> None:
     _cores = count
 
 
-def over_blocks(fn: Callable[..., Any], rows: Sequence[Array], *rest: Any, cost: int = 1) -> list[Any]:
+def over_blocks(
+    fn: Callable[..., Any], rows: Sequence[Array], *rest: Any, cost: int = 1, most: int | None = None
+) -> list[Any]:
     """Call ``fn(*blocks, *rest)`` for each block of the rows, all at once; return the results in the blocks' order.
 
     Args:
@@ -44,6 +46,7 @@ def over_blocks(fn: Callable[..., Any], rows: Sequence[Array], *rest: Any, cost:
         rows: arrays of one length, which are cut along their first axis.
         rest: arguments that all calls get.
         cost: what one element of the rows costs ``fn``, in additions of one array to another.
+        most: cores that it takes, at most; None: all that the process may use.
 
     Raises:
         What a block raised; none is under way any more, and others may have been done.
@@ -53,7 +56,7 @@ def over_blocks(fn: Callable[..., Any], rows: Sequence[Array], *rest: Any, cost:
         return [fn(*rows, *rest)]
     count = min(length, length * cost // MIN_BLOCK, MAX_BLOCKS)
     bounds = [length * i // count for i in range(count + 1)]
-    return _run([partial(fn, *(row[begin:end] for row in rows), *rest) for begin, end in pairwise(bounds)])
+    return _run([partial(fn, *(row[begin:end] for row in rows), *rest) for begin, end in pairwise(bounds)], most)
 
 
 def sum_blocks(fn: Callable[..., Any], rows: Sequence[Array]) -> float:
@@ -83,7 +86,7 @@ def _update(ufunc: np.ufunc, u: Array, v: Any) -> None:
         ufunc(u, v, out=u)
 
 
-def _run(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+def _run(calls: Sequence[Callable[[], Any]], most: int | None) -> list[Any]:
     """Run the calls in this thread and in those of the pool that are free; return their results in order."""
     results: list[Any] = [None] * len(calls)
     turns = iter(range(len(calls)))  # shared: to take the next is one step under the GIL
@@ -93,7 +96,8 @@ def _run(calls: Sequence[Callable[[], Any]]) -> list[Any]:
             results[turn] = calls[turn]()
 
     cores = _cores or len(os.sched_getaffinity(0))
-    helpers = [_pool(os.getpid(), cores - 1).submit(take_turns) for _ in range(min(cores, len(calls)) - 1)]
+    count = min(cores, len(calls), most or cores)
+    helpers = [_pool(os.getpid(), cores - 1).submit(take_turns) for _ in range(count - 1)]
     try:
         take_turns()
     finally:

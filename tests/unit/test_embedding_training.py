@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Kept
-from ps2.algorithms.embeddings.damping import Damping
+from ps2.algorithms.embeddings.damping import Damping, Updates
 from ps2.algorithms.embeddings.drawing import Draws
 from ps2.algorithms.embeddings.problem import Recipe
 from ps2.algorithms.embeddings.rows import Numbers
 from ps2.algorithms.embeddings.schedule import Clocks, Reader, key_of
-from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS, scale_changes, sigmoid
+from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS, sigmoid
 from ps2.errors import ConfigError
 
 WORDS, SIZE = 30, 19
@@ -209,22 +209,40 @@ def test_clocks_when_tokens_are_few_then_workers_meet_still():
     assert Clocks.of(replace(RECIPE, total=1), 2, 1000) == Clocks(1, 1)
 
 
-def test_damping_when_words_are_frequent_then_means_and_when_rare_sums():
-    frequencies = np.array([10**6, 1])
-    damping = Damping.of(replace(RECIPE, vocabulary=2), frequencies, np.array([0.99, 0.01]))
-    vectors, contexts = damping.factors(100_000, 0.025, 4)
-    np.testing.assert_allclose([vectors[0], contexts[0]], 0.25, atol=1e-3)
-    np.testing.assert_allclose(vectors[1], 1, atol=0.01)
-    np.testing.assert_allclose(damping.factors(10_000, 0.025, 1), 1)
+def damped(changes, tables, frequencies, workers):
+    recipe = replace(RECIPE, vocabulary=len(frequencies))
+    updates = Updates.of(recipe, frequencies, np.full(len(frequencies), 1 / len(frequencies)))
+    damping, found = Damping(recipe, updates), [changes.copy(), changes.copy()]
+    for _ in range(5):  # until the directions are found
+        found = [changes.copy(), changes.copy()]
+        damping.damp(found, tables, 1000.0, 0.025, workers)
+    return updates, found
 
 
-def test_scale_changes_then_changes_of_those_that_changed():
-    before = np.ones((3, 4), np.float32)
-    values = before.copy()
-    values[1, 2], values[2, 0] = 3, np.nan
-    changed = scale_changes(before, values, np.full(3, 0.5, np.float32))
-    assert changed.tolist() == [False, True, True]
-    assert before[1].tolist() == [0, 0, 1, 0]
+def test_damping_when_rows_are_long_along_a_direction_then_means_there_and_sums_elsewhere():
+    rng = np.random.default_rng(2)
+    long = np.linalg.qr(rng.normal(size=(SIZE, 1)))[0][:, 0].astype(np.float32)
+    rows = (100 * rng.normal(size=(8, 1)) * long + 1e-4 * rng.normal(size=(8, SIZE))).astype(np.float32)
+    changes = rng.normal(size=(8, SIZE)).astype(np.float32)
+    _, found = damped(changes, [rows, rows], np.full(8, 1000), 4)
+    along = np.outer(changes @ long, long)
+    for some in found:
+        np.testing.assert_allclose(some, changes - 0.75 * along, atol=1e-3)
+
+
+def test_damping_then_as_by_all_directions():
+    rng = np.random.default_rng(4)
+    frequencies = np.array([10**6, 10**4, 100, 1])
+    vectors, contexts = (rng.normal(size=(2, 4, SIZE)) * 0.3).astype(np.float32)  # of rank 4
+    changes = rng.normal(size=(4, SIZE)).astype(np.float32)
+    updates, found = damped(changes, [vectors, contexts], frequencies, 3)
+    weights = updates.contexts / updates.contexts.sum()
+    lengths, basis = np.linalg.eigh((contexts * weights[:, None]).T.astype(np.float64) @ contexts)
+    h = np.outer(updates.vectors * 1000 * 0.025 / 4, lengths)
+    expected = ((changes @ basis) * (1 + h / 2) / (1 + 3 * h / 2)) @ basis.T
+    np.testing.assert_allclose(found[0], expected, atol=0.02)
+    assert np.linalg.norm(found[0][0]) < 0.95 * np.linalg.norm(changes[0])
+    np.testing.assert_allclose(found[0][3], changes[3], atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from ps2.algorithms.embeddings import drawing_kernels, training_kernels, warm
 from ps2.algorithms.embeddings.drawing import Draws
 from ps2.algorithms.embeddings.problem import Recipe
 from ps2.algorithms.embeddings.rows import Numbers
-from ps2.algorithms.embeddings.training_kernels import scale_changes
 
 MODULES = (drawing_kernels, training_kernels)
 
@@ -38,5 +37,4 @@ def test_training_when_warm_then_compiles_nothing():
         for piece in drawn.pieces(7):
             numbered, words = Numbers(recipe).of(piece)
             numbered.train(vectors[words[0]], contexts[words[1]], 0.1)
-    scale_changes(vectors, contexts, np.ones(9, np.float32))
     assert compiled() == before

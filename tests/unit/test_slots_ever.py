@@ -6,15 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from ps2.coordinator.slots import most_slots, wait_for_slots
+from ps2.coordinator.slots import cores_each, count_executors, most_slots, wait_for_slots
 from ps2.errors import SlotsError
 
 DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
 
 
-def spark(local=False, slots=2, **settings):
+def spark(local=False, slots=2, executors=0, **settings):
     """A SparkContext with that many slots."""
-    scheduler = SimpleNamespace(runningTasksByExecutors=lambda: SimpleNamespace(values=_Texts))
+    scheduler = SimpleNamespace(runningTasksByExecutors=lambda: SimpleNamespace(values=_Texts, size=lambda: executors))
     scala = SimpleNamespace(
         isLocal=lambda: local,
         taskScheduler=lambda: scheduler,
@@ -27,6 +27,16 @@ def spark(local=False, slots=2, **settings):
 class _Texts:
     def mkString(self, between):
         return ""
+
+
+def test_count_executors_when_there_are_none_yet_then_one():
+    assert count_executors(spark(local=True)) == 1
+    assert count_executors(spark(executors=3)) == 3
+
+
+def test_cores_each_then_slots_by_tasks_and_cores_of_a_slot():
+    assert [cores_each(spark(slots=8), tasks) for tasks in (1, 3, 8, 9)] == [8, 2, 1, 1]
+    assert cores_each(spark(slots=8, **{"spark.task.cpus": "2"}), 4) == 4
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ps2.algorithms.embeddings.costs import WAYS, Scale, seconds_of, work_of
-from ps2.algorithms.embeddings.damping import Damping
-from ps2.algorithms.embeddings.drawing import Draws, threads_of
+from ps2.algorithms.embeddings.damping import Updates
+from ps2.algorithms.embeddings.drawing import Draws
 from ps2.algorithms.embeddings.probing import measure
 from ps2.algorithms.embeddings.problem import Recipe
 from ps2.algorithms.embeddings.rows import batch_tokens
@@ -44,8 +44,11 @@ class Choice:
         ), f"by {way!r}, which was chosen by microseconds that a token should take: {told}"
 
 
-def choose(recipe: Recipe, frequencies: Int64s, servers: int, workers: int) -> Choice:
+def choose(recipe: Recipe, frequencies: Int64s, servers: int, workers: int, threads: int) -> Choice:
     """Predict what each way takes, if the recipe leaves it open, by costs that are measured now.
+
+    Args:
+        threads: of each worker.
 
     Raises:
         LimitError: the servers have no room.
@@ -54,13 +57,13 @@ def choose(recipe: Recipe, frequencies: Int64s, servers: int, workers: int) -> C
         return Choice(np.empty(0))
     draws = Draws.of(recipe, frequencies)
     parts = min(servers, recipe.size)
-    updates = Damping.of(recipe, frequencies, draws.chances).most
+    updates = Updates.of(recipe, frequencies, draws.chances).most
     piece = piece_tokens(recipe, updates * workers, parts)
     clock = clock_tokens(replace(recipe, via="local"))
     work = work_of(recipe, frequencies, draws.chances, clock, batch_tokens(recipe), piece)
     costs = measure(recipe, servers, piece)
-    # Probed with one thread: a worker may have more.
-    costs = replace(costs, here_s=costs.here_s / threads_of(workers))
+    # Probed with one thread.
+    costs = replace(costs, here_s=costs.here_s / threads)
     by_way = seconds_of(work, costs, Scale(parts, workers), recipe.tables * recipe.table_bytes)
     log.info("costs %s, work %s: seconds a token %s", costs, work, by_way)
     return Choice(np.array([by_way[name] for name in WAYS]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -124,7 +123,7 @@ class Drawn:
         if threads == 1:
             told: Float64s = kernel(*bounds, *rest)
             return told
-        parts = over_blocks(kernel, bounds, *rest, cost=self._cost)
+        parts = over_blocks(kernel, bounds, *rest, cost=self._cost, most=threads)
         return np.sum(parts, axis=0)
 
     def renumbered(self, tokens: Int32s, targets: Int32s, negatives: Int32s) -> Drawn:
@@ -159,8 +158,3 @@ class Drawn:
         pairs = {"skipgram": recipe.window, "cbow": 2, "edges": 1}[recipe.architecture]
         groups = len(self.negatives) / max(len(self.offsets) - 1, 1)
         return int(3 * groups * pairs * (1 + recipe.negative) * recipe.size) + 1
-
-
-def threads_of(workers: int) -> int:
-    """Return how many threads a worker has: the cores of its machine, divided among workers as if all were there."""
-    return max(1, len(os.sched_getaffinity(0)) // workers)

@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from ps2.algorithms.embeddings.part import Part
 from ps2.algorithms.embeddings.tables import Table
-from ps2.algorithms.embeddings.training_kernels import scale_changes
 
 Float32s = npt.NDArray[np.float32]
 
@@ -29,8 +28,9 @@ def train_local(part: Part) -> None:
         vectors, contexts = copies[0].values, copies[-1].values
         for drawn in part.batches(clock):
             part.tell(drawn.train(vectors, contexts, part.rate, part.threads))
-        factors = part.damping.factors(part.clock_tokens, part.rate, part.workers)
-        part.tell(np.zeros(0), sum(copy.add(factor) for copy, factor in zip(copies, factors, strict=False)))
+        changes = [copy.changes() for copy in copies]
+        part.damp(changes, [copy.values for copy in copies], part.clock_tokens)
+        part.tell(np.zeros(0), sum(copy.add(changed) for copy, changed in zip(copies, changes, strict=True)))
 
 
 class _Copy:
@@ -51,11 +51,15 @@ class _Copy:
         self._before[:] = self.values
         return self.values.nbytes
 
-    def add(self, factors: Float32s) -> int:
-        """Add what has changed since, each word's change times a factor; return how many bytes have moved."""
-        changed = scale_changes(self._before, self.values, factors)
-        words = np.flatnonzero(changed)
-        changes = self._before[words]
-        self._table.add(words, changes)
+    def changes(self) -> Float32s:
+        """Return by what all words have changed since, until the next call of anything here."""
+        np.subtract(self.values, self._before, out=self._before)
+        return self._before
+
+    def add(self, changes: Float32s) -> int:
+        """Add what words have changed by; return how many bytes have moved."""
+        words = np.flatnonzero(changes.any(axis=1))
+        some = changes[words]
+        self._table.add(words, some)
         self._before[:] = self.values
-        return changes.nbytes
+        return some.nbytes

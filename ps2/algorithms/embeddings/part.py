@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ps2.algorithms.embeddings.corpus import Batch, Sentences
-from ps2.algorithms.embeddings.damping import Damping
-from ps2.algorithms.embeddings.drawing import Drawn, Draws, threads_of
+from ps2.algorithms.embeddings.damping import ALL, Damping, Updates
+from ps2.algorithms.embeddings.drawing import Drawn, Draws
 from ps2.algorithms.embeddings.problem import Recipe
 from ps2.algorithms.embeddings.schedule import Clocks, Reader, key_of
 from ps2.algorithms.embeddings.tables import BYTES, REPORTED, TOKENS, OnFleet, Table
 from ps2.ops.kernels import Float64s, Int64s
+
+Float32s = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What all workers have in common; picklable.
+
+    Attributes:
+        recipe: how to train; ``via`` is not "auto".
+        clocks: how the training is divided.
+        fleet: what the servers have.
+        threads: of each worker, as far as there are cores.
+    """
+
+    recipe: Recipe
+    clocks: Clocks
+    fleet: OnFleet
+    threads: int
 
 
 class Part:
@@ -21,20 +43,19 @@ class Part:
 
     Attributes:
         fleet: what the servers have.
-        damping: of changes that several workers make.
-        threads: that it has.
+        updates: how often words are learned from.
+        threads: that it trains with.
         workers: how many there are.
     """
 
-    def __init__(
-        self, worker: Any, recipe: Recipe, clocks: Clocks, fleet: OnFleet, sentences: Sentences, frequencies: Int64s
-    ) -> None:
-        self.recipe, self.fleet, self.workers = recipe, fleet, worker.workers
-        self.threads = threads_of(worker.workers)
-        self._worker, self._clocks = worker, clocks
-        self._reader = Reader(sentences, clocks)
-        self.draws = Draws.of(recipe, frequencies)
-        self.damping = Damping.of(recipe, frequencies, self.draws.chances)
+    def __init__(self, worker: Any, plan: Plan, sentences: Sentences, frequencies: Int64s) -> None:
+        self.recipe, self.fleet, self.workers = plan.recipe, plan.fleet, worker.workers
+        self.threads = min(plan.threads, len(os.sched_getaffinity(0)))
+        self._worker, self._clocks = worker, plan.clocks
+        self._reader = Reader(sentences, plan.clocks)
+        self.draws = Draws.of(plan.recipe, frequencies)
+        self.updates = Updates.of(plan.recipe, frequencies, self.draws.chances)
+        self._damping = Damping(plan.recipe, self.updates)
         self._report, self._done, self._own = np.zeros(REPORTED), 0.0, 0
 
     def clocks(self) -> Iterator[int]:
@@ -78,6 +99,11 @@ class Part:
     def epoch(self) -> int:
         """How often the fleet has gone back to a checkpoint."""
         return int(self._worker.epoch)
+
+    def damp(self, changes: list[Float32s], tables: list[Float32s], tokens: int, words: Sequence[Any] = ALL) -> None:
+        """Make changes by so many tokens, in place, what is to be added of them: as all workers make some."""
+        if self.workers > 1:
+            self._damping.damp(changes, tables, tokens, self.rate, self.workers, words)
 
     def tell(self, told: Float64s, moved: int = 0) -> None:
         """Add what kernels have told, and bytes that have moved, to the report."""

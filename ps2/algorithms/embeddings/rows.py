@@ -15,7 +15,6 @@ from ps2.algorithms.embeddings.drawing_kernels import collect, number_words
 from ps2.algorithms.embeddings.part import Part
 from ps2.algorithms.embeddings.problem import Recipe
 from ps2.algorithms.embeddings.tables import Table
-from ps2.algorithms.embeddings.training_kernels import scale_changes
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Int64s
 
@@ -82,11 +81,11 @@ def _train(part: Part, tables: list[Table], asked: Asked) -> None:
     before = [some.copy() for some in rows]
     tokens = len(asked.drawn.tokens)
     part.tell(asked.drawn.train(rows[0], rows[-1], part.rate, part.threads))
-    factors = part.damping.factors(tokens, part.rate, part.workers, asked.words)
-    for table, words, old, new, factor in zip(tables, asked.words, before, rows, factors, strict=True):
-        scale_changes(old, new, factor)
-        table.add(words, old)
-        part.tell(np.zeros(0), 2 * old.nbytes)
+    changes = [new - old for new, old in zip(rows, before, strict=True)]
+    part.damp(changes, rows, tokens, asked.words)
+    for table, words, changed in zip(tables, asked.words, changes, strict=True):
+        table.add(words, changed)
+        part.tell(np.zeros(0), 2 * changed.nbytes)
 
 
 class Numbers:

@@ -13,7 +13,7 @@ from ps2.algorithms.embeddings.corpus import Batch, Sentences
 from ps2.algorithms.embeddings.problem import Recipe
 
 # Tokens of a worker in a clock, at least; and bytes of tables that may be exchanged for each of them.
-CLOCK_TOKENS, TOKEN_BYTES = 40_000, 250
+CLOCK_TOKENS, TOKEN_BYTES = 20_000, 500
 # Clocks of a training, at least: between two of them workers hear of each other.
 LEAST_CLOCKS = 10
 

@@ -31,7 +31,7 @@ def train_servers(part: Part) -> None:
     vectors, contexts = part.fleet.vectors, part.fleet.contexts
     assert isinstance(vectors, Slices)
     assert isinstance(contexts, Slices)
-    tokens = piece_tokens(part.recipe, part.damping.most * part.workers, vectors.parts)
+    tokens = piece_tokens(part.recipe, part.updates.most * part.workers, vectors.parts)
     train = _train_at_once if vectors.parts == 1 else _train_by_products
     for clock in part.clocks():
         for batch, key in part.sentences(clock):

@@ -12,6 +12,7 @@ import numpy as np
 
 from ps2.algorithms.embeddings.choosing import Choice, choose
 from ps2.algorithms.embeddings.drawing import Draws
+from ps2.algorithms.embeddings.part import Plan
 from ps2.algorithms.embeddings.problem import Fitted, Recipe
 from ps2.algorithms.embeddings.schedule import Clocks, clock_tokens
 from ps2.algorithms.embeddings.slices import Slices, put_aliases
@@ -21,6 +22,7 @@ from ps2.algorithms.embeddings.worker import Half, Read
 from ps2.algorithms.training.diary import Diary
 from ps2.algorithms.training.names import names_of
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
+from ps2.coordinator.slots import cores_each
 from ps2.errors import ConfigError, PS2Error
 from ps2.ops.kernels import Float64s, Int64s
 
@@ -82,10 +84,14 @@ class _Driver:
         del settings["name"]
         self._diary = Diary.of(self._names, settings)
         self._record = Record(training.on_step, WORDS)
+        self._threads = cores_each(training.ps.sparkContext, training.workers)
         servers, frequencies = len(training.ps.servers), training.frequencies
         with self._diary.page(CHOICE):
             seconds, before = self._diary.hear(
-                lambda: [choose(recipe, frequencies, servers, training.workers).seconds, np.array([servers])]
+                lambda: [
+                    choose(recipe, frequencies, servers, training.workers, self._threads).seconds,
+                    np.array([servers]),
+                ]
             )
         self._recipe, why = Choice(seconds).of(recipe)
         if self._recipe.via == "servers" and int(before[0]) != servers:
@@ -121,7 +127,8 @@ class _Driver:
     def run(self) -> None:
         training = self._training
         shared = training.ps.sparkContext.broadcast(training.frequencies)
-        half = Half(self._recipe, self._clocks, self._fleet, training.read, lambda: shared.value)
+        plan = Plan(self._recipe, self._clocks, self._fleet, self._threads)
+        half = Half(plan, training.read, lambda: shared.value)
         training.ps.run(
             *(training.frame, half, training.workers, STALENESS),
             onClock=self.on_clock,

@@ -315,18 +315,3 @@ def train_edges(
         tells = (begin // 2) % LOSS_EVERY == 0
         learn(vectors, inputs, 1, contexts, outputs, k, old, dots, rate, tells, told)
     return told
-
-
-@kernel
-def scale_changes(before: Float32s, values: Float32s, factors: Float32s) -> Array:
-    """Make rows from before the changes from them to others, each times a factor; return which rows have changed."""
-    changed = np.zeros(len(values), np.bool_)
-    for i in range(len(values)):
-        old, new, factor = before[i], values[i], factors[i]
-        some = ZERO
-        for j in range(len(old)):
-            by = new[j] - old[j]
-            some += abs(by)
-            old[j] = factor * by
-        changed[i] = some != ZERO
-    return changed

@@ -15,7 +15,7 @@ from ps2.algorithms.embeddings.problem import Architecture
 from ps2.algorithms.embeddings.problem import Recipe as TrainingRecipe
 from ps2.algorithms.embeddings.rows import Numbers
 from ps2.algorithms.embeddings.servers import kind_of
-from ps2.algorithms.embeddings.training_kernels import TOLD, scale_changes
+from ps2.algorithms.embeddings.training_kernels import TOLD
 from ps2.algorithms.embeddings.walks import LocalGraph, Recipe, begun
 from ps2.ops.guards import readable
 
@@ -52,7 +52,6 @@ def _train() -> None:
         drawn.train(table, table.copy(), 0.0)
         Numbers(recipe).of(drawn)
         _train_there(kind_of(recipe))
-    scale_changes(table, table, np.ones(1, np.float32))
 
 
 def _train_there(kind: int) -> None:

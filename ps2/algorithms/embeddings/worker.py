@@ -8,12 +8,9 @@ from typing import Any
 
 from ps2.algorithms.embeddings.corpus import Sentences
 from ps2.algorithms.embeddings.local import train_local
-from ps2.algorithms.embeddings.part import Part
-from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.part import Part, Plan
 from ps2.algorithms.embeddings.rows import train_rows
-from ps2.algorithms.embeddings.schedule import Clocks
 from ps2.algorithms.embeddings.servers import train_servers
-from ps2.algorithms.embeddings.tables import OnFleet
 from ps2.ops.kernels import Int64s
 
 # Where it is computed.
@@ -26,18 +23,15 @@ class Half:
     """What each worker does; picklable.
 
     Attributes:
-        recipe: how to train; ``via`` is not "auto".
+        plan: what all do.
         read: makes a worker's sentences of its rows.
         share: gives the words' frequencies, int64, shape (vocabulary,).
     """
 
-    recipe: Recipe
-    clocks: Clocks
-    fleet: OnFleet
+    plan: Plan
     read: Read
     share: Callable[[], Int64s]
 
     def __call__(self, worker: Any, rows: Iterator[Any]) -> None:
         sentences = self.read(worker, rows)
-        part = Part(worker, self.recipe, self.clocks, self.fleet, sentences, self.share())
-        WAYS[self.recipe.via](part)
+        WAYS[self.plan.recipe.via](Part(worker, self.plan, sentences, self.share()))

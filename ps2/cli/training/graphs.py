@@ -163,10 +163,10 @@ def _run(family: str, files: Files, setting: Setting, shown: int, params: dict[s
         estimator = getattr(algorithms, family)(**given, directed=files.directed)
         with options_named():
             estimator._check()
-        in_spark(job.training, setting, interrupt, lambda spark, workers: _train(job, estimator, spark, workers))
+        in_spark(job.training, setting, interrupt, lambda spark, workers: _train(job, estimator, spark))
 
 
-def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
+def _train(job: _Job, estimator: Any, spark: Any) -> None:
     from ps2.algorithms.edge_lists import read, read_classes
     from ps2.algorithms.estimators.notebook import plural
 
@@ -175,7 +175,9 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
     classes = {} if files.labels is None else read_classes(spark, files.labels)
     if found.weighted:
         estimator.setWeightCol("weight")
-    model = estimator.setNumWorkers(workers)._resumable(job.training).fit(found.frame)
+    if job.setting.workers is not None:
+        estimator.setNumWorkers(job.setting.workers)
+    model = estimator._resumable(job.training).fit(found.frame)
     model.write().overwrite().save(output)
     pictures = draw(model, job.setting, more={"vectors.png": lambda path: model.plot(path, classes)})
     if job.setting.form != "table":

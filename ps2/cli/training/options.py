@@ -39,7 +39,7 @@ class Setting:
         overwrite: what is there may be replaced.
         plots: the folder of its pictures; None: there are none.
         form: of what is printed.
-        workers: tasks that train; None: one a task slot.
+        workers: tasks that train; None: one a task slot, or, of graphs, one an executor.
         master: Spark's.
         servers: of a local fleet.
         fleet: addresses of a running one instead.
@@ -111,7 +111,11 @@ setting_options = gathered(
             show_default=True,
             help="Output.",
         ),
-        click.option("--workers", type=click.IntRange(1), help="Tasks that train  [default: one a task slot]."),
+        click.option(
+            "--workers",
+            type=click.IntRange(1),
+            help="Tasks that train  [default: one a task slot; of graphs one an executor, with all its cores].",
+        ),
         click.option("--master", default="local[2]", show_default=True, help="Spark's master URL."),
         click.option("--servers", type=click.IntRange(1), help="Start a local fleet of so many servers  [default: 2]."),
         click.option("--fleet", metavar="HOST:PORT,...", help="Instead, use the servers of a running fleet."),

@@ -17,7 +17,7 @@ from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
-from ps2.coordinator.slots import total_slots
+from ps2.coordinator.slots import count_executors
 from ps2.ops.kernels import Int64s
 
 
@@ -80,5 +80,5 @@ class EmbeddingEstimator(TrainingEstimator, EmbeddingParams):
 
 
 def workers_of(dataset: DataFrame, wanted: int | None, rows: int) -> int:
-    """Return how many workers there are: as many as task slots, if nothing is said, and no more than rows."""
-    return min(wanted or max(1, total_slots(dataset.sparkSession.sparkContext)), rows)
+    """Return how many workers there are: one for each executor, if nothing is said, and no more than rows."""
+    return min(wanted or count_executors(dataset.sparkSession.sparkContext), rows)

@@ -59,6 +59,9 @@ class EmbeddingParams(SaysParams, ByName, HasStepSize, HasMaxIter, HasSeed):
         "or 'auto' (what is measured to be fastest)",
         TypeConverters.toString,
     )
+    numWorkers: Param[int] = described(
+        ByName.numWorkers, "tasks that train; if it is not set, one for each executor, with a thread for each core"
+    )
     maxIter: Param[int] = described(HasMaxIter.maxIter, "passes over the data (>= 1)")
     stepSize: Param[float] = described(HasStepSize.stepSize, "to begin with; it falls to a ten thousandth of it")
 
@@ -69,7 +72,7 @@ class EmbeddingParams(SaysParams, ByName, HasStepSize, HasMaxIter, HasSeed):
     setMaxIter = setter(HasMaxIter.maxIter)
     setStepSize = setter(HasStepSize.stepSize)
     setSeed = setter(HasSeed.seed)
-    setNumWorkers = setter(ByName.numWorkers)
+    setNumWorkers = setter(numWorkers)
     setNumServers = setter(ByName.numServers)
 
     def _set_defaults(self) -> None:
