@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -16,6 +17,7 @@ from ps2.algorithms.embeddings.choosing import choose
 from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Batch
 from ps2.algorithms.embeddings.costs import WAYS
 from ps2.algorithms.embeddings.drawing import Draws
+from ps2.algorithms.embeddings.part import Plan
 from ps2.algorithms.embeddings.problem import Recipe, Via
 from ps2.algorithms.embeddings.rows import batch_tokens
 from ps2.algorithms.embeddings.schedule import Clocks
@@ -30,6 +32,8 @@ POWER, ALIKE = -0.75, 10
 # Batches of a turn, one a clock; the first, and the last one, which waits until all has come, do not count.
 BATCHES = 6
 CLOSE = 1.2
+# Of the worker.
+THREADS = len(os.sched_getaffinity(0))
 
 
 @dataclass(frozen=True)
@@ -100,7 +104,9 @@ def _on_fleet(spark: Any, asked: Asked, servers: int) -> Iterator[Case]:
             _trained(ps, replace(_recipe(asked, min(asked.columns)), via=way))
         for columns in asked.columns:
             recipe = _recipe(asked, columns)
-            expected = dict(zip(WAYS, 1e6 * choose(recipe, _frequencies(recipe), servers, 1).seconds, strict=True))
+            expected = dict(
+                zip(WAYS, 1e6 * choose(recipe, _frequencies(recipe), servers, 1, THREADS).seconds, strict=True)
+            )
             measured: dict[str, float] = {way: _trained(ps, replace(recipe, via=way)) for way in asked.ways}
             case = Case(
                 servers,
@@ -163,7 +169,7 @@ def _trained(ps: Any, recipe: Recipe) -> float:
             draws = Draws.of(recipe, frequencies)
             put_aliases(fleet.vectors, fleet.contexts, draws.whole, draws.others)
         shared = ps.sparkContext.broadcast(frequencies)
-        half = Half(recipe, Clocks(1, BATCHES), fleet, lambda worker, rows: drawn, lambda: shared.value)
+        half = Half(Plan(recipe, Clocks(1, BATCHES), fleet, THREADS), lambda worker, rows: drawn, lambda: shared.value)
         ends: list[float] = []
         rdd = ps.sparkContext.parallelize([0], 1)
         ps.run(rdd, half, 1, STALENESS, onClock=lambda clock: ends.append(time.perf_counter()))
