@@ -244,5 +244,5 @@ def session_over(transport, retry=QUICK):
 
 def sent(prefetch):
     """Wait until a prefetch has been read."""
-    prefetch._thread.join()
+    prefetch._reading.result()
     return prefetch

@@ -11,8 +11,9 @@ import scipy.sparse as sp
 from pyspark.ml.linalg import Vectors
 from scipy.special import gammaln
 
+from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.blocks import deal_words, ring_of
-from ps2.algorithms.topics.corpus import Assignments, Corpus, Prior, key_of, numbers_of
+from ps2.algorithms.topics.corpus import Corpus, Prior, key_of, numbers_of
 from ps2.algorithms.topics.problem import Fitted, Recipe
 from ps2.algorithms.topics.trainer import train
 from ps2.algorithms.training.faults import ColumnNames

@@ -21,12 +21,14 @@ WINDOW_PLANS = 64
 WINDOW_CHUNKS = 4096
 # With less waiting, a read is quicker if it lets it leave first.
 BACKED_UP_BYTES = 4 << 20
+# How long the thread waits for more: to start one costs as much as to send a small addition.
+IDLE_S = 1.0
 
 Mutation = tuple["Plan[Any]", RequestId]
 
 
 class Outbox:
-    """Sends mutations by a thread that lives as long as there are any, in the order that ``pace`` says.
+    """Sends mutations by a thread that lives while there are any, and a little longer, in the order that ``pace`` says.
 
     Safe for threads.
     """
@@ -70,7 +72,9 @@ class Outbox:
             self._bytes += parcel.held_bytes
             for reading in self._readings:
                 reading.lacks(plan)
-            if not self._running:
+            if self._running:
+                self._changed.notify_all()
+            else:
                 self._running = True
                 threading.Thread(target=self._run, name="ps2-outbox", daemon=True).start()
 
@@ -177,9 +181,9 @@ class Outbox:
                 self._changed.notify_all()
 
     def _take(self) -> list[Parcel]:
-        """Return what leaves next, when it may; nothing if nothing waits: then the thread ends."""
+        """Return what leaves next, when it may; nothing if nothing has waited for a while: then the thread ends."""
         with self._changed:
-            while self._waiting:
+            while self._changed.wait_for(lambda: bool(self._waiting), IDLE_S):
                 if self._holders:
                     self._changed.wait()
                     continue

@@ -23,8 +23,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 # NumPy passes over so many numbers about as quickly as a kernel is called. And the first call of any kernel costs a
 # process 0.3 s or more, in which numba gets ready: a client with few keys does without.
 FEW = 1024
-# Enough for a sum to use SIMD lanes; the flags that assume away NaN and infinity are left out.
-REASSOCIATE = {"reassoc", "contract", "arcp"}
+# Enough for a sum to use SIMD lanes, a short one too; the flags that assume away NaN and infinity are left out.
+REASSOCIATE = {"reassoc", "contract", "arcp", "nsz"}
 HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: neighbouring rows go to cells far apart
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from ps2.client.dcv import DCV
     from ps2.client.delivery import Results
     from ps2.client.session import Session
+
+# Reads of a worker that are under way at once, each by a thread; others wait for one of these.
+MOST_READS = 16
 
 
 @dataclass
@@ -56,7 +60,7 @@ class Prefetch:
         self._make_plan = plan
         self._plan = plan()
         self._sent: tuple[int, int] | None = None  # epoch and meetings then
-        self._thread: threading.Thread | None = None
+        self._reading: Future[None] | None = None
         self._starting = threading.Lock()  # another thread may start it
         self._is_asked = False
         self._found: tuple[Results, Overlay] | None = None
@@ -78,18 +82,17 @@ class Prefetch:
                 self._answer = self._take()
         return self._answer
 
-    def start(self) -> None:
-        """Send the read, unless its result has been asked for."""
+    def start(self, threads: Executor) -> None:
+        """Send the read by one of the threads, unless its result has been asked for."""
         with self._starting:
             if self._is_asked:
                 return
             self._sent = self._view.epoch, self._view.meetings
-            self._thread = threading.Thread(target=self._read, name="ps2-prefetch", daemon=True)
-            self._thread.start()
+            self._reading = threads.submit(self._read)
 
     @property
     def is_started(self) -> bool:
-        return self._thread is not None
+        return self._reading is not None
 
     @property
     def is_taken(self) -> bool:
@@ -100,8 +103,8 @@ class Prefetch:
         """Wait for the read, and forget it; none is sent any more."""
         with self._starting:
             self._is_asked = True
-        if self._thread is not None:
-            self._thread.join()
+        if self._reading is not None:
+            self._reading.result()
         if self._found is not None:
             self._session.outbox.forget(self._found[1])
             self._found = None
@@ -109,8 +112,8 @@ class Prefetch:
     def _take(self) -> Any:
         with self._starting:
             self._is_asked = True
-        if self._thread is not None:
-            self._thread.join()
+        if self._reading is not None:
+            self._reading.result()
         found, error = self._found, self._error
         self.close()
         may_be_used = self._view.clock <= self.clock and self._sent == (self._view.epoch, self._view.meetings)
@@ -136,6 +139,7 @@ class Prefetches:
         self._session = session
         self._open: list[Prefetch] = []
         self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(MOST_READS, "ps2-prefetch")
 
     def begin(self, source: DCV | DCVMatrix, indices: Any, ahead: int, columns: Any = None) -> Prefetch:
         """Read for the clock that is so many after this one: now if the others allow that, else when they do."""
@@ -183,12 +187,13 @@ class Prefetches:
             for prefetch in self._open:
                 prefetch.close()
             self._open.clear()
+        self._threads.shutdown()
 
     def _start(self) -> None:
         self._open = [prefetch for prefetch in self._open if not prefetch.is_taken]
         for prefetch in self._open:
             if not prefetch.is_started and prefetch.clock <= self.view.horizon:
-                prefetch.start()
+                prefetch.start(self._threads)
 
 
 def _pull(source: DCV | DCVMatrix, indices: Any, columns: Any) -> Plan[Any]:

@@ -8,7 +8,9 @@ import scipy.sparse as sp
 from scipy.special import gammaln
 from scipy.stats import chisquare
 
-from ps2.algorithms.topics.corpus import Assignments, Corpus, Prior, dtype_of, key_of
+from ps2.algorithms.topics.assignments import Assignments
+from ps2.algorithms.topics.corpus import Corpus, Prior, dtype_of, key_of
+from ps2.algorithms.topics.tallies import DenseTally, SparseTally
 
 WORDS, DOCUMENTS, TOPICS = 9, 12, 70
 
@@ -44,8 +46,18 @@ def of_documents(corpus, topics, count=TOPICS):
     return found
 
 
-def listed(assignments):
-    first, length, held, often = assignments._lists
+@pytest.fixture(params=["dense", "sparse"])
+def sampler(request):
+    return request.param
+
+
+def tallied(assignments):
+    """Return how often documents have topics, as the sampler knows it."""
+    tally = assignments._tally
+    if isinstance(tally, DenseTally):
+        assert not tally._rows[:, TOPICS:].any()
+        return tally._rows[:, :TOPICS]
+    first, length, held, often = tally._lists
     found = np.zeros((len(length), TOPICS), np.int64)
     for document, count in enumerate(length):
         some = slice(first[document], first[document] + count)
@@ -61,8 +73,8 @@ def test_corpus_when_documents_are_taken_apart_then_has_each_token(counts, corpu
     np.testing.assert_array_equal(corpus.lengths, counts.sum(axis=1))
 
 
-def test_sampling_when_done_then_all_counts_are_those_of_the_topics(corpus, prior):
-    given = Assignments.random(corpus, TOPICS, key_of(1, 0))
+def test_sampling_when_done_then_all_counts_are_those_of_the_topics(corpus, prior, sampler):
+    given = Assignments.random(corpus, TOPICS, key_of(1, 0), sampler)
     counts, totals = of_words(corpus, given.topics), np.bincount(given.topics, minlength=TOPICS)
     for iteration in range(1, 4):
         before = given.topics.copy()
@@ -71,10 +83,10 @@ def test_sampling_when_done_then_all_counts_are_those_of_the_topics(corpus, prio
         assert (before != given.topics).any()
         np.testing.assert_array_equal(counts, of_words(corpus, given.topics))
         np.testing.assert_array_equal(totals, counts.sum(axis=0))
-        np.testing.assert_array_equal(listed(given), of_documents(corpus, given.topics))
+        np.testing.assert_array_equal(tallied(given), of_documents(corpus, given.topics))
 
 
-def test_sampling_when_repeated_then_topics_come_with_their_probabilities(corpus, prior):
+def test_sampling_when_repeated_then_topics_come_with_their_probabilities(corpus, prior, sampler):
     rng = np.random.default_rng(0)
     few, draws = 5, 20_000
     prior = Prior(np.array([0.1, 0.4, 0.2, 2.0, 0.05]), prior.beta, prior.vocabulary)
@@ -89,7 +101,7 @@ def test_sampling_when_repeated_then_topics_come_with_their_probabilities(corpus
     expected = (n_dk + prior.alpha) * (n_wk + prior.beta) / (n_k + prior.beta * prior.vocabulary)
     found = np.zeros(few)
     for key in range(draws):
-        given = Assignments(corpus, few, topics)
+        given = Assignments(corpus, few, topics, sampler)
         given.sample(word, word + 1, counts[word : word + 1].copy(), totals.copy(), prior, np.uint64(key))
         found[given.topics[token]] += 1
     assert chisquare(found, expected / expected.sum() * draws).pvalue > 0.001
@@ -117,8 +129,8 @@ def test_changes_when_topics_were_others_then_are_the_difference(corpus):
     assert (changes.by != 0).all()
 
 
-def test_likelihood_when_computed_of_lists_then_is_that_of_all_counts(corpus, prior):
-    given = Assignments.random(corpus, TOPICS, key_of(7, 0))
+def test_likelihood_when_computed_of_tallies_then_is_that_of_all_counts(corpus, prior, sampler):
+    given = Assignments.random(corpus, TOPICS, key_of(7, 0), sampler)
     n_dk, alpha = of_documents(corpus, given.topics), prior.alpha
     expected = (gammaln(n_dk + alpha) - gammaln(alpha)).sum()
     expected += (gammaln(alpha.sum()) - gammaln(corpus.lengths + alpha.sum())).sum()
@@ -128,3 +140,21 @@ def test_likelihood_when_computed_of_lists_then_is_that_of_all_counts(corpus, pr
 def test_topics_when_they_are_many_then_are_held_in_32_bits():
     assert dtype_of(65_536) == np.uint16
     assert dtype_of(65_537) == np.int32
+
+
+def test_counts_of_counts_when_some_are_large_then_are_those_of_all_documents(sampler):
+    rng = np.random.default_rng(2)
+    corpus = Corpus.of(sp.csr_array(rng.integers(0, 90, (7, WORDS))), np.arange(WORDS), np.arange(7))
+    given = Assignments(corpus, 3, rng.choice(3, corpus.size, p=[0.1, 0.3, 0.6]), sampler)
+    n_dk = of_documents(corpus, given.topics, 3)
+    found = {(k, n): times for k, n, times in zip(*given.counts_of_counts(), strict=True)}
+    assert found == {(k, n): (n_dk[:, k] == n).sum() for k in range(3) for n in np.unique(n_dk[:, k]) if n}
+    assert n_dk.max() > 64
+
+
+@pytest.mark.parametrize(
+    ("topics", "tokens", "kind"), [(8, 4, DenseTally), (8, 3, SparseTally), (300, 600, SparseTally)]
+)
+def test_sampler_when_it_is_chosen_then_rows_are_not_much_larger_than_lists(topics, tokens, kind):
+    corpus = Corpus.of(sp.csr_array(np.full((2, 1), tokens)), np.arange(1), np.arange(2))
+    assert isinstance(Assignments.random(corpus, topics, key_of(0, 0))._tally, kind)

@@ -8,11 +8,21 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ps2.algorithms.topics import blocks, inference_kernels, online_kernels, ops, sampling_kernels, warm
-from ps2.algorithms.topics.corpus import Assignments, Corpus, Prior, key_of
+from ps2.algorithms.topics import (
+    blocks,
+    dense_kernels,
+    inference_kernels,
+    online_kernels,
+    ops,
+    sampling_kernels,
+    sparse_kernels,
+    warm,
+)
+from ps2.algorithms.topics.assignments import Assignments
+from ps2.algorithms.topics.corpus import Corpus, Prior, key_of
 from ps2.algorithms.topics.model import LDATopics
 
-MODULES = (blocks, ops, inference_kernels, online_kernels, sampling_kernels)
+MODULES = (blocks, ops, dense_kernels, inference_kernels, online_kernels, sampling_kernels, sparse_kernels)
 
 
 def compiled():
@@ -41,13 +51,14 @@ def test_training_and_inference_when_warm_then_compile_nothing():
     assert compiled() == before
 
 
+@pytest.mark.parametrize("sampler", ["dense", "sparse"])
 @pytest.mark.parametrize("topics", [3, 70_000])
-def test_sampling_when_warm_then_compiles_nothing(topics):
+def test_sampling_when_warm_then_compiles_nothing(topics, sampler):
     warm.warm()
     before = compiled()
     counts = sp.csr_array(np.random.default_rng(0).integers(0, 3, (5, 4)).astype(float))
     corpus = Corpus.of(counts, np.arange(4), np.arange(5), np.array([2, 3, 0, 1]))
-    assignments = Assignments.random(corpus, topics, key_of(1, 0))
+    assignments = Assignments.random(corpus, topics, key_of(1, 0), sampler)
     held, totals = np.zeros((4, topics), np.int32), np.bincount(assignments.topics, minlength=topics)
     for begin, end in corpus.slices(2):
         listed = assignments.listed(begin, end)

@@ -1,4 +1,4 @@
-"""What a worker has of a corpus: its tokens, word by word, and the topics that they have been given."""
+"""What a worker has of a corpus: its tokens, word by word."""
 
 from __future__ import annotations
 
@@ -11,19 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.topics import sampling_kernels as kernels
-from ps2.algorithms.topics.sampling_kernels import GROUP, Lists, Room
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s
 
 Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
 
+# So many topics are told apart by 16 bits.
 SHORT = 1 << 16
 # Tokens whose old and new topics, and changes of counts, are held at a time.
 SLICE_TOKENS = 1 << 21
-# Most counts of a topic in a document are below this.
-SMALL = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,138 +123,11 @@ class Prior:
         return len(self.alpha)
 
     @property
-    def for_kernels(self) -> tuple[Float64s, float, float]:
-        return readable(self.alpha), self.beta, self.beta * self.vocabulary
-
-
-class Assignments:
-    """The topics of a corpus's tokens, and of its documents.
-
-    Attributes:
-        topics: shape (tokens,), unsigned: of each token.
-    """
-
-    def __init__(self, corpus: Corpus, topics: int, given: Array) -> None:
-        """Args:
-        topics: how many there are.
-        given: integers: of each token its topic; it is copied.
-        """
-        self.corpus = corpus
-        self.topics = given.astype(dtype_of(topics))
-        self._lists = _empty_lists(corpus, topics)
-        longest = int(np.diff(self._lists[0]).max(initial=0))
-        self._room: Room = (np.empty(topics), np.empty(-(-topics // GROUP)), np.empty(topics), np.empty(longest))
-        kernels.list_topics(corpus.documents, readable(self.topics), self._lists)
-
-    @staticmethod
-    def random(corpus: Corpus, topics: int, key: np.uint64) -> Assignments:
-        """Give each token any topic."""
-        given = np.empty(corpus.size, dtype_of(topics))
-        kernels.draw_topics(*corpus.for_kernels, topics, key, given)
-        return Assignments(corpus, topics, given)
-
-    def sample(self, begin: int, end: int, counts: Array, totals: Int64s, prior: Prior, key: np.uint64) -> None:
-        """Give the tokens of some words topics anew.
-
-        Args:
-            begin, end: places in the corpus's words.
-            counts: int32, shape (end - begin, topics): of these words' topics, those of other workers' tokens too.
-            totals: int64, shape (topics,): of all words; both follow what changes.
-            key: of seed and iteration.
-        """
-        corpus = self.corpus
-        kernels.sample_words(
-            corpus.words[begin:end],
-            corpus.begins[begin : end + 1],
-            (corpus.documents, self.topics),
-            corpus.numbers,
-            self._lists,
-            counts,
-            totals,
-            prior.for_kernels,
-            key,
-            self._room,
-        )
-
-    def changed(self, begin: int, end: int, before: Array) -> Changes:
-        """Return by what the counts of some words have changed since their tokens had other topics.
-
-        Args:
-            begin, end: as of ``sample``.
-            before: the topics that the words' tokens had.
-        """
-        begins = self.corpus.begins[begin : end + 1]
-        after = self.topics[begins[0] : begins[-1]]
-        most = 2 * len(after)
-        found = np.empty(end - begin, np.int32), np.empty(most, self.topics.dtype), np.empty(most, np.int32)
-        shifted = readable(begins - begins[0])
-        count = kernels.changes(shifted, readable(before), readable(after), self._counted(), found)
-        return Changes(self.corpus.words[begin:end], found[0], found[1][:count], found[2][:count])
-
-    def listed(self, begin: int, end: int) -> Changes:
-        """Return the counts of some words: by what they change when these tokens are added.
-
-        Args:
-            begin, end: as of ``sample``.
-        """
-        begins = self.corpus.begins[begin : end + 1]
-        topics = self.topics[begins[0] : begins[-1]]
-        found = np.empty(end - begin, np.int32), np.empty(len(topics), topics.dtype), np.empty(len(topics), np.int32)
-        count = kernels.list_counts(readable(begins - begins[0]), readable(topics), self._counted(), found)
-        return Changes(self.corpus.words[begin:end], found[0], found[1][:count], found[2][:count])
-
-    def _counted(self) -> Int32s:
-        """Return room to count by topic."""
-        return np.zeros(len(self._room[0]), np.int32)
-
-    def likelihood(self, prior: Prior) -> float:
-        """Return log p(z), the documents' part of the joint likelihood."""
-        return float(kernels.documents_likelihood(readable(self.corpus.lengths), self._lists, readable(prior.alpha)))
-
-    def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
-        """Return topics, how often they are in a document, and in how many documents they are so often."""
-        _, _, held, often = self._lists
-        small, rest = np.zeros((len(self._room[0]), SMALL), np.int64), np.empty(self.corpus.size // SMALL, np.int64)
-        large = rest[: kernels.count_counts(self._lists, small, rest)]
-        pairs = np.stack([held[large].astype(np.int64), often[large].astype(np.int64)])
-        pairs, times = np.unique(pairs, axis=1, return_counts=True)
-        topics, counts = np.nonzero(small)
-        return (
-            np.concatenate([topics, pairs[0]]),
-            np.concatenate([counts, pairs[1]]),
-            np.concatenate([small[topics, counts], times]),
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Changes:
-    """By what counts of words in topics change.
-
-    Attributes:
-        words: int64: numbers among all.
-        sizes: int32: of each word, how many counts change.
-        topics, by: of each of these, one word's side by side.
-    """
-
-    words: Int64s
-    sizes: Int32s
-    topics: Array
-    by: Int32s
+    def all_beta(self) -> float:
+        """Of all words."""
+        return self.beta * self.vocabulary
 
 
 def dtype_of(topics: int) -> np.dtype[Any]:
     """Return the dtype in which topics are kept."""
     return np.dtype(np.uint16 if topics <= SHORT else np.int32)
-
-
-def _empty_lists(corpus: Corpus, topics: int) -> Lists:
-    """Return room for the topics of documents: as many as a document can have."""
-    lengths = corpus.lengths
-    first = np.append(0, np.cumsum(np.minimum(lengths, topics)))
-    often = np.uint16 if lengths.max(initial=0) < SHORT else np.int32
-    return (
-        readable(first),
-        np.zeros(len(lengths), np.int32),
-        np.empty(first[-1], dtype_of(topics)),
-        np.empty(first[-1], often),
-    )

@@ -13,7 +13,7 @@ from scipy.special import gammaln, psi
 
 from ps2.algorithms.topics import inference_kernels, online_kernels
 from ps2.algorithms.topics.corpus import key_of
-from ps2.algorithms.topics.sampling_kernels import GROUP
+from ps2.algorithms.topics.sparse_kernels import GROUP
 from ps2.errors import DTypeError, InputError, ShapeError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s

@@ -2,7 +2,7 @@
 
 A token of word w in document d gets topic k with a probability proportional to (n_dk + alpha_k) phi_wk (Griffiths and
 Steyvers, 2004, section 2, as for new documents), phi_wk = (n_wk + beta) / (n_k + V beta). It is split in two, as in
-``sampling_kernels``:
+``sparse_kernels``:
 
     n_dk phi_wk     over the topics that the document has: few
     alpha_k phi_wk  over all topics: of a word that never changes, so its sums up to every GROUP-th topic are kept
@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.topics.sampling_kernels import GROUP, Int32s, first_above, uniform
+from ps2.algorithms.topics.sampling_kernels import Int32s, first_above, uniform
+from ps2.algorithms.topics.sparse_kernels import GROUP
 from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.kernels import Float64s, Int64s, kernel
 

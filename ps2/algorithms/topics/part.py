@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.topics import ops
-from ps2.algorithms.topics.corpus import Assignments, Changes, Corpus, Prior, key_of
+from ps2.algorithms.topics.assignments import Assignments, Changes
+from ps2.algorithms.topics.corpus import Corpus, Prior, key_of
 from ps2.algorithms.topics.hyperparameters import Fits, keys_of
 from ps2.algorithms.topics.on_fleet import BYTES, LIKELIHOOD, REPORTED, TOKENS, OnFleet
 from ps2.algorithms.topics.problem import Recipe
@@ -45,7 +46,7 @@ class Part:
         self._worker, self._fleet, self._ring = worker, fleet, fleet.shares_ring
         self._fits = Fits(recipe.optimize_alpha, self._ring.staleness)
         self._fit, self._alpha = -1, recipe.alphas
-        self._assignments = Assignments.random(corpus, recipe.topics, key_of(recipe.seed, 0))
+        self._assignments = Assignments.random(corpus, recipe.topics, key_of(recipe.seed, 0), recipe.sampler)
         self._own, self._others = self._count_own(), np.zeros(recipe.topics, np.int64)
         self.totals = self._own.copy()
         self._is_in_step, self._due, self._epoch = False, -1, worker.epoch
@@ -147,7 +148,7 @@ class Part:
         if found is None:
             log.warning("rank %d: topics of its tokens were not saved, and are drawn anew", self._worker.rank)
         else:
-            self._assignments = Assignments(self.corpus, self.recipe.topics, found)
+            self._assignments = Assignments(self.corpus, self.recipe.topics, found, self.recipe.sampler)
             self._own = self._count_own()
 
     def _make_anew(self, clock: int) -> None:

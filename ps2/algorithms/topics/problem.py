@@ -16,7 +16,7 @@ MOST_TOPICS = 2**31 - 1
 SLICE_BYTES = 64 << 20
 
 SyncName = Literal["ssp", "rotation", "average"]
-SamplerName = Literal["auto", "exact"]
+SamplerName = Literal["auto", "dense", "sparse"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Recipe:
         sync: how workers share the counts: "ssp", "rotation" of blocks of words, or "average".
         staleness: clocks that a worker may be ahead of the slowest one, with "ssp".
         budget_s: seconds of a turn, with "rotation"; None: each takes as long as it takes.
-        sampler: how a topic is drawn: "auto" is "exact", which nothing beats that there is here.
+        sampler: how a topic is drawn, exactly so or so: with a number for each topic of a document ("dense"), or with a
+            list of those that it has ("sparse"); "auto" chooses by topics and lengths of documents.
         slice_words: words whose counts a worker holds at a time, at most; 0: as many as take 64 MiB.
         seed: of all draws.
         save_interval: iterations between two times that workers save their tokens' topics; 0: they never do.

@@ -15,7 +15,7 @@ from ps2.algorithms.topics.problem import Recipe
 # Tokens between two looks at the time, where turns end by time.
 PIECE_TOKENS = 1 << 14
 # Groups of words for each worker: who has a group next is far enough behind to read what was changed there.
-GROUPS = 4
+GROUPS = 2
 
 
 def ssp(worker: Any, part: Part) -> None:

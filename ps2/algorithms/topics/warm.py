@@ -8,8 +8,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from ps2.algorithms.topics import online_kernels, online_ops, ops
+from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.blocks import deal_words
-from ps2.algorithms.topics.corpus import SHORT, Assignments, Corpus, Prior, key_of
+from ps2.algorithms.topics.corpus import SHORT, Corpus, Prior, key_of
 from ps2.algorithms.topics.model import LDATopics
 from ps2.algorithms.topics.online import ids_of, told_of
 from ps2.data.rows import LocalRows
@@ -38,7 +39,12 @@ def _sample(tokens: int, topics: int) -> None:
     key, prior = key_of(0, 0), Prior(np.ones(topics), 1.0, 1)
     Assignments.random(Corpus.of(sp.csr_array(np.ones((1, 1))), some, some), topics, key)
     corpus = Corpus.of(sp.csr_array(np.array([[tokens]])), some, some)
-    given = Assignments(corpus, topics, np.zeros(tokens, np.int32))
+    for sampler in ("dense", "sparse"):
+        _give_topics(Assignments(corpus, topics, np.zeros(tokens, np.int32), sampler), prior, key)
+
+
+def _give_topics(given: Assignments, prior: Prior, key: np.uint64) -> None:
+    topics = prior.topics
     given.sample(0, 0, np.zeros((0, topics), np.int32), np.zeros(topics, np.int64), prior, key)
     given.changed(0, 1, given.topics.copy())
     given.listed(0, 1)

@@ -34,7 +34,7 @@ Use the model:
 TRAINING = "ps2 train lda"
 OPTIMIZERS = ("cgs", "online")
 SYNCS = ("ssp", "rotation", "average")
-SAMPLERS = ("auto", "exact", "mh")
+SAMPLERS = ("auto", "dense", "sparse")
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ bags_options = gathered(
 @click.option("--sync", type=click.Choice(SYNCS), help="How workers share counts, with cgs  [default: ssp].")
 @click.option("--staleness", type=int, metavar="N", help="Iterations to be ahead, with ssp  [default: 1].")
 @click.option("--budget", "budgetS", type=float, metavar="SECONDS", help="Time of a turn, with rotation.")
-@click.option("--sampler", type=click.Choice(SAMPLERS), help="How a topic is drawn, with cgs  [default: auto].")
+@click.option("--sampler", type=click.Choice(SAMPLERS), help="How the exact draw is made, with cgs  [default: auto].")
 @click.option("--batch", "subsamplingRate", type=float, metavar="SHARE", help="Of documents, online  [default: 0.05].")
 @click.option("--offset", "learningOffset", type=float, help="Slows early steps down, online  [default: 1024].")
 @click.option("--decay", "learningDecay", type=float, help="Of the steps' weight, online  [default: 0.51].")

@@ -100,7 +100,7 @@ class LDAParams(FleetParams, _LDAParams):
         TypeConverters.toFloat,
     )
     sampler: Param[SamplerName] = own_param(
-        "sampler", f"with cgs, how a topic is drawn: {', '.join(get_args(SamplerName))}", TypeConverters.toString
+        "sampler", f"with cgs, how the exact draw is made: {', '.join(get_args(SamplerName))}", TypeConverters.toString
     )
     inference: Param[str] = own_param(
         "inference",

@@ -1,0 +1,164 @@
+"""How often a worker's documents have each topic, in the two forms that samplers go by; all of them are exact."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.topics import dense_kernels, sparse_kernels
+from ps2.algorithms.topics.corpus import Corpus, Prior, dtype_of
+from ps2.algorithms.topics.problem import SamplerName
+from ps2.ops.guards import readable
+from ps2.ops.kernels import Float64s, Int64s
+
+Array = npt.NDArray[Any]
+
+# Documents with fewer tokens have 16-bit counts in lists.
+SHORT = 1 << 16
+# Most counts of a topic in a document are below this.
+SMALL = 64
+# With more topics lists are quicker, measured on documents of 136 tokens.
+MOST_DENSE = 256
+# Rows may take so many times the memory of lists.
+MOST_ROOM = 2
+
+
+class Tally(Protocol):
+    """Follows the topics of a corpus's tokens."""
+
+    def sample(self, begin: int, end: int, counts: Array, totals: Int64s, prior: Prior, key: np.uint64) -> None:
+        """Do what ``Assignments.sample`` says."""
+
+    def likelihood(self, alpha: Float64s) -> float:
+        """Return log p(z), the documents' part of the joint likelihood."""
+
+    def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
+        """Return topics, how often they are in a document, and in how many documents they are so often."""
+
+
+def tally_of(sampler: SamplerName, corpus: Corpus, count: int, topics: Array) -> Tally:
+    """Count the topics of documents.
+
+    Args:
+        sampler: "auto": what is quicker.
+        count: how many topics there are.
+        topics: of each token; they are changed by sampling.
+    """
+    if sampler == "dense" or (sampler == "auto" and _is_dense(corpus, count)):
+        return DenseTally(corpus, count, topics)
+    return SparseTally(corpus, count, topics)
+
+
+def _is_dense(corpus: Corpus, count: int) -> bool:
+    lengths = corpus.lengths
+    if count > MOST_DENSE or lengths.max(initial=0) >= dense_kernels.MOST_TOKENS:
+        return False
+    return len(lengths) * count <= MOST_ROOM * int(np.minimum(lengths, count).sum())
+
+
+class DenseTally:
+    """A number for each document and topic: 4 bytes."""
+
+    def __init__(self, corpus: Corpus, count: int, topics: Array) -> None:
+        group = dense_kernels.GROUP
+        self._corpus, self._count, self._topics = corpus, count, topics
+        self._padded = -(-count // group) * group
+        self._rows = np.zeros((len(corpus.numbers), self._padded), np.float32)
+        # What is beyond the topics stays 0.
+        self._room: dense_kernels.Room = (self._vector(), self._vector(), self._vector())
+        dense_kernels.count_topics(corpus.documents, readable(topics), self._rows)
+
+    def sample(self, begin: int, end: int, counts: Array, totals: Int64s, prior: Prior, key: np.uint64) -> None:
+        corpus, alpha = self._corpus, self._vector()
+        alpha[: self._count] = prior.alpha
+        dense_kernels.sample_words(
+            corpus.words[begin:end],
+            corpus.begins[begin : end + 1],
+            (corpus.documents, self._topics),
+            corpus.numbers,
+            self._rows,
+            counts,
+            totals,
+            (readable(alpha), prior.beta, prior.all_beta),
+            key,
+            self._room,
+        )
+
+    def likelihood(self, alpha: Float64s) -> float:
+        lengths = readable(self._corpus.lengths)
+        return float(dense_kernels.documents_likelihood(lengths, readable(self._rows), readable(alpha)))
+
+    def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
+        small, rest = _room_to_count(self._corpus, self._count)
+        large = rest[: dense_kernels.count_counts(readable(self._rows), small, rest)]
+        return _counted(small, large % self._padded, self._rows.reshape(-1)[large].astype(np.int64))
+
+    def _vector(self) -> npt.NDArray[np.float32]:
+        return np.zeros(self._padded, np.float32)
+
+
+class SparseTally:
+    """Lists of the topics that documents have, and how often: there are no more than tokens."""
+
+    def __init__(self, corpus: Corpus, count: int, topics: Array) -> None:
+        self._corpus, self._count, self._topics = corpus, count, topics
+        self._lists = _empty_lists(corpus, count)
+        groups, longest = -(-count // sparse_kernels.GROUP), int(np.diff(self._lists[0]).max(initial=0))
+        self._room: sparse_kernels.Room = (np.empty(count), np.empty(groups), np.empty(count), np.empty(longest))
+        sparse_kernels.list_topics(corpus.documents, readable(topics), self._lists)
+
+    def sample(self, begin: int, end: int, counts: Array, totals: Int64s, prior: Prior, key: np.uint64) -> None:
+        corpus = self._corpus
+        sparse_kernels.sample_words(
+            corpus.words[begin:end],
+            corpus.begins[begin : end + 1],
+            (corpus.documents, self._topics),
+            corpus.numbers,
+            self._lists,
+            counts,
+            totals,
+            (readable(prior.alpha), prior.beta, prior.all_beta),
+            key,
+            self._room,
+        )
+
+    def likelihood(self, alpha: Float64s) -> float:
+        lengths = readable(self._corpus.lengths)
+        return float(sparse_kernels.documents_likelihood(lengths, self._lists, readable(alpha)))
+
+    def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
+        _, _, held, often = self._lists
+        small, rest = _room_to_count(self._corpus, self._count)
+        large = rest[: sparse_kernels.count_counts(self._lists, small, rest)]
+        return _counted(small, held[large].astype(np.int64), often[large].astype(np.int64))
+
+
+def _room_to_count(corpus: Corpus, count: int) -> tuple[Int64s, Int64s]:
+    """Return room for how often each small count is there, by topic, and for the places of large ones."""
+    return np.zeros((count, SMALL), np.int64), np.empty(corpus.size // SMALL, np.int64)
+
+
+def _counted(small: Int64s, topics_of_large: Int64s, large: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+    """Put small and large counts together, as ``Tally.counts_of_counts`` returns them."""
+    (more_topics, more_counts), more_times = np.unique(np.stack([topics_of_large, large]), axis=1, return_counts=True)
+    topics, counts = np.nonzero(small)
+    return (
+        np.concatenate([topics, more_topics]),
+        np.concatenate([counts, more_counts]),
+        np.concatenate([small[topics, counts], more_times]),
+    )
+
+
+def _empty_lists(corpus: Corpus, count: int) -> sparse_kernels.Lists:
+    """Return room for the topics of documents: as many as a document can have."""
+    lengths = corpus.lengths
+    first = np.append(0, np.cumsum(np.minimum(lengths, count)))
+    often = np.uint16 if lengths.max(initial=0) < SHORT else np.int32
+    return (
+        readable(first),
+        np.zeros(len(lengths), np.int32),
+        np.empty(first[-1], dtype_of(count)),
+        np.empty(first[-1], often),
+    )
