@@ -19,7 +19,7 @@ from benchmarks.compared import Parts, print_compared, print_sizes, versions
 from benchmarks.embeddings_part import Asked
 from benchmarks.frame import ask_all, command, exit_code, machine, print_parts, publish
 
-PARTS = Parts(names=("word2vec", "deepwalk", "node2vec", "links"), generated=())
+PARTS = Parts(names=("word2vec", "deepwalk", "node2vec", "links", "memory"), generated=("memory",))
 
 
 @command(
@@ -27,6 +27,7 @@ PARTS = Parts(names=("word2vec", "deepwalk", "node2vec", "links"), generated=())
     click.option("--rounds", type=click.IntRange(1), default=3, help="Turns that the medians are of."),
     click.option("--walks", type=click.IntRange(1), default=80, help="From each vertex, of deepwalk and node2vec."),
     click.option("--via", default="local,rows,servers", help="Ways, of deepwalk."),
+    click.option("--vertices", type=click.IntRange(1), default=20_000_000, help="Vectors of a table, of memory."),
     click.option("--memory", default="4g", metavar="SIZE", help="Of Spark's JVM."),
     click.option("--strict", is_flag=True, help="Exit with 1 if a goal is missed, too."),
 )
@@ -36,6 +37,7 @@ def main(
     rounds: int,
     walks: int,
     via: str,
+    vertices: int,
     memory: str,
     strict: bool,
     form: str,
@@ -43,7 +45,7 @@ def main(
 ) -> None:
     """Compare vectors with gensim's and pyspark.ml's, and with what DeepWalk's authors have published."""
     chosen = PARTS.chosen(parts, data_dir)
-    found = ask_all("embeddings", chosen, Asked(rounds, data_dir or "", walks, tuple(via.split(",")), memory))
+    found = ask_all("embeddings", chosen, Asked(rounds, data_dir or "", walks, tuple(via.split(",")), memory, vertices))
     of = machine(pyspark=pyspark.__version__, numpy=np.__version__, **versions(("gensim", "scikit-learn")))
     report: dict[str, Any] = {"machine": of, "rounds": rounds, "parts": found}
     publish(report, form, output, lambda: _print(report))

@@ -24,6 +24,7 @@ class Asked:
         walks: from each vertex.
         via: ways to train.
         memory: of Spark's JVM, as Spark writes it.
+        vertices: vectors of a table, of memory.
     """
 
     rounds: int
@@ -31,6 +32,7 @@ class Asked:
     walks: int
     via: tuple[str, ...]
     memory: str
+    vertices: int
 
 
 @contextmanager

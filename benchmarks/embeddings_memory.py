@@ -1,0 +1,95 @@
+"""What two tables of vectors take on the servers while they are trained, beside what the vectors themselves do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks.embeddings_part import SERVERS, Asked, spark_and_servers
+from benchmarks.frame import Check, Part, answer, tell
+from ps2 import PS2Context
+from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Batch
+from ps2.algorithms.embeddings.drawing import Draws
+from ps2.algorithms.embeddings.part import Plan
+from ps2.algorithms.embeddings.problem import Recipe, Via
+from ps2.algorithms.embeddings.schedule import Clocks
+from ps2.algorithms.embeddings.slices import Slices, put_aliases
+from ps2.algorithms.embeddings.tables import STALENESS, OnFleet
+from ps2.algorithms.embeddings.worker import Half
+from ps2.algorithms.training.names import UNNAMED
+
+SIZE, SENTENCE, BATCHES = 64, 40, 3
+WAYS: tuple[Via, ...] = ("rows", "servers")
+# Of what vectors and contexts take, in float32.
+MOST = 1.2
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Sentences of words that are all as likely, so that tables are touched everywhere.
+
+    Attributes:
+        words: how many there are.
+    """
+
+    words: int
+
+    @property
+    def tokens(self) -> int:
+        return BATCHES * BATCH_TOKENS
+
+    def batches(self, epoch: int) -> Iterator[Batch]:
+        rng = np.random.default_rng(epoch)
+        for _ in range(BATCHES):
+            yield rng.integers(0, self.words, BATCH_TOKENS).astype(np.int32), np.arange(0, BATCH_TOKENS + 1, SENTENCE)
+
+
+def measure(asked: Asked) -> Part:
+    """By each way one after the other; by "servers" tables are the last, so that what is left of others counts too."""
+    checks = []
+    with spark_and_servers(asked, "memory"):
+        ps = PS2Context.getOrCreate()
+        for via in WAYS:
+            recipe = Recipe(asked.vertices, SIZE, total=BATCHES * BATCH_TOKENS, via=via)
+            taken = _taken(ps, recipe)
+            tell(f"{via}: {taken / 1e9:.2f} GB on {SERVERS} servers, at most")
+            checks.append(
+                Check(f"{via}: memory of the servers over both tables'", taken / (2 * recipe.table_bytes), MOST)
+            )
+    return Part(checks=checks, facts={"vectors": f"{asked.vertices:,}", "d": SIZE, "GB": 2 * recipe.table_bytes / 1e9})
+
+
+def _taken(ps: Any, recipe: Recipe) -> int:
+    """Train on some batches; return the bytes that the servers have had at most while both tables were there."""
+    most, drawn = 0, Drawn(recipe.vocabulary)
+    frequencies = np.ones(recipe.vocabulary, np.int64)
+    fleet = OnFleet.make(recipe, len(ps.servers), UNNAMED)
+
+    def look(clock: int = 0) -> None:
+        nonlocal most
+        most = max(most, sum(psutil.Process(pid).memory_info().rss for pid in ps._fleet.launcher.pids()))
+
+    try:
+        for table in (fleet.vectors, fleet.contexts):
+            assert table is not None
+            table.fill(recipe.seed)  # also contexts, which are 0 else: what nobody has written to takes no memory
+            look()
+        if isinstance(fleet.vectors, Slices) and isinstance(fleet.contexts, Slices):
+            draws = Draws.of(recipe, frequencies)
+            put_aliases(fleet.vectors, fleet.contexts, draws.whole, draws.others)
+            del draws
+        shared = ps.sparkContext.broadcast(frequencies)
+        half = Half(Plan(recipe, Clocks(1, BATCHES), fleet, 1), lambda worker, rows: drawn, lambda: shared.value)
+        ps.run(ps.sparkContext.parallelize([0], 1), half, 1, STALENESS, onClock=look)
+        shared.destroy()
+        return most
+    finally:
+        fleet.free()
+
+
+if __name__ == "__main__":
+    answer(Asked, measure)
