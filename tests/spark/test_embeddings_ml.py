@@ -155,6 +155,16 @@ def test_line_when_trained_then_vertices_of_a_group_are_alike(edges):
     assert model.summary.history.steps == 80
 
 
+def test_line_when_ids_are_hashed_then_they_may_be_any_and_vertices_of_a_group_are_alike(edges):
+    far = edges.selectExpr("src * 70368744177664 as src", "dst * 70368744177664 as dst", "weight")
+    model = LINE(hashed=True, numWorkers=2, weightCol="weight", maxIter=40, **{**SMALL, "stepSize": 0.2}).fit(far)
+    ids = [id >> 46 for id in model.embedding.names.values.to_pylist()]
+    assert sorted(ids) == [7 * vertex for vertex in range(2 * GROUP)]
+    assert model.embedding.counts.sum() == 2 * far.count()
+    near = Embedding(ids, model.embedding.vectors)
+    assert (near.vectors.shape, in_groups(near) > 0.9) == ((2 * GROUP, 8), True)
+
+
 @pytest.mark.parametrize(
     ("rows", "schema", "message"),
     [
@@ -184,6 +194,9 @@ def test_sentences_when_they_are_wrong_then_the_error_says_what(spark, rows, sch
         ),
         (LINE(weightCol="w"), [(1, 2, 0.0)], "expected edges, got none of a weight above 0"),
         (LINE(weightCol="w"), [(1, 2, math.nan)], "got NaN in 1 of 1 rows"),
+        (LINE(hashed=True), [(1, 1, 1.0)], "expected two vertices at least, got one"),
+        (LINE(hashed=True), [(1, -2, 1.0)], "expected ids that are not negative, to be hashed, got -2"),
+        (LINE(hashed=True, weightCol="w"), [(1, 2, 0.0)], "expected edges, got none of a weight above 0"),
         (DeepWalk(), [], "expected edges, got an empty DataFrame"),
     ],
 )

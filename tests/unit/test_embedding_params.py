@@ -70,6 +70,7 @@ def test_params_when_they_cannot_be_then_the_error_names_one(cls, name, value):
         (Node2Vec(q=0.0), "q: expected a finite positive number, got 0.0"),
         (LINE(order="third"), "order: expected one of both, first, second, got 'third'"),
         (LINE(vectorSize=9), "vectorSize: expected an even number, of which each order has a half, got 9"),
+        (LINE(hashed=True, via="servers"), "via: vectors of hashed ids are learned by 'rows' alone, got 'servers'"),
         (DeepWalk(graphOn="moon"), "graphOn: expected one of auto, workers, servers"),
     ],
 )

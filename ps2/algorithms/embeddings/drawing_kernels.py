@@ -26,6 +26,16 @@ STAYING = np.uint64(0x5851F42D4C957F2D)
 
 
 @kernel
+def add_beginnings(rows: Float32s, keys: Int64s, seed: np.uint64, most: float) -> None:
+    """Add to rows where vectors begin, uniformly between -most and most: what a key begins with is always the same."""
+    for i in range(len(keys)):
+        key = scrambled(scrambled(seed + GOLDEN) + GOLDEN * (np.uint64(keys[i]) + ONE))
+        for j in range(rows.shape[1]):
+            drawn = np.float64(scrambled(key + GOLDEN * np.uint64(j)) >> np.uint64(11)) * TO_UNIT
+            rows[i, j] += np.float32(most * (2.0 * drawn - 1.0))
+
+
+@kernel
 def fill_aliases(chances: Float64s, whole: Array, others: Int32s) -> None:
     """Make an alias table: a cell i is word i with a chance of ``whole[i] / 2**32``, and else ``others[i]``.
 

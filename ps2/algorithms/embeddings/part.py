@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,10 @@ class Plan:
     fleet: OnFleet
     threads: int
 
+    def known(self, keys: Int64s) -> Plan:
+        """Return the plan of a worker whose words are these keys."""
+        return replace(self, recipe=replace(self.recipe, vocabulary=len(keys)), fleet=self.fleet.known(keys))
+
 
 class Part:
     """What a worker does in any clock, wherever it is computed.
@@ -56,12 +60,15 @@ class Part:
         self.draws = Draws.of(plan.recipe, frequencies)
         self.updates = Updates.of(plan.recipe, frequencies, self.draws.chances)
         self._damping = Damping(plan.recipe, self.updates)
+        self._frequencies = frequencies
         self._report, self._done, self._own = np.zeros(REPORTED), 0.0, 0
 
     def clocks(self) -> Iterator[int]:
         """Yield clocks, and report each when it is over."""
         for clock in self._worker.clocks(self._clocks.count):
             self._done, self._own = float(self.fleet.done.pull()[0]), 0
+            if clock == 0:
+                self.fleet.count(self._frequencies)
             yield clock
             row = self.fleet.report_row(self._clocks.epoch(clock))
             self.fleet.reports.add([row], self._report[None], wait=False)
@@ -83,7 +90,7 @@ class Part:
 
     def ask(self, table: Table, words: Int64s) -> Any:
         """Ask for rows of a table; they come in the background, with all that was changed here before."""
-        return self._worker.prefetch(table.matrix, columns=words, ahead=0)
+        return self._worker.prefetch(table.matrix, columns=table.columns(words), ahead=0)
 
     @property
     def rate(self) -> float:

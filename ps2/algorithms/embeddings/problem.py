@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.errors import ConfigError
+from ps2.ops.kernels import Int64s
 
 Float32s = npt.NDArray[np.float32]
 
@@ -42,6 +43,8 @@ class Recipe:
             "servers" (only dots travel), or "auto": what should take the least time.
         seed: of all draws.
         name: by which a context that was restored goes on with the training; "": none does.
+        keyed: words are integers that nobody has numbered (``keyed``), by "rows" alone; ``vocabulary`` is each worker's
+            own, and means nothing elsewhere.
     """
 
     vocabulary: int
@@ -58,6 +61,7 @@ class Recipe:
     via: Via = "auto"
     seed: int = 0
     name: str = ""
+    keyed: bool = False
 
     def __post_init__(self) -> None:
         for name, most in (("vocabulary", MOST_WORDS), ("size", None), ("total", None), ("window", None)):
@@ -69,6 +73,8 @@ class Recipe:
                 raise ConfigError(f"{name}: expected one of {', '.join(get_args(kind))}, got {getattr(self, name)!r}")
         if self.order not in (1, 2) or (self.order == 1 and self.architecture != "edges"):
             raise ConfigError(f"order: expected 2, or of edges 1, got {self.order}")
+        if self.keyed and self.via != "rows":
+            raise ConfigError(f"via: expected 'rows', by which alone words may be keys, got {self.via!r}")
 
     @property
     def shares_table(self) -> bool:
@@ -101,9 +107,12 @@ class Fitted:
     Attributes:
         vectors: float32, shape (vocabulary, size).
         contexts: the same of contexts; None if these are the vectors.
+        keys, counts: int64: of words that are keys, what they are and how often each comes, the most frequent first.
         history: of which ``objective`` is, of each epoch, the mean of -log p of what was predicted and its negatives.
     """
 
     vectors: Float32s
     contexts: Float32s | None
     history: TrainingHistory
+    keys: Int64s | None = None
+    counts: Int64s | None = None

@@ -77,7 +77,10 @@ def _ask(part: Part, numbers: Numbers, tables: list[Table], drawn: Drawn) -> Ask
 
 
 def _train(part: Part, tables: list[Table], asked: Asked) -> None:
-    rows: list[Float32s] = [pulled.result() for pulled in asked.rows]
+    rows: list[Float32s] = [
+        table.shown(words, pulled.result())
+        for table, words, pulled in zip(tables, asked.words, asked.rows, strict=True)
+    ]
     before = [some.copy() for some in rows]
     tokens = len(asked.drawn.tokens)
     part.tell(asked.drawn.train(rows[0], rows[-1], part.rate, part.threads))

@@ -163,9 +163,12 @@ class _Driver:
 
     def fitted(self) -> Fitted:
         """Return what was learned."""
-        fleet = self._fleet
+        fleet, keys, counts = self._fleet, None, None
+        if self._recipe.keyed:
+            keys, counts = fleet.counted()
+            fleet = fleet.known(keys)
         contexts = None if fleet.contexts is None or self._recipe.shares_table else fleet.contexts.pull()
-        return Fitted(fleet.vectors.pull(), contexts, self._history())
+        return Fitted(fleet.vectors.pull(), contexts, self._history(), keys, counts)
 
     def free(self) -> None:
         """Give all back that is on the servers."""

@@ -10,6 +10,7 @@ import numpy as np
 from ps2.algorithms.embeddings import ops, training_ops
 from ps2.algorithms.embeddings import walk_kernels as kernels
 from ps2.algorithms.embeddings.drawing import Draws
+from ps2.algorithms.embeddings.drawing_kernels import add_beginnings
 from ps2.algorithms.embeddings.group_kernels import losses_of
 from ps2.algorithms.embeddings.problem import Architecture
 from ps2.algorithms.embeddings.problem import Recipe as TrainingRecipe
@@ -38,6 +39,7 @@ def warm() -> None:
         kernels.choose(found, readable(np.empty(0)), readable(one), one[0], 0.0, recipe.bias)
         kernels.number(state[3], state[2], readable(one), 1)
     _train()
+    _begin()
 
 
 def _train() -> None:
@@ -52,6 +54,10 @@ def _train() -> None:
         drawn.train(table, table.copy(), 0.0)
         Numbers(recipe).of(drawn)
         _train_there(kind_of(recipe))
+
+
+def _begin() -> None:
+    add_beginnings(np.zeros((1, 1), np.float32), readable(np.zeros(1, np.int64)), np.uint64(0), 1.0)
 
 
 def _train_there(kind: int) -> None:

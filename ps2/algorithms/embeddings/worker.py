@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.algorithms.embeddings.corpus import Sentences
+from ps2.algorithms.embeddings.keyed import KeyedSentences
 from ps2.algorithms.embeddings.local import train_local
 from ps2.algorithms.embeddings.part import Part, Plan
 from ps2.algorithms.embeddings.rows import train_rows
@@ -34,4 +35,8 @@ class Half:
 
     def __call__(self, worker: Any, rows: Iterator[Any]) -> None:
         sentences = self.read(worker, rows)
-        WAYS[self.plan.recipe.via](Part(worker, self.plan, sentences, self.share()))
+        plan, share = self.plan, self.share
+        if isinstance(sentences, KeyedSentences):
+            keyed = sentences
+            plan, share = plan.known(keyed.keys), lambda: keyed.frequencies
+        WAYS[plan.recipe.via](Part(worker, plan, sentences, share()))

@@ -121,7 +121,18 @@ class EdgeTable:
 
 
 def look(frame: DataFrame, columns: Columns, directed: bool) -> EdgeTable:
-    """Check edges, and number their vertices.
+    """Check edges, and number their vertices; raises as ``checked`` does."""
+    edges, kind, rows = checked(frame, columns)
+    ids = edges.select(F.col("source").alias("id")).union(edges.select(F.col("target").alias("id"))).distinct()
+    vertices = Vertices.of(collected(ids).column(0).combine_chunks())
+    return EdgeTable(edges, kind, rows, columns.weight is not None, directed, vertices)
+
+
+def checked(frame: DataFrame, columns: Columns) -> tuple[DataFrame, DataType, int]:
+    """Check edges.
+
+    Returns:
+        source, target and, if edges have them, weight (double); the type of ids; and how many edges there are.
 
     Raises:
         InputError: a column is missing or of another type, there is no edge, or one has an id that is null, or a weight
@@ -133,10 +144,7 @@ def look(frame: DataFrame, columns: Columns, directed: bool) -> EdgeTable:
         _check_weights(frame, columns.weight)
         names.append(column(columns.weight).cast("double").alias("weight"))
     edges = frame.select(*names)
-    rows = _count(edges, columns)
-    ids = edges.select(F.col("source").alias("id")).union(edges.select(F.col("target").alias("id"))).distinct()
-    vertices = Vertices.of(collected(ids).column(0).combine_chunks())
-    return EdgeTable(edges, kind, rows, columns.weight is not None, directed, vertices)
+    return edges, kind, _count(edges, columns)
 
 
 def id_type(frame: DataFrame, source: str, target: str) -> DataType:

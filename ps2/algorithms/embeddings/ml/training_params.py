@@ -163,8 +163,16 @@ class EdgeTrainingParams(EmbeddingParams, GraphParams):
         TypeConverters.toString,
     )
 
+    hashed: Param[bool] = own_param(
+        "hashed",
+        "whether ids, integers that are not negative, are keys of sparse tables, and are not numbered before: servers "
+        "and workers have room for what they touch alone. By 'rows' only",
+        TypeConverters.toBoolean,
+    )
+
     getOrder, setOrder = getter(order), setter(order)
+    getHashed, setHashed = getter(hashed), setter(hashed)
 
     def _set_defaults(self) -> None:
         super()._set_defaults()
-        self._setDefault(order="both", maxIter=20)
+        self._setDefault(order="both", maxIter=20, hashed=False)

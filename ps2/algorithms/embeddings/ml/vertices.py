@@ -15,12 +15,13 @@ from pyspark.sql.pandas.functions import pandas_udf
 from ps2.algorithms.embeddings.ml.edges import EdgeTable, id_type, look
 from ps2.algorithms.embeddings.ml.estimator import EmbeddingEstimator, workers_of
 from ps2.algorithms.embeddings.ml.graphs import ReadEdges, ReadWalks, count_visits, placed, weigh_targets
+from ps2.algorithms.embeddings.ml.keyed import ReadKeys, look_at_keys
 from ps2.algorithms.embeddings.ml.models import EmbeddingModel
 from ps2.algorithms.embeddings.ml.params import GraphParams
 from ps2.algorithms.embeddings.ml.training_params import EdgeTrainingParams, WalkTrainingParams
 from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.embeddings.names import Names
-from ps2.algorithms.embeddings.problem import Fitted, Float32s
+from ps2.algorithms.embeddings.problem import Fitted, Float32s, Recipe
 from ps2.algorithms.embeddings.sentences import by_frequency
 from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.tables import column
@@ -76,8 +77,14 @@ class EdgeEstimator(VertexEstimator, EdgeTrainingParams):
             raise ConfigError(
                 f"vectorSize: expected an even number, of which each order has a half, got {self.getVectorSize()}"
             )
+        if self.getHashed() and self.getVia() not in ("auto", "rows"):
+            raise ConfigError(f"via: vectors of hashed ids are learned by 'rows' alone, got {self.getVia()!r}")
 
     def _embedded(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
+        return (self._of_keys if self.getHashed() else self._of_numbers)(dataset, workers)
+
+    def _of_numbers(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
+        """Learn vectors of vertices that are listed, and numbered, before."""
         table, context = _looked_at(dataset, self), dataset.sparkSession.sparkContext
         weights = weigh_targets(table)
         weight = float(weights.sum())
@@ -88,19 +95,35 @@ class EdgeEstimator(VertexEstimator, EdgeTrainingParams):
         order, numbers = by_frequency(counts)
         shared, vertices = context.broadcast(numbers), context.broadcast(table.vertices)
         read = ReadEdges(lambda: vertices.value, lambda: shared.value, table.directed, edges, weight, self._seed)
-        workers = workers_of(dataset, workers, table.rows)
-        dealt = Table(table.frame, ColumnNames("source", label=None), workers)
-        orders = {"both": (1, 2), "first": (1,), "second": (2,)}[self.getOrder()]
-        size = self.getVectorSize() // len(orders)
+        dealt = Table(table.frame, ColumnNames("source", label=None), workers_of(dataset, workers, table.rows))
+        parts = self._parts(dealt, read, self._edge_recipe(len(order), edges), counts[order])
+        return self._embedding(table, order, counts, *_together(parts)), _joined([part.history for part in parts])
+
+    def _of_keys(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
+        """Learn vectors of vertices whose ids are keys."""
+        table = look_at_keys(dataset, self._edges, self.getDirected())
+        read = ReadKeys(table.directed, table.edges, table.weight, self._seed)
+        dealt = Table(table.frame, ColumnNames("source", label=None), workers_of(dataset, workers, table.rows))
+        recipe = self._edge_recipe(1, table.edges, via="rows", keyed=True)
+        parts = self._parts(dealt, read, recipe, np.ones(1, np.int64))
+        vectors, contexts = _together(parts)
+        names, counts = Names(pa.array(parts[0].keys), "vertex"), parts[0].counts
+        embedding = Embedding(names, vectors, counts, self._KIND, contexts, self.getNsExponent())
+        return embedding, _joined([part.history for part in parts])
+
+    @property
+    def _orders(self) -> tuple[int, ...]:
+        return {"both": (1, 2), "first": (1,), "second": (2,)}[self.getOrder()]
+
+    def _edge_recipe(self, vocabulary: int, edges: int, **more: Any) -> Recipe:
+        size = self.getVectorSize() // len(self._orders)
         # Two trainings could not both go on by one name.
-        name = self._name if len(orders) == 1 else ""
-        recipe = self._recipe_of(len(order), edges, architecture="edges", size=size, name=name)
-        parts = [self._train(dealt, read, replace(recipe, order=number), counts[order]) for number in orders]
-        vectors = np.hstack([part.vectors for part in parts])
-        # Of first order, a vector is its own context; of both, products are to be the mean of each one's.
-        contexts = None if orders == (1,) else np.hstack([_contexts(part, len(parts)) for part in parts])
-        history = _joined([part.history for part in parts])
-        return self._embedding(table, order, counts, vectors, contexts), history
+        name = self._name if len(self._orders) == 1 else ""
+        return self._recipe_of(vocabulary, edges, architecture="edges", size=size, name=name, **more)
+
+    def _parts(self, dealt: Table, read: Any, recipe: Recipe, frequencies: Int64s) -> list[Fitted]:
+        """Train each order, one after the other."""
+        return [self._train(dealt, read, replace(recipe, order=order), frequencies) for order in self._orders]
 
 
 class VertexModel(EmbeddingModel, GraphParams):
@@ -168,6 +191,15 @@ def _looked_at(dataset: DataFrame, params: GraphParams) -> EdgeTable:
 
 def _ids(table: EdgeTable) -> pa.DataType:
     return pa.string() if pa.types.is_string(table.arrow_id) else pa.int64()
+
+
+def _together(parts: list[Fitted]) -> tuple[Float32s, Float32s | None]:
+    """Return vectors and contexts of some orders side by side."""
+    vectors = np.hstack([part.vectors for part in parts])
+    # Of first order, a vector is its own context; of both, products are to be the mean of each one's.
+    if len(parts) == 1 and parts[0].contexts is None:
+        return vectors, None
+    return vectors, np.hstack([_contexts(part, len(parts)) for part in parts])
 
 
 def _contexts(fitted: Fitted, parts: int) -> Float32s:
