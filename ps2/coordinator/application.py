@@ -10,7 +10,10 @@ from typing import Any
 from ps2.client.fleet import Access, seal
 from ps2.client.task import EPOCH_PROPERTY, FLEET_VARIABLE, STOPPED_PROPERTY
 from ps2.config import is_loopback, split_address
+from ps2.coordinator.launchers.submission import Submission
+from ps2.coordinator.launchers.submission import beside as submission_beside
 from ps2.coordinator.master import Master
+from ps2.coordinator.options import Options
 from ps2.coordinator.stages import StageWatch
 from ps2.errors import ConfigError, StoppedError
 from ps2.run.spark_job import is_stopped
@@ -96,6 +99,22 @@ class Application:
         stopped = context.getLocalProperty(STOPPED_PROPERTY)
         id = self._access.fleet.id
         context.setLocalProperty(STOPPED_PROPERTY, f"{stopped} {id}" if stopped else id)
+
+
+def beside(context: Any, options: Options) -> tuple[Options, Submission | None]:
+    """Return what is asked for as this application's cluster wants it, and how a fleet of containers is submitted.
+
+    Args:
+        context: the SparkContext; None: there is none.
+    """
+    if options.launcher != "spark":
+        return options, None
+    if context is None:
+        raise ConfigError("launcher='spark' needs a SparkSession, whose cluster the fleet is for")
+    settings = dict(context.getConf().getAll())
+    if options.bind == Options().bind:  # executors reach the driver there
+        options = replace(options, bind=settings.get("spark.driver.host", options.bind))
+    return options, submission_beside(settings, options.conf, context.pythonExec)
 
 
 def _check_runs(context: Any) -> None:

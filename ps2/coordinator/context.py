@@ -7,7 +7,7 @@ import contextlib
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -18,11 +18,11 @@ from ps2.client.sessions import install, uninstall
 from ps2.client.task import task_context
 from ps2.config import join_address, new_token, read_token
 from ps2.coordinator import interpreter
-from ps2.coordinator.application import Application, spark_context_of
+from ps2.coordinator.application import Application, beside, spark_context_of
 from ps2.coordinator.beginning import named_vector
 from ps2.coordinator.checkpoints import Checkpoint
 from ps2.coordinator.fleet import Fleet
-from ps2.coordinator.options import Options, addresses
+from ps2.coordinator.options import LaunchedBy, Options, addresses
 from ps2.coordinator.recovery import Recover, Recovery
 from ps2.coordinator.slots import wait_for_slots
 from ps2.coordinator.steps import Steps
@@ -70,6 +70,9 @@ class PS2Context:
         lostAfterS: float = 5.0,
         retryTimeoutS: float = 600.0,
         ops: Sequence[str] = (),
+        launcher: LaunchedBy = "local",
+        conf: Mapping[str, str] | None = None,
+        startTimeoutS: float | None = None,
     ) -> PS2Context:
         """Return the running context, or start one.
 
@@ -101,6 +104,11 @@ class PS2Context:
             retryTimeoutS: how long calls wait for a lost server to be brought back.
             ops: modules that declare operations of yours (docs/kernels.md), by name: loaded here, in tasks and, if the
                 fleet is local, by its servers; those of an attached one were told by ``ps2 launch --ops``.
+            launcher: what starts the servers. "local": child processes. "spark": a second Spark application on the same
+                cluster, one server a container (docs/deploy.md); the master then listens on ``spark.driver.host``
+                unless there is a bindAddress, and memoryLimit is 1 GiB by default.
+            conf: Spark's settings of that second application, before those that it shares with this one.
+            startTimeoutS: how long all servers may take to start; default 60 s, in containers 120 s.
 
         Raises:
             ConfigError: arguments that cannot be used, or differ from those of the running context; Spark's tasks on
@@ -132,6 +140,9 @@ class PS2Context:
                 lost_after_s=lostAfterS,
                 retry_timeout_s=retryTimeoutS,
                 ops=tuple([ops] if isinstance(ops, str) else ops),
+                launcher=launcher,
+                conf={} if conf is None else conf,
+                start_timeout_s=startTimeoutS,
             )
             spark_context = spark_context_of(spark)
             running = cls._active
@@ -161,10 +172,11 @@ class PS2Context:
         self._run_token = self._token or new_token()
         id = uuid.uuid4().hex[:12]
         load_modules(options.ops)
+        options, submission = beside(spark_context, options)
         with contextlib.ExitStack() as undo:
             transport = GrpcTransport(self._token)
             undo.callback(transport.close)
-            self._fleet = fleet = Fleet(id, options, self._token, transport)
+            self._fleet = fleet = Fleet(id, options, self._token, transport, submission)
             undo.callback(fleet.face.stop, 0)
             undo.callback(fleet.launcher.stop)
             ref = FleetRef(id, fleet.face.address, options.strict, options.retry_timeout_s)

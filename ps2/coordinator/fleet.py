@@ -13,6 +13,8 @@ from ps2.coordinator.checkpoints import Checkpoints
 from ps2.coordinator.launchers.attach import AttachLauncher
 from ps2.coordinator.launchers.launcher import Launcher
 from ps2.coordinator.launchers.local import LocalLauncher
+from ps2.coordinator.launchers.spark import ContainedServers, SparkLauncher
+from ps2.coordinator.launchers.submission import DEFAULT_MEMORY_BYTES, Submission
 from ps2.coordinator.master import Master
 from ps2.coordinator.options import Options
 from ps2.coordinator.recovery import Policy
@@ -36,10 +38,20 @@ GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
 class Fleet:
     """Servers that have begun, with what ``options`` ask for on them; if they cannot, none is left."""
 
-    def __init__(self, id: str, options: Options, token: str | None, transport: GrpcTransport) -> None:
+    def __init__(
+        self,
+        id: str,
+        options: Options,
+        token: str | None,
+        transport: GrpcTransport,
+        submission: Submission | None = None,
+    ) -> None:
+        """``submission``: how servers in containers are; None: they are processes here, or run already."""
         self._is_attached = bool(options.fleet)
         self._stopping = threading.Event()
-        config = FleetConfig(options.heartbeat_s, options.lost_after_s, give_up_after_s=options.retry_timeout_s)
+        config = FleetConfig(
+            options.heartbeat_s, options.lost_after_s, options.start_within_s, give_up_after_s=options.retry_timeout_s
+        )
         with contextlib.ExitStack() as undo:
             self.control = ServerControl(transport)
             self.master = Master(self.control, config, id, options.replicas)
@@ -48,6 +60,10 @@ class Fleet:
             self.launcher: Launcher
             if options.fleet:
                 self.launcher = AttachLauncher(options.fleet, self.control, self.master.roster.register, id)
+            elif submission is not None:
+                memory = options.memory_limit or DEFAULT_MEMORY_BYTES
+                wanted = ContainedServers(options.count, str(token), options.bind, memory, options.ops)
+                self.launcher = SparkLauncher(wanted, submission)
             else:
                 self.launcher = LocalLauncher(
                     options.count, str(token), options.bind, options.memory_limit, options.ops

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
 
 from ps2.config import MAX_BYTES, split_address
 from ps2.coordinator.recovery import Recover
 from ps2.errors import ConfigError
 
 MAX_SERVERS = 4096
+LaunchedBy = Literal["local", "spark"]
+START_TIMEOUT_S = 60.0
+# A cluster may have to end something else first.
+CONTAINERS_TIMEOUT_S = 120.0
 # Names of fields as callers know them, where they differ.
 CALLED = {
     "bind": "bindAddress",
@@ -21,6 +25,7 @@ CALLED = {
     "heartbeat_s": "heartbeatS",
     "lost_after_s": "lostAfterS",
     "retry_timeout_s": "retryTimeoutS",
+    "start_timeout_s": "startTimeoutS",
     "token_file": "tokenFile",
 }
 
@@ -46,12 +51,16 @@ class Options:
     lost_after_s: float = 5.0
     retry_timeout_s: float = 600.0
     ops: tuple[str, ...] = ()
+    launcher: LaunchedBy = "local"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    start_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         if self.servers is not None and self.fleet:
             raise ConfigError("give either servers (start a local fleet) or fleet (attach to one), not both")
         if self.token_file is not None and not self.fleet:
             raise ConfigError("tokenFile goes with fleet: a local fleet makes a token of its own")
+        self._check_launcher()
         self._check_whole("servers", 1, MAX_SERVERS)
         self._check_whole("checkpoint_every_steps", 1)
         self._check_whole("keep", 1)
@@ -59,7 +68,7 @@ class Options:
             raise ConfigError(f"memoryLimit: expected a positive number of bytes, got {self.memory_limit!r}")
         if self.memory_limit is not None and self.memory_limit > MAX_BYTES:
             raise ConfigError(f"memoryLimit: expected at most {MAX_BYTES:,} bytes, got {self.memory_limit:,}")
-        for name in ("checkpoint_every_s", "heartbeat_s", "lost_after_s", "retry_timeout_s"):
+        for name in ("checkpoint_every_s", "heartbeat_s", "lost_after_s", "retry_timeout_s", "start_timeout_s"):
             self._check_seconds(name)
         if self.lost_after_s < 2 * self.heartbeat_s:
             raise ConfigError(
@@ -82,6 +91,11 @@ class Options:
             raise ConfigError("checkpointEveryS and checkpointEverySteps need a checkpointDir")
 
     @property
+    def start_within_s(self) -> float:
+        """How long servers may take to start."""
+        return self.start_timeout_s or (CONTAINERS_TIMEOUT_S if self.launcher == "spark" else START_TIMEOUT_S)
+
+    @property
     def count(self) -> int:
         """How many servers there are to be."""
         return len(self.fleet) or self.servers or 2
@@ -93,11 +107,21 @@ class Options:
         if (asked.servers or asked.fleet) and (asked.count, asked.fleet) != (self.count, self.fleet):
             raise ConfigError(f"a context with {_named(self)} is running, not with {_named(asked)}; stop() it first")
         unsaid = Options()
-        for name in (field.name for field in fields(self)):
+        for name in (each.name for each in fields(self)):
             running, came = getattr(self, name), getattr(asked, name)
             if name not in ("servers", "fleet") and came not in (running, getattr(unsaid, name)):
                 called = CALLED.get(name, name)
                 raise ConfigError(f"{called}: {running} is that of the running context, not {came}; stop() it first")
+
+    def _check_launcher(self) -> None:
+        if self.launcher not in get_args(LaunchedBy):
+            raise ConfigError(f"launcher: expected 'local' or 'spark', got {self.launcher!r}")
+        if self.launcher == "spark" and self.fleet:
+            raise ConfigError("launcher='spark' starts servers, and fleet attaches to some that run: give one of them")
+        if not isinstance(self.conf, Mapping) or not all(isinstance(name, str) for name in self.conf):
+            raise ConfigError(f"conf: expected a dict of Spark's settings, got {self.conf!r}")
+        if self.conf and self.launcher != "spark":
+            raise ConfigError("conf goes with launcher='spark': it is that of the fleet's Spark application")
 
     def _check_whole(self, name: str, low: int, high: int | None = None) -> None:
         value, called = getattr(self, name), CALLED.get(name, name)
@@ -135,4 +159,6 @@ def is_whole(value: object) -> bool:
 
 
 def _named(options: Options) -> str:
-    return f"the fleet {','.join(options.fleet)}" if options.fleet else f"{options.count} local servers"
+    if options.fleet:
+        return f"the fleet {','.join(options.fleet)}"
+    return f"{options.count} {'local servers' if options.launcher == 'local' else 'servers'}"

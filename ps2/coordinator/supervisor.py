@@ -335,4 +335,7 @@ class Supervisor:
                 if (reason := ended.get(index)) is not None:
                     raise LaunchError(f"server {index} did not start: {reason}")
             if time.monotonic() > deadline_s:
-                raise LaunchError(f"servers {missing} did not register within {timeout_s:.0f} s")
+                known = self._launcher.standing()
+                raise LaunchError(
+                    f"servers {missing} did not register within {timeout_s:.0f} s{f': {known}' if known else ''}"
+                )

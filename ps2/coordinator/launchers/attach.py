@@ -76,5 +76,8 @@ class AttachLauncher:
             log.debug("server %d: %s", index, error)
             return None
 
+    def standing(self) -> str:
+        return ""
+
     def stop(self) -> None:
         """Leave the servers as they are."""

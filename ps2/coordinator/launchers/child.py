@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from ps2.processes import ProcessId
@@ -72,19 +72,28 @@ def how_it_ended(code: int, log: Path) -> str:
         code: of its exit; negative for a signal.
         log: what it wrote.
     """
-    lines = _last_lines(log)
+    return ending(code, last_lines(log))
+
+
+def ending(code: int, lines: Sequence[str]) -> str:
+    """The same, of the last lines that it wrote."""
     how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
     # Its own last word says more than a number.
     said = [line.removeprefix("ps2: ") for line in lines if line.startswith("ps2: ")]
-    return f"{said[-1] if said and code > 0 else how}; its log ends:{tail(log)}"
+    return f"{said[-1] if said and code > 0 else how}; its log ends:{below(lines)}"
 
 
 def tail(log: Path) -> str:
     """Return the end of what a process wrote, on lines of their own."""
-    return "".join(f"\n  {line}" for line in _last_lines(log)) or " (nothing)"
+    return below(last_lines(log))
 
 
-def _last_lines(log: Path) -> list[str]:
+def below(lines: Sequence[str]) -> str:
+    """Return lines as they go below a message."""
+    return "".join(f"\n  {line}" for line in lines) or " (nothing)"
+
+
+def last_lines(log: Path) -> list[str]:
     try:
         return log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
     except OSError as error:  # stop() has removed it, or somebody who tidies up temporary files

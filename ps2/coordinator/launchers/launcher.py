@@ -30,6 +30,10 @@ class Launcher(Protocol):
         """Return by index why servers' processes have ended, and None for those that were found alive by asking."""
         ...
 
+    def standing(self) -> str:
+        """Say what is known of servers that keep one waiting; "" if that is nothing."""
+        ...
+
     def stop(self) -> None:
         """End what was started, and leave nothing behind."""
         ...

@@ -101,6 +101,9 @@ class LocalLauncher:
         codes = {index: child.poll() for index, child in list(self._children.items())}
         return {index: how_it_ended(code, self._log(index)) for index, code in codes.items() if code is not None}
 
+    def standing(self) -> str:
+        return ""
+
     def stop(self) -> None:
         with self._lock:
             self._stopped = True

@@ -1,0 +1,179 @@
+"""The host in a container: a task of the fleet's Spark application, which keeps one server as the launcher says."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ps2 import __version__
+from ps2.client.task import task_context
+from ps2.config import ServerConfig, join_address, split_address
+from ps2.coordinator.launchers.child import END_TIMEOUT_S, LOG_TAIL_LINES
+from ps2.errors import ConfigError, PS2Error, UnavailableError
+from ps2.wire.launcher_control import LauncherControl, Report
+from ps2.wire.transport import GrpcTransport
+
+log = logging.getLogger(__name__)
+
+# Spark hands it to the Python workers of the fleet's application, as it does with the training's (decision 3).
+TOKEN_VARIABLE = "PS2_HOST_TOKEN"
+# Environment variables in which managers name a container and its node.
+CONTAINER_VARIABLES = ("CONTAINER_ID",)  # YARN
+NODE_VARIABLES = ("NM_HOST",)
+CONTAINER_VARIABLE, NODE_VARIABLE = "PS2_CONTAINER", "PS2_NODE"
+REPORT_S = 0.25
+
+
+def host(index: int, launcher: str, generation: int) -> None:
+    """Keep server ``index`` of a fleet in this container, until the launcher says that it is enough.
+
+    Args:
+        launcher: ``host:port`` that is told how the server is.
+        generation: how many Spark applications the fleet has had before this one.
+
+    Raises:
+        ConfigError: this container will not do.
+        UnavailableError: the launcher has been silent for too long.
+    """
+    context = task_context()
+    assert context is not None
+    token = os.environ[TOKEN_VARIABLE]
+    report = Report(
+        index,
+        (generation << 32) + context.taskAttemptId(),
+        container_named(os.environ, Path.cwd()),
+        next((os.environ[name] for name in NODE_VARIABLES if name in os.environ), socket.gethostname()),
+        __version__,
+    )
+    transport = GrpcTransport(token)
+    try:
+        _keep(report, LauncherControl(transport, launcher), token, own_address(launcher))
+    finally:
+        transport.close()
+
+
+def container_named(environment: Mapping[str, str], folder: Path) -> str:
+    """Return what the manager calls this container: by its environment, or by the folder that it was given.
+
+    Args:
+        folder: that the container works in; of standalone executors APPLICATION/EXECUTOR.
+    """
+    named = next((environment[name] for name in CONTAINER_VARIABLES if name in environment), None)
+    if named is not None:
+        return named
+    if folder.name.isdecimal() and folder.parent.name.startswith("app-"):
+        return f"{folder.parent.name}/{folder.name}"
+    return socket.gethostname()
+
+
+def own_address(launcher: str) -> str:
+    """Return the address of this machine from which the launcher is reached: others reach the server there."""
+    host, port = split_address(launcher)
+    try:
+        with socket.create_connection((host, port), timeout=10) as probe:
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise UnavailableError(f"the launcher at {launcher} cannot be reached from this container: {error}") from error
+
+
+def _keep(report: Report, launcher: LauncherControl, token: str, address: str) -> None:
+    server: Server | None = None
+    heard_s = time.monotonic()
+    try:
+        while True:
+            if server is not None and report.exit_code is None and (code := server.poll()) is not None:
+                report = replace(report, exit_code=code, said=server.said())
+            try:
+                order = launcher.report(report)
+                heard_s = time.monotonic()
+            except PS2Error as error:  # also of a stranger that listens there now
+                if time.monotonic() - heard_s > ServerConfig.orphan_timeout_s:
+                    raise UnavailableError(f"no answer from the launcher: {error}") from error
+            else:
+                if order.refused:
+                    raise ConfigError(order.refused)
+                if order.leave:
+                    return
+                if order.number > report.order:
+                    if server is not None:
+                        server.end()
+                    environment = {CONTAINER_VARIABLE: report.container, NODE_VARIABLE: report.node}
+                    server = Server([*order.arguments, "--listen", join_address(address, 0)], token, environment)
+                    report = replace(report, order=order.number, exit_code=None, said="")
+            time.sleep(REPORT_S)
+    finally:
+        if server is not None:
+            server.end()
+
+
+class Server:
+    """A server's process in this container. It ends with this one, and prints where this one prints: to the container's
+    log."""
+
+    def __init__(self, arguments: Sequence[str], token: str, environment: Mapping[str, str]) -> None:
+        """Args:
+        arguments: of ``ps2``.
+        environment: variables beside this process's.
+        """
+        reading, writing = os.pipe()  # the token is on no disk, in no argv and in no environment of the server
+        try:
+            os.write(writing, token.encode())
+            os.close(writing)
+            self._process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "ps2.cli.main", *arguments),
+                    *("--token-file", f"/dev/fd/{reading}", "--exit-with-parent", str(os.getpid())),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**_environment(), **environment},
+                pass_fds=[reading],
+                text=True,
+                errors="replace",
+            )
+        finally:
+            os.close(reading)
+        self._lines: deque[str] = deque(maxlen=LOG_TAIL_LINES)
+        self._reader = threading.Thread(target=self._pass_on, daemon=True)
+        self._reader.start()
+
+    def poll(self) -> int | None:
+        """Return its exit code, or None while it runs."""
+        return self._process.poll()
+
+    def said(self) -> str:
+        """Return the end of what it has printed; it has ended."""
+        self._reader.join(1.0)
+        return "\n".join(self._lines)
+
+    def end(self) -> None:
+        """End it, by force if it takes too long."""
+        self._process.terminate()
+        try:
+            self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _pass_on(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.append(line.rstrip("\n"))
+            sys.stderr.write(line)
+            sys.stderr.flush()
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of servers: ps2 may have come with files that Spark ships, which it imports from."""
+    kept = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
+    return {**kept, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}

@@ -1,0 +1,27 @@
+"""The launcher's gRPC face: decode, take a report in, encode what it is answered."""
+
+from __future__ import annotations
+
+from ps2.config import WireConfig
+from ps2.coordinator.launchers.hosts import Hosts
+from ps2.wire.launcher_control import order_to_pb, report_from_pb
+from ps2.wire.pb import launcher_pb2 as pb
+from ps2.wire.serving import RpcServer
+
+THREADS = 4
+
+
+class LauncherServicer:
+    """Method by method what ``service Launcher`` of the contract says."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+
+    def Report(self, request: pb.ReportRequest) -> pb.ReportReply:
+        return order_to_pb(self._hosts.report(report_from_pb(request)))
+
+
+def listen(hosts: Hosts, bind: str, token: str) -> RpcServer:
+    """Start the launcher's gRPC face."""
+    service = pb.DESCRIPTOR.services_by_name["Launcher"]
+    return RpcServer(service, LauncherServicer(hosts), bind, token, THREADS, WireConfig())

@@ -1,0 +1,142 @@
+"""Servers in containers of a cluster: the fleet is a second Spark application (paper, section 5)."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ps2 import __version__
+from ps2.config import join_address
+from ps2.coordinator.launchers.application import FleetApplication
+from ps2.coordinator.launchers.hosts import Hosts
+from ps2.coordinator.launchers.servicer import listen
+from ps2.coordinator.launchers.submission import DEFAULT_MEMORY_BYTES, Submission
+from ps2.errors import LaunchError
+
+# Attempts of a task that fail before its host has ever spoken: Python or ps2 is missing there, and will be next time.
+ATTEMPTS = 3
+LEAVE_TIMEOUT_S = 2.0
+POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class ContainedServers:
+    """What all servers of a fleet in containers are started with.
+
+    Attributes:
+        bind: host of this process that containers reach.
+        memory_bytes: that each server's arrays may take.
+        ops: modules that declare operations.
+    """
+
+    servers: int
+    token: str
+    bind: str
+    memory_bytes: int = DEFAULT_MEMORY_BYTES
+    ops: tuple[str, ...] = ()
+
+
+class SparkLauncher:
+    """One Spark job whose tasks each keep a server, as they are told from here.
+
+    Whoever manages the cluster gives a lost container's task another one. Servers start only when they are told to, so
+    a new one never takes a place whose loss nobody has noticed.
+    """
+
+    def __init__(self, wanted: ContainedServers, submission: Submission) -> None:
+        self._wanted = wanted
+        self._submission = submission
+        self._hosts = Hosts(wanted.servers, __version__)
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._application: FleetApplication | None = None
+        self._generation = 0
+        self._folder = Path(tempfile.mkdtemp(prefix="ps2-"))
+        try:
+            self._face = listen(self._hosts, join_address(wanted.bind, 0), wanted.token)
+        except Exception:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+
+    @property
+    def servers(self) -> int:
+        return self._wanted.servers
+
+    @property
+    def replaces(self) -> bool:
+        return True
+
+    def start(self, index: int, master: str) -> None:
+        with self._lock:
+            if self._stopped:
+                raise LaunchError(f"server {index} cannot be started: the fleet was stopped")
+            if self._application is not None and self._application.ended() is not None:
+                self._application.stop()
+                self._application = None
+            if self._application is None:
+                self._application = self._submit()
+            self._hosts.order(index, self._arguments(index, master))
+
+    def look(self) -> dict[int, str | None]:
+        application = self._application
+        if self._stopped or application is None:
+            return dict.fromkeys(range(self.servers), "the fleet was stopped")
+        if (why := application.ended()) is not None:
+            return dict.fromkeys(range(self.servers), why)
+        found = {**self._hosts.ended()}
+        for index, (count, said) in application.failures().items():
+            if count >= ATTEMPTS and index in self._hosts.absent():
+                found.setdefault(index, f"{count} attempts of its task have failed, the last one with: {said}")
+        return dict(found)
+
+    def standing(self) -> str:
+        application = self._application
+        absent = self._hosts.absent()
+        granted = self.servers - len(absent)
+        text = f"{self.servers} containers were asked for, {granted} granted"
+        if application is None:
+            return text
+        failures = application.failures()
+        failed = [f"server {index}: {failures[index][1]}" for index in absent if index in failures]
+        return "; ".join([text, application.standing(), *failed])
+
+    def places(self) -> dict[int, str]:
+        """Return by index in which container a server is, and on which node."""
+        return self._hosts.places()
+
+    def stop(self) -> None:
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+        self._hosts.leave()
+        if self._application is not None:
+            deadline_s = time.monotonic() + LEAVE_TIMEOUT_S
+            while not self._hosts.have_left() and time.monotonic() < deadline_s:
+                time.sleep(POLL_S)
+            self._application.stop()
+        self._face.stop(0)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _submit(self) -> FleetApplication:
+        asked = {
+            "servers": self.servers,
+            "memory_bytes": self._wanted.memory_bytes,
+            "launcher": self._face.address,
+            "token": self._wanted.token,
+            "tag": f"ps2-{uuid.uuid4().hex[:12]}",
+            "generation": self._generation,
+        }
+        self._generation += 1
+        return FleetApplication(self._submission, asked, self._folder / "spark.log")
+
+    def _arguments(self, index: int, master: str) -> Sequence[str]:
+        home = ["--master", master, "--index", str(index)] if master else []
+        ops = [word for module in self._wanted.ops for word in ("--ops", module)]
+        return ["server", *home, "--memory-limit", str(self._wanted.memory_bytes), *ops]

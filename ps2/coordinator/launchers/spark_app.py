@@ -1,0 +1,141 @@
+"""The fleet's Spark application: ``python -m ps2.coordinator.launchers.spark_app``, a program of its own.
+
+One Spark job of one stage, with a task for each server. What to do comes as a line of JSON on stdin, the token with it;
+what becomes of it goes out as lines of JSON on stdout. It ends when stdin does: with the process that started it,
+however that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from typing import Any, TextIO
+
+from ps2.coordinator.launchers.hosting import TOKEN_VARIABLE, host
+from ps2.coordinator.launchers.submission import needed
+from ps2.coordinator.launchers.yarn import YarnApplication
+
+GROUP = "ps2-fleet"
+LOOK_S = 0.5
+MAX_CHARS = 1000
+
+
+def run(asked: dict[str, Any], out: TextIO) -> None:
+    """Start the application, and keep its job until stdin ends."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark import SparkConf, SparkContext
+
+    SparkContext._ensure_initialized()  # Java, with what spark-submit makes of its arguments
+    conf = SparkConf()
+    for name, value in asked["settings"].items():
+        conf.set(name, value)
+    conf.setAppName(asked["name"])
+    for name, value in needed(dict(conf.getAll()), asked["servers"], asked["memory_bytes"]).items():
+        conf.set(name, value)
+    say = _Sayings(out)
+    yarn = YarnApplication(SparkContext._jvm, conf, asked["tag"]) if conf.get("spark.master") == "yarn" else None
+    if yarn is not None:
+        conf.set("spark.yarn.tags", asked["tag"])
+    threading.Thread(target=_look, args=(say, yarn), daemon=True).start()
+    threading.Thread(target=_end_with_stdin, args=(yarn,), daemon=True).start()
+    try:
+        context = SparkContext(conf=conf)
+        say(application=context.applicationId, master=context.master)
+        # By Spark's own channel to the Python workers, not by its settings.
+        context.environment[TOKEN_VARIABLE] = asked["token"]
+        launcher, generation, servers = asked["launcher"], asked["generation"], asked["servers"]
+        context.setJobGroup(GROUP, "one task a server")
+
+        def keep(index: int, _: object) -> list[None]:
+            host(index, launcher, generation)
+            return []
+
+        context.parallelize(range(servers), servers).mapPartitionsWithIndex(keep).collect()
+    except Py4JJavaError as error:
+        say(fault=str(error.java_exception.toString())[:MAX_CHARS])
+        sys.exit(1)
+
+
+class _Sayings:
+    """Lines of JSON, each said once."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._lock = threading.Lock()
+        self._said: dict[str, object] = {}
+
+    def __call__(self, **what: object) -> None:
+        with self._lock:
+            fresh = {name: value for name, value in what.items() if self._said.get(name) != value}
+            if fresh:
+                self._said.update(fresh)
+                print(json.dumps(fresh), file=self._out, flush=True)
+
+
+def _look(say: _Sayings, yarn: YarnApplication | None) -> None:
+    """Tell what is under way: how the manager sees the application, and why tasks have failed."""
+    from py4j.protocol import Py4JError
+
+    while True:
+        try:
+            if yarn is not None:
+                say(manager=yarn.standing())
+            say(failures=_failures())
+        except (Py4JError, OSError) as error:  # it is ending, or not there yet
+            print(f"looking at the application: {error}", file=sys.stderr)
+        time.sleep(LOOK_S)
+
+
+def _failures() -> dict[str, tuple[int, str]]:
+    """Return by index how many attempts of tasks have failed, and what Spark says of the last one."""
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is None or context._jsc is None:
+        return {}
+    tracker = context.statusTracker()
+    found: dict[str, tuple[int, str]] = {}
+    for job in tracker.getJobIdsForGroup(GROUP):
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info is not None else ():
+            told = tracker.getStageInfo(stage)
+            if told is None or not told.numFailedTasks:
+                continue
+            tasks = context._jsc.sc().statusStore().taskList(stage, told.currentAttemptId, 2**31 - 1)
+            for at in range(tasks.size()):
+                task = tasks.apply(at)
+                if task.errorMessage().isDefined():
+                    count, _ = found.get(str(task.index()), (0, ""))
+                    found[str(task.index())] = count + 1, task.errorMessage().get()
+    return {index: (count, said[-MAX_CHARS:]) for index, (count, said) in found.items()}
+
+
+def _end_with_stdin(yarn: YarnApplication | None) -> None:
+    """Wait until stdin ends; end the application, and this process."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    while sys.stdin.readline():
+        pass
+    try:
+        context = SparkContext._active_spark_context
+        if context is not None:
+            context.stop()
+        elif yarn is not None:  # the manager has not let it begin yet
+            yarn.kill()
+    except (Py4JError, OSError) as error:
+        print(f"ending: {error}", file=sys.stderr)
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.proc.terminate()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    # Java and others print to stdout; lines of JSON go where only we print.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    run(json.loads(sys.stdin.readline()), answers)

@@ -1,0 +1,113 @@
+"""What the fleet's Spark application is submitted with: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ps2.errors import ConfigError
+
+MASTER = "spark.master"
+MIB = 1 << 20
+DEFAULT_MEMORY_BYTES = 1 << 30
+# Of a container, beside what servers' arrays take: Java's heap, which does nothing but start Python; and the processes:
+# server, task, Spark's daemon of tasks, and Java beside its heap.
+HEAP_MIB = 512
+PROCESSES_MIB = 700
+# Settings of the training's application that say where a cluster is, and how it is talked to.
+COPIED = (
+    "spark.archives",
+    "spark.authenticate",
+    "spark.driver.bindAddress",
+    "spark.driver.host",
+    "spark.executorEnv.",
+    "spark.files",
+    "spark.hadoop.",
+    "spark.io.encryption.",
+    "spark.kerberos.",
+    "spark.kubernetes.",
+    "spark.network.",
+    "spark.pyspark.",
+    "spark.ssl.",
+    "spark.submit.pyFiles",
+    "spark.yarn.",
+)
+# Of them, what is of that application alone.
+ITS_OWN = ("spark.yarn.app.", "spark.yarn.tags", "spark.kubernetes.driver.pod.name", "spark.kubernetes.memoryOverhead")
+
+
+@dataclass(frozen=True)
+class Submission:
+    """How the fleet's Spark application is submitted.
+
+    Attributes:
+        settings: of Spark; what the fleet needs comes on top of them.
+        arguments: of spark-submit.
+        python: that the containers run; None: what the environment says.
+        name: of the application.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    python: str | None = None
+    name: str = "ps2 fleet"
+
+
+def beside(training: Mapping[str, str], conf: Mapping[str, str], python: str | None) -> Submission:
+    """Return how to submit a fleet beside a training's application, to the same cluster unless ``conf`` says otherwise.
+
+    Args:
+        training: settings of its application.
+        conf: settings of the fleet's, which come first.
+        python: that the training's tasks run with.
+
+    Raises:
+        ConfigError: Spark has no containers there.
+    """
+    copied = {
+        name: value for name, value in training.items() if name.startswith(COPIED) and not name.startswith(ITS_OWN)
+    }
+    settings = copied | {MASTER: training.get(MASTER, "")} | dict(conf)
+    master = settings[MASTER]
+    if not master or (master.startswith("local") and not master.startswith("local-cluster")):
+        raise ConfigError(
+            f"launcher='spark': Spark at {master or 'no master'} hands out no containers; give a master of a cluster "
+            "(yarn, k8s://..., spark://...), by the SparkSession or by conf={'spark.master': ...}"
+        )
+    return Submission(settings, python=python, name=f"ps2 fleet of {training.get('spark.app.name', 'an application')}")
+
+
+def needed(settings: Mapping[str, str], servers: int, memory_bytes: int) -> dict[str, str]:
+    """Return the settings that the fleet needs: one server a task, one task an executor, none that comes and goes.
+
+    Args:
+        settings: what was asked for.
+        memory_bytes: that each server's arrays may take.
+    """
+    cores = settings.get("spark.executor.cores", "1")
+    found = {
+        "spark.executor.instances": str(servers),
+        "spark.executor.cores": cores,
+        "spark.task.cpus": cores,
+        "spark.cores.max": str(servers * int(cores)),
+        "spark.dynamicAllocation.enabled": "false",
+        "spark.speculation": "false",
+        # A server may be lost as often as it likes: its next container is another attempt of its task.
+        "spark.task.maxFailures": str(2**31 - 1),
+        "spark.excludeOnFailure.enabled": "false",
+    }
+    given = {
+        # As the manager gives up an application whose executors fail too often, whatever for.
+        "spark.executor.maxNumFailures": str(100 * servers),
+        "spark.ui.enabled": "false",
+        "spark.eventLog.enabled": "false",
+        **_memory(settings.get(MASTER, ""), memory_bytes),
+    }
+    return found | {name: settings.get(name, value) for name, value in given.items()}
+
+
+def _memory(master: str, memory_bytes: int) -> dict[str, str]:
+    processes = PROCESSES_MIB + -(-memory_bytes // MIB)
+    if master.startswith(("spark:", "local-cluster")):  # it counts Java's heap, and nothing beside it
+        return {"spark.executor.memory": f"{HEAP_MIB + processes}m"}
+    return {"spark.executor.memory": f"{HEAP_MIB}m", "spark.executor.memoryOverhead": f"{processes}m"}

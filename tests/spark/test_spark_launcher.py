@@ -1,0 +1,84 @@
+"""A fleet that is a second Spark application, in containers of its own."""
+
+from __future__ import annotations
+
+import numpy as np
+import psutil
+import pytest
+
+from ps2 import DCV, PS2Context
+from ps2.errors import ConfigError, LaunchError
+
+# Two executors of one core: as many as the fleet wants.
+CLUSTER = {"spark.master": "local-cluster[2,1,1400]", "spark.driver.host": "127.0.0.1"}
+MEMORY = 64 << 20
+DIM = 100
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
+
+@pytest.fixture(scope="module")
+def ps(spark):
+    """A fleet of two servers in containers, with copies; tasks are the shared session's."""
+    with PS2Context.getOrCreate(
+        spark, 2, launcher="spark", conf=CLUSTER, memoryLimit=MEMORY, replicas=1, bindAddress="localhost"
+    ) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def weight(ps, sc):
+    """What four tasks have added 1 to, by the tasks' way."""
+    made = DCV.dense(DIM, dtype="int64")
+    sc.parallelize(range(4), 4).foreach(lambda _: made.add(np.ones(DIM)))
+    return made
+
+
+def family():
+    return psutil.Process().children(recursive=True)
+
+
+def servers():
+    return [process for process in family() if "ps2.cli.main" in process.cmdline()]
+
+
+def test_servers_when_the_fleet_runs_then_each_is_in_a_container_of_its_own(ps, weight):
+    assert len({place for place in ps._fleet.launcher.places().values() if place.startswith("container app-")}) == 2
+    np.testing.assert_array_equal(weight.pull(), np.full(DIM, 4))
+
+
+def test_the_token_when_the_fleet_runs_then_it_is_in_no_argv_and_in_no_servers_environment(ps):
+    assert not [process for process in family() if ps._token in " ".join(process.cmdline())]
+    assert not [process for process in servers() if ps._token in " ".join(process.environ().values())]
+
+
+def test_a_server_when_killed_then_its_container_starts_another_and_nothing_is_missing(ps, weight):
+    before = ps._fleet.launcher.places()
+    servers()[0].kill()
+    weight.add(np.ones(DIM))
+    np.testing.assert_array_equal(weight.pull(), np.full(DIM, 5))
+    assert ps.recoveries[-1].source == "replica"
+    assert "ended by SIGKILL" in ps.recoveries[-1].reason
+    assert ps._fleet.launcher.places() == before
+
+
+def test_a_container_when_killed_then_the_cluster_gives_another_and_nothing_is_missing(ps, weight, until):
+    before, recoveries = ps._fleet.launcher.places(), len(ps.recoveries)
+    executor = next(p for p in servers()[0].parents() if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline()))
+    executor.kill()
+    until(lambda: len(ps.recoveries) > recoveries, "the server is back", 60)
+    weight.add(np.ones(DIM))
+    np.testing.assert_array_equal(weight.pull(), np.full(DIM, 6))
+    assert len(set(before.items()) & set(ps._fleet.launcher.places().items())) == 1
+
+
+def test_get_or_create_when_spark_has_no_containers_then_config_error(ps, spark):
+    ps.stop()
+    with pytest.raises(ConfigError, match="hands out no containers"):
+        PS2Context.getOrCreate(spark, 2, launcher="spark")
+
+
+def test_get_or_create_when_a_container_is_too_large_then_launch_error_says_what_spark_says(spark):
+    with pytest.raises(LaunchError, match=r"Spark application has ended: .*1276 MiB"):
+        PS2Context.getOrCreate(
+            spark, 1, launcher="spark", conf=CLUSTER | {"spark.master": "local-cluster[1,1,900]"}, memoryLimit=MEMORY
+        )

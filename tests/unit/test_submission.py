@@ -1,0 +1,71 @@
+"""What the fleet's Spark application is submitted with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ps2.coordinator.launchers.hosting import container_named
+from ps2.coordinator.launchers.submission import beside, needed
+from ps2.errors import ConfigError
+
+TRAINING = {
+    "spark.master": "yarn",
+    "spark.app.name": "clicks",
+    "spark.app.id": "application_1",
+    "spark.executor.instances": "40",
+    "spark.executor.memory": "20g",
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.yarn.queue": "ads",
+    "spark.yarn.app.id": "application_1",
+    "spark.hadoop.fs.defaultFS": "hdfs://nn:8020",
+    "spark.driver.host": "edge1",
+}
+
+
+def test_beside_when_the_training_has_a_cluster_then_the_fleet_has_it_too_and_nothing_of_its_size():
+    assert dict(beside(TRAINING, {}, "python3").settings) == {
+        "spark.master": "yarn",
+        "spark.yarn.queue": "ads",
+        "spark.hadoop.fs.defaultFS": "hdfs://nn:8020",
+        "spark.driver.host": "edge1",
+    }
+
+
+def test_beside_when_conf_says_otherwise_then_it_counts():
+    settings = beside(TRAINING, {"spark.yarn.queue": "servers", "spark.executor.cores": "4"}, None).settings
+    assert (settings["spark.yarn.queue"], settings["spark.executor.cores"]) == ("servers", "4")
+
+
+@pytest.mark.parametrize("master", ["local", "local[2,4]", "local[*]"])
+def test_beside_when_spark_has_no_containers_then_config_error_names_the_master(master):
+    with pytest.raises(ConfigError, match="hands out no containers") as error:
+        beside({"spark.master": master}, {}, None)
+    assert master in str(error.value)
+
+
+def test_needed_when_there_are_containers_then_one_server_a_task_one_task_an_executor():
+    found = needed({"spark.master": "yarn", "spark.executor.cores": "4"}, 8, 4 << 30)
+    assert (found["spark.executor.instances"], found["spark.executor.cores"], found["spark.task.cpus"]) == (
+        "8",
+        "4",
+        "4",
+    )
+    assert found["spark.dynamicAllocation.enabled"] == found["spark.speculation"] == "false"
+    assert (found["spark.executor.memory"], found["spark.executor.memoryOverhead"]) == ("512m", "4796m")
+
+
+def test_needed_when_standalone_then_the_executors_heap_counts_what_servers_take():
+    found = needed({"spark.master": "spark://h:7077"}, 2, 1)
+    assert found["spark.executor.memory"] == "1213m"
+    assert found["spark.cores.max"] == "2"
+
+
+def test_needed_when_memory_was_given_then_it_stays():
+    assert needed({"spark.executor.memoryOverhead": "9g"}, 2, 1 << 30)["spark.executor.memoryOverhead"] == "9g"
+
+
+def test_container_named_when_the_manager_says_so_then_it_is_its_name():
+    assert container_named({"CONTAINER_ID": "container_e01_1_01_000002"}, Path("/")) == "container_e01_1_01_000002"
+    assert container_named({}, Path("/work/app-20260101-0000/3")) == "app-20260101-0000/3"
