@@ -13,7 +13,6 @@ from ps2.errors import ConfigError, LaunchError
 CLUSTER = {"spark.master": "local-cluster[2,1,1400]", "spark.driver.host": "127.0.0.1"}
 MEMORY = 64 << 20
 DIM = 100
-pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +28,7 @@ def ps(spark):
 def weight(ps, sc):
     """What four tasks have added 1 to, by the tasks' way."""
     made = DCV.dense(DIM, dtype="int64")
-    sc.parallelize(range(4), 4).foreach(lambda _: made.add(np.ones(DIM)))
+    sc.parallelize(range(4), 4).foreach(lambda _: made.add([1] * DIM))
     return made
 
 
@@ -54,7 +53,7 @@ def test_the_token_when_the_fleet_runs_then_it_is_in_no_argv_and_in_no_servers_e
 def test_a_server_when_killed_then_its_container_starts_another_and_nothing_is_missing(ps, weight):
     before = ps._fleet.launcher.places()
     servers()[0].kill()
-    weight.add(np.ones(DIM))
+    weight.add([1] * DIM)
     np.testing.assert_array_equal(weight.pull(), np.full(DIM, 5))
     assert ps.recoveries[-1].source == "replica"
     assert "ended by SIGKILL" in ps.recoveries[-1].reason
@@ -66,13 +65,20 @@ def test_a_container_when_killed_then_the_cluster_gives_another_and_nothing_is_m
     executor = next(p for p in servers()[0].parents() if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline()))
     executor.kill()
     until(lambda: len(ps.recoveries) > recoveries, "the server is back", 60)
-    weight.add(np.ones(DIM))
+    weight.add([1] * DIM)
     np.testing.assert_array_equal(weight.pull(), np.full(DIM, 6))
     assert len(set(before.items()) & set(ps._fleet.launcher.places().items())) == 1
 
 
-def test_get_or_create_when_spark_has_no_containers_then_config_error(ps, spark):
+def test_stop_when_servers_are_in_containers_then_nothing_is_left_of_them(ps, weight, until):
+    application = next(p for p in family() if "ps2.coordinator.launchers.spark_app" in p.cmdline())
+    theirs = [application, *application.children(recursive=True)]
+    assert {process.pid for process in servers()} <= {process.pid for process in theirs}
     ps.stop()
+    until(lambda: not any(process.is_running() for process in theirs), "all have ended")
+
+
+def test_get_or_create_when_spark_has_no_containers_then_config_error(spark):
     with pytest.raises(ConfigError, match="hands out no containers"):
         PS2Context.getOrCreate(spark, 2, launcher="spark")
 
