@@ -27,10 +27,10 @@ SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 BENCH := adam wire failures recovery run ml trees walks topics embeddings gigabit
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
-.PHONY: help setup fmt check test chaos proto run bench clean
+.PHONY: help setup fmt check test chaos yarn-test proto run bench clean
 
 help: ## list the verbs
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 10
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
 
 setup: $(WARM) ## make .venv, install what is needed, compile the numba kernels
 	@echo "setup: done"
@@ -87,6 +87,10 @@ test: $(WARM) $(ARCHIVE) ## run all tests (ARGS: pytest's)
 chaos: $(WARM) $(ARCHIVE) ## run all scenarios of what goes wrong, the long ones too (ARGS: pytest's, such as '-k executor')
 	@echo "chaos: pytest"
 	@$(with_java) $(PYTHON) -m pytest -q -m "" tests/chaos $(ARGS)
+
+yarn-test: $(WARM) $(ARCHIVE) ## run the tests of fleets on YARN and HDFS, on a cluster of this machine (ARGS: pytest's)
+	@echo "yarn-test: pytest"
+	@$(with_java) PS2_HADOOP_JARS="$$(scripts/hadoop-jars)"; export PS2_HADOOP_JARS; $(PYTHON) -m pytest -q -m yarn tests/yarn $(ARGS)
 
 proto: $(INSTALLED) ## write the stubs of proto/ to ps2/wire/pb/
 	@scripts/proto

@@ -13,6 +13,9 @@ from ps2.errors import AuthError, ConfigError
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKEN_FILE_VARIABLE = "PS2_TOKEN_FILE"
 UNIX_SOCKETS_VARIABLE = "PS2_UNIX_SOCKETS"
+# What a server in a container is told of where it is.
+CONTAINER_VARIABLE = "PS2_CONTAINER"
+NODE_VARIABLE = "PS2_NODE"
 DEFAULT_PORT = 7070
 MAX_PORT = 65535
 MIN_TOKEN_CHARS = 16
@@ -73,6 +76,7 @@ class ServerConfig:
         metrics_port: where Prometheus finds this server's numbers, on the host that it listens on; 0 takes a free one,
             None is nowhere: whoever can connect there needs no token, so somebody has to want it.
         ops: modules that declare operations (docs/kernels.md), beside those of installed packages.
+        announce: file descriptor that the address is written to once it listens; None: nobody waits for it.
         orphan_timeout_s: a server of a master ends after this long without an answer from it; one that was told to end
             with its parent does not: that one may only have stopped for a while.
     """
@@ -86,6 +90,7 @@ class ServerConfig:
     allow_udf: bool = True
     metrics_port: int | None = None
     ops: tuple[str, ...] = ()
+    announce: int | None = None
     orphan_timeout_s: float = 60.0
 
 

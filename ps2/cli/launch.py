@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -41,6 +40,7 @@ Examples:
   ps2 launch --servers 4 --detach --memory-limit 8g       in the background, until 'ps2 stop'
   ps2 launch --servers 2 --detach --name ads --port 7170  a second fleet beside it
   ps2 launch --servers 1 --host 0.0.0.0 --token-file fleet.token
+  ps2 launch --on spark --servers 8 --memory 4g -- --master yarn --queue servers --archives env.tar.gz#environment
 
 \b
 Exit codes: 0 they run (--detach), or were stopped, 1 one died, 130 Ctrl-C.
@@ -79,9 +79,21 @@ class _Wish:
 
 
 @click.command(epilog=EPILOG)
+@click.option(
+    "--on",
+    type=click.Choice(["local", "spark"]),
+    default="local",
+    show_default=True,
+    help="Where they run: on this host, or in containers of a cluster, as a Spark application that is submitted with "
+    "the options behind '--'.",
+)
 @click.option("--servers", type=click.IntRange(1, MAX_SERVERS), default=2, show_default=True, help="How many.")
 @click.option("--detach", is_flag=True, help="Return once they run; 'ps2 stop' ends them.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Where they listen.")
+@click.option(
+    "--host",
+    help="Where they listen; with --on spark, where containers reach this process  [default: 127.0.0.1; with --on "
+    "spark this host's name].",
+)
 @click.option(
     "--port", type=click.IntRange(1, MAX_PORT), default=DEFAULT_PORT, show_default=True, help="Port of the first one."
 )
@@ -94,9 +106,11 @@ class _Wish:
 )
 @click.option(
     "--memory-limit",
+    "--memory",
+    "memory_limit",
     type=parse_bytes,
     metavar="BYTES",
-    help="Most that each server's arrays may take  [default: its share of 80% of the memory].",
+    help="Most that each server's arrays may take  [default: its share of 80% of the memory; with --on spark 1g].",
 )
 @click.option(
     "--metrics-port",
@@ -107,23 +121,49 @@ class _Wish:
 )
 @ops_option
 @click.option("--name", default="default", show_default=True, help="What to call the fleet.")
+@click.option(
+    "--start-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --on spark: longest time for the cluster to give all containers.",
+)
+@click.argument("submit", nargs=-1, type=click.UNPROCESSED, metavar="[-- SPARK-SUBMIT-OPTIONS]")
 def launch(
+    on: str,
     servers: int,
     detach: bool,
-    host: str,
+    host: str | None,
     port: int,
     token_file: Path | None,
     memory_limit: int | None,
     metrics_port: int | None,
     ops: tuple[str, ...],
     name: str,
+    start_timeout: float,
+    submit: tuple[str, ...],
 ) -> None:
-    """Start servers on this host, for Spark applications to attach to."""
+    """Start servers, on this host or in containers of a cluster, for Spark applications to attach to."""
     from ps2.cli.processes import ServerOptions, ServerProcesses
     from ps2.cli.state import LaunchedServer, claim, remove
     from ps2.processes import ProcessId
     from ps2.server.memory import available_bytes
 
+    if on == "spark":
+        from ps2.cli.contained import run
+        from ps2.coordinator.launchers.spark import ContainedServers
+        from ps2.coordinator.launchers.submission import DEFAULT_MEMORY_BYTES
+
+        _check_contained(detach, metrics_port)
+        token = new_token() if token_file is None else read_token(token_file)
+        memory = memory_limit or DEFAULT_MEMORY_BYTES
+        wanted = ContainedServers(servers, token, host or _own_host(), memory, ops, keep_addresses=True)
+        run(wanted, submit, name, token_file, start_timeout, _Wish())
+        return
+    if submit:
+        raise ConfigError(f"{' '.join(submit)}: options of spark-submit go with --on spark")
+    host = host or "127.0.0.1"
     _check_ports(servers, port, metrics_port)
     if token_file is not None:
         token_file = token_file.absolute()
@@ -151,6 +191,13 @@ def launch(
         click.echo(_description(fleet, detach, metrics_port))
         if not detach:
             _watch(fleet, started, wish)
+
+
+def _check_contained(detach: bool, metrics_port: int | None) -> None:
+    if detach:
+        raise ConfigError("--detach: a fleet in containers ends with this process; run it under nohup, tmux or systemd")
+    if metrics_port is not None:
+        raise ConfigError("--metrics-port: servers in containers have no ports that are known before")
 
 
 def _check_ports(servers: int, port: int, metrics_port: int | None) -> None:
@@ -230,11 +277,9 @@ def _watch(fleet: LaunchedFleet, started: ServerProcesses, wish: _Wish) -> None:
 
 def _description(fleet: LaunchedFleet, detach: bool, metrics_port: int | None) -> str:
     """Say what runs, and what can be done with it."""
-    from ps2.cli.state import command
+    from ps2.cli.state import attaching, command
 
     end = f"until '{command('stop', fleet.name)}'" if detach else "until Ctrl-C"
-    addresses = ",".join(server.address for server in fleet.servers)
-    arguments = f"fleet={json.dumps(addresses)}, tokenFile={json.dumps(str(fleet.token_file), ensure_ascii=False)}"
     lines = [
         f"fleet {fleet.name!r}: {_servers(fleet)} running, {end}",
         *(
@@ -243,7 +288,7 @@ def _description(fleet: LaunchedFleet, detach: bool, metrics_port: int | None) -
             for index, server in enumerate(fleet.servers)
         ),
         "",
-        f"attach  PS2Context.getOrCreate(spark, {arguments})",
+        f"attach  {attaching(fleet)}",
         f"look    {command('status', fleet.name)}",
         f"stop    {command('stop', fleet.name)}",
         f"logs    {fleet.folder}",

@@ -87,6 +87,7 @@ ops_option = click.option(
 @ops_option
 @click.option("--exit-with-parent", type=int, metavar="PID", hidden=True)
 @click.option("--scratch", type=click.Path(path_type=Path), hidden=True)
+@click.option("--announce", type=int, hidden=True)
 def server(
     listen: str | None,
     data_port: int,
@@ -103,6 +104,7 @@ def server(
     ops: tuple[str, ...],
     exit_with_parent: int | None,
     scratch: Path | None,
+    announce: int | None,
 ) -> None:
     """Run one server in the foreground, until it is told to stop."""
     from ps2.processes import ProcessId
@@ -124,6 +126,7 @@ def server(
         allow_udf=not no_udf,
         metrics_port=metrics_port,
         ops=ops,
+        announce=announce,
     )
     token = read_token(token_file) if token_file is not None else None
     serve(

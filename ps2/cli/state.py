@@ -140,6 +140,13 @@ def command(verb: str, name: str) -> str:
     return f"ps2 {verb}" + ("" if name == DEFAULT_NAME else f" --name {name}")
 
 
+def attaching(fleet: LaunchedFleet) -> str:
+    """Return what a driver calls to attach."""
+    addresses = ",".join(server.address for server in fleet.servers)
+    arguments = f"fleet={json.dumps(addresses)}, tokenFile={json.dumps(str(fleet.token_file), ensure_ascii=False)}"
+    return f"PS2Context.getOrCreate(spark, {arguments})"
+
+
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
     """One process at a time decides who owns a name."""

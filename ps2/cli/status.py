@@ -42,6 +42,11 @@ SERVER_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
     (Column("out", right=True), "bytes_out", size),
 )
 SERVER_COLUMNS = (Column("server"), Column("state"), *(column for column, _, _ in SERVER_TABLE))
+# Of servers that a cluster's manager runs.
+PLACE_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
+    (Column("container"), "container", lambda name: name or "-"),
+    (Column("node"), "node", lambda name: name or "-"),
+)
 MATRIX_COLUMNS = (
     Column("matrix"),
     Column("kind"),
@@ -91,7 +96,9 @@ def status(fleet: str | None, token_file: str | None, name: str | None, output: 
     if output != "table":
         print_data({"servers": servers, "matrices": matrices, "operations": operations}, output)
     else:
-        print_table(SERVER_COLUMNS, [_server_row(server) for server in servers])
+        places = PLACE_TABLE if any(server.get("container") for server in servers) else ()
+        columns = (*SERVER_COLUMNS, *(column for column, _, _ in places))
+        print_table(columns, [_server_row(server, (*SERVER_TABLE, *places)) for server in servers])
         for columns, rows in (
             (MATRIX_COLUMNS, [_matrix_row(matrix) for matrix in matrices]),
             (OPERATION_COLUMNS, [_operation_row(operation) for operation in operations]),
@@ -176,10 +183,10 @@ def _operations(answers: list[ServerStatus]) -> list[dict[str, Any]]:
     return sorted(found.values(), key=lambda sums: (-sums["seconds"], sums["name"]))
 
 
-def _server_row(server: Mapping[str, Any]) -> list[str]:
+def _server_row(server: Mapping[str, Any], table: Sequence[tuple[Column, str, Callable[[Any], str]]]) -> list[str]:
     if "error" in server:
-        return [server["address"], server["state"], *["-"] * (len(SERVER_COLUMNS) - 2)]
-    return [server["address"], server["state"], *(write(server[name]) for _, name, write in SERVER_TABLE)]
+        return [server["address"], server["state"], *["-"] * len(table)]
+    return [server["address"], server["state"], *(write(server[name]) for _, name, write in table)]
 
 
 def _matrix_row(matrix: Mapping[str, Any]) -> list[str]:

@@ -128,6 +128,9 @@ def serve(config: ServerConfig, token: str | None, home: Home | None, parent: Pa
     log.info(
         "listening on %s, advertised as %s, memory limit %s bytes", server.address, address, config.memory_limit_bytes
     )
+    if config.announce is not None:
+        with open(config.announce, "w") as file:
+            file.write(address)
     if config.memory_limit_bytes > (there := available_bytes()):
         log.warning("the memory limit is more than the %s bytes that this machine or container has", f"{there:,}")
     with ExitStack() as undo:

@@ -8,6 +8,7 @@ from dataclasses import fields
 import psutil
 
 from ps2 import __version__
+from ps2.config import CONTAINER_VARIABLE, NODE_VARIABLE
 from ps2.server.engine import Engine
 from ps2.wire.standing import Counts, ServerStatus
 
@@ -36,4 +37,6 @@ def status_of(
         copies_bytes=sum(shard.nbytes for shard in shards if shard.copy),
         behind=behind,
         applied_scopes=sum(len(shard.applied) for shard in shards),
+        container=os.environ.get(CONTAINER_VARIABLE, ""),
+        node=os.environ.get(NODE_VARIABLE, ""),
     )

@@ -21,6 +21,7 @@ class Report:
         order: last one carried out; 0: none.
         exit_code: of the server that was started by it, negative for a signal; None: it runs, or none was started.
         said: end of what it had printed.
+        address: ``host:port`` where it listens; "": not yet.
     """
 
     index: int
@@ -31,6 +32,7 @@ class Report:
     order: int = 0
     exit_code: int | None = None
     said: str = ""
+    address: str = ""
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,14 @@ class Order:
         arguments: of ``ps2``, save those that only the container knows.
         leave: end the server, and go.
         refused: why this container will not do; "": it does.
+        address: listen there again, if its host is this container's; "": anywhere.
     """
 
     number: int = 0
     arguments: tuple[str, ...] = ()
     leave: bool = False
     refused: str = ""
+    address: str = ""
 
 
 class LauncherControl:
@@ -62,7 +66,7 @@ class LauncherControl:
         reply = self._transport.call(
             self._address, "Launcher/Report", report_to_pb(report), pb.ReportReply, SIGN_OF_LIFE_TIMEOUT_S
         )
-        return Order(reply.order, tuple(reply.arguments), reply.leave, reply.refused)
+        return Order(reply.order, tuple(reply.arguments), reply.leave, reply.refused, reply.address)
 
 
 def report_to_pb(report: Report) -> pb.ReportRequest:
@@ -76,6 +80,7 @@ def report_to_pb(report: Report) -> pb.ReportRequest:
         ended=report.exit_code is not None,
         exit_code=report.exit_code or 0,
         said=report.said,
+        address=report.address,
     )
 
 
@@ -89,8 +94,15 @@ def report_from_pb(message: pb.ReportRequest) -> Report:
         message.order,
         message.exit_code if message.ended else None,
         message.said,
+        message.address,
     )
 
 
 def order_to_pb(order: Order) -> pb.ReportReply:
-    return pb.ReportReply(order=order.number, arguments=order.arguments, leave=order.leave, refused=order.refused)
+    return pb.ReportReply(
+        order=order.number,
+        arguments=order.arguments,
+        leave=order.leave,
+        refused=order.refused,
+        address=order.address,
+    )

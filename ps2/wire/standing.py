@@ -110,6 +110,7 @@ class ServerStatus(Counts):
         copies_bytes: of shards that are copies of another server's.
         applied_scopes: tasks and sessions whose ids are remembered, over all shards.
         behind: its shards whose copies on the backup are not in step with them yet.
+        container: that a cluster's manager runs it in, as it is called there, on ``node``; "" if it is in none.
     """
 
     server_id: str
@@ -137,6 +138,8 @@ class ServerStatus(Counts):
     applied_scopes: Annotated[
         int, Metric("ps2_applied_scopes", "gauge", "Tasks and sessions whose ids are remembered, over all shards")
     ]
+    container: str
+    node: str
 
     @property
     def rows(self) -> int:
@@ -151,6 +154,8 @@ class ServerStatus(Counts):
             "uptime_s": round(self.uptime_s, 3),
             "matrices": len(self.matrices),
             "backup": self.backup or None,
+            "container": self.container or None,
+            "node": self.node or None,
             "operations": [done.told for done in self.operations],
         }
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ps2.coordinator.launchers.hosting import listening
 from ps2.coordinator.launchers.hosts import Hosts
 from ps2.errors import ProtocolError
 from ps2.wire.launcher_control import Order, Report, order_to_pb, report_from_pb, report_to_pb
@@ -89,3 +90,20 @@ def test_report_when_it_has_travelled_then_is_what_it_was():
         assert report_from_pb(type(report_to_pb(report)).FromString(report_to_pb(report).SerializeToString())) == report
     reply = order_to_pb(Order(2, ("a", "b"), refused="no"))
     assert (reply.order, list(reply.arguments), reply.leave, reply.refused) == (2, ["a", "b"], False, "no")
+
+
+def test_report_when_addresses_are_kept_then_the_next_container_is_told_where_the_last_server_listened():
+    hosts = Hosts(1, "1.0", keep_addresses=True)
+    hosts.order(0, [])
+    hosts.report(FIRST)
+    hosts.report(replace(FIRST, order=1, address="10.0.0.1:4000"))
+    assert hosts.addresses() == {0: "10.0.0.1:4000"}
+    hosts.order(0, [])
+    assert hosts.addresses() == {}
+    assert hosts.report(replace(FIRST, attempt=8)).address == "10.0.0.1:4000"
+
+
+def test_listening_when_the_server_before_was_on_this_machine_then_takes_its_port():
+    assert listening("10.0.0.1", "10.0.0.1:4000") == "10.0.0.1:4000"
+    assert listening("10.0.0.2", "10.0.0.1:4000") == "10.0.0.2:0"
+    assert listening("::1", "") == "[::1]:0"

@@ -28,6 +28,11 @@ from ps2.errors import ConfigError
         ({"heartbeat_s": -1.0}, "heartbeatS: expected a positive number of seconds, got -1.0"),
         ({"lost_after_s": float("nan")}, "lostAfterS: expected a positive number of seconds, got nan"),
         ({"lost_after_s": 1.5}, "lostAfterS: expected at least two heartbeats of 1.0 s, got 1.5"),
+        ({"start_timeout_s": 0}, "startTimeoutS: expected a positive number of seconds, got 0"),
+        ({"launcher": "yarn"}, "launcher: expected 'local' or 'spark', got 'yarn'"),
+        ({"launcher": "spark", "fleet": ("h:1",)}, "launcher='spark' starts servers, and fleet attaches to some that"),
+        ({"conf": {"spark.x": "1"}}, "conf goes with launcher='spark'"),
+        ({"launcher": "spark", "conf": "spark.x=1"}, "conf: expected a dict of Spark's settings, got 'spark.x=1'"),
         ({"retry_timeout_s": 0}, "retryTimeoutS: expected a positive number of seconds, got 0"),
     ],
 )

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ps2.coordinator.interpreter import VARIABLE as PYTHON_VARIABLE
 from ps2.coordinator.launchers.child import below, last_lines
 from ps2.coordinator.launchers.submission import MASTER, Submission
 from ps2.errors import LaunchError
@@ -21,7 +22,6 @@ from ps2.errors import LaunchError
 END_TIMEOUT_S = 15.0
 # Of the process that starts us, if spark-submit did: its own Spark is not ours.
 NOT_INHERITED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
-PYTHON_VARIABLE = "PYSPARK_PYTHON"
 
 
 class FleetApplication:

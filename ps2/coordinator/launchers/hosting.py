@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from ps2 import __version__
 from ps2.client.task import task_context
-from ps2.config import ServerConfig, join_address, split_address
+from ps2.config import CONTAINER_VARIABLE, NODE_VARIABLE, ServerConfig, join_address, split_address
 from ps2.coordinator.launchers.child import END_TIMEOUT_S, LOG_TAIL_LINES
 from ps2.errors import ConfigError, PS2Error, UnavailableError
 from ps2.wire.launcher_control import LauncherControl, Report
@@ -26,11 +27,10 @@ log = logging.getLogger(__name__)
 
 # Spark hands it to the Python workers of the fleet's application, as it does with the training's (decision 3).
 TOKEN_VARIABLE = "PS2_HOST_TOKEN"
-# Environment variables in which managers name a container and its node.
-CONTAINER_VARIABLES = ("CONTAINER_ID",)  # YARN
-NODE_VARIABLES = ("NM_HOST",)
-CONTAINER_VARIABLE, NODE_VARIABLE = "PS2_CONTAINER", "PS2_NODE"
+# Environment variables in which managers name a container.
+CONTAINERS = ("CONTAINER_ID",)  # YARN's
 REPORT_S = 0.25
+MAX_ADDRESS = 300
 
 
 def host(index: int, launcher: str, generation: int) -> None:
@@ -51,7 +51,7 @@ def host(index: int, launcher: str, generation: int) -> None:
         index,
         (generation << 32) + context.taskAttemptId(),
         container_named(os.environ, Path.cwd()),
-        next((os.environ[name] for name in NODE_VARIABLES if name in os.environ), socket.gethostname()),
+        node_named(os.environ),
         __version__,
     )
     transport = GrpcTransport(token)
@@ -67,11 +67,18 @@ def container_named(environment: Mapping[str, str], folder: Path) -> str:
     Args:
         folder: that the container works in; of standalone executors APPLICATION/EXECUTOR.
     """
-    named = next((environment[name] for name in CONTAINER_VARIABLES if name in environment), None)
+    named = next((environment[name] for name in CONTAINERS if name in environment), None)
     if named is not None:
         return named
     if folder.name.isdecimal() and folder.parent.name.startswith("app-"):
         return f"{folder.parent.name}/{folder.name}"
+    return socket.gethostname()
+
+
+def node_named(environment: Mapping[str, str]) -> str:
+    """Return what the manager calls the machine: YARN by the address of its node manager."""
+    if "NM_HOST" in environment:
+        return join_address(environment["NM_HOST"], int(environment.get("NM_PORT", "0")))
     return socket.gethostname()
 
 
@@ -85,6 +92,17 @@ def own_address(launcher: str) -> str:
         raise UnavailableError(f"the launcher at {launcher} cannot be reached from this container: {error}") from error
 
 
+def listening(own: str, before: str) -> str:
+    """Return where a server is to listen: on a free port, or where the one before did, if that was on this machine.
+
+    Args:
+        own: address of this machine.
+        before: ``host:port``; "": anywhere.
+    """
+    host, port = split_address(before) if before else ("", 0)
+    return join_address(own, port if host == own else 0)
+
+
 def _keep(report: Report, launcher: LauncherControl, token: str, address: str) -> None:
     server: Server | None = None
     heard_s = time.monotonic()
@@ -92,6 +110,8 @@ def _keep(report: Report, launcher: LauncherControl, token: str, address: str) -
         while True:
             if server is not None and report.exit_code is None and (code := server.poll()) is not None:
                 report = replace(report, exit_code=code, said=server.said())
+            elif server is not None and not report.address:
+                report = replace(report, address=server.address())
             try:
                 order = launcher.report(report)
                 heard_s = time.monotonic()
@@ -107,8 +127,9 @@ def _keep(report: Report, launcher: LauncherControl, token: str, address: str) -
                     if server is not None:
                         server.end()
                     environment = {CONTAINER_VARIABLE: report.container, NODE_VARIABLE: report.node}
-                    server = Server([*order.arguments, "--listen", join_address(address, 0)], token, environment)
-                    report = replace(report, order=order.number, exit_code=None, said="")
+                    listen = listening(address, order.address)
+                    server = Server([*order.arguments, "--listen", listen], token, environment)
+                    report = replace(report, order=order.number, exit_code=None, said="", address="")
             time.sleep(REPORT_S)
     finally:
         if server is not None:
@@ -125,6 +146,8 @@ class Server:
         environment: variables beside this process's.
         """
         reading, writing = os.pipe()  # the token is on no disk, in no argv and in no environment of the server
+        self._announced, announcing = os.pipe()
+        self._address = ""
         try:
             os.write(writing, token.encode())
             os.close(writing)
@@ -132,17 +155,19 @@ class Server:
                 [
                     *(sys.executable, "-m", "ps2.cli.main", *arguments),
                     *("--token-file", f"/dev/fd/{reading}", "--exit-with-parent", str(os.getpid())),
+                    *("--announce", str(announcing)),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env={**_environment(), **environment},
-                pass_fds=[reading],
+                pass_fds=[reading, announcing],
                 text=True,
                 errors="replace",
             )
         finally:
             os.close(reading)
+            os.close(announcing)
         self._lines: deque[str] = deque(maxlen=LOG_TAIL_LINES)
         self._reader = threading.Thread(target=self._pass_on, daemon=True)
         self._reader.start()
@@ -150,6 +175,12 @@ class Server:
     def poll(self) -> int | None:
         """Return its exit code, or None while it runs."""
         return self._process.poll()
+
+    def address(self) -> str:
+        """Return ``host:port`` where it listens; "" if it does not yet."""
+        if not self._address and select.select([self._announced], [], [], 0)[0]:
+            self._address = os.read(self._announced, MAX_ADDRESS).decode()
+        return self._address
 
     def said(self) -> str:
         """Return the end of what it has printed; it has ended."""
@@ -164,6 +195,8 @@ class Server:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        self._reader.join(1.0)
+        os.close(self._announced)
 
     def _pass_on(self) -> None:
         assert self._process.stdout is not None

@@ -21,6 +21,7 @@ class _Seat:
             with its container, and nobody has noticed yet.
         host: what its newest host has said last; ``left`` if it was told to go since.
         ended: why the server of this order has ended, or does not start.
+        address: where its server has listened last.
     """
 
     order: int = 0
@@ -29,13 +30,18 @@ class _Seat:
     host: Report | None = None
     left: bool = False
     ended: str | None = None
+    address: str = ""
 
 
 class Hosts:
     """The containers of one fleet. Safe for threads."""
 
-    def __init__(self, servers: int, version: str) -> None:
-        """``version``: of the package that hosts are to have."""
+    def __init__(self, servers: int, version: str, keep_addresses: bool = False) -> None:
+        """Args:
+        version: of the package that hosts are to have.
+        keep_addresses: a server that takes another's place on the same machine is to listen where that one did.
+        """
+        self._keep_addresses = keep_addresses
         self._version = version
         self._lock = threading.Lock()
         self._seats = [_Seat() for _ in range(servers)]
@@ -78,6 +84,7 @@ class Hosts:
                 seat.ended = f"{where(report)} has ps2 {report.version}, and this process {self._version}"
                 return Order(refused=seat.ended)
             before, seat.host = seat.host, report
+            seat.address = report.address or seat.address
             if not seat.order:
                 return Order()
             if seat.taken_by is None:
@@ -88,7 +95,7 @@ class Hosts:
                 return Order()
             if report.order == seat.order and report.exit_code is not None:
                 seat.ended = f"in {where(report)}: {ending(report.exit_code, report.said.splitlines())}"
-            return Order(seat.order, seat.arguments)
+            return Order(seat.order, seat.arguments, address=seat.address if self._keep_addresses else "")
 
     def ended(self) -> dict[int, str]:
         """Return by index why servers have ended, or do not start."""
@@ -104,6 +111,15 @@ class Hosts:
             for index, order, host in hosts
             if host is not None and host.order == order and host.exit_code is not None
         }
+
+    def addresses(self) -> dict[int, str]:
+        """Return by index where the servers of the last orders listen."""
+        with self._lock:
+            return {
+                index: seat.host.address
+                for index, seat in enumerate(self._seats)
+                if seat.host is not None and seat.host.order == seat.order and seat.host.address
+            }
 
     def absent(self) -> list[int]:
         """Return which servers have no container that takes their order."""

@@ -33,6 +33,7 @@ class ContainedServers:
         bind: host of this process that containers reach.
         memory_bytes: that each server's arrays may take.
         ops: modules that declare operations.
+        keep_addresses: a lost server's successor is to listen where that one did, if it is on the same machine.
     """
 
     servers: int
@@ -40,6 +41,7 @@ class ContainedServers:
     bind: str
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     ops: tuple[str, ...] = ()
+    keep_addresses: bool = False
 
 
 class SparkLauncher:
@@ -52,7 +54,7 @@ class SparkLauncher:
     def __init__(self, wanted: ContainedServers, submission: Submission) -> None:
         self._wanted = wanted
         self._submission = submission
-        self._hosts = Hosts(wanted.servers, __version__)
+        self._hosts = Hosts(wanted.servers, __version__, wanted.keep_addresses)
         self._lock = threading.Lock()
         self._stopped = False
         self._application: FleetApplication | None = None
@@ -105,6 +107,14 @@ class SparkLauncher:
         failures = application.failures()
         failed = [f"server {index}: {failures[index][1]}" for index in absent if index in failures]
         return "; ".join([text, application.standing(), *failed])
+
+    def addresses(self) -> dict[int, str]:
+        """Return by index where servers listen that were started without a master."""
+        return self._hosts.addresses()
+
+    def exit_codes(self) -> dict[int, int]:
+        """Return by index how servers have ended whose containers are there."""
+        return self._hosts.exit_codes()
 
     def places(self) -> dict[int, str]:
         """Return by index in which container a server is, and on which node."""

@@ -14,9 +14,11 @@ import threading
 import time
 from typing import Any, TextIO
 
+from ps2.coordinator.interpreter import VARIABLE as PYTHON_VARIABLE
 from ps2.coordinator.launchers.hosting import TOKEN_VARIABLE, host
 from ps2.coordinator.launchers.submission import needed
 from ps2.coordinator.launchers.yarn import YarnApplication
+from ps2.run.spark_job import said_by_spark
 
 GROUP = "ps2-fleet"
 LOOK_S = 0.5
@@ -27,16 +29,22 @@ def run(asked: dict[str, Any], out: TextIO) -> None:
     """Start the application, and keep its job until stdin ends."""
     from py4j.protocol import Py4JJavaError
     from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
 
-    SparkContext._ensure_initialized()  # Java, with what spark-submit makes of its arguments
+    try:
+        SparkContext._ensure_initialized()  # Java, with what spark-submit makes of its arguments
+    except PySparkRuntimeError:  # it has said why
+        sys.exit(1)
     conf = SparkConf()
     for name, value in asked["settings"].items():
         conf.set(name, value)
     conf.setAppName(asked["name"])
     for name, value in needed(dict(conf.getAll()), asked["servers"], asked["memory_bytes"]).items():
         conf.set(name, value)
+    if (python := conf.get("spark.pyspark.python")) is not None:
+        os.environ[PYTHON_VARIABLE] = python
     say = _Sayings(out)
-    yarn = YarnApplication(SparkContext._jvm, conf, asked["tag"]) if conf.get("spark.master") == "yarn" else None
+    yarn = YarnApplication(SparkContext._gateway, conf, asked["tag"]) if conf.get("spark.master") == "yarn" else None
     if yarn is not None:
         conf.set("spark.yarn.tags", asked["tag"])
     threading.Thread(target=_look, args=(say, yarn), daemon=True).start()
@@ -110,7 +118,7 @@ def _failures() -> dict[str, tuple[int, str]]:
                 if task.errorMessage().isDefined():
                     count, _ = found.get(str(task.index()), (0, ""))
                     found[str(task.index())] = count + 1, task.errorMessage().get()
-    return {index: (count, said[-MAX_CHARS:]) for index, (count, said) in found.items()}
+    return {index: (count, said_by_spark(Exception(said))[1]) for index, (count, said) in found.items()}
 
 
 def _end_with_stdin(yarn: YarnApplication | None) -> None:

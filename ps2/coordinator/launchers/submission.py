@@ -33,7 +33,7 @@ COPIED = (
     "spark.yarn.",
 )
 # Of them, what is of that application alone.
-ITS_OWN = ("spark.yarn.app.", "spark.yarn.tags", "spark.kubernetes.driver.pod.name", "spark.kubernetes.memoryOverhead")
+ITS_OWN = ("spark.yarn.app.", "spark.yarn.tags", "spark.kubernetes.driver.pod.name")
 
 
 @dataclass(frozen=True)

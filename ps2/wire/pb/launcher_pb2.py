@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15ps2/v1/launcher.proto\x12\x06ps2.v1\"\xa0\x01\n\rReportRequest\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x04\x12\x11\n\tcontainer\x18\x03 \x01(\t\x12\x0c\n\x04node\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\r\n\x05order\x18\x06 \x01(\x04\x12\r\n\x05\x65nded\x18\x07 \x01(\x08\x12\x11\n\texit_code\x18\x08 \x01(\x11\x12\x0c\n\x04said\x18\t \x01(\t\"O\n\x0bReportReply\x12\r\n\x05order\x18\x01 \x01(\x04\x12\x11\n\targuments\x18\x02 \x03(\t\x12\r\n\x05leave\x18\x03 \x01(\x08\x12\x0f\n\x07refused\x18\x04 \x01(\t2@\n\x08Launcher\x12\x34\n\x06Report\x12\x15.ps2.v1.ReportRequest\x1a\x13.ps2.v1.ReportReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15ps2/v1/launcher.proto\x12\x06ps2.v1\"\xb1\x01\n\rReportRequest\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x04\x12\x11\n\tcontainer\x18\x03 \x01(\t\x12\x0c\n\x04node\x18\x04 \x01(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\r\n\x05order\x18\x06 \x01(\x04\x12\r\n\x05\x65nded\x18\x07 \x01(\x08\x12\x11\n\texit_code\x18\x08 \x01(\x11\x12\x0c\n\x04said\x18\t \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\n \x01(\t\"`\n\x0bReportReply\x12\r\n\x05order\x18\x01 \x01(\x04\x12\x11\n\targuments\x18\x02 \x03(\t\x12\r\n\x05leave\x18\x03 \x01(\x08\x12\x0f\n\x07refused\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t2@\n\x08Launcher\x12\x34\n\x06Report\x12\x15.ps2.v1.ReportRequest\x1a\x13.ps2.v1.ReportReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,9 +32,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'ps2.v1.launcher_pb2', _glob
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REPORTREQUEST']._serialized_start=34
-  _globals['_REPORTREQUEST']._serialized_end=194
-  _globals['_REPORTREPLY']._serialized_start=196
-  _globals['_REPORTREPLY']._serialized_end=275
-  _globals['_LAUNCHER']._serialized_start=277
-  _globals['_LAUNCHER']._serialized_end=341
+  _globals['_REPORTREQUEST']._serialized_end=211
+  _globals['_REPORTREPLY']._serialized_start=213
+  _globals['_REPORTREPLY']._serialized_end=309
+  _globals['_LAUNCHER']._serialized_start=311
+  _globals['_LAUNCHER']._serialized_end=375
 # @@protoc_insertion_point(module_scope)

@@ -590,7 +590,7 @@ class OperationStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., count: _Optional[int] = ..., failures: _Optional[int] = ..., seconds: _Optional[float] = ..., keys: _Optional[int] = ...) -> None: ...
 
 class StatusReply(_message.Message):
-    __slots__ = ("server_id", "version", "pid", "uptime_s", "memory_bytes", "memory_limit_bytes", "rss_bytes", "requests", "failed", "bytes_in", "bytes_out", "matrices", "outcomes", "in_progress", "waiting", "lock_waits", "lock_wait_s", "key_cache_hits", "key_cache_misses", "key_cache_bytes", "connections", "operations", "route_version", "backup", "copies_bytes", "applied_scopes", "mutations", "behind")
+    __slots__ = ("server_id", "version", "pid", "uptime_s", "memory_bytes", "memory_limit_bytes", "rss_bytes", "requests", "failed", "bytes_in", "bytes_out", "matrices", "outcomes", "in_progress", "waiting", "lock_waits", "lock_wait_s", "key_cache_hits", "key_cache_misses", "key_cache_bytes", "connections", "operations", "route_version", "backup", "copies_bytes", "applied_scopes", "mutations", "behind", "container", "node")
     class OutcomesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -626,6 +626,8 @@ class StatusReply(_message.Message):
     APPLIED_SCOPES_FIELD_NUMBER: _ClassVar[int]
     MUTATIONS_FIELD_NUMBER: _ClassVar[int]
     BEHIND_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     server_id: str
     version: str
     pid: int
@@ -654,7 +656,9 @@ class StatusReply(_message.Message):
     applied_scopes: int
     mutations: int
     behind: int
-    def __init__(self, server_id: _Optional[str] = ..., version: _Optional[str] = ..., pid: _Optional[int] = ..., uptime_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., requests: _Optional[int] = ..., failed: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., matrices: _Optional[_Iterable[_Union[MatrixStatus, _Mapping]]] = ..., outcomes: _Optional[_Mapping[str, int]] = ..., in_progress: _Optional[int] = ..., waiting: _Optional[int] = ..., lock_waits: _Optional[int] = ..., lock_wait_s: _Optional[float] = ..., key_cache_hits: _Optional[int] = ..., key_cache_misses: _Optional[int] = ..., key_cache_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., route_version: _Optional[int] = ..., backup: _Optional[str] = ..., copies_bytes: _Optional[int] = ..., applied_scopes: _Optional[int] = ..., mutations: _Optional[int] = ..., behind: _Optional[int] = ...) -> None: ...
+    container: str
+    node: str
+    def __init__(self, server_id: _Optional[str] = ..., version: _Optional[str] = ..., pid: _Optional[int] = ..., uptime_s: _Optional[float] = ..., memory_bytes: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., requests: _Optional[int] = ..., failed: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., matrices: _Optional[_Iterable[_Union[MatrixStatus, _Mapping]]] = ..., outcomes: _Optional[_Mapping[str, int]] = ..., in_progress: _Optional[int] = ..., waiting: _Optional[int] = ..., lock_waits: _Optional[int] = ..., lock_wait_s: _Optional[float] = ..., key_cache_hits: _Optional[int] = ..., key_cache_misses: _Optional[int] = ..., key_cache_bytes: _Optional[int] = ..., connections: _Optional[int] = ..., operations: _Optional[_Iterable[_Union[OperationStatus, _Mapping]]] = ..., route_version: _Optional[int] = ..., backup: _Optional[str] = ..., copies_bytes: _Optional[int] = ..., applied_scopes: _Optional[int] = ..., mutations: _Optional[int] = ..., behind: _Optional[int] = ..., container: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
 
 class StopRequest(_message.Message):
     __slots__ = ()

@@ -1,0 +1,88 @@
+"""What cannot work on YARN is an error that says why, as soon as that is known."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ps2 import PS2Context, __version__
+from ps2.errors import LaunchError
+from tests.yarn.conftest import REPO
+
+MEMORY = 64 << 20
+pytestmark = pytest.mark.yarn
+# What Python imports first: it makes a container's Python another one.
+OTHER_MINOR = """
+import collections, sys
+sys.version_info = collections.namedtuple("V", "major minor micro releaselevel serial")(3, 99, 0, "final", 0)
+"""
+WITHOUT_PS2 = """
+import sys
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name == "ps2":
+            raise ModuleNotFoundError("No module named 'ps2'")
+
+sys.meta_path.insert(0, Without())
+"""
+
+
+def refused(spark, servers=1, memory=MEMORY, timeout_s=60, **conf):
+    """Return why a fleet does not start."""
+    settings = {name.replace("_", "."): value for name, value in conf.items()}
+    with pytest.raises(LaunchError) as error:
+        PS2Context.getOrCreate(
+            spark, servers, launcher="spark", memoryLimit=memory, conf=settings, startTimeoutS=timeout_s
+        )
+    return str(error.value)
+
+
+def test_get_or_create_when_there_is_no_such_queue_then_launch_error_names_it(spark):
+    assert "unknown queue: nope" in refused(spark, spark_yarn_queue="nope")
+
+
+def test_get_or_create_when_a_server_wants_more_than_yarn_gives_then_launch_error_has_both_numbers(spark):
+    why = refused(spark, memory=100 << 30)
+    assert "(103100 MB)" in why
+    assert "(6144 MB)" in why
+
+
+def test_get_or_create_when_no_node_is_large_enough_then_launch_error_says_so(spark):
+    why = refused(spark, memory=3 << 30, timeout_s=20)
+    assert "a server's container is asked for 4284 MiB, and no node has more than 3072 MiB" in why
+
+
+def test_get_or_create_when_the_queue_has_no_room_then_launch_error_says_what_was_granted_and_where(spark):
+    why = refused(spark, servers=9, timeout_s=30)
+    assert "9 containers were asked for" in why
+    assert "RUNNING in queue default" in why
+
+
+def test_get_or_create_when_nodes_have_no_such_python_then_launch_error_names_it(spark):
+    assert 'Cannot run program "/no/such/python"' in refused(spark, spark_pyspark_python="/no/such/python")
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (OTHER_MINOR, ["PYTHON_VERSION_MISMATCH", "3.99", "{}.{}".format(*sys.version_info)]),
+        (WITHOUT_PS2, ["No module named 'ps2'"]),
+    ],
+)
+def test_get_or_create_when_nodes_have_another_python_then_launch_error_says_which(spark, tmp_path, first, words):
+    (tmp_path / "sitecustomize.py").write_text(first)
+    why = refused(spark, spark_executorEnv_PYTHONPATH=f"{tmp_path}:{REPO}")
+    assert not [word for word in words if word not in why], why
+
+
+def test_get_or_create_when_nodes_have_another_ps2_then_launch_error_names_both(spark, tmp_path):
+    other = tmp_path / "ps2"
+    other.mkdir()
+    for part in (REPO / "ps2").iterdir():
+        (other / part.name).symlink_to(part)
+    (other / "__init__.py").unlink()
+    (other / "__init__.py").write_text((REPO / "ps2" / "__init__.py").read_text().replace(__version__, "99.0"))
+    why = refused(spark, spark_executorEnv_PYTHONPATH=str(tmp_path))
+    assert "has ps2 99.0, and this process " + __version__ in why
