@@ -32,8 +32,6 @@ YARN = {
     "yarn.scheduler.capacity.root.small.maximum-capacity": "20",
     "yarn.scheduler.capacity.maximum-am-resource-percent": "1.0",
     "yarn.scheduler.minimum-allocation-mb": "64",
-    # One that asks for more than any node has would wait for ever; clusters usually allow somewhat more.
-    "yarn.scheduler.maximum-allocation-mb": str(2 * NODE_MIB),
     "yarn.nodemanager.resource.memory-mb": str(NODE_MIB),
     "yarn.nodemanager.resource.cpu-vcores": "8",
     "yarn.nodemanager.vmem-check-enabled": "false",

@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from ps2.coordinator.interpreter import VARIABLE as PYTHON_VARIABLE
@@ -44,13 +45,14 @@ def run(asked: dict[str, Any], out: TextIO) -> None:
     if (python := conf.get("spark.pyspark.python")) is not None:
         os.environ[PYTHON_VARIABLE] = python
     say = _Sayings(out)
-    yarn = YarnApplication(SparkContext._gateway, conf, asked["tag"]) if conf.get("spark.master") == "yarn" else None
+    yarn = YarnApplication(SparkContext._jvm, conf, asked["tag"]) if conf.get("spark.master") == "yarn" else None
     if yarn is not None:
         conf.set("spark.yarn.tags", asked["tag"])
-    threading.Thread(target=_look, args=(say, yarn), daemon=True).start()
-    threading.Thread(target=_end_with_stdin, args=(yarn,), daemon=True).start()
+    begun = _Begun(yarn)
+    threading.Thread(target=_look, args=(say, begun), daemon=True).start()
+    threading.Thread(target=_end_with_stdin, args=(begun,), daemon=True).start()
     try:
-        context = SparkContext(conf=conf)
+        context = begun.context = SparkContext(conf=conf)
         say(application=context.applicationId, master=context.master)
         # By Spark's own channel to the Python workers, not by its settings.
         context.environment[TOKEN_VARIABLE] = asked["token"]
@@ -65,6 +67,19 @@ def run(asked: dict[str, Any], out: TextIO) -> None:
     except Py4JJavaError as error:
         say(fault=str(error.java_exception.toString())[:MAX_CHARS])
         sys.exit(1)
+
+
+@dataclass
+class _Begun:
+    """How far the application is.
+
+    Attributes:
+        yarn: the application there; None: the manager is another one.
+        context: its SparkContext, once there is one.
+    """
+
+    yarn: YarnApplication | None
+    context: Any = None
 
 
 class _Sayings:
@@ -83,27 +98,23 @@ class _Sayings:
                 print(json.dumps(fresh), file=self._out, flush=True)
 
 
-def _look(say: _Sayings, yarn: YarnApplication | None) -> None:
+def _look(say: _Sayings, begun: _Begun) -> None:
     """Tell what is under way: how the manager sees the application, and why tasks have failed."""
     from py4j.protocol import Py4JError
 
     while True:
         try:
-            if yarn is not None:
-                say(manager=yarn.standing())
-            say(failures=_failures())
+            if begun.yarn is not None:
+                say(manager=begun.yarn.standing())
+            if begun.context is not None:
+                say(failures=_failures(begun.context))
         except (Py4JError, OSError) as error:  # it is ending, or not there yet
             print(f"looking at the application: {error}", file=sys.stderr)
         time.sleep(LOOK_S)
 
 
-def _failures() -> dict[str, tuple[int, str]]:
+def _failures(context: Any) -> dict[str, tuple[int, str]]:
     """Return by index how many attempts of tasks have failed, and what Spark says of the last one."""
-    from pyspark import SparkContext
-
-    context = SparkContext._active_spark_context
-    if context is None or context._jsc is None:
-        return {}
     tracker = context.statusTracker()
     found: dict[str, tuple[int, str]] = {}
     for job in tracker.getJobIdsForGroup(GROUP):
@@ -121,7 +132,7 @@ def _failures() -> dict[str, tuple[int, str]]:
     return {index: (count, said_by_spark(Exception(said))[1]) for index, (count, said) in found.items()}
 
 
-def _end_with_stdin(yarn: YarnApplication | None) -> None:
+def _end_with_stdin(begun: _Begun) -> None:
     """Wait until stdin ends; end the application, and this process."""
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
@@ -129,11 +140,10 @@ def _end_with_stdin(yarn: YarnApplication | None) -> None:
     while sys.stdin.readline():
         pass
     try:
-        context = SparkContext._active_spark_context
-        if context is not None:
-            context.stop()
-        elif yarn is not None:  # the manager has not let it begin yet
-            yarn.kill()
+        if begun.context is not None:
+            begun.context.stop()
+        elif begun.yarn is not None:  # the manager has not let it begin yet
+            begun.yarn.kill()
     except (Py4JError, OSError) as error:
         print(f"ending: {error}", file=sys.stderr)
     gateway = SparkContext._gateway

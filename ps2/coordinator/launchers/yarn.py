@@ -8,17 +8,13 @@ from typing import Any
 class YarnApplication:
     """One application, found by its tag. Safe for threads."""
 
-    def __init__(self, gateway: Any, conf: Any, tag: str) -> None:
+    def __init__(self, jvm: Any, conf: Any, tag: str) -> None:
         """Args:
-        gateway: of py4j.
-        conf: SparkConf of the application, complete.
+        jvm: of py4j.
+        conf: SparkConf of the application.
         tag: that no other application has.
         """
-        jvm = gateway.jvm
-        util = jvm.org.apache.spark.network.util.JavaUtils
-        names = ("spark.executor.memory", "spark.executor.memoryOverhead")
-        self._container_mib = sum(util.byteStringAsMb(conf.get(name)) for name in names)
-        self._gateway, self._jvm = gateway, jvm
+        self._jvm = jvm
         self._tag = tag
         self._client = jvm.org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient()
         hadoop = jvm.org.apache.spark.deploy.SparkHadoopUtil.get().newConfiguration(conf._jconf)
@@ -36,18 +32,8 @@ class YarnApplication:
             f"{report.getApplicationId()} is {report.getYarnApplicationState()} in queue {report.getQueue()}, with "
             f"{containers} container{'' if containers == 1 else 's'} ({usage.getUsedResources()}), its master's too"
         )
-        most = self._largest_node_mib()
-        if most < self._container_mib:
-            wanted = f"a server's container is asked for {self._container_mib} MiB"
-            text = f"{text}; {wanted}, and no node has more than {most} MiB"
         said = (report.getDiagnostics() or "").strip().splitlines()
         return f"{text}; YARN says: {' '.join(said)}" if said else text
-
-    def _largest_node_mib(self) -> int:
-        running = self._gateway.new_array(self._jvm.org.apache.hadoop.yarn.api.records.NodeState, 1)
-        running[0] = self._jvm.org.apache.hadoop.yarn.api.records.NodeState.RUNNING
-        nodes = self._client.getNodeReports(running)
-        return max((node.getCapability().getMemorySize() for node in nodes), default=0)
 
     def kill(self) -> None:
         """End it, if it was submitted."""
