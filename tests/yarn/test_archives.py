@@ -1,0 +1,28 @@
+"""Containers run the Python of an archive that Spark ships."""
+
+from __future__ import annotations
+
+import sys
+import tarfile
+
+import pytest
+
+from ps2 import DCV, PS2Context
+
+pytestmark = pytest.mark.yarn
+
+
+def test_a_fleet_when_python_comes_in_an_archive_then_its_servers_run_with_that(spark, processes, tmp_path):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPS2_TEST_ARCHIVE=came exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    with tarfile.open(tmp_path / "env.tar.gz", "w:gz") as archive:
+        archive.add(python, "bin/python")
+    conf = {
+        "spark.archives": f"{tmp_path}/env.tar.gz#environment",
+        "spark.pyspark.python": "./environment/bin/python",
+    }
+    with PS2Context.getOrCreate(spark, 1, launcher="spark", memoryLimit=64 << 20, conf=conf) as ps:
+        (server,) = processes("ps2.cli.main", f"--master {ps._fleet.face.address}")
+        assert server.environ()["PS2_TEST_ARCHIVE"] == "came"
+        assert DCV.dense(10).sum() == 0
