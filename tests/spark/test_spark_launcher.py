@@ -35,12 +35,21 @@ def weight(ps, sc):
     return made
 
 
-def family():
-    return psutil.Process().children(recursive=True)
+def family(pid=None):
+    return psutil.Process(pid).children(recursive=True)
 
 
-def servers():
-    return [process for process in family() if "ps2.cli.main" in process.cmdline()]
+def command(process):
+    """Its command line; empty if it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def servers(pid=None):
+    """Those below a process, which may stand above others that were launched."""
+    return [process for process in family(pid) if "ps2.cli.main server" in command(process)]
 
 
 def test_servers_when_the_fleet_runs_then_each_is_in_a_container_of_its_own(ps, weight):
@@ -49,7 +58,7 @@ def test_servers_when_the_fleet_runs_then_each_is_in_a_container_of_its_own(ps, 
 
 
 def test_the_token_when_the_fleet_runs_then_it_is_in_no_argv_and_in_no_servers_environment(ps):
-    assert not [process for process in family() if ps._token in " ".join(process.cmdline())]
+    assert not [process for process in family() if ps._token in command(process)]
     assert not [process for process in servers() if ps._token in " ".join(process.environ().values())]
 
 
@@ -65,7 +74,7 @@ def test_a_server_when_killed_then_its_container_starts_another_and_nothing_is_m
 
 def test_a_container_when_killed_then_the_cluster_gives_another_and_nothing_is_missing(ps, weight, until):
     before, recoveries = ps._fleet.launcher.places(), len(ps.recoveries)
-    executor = next(p for p in servers()[0].parents() if "CoarseGrainedExecutorBackend" in " ".join(p.cmdline()))
+    executor = next(p for p in servers()[0].parents() if "CoarseGrainedExecutorBackend" in command(p))
     executor.kill()
     until(lambda: len(ps.recoveries) > recoveries, "the server is back", 60)
     weight.add([1] * DIM)
@@ -74,7 +83,7 @@ def test_a_container_when_killed_then_the_cluster_gives_another_and_nothing_is_m
 
 
 def test_stop_when_servers_are_in_containers_then_nothing_is_left_of_them(ps, weight, until):
-    application = next(p for p in family() if "ps2.coordinator.launchers.spark_app" in p.cmdline())
+    application = next(p for p in family() if "ps2.coordinator.launchers.spark_app" in command(p))
     theirs = [application, *application.children(recursive=True)]
     assert {process.pid for process in servers()} <= {process.pid for process in theirs}
     ps.stop()
@@ -111,12 +120,12 @@ def test_ps2_launch_when_on_spark_then_a_driver_attaches_and_a_killed_server_is_
     ) as context:
         weight = DCV.dense(DIM)
         weight.fill(3.0)
-        next(p for p in psutil.Process(launcher.pid).children(recursive=True) if "ps2.cli.main" in p.cmdline()).kill()
+        servers(launcher.pid)[0].kill()
         until(lambda: len(context.recoveries) == 1, "the server is back", 30)
         np.testing.assert_array_equal(weight.pull(), np.full(DIM, 3.0))
         assert context.servers == addresses
-    servers = json.loads(run_program(*ps2, "status", "-o", "json").stdout)["servers"]
-    assert [(server["state"], server["container"][:4]) for server in servers] == [("running", "app-")] * 2
+    shown = json.loads(run_program(*ps2, "status", "-o", "json").stdout)["servers"]
+    assert [(server["state"], server["container"][:4]) for server in shown] == [("running", "app-")] * 2
     stopped = run_program(*ps2, "stop")
     assert stopped.returncode == 0, stopped.stderr
     until(lambda: launcher.poll() == 0, "the launcher has ended", 30)
