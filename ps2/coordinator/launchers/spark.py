@@ -100,8 +100,7 @@ class SparkLauncher:
     def standing(self) -> str:
         application = self._application
         absent = self._hosts.absent()
-        granted = self.servers - len(absent)
-        text = f"{self.servers} containers were asked for, {granted} granted"
+        text = f"{self.servers} containers were asked for, and {self.servers - len(absent)} are at work"
         if application is None:
             return text
         failures = application.failures()

@@ -129,7 +129,14 @@ def _failures(context: Any) -> dict[str, tuple[int, str]]:
                 if task.errorMessage().isDefined():
                     count, _ = found.get(str(task.index()), (0, ""))
                     found[str(task.index())] = count + 1, task.errorMessage().get()
-    return {index: (count, said_by_spark(Exception(said))[1]) for index, (count, said) in found.items()}
+    return {index: (count, in_a_line(said)) for index, (count, said) in found.items()}
+
+
+def in_a_line(said: str) -> str:
+    """Return what Spark says of a failed task: what Python raised, or all but Java's stack."""
+    if "Traceback" in said:
+        return said_by_spark(Exception(said))[1]
+    return " ".join(line.strip() for line in said.splitlines() if not line.startswith("\tat "))[:MAX_CHARS]
 
 
 def _end_with_stdin(begun: _Begun) -> None:
