@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-
 import numpy as np
 import psutil
 import pytest
@@ -100,33 +97,3 @@ def test_get_or_create_when_a_container_is_too_large_then_launch_error_says_what
         PS2Context.getOrCreate(
             spark, 1, launcher="spark", conf=CLUSTER | {"spark.master": "local-cluster[1,1,900]"}, memoryLimit=MEMORY
         )
-
-
-def test_ps2_launch_when_on_spark_then_a_driver_attaches_and_a_killed_server_is_there_again(
-    start_program, run_program, ps2_command, tmp_path, until
-):
-    """The whole life of a fleet of its own: launched, attached to, looked at, hurt, stopped."""
-    ps2 = ["env", f"XDG_STATE_HOME={tmp_path}", ps2_command]
-    launch = [*ps2, "launch", "--on", "spark", "--servers", "2", "--memory", "64m", "--host", "127.0.0.1"]
-    master = ["--", "--master", "local-cluster[2,1,1400]", "--conf", "spark.driver.host=127.0.0.1"]
-    launcher, output = start_program(*launch, *master)
-    until(lambda: "stop    ps2 stop" in output.read_text() or launcher.poll() is not None, "it runs", 60)
-    addresses = re.findall(r"^  (127\S+)  container app-\S+ on \S+$", output.read_text(), re.MULTILINE)
-    assert len(addresses) == 2, output.read_text()
-    taken = run_program(*launch)
-    assert (taken.returncode, "is running; end it with 'ps2 stop'" in taken.stderr) == (1, True)
-    with PS2Context.getOrCreate(
-        fleet=addresses, tokenFile=str(tmp_path / "ps2" / "default" / "token"), replicas=1
-    ) as context:
-        weight = DCV.dense(DIM)
-        weight.fill(3.0)
-        servers(launcher.pid)[0].kill()
-        until(lambda: len(context.recoveries) == 1, "the server is back", 30)
-        np.testing.assert_array_equal(weight.pull(), np.full(DIM, 3.0))
-        assert context.servers == addresses
-    shown = json.loads(run_program(*ps2, "status", "-o", "json").stdout)["servers"]
-    assert [(server["state"], server["container"][:4]) for server in shown] == [("running", "app-")] * 2
-    stopped = run_program(*ps2, "stop")
-    assert stopped.returncode == 0, stopped.stderr
-    until(lambda: launcher.poll() == 0, "the launcher has ended", 30)
-    assert output.read_text().endswith("the fleet was stopped\n")
