@@ -32,7 +32,7 @@ def test_ps2_launch_when_on_spark_then_a_driver_attaches_and_a_killed_server_is_
     launch = [*ps2, "launch", "--on", "spark", "--servers", "2", "--memory", "64m", "--host", "127.0.0.1"]
     master = ["--", "--master", "local-cluster[2,1,1400]", "--conf", "spark.driver.host=127.0.0.1"]
     launcher, output = start_program(*launch, *master)
-    until(lambda: "stop    ps2 stop" in output.read_text() or launcher.poll() is not None, "it runs", 60)
+    until(lambda: "stop    ps2 stop" in output.read_text() or launcher.poll() is not None, "it runs", 120)
     addresses = re.findall(r"^  (127\S+)  container app-\S+ on \S+$", output.read_text(), re.MULTILINE)
     assert len(addresses) == 2, output.read_text()
     taken = run_program(*launch)
@@ -43,7 +43,7 @@ def test_ps2_launch_when_on_spark_then_a_driver_attaches_and_a_killed_server_is_
         weight = DCV.dense(DIM)
         weight.fill(3.0)
         servers(launcher.pid)[0].kill()
-        until(lambda: len(context.recoveries) == 1, "the server is back", 30)
+        until(lambda: len(context.recoveries) == 1, "the server is back", 60)
         np.testing.assert_array_equal(weight.pull(), np.full(DIM, 3.0))
         assert context.servers == addresses
     shown = json.loads(run_program(*ps2, "status", "-o", "json").stdout)["servers"]
