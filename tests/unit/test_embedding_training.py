@@ -49,7 +49,11 @@ def groups(drawn):
                 target, number = drawn.tokens[at], at
             apart = {target, inputs[0]} if recipe.shares_table else {target}
             if inputs and not (recipe.shares_table and target == inputs[0]):
-                yield np.array(inputs), np.array([target, *(n for n in drawn.negatives[number] if n not in apart)])
+                negatives = drawn.negatives[number].reshape(-1, recipe.negative or 1)
+                step = len(inputs) if recipe.architecture != "skipgram" else recipe.sharing
+                for turn, first in enumerate(range(0, len(inputs), step)):
+                    outputs = [target, *(n for n in negatives[turn : turn + 1].reshape(-1) if n not in apart)]
+                    yield np.array(inputs[first : first + step]), np.array(outputs)
 
 
 def reference(drawn, vectors, contexts, rate):
@@ -72,13 +76,13 @@ def reference(drawn, vectors, contexts, rate):
 
 
 @pytest.mark.parametrize(("architecture", "order"), [("skipgram", 2), ("cbow", 2), ("edges", 2), ("edges", 1)], ids=str)
-@pytest.mark.parametrize("negative", [0, 5, 7])
-def test_train_when_one_thread_then_as_numpy(architecture, order, negative):
+@pytest.mark.parametrize(("negative", "via"), [(0, "rows"), (5, "rows"), (7, "local")])
+def test_train_when_one_thread_then_as_numpy(architecture, order, negative, via):
     rng = np.random.default_rng(negative)
     tokens, offsets = sentences(rng)
     if architecture == "edges":
         tokens, offsets = rng.integers(0, WORDS, 120).astype(np.int32), np.arange(0, 121, 2)
-    recipe = replace(RECIPE, architecture=architecture, order=order, negative=negative)
+    recipe = replace(RECIPE, architecture=architecture, order=order, negative=negative, via=via)
     drawn = Draws.of(recipe, np.arange(WORDS)[::-1] + 1).draw((tokens, offsets), np.uint64(7))
     vectors, contexts = tables(rng)
     expected_v, expected_c, losses = reference(drawn, vectors, contexts, RATE)

@@ -68,7 +68,7 @@ class Draws:
         recipe, tokens, offsets = self.recipe, readable(batch[0]), readable(batch[1])
         windows = np.empty(0 if recipe.architecture == "edges" else len(tokens), np.int32)
         drawing_kernels.draw_windows(key, recipe.window, windows)
-        negatives = np.empty((len(tokens) // recipe.units, recipe.negative), np.int32)
+        negatives = np.empty((len(tokens) // recipe.units, recipe.drawn), np.int32)
         drawing_kernels.draw_negatives(key, readable(self.whole), readable(self.others), negatives)
         return Drawn(recipe, tokens, tokens, offsets, readable(windows), readable(negatives))
 
@@ -82,7 +82,7 @@ class Drawn:
         tokens, offsets: as ``corpus.Batch`` has them; tokens are rows of the vectors.
         targets: the same words as rows of the contexts.
         windows: int32: of each token, how many on either side are its contexts; of edges none.
-        negatives: int32, shape (tokens or edges, negative).
+        negatives: int32, shape (tokens or edges, ``recipe.drawn``).
     """
 
     recipe: Recipe
@@ -113,9 +113,9 @@ class Drawn:
             step,
             recipe.window,
         )
-        kernel: Any = training_kernels.train_skipgram
-        if recipe.architecture == "cbow":
-            kernel = training_kernels.train_cbow
+        kernel: Any = training_kernels.train_cbow
+        if recipe.architecture == "skipgram":
+            kernel, rest = training_kernels.train_skipgram, (*rest, recipe.sharing)
         elif recipe.architecture == "edges":
             kernel = training_kernels.train_edges
             rest = (self.tokens, self.targets, self.negatives, vectors, contexts, step, recipe.shares_table)

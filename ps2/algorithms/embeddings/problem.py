@@ -91,6 +91,16 @@ class Recipe:
         return self.vocabulary * self.size * np.dtype(np.float32).itemsize
 
     @property
+    def sharing(self) -> int:
+        """How many of a word's contexts have their negatives in common: two, or, where others cost more, all."""
+        return 2 if self.via == "local" and self.architecture == "skipgram" else 2 * self.window
+
+    @property
+    def drawn(self) -> int:
+        """Negatives that are drawn for each word, or edge: for all that share them."""
+        return self.negative * (-(-2 * self.window // self.sharing))
+
+    @property
     def units(self) -> int:
         """Tokens of what ``total`` counts: an edge is two."""
         return 2 if self.architecture == "edges" else 1

@@ -1,9 +1,9 @@
 """Skip-gram, CBOW and edges with negative sampling, compiled.
 
 A *group* is what is learned at once: some inputs (vectors of a word's contexts, their mean, or that of an edge's
-source) and some outputs (the context vector of the word that is predicted, and of its negatives, which all inputs have
-in common: Ji et al. 2016, "Parallelizing Word2Vec in Shared and Distributed Memory", section III). Of every input x and
-output o, with what they were before the group (Mikolov et al. 2013, equation 4):
+source) and some outputs (the context vector of the word that is predicted, and of its negatives, which these inputs
+have in common: Ji et al. 2016, "Parallelizing Word2Vec in Shared and Distributed Memory", section III). Of every
+input x and output o, with what they were before the group (Mikolov et al. 2013, equation 4):
 
     g = rate * (label - sigmoid(x . o)),   x += g o,   o += g x
 
@@ -214,6 +214,7 @@ def train_skipgram(
     contexts: Float32s,
     rate: np.float32,
     window: int,
+    sharing: int,
 ) -> Float64s:
     """Train on sentences.
 
@@ -221,20 +222,24 @@ def train_skipgram(
         begins, ends: of sentences in ``tokens``.
         tokens, targets: rows of ``vectors``, and of ``contexts``, of each word.
         windows: of each token, how many on either side are its contexts; at most ``window``.
-        negatives: shape (tokens, negatives).
+        negatives: shape (tokens, negatives): those of the first contexts that share them, of the next ones, ...
+        sharing: how many contexts share negatives.
     """
+    each = negatives.shape[1] // ((2 * window + sharing - 1) // sharing)
     told = np.zeros(TOLD)
-    inputs, outputs = np.empty(2 * window, np.int32), np.empty(negatives.shape[1] + 1, np.int32)
+    inputs, outputs = np.empty(2 * window, np.int32), np.empty(each + 1, np.int32)
     old = np.empty((len(outputs), vectors.shape[1]), np.float32)
     dots = np.empty((len(inputs), len(outputs)), np.float32)
     for sentence in range(len(begins)):
         begin, end = begins[sentence], ends[sentence]
         for at in range(begin, end):
             m = list_inputs(tokens, begin, end, at, windows[at], inputs)
-            if m:
-                k = choose_outputs(targets[at], negatives[at], -1, outputs)
-                tells = at % LOSS_EVERY == 0
-                learn(vectors, inputs, m, contexts, outputs, k, old, dots, rate, tells, told)
+            tells = at % LOSS_EVERY == 0
+            for turn in range((m + sharing - 1) // sharing):
+                first = turn * sharing
+                k = choose_outputs(targets[at], negatives[at, turn * each : (turn + 1) * each], -1, outputs)
+                some = min(sharing, m - first)
+                learn(vectors, inputs[first:], some, contexts, outputs, k, old, dots, rate, tells, told)
     return told
 
 

@@ -172,8 +172,11 @@ def train_sentences(
             begins, ends, batch.tokens, batch.tokens, batch.negatives, *tables, step, is_one
         )
         return told
-    train: Any = training_kernels.train_cbow if kind == kernels.CBOW else training_kernels.train_skipgram
-    told = train(begins, ends, batch.tokens, batch.tokens, batch.windows, batch.negatives, *tables, step, window)
+    given: Any = begins, ends, batch.tokens, batch.tokens, batch.windows, batch.negatives, *tables, step, window
+    if kind == kernels.CBOW:
+        told = training_kernels.train_cbow(*given)
+    else:
+        told = training_kernels.train_skipgram(*given, 2 * window)
     return told
 
 
