@@ -59,7 +59,7 @@ def choose(recipe: Recipe, frequencies: Int64s, servers: int, workers: int, thre
     parts = min(servers, recipe.size)
     updates = Updates.of(recipe, frequencies, draws.chances).most
     piece = piece_tokens(recipe, updates * workers, parts)
-    clock = clock_tokens(replace(recipe, via="local"))
+    clock = clock_tokens(replace(recipe, via="local"), workers)
     work = work_of(recipe, frequencies, draws.chances, clock, batch_tokens(recipe), piece)
     costs = measure(recipe, servers, piece)
     # Probed with one thread.

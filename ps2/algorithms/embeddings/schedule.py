@@ -14,6 +14,8 @@ from ps2.algorithms.embeddings.problem import Recipe
 
 # Tokens of a worker in a clock, at least; and bytes of tables that may be exchanged for each of them.
 CLOCK_TOKENS, TOKEN_BYTES = 20_000, 500
+# Times as many, if nobody else waits to hear of them: the changes are for checkpoints then.
+ALONE = 10
 # Clocks of a training, at least: between two of them workers hear of each other.
 LEAST_CLOCKS = 10
 
@@ -84,10 +86,10 @@ class Reader:
         self._next = clock + 1
 
 
-def clock_tokens(recipe: Recipe) -> int:
+def clock_tokens(recipe: Recipe, workers: int) -> int:
     """Return on how many tokens a worker trains in a clock, so that to exchange tables takes little beside it."""
     exchanged = recipe.tables * recipe.table_bytes if recipe.via == "local" else 0
-    return max(CLOCK_TOKENS, exchanged // TOKEN_BYTES)
+    return max(CLOCK_TOKENS, exchanged // TOKEN_BYTES) * (ALONE if workers == 1 else 1)
 
 
 def key_of(seed: int, epoch: int, rank: int, number: int) -> np.uint64:

@@ -101,7 +101,7 @@ class _Driver:
             )
         self._record.reason = f"all epochs were trained {why}"
         log.info("training %s", why)
-        self._clocks = Clocks.of(self._recipe, training.workers, clock_tokens(self._recipe))
+        self._clocks = Clocks.of(self._recipe, training.workers, clock_tokens(self._recipe, training.workers))
         self._fleet = OnFleet.make(self._recipe, servers, self._names)
         self._told: list[dict[str, float]] = []
         if not self._names.begun:
