@@ -172,11 +172,10 @@ def train_sentences(
             begins, ends, batch.tokens, batch.tokens, batch.negatives, *tables, step, is_one
         )
         return told
-    given: Any = begins, ends, batch.tokens, batch.tokens, batch.windows, batch.negatives, *tables, step, window
-    if kind == kernels.CBOW:
-        told = training_kernels.train_cbow(*given)
-    else:
-        told = training_kernels.train_skipgram(*given, 2 * window)
+    train: Any = training_kernels.train_cbow if kind == kernels.CBOW else training_kernels.train_skipgram
+    sharing = () if kind == kernels.CBOW else (2 * window,)
+    given = begins, ends, batch.tokens, batch.tokens, batch.windows, batch.negatives, *tables, step, window
+    told = train(*given, *sharing)
     return told
 
 
