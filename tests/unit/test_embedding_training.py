@@ -71,7 +71,7 @@ def reference(drawn, vectors, contexts, rate):
         losses += np.logaddexp(0, np.where(labels, -dots, dots)).sum(axis=1).tolist()
         g = rate * (labels - logistic(dots))
         np.add.at(contexts, outputs, g.T @ x)
-        np.add.at(vectors, inputs, np.broadcast_to(g @ o, (len(inputs), SIZE)))
+        np.add.at(vectors, inputs, np.broadcast_to(g @ o, (len(inputs), vectors.shape[1])))
     return vectors, contexts, losses
 
 
@@ -93,6 +93,26 @@ def test_train_when_one_thread_then_as_numpy(architecture, order, negative, via)
     np.testing.assert_allclose(contexts, expected_c, atol=2e-5)
     assert told[PAIRS] == len(losses)
     assert told[LOSS] / told[LOSSES] == pytest.approx(np.mean(losses), rel=0.5)  # of some of the groups
+
+
+@pytest.mark.parametrize("size", [1, 10_000])
+def test_train_when_vectors_are_very_short_or_long_then_as_numpy_and_damping_too(size):
+    rng = np.random.default_rng(size)
+    recipe = replace(RECIPE, size=size, via="local")
+    draws = Draws.of(recipe, np.ones(WORDS, np.int64))
+    drawn = draws.draw(sentences(rng, 4), np.uint64(7))
+    vectors, contexts = (rng.normal(size=(2, WORDS, size)) / np.sqrt(size)).astype(np.float32)
+    expected_v, expected_c, _ = reference(drawn, vectors, contexts, RATE)
+    before = vectors.copy(), contexts.copy()
+    drawn.train(vectors, contexts, RATE)
+    np.testing.assert_allclose(vectors, expected_v, atol=2e-5)
+    np.testing.assert_allclose(contexts, expected_c, atol=2e-5)
+    changes = [vectors - before[0], contexts - before[1]]
+    norms = [np.linalg.norm(some) for some in changes]
+    updates = Updates.of(recipe, np.ones(WORDS, np.int64), draws.chances)
+    Damping(recipe, updates).damp(changes, [vectors, contexts], 100.0, RATE, 2)
+    for some, norm in zip(changes, norms, strict=True):
+        assert 0.4 * norm < np.linalg.norm(some) <= norm * (1 + 1e-5)
 
 
 def test_train_when_steps_are_small_then_along_the_gradient_of_the_loss():
