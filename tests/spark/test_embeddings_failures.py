@@ -25,8 +25,9 @@ class Stopped(Exception):
     """The driver ends here."""
 
 
-def test_training_when_the_driver_is_gone_then_another_one_goes_on(spark, tmp_path):
-    named, folder = replace(RECIPE, name="walks", via="auto"), str(tmp_path)
+@pytest.mark.parametrize("via", ["auto", "servers"])
+def test_training_when_the_driver_is_gone_then_another_one_goes_on_with_more_servers(spark, tmp_path, via):
+    named, folder = replace(RECIPE, name="walks", via=via), str(tmp_path)
 
     def stop(report):
         if report.number == 2:

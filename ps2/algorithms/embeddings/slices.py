@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ps2.algorithms.embeddings.problem import Recipe
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
+from ps2.matrix.partition import partition_bounds
 
 Float32s = npt.NDArray[np.float32]
 # Aliases that are sent at once.
@@ -42,10 +43,7 @@ class Slices:
 
     def pull(self) -> Float32s:
         """Return all vectors, shape (vocabulary, size)."""
-        words = self.recipe.vocabulary
-        numbers = self.matrix.pull([0])[0]
-        parts = [numbers[begin : end - words].reshape(words, -1) for begin, end in pairwise(self._bounds)]
-        return np.ascontiguousarray(np.hstack(parts))
+        return _joined(self.recipe, self.matrix.pull([0])[0], self._bounds)
 
     def free(self) -> None:
         self.matrix.free()
@@ -59,7 +57,42 @@ class Slices:
 def row_of(recipe: Recipe, servers: int, name: str | None) -> DCV:
     """Make what ``Slices`` are of."""
     words, parts = recipe.vocabulary, min(servers, recipe.size)
-    return DCV.dense(words * (recipe.size + parts), 1, align=words, name=name)
+    # With more servers than columns each part is one column, and what is behind it.
+    align = words if servers < recipe.size else 2 * words
+    return DCV.dense(words * (recipe.size + parts), 1, align=align, name=name)
+
+
+def cut_again(recipe: Recipe, found: DCV, servers: int, name: str) -> DCV:
+    """Return a row that was cut among other servers, if it was, cut among these; aliases are to be put there anew.
+
+    Args:
+        found: what ``row_of`` has made; given back if it is not what is returned.
+        name: of it, and of what takes its place.
+
+    Raises:
+        LimitError: there is no room for it beside the other parts.
+    """
+    parts = found.dim // recipe.vocabulary - recipe.size
+    if parts == min(servers, recipe.size):
+        return found
+    bounds = partition_bounds(found._spec, parts)
+    vectors = _joined(recipe, found.pull(), bounds)
+    found.free()
+    row = row_of(recipe, servers, name)
+    none = np.zeros(recipe.vocabulary, np.float32)
+    cut, begin = [], 0
+    for first, end in pairwise(Slices(recipe, row.matrix())._bounds):
+        width = (end - first) // recipe.vocabulary - 1
+        cut += [vectors[:, begin : begin + width].reshape(-1), none]
+        begin += width
+    row.push(np.concatenate(cut))
+    return row
+
+
+def _joined(recipe: Recipe, numbers: Any, bounds: tuple[int, ...]) -> Float32s:
+    words = recipe.vocabulary
+    parts = [numbers[begin : end - words].reshape(words, -1) for begin, end in pairwise(bounds)]
+    return np.ascontiguousarray(np.hstack(parts))
 
 
 def put_aliases(vectors: Slices, contexts: Slices, whole: Any, others: Any) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.embeddings.drawing_kernels import add_beginnings
 from ps2.algorithms.embeddings.problem import Recipe
-from ps2.algorithms.embeddings.slices import Slices, row_of
+from ps2.algorithms.embeddings.slices import Slices, cut_again, row_of
 from ps2.algorithms.embeddings.training_kernels import TOLD
 from ps2.algorithms.training.names import Names
 from ps2.client.dcv import DCV
@@ -149,7 +149,11 @@ class OnFleet:
                 if recipe.keyed:
                     return KeyedTable(names.give(lambda name: keys_of(recipe, name)).matrix(), seed)
                 if recipe.via == "servers":
-                    return Slices(recipe, names.give(lambda name: row_of(recipe, servers, name)).matrix())
+                    row = names.give(
+                        lambda name: row_of(recipe, servers, name),
+                        lambda found, name: cut_again(recipe, found, servers, name),
+                    )
+                    return Slices(recipe, row.matrix())
                 return Table(names.give(lambda name: columns_of(recipe, name)).matrix())
 
         vectors, contexts = make(recipe.seed), None

@@ -23,7 +23,7 @@ from ps2.algorithms.training.diary import Diary
 from ps2.algorithms.training.names import names_of
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
 from ps2.coordinator.slots import cores_each
-from ps2.errors import ConfigError, PS2Error
+from ps2.errors import PS2Error
 from ps2.ops.kernels import Float64s, Int64s
 
 log = logging.getLogger(__name__)
@@ -87,29 +87,22 @@ class _Driver:
         self._threads = cores_each(training.ps.sparkContext, training.workers)
         servers, frequencies = len(training.ps.servers), training.frequencies
         with self._diary.page(CHOICE):
-            seconds, before = self._diary.hear(
-                lambda: [
-                    choose(recipe, frequencies, servers, training.workers, self._threads).seconds,
-                    np.array([servers]),
-                ]
+            (seconds,) = self._diary.hear(
+                lambda: [choose(recipe, frequencies, servers, training.workers, self._threads).seconds]
             )
         self._recipe, why = Choice(seconds).of(recipe)
-        if self._recipe.via == "servers" and int(before[0]) != servers:
-            raise ConfigError(
-                f"the training {self._names.prefix!r} in the checkpoint is cut among {int(before[0])} servers, and "
-                f"goes on with as many only: there are {servers}"
-            )
         self._record.reason = f"all epochs were trained {why}"
         log.info("training %s", why)
         self._clocks = Clocks.of(self._recipe, training.workers, clock_tokens(self._recipe, training.workers))
         self._fleet = OnFleet.make(self._recipe, servers, self._names)
         self._told: list[dict[str, float]] = []
-        if not self._names.begun:
-            self._begin()
+        self._begin()
 
     def _begin(self) -> None:
+        """Fill tables; those of a driver before have been, but may be cut among other servers now, without aliases."""
         fleet, training = self._fleet, self._training
-        fleet.vectors.fill(self._recipe.seed)
+        if not self._names.begun:
+            fleet.vectors.fill(self._recipe.seed)
         if isinstance(fleet.vectors, Slices) and isinstance(fleet.contexts, Slices):
             draws = Draws.of(self._recipe, training.frequencies)
             put_aliases(fleet.vectors, fleet.contexts, draws.whole, draws.others)

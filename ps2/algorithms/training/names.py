@@ -26,12 +26,19 @@ class Names:
         self.prefix, self.begun, self._find = prefix, begun, find
         self._numbers = itertools.count()
 
-    def give(self, make: Callable[[str | None], DCV]) -> DCV:
-        """Make the next vector, or find it."""
+    def give(self, make: Callable[[str | None], DCV], mend: Callable[[DCV, str], DCV] | None = None) -> DCV:
+        """Make the next vector, or find it.
+
+        Args:
+            mend: called with what was found, and its name; returns what takes its place.
+        """
         if not self.prefix:
             return make(None)
         name = f"{self.prefix}/{next(self._numbers)}"
-        return make(name) if self._find is None else self._find(name)
+        if self._find is None:
+            return make(name)
+        found = self._find(name)
+        return found if mend is None else mend(found, name)
 
 
 UNNAMED = Names()
