@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import time
-import uuid
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -14,9 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.algorithms.embeddings.names import Names
-from ps2.algorithms.estimators.array_files import KEY, read_array, write_arrays
-from ps2.errors import CheckpointCorruptError, UsageError
-from ps2.storage.files import place, reported, write
+from ps2.algorithms.estimators.array_files import read_array, reading, write_arrays
 
 Array = npt.NDArray[Any]
 Float32s = npt.NDArray[np.float32]
@@ -85,10 +79,7 @@ def read_embedding(path: str, url: str, content: Any) -> Content:
         UsageError: it is of a version that is not known here.
         CheckpointCorruptError: the files are not what the metadata say.
     """
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise UsageError(f"{path}: expected an embedding of format {FORMAT!r}, got {found!r}; another version wrote it")
-    try:
+    with reading(path, content, FORMAT, "an embedding"):
         files, kind = content["files"], content["kind"]
         what = MODELS[kind][1]
         vectors, counts = (read_array(url, f"{name}.npy", files) for name in ("vectors", "counts"))
@@ -102,27 +93,6 @@ def read_embedding(path: str, url: str, content: Any) -> Content:
         if contexts is not None and contexts.shape != vectors.shape:
             raise ValueError(f"shapes {vectors.shape} and, of contexts, {contexts.shape}")
         return Content(kind, names, vectors, contexts, counts, float(content["exponent"]))
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointCorruptError(f"{path}: a part of the metadata is missing or wrong: {error!r}") from error
-
-
-def write_metadata(path: str, content: Any) -> None:
-    """Write the metadata of a model as pyspark does, without Spark."""
-    of_class = MODELS[content["kind"]][0]
-    metadata = {
-        "class": of_class,
-        "timestamp": int(time.time() * 1000),
-        "sparkVersion": version("pyspark"),
-        "uid": f"{of_class.rpartition('.')[2]}_{uuid.uuid4().hex[:12]}",
-        "paramMap": {"vectorSize": content["shape"][1]},
-        "defaultParamMap": {},
-        KEY: content,
-    }
-    fs, root = place(path, "path")
-    with reported(root, "writing the metadata"):
-        fs.makedirs(f"{root}/metadata", exist_ok=True)
-        write(fs, f"{root}/metadata/part-00000", [f"{json.dumps(metadata)}\n".encode()])
-        write(fs, f"{root}/metadata/_SUCCESS", [])
 
 
 def _texts(text: Array, ends: Array) -> pa.Array:

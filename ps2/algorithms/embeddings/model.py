@@ -11,12 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ps2.algorithms.embeddings.exports import write_word2vec
-from ps2.algorithms.embeddings.files import MODELS, Content, read_embedding, write_embedding, write_metadata
+from ps2.algorithms.embeddings.files import MODELS, Content, read_embedding, write_embedding
 from ps2.algorithms.embeddings.names import Names
-from ps2.algorithms.estimators.array_files import load_content
-from ps2.errors import ConfigError, ShapeError, UsageError
+from ps2.algorithms.estimators.array_files import load_content, save_without_spark
+from ps2.errors import ConfigError, ShapeError
 from ps2.ops.kernels import Int64s
-from ps2.storage.files import place
 
 Array = npt.NDArray[Any]
 Float32s = npt.NDArray[np.float32]
@@ -127,10 +126,7 @@ class Embedding:
             UsageError: there is something already.
             RecoveryError: the file system refuses.
         """
-        fs, root = place(path, "path")
-        if fs.exists(root):
-            raise UsageError(f"{path}: there is something already; save to a new folder")
-        write_metadata(path, self.write(path))
+        save_without_spark(path, MODELS[self.kind][0], {"vectorSize": self.dim}, self.write)
 
     def write(self, url: str) -> Any:
         """Write the arrays to a folder; return what the metadata beside them have to say."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from ps2.errors import CheckpointCorruptError, CheckpointMissingError
+from ps2.errors import CheckpointCorruptError, CheckpointMissingError, UsageError
 from ps2.storage.arrays import npy
 from ps2.storage.files import place, reported, write
 
@@ -72,6 +76,60 @@ def load_content(path: str) -> Any:
     except ValueError as error:
         raise CheckpointCorruptError(f"{path}: the metadata are not JSON: {error}") from error
     return content.get(KEY) if isinstance(content, dict) else None
+
+
+@contextmanager
+def reading(path: str, content: Any, expected: str, what: str) -> Iterator[None]:
+    """See that what metadata have to say is of a format that is known, and say so if the files are not what it says.
+
+    Args:
+        path: what the user calls it.
+        content: what the metadata have to say.
+        expected: the format.
+        what: is expected, in words.
+
+    Raises:
+        UsageError: it is of another format.
+        CheckpointCorruptError: a KeyError, TypeError or ValueError comes of reading.
+    """
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != expected:
+        raise UsageError(f"{path}: expected {what} of format {expected!r}, got {found!r}: another version wrote that")
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointCorruptError(f"{path}: a part of the metadata is missing or wrong: {error!r}") from error
+
+
+def save_without_spark(
+    path: str, model_class: str, params: Mapping[str, Any], write_content: Callable[[str], Any]
+) -> None:
+    """Write a model to a new folder, local or a URL that fsspec knows, with metadata as pyspark writes them.
+
+    Args:
+        model_class: whose ``load`` is to read it; params: that are set.
+        write_content: writes what is beside the metadata to a URL, and returns what they have to say of it.
+
+    Raises:
+        UsageError: there is something already.
+        RecoveryError: the file system refuses.
+    """
+    fs, root = place(path, "path")
+    if fs.exists(root):
+        raise UsageError(f"{path}: there is something already; save to a new folder")
+    metadata = {
+        "class": model_class,
+        "timestamp": int(time.time() * 1000),
+        "sparkVersion": version("pyspark"),
+        "uid": f"{model_class.rpartition('.')[2]}_{uuid.uuid4().hex[:12]}",
+        "paramMap": params,
+        "defaultParamMap": {},
+        KEY: write_content(path),
+    }
+    with reported(root, "writing the metadata"):
+        fs.makedirs(f"{root}/metadata", exist_ok=True)
+        write(fs, f"{root}/metadata/part-00000", [f"{json.dumps(metadata)}\n".encode()])
+        write(fs, f"{root}/metadata/_SUCCESS", [])
 
 
 def _write(fs: Any, path: str, array: npt.NDArray[Any]) -> dict[str, Any]:

@@ -6,20 +6,16 @@ metadata, which say what there is, come last.
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pyspark.ml.linalg import DenseMatrix, Matrix, Vector
 from pyspark.ml.param import TypeConverters
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, GeneralMLWriter, MLReader, MLWriter
 
 from ps2.algorithms.estimators.array_files import KEY
-from ps2.errors import CheckpointCorruptError, CheckpointMissingError, ConfigError, RecoveryError, UsageError
-from ps2.storage.files import place, reported, write
-
-Float64Array = npt.NDArray[np.float64]
+from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError, UsageError
+from ps2.storage.files import place, reported
 
 
 class ModelWriter(MLWriter):
@@ -153,32 +149,6 @@ def _metadata(spark: Any, path: str, cls: type) -> dict[str, Any]:
     if metadata["class"] != expected:
         raise UsageError(f"{path}: expected a {expected}, got a {metadata['class']}")
     return metadata
-
-
-def write_array(fs: Any, path: str, array: Float64Array) -> dict[str, Any]:
-    content = io.BytesIO()
-    np.save(content, np.ascontiguousarray(array, np.float64), allow_pickle=False)
-    size, digest = write(fs, path, [content.getbuffer()])
-    return {"bytes": size, "xxh3_128": digest}
-
-
-def read_array(url: str, name: str, files: dict[str, Any], shape: tuple[int, ...]) -> Float64Array:
-    """Read an array; CheckpointCorruptError unless it is what was written."""
-    import xxhash
-
-    fs, root = place(url)
-    path = f"{root}/{name}"
-    try:
-        with fs.open(path, "rb") as file:
-            data = file.read()
-    except FileNotFoundError as error:
-        raise CheckpointCorruptError(f"{path}: named by the metadata, but not there") from error
-    if xxhash.xxh3_128(data).hexdigest() != files[name]["xxh3_128"]:
-        raise CheckpointCorruptError(f"{path}: its checksum is not that of the metadata: the file has changed")
-    array = np.load(io.BytesIO(data), allow_pickle=False)
-    if array.shape != shape:
-        raise CheckpointCorruptError(f"{path}: expected shape {shape}, got {array.shape}")
-    return np.asarray(array, np.float64)
 
 
 def prepare_folder(spark: Any, path: str, overwrite: bool) -> None:

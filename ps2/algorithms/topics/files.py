@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import time
-import uuid
-from importlib.metadata import version
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.estimators.array_files import KEY, read_array, write_arrays
+from ps2.algorithms.estimators.array_files import read_array, reading, write_arrays
 from ps2.algorithms.topics.inference import InferenceName
-from ps2.errors import CheckpointCorruptError, UsageError
-from ps2.storage.files import place, reported, write
 
 Array = npt.NDArray[Any]
 
@@ -51,34 +45,10 @@ def read_topics(path: str, url: str, content: Any) -> tuple[Array, Array, float,
         UsageError: it is of a version that is not known here.
         CheckpointCorruptError: the files are not what the metadata say.
     """
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise UsageError(f"{path}: expected topics of format {FORMAT!r}, got {found!r}; another version wrote them")
-    try:
+    with reading(path, content, FORMAT, "topics"):
         counts, alpha = (read_array(url, f"{name}.npy", content["files"]) for name in ("counts", "alpha"))
         if list(counts.shape) != content["shape"] or alpha.shape != counts.shape[1:]:
             raise ValueError(f"shapes {counts.shape} and {alpha.shape}")
         if content["inference"] not in get_args(InferenceName):
             raise ValueError(f"inference: {content['inference']!r}")
         return counts, alpha, float(content["beta"]), content["inference"], int(content["seed"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointCorruptError(f"{path}: a part of the metadata is missing or wrong: {error!r}") from error
-
-
-def write_metadata(path: str, content: Any) -> None:
-    """Write the metadata of an ``LDAModel`` as pyspark does, without Spark."""
-    name = MODEL_CLASS.rpartition(".")[2]
-    metadata = {
-        "class": MODEL_CLASS,
-        "timestamp": int(time.time() * 1000),
-        "sparkVersion": version("pyspark"),
-        "uid": f"{name}_{uuid.uuid4().hex[:12]}",
-        "paramMap": {"k": content["shape"][1], "inference": content["inference"], "seed": content["seed"]},
-        "defaultParamMap": {},
-        KEY: content,
-    }
-    fs, root = place(path, "path")
-    with reported(root, "writing the metadata"):
-        fs.makedirs(f"{root}/metadata", exist_ok=True)
-        write(fs, f"{root}/metadata/part-00000", [f"{json.dumps(metadata)}\n".encode()])
-        write(fs, f"{root}/metadata/_SUCCESS", [])

@@ -12,12 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.estimators.array_files import load_content
-from ps2.algorithms.topics.files import read_topics, write_metadata, write_topics
+from ps2.algorithms.estimators.array_files import load_content, save_without_spark
+from ps2.algorithms.topics.files import MODEL_CLASS, read_topics, write_topics
 from ps2.algorithms.topics.inference import InferenceName, Sampling, Variational, documents_of, halves
-from ps2.errors import InputError, ShapeError, UsageError
+from ps2.errors import InputError, ShapeError
 from ps2.ops.kernels import Float64s, Int64s
-from ps2.storage.files import place
 
 Array = npt.NDArray[Any]
 
@@ -100,10 +99,8 @@ class LDATopics:
             UsageError: there is something already.
             RecoveryError: the file system refuses.
         """
-        fs, root = place(path, "path")
-        if fs.exists(root):
-            raise UsageError(f"{path}: there is something already; save to a new folder")
-        write_metadata(path, self.write(path))
+        params = {"k": self.topics, "inference": self.inference, "seed": self.seed}
+        save_without_spark(path, MODEL_CLASS, params, self.write)
 
     def write(self, url: str) -> Any:
         """Write the arrays to a folder; return what the metadata beside them have to say."""

@@ -11,9 +11,8 @@ from typing import Any, get_args
 
 import numpy as np
 
-from ps2.algorithms.estimators.array_files import load_content, read_array, write_arrays
+from ps2.algorithms.estimators.array_files import load_content, read_array, reading, write_arrays
 from ps2.algorithms.trees.tree import Absent, Forest, Tree
-from ps2.errors import CheckpointCorruptError, UsageError
 
 FORMAT = "ps2.forest.v1"
 SETS = ("set_begin", "set_flags")
@@ -76,10 +75,7 @@ def read_forest(path: str, url: str, content: Any) -> Forest:
         UsageError: it is of a version that is not known here.
         CheckpointCorruptError: the files are not what the metadata say.
     """
-    found = content.get("format") if isinstance(content, dict) else None
-    if found != FORMAT:
-        raise UsageError(f"{path}: expected trees of format {FORMAT!r}, got {found!r}; another version wrote them")
-    try:
+    with reading(path, content, FORMAT, "trees"):
         files = content["files"]
         nodes, sizes, sets, base = (
             read_array(url, f"{name}.npy", files) for name in ("nodes", "sizes", "sets", "base")
@@ -97,8 +93,6 @@ def read_forest(path: str, url: str, content: Any) -> Forest:
         if content["absent"] not in get_args(Absent):
             raise ValueError(f"absent: {content['absent']!r}")
         return Forest(tuple(trees), base, features, content["loss"], shape, content["absent"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointCorruptError(f"{path}: a part of the metadata is missing or wrong: {error!r}") from error
 
 
 def load_forest(path: str) -> Forest:
