@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from ps2.algorithms import LDATopics
-from tests.commands import assert_one_line
+from tests.commands import assert_one_line, newest_clock
 
 TREES, BEASTS = ("oak", "elm", "yew"), ("cat", "dog", "cow")
 PNG = b"\x89PNG"
+BEGUN = 10  # a clock when iterations have been made
 NO_SPARK = "there is no such Spark"
 
 
@@ -138,3 +139,26 @@ def test_lda_when_an_option_cannot_be_then_it_is_named_before_spark_starts(train
     options, code, told = WRONG_OPTIONS[name]
     found, _, stderr = train("--input", files / "docword", *options, master=NO_SPARK)
     assert (found, told in stderr.splitlines()[-1]) == (code, True), stderr
+
+
+def test_lda_when_its_driver_was_killed_then_restore_goes_on_with_all_tokens(
+    start_program, ps2_command, train, files, until, tmp_path
+):
+    folder = tmp_path / "checkpoints"
+    options = ["--input", files / "docword", "--k", 2, "--seed", 5, "--workers", 1]
+    often = ["--checkpoint-dir", folder, "--checkpoint-every", 0.1, "--servers", 2, "--output", tmp_path / "killed"]
+    program, output = start_program(ps2_command, "train", "lda", *options, "--iterations", 100_000, *often)
+
+    def has_begun():
+        assert program.poll() is None, output.read_text()
+        return newest_clock(folder) > BEGUN
+
+    until(has_begun, "there is a checkpoint of some iterations", 120)
+    program.kill()
+    program.wait()
+    iterations = newest_clock(folder) + 3
+    code, stdout, stderr = train(*options, "--iterations", iterations, "--restore", folder, "-o", "json")
+    assert code == 0, stderr
+    told = json.loads(stdout)
+    assert len(told["iterations"]) == iterations
+    assert LDATopics.load(str(tmp_path / "model")).counts.sum() == told["tokens"]

@@ -99,8 +99,7 @@ class _Driver:
 
     def half(self) -> Half:
         """Return what workers do."""
-        self._done = len(self._told)
-        return Half(self._recipe, self._fleet, self._done)
+        return Half(self._recipe, self._fleet, len(self._told))
 
     def on_clock(self, clock: int) -> None:
         """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has gone back."""
@@ -148,10 +147,11 @@ class _Driver:
 
     def _end_clock(self, clock: int) -> Float64s:
         """See how an iteration went, if one ends with a clock; nothing else."""
-        over = clock - self._first + 1
-        if over % self._clocks:
+        # Of the last clock of a driver before, a checkpoint may lack what that one heard; it began with clock 1, as a rule.
+        begun = self._first if clock >= self._first else 1
+        if (clock - begun + 1) % self._clocks:
             return np.zeros(0)
-        iteration = self._done + over // self._clocks
+        iteration = len(self._told) + 1
         report, look = self._fleet.reported(FIRST_CLOCK + clock), self._fleet.look(self._recipe.beta)
         self._fleet.totals.push(look.totals)
         likelihood = float(report[LIKELIHOOD]) + self._words_likelihood(look)

@@ -11,7 +11,7 @@ import click
 from ps2.cli.output import Column, print_data, print_table
 from ps2.cli.training import printed
 from ps2.cli.training.options import Command, Decorator, Setting, gathered, setting_options
-from ps2.cli.training.running import check, draw, in_spark, options_named
+from ps2.cli.training.running import check, draw, in_spark, options_named, pictures
 
 if TYPE_CHECKING:
     from ps2.algorithms.edge_lists import EdgeList
@@ -168,7 +168,6 @@ def _run(family: str, files: Files, setting: Setting, shown: int, params: dict[s
 
 def _train(job: _Job, estimator: Any, spark: Any) -> None:
     from ps2.algorithms.edge_lists import read, read_classes
-    from ps2.algorithms.estimators.notebook import plural
 
     files, output = job.files, job.setting.output
     found = read(spark, files.input)
@@ -178,11 +177,24 @@ def _train(job: _Job, estimator: Any, spark: Any) -> None:
     if job.setting.workers is not None:
         estimator.setNumWorkers(job.setting.workers)
     model = estimator._resumable(job.training).fit(found.frame)
+    is_table = job.setting.form == "table"
+    more = {"vectors.png": lambda path: model.plot(path, classes)}
+    # First of all, for it has taken long: files may not be written.
+    if is_table:
+        _print_tables(job, found, model)
+    else:
+        print_data(_record(job, found, model, list(pictures(model, job.setting, more=more))), job.setting.form)
     model.write().overwrite().save(output)
-    pictures = draw(model, job.setting, more={"vectors.png": lambda path: model.plot(path, classes)})
-    if job.setting.form != "table":
-        print_data(_record(job, found, model, pictures), job.setting.form)
-        return
+    if is_table:
+        click.echo(f"model saved in {output}: ps2.algorithms.{type(model).__name__}.load({output!r})")
+    for path in draw(model, job.setting, more=more):
+        if is_table:
+            click.echo(f"wrote {path}")
+
+
+def _print_tables(job: _Job, found: EdgeList, model: Any) -> None:
+    from ps2.algorithms.estimators.notebook import plural
+
     _print_neighbours(_neighbours(model, job.shown))
     weighted = "with weights" if found.weighted else "without weights"
     click.echo(f"{found.edges:,} edges {weighted}, {len(model.embedding):,} vertices")
@@ -191,9 +203,6 @@ def _train(job: _Job, estimator: Any, spark: Any) -> None:
     if history.reason:
         click.echo(history.reason)
     printed.print_steps(history)
-    click.echo(f"model saved in {output}: ps2.algorithms.{type(model).__name__}.load({output!r})")
-    for path in pictures:
-        click.echo(f"wrote {path}")
 
 
 def _neighbours(model: Any, shown: int) -> list[tuple[Any, list[tuple[Any, float]]]]:
@@ -209,7 +218,7 @@ def _print_neighbours(found: Sequence[tuple[Any, list[tuple[Any, float]]]]) -> N
         click.echo()
 
 
-def _record(job: _Job, found: EdgeList, model: Any, pictures: list[str]) -> dict[str, Any]:
+def _record(job: _Job, found: EdgeList, model: Any, drawn: list[str]) -> dict[str, Any]:
     """Return what a program may want to know of the run."""
     history = model.summary.history
     neighbours = [
@@ -225,5 +234,5 @@ def _record(job: _Job, found: EdgeList, model: Any, pictures: list[str]) -> dict
         "reason": history.reason,
         "neighbours": neighbours,
         "output": job.setting.output,
-        "plots": pictures,
+        "plots": drawn,
     }

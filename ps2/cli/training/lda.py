@@ -11,7 +11,7 @@ import click
 from ps2.cli.output import Column, print_data, print_table
 from ps2.cli.training import printed
 from ps2.cli.training.options import Setting, gathered, setting_options
-from ps2.cli.training.running import check, draw, in_spark, options_named
+from ps2.cli.training.running import check, draw, in_spark, options_named, pictures
 
 if TYPE_CHECKING:
     from ps2.algorithms.bag_of_words import BagOfWords
@@ -32,6 +32,7 @@ Use the model:
 """
 # What the training is called in checkpoints.
 TRAINING = "ps2 train lda"
+PICTURE = "likelihood.png"
 OPTIMIZERS = ("cgs", "online")
 SYNCS = ("ssp", "rotation", "average")
 SAMPLERS = ("auto", "dense", "sparse")
@@ -159,22 +160,21 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
     named = None if bags.vocab is None else read_vocabulary(spark, bags.vocab, found.vocabulary)
     model = estimator.setNumWorkers(workers)._resumable(TRAINING).fit(found.frame)
     perplexity = None if held_out is None else model.perplexity(held_out.frame, seed=job.params["seed"])
-    model.write().overwrite().save(output)
-    pictures = draw(model, job.setting, "likelihood.png")
     topics = _topics(model, job.top, named)
-    if job.setting.form != "table":
-        print_data(_record(job, found, model, topics, perplexity, pictures), job.setting.form)
-        return
-    _print_topics(topics)
-    click.echo(f"{found.documents:,} documents, {found.tokens:,} tokens, {found.vocabulary:,} words")
-    history = model.summary.history
-    printed.print_pace(history, f"iterations of {model.getOptimizer()}", job.setting)
-    printed.print_steps(history)
-    if held_out is not None:
-        click.echo(f"perplexity of the {held_out.documents:,} documents held out: {perplexity:,.1f}")
-    click.echo(f"model saved in {output}: ps2.algorithms.LDAModel.load({output!r})")
-    for path in pictures:
-        click.echo(f"wrote {path}")
+    is_table = job.setting.form == "table"
+    # First of all, for it has taken long: files may not be written.
+    if is_table:
+        _print_tables(job, found, model, topics)
+        if held_out is not None:
+            click.echo(f"perplexity of the {held_out.documents:,} documents held out: {perplexity:,.1f}")
+    else:
+        print_data(_record(job, found, model, topics, perplexity), job.setting.form)
+    model.write().overwrite().save(output)
+    if is_table:
+        click.echo(f"model saved in {output}: ps2.algorithms.LDAModel.load({output!r})")
+    for path in draw(model, job.setting, PICTURE):
+        if is_table:
+            click.echo(f"wrote {path}")
 
 
 def _topics(model: Any, top: int, named: Sequence[str] | None) -> list[_Topic]:
@@ -196,20 +196,19 @@ def _word(at: int, named: Sequence[str] | None) -> str:
     return str(at + 1) if named is None else named[at]
 
 
-def _print_topics(topics: Sequence[_Topic]) -> None:
+def _print_tables(job: _Job, found: BagOfWords, model: Any, topics: Sequence[_Topic]) -> None:
     columns = [Column("topic", right=True), Column("tokens", right=True), Column("likeliest words", folds=True)]
     rows = [(str(topic.number), f"{topic.share:.1%}", " ".join(word for word, _ in topic.words)) for topic in topics]
     print_table(columns, rows)
     click.echo()
+    click.echo(f"{found.documents:,} documents, {found.tokens:,} tokens, {found.vocabulary:,} words")
+    history = model.summary.history
+    printed.print_pace(history, f"iterations of {model.getOptimizer()}", job.setting)
+    printed.print_steps(history)
 
 
 def _record(
-    job: _Job,
-    found: BagOfWords,
-    model: Any,
-    topics: Sequence[_Topic],
-    perplexity: float | None,
-    pictures: list[str],
+    job: _Job, found: BagOfWords, model: Any, topics: Sequence[_Topic], perplexity: float | None
 ) -> dict[str, Any]:
     """Return what a program may want to know of the run."""
     history = model.summary.history
@@ -223,5 +222,5 @@ def _record(
         "topics": [{"topic": each.number, "share": each.share, "words": dict(each.words)} for each in topics],
         "perplexity": perplexity,
         "output": job.setting.output,
-        "plots": pictures,
+        "plots": list(pictures(model, job.setting, PICTURE)),
     }
