@@ -41,7 +41,9 @@ def infer(counts, weights, alpha):
     x = sp.csr_array(counts)
     gammas, stats, shares = np.zeros((len(counts), TOPICS)), np.zeros(weights.shape), np.zeros(TOPICS)
     entries = readable(x.indptr), readable(x.indices), readable(x.data)
-    bound = kernels.infer(*entries, readable(weights), readable(alpha), gammas, stats, shares)
+    bound = kernels.infer(
+        *entries, readable(weights), readable(alpha), readable(np.empty(0, np.uint64)), gammas, stats, shares
+    )
     return gammas, stats * weights, bound, shares
 
 
@@ -212,3 +214,16 @@ def test_step_when_it_is_taken_then_lambda_moves_and_statistics_are_0(dtype):
 def test_recipe_when_it_cannot_be_then_says_so(given, message):
     with pytest.raises(ConfigError, match=message):
         OnlineRecipe(**{"topics": 3, "vocabulary": 10, **given})
+
+
+def test_inference_when_documents_have_seeds_then_each_begins_at_random_and_alike_for_the_same_seed():
+    weights, alpha = readable(np.ones((WORDS, TOPICS))), readable(np.full(TOPICS, 0.01))
+    documents = sp.csr_array(np.ones((3, WORDS)))
+    entries = readable(documents.indptr), readable(documents.indices), readable(documents.data)
+    gammas = np.empty((3, TOPICS))
+    seeds = readable(np.array([7, 7, 8], np.uint64))
+    kernels.infer(*entries, weights, alpha, seeds, gammas, np.zeros((WORDS, TOPICS)), np.zeros(TOPICS))
+    # All topics are alike, so where a document began is all that sets its topics apart.
+    np.testing.assert_array_equal(gammas[0], gammas[1])
+    assert (gammas[0] != gammas[2]).any()
+    assert gammas[0].std() > 0.01

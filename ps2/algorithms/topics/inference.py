@@ -146,12 +146,13 @@ class Variational:
         """Return the documents' gammas, and their part of the bound."""
         topics = len(self._alpha)
         gammas, bound = np.tile(self._alpha, (x.shape[0], 1)), 0.0
+        no_seeds = readable(np.empty(0, np.uint64))
         some = np.flatnonzero(np.diff(x.indptr))
         for numbers, words, part in self._parts(x[some], some):
             weights = self._whole if words is None else self._weights(words)
             found, stats = np.empty((len(numbers), topics)), np.zeros(weights.shape)
             matrix = _for_kernels(part)
-            bound += online_kernels.infer(*matrix, weights, self._alpha, found, stats, np.zeros(topics))
+            bound += online_kernels.infer(*matrix, weights, self._alpha, no_seeds, found, stats, np.zeros(topics))
             gammas[numbers] = found
         return gammas, bound
 

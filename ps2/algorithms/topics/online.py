@@ -122,7 +122,7 @@ class Half:
             tally = np.zeros(LOG_SHARES + self.recipe.topics)
             tally[DOCUMENTS] = len(rows)
             for part in self._parts(rows, kernels.draw(ids, key, self.recipe.fraction)):
-                self._infer(part, tally)
+                self._infer(part, key, tally)
             self.tally.add(tally)
 
     def _parts(self, rows: LocalRows, drawn: kernels.Mask) -> Iterator[LocalRows]:
@@ -141,13 +141,13 @@ class Half:
             if begin < end:
                 yield rows.take(numbers[begin:end])
 
-    def _infer(self, part: LocalRows, tally: Float64s) -> None:
+    def _infer(self, part: LocalRows, key: np.uint64, tally: Float64s) -> None:
         """Read the blocks of some documents' words, and add what the documents tell of them."""
         topics = self.recipe.topics
         with batch():
             asked = self.control.pull(), self.counts.pull(columns=part.keys)
         control, counts = asked[0].result(), asked[1].result()
-        told = told_of(part, counts, self.recipe.beta, control[:topics], control[topics:])
+        told = told_of(part, counts, self.recipe.beta, control[:topics], control[topics:], key)
         stats = told.stats.astype(counts.dtype)
         tally[LOSS] -= told.bound
         tally[[WEIGHT, ROWS, BYTES]] += part.x.data.sum(), len(part), counts.nbytes + stats.nbytes
@@ -170,18 +170,24 @@ class Told:
     bound: float
 
 
-def told_of(part: LocalRows, counts: kernels.Array, beta: float, alpha: Float64s, totals: Float64s) -> Told:
+def told_of(
+    part: LocalRows, counts: kernels.Array, beta: float, alpha: Float64s, totals: Float64s, key: np.uint64
+) -> Told:
     """Infer the topics of documents (the E-step).
+
+    Each begins with topics of its own, at random: if all began with all topics alike, most would come to the same
+    ones, of which they then had made a topic that is of everything.
 
     Args:
         counts: shape (words, topics): lambda without beta, of the documents' words.
         totals: shape (topics,): lambda's sums over all words.
+        key: of seed and iteration.
     """
     weights, stats, log_shares = np.empty(counts.shape), np.zeros(counts.shape), np.zeros(len(alpha))
     kernels.weigh(readable(counts), beta, readable(totals), weights)
     entries = readable(part.x.indptr), readable(part.x.indices), readable(part.x.data)
-    no_gammas = np.empty((0, len(alpha)))
-    bound = kernels.infer(*entries, readable(weights), readable(alpha), no_gammas, stats, log_shares)
+    seeds, no_gammas = readable(ids_of(part) + key), np.empty((0, len(alpha)))
+    bound = kernels.infer(*entries, readable(weights), readable(alpha), seeds, no_gammas, stats, log_shares)
     stats *= weights
     return Told(stats, log_shares, bound)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
+from ps2.ops.draws import GOLDEN, TO_UNIT, TURN, scrambled
 from ps2.ops.kernels import Float64s, Int64s, kernel, reduction
 
 Array = npt.NDArray[Any]
@@ -32,6 +32,11 @@ NOTHING = 1e-12
 LEAST = 1e-100
 # A document's words lie in room for a multiple of these, so that loops over them are of whole SIMD registers.
 LANES = 16
+# Gamma's shape, and inverse scale, of what lambda and gamma begin with, as in pyspark.ml: near 1.
+SHAPE = 100.0
+# Marsaglia and Tsang, "A simple method for generating gamma variables" (2000).
+D = SHAPE - 1 / 3
+C = 1 / math.sqrt(9 * D)
 # Coefficients of digamma's series.
 C1, C2, C3, C4 = 1 / 24, -37 / 5760, 10313 / 2903040, -5509121 / 1393459200
 C5, C6 = 2709398569 / 367873228800, -499769010050743 / 24103053950976000
@@ -80,6 +85,20 @@ def digamma(x: float) -> float:
 
 
 @kernel
+def near_one(state: np.uint64) -> float:
+    """Return a number that is distributed as Gamma(100, 1/100), by the state that it is drawn of."""
+    while True:
+        first, second, third = scrambled(state), scrambled(state + GOLDEN), scrambled(state + GOLDEN + GOLDEN)
+        radius = math.sqrt(-2.0 * math.log((np.float64(first >> np.uint64(11)) + 1.0) * TO_UNIT))
+        x = radius * math.cos(TURN * TO_UNIT * np.float64(second >> np.uint64(11)))
+        v = (1.0 + C * x) ** 3
+        u = (np.float64(third >> np.uint64(11)) + 1.0) * TO_UNIT
+        if v > 0.0 and math.log(u) < 0.5 * x * x + D * (1.0 - v + math.log(v)):
+            return D * v / SHAPE
+        state = scrambled(third)
+
+
+@kernel
 def weigh(counts: Array, beta: float, totals: Float64s, weights: Array) -> None:
     """Set weights to exp(E[log beta]) of some words.
 
@@ -102,6 +121,7 @@ def infer(
     tokens: Array,
     weights: Float64s,
     alpha: Float64s,
+    seeds: UInt64s,
     gammas: Float64s,
     stats: Float64s,
     log_shares: Float64s,
@@ -112,6 +132,7 @@ def infer(
         indptr, columns, tokens: the documents, rows of a sparse matrix; each has a token at least.
         weights: shape (words, topics): exp(E[log beta]).
         alpha: shape (topics,).
+        seeds: shape (documents,): a gamma begins with random numbers about 1, drawn of this; or (0,): with 1.
         gammas: shape (documents, topics), or (0, topics): gets each one's gamma.
         stats: shape (words, topics): the expected tokens of words in topics are added, yet to be multiplied by weights.
         log_shares: shape (topics,): E[log theta] is added.
@@ -138,6 +159,9 @@ def infer(
         _lay_out(columns[begin : begin + size], tokens[begin : begin + size], weights, own, given)
         for k in range(topics):
             gamma[k], theta[k], order[k] = 1.0, 1.0, k
+            if len(seeds):
+                gamma[k] = near_one(scrambled(seeds[d] + GOLDEN * np.uint64(k + 1)))
+                theta[k] = exp_digamma(gamma[k])
         count = topics
         for _ in range(MOST_TURNS):
             _divide(own, given, theta, order[:count], sums, ratios)

@@ -6,23 +6,18 @@ statistics, (1 - rho) lambda + rho beta, is a product.
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 import numpy as np
 
-from ps2.ops.draws import GOLDEN, TO_UNIT, TURN, scrambled
+from ps2.algorithms.topics.online_kernels import near_one
+from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s, kernel
 from ps2.ops.operands import BLOCK, along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import FLOATS, Array, Blocks, Partition, op
 
-# Of Gamma's shape, and inverse scale, as in pyspark.ml: lambda begins near 1.
-SHAPE = 100.0
-# Marsaglia and Tsang, "A simple method for generating gamma variables" (2000).
-D = SHAPE - 1 / 3
-C = 1 / math.sqrt(9 * D)
 # What a number costs, in additions.
 DRAW_COST, STEP_COST = 128, 4
 # Words whose sums are added up on their own: the same on any number of cores.
@@ -73,18 +68,4 @@ def _draw(words: Int64s, m: Array, first: int, seed: np.uint64, beta: float) -> 
     for w in range(len(words)):
         of_word = scrambled(key + GOLDEN * np.uint64(first + words[w] + 1))
         for k in range(m.shape[1]):
-            m[w, k] = _gamma(scrambled(of_word + GOLDEN * np.uint64(k + 1))) / SHAPE - beta
-
-
-@kernel
-def _gamma(state: np.uint64) -> float:
-    """Return a number that is distributed as Gamma(100, 1)."""
-    while True:
-        first, second, third = scrambled(state), scrambled(state + GOLDEN), scrambled(state + GOLDEN + GOLDEN)
-        radius = math.sqrt(-2.0 * math.log((np.float64(first >> np.uint64(11)) + 1.0) * TO_UNIT))
-        x = radius * math.cos(TURN * TO_UNIT * np.float64(second >> np.uint64(11)))
-        v = (1.0 + C * x) ** 3
-        u = (np.float64(third >> np.uint64(11)) + 1.0) * TO_UNIT
-        if v > 0.0 and math.log(u) < 0.5 * x * x + D * (1.0 - v + math.log(v)):
-            return D * v
-        state = scrambled(third)
+            m[w, k] = near_one(scrambled(of_word + GOLDEN * np.uint64(k + 1))) - beta

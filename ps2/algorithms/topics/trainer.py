@@ -147,7 +147,7 @@ class _Driver:
 
     def _end_clock(self, clock: int) -> Float64s:
         """See how an iteration went, if one ends with a clock; nothing else."""
-        # Of the last clock of a driver before, a checkpoint may lack what that one heard; it began with clock 1, as a rule.
+        # A checkpoint may lack what a driver before has heard of its last clock; mostly that one began with clock 1.
         begun = self._first if clock >= self._first else 1
         if (clock - begun + 1) % self._clocks:
             return np.zeros(0)

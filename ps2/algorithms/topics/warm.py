@@ -65,7 +65,7 @@ def _step() -> None:
         online_ops.begin(counts, Partition(0, 0, 1), seed=0, beta=1.0)
         online_ops.step(counts, np.zeros((1, 1), dtype), keep=1.0, scale=1.0)
         document = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.ones((1, 1))))
-        told_of(document, counts, 1.0, np.ones(1), np.ones(1))
+        told_of(document, counts, 1.0, np.ones(1), np.ones(1), np.uint64(0))
     online_kernels.draw(ids_of(document), np.uint64(0), 1.0)
 
 
