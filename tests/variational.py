@@ -15,12 +15,13 @@ def expectation(x: Any) -> Any:
     return psi(x) - psi(x.sum(axis=-1, keepdims=True))
 
 
-def inferred(counts: Any, weights: Any, alpha: Any) -> tuple[Any, Any, float]:
+def inferred(counts: Any, weights: Any, alpha: Any, begun: Any = None) -> tuple[Any, Any, float]:
     """Find the topics of documents.
 
     Args:
         counts: shape (documents, words).
         weights: exp(E[log beta]), shape (words, topics).
+        begun: what gamma begins with, shape (documents, topics); None: 1.
 
     Returns:
         gamma, shape (documents, topics); statistics, shape (words, topics), times weights; the bound.
@@ -29,7 +30,8 @@ def inferred(counts: Any, weights: Any, alpha: Any) -> tuple[Any, Any, float]:
     for d, row in enumerate(counts):
         ids = np.flatnonzero(row)
         n, own = row[ids], weights[ids]
-        gamma, theta, change = np.ones(len(alpha)), np.ones(len(alpha)), np.inf
+        gamma, change = np.ones(len(alpha)) if begun is None else begun[d], np.inf
+        theta = np.exp(expectation(gamma))
         while change > REST:
             last = gamma
             gamma = theta * ((n / (own @ theta + 1e-100)) @ own) + alpha

@@ -45,7 +45,10 @@ def expected():
     for iteration in range(recipe.iterations):
         drawn = online_kernels.draw(ids, key_of(recipe.seed, iteration), recipe.fraction) & filled
         some = counts.toarray()[drawn]
-        gammas, stats, bound = inferred(some, np.exp(expectation(lam.T)).T, alpha)
+        begun = np.empty((len(some), TOPICS))
+        for seed, gamma in zip(ids[drawn] + key_of(recipe.seed, iteration), begun, strict=True):
+            online_kernels.begin_gamma(seed, gamma)
+        gammas, stats, bound = inferred(some, np.exp(expectation(lam.T)).T, alpha, begun)
         bounds.append(-bound / some.sum())
         rho = (recipe.offset + iteration + 1) ** -recipe.decay
         lam = (1 - rho) * lam + rho * (recipe.beta + filled.sum() / len(some) * stats)

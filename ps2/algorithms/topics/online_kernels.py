@@ -99,6 +99,13 @@ def near_one(state: np.uint64) -> float:
 
 
 @kernel
+def begin_gamma(seed: np.uint64, gamma: Float64s) -> None:
+    """Set what a document's gamma begins with, by a seed of its own."""
+    for k in range(len(gamma)):
+        gamma[k] = near_one(scrambled(seed + GOLDEN * np.uint64(k + 1)))
+
+
+@kernel
 def weigh(counts: Array, beta: float, totals: Float64s, weights: Array) -> None:
     """Set weights to exp(E[log beta]) of some words.
 
@@ -159,8 +166,9 @@ def infer(
         _lay_out(columns[begin : begin + size], tokens[begin : begin + size], weights, own, given)
         for k in range(topics):
             gamma[k], theta[k], order[k] = 1.0, 1.0, k
-            if len(seeds):
-                gamma[k] = near_one(scrambled(seeds[d] + GOLDEN * np.uint64(k + 1)))
+        if len(seeds):
+            begin_gamma(seeds[d], gamma)
+            for k in range(topics):
                 theta[k] = exp_digamma(gamma[k])
         count = topics
         for _ in range(MOST_TURNS):
