@@ -41,7 +41,8 @@ class Outbox:
         self._flying: list[Parcel] = []
         self._bytes = 0
         self._error: Exception | None = None  # the first one that nobody has been told
-        self._running = False
+        self._thread: threading.Thread | None = None
+        self._lingers = False
         self._pace = Pace()
         self._holders = 0
         self._readings: list[Overlay] = []
@@ -72,11 +73,12 @@ class Outbox:
             self._bytes += parcel.held_bytes
             for reading in self._readings:
                 reading.lacks(plan)
-            if self._running:
-                self._changed.notify_all()
+            self._lingers = True
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="ps2-outbox", daemon=True)
+                self._thread.start()
             else:
-                self._running = True
-                threading.Thread(target=self._run, name="ps2-outbox", daemon=True).start()
+                self._changed.notify_all()
 
     def flush(self) -> None:
         """Wait until everything has been answered; raise the first error, if there was one since the last time."""
@@ -124,13 +126,17 @@ class Outbox:
             self._changed.notify_all()
 
     def discard(self) -> None:
-        """Forget what has not been sent, and what failed; wait until what was has been answered."""
+        """Forget what has not been sent, and what failed; wait for answers to the rest, and until no thread is left."""
         with self._changed:
             self._bytes -= sum(parcel.held_bytes for parcel in self._waiting)
             self._waiting.clear()
+            self._lingers = False
             self._changed.notify_all()
             self._changed.wait_for(self._is_empty)
             self._error = None
+            thread = self._thread
+        if thread is not None:
+            thread.join()
 
     @contextmanager
     def held(self, plans: Sequence[Plan[Any]]) -> Iterator[Overlay]:
@@ -183,7 +189,7 @@ class Outbox:
     def _take(self) -> list[Parcel]:
         """Return what leaves next, when it may; nothing if nothing has waited for a while: then the thread ends."""
         with self._changed:
-            while self._changed.wait_for(lambda: bool(self._waiting), IDLE_S):
+            while self._changed.wait_for(lambda: self._waiting or not self._lingers, IDLE_S) and self._waiting:
                 if self._holders:
                     self._changed.wait()
                     continue
@@ -198,7 +204,7 @@ class Outbox:
                 self._waiting = [parcel for parcel in self._waiting if parcel not in gone]
                 self._flying = taken
                 return taken
-            self._running = False
+            self._thread = None
             return []
 
     def _open(self) -> list[Parcel]:

@@ -367,7 +367,7 @@ def test_write_when_disk_is_full_then_error_names_it_and_nothing_is_left(engine,
 def test_write_when_disk_becomes_full_on_the_way_then_nothing_is_left(engine, snapshots, small_disk):
     (small_disk / "filler").write_bytes(bytes(900_000))
     engine.create_matrix(9, MatrixSpec(100_000, 1, dtype="float64"), [Partition(0, 0, 100_000)])
-    with pytest.raises(RecoveryError, match=r"-0-(values\.npy|ids\.json): writing failed: No space left on device"):
+    with pytest.raises(RecoveryError, match=r"-0-\w+\.(npy|json): writing failed: No space left on device"):
         checkpoint(snapshots, small_disk, rows={**ROWS, 9: range(1)})
     assert [path.name for path in small_disk.iterdir()] == ["filler"]
 
