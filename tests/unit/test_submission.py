@@ -68,4 +68,4 @@ def test_needed_when_memory_was_given_then_it_stays():
 
 def test_container_named_when_the_manager_says_so_then_it_is_its_name():
     assert container_named({"CONTAINER_ID": "container_e01_1_01_000002"}, Path("/")) == "container_e01_1_01_000002"
-    assert container_named({}, Path("/work/app-20260101-0000/3")) == "app-20260101-0000/3"
+    assert container_named({}, Path("/opt/spark/work/app-20260101-0000/3")) == "app-20260101-0000/3"
