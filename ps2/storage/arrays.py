@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-import tokenize
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,6 +13,9 @@ import numpy as np
 
 from ps2.errors import CheckpointCorruptError
 from ps2.storage.files import BLOCK_BYTES
+
+# What follows the magic and a length of two bytes, in version 1.0 of the format, for an array of numbers.
+_HEADER = re.compile(rb"\{'descr': '([<>|][a-zA-Z]\d+)', 'fortran_order': (True|False), 'shape': \(([\d, ]*)\), \} *\n")
 
 Block = tuple[int, int, np.ndarray[Any, Any]]
 
@@ -60,16 +63,23 @@ def npy(*pieces: np.ndarray[Any, Any]) -> Iterator[Any]:
 
 
 def read_npy_header(path: str, file: Readable) -> NpyHeader:
-    """Read the first bytes of a .npy file; raises CheckpointCorruptError if they are not such."""
+    """Read the first bytes of a .npy file; raises CheckpointCorruptError if they are not such.
+
+    NumPy's own reader parses them as Python, which fails at times where threads do so at once (CPython 3.11:
+    "AST constructor recursion depth mismatch"). What ``npy_header`` writes needs no parser.
+    """
     try:
         if np.lib.format.read_magic(file) != (1, 0):
             raise ValueError("expected version 1.0 of the format")
-        shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    except (ValueError, SyntaxError, tokenize.TokenError) as error:
+        said = _HEADER.fullmatch(file.read(int.from_bytes(file.read(2), "little")))
+        if said is None:
+            raise ValueError("expected the type, order and shape of an array of numbers")
+        dtype = np.dtype(said[1].decode())
+    except (ValueError, TypeError) as error:
         raise CheckpointCorruptError(f"{path}: not a NumPy file: {error}") from error
-    if fortran:
+    if said[2] == b"True":
         raise CheckpointCorruptError(f"{path}: expected rows one after the other (C order), got Fortran order")
-    return NpyHeader(dtype, shape)
+    return NpyHeader(dtype, tuple(int(length) for length in said[3].split(b",") if length.strip()))
 
 
 def check_dtype(path: str, header: NpyHeader, dtype: np.dtype[Any]) -> None:
