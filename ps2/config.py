@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ps2.certificates import Tls, check_private
 from ps2.errors import AuthError, ConfigError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -34,6 +34,7 @@ class WireConfig:
             stopped process or a cut cable cannot hang a call.
         request_timeout_s: longest time for one request, a user's function included.
         unix_sockets: whether processes of one host meet over Unix sockets; ``PS2_UNIX_SOCKETS=0`` turns it off.
+        tls: what connections between hosts are encrypted with; None: they are not.
     """
 
     block_bytes: int = 4 << 20
@@ -42,6 +43,7 @@ class WireConfig:
     keepalive_timeout_s: float = 5.0
     request_timeout_s: float = 600.0
     unix_sockets: bool = field(default_factory=lambda: os.environ.get(UNIX_SOCKETS_VARIABLE, "1") != "0")
+    tls: Tls | None = None
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ def read_token(path: str | os.PathLike[str]) -> str:
     name = os.fspath(path)
     try:
         with open(path, "rb") as file:
-            _check_private(name, os.fstat(file.fileno()))
+            check_private("token file", name, os.fstat(file.fileno()))
             token = file.read().decode("ascii").strip()
     except OSError as error:
         raise AuthError(f"token file {name}: {error.strerror}") from error
@@ -144,15 +146,6 @@ def read_token(path: str | os.PathLike[str]) -> str:
             f"printable, got {len(token)} characters"
         )
     return token
-
-
-def _check_private(name: str, found: os.stat_result) -> None:
-    """As ssh does with keys; but the group of another's file may be how its owner lets us in (mounted secrets)."""
-    mode = stat.S_IMODE(found.st_mode)
-    if mode & (0o077 if found.st_uid == os.getuid() else 0o007):
-        raise ConfigError(
-            f"token file {name}: its mode {mode:04o} lets others than its owner read or write it; chmod 600 {name}"
-        )
 
 
 def split_address(address: str) -> tuple[str, int]:

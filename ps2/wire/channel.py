@@ -16,6 +16,8 @@ from ps2.wire import proof
 from ps2.wire.pb import auth_pb2 as pb
 from ps2.wire.proof import ClientSession
 from ps2.wire.status import MAX_METADATA_BYTES, detail_of, from_bare, from_rpc
+from ps2.wire.tls import Renewed, channel_credentials
+from ps2.wire.tls_probe import explain
 
 NONCE_KEY = "ps2-nonce-bin"
 CALL_KEY = "ps2-call-bin"
@@ -67,7 +69,13 @@ class Channel:
         self._trust = trust
         self._timeout_s = wire.keepalive_timeout_s
         self._session: ClientSession | None = None
-        self._channel = grpc.insecure_channel(address, options=channel_options(wire))
+        self._wire = wire
+        self._credentials = Renewed(wire.tls, channel_credentials) if wire.tls is not None else None
+        self._opened_with: grpc.ChannelCredentials | None = None
+        if self._credentials is None:
+            self._channel = grpc.insecure_channel(address, options=channel_options(wire))
+        else:
+            self._open()
 
     def call(self, method: str, message: bytes, timeout_s: float) -> bytes:
         """Call a method and wait for its reply.
@@ -78,7 +86,7 @@ class Channel:
             PS2Error: what the other side says that the call came to.
         """
         path = f"/ps2.v1.{method}"
-        rpc: Any = self._channel.unary_unary(path)
+        rpc: Any = self._open().unary_unary(path)
         deadline_s = time.monotonic() + timeout_s
         session = self._session or self._meet(timeout_s)
         for attempt in range(2):
@@ -87,10 +95,12 @@ class Channel:
             try:
                 reply, call = rpc.with_call(message, left_s, self._metadata(session, path, number, message))
             except grpc.RpcError as error:
-                if session is None or self._is_proven(error, session, number):
+                if session is not None and self._is_proven(error, session, number):
                     raise from_rpc(error, self._address) from None
-                if error.code() in BROKEN:
-                    raise from_bare(error, self._address) from None
+                if error.code() in BROKEN and (session is not None or detail_of(error) is None):
+                    raise self._broken(error) from None
+                if session is None:
+                    raise from_rpc(error, self._address) from None
                 # Another process is there by now, or a stranger: to be found out.
                 session = self._meet(left_s)
                 if error.code() != grpc.StatusCode.UNAUTHENTICATED or attempt:
@@ -112,7 +122,7 @@ class Channel:
         session = self._session or self._meet(self._timeout_s)
         for attempt in range(2):
             number = next(session.numbers) if session else 0
-            rpc: Any = self._channel.stream_stream(path)
+            rpc: Any = self._open().stream_stream(path)
             call = rpc(messages(), timeout=timeout_s, metadata=self._metadata(session, path, number, b""))
             if session is None or _shown(call.initial_metadata(), session, "stream", number, b""):
                 return Stream(call, self._address)
@@ -129,17 +139,36 @@ class Channel:
     def close(self) -> None:
         self._channel.close()
 
+    def _open(self) -> grpc.Channel:
+        """Return the channel; another one when certificates have changed: calls of the one before go on."""
+        if self._credentials is not None and (now := self._credentials.get()) is not self._opened_with:
+            options = channel_options(self._wire)
+            if self._credentials.name:
+                options.append(("grpc.ssl_target_name_override", self._credentials.name))
+            self._channel, self._opened_with = grpc.secure_channel(self._address, now, options), now
+        return self._channel
+
+    def _broken(self, error: Any) -> PS2Error:
+        """Return what a call came to that nobody has answered: where TLS is the reason, that."""
+        first = self._session is None and not self._trust.sure
+        handshake = self._wire.tls is not None and "handshake" in (error.details() or "")
+        if error.code() == grpc.StatusCode.UNAVAILABLE and (first or handshake):
+            why = explain(self._address, self._wire.tls)
+            if why is not None:
+                return UnavailableError(str(why)) if self._trust.sure else why
+        return from_bare(error, self._address)
+
     def _meet(self, timeout_s: float) -> ClientSession | None:
         """Let the other side prove itself; None where there is no token."""
         if self._token is None:
             return None
         client_nonce = proof.new_nonce()
-        challenge: Any = self._channel.unary_unary(CHALLENGE)
+        challenge: Any = self._open().unary_unary(CHALLENGE)
         try:
             reply = pb.ChallengeReply.FromString(challenge(b"", timeout_s, ((NONCE_KEY, client_nonce),)))
         except grpc.RpcError as error:
             if error.code() in BROKEN:
-                raise from_bare(error, self._address) from None
+                raise self._broken(error) from None
             raise self._stranger(ProtocolError, f"no server of this version of PS2 ({error.code().name})") from None
         except DecodeError:
             raise self._stranger(ProtocolError, "no server of PS2") from None
@@ -213,7 +242,7 @@ def _shown(metadata: Any, session: ClientSession, kind: str, number: int, messag
     return proof.equal(given, proof.answer_proof(session.key, kind, number, proof.digest(message)))
 
 
-def channel_options(wire: WireConfig) -> list[tuple[str, int]]:
+def channel_options(wire: WireConfig) -> list[tuple[str, int | str]]:
     return [
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import threading
 import time
 from contextlib import suppress
@@ -21,6 +22,8 @@ from ps2.wire.introduction import admit, let_in
 from ps2.wire.messages import Reply, Request
 from ps2.wire.sockets import abstract, close, hang_up, receive, resolve, send_all, tune
 from ps2.wire.status import internal_error
+from ps2.wire.tls import Renewed, server_context
+from ps2.wire.tls_connection import Connection, TlsConnection
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +62,17 @@ class DataServer:
     """Listens until it is stopped. ``port`` and ``unix_name`` say where ("" if there is no Unix socket)."""
 
     def __init__(self, service: Service, host: str, port: int, token: str | None, server_id: str, wire: WireConfig):
-        """Bind and start; raises LaunchError if the port is taken."""
+        """Bind and start.
+
+        Raises:
+            LaunchError: the port is taken.
+            ConfigError, AuthError: the certificates cannot be used.
+        """
         self._service = service
         self._token = token
         self._server_id = server_id
         self._wire = wire
+        self._tls = Renewed(wire.tls, server_context) if wire.tls is not None else None
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._strangers: dict[socket.socket, None] = {}  # the oldest comes first
@@ -145,10 +154,12 @@ class DataServer:
     def _serve(self, connection: socket.socket) -> None:
         try:
             tune(connection, self._wire)
-            if self._is_admitted(connection) and self._welcome(connection):
-                let_in(connection)
+            deadline_s = time.monotonic() + GREETING_TIMEOUT_S
+            wrapped = self._secured(connection, deadline_s)
+            if self._is_admitted(wrapped, deadline_s) and self._welcome(connection):
+                let_in(wrapped)
                 connection.settimeout(None)
-                while self._answer(connection):
+                while self._answer(wrapped):
                     pass
         except (EOFError, OSError) as error:  # the client went away, whatever it was doing
             log.debug("a data connection ended: %s", error)
@@ -158,15 +169,27 @@ class DataServer:
                 self._strangers.pop(connection, None)
             close(connection)
 
-    def _is_admitted(self, connection: socket.socket) -> bool:
+    def _secured(self, connection: socket.socket, deadline_s: float) -> Connection:
+        """Agree on keys with a client on another host; raises OSError."""
+        if self._tls is None or connection.family == socket.AF_UNIX:
+            return connection
+        tls = TlsConnection(connection, self._tls.get(), None)
         try:
-            admit(connection, self._token, self._server_id, time.monotonic() + GREETING_TIMEOUT_S)
+            tls.handshake(deadline_s)
+        except ssl.SSLError as error:
+            log.info("a data connection is refused: %s", error)
+            raise
+        return tls
+
+    def _is_admitted(self, connection: Connection, deadline_s: float) -> bool:
+        try:
+            admit(connection, self._token, self._server_id, deadline_s)
         except PS2Error as error:
             self._part(connection, error)
             return False
         return True
 
-    def _answer(self, connection: socket.socket) -> bool:
+    def _answer(self, connection: Connection) -> bool:
         """Read, run and answer one request; return False if no other can follow."""
         reserved = 0
 
@@ -205,7 +228,7 @@ class DataServer:
             log.exception("internal error")
             return error_parts(internal_error(error))
 
-    def _part(self, connection: socket.socket, error: PS2Error) -> None:
+    def _part(self, connection: Connection, error: PS2Error) -> None:
         """Say why, and close: reading on for a moment, or the error would be lost with what was not read."""
         with suppress(OSError):
             deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
@@ -247,6 +270,6 @@ def _listen_unix(name: str) -> socket.socket | None:
     return listener
 
 
-def _send(connection: socket.socket, parts: ReplyParts) -> None:
+def _send(connection: Connection, parts: ReplyParts) -> None:
     for views in written_by_pieces(parts):
         send_all(connection, views)

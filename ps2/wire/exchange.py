@@ -15,6 +15,7 @@ from ps2.wire.codec import check_sendable, request_parts
 from ps2.wire.framing import read_reply, written
 from ps2.wire.messages import Reply, Request
 from ps2.wire.sockets import send_some
+from ps2.wire.tls_connection import Connection
 
 Outcome = Reply | PS2Error
 
@@ -34,7 +35,7 @@ class Lane:
     def __init__(
         self,
         address: str,
-        connection: socket.socket,
+        connection: Connection,
         requests: Sequence[Request],
         limit_bytes: int,
         unsent: Sequence[Request] | None = None,

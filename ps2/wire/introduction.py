@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 from ps2.errors import AuthError, ProtocolError, UnavailableError
 from ps2.wire import proof
 from ps2.wire.framing import HEAD, introduction, read_answer, read_introduction
@@ -11,9 +9,10 @@ from ps2.wire.messages import PROTOCOL_VERSION
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.sockets import receive, send_all
 from ps2.wire.status import from_detail
+from ps2.wire.tls_connection import Connection
 
 
-def introduce(connection: socket.socket, token: str | None, server_id: str, deadline_s: float) -> None:
+def introduce(connection: Connection, token: str | None, server_id: str, deadline_s: float) -> None:
     """Be let in by a server, which proves itself if there is a token.
 
     Raises:
@@ -31,7 +30,7 @@ def introduce(connection: socket.socket, token: str | None, server_id: str, dead
     _hear(connection, deadline_s)
 
 
-def admit(connection: socket.socket, token: str | None, server_id: str, deadline_s: float) -> None:
+def admit(connection: Connection, token: str | None, server_id: str, deadline_s: float) -> None:
     """Read a client's greeting, and let it prove itself if there is a token; it is to be told by ``let_in``.
 
     Raises:
@@ -55,21 +54,21 @@ def admit(connection: socket.socket, token: str | None, server_id: str, deadline
         raise AuthError("this is not the fleet's token; pass the token file that the fleet was started with")
 
 
-def let_in(connection: socket.socket) -> None:
+def let_in(connection: Connection) -> None:
     """Tell a client that its requests may come."""
     answer(connection, pb.ReplyHeader())
 
 
-def send(connection: socket.socket, message: pb.Greeting | pb.GreetingProof) -> None:
+def send(connection: Connection, message: pb.Greeting | pb.GreetingProof) -> None:
     send_all(connection, [memoryview(introduction(message))])
 
 
-def answer(connection: socket.socket, header: pb.ReplyHeader) -> None:
+def answer(connection: Connection, header: pb.ReplyHeader) -> None:
     encoded = header.SerializeToString()
     send_all(connection, [memoryview(HEAD.pack(len(encoded), 0) + encoded)])
 
 
-def _hear(connection: socket.socket, deadline_s: float) -> pb.ReplyHeader:
+def _hear(connection: Connection, deadline_s: float) -> pb.ReplyHeader:
     try:
         header = receive(connection, read_answer(), deadline_s)
     except EOFError:

@@ -22,6 +22,7 @@ from ps2.wire.codec import MAX_HEADER_BYTES
 from ps2.wire.pb import auth_pb2
 from ps2.wire.proof import NONCE_BYTES, Admitted, Claim, Gatekeeper
 from ps2.wire.status import MAX_METADATA_BYTES, internal_error, to_status
+from ps2.wire.tls import server_credentials
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class RpcServer:
 
         Raises:
             ConfigError: no token, and not on loopback.
+            ConfigError, AuthError: certificates cannot be used.
             LaunchError: the port is taken, or the host is not this machine's.
         """
         host, port = split_address(listen)
@@ -77,7 +79,10 @@ class RpcServer:
         gatekeeper = Gatekeeper(token) if token is not None else None
         self._server.add_generic_rpc_handlers((_Handlers(service, servicer, gatekeeper, self._strangers),))
         try:
-            bound = self._server.add_insecure_port(listen)
+            if wire.tls is None:
+                bound = self._server.add_insecure_port(listen)
+            else:
+                bound = self._server.add_secure_port(listen, server_credentials(wire.tls))
         except RuntimeError as error:
             raise LaunchError(f"cannot listen on {listen}: the port is in use, or the host is not this one") from error
         self.address = join_address(host, bound or port)

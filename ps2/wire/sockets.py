@@ -7,9 +7,12 @@ import struct
 import time
 from collections.abc import Generator
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ps2.config import WireConfig
+
+if TYPE_CHECKING:
+    from ps2.wire.tls_connection import Connection
 
 # Buffers of one sendmsg call (IOV_MAX is 1024).
 MAX_VIEWS = 512
@@ -42,7 +45,7 @@ def abstract(name: str) -> str:
     return f"\0ps2/{name}"
 
 
-def wait_at_most(connection: socket.socket, timeout_s: float) -> None:
+def wait_at_most(connection: Connection, timeout_s: float) -> None:
     """Let reading that waits raise BlockingIOError, or return what has come, after so long."""
     whole_s = int(timeout_s)
     timeval = struct.pack("@ll", whole_s, int(1e6 * (timeout_s - whole_s)))
@@ -50,7 +53,7 @@ def wait_at_most(connection: socket.socket, timeout_s: float) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
 
-def send_some(connection: socket.socket, views: list[memoryview], flags: int = 0) -> None:
+def send_some(connection: Connection, views: list[memoryview], flags: int = 0) -> None:
     """Send what the socket takes of views of memory, without joining them first, and drop it from the list."""
     sent = connection.sendmsg(views[:MAX_VIEWS], (), flags)
     while views and sent >= len(views[0]):
@@ -59,13 +62,13 @@ def send_some(connection: socket.socket, views: list[memoryview], flags: int = 0
         views[0] = views[0][sent:]
 
 
-def send_all(connection: socket.socket, views: list[memoryview]) -> None:
+def send_all(connection: Connection, views: list[memoryview]) -> None:
     """Send views of memory one after the other; the socket blocks."""
     while views:
         send_some(connection, views)
 
 
-def receive(connection: socket.socket, reading: Generator[memoryview, None, T], deadline_s: float | None = None) -> T:
+def receive(connection: Connection, reading: Generator[memoryview, None, T], deadline_s: float | None = None) -> T:
     """Read one message; the socket blocks.
 
     Args:
@@ -115,13 +118,13 @@ def resolve(host: str, port: int) -> tuple[int, Any]:
     return family, address
 
 
-def hang_up(connection: socket.socket) -> None:
+def hang_up(connection: Connection) -> None:
     """End a connection for whoever waits on it; they close it."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def close(connection: socket.socket) -> None:
+def close(connection: Connection) -> None:
     """Close a socket, waking whoever waits on it."""
     hang_up(connection)
     connection.close()

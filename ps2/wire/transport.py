@@ -26,6 +26,8 @@ from ps2.wire.introduction import introduce
 from ps2.wire.messages import PROTOCOL_VERSION, Request
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.sockets import abstract, connect, tune, wait_at_most
+from ps2.wire.tls import Renewed, client_context
+from ps2.wire.tls_connection import Connection, TlsConnection
 
 log = logging.getLogger(__name__)
 
@@ -117,7 +119,7 @@ class _Peer:
 
     server_id: str
     places: list[tuple[int, Any]]
-    idle: list[socket.socket] = field(default_factory=list)
+    idle: list[Connection] = field(default_factory=list)
 
 
 class GrpcTransport:
@@ -137,11 +139,13 @@ class GrpcTransport:
         self._wire = wire or WireConfig()
         self._plain = plain
         self._trust = Trust(sure)
+        tls = self._wire.tls
+        self._tls = Renewed(tls, client_context) if tls is not None else None
         self._lock = threading.Lock()
         self._channels: dict[str, Channel] = {}
         self._peers: dict[str, _Peer] = {}
         self._streams: ThreadPoolExecutor | None = None
-        self._busy: set[socket.socket] = set()
+        self._busy: set[Connection] = set()
         self._closed = False
 
     def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
@@ -213,7 +217,7 @@ class GrpcTransport:
 
     # -- plain connections ---------------------------------------------------------------------------------------------
 
-    def _connection(self, address: str) -> socket.socket | None:
+    def _connection(self, address: str) -> Connection | None:
         """Return a connection to a server for one exchange; None if it has to be gRPC."""
         if not self._plain:
             return None
@@ -259,7 +263,7 @@ class GrpcTransport:
         request = pb.HelloRequest(protocol=PROTOCOL_VERSION)
         return self.call(address, "Server/Hello", request, pb.HelloReply, self._wire.keepalive_timeout_s)
 
-    def _reach(self, peer: _Peer) -> socket.socket | None:
+    def _reach(self, peer: _Peer) -> Connection | None:
         for family, place in peer.places:
             try:
                 return self._greet(peer, family, place)
@@ -267,19 +271,25 @@ class GrpcTransport:
                 log.info("no data connection to %r: %s", place, error)
         return None
 
-    def _greet(self, peer: _Peer, family: int, place: Any) -> socket.socket:
+    def _greet(self, peer: _Peer, family: int, place: Any) -> Connection:
         """Connect and introduce ourselves; raises OSError if nobody listens there."""
-        connection = connect(family, place, self._wire.keepalive_timeout_s)
+        plain = connect(family, place, self._wire.keepalive_timeout_s)
+        connection: Connection = plain
+        if self._tls is not None and family != socket.AF_UNIX:
+            connection = TlsConnection(plain, self._tls.get(), self._tls.name or place[0])
         with self._lock:
             self._busy.add(connection)
             closed = self._closed
         try:
             if closed:  # close() did not see this one
                 raise StoppedError(CLOSED)
-            tune(connection, self._wire)
+            tune(plain, self._wire)
             timeout_s = min(self._wire.keepalive_s, self._wire.request_timeout_s)
+            deadline_s = time.monotonic() + timeout_s
+            if isinstance(connection, TlsConnection):
+                connection.handshake(deadline_s)
             try:
-                introduce(connection, self._token, peer.server_id, time.monotonic() + timeout_s)
+                introduce(connection, self._token, peer.server_id, deadline_s)
             except PS2Error as error:  # a stranger, or a proxy with nobody behind it
                 raise ConnectionRefusedError(0, str(error)) from error
             wait_at_most(connection, timeout_s)
@@ -301,7 +311,7 @@ class GrpcTransport:
         if lane.failed:
             self._forget(lane.address)
 
-    def _discard(self, connection: socket.socket) -> None:
+    def _discard(self, connection: Connection) -> None:
         with self._lock:
             self._busy.discard(connection)
         connection.close()
@@ -368,7 +378,7 @@ def _outcome(frame: bytes, request: Request) -> Outcome:
         return error
 
 
-def _is_open(connection: socket.socket) -> bool:
+def _is_open(connection: Connection) -> bool:
     """Tell whether an idle connection is: nothing may come on it, the end least of all."""
     try:
         connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)

@@ -60,16 +60,17 @@ class Waits(Engine):
 class Served:
     """A server of that engine; ``places`` are the data port and Unix socket that it tells clients of."""
 
-    def __init__(self, engine, listen="127.0.0.1:0", token=TOKEN, places=None, server_id=None):
+    def __init__(self, engine, listen="127.0.0.1:0", token=TOKEN, places=None, server_id=None, wire=None):
+        wire = wire or WireConfig()
         self.engine = engine
         # A Unix socket is named after its server.
         self.id = server_id or f"{SERVER_ID}-{id(self)}"
-        self.data = DataServer(engine, "127.0.0.1", 0, token, self.id, WireConfig())
+        self.data = DataServer(engine, "127.0.0.1", 0, token, self.id, wire)
         try:
             port, unix_name = places(self.data) if places else (self.data.port, self.data.unix_name)
             told = SimpleNamespace(port=port, unix_name=unix_name, connections=0)
-            self.servicer = ServerServicer(engine, self.id, WireConfig(), lambda: None, told, token)
-            self.rpc = RpcServer(SERVICE, self.servicer, listen, token, 4, WireConfig())
+            self.servicer = ServerServicer(engine, self.id, wire, lambda: None, told, token)
+            self.rpc = RpcServer(SERVICE, self.servicer, listen, token, 4, wire)
         except PS2Error:
             self.data.stop(0)
             raise

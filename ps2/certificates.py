@@ -1,0 +1,158 @@
+"""Certificates of TLS: where they are, and what they say."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Protocol
+
+from ps2.errors import AuthError, ConfigError
+
+CERT_VARIABLE = "PS2_TLS_CERT"
+KEY_VARIABLE = "PS2_TLS_KEY"
+CA_VARIABLE = "PS2_TLS_CA"
+NAME_VARIABLE = "PS2_TLS_NAME"
+# They travel in one environment variable, and through pipes.
+MAX_FILE_BYTES = 32 << 10
+
+
+@dataclass(frozen=True)
+class Pems:
+    """Certificates themselves, as tasks and containers are handed them; "" is not given.
+
+    Attributes:
+        cert: PEM: this process's certificate, and those between it and the authority.
+        key: PEM: that certificate's private key.
+        ca: PEM: authorities whose certificates are believed.
+        name: that the certificates of all the fleet's processes carry; "": the host that each is reached by.
+    """
+
+    cert: str = ""
+    key: str = field(default="", repr=False)
+    ca: str = ""
+    name: str = ""
+
+    def current(self) -> Pems:
+        return self
+
+    def __str__(self) -> str:
+        return "the certificates that came with the fleet"
+
+
+class Tls(Protocol):
+    """Where certificates come from; ``str`` names it in errors."""
+
+    @property
+    def name(self) -> str: ...
+
+    def current(self) -> Pems:
+        """Return them as they are now.
+
+        Raises:
+            ConfigError, AuthError: a file cannot be used.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """Files of certificates, which are read again when they change; "" is not given. For the rest see ``Pems``."""
+
+    cert: str = ""
+    key: str = ""
+    ca: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.cert and not self.key:
+            raise ConfigError(f"the certificate {self.cert} needs its private key; give --tls-key (tlsKey)")
+        if self.key and not self.cert:
+            raise ConfigError(f"the private key {self.key} needs its certificate; give --tls-cert (tlsCert)")
+
+    @property
+    def lasting(self) -> bool:
+        """Whether they can be read again; a pipe cannot."""
+        return all(os.path.isfile(path) for path in (self.cert, self.key, self.ca) if path)
+
+    def absolute(self) -> TlsFiles:
+        cert, key, ca = (path and os.path.abspath(path) for path in (self.cert, self.key, self.ca))
+        return TlsFiles(cert, key, ca, self.name)
+
+    def arguments(self) -> list[str]:
+        """Return them as options of ``ps2``."""
+        given = {"--tls-cert": self.cert, "--tls-key": self.key, "--tls-ca": self.ca, "--tls-name": self.name}
+        return [word for option, value in given.items() if value for word in (option, value)]
+
+    def current(self) -> Pems:
+        return _read(self, tuple(_stamp(path) for path in (self.cert, self.key, self.ca)))
+
+    def __str__(self) -> str:
+        return ", ".join(path for path in (self.cert, self.key, self.ca) if path)
+
+
+def tls_files(cert: str | None, key: str | None, ca: str | None, name: str | None) -> TlsFiles | None:
+    """Return the files that options name; None if they name none: there is no TLS then.
+
+    Raises:
+        ConfigError: a certificate without its key, or a name without certificates.
+    """
+    files = TlsFiles(cert or "", key or "", ca or "", name or "")
+    if not (files.cert or files.ca):
+        if files.name:
+            raise ConfigError("--tls-name (tlsName) goes with certificates; give --tls-ca (tlsCa)")
+        return None
+    return files
+
+
+def check_private(what: str, name: str, found: os.stat_result) -> None:
+    """Raise ConfigError if others can read a secret.
+
+    As ssh does with keys; but the group of another's file may be how its owner lets us in (mounted secrets).
+    """
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & (0o077 if found.st_uid == os.getuid() else 0o007):
+        raise ConfigError(
+            f"{what} {name}: its mode {mode:04o} lets others than its owner read or write it; chmod 600 {name}"
+        )
+
+
+@lru_cache(maxsize=8)
+def _read(files: TlsFiles, stamp: tuple[tuple[int, ...], ...]) -> Pems:
+    return Pems(
+        _text("certificate", files.cert),
+        _text("private key", files.key),
+        _text("certificate authority", files.ca),
+        files.name,
+    )
+
+
+def _stamp(path: str) -> tuple[int, ...]:
+    if not path:
+        return ()
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0,)  # reading says why
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+def _text(what: str, path: str) -> str:
+    if not path:
+        return ""
+    try:
+        with open(path, "rb") as file:
+            if what == "private key":
+                check_private(f"{what} file", path, os.fstat(file.fileno()))
+            text = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise AuthError(f"{what} file {path}: {error.strerror}") from error
+    if len(text) > MAX_FILE_BYTES:
+        raise ConfigError(
+            f"{what} file {path}: expected at most {MAX_FILE_BYTES:,} bytes; name the authority that has signed the "
+            "fleet's certificates, not all that there are"
+        )
+    if b"-----BEGIN " not in text:
+        raise ConfigError(f"{what} file {path}: expected PEM text (-----BEGIN ...), got something else")
+    return text.decode("ascii", errors="replace")

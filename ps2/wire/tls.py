@@ -1,0 +1,163 @@
+"""TLS of both kinds of connections: what gRPC and the data ports are given, made anew when certificates change."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+import grpc
+
+from ps2.certificates import Pems, Tls
+from ps2.errors import ConfigError, PS2Error
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Renewed(Generic[T]):
+    """Something that is made of certificates, and made anew when they have changed. Safe for threads.
+
+    While new ones cannot be used, the last that could are: files are replaced one after the other.
+    """
+
+    def __init__(self, tls: Tls, make: Callable[[Pems], T]) -> None:
+        """Raises ConfigError or AuthError if they cannot be used."""
+        self._tls = tls
+        self._make = make
+        self._lock = threading.Lock()
+        self._pems = tls.current()
+        self._value = made(make, self._pems, tls)
+        self._complained = ""
+
+    @property
+    def name(self) -> str:
+        """What all the fleet's certificates carry; "": the host."""
+        return self._tls.name
+
+    def get(self) -> T:
+        """Return it as the certificates are now."""
+        with self._lock:
+            try:
+                pems = self._tls.current()
+                if pems != self._pems:
+                    self._value, self._pems = made(self._make, pems, self._tls), pems
+                    self._complained = ""
+                    log.info("certificates have changed, and were read again: %s", self._tls)
+            except PS2Error as error:
+                if str(error) != self._complained:
+                    log.warning("the certificates before are still used: %s", error)
+                    self._complained = str(error)
+            return self._value
+
+
+def made(make: Callable[[Pems], T], pems: Pems, tls: Tls) -> T:
+    """Make something of certificates; raises ConfigError if they cannot be used, which names their files."""
+    try:
+        return make(pems)
+    except ssl.SSLError as error:
+        raise ConfigError(f"certificates: {reason(error)} ({tls})") from error
+
+
+def reason(error: ssl.SSLError) -> str:
+    """Return in plain words what OpenSSL has against a certificate or key."""
+    known = {
+        "KEY_VALUES_MISMATCH": "the private key is not that of the certificate",
+        "EE_KEY_TOO_SMALL": "the key is too small",
+        "BAD_DECRYPT": "the private key is encrypted; give one without a passphrase",
+        "BAD_PASSWORD_READ": "the private key is encrypted; give one without a passphrase",
+    }
+    return known.get(error.reason or "", str(error))
+
+
+def client_context(pems: Pems) -> ssl.SSLContext:
+    """Return what a data connection is opened with."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(cadata=_believed(pems))
+    load_own(context, pems)
+    return context
+
+
+def server_context(pems: Pems) -> ssl.SSLContext:
+    """Return what data connections are taken with."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.num_tickets = 0  # a connection lasts; nobody comes back with one
+    _own(pems)
+    load_own(context, pems)
+    if pems.ca:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(cadata=pems.ca)
+    return context
+
+
+def channel_credentials(pems: Pems) -> grpc.ChannelCredentials:
+    """Return what a gRPC channel is opened with."""
+    client_context(pems)  # gRPC would not say what is wrong with them
+    key, cert = (pems.key.encode(), pems.cert.encode()) if pems.cert else (None, None)
+    return grpc.ssl_channel_credentials(_believed(pems).encode(), key, cert)
+
+
+def server_credentials(tls: Tls) -> grpc.ServerCredentials:
+    """Return what a gRPC server takes connections with; it looks for new certificates at each.
+
+    Raises:
+        ConfigError, AuthError: they cannot be used.
+    """
+    configuration = Renewed(tls, _server_configuration)
+    told = configuration.get()
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal told
+        before, told = told, configuration.get()
+        return None if told is before else told
+
+    # Whether callers must have a certificate cannot change any more.
+    fetch: Any = changed  # None is not in the types
+    return grpc.dynamic_ssl_server_credentials(told, fetch, bool(tls.current().ca))
+
+
+def _server_configuration(pems: Pems) -> grpc.ServerCertificateConfiguration:
+    server_context(pems)  # gRPC would not say what is wrong with them
+    own = [(pems.key.encode(), pems.cert.encode())]
+    return grpc.ssl_server_certificate_configuration(own, pems.ca.encode() or None)
+
+
+def _own(pems: Pems) -> None:
+    if not pems.cert:
+        raise ConfigError(
+            "who listens with TLS needs a certificate and its key; give --tls-cert and --tls-key (tlsCert and tlsKey)"
+        )
+
+
+def _believed(pems: Pems) -> str:
+    if not pems.ca:
+        raise ConfigError(
+            "who connects with TLS needs the authority whose certificates it is to believe; give --tls-ca (tlsCa)"
+        )
+    return pems.ca
+
+
+def load_own(context: ssl.SSLContext, pems: Pems) -> None:
+    if pems.cert:
+        # The module reads files alone, and a key is not to be written to any.
+        with _pipe(pems.cert) as cert, _pipe(pems.key) as key:
+            context.load_cert_chain(cert, key, password="")
+
+
+@contextlib.contextmanager
+def _pipe(text: str) -> Iterator[str]:
+    """Yield a file that text can be read from, once."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, text.encode())
+        os.close(writing)
+        yield f"/dev/fd/{reading}"
+    finally:
+        os.close(reading)
