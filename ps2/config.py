@@ -81,6 +81,7 @@ class ServerConfig:
         announce: file descriptor that the address is written to once it listens; None: nobody waits for it.
         orphan_timeout_s: a server of a master ends after this long without an answer from it; one that was told to end
             with its parent does not: that one may only have stopped for a while.
+        tls: certificates of this server, for all its ports but that of metrics; None: nothing is encrypted.
     """
 
     listen: str = "127.0.0.1:0"
@@ -94,6 +95,7 @@ class ServerConfig:
     ops: tuple[str, ...] = ()
     announce: int | None = None
     orphan_timeout_s: float = 60.0
+    tls: Tls | None = None
 
 
 @dataclass(frozen=True)
@@ -162,3 +164,14 @@ def join_address(host: str, port: int) -> str:
 
 def is_loopback(host: str) -> bool:
     return host in LOOPBACK or host.startswith("127.")
+
+
+def unencrypted(tls: object | None, *addresses: str) -> str | None:
+    """Return what is to be said of processes that talk without TLS beyond this host; None if none do."""
+    beyond = [address for address in addresses if not is_loopback(split_address(address)[0])]
+    if tls is not None or not beyond:
+        return None
+    return (
+        f"{beyond[0]} is not loopback, and nothing on the way there is encrypted; --tls-cert, --tls-key and --tls-ca "
+        "(tlsCert, tlsKey, tlsCa) do that, see docs/security.md"
+    )

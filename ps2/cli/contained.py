@@ -57,7 +57,9 @@ def run(
     from ps2.processes import ProcessId
 
     with contextlib.ExitStack() as undo:
-        fleet = claim(name, ProcessId.of(os.getpid()), token_file.absolute() if token_file is not None else None)
+        fleet = claim(
+            name, ProcessId.of(os.getpid()), token_file.absolute() if token_file is not None else None, wanted.tls
+        )
         undo.callback(remove, fleet)
         if token_file is None:
             write_token(fleet.token_file, wanted.token)

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ps2.certificates import TlsFiles
 from ps2.cli.server import ops_option, parse_bytes
 from ps2.cli.target import controlled
+from ps2.cli.tls import tls_options
 from ps2.config import (
     DEFAULT_PORT,
     MAX_PORT,
@@ -25,6 +27,7 @@ from ps2.config import (
     new_token,
     read_token,
     split_address,
+    unencrypted,
     write_token,
 )
 from ps2.errors import ConfigError, LaunchError, PS2Error
@@ -39,7 +42,7 @@ Examples:
   ps2 launch --servers 2                                  two servers on 127.0.0.1:7070 and :7071, until Ctrl-C
   ps2 launch --servers 4 --detach --memory-limit 8g       in the background, until 'ps2 stop'
   ps2 launch --servers 2 --detach --name ads --port 7170  a second fleet beside it
-  ps2 launch --servers 1 --host 0.0.0.0 --token-file fleet.token
+  ps2 launch --servers 1 --host 0.0.0.0 --token-file fleet.token --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem
   ps2 launch --on spark --servers 8 --memory 4g -- --master yarn --queue servers --archives env.tar.gz#environment
 
 \b
@@ -104,6 +107,7 @@ class _Wish:
     show_envvar=True,
     help="Existing file with a token  [default: a new token].",
 )
+@tls_options
 @click.option(
     "--memory-limit",
     "--memory",
@@ -143,13 +147,16 @@ def launch(
     name: str,
     start_timeout: float,
     submit: tuple[str, ...],
+    tls: TlsFiles | None,
 ) -> None:
     """Start servers, on this host or in containers of a cluster, for Spark applications to attach to."""
     from ps2.cli.processes import ServerOptions, ServerProcesses
     from ps2.cli.state import LaunchedServer, claim, remove
     from ps2.processes import ProcessId
     from ps2.server.memory import available_bytes
+    from ps2.wire.tls import check_serving
 
+    tls = tls.absolute() if tls is not None else None
     if on == "spark":
         from ps2.cli.contained import run
         from ps2.coordinator.launchers.spark import ContainedServers
@@ -158,7 +165,7 @@ def launch(
         _check_contained(detach, metrics_port)
         token = new_token() if token_file is None else read_token(token_file)
         memory = memory_limit or DEFAULT_MEMORY_BYTES
-        wanted = ContainedServers(servers, token, host or _own_host(), memory, ops, keep_addresses=True)
+        wanted = ContainedServers(servers, token, host or _own_host(), memory, ops, keep_addresses=True, tls=tls)
         run(wanted, submit, name, token_file, start_timeout, _Wish())
         return
     if submit:
@@ -172,13 +179,15 @@ def launch(
     listen = [join_address(host, port + index) for index in range(servers)]
     seen_as = _own_host() if host in WILDCARDS else host
     addresses = [join_address(seen_as, port + index) for index in range(servers)]
+    if tls is not None:
+        check_serving(tls, *dict.fromkeys(split_address(address)[0] for address in addresses))
     wish = _Wish()
     with contextlib.ExitStack() as undo:
-        fleet = claim(name, ProcessId.of(os.getpid()), token_file)
+        fleet = claim(name, ProcessId.of(os.getpid()), token_file, tls)
         undo.callback(remove, fleet)
         if token_file is None:
             write_token(fleet.token_file, new_token())
-        options = ServerOptions(fleet.token_file, limit, metrics_port, ops, exit_with_parent=not detach)
+        options = ServerOptions(fleet.token_file, limit, metrics_port, ops, exit_with_parent=not detach, tls=tls)
         started = ServerProcesses(listen, fleet.folder, options)
         undo.callback(started.stop)
         processes = started.start()
@@ -226,7 +235,7 @@ def _wait_answering(fleet: LaunchedFleet, started: ServerProcesses, wish: _Wish)
     timeout_s = FleetConfig().start_timeout_s
     deadline_s = time.monotonic() + timeout_s
     waiting = dict(enumerate(fleet.servers))
-    with controlled(read_token(fleet.token_file)) as control:
+    with controlled(read_token(fleet.token_file), fleet.tls) as control:
         while waiting:
             for index, server in list(waiting.items()):
                 if started.exit_code(index) is not None:
@@ -293,6 +302,8 @@ def _description(fleet: LaunchedFleet, detach: bool, metrics_port: int | None) -
         f"stop    {command('stop', fleet.name)}",
         f"logs    {fleet.folder}",
     ]
+    if (warning := unencrypted(fleet.tls, *(server.address for server in fleet.servers))) is not None:
+        lines += ["", f"warning: {warning}"]
     if not all(is_loopback(split_address(server.address)[0]) for server in fleet.servers):
         lines += ["", "Drivers on other hosts need a copy of the token file that only you can read."]
     return "\n".join(lines)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ps2.certificates import TlsFiles
 from ps2.coordinator.launchers.child import Child, end, how_it_ended
 from ps2.coordinator.launchers.forking import ForkServer
 from ps2.processes import ProcessId
@@ -21,6 +22,7 @@ class ServerOptions:
         memory_limit_bytes: of each server.
         metrics_port: of the first server, the second has the next one, and so on; None is no metrics.
         ops: modules that declare operations.
+        tls: certificates of all of them; None: there is no TLS.
         exit_with_parent: they end with this process, however it ends.
     """
 
@@ -29,6 +31,7 @@ class ServerOptions:
     metrics_port: int | None = None
     ops: tuple[str, ...] = ()
     exit_with_parent: bool = False
+    tls: TlsFiles | None = None
 
 
 class ServerProcesses:
@@ -78,6 +81,8 @@ class ServerProcesses:
             arguments += ["--metrics-port", str(options.metrics_port + index)]
         for module in options.ops:
             arguments += ["--ops", module]
+        if options.tls is not None:
+            arguments += options.tls.arguments()
         if options.exit_with_parent:
             arguments += ["--exit-with-parent", str(os.getpid())]
         return self._forks.start(f"server {index}", arguments, self._log(index))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from ps2.certificates import TlsFiles
+from ps2.cli.tls import tls_options
 from ps2.config import DEFAULT_PORT, MAX_BYTES, MAX_PORT, TOKEN_FILE_VARIABLE, ServerConfig, read_token
 from ps2.errors import ConfigError
 
@@ -14,6 +16,7 @@ EPILOG = """\b
 Examples:
   ps2 server --listen 127.0.0.1:7070 --token-file fleet.token
   ps2 server --listen 0.0.0.0:7070 --advertise host1 --token-file /run/secrets/ps2
+  ps2 server --listen 0.0.0.0:7070 --token-file fleet.token --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem
   ps2 server --master driver-host:40123 --index 0 --token-file fleet.token
 """
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -64,6 +67,7 @@ ops_option = click.option(
 @click.option(
     "--token-file", type=click.Path(), envvar=TOKEN_FILE_VARIABLE, show_envvar=True, help="File with the fleet's token."
 )
+@tls_options
 @click.option("--insecure", is_flag=True, help="Serve without a token; on loopback only, and without users' functions.")
 @click.option("--no-udf", is_flag=True, help="Do not run users' functions (mapPartitions).")
 @click.option(
@@ -105,6 +109,7 @@ def server(
     exit_with_parent: int | None,
     scratch: Path | None,
     announce: int | None,
+    tls: TlsFiles | None,
 ) -> None:
     """Run one server in the foreground, until it is told to stop."""
     from ps2.processes import ProcessId
@@ -127,6 +132,8 @@ def server(
         metrics_port=metrics_port,
         ops=ops,
         announce=announce,
+        # From pipes they can be read once.
+        tls=tls if tls is None or tls.lasting else tls.current(),
     )
     token = read_token(token_file) if token_file is not None else None
     serve(

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from ps2.certificates import TlsFiles
 from ps2.errors import ConfigError, InputError, LaunchError, UnavailableError
 from ps2.processes import ProcessId
 
@@ -43,6 +44,7 @@ class LaunchedFleet:
         run: tells this fleet from an earlier or later one of its name.
         launcher: the ``ps2 launch`` process; it lives as long as a fleet in the foreground.
         token_file: what clients pass.
+        tls: the servers' certificates, which clients on this host use, too; None: there is no TLS.
     """
 
     name: str
@@ -51,6 +53,7 @@ class LaunchedFleet:
     servers: tuple[LaunchedServer, ...] = ()
     host: str = field(default_factory=socket.gethostname)
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
+    tls: TlsFiles | None = None
 
     @property
     def folder(self) -> Path:
@@ -105,14 +108,14 @@ def find(name: str) -> LaunchedFleet:
     return fleet
 
 
-def claim(name: str, launcher: ProcessId, token_file: Path | None) -> LaunchedFleet:
+def claim(name: str, launcher: ProcessId, token_file: Path | None, tls: TlsFiles | None = None) -> LaunchedFleet:
     """Make the folder of a new fleet; one whose fleet has ended is emptied first.
 
     Raises:
         LaunchError: a fleet of that name runs.
     """
     folder = folder_of(name)
-    fleet = LaunchedFleet(name, launcher, token_file or folder / "token")
+    fleet = LaunchedFleet(name, launcher, token_file or folder / "token", tls=tls)
     with _locked():
         found = _read(name)
         if found is not None and found.host != fleet.host:
@@ -144,6 +147,9 @@ def attaching(fleet: LaunchedFleet) -> str:
     """Return what a driver calls to attach."""
     addresses = ",".join(server.address for server in fleet.servers)
     arguments = f"fleet={json.dumps(addresses)}, tokenFile={json.dumps(str(fleet.token_file), ensure_ascii=False)}"
+    files = fleet.tls or TlsFiles()
+    for name, value in {"Cert": files.cert, "Key": files.key, "Ca": files.ca, "Name": files.name}.items():
+        arguments += f", tls{name}={json.dumps(value, ensure_ascii=False)}" if value else ""
     return f"PS2Context.getOrCreate(spark, {arguments})"
 
 
@@ -161,9 +167,9 @@ def _read(name: str) -> LaunchedFleet | None:
     try:
         found = json.loads(file.read_text())
         servers = tuple(LaunchedServer(s["address"], ProcessId(**s["process"])) for s in found["servers"])
-        return LaunchedFleet(
-            name, ProcessId(**found["launcher"]), Path(found["token_file"]), servers, found["host"], found["run"]
-        )
+        tls = TlsFiles(**found["tls"]) if found.get("tls") else None
+        launcher, token_file = ProcessId(**found["launcher"]), Path(found["token_file"])
+        return LaunchedFleet(name, launcher, token_file, servers, found["host"], found["run"], tls)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -12,7 +12,7 @@ import click
 
 from ps2.cli.exits import EXIT_UNREACHABLE
 from ps2.cli.output import Column, Format, duration, format_option, print_data, print_table, short_time, size
-from ps2.cli.target import NamedFleet, ask_all, find_target, target_options
+from ps2.cli.target import NamedFleet, Which, ask_all, find_target, target_options
 from ps2.errors import TransientError
 
 if TYPE_CHECKING:
@@ -84,9 +84,9 @@ class _Answer:
 @click.command(epilog=EPILOG)
 @target_options
 @format_option
-def status(fleet: str | None, token_file: str | None, name: str | None, output: Format) -> None:
+def status(which: Which, output: Format) -> None:
     """Show what the servers of a fleet hold and have done."""
-    target = find_target(fleet, token_file, name)
+    target = find_target(which)
     found = _ask(target)
     servers = [_server(address, answer) for address, answer in found.items()]
     answers = [answer for answer in found.values() if not isinstance(answer, TransientError)]

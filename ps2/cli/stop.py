@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ps2.cli.target import NamedFleet, ask_all, find_target, target_options
+from ps2.cli.target import NamedFleet, Which, ask_all, find_target, target_options
 from ps2.errors import PS2Error, TransientError, UnavailableError
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ POLL_S = 0.05
 
 @click.command(epilog=EPILOG)
 @target_options
-def stop(fleet: str | None, token_file: str | None, name: str | None) -> None:
+def stop(which: Which) -> None:
     """End the servers of a fleet. What they hold is lost."""
-    target = find_target(fleet, token_file, name)
+    target = find_target(which)
     if target.launched is not None:
         _stop_launched(target, target.launched)
     else:

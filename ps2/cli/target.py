@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from ps2.config import TOKEN_FILE_VARIABLE, read_token, split_address
+from ps2.certificates import TlsFiles, tls_files
+from ps2.cli.tls import add_tls_options, tls_of_environment
+from ps2.config import TOKEN_FILE_VARIABLE, WireConfig, read_token, split_address
 from ps2.errors import AuthError, ConfigError, PS2Error, TransientError
 
 if TYPE_CHECKING:
@@ -26,10 +29,30 @@ class NamedFleet:
     addresses: tuple[str, ...]
     token: str | None
     launched: LaunchedFleet | None = None
+    tls: TlsFiles | None = None
+
+
+@dataclass(frozen=True)
+class Which:
+    """What the options say of the fleet that is meant; None is not given."""
+
+    fleet: str | None
+    token_file: str | None
+    name: str | None
+    tls_cert: str | None
+    tls_key: str | None
+    tls_ca: str | None
+    tls_name: str | None
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which fleet is meant."""
+    """Add the options that say which fleet is meant; the command gets them as one argument, ``which``."""
+
+    @functools.wraps(command)
+    def call(**given: Any) -> Any:
+        which = Which(**{field.name: given.pop(field.name) for field in fields(Which)})
+        return command(**given, which=which)
+
     options = [
         click.option("--fleet", metavar="HOST:PORT,...", help="Addresses of the servers."),
         click.option(
@@ -39,12 +62,13 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ),
         click.option("--name", metavar="NAME", help="A fleet that 'ps2 launch' started here  [default: default]."),
     ]
+    made = add_tls_options(call, environment=False)
     for option in reversed(options):
-        command = option(command)
-    return command
+        made = option(made)
+    return made
 
 
-def find_target(fleet: str | None, token_file: str | None, name: str | None) -> NamedFleet:
+def find_target(which: Which) -> NamedFleet:
     """Return the fleet that the options name.
 
     Raises:
@@ -56,28 +80,31 @@ def find_target(fleet: str | None, token_file: str | None, name: str | None) -> 
 
     from ps2.cli.state import DEFAULT_NAME, find
 
+    fleet, token_file, name = which.fleet, which.token_file, which.name
+    tls = tls_files(which.tls_cert, which.tls_key, which.tls_ca, which.tls_name)
     if fleet is not None and name is not None:
         raise ConfigError("give either --fleet or --name, not both")
     if fleet is None:
         launched = find(DEFAULT_NAME if name is None else name)
         token = read_token(token_file or launched.token_file)
-        return NamedFleet(tuple(server.address for server in launched.servers), token, launched)
+        addresses = tuple(server.address for server in launched.servers)
+        return NamedFleet(addresses, token, launched, tls or launched.tls)
     addresses = tuple(dict.fromkeys(address.strip() for address in fleet.split(",") if address.strip()))
     if not addresses:
         raise ConfigError(f"--fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}")
     for address in addresses:
         split_address(address)
     file = token_file or os.environ.get(TOKEN_FILE_VARIABLE)
-    return NamedFleet(addresses, read_token(file) if file else None)
+    return NamedFleet(addresses, read_token(file) if file else None, tls=tls or tls_of_environment())
 
 
 @contextmanager
-def controlled(token: str | None) -> Iterator[ServerControl]:
+def controlled(token: str | None, tls: TlsFiles | None) -> Iterator[ServerControl]:
     """Open control calls to servers."""
     from ps2.wire.control import ServerControl
     from ps2.wire.transport import GrpcTransport
 
-    transport = GrpcTransport(token)
+    transport = GrpcTransport(token, WireConfig(tls=tls))
     try:
         yield ServerControl(transport)
     finally:
@@ -103,7 +130,7 @@ def ask_all(
         except PS2Error as error:
             raise type(error)(f"{address}: {_hint(error, target)}") from error
 
-    with controlled(target.token) as control:
+    with controlled(target.token, target.tls) as control:
         return dict(zip(addresses, at_once(addresses, lambda address: attempt(control, address)), strict=True))
 
 

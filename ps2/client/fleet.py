@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 
+from ps2.certificates import Pems
 from ps2.config import RetryConfig
 
 
@@ -35,6 +36,7 @@ class Access:
         application: id of the Spark application, whose stages are counted from 0; a fleet may outlive it.
         own_run_token: of runs, which want one in any case; None: the fleet's.
         ops: modules that declare operations.
+        tls: what to connect to the fleet with; None: there is no TLS.
     """
 
     fleet: FleetRef
@@ -42,6 +44,7 @@ class Access:
     application: str
     own_run_token: str | None = field(default=None, repr=False)
     ops: tuple[str, ...] = ()
+    tls: Pems | None = None
 
     @property
     def run_token(self) -> str | None:
@@ -62,4 +65,5 @@ def seal(access: Access) -> str:
 @lru_cache(maxsize=8)  # a task asks for it with every mutation
 def unseal(text: str) -> Access:
     content = json.loads(text)
-    return Access(**(content | {"fleet": FleetRef(**content["fleet"]), "ops": tuple(content["ops"])}))
+    tls = Pems(**content["tls"]) if content["tls"] is not None else None
+    return Access(**(content | {"fleet": FleetRef(**content["fleet"]), "ops": tuple(content["ops"]), "tls": tls}))

@@ -15,6 +15,7 @@ import threading
 from ps2.client.fleet import Access, FleetRef, unseal
 from ps2.client.session import Session, check_process
 from ps2.client.task import FLEET_VARIABLE, stopped_fleets, task_context, task_fleet
+from ps2.config import WireConfig
 from ps2.errors import StoppedError, UsageError
 from ps2.ops.modules import load_modules
 from ps2.wire.transport import GrpcTransport
@@ -97,7 +98,7 @@ def _from_task() -> Access:
 def _open(fleet: FleetRef, access: Access) -> Session:
     load_modules(access.ops)
     # The token is from the driver, whose servers have proven themselves.
-    session = Session(fleet, GrpcTransport(access.token, sure=True))
+    session = Session(fleet, GrpcTransport(access.token, WireConfig(tls=access.tls), sure=True))
     _sessions[os.getpid(), fleet.id] = session
     return session
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
+from ps2.certificates import tls_files
 from ps2.client.batch import batch
 from ps2.client.fleet import Access, FleetRef
 from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
 from ps2.client.task import task_context
-from ps2.config import join_address, new_token, read_token
+from ps2.config import WireConfig, join_address, new_token, read_token, unencrypted
 from ps2.coordinator import interpreter
 from ps2.coordinator.application import Application, beside, spark_context_of
 from ps2.coordinator.beginning import named_vector
@@ -31,10 +34,14 @@ from ps2.ops.modules import load_modules
 from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
 from ps2.run.running import Runs
+from ps2.run.servicer import listen
+from ps2.wire.tls import check_serving
 from ps2.wire.transport import GrpcTransport
 
 if TYPE_CHECKING:
     from ps2.client.dcv import DCV
+
+log = logging.getLogger(__name__)
 
 SLOTS_TIMEOUT_S = 60.0
 
@@ -73,6 +80,10 @@ class PS2Context:
         launcher: LaunchedBy = "local",
         conf: Mapping[str, str] | None = None,
         startTimeoutS: float | None = None,
+        tlsCert: str | None = None,
+        tlsKey: str | None = None,
+        tlsCa: str | None = None,
+        tlsName: str | None = None,
     ) -> PS2Context:
         """Return the running context, or start one.
 
@@ -109,6 +120,11 @@ class PS2Context:
                 unless there is a bindAddress, and memoryLimit is 1 GiB by default.
             conf: Spark's settings of that second application, before those that it shares with this one.
             startTimeoutS: how long all servers may take to start; default 60 s, in containers 120 s.
+            tlsCert: encrypt all that goes between hosts (docs/security.md): file of this driver's certificate (PEM),
+                which a local fleet's servers use as well; tasks get all three by Spark's own means.
+            tlsKey: file of its private key, which only its owner can read.
+            tlsCa: file of the authority whose certificates are believed.
+            tlsName: name that all certificates of the fleet carry; default: the host that each process is reached by.
 
         Raises:
             ConfigError: arguments that cannot be used, or differ from those of the running context; Spark's tasks on
@@ -143,6 +159,7 @@ class PS2Context:
                 launcher=launcher,
                 conf={} if conf is None else conf,
                 start_timeout_s=startTimeoutS,
+                tls=tls_files(tlsCert, tlsKey, tlsCa, tlsName),
             )
             spark_context = spark_context_of(spark)
             running = cls._active
@@ -174,21 +191,27 @@ class PS2Context:
         load_modules(options.ops)
         options, submission = beside(spark_context, options)
         with contextlib.ExitStack() as undo:
-            transport = GrpcTransport(self._token)
+            if options.tls is not None:
+                check_serving(options.tls, options.bind)
+            elif (warning := unencrypted(None, join_address(options.bind, 0), *options.fleet)) is not None:
+                log.warning("%s", warning)
+            transport = GrpcTransport(self._token, WireConfig(tls=options.tls))
             undo.callback(transport.close)
             self._fleet = fleet = Fleet(id, options, self._token, transport, submission)
             undo.callback(fleet.face.stop, 0)
             undo.callback(fleet.launcher.stop)
             ref = FleetRef(id, fleet.face.address, options.strict, options.retry_timeout_s)
             own_run_token = None if self._token else self._run_token
-            access = Access(ref, self._token, "", own_run_token, options.ops)
+            tls = options.tls.current() if options.tls is not None else None
+            access = Access(ref, self._token, "", own_run_token, options.ops, tls)
             self._application = Application(access, fleet.master, fleet.control)
             self._session = Session(ref, transport, on_rollback=self._rolled_back)
             self._steps = Steps(fleet.checkpoints, self._session, fleet.master, options)
             fleet.supervisor.has_way_back = self._steps.has_way_back
             undo.callback(self._steps.close)
             bind = join_address(options.bind, 0)
-            self._runs = Runs(fleet.master, fleet.control, self._session, self._steps, bind, self._run_token)
+            face = partial(listen, bind=bind, token=self._run_token, tls=options.tls)
+            self._runs = Runs(fleet.master, fleet.control, self._session, self._steps, face)
             fleet.master.on_going_back = self._runs.go_back
             fleet.master.on_roll_back = self._runs.roll_back
             fleet.master.roster.on_give_up = self._runs.give_up

@@ -55,18 +55,18 @@ class Fleet:
         with contextlib.ExitStack() as undo:
             self.control = ServerControl(transport)
             self.master = Master(self.control, config, id, options.replicas)
-            self.face = listen(self.master, join_address(options.bind, 0), token)
+            self.face = listen(self.master, join_address(options.bind, 0), token, options.tls)
             undo.callback(self.face.stop, 0)
             self.launcher: Launcher
             if options.fleet:
                 self.launcher = AttachLauncher(options.fleet, self.control, self.master.roster.register, id)
             elif submission is not None:
                 memory = options.memory_limit or DEFAULT_MEMORY_BYTES
-                wanted = ContainedServers(options.count, str(token), options.bind, memory, options.ops)
+                wanted = ContainedServers(options.count, str(token), options.bind, memory, options.ops, tls=options.tls)
                 self.launcher = SparkLauncher(wanted, submission)
             else:
                 self.launcher = LocalLauncher(
-                    options.count, str(token), options.bind, options.memory_limit, options.ops
+                    options.count, str(token), options.bind, options.memory_limit, options.ops, options.tls
                 )
             undo.callback(self.launcher.stop)
             self.checkpoints = Checkpoints(self.master, self.control, options.checkpoint_dir, options.keep)

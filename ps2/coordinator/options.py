@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from ps2.certificates import TlsFiles
 from ps2.config import MAX_BYTES, split_address
 from ps2.coordinator.recovery import Recover
 from ps2.errors import ConfigError
@@ -27,6 +28,7 @@ CALLED = {
     "retry_timeout_s": "retryTimeoutS",
     "start_timeout_s": "startTimeoutS",
     "token_file": "tokenFile",
+    "tls": "tlsCert, tlsKey, tlsCa, tlsName",
 }
 
 
@@ -54,12 +56,16 @@ class Options:
     launcher: LaunchedBy = "local"
     conf: Mapping[str, str] = field(default_factory=dict)
     start_timeout_s: float | None = None
+    tls: TlsFiles | None = None
 
     def __post_init__(self) -> None:
         if self.servers is not None and self.fleet:
             raise ConfigError("give either servers (start a local fleet) or fleet (attach to one), not both")
         if self.token_file is not None and not self.fleet:
             raise ConfigError("tokenFile goes with fleet: a local fleet makes a token of its own")
+        if self.tls is not None and not (self.tls.cert and self.tls.ca):
+            missing = "tlsCa" if self.tls.cert else "tlsCert and tlsKey"
+            raise ConfigError(f"a driver connects to servers and is connected to by tasks; give {missing} as well")
         self._check_launcher()
         self._check_whole("servers", 1, MAX_SERVERS)
         self._check_whole("checkpoint_every_steps", 1)

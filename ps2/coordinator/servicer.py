@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ps2.certificates import Tls
 from ps2.config import WireConfig
 from ps2.coordinator.catalog import Entry
 from ps2.coordinator.master import Caller, Master
@@ -59,10 +60,10 @@ class MasterServicer:
         return pb.FreeRowsReply()
 
 
-def listen(master: Master, bind: str, token: str | None) -> RpcServer:
+def listen(master: Master, bind: str, token: str | None, tls: Tls | None) -> RpcServer:
     """Start the master's gRPC face."""
     service = pb.DESCRIPTOR.services_by_name["Master"]
-    return RpcServer(service, MasterServicer(master), bind, token, THREADS, WireConfig())
+    return RpcServer(service, MasterServicer(master), bind, token, THREADS, WireConfig(tls=tls))
 
 
 def _id(request: pb.NewMatrixRequest | pb.TakeRowsRequest | pb.FreeRowsRequest) -> RequestId | None:

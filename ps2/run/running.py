@@ -33,7 +33,6 @@ from ps2.run.clocks import Clocks
 from ps2.run.job import Job, check_call, pickled
 from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
-from ps2.run.servicer import listen
 from ps2.run.spark_job import CallJobs, Tasks, cancelled, is_stopped, said_by_spark
 from ps2.run.state import Run
 from ps2.run.timeline import to_table
@@ -41,6 +40,7 @@ from ps2.run.work import Function
 from ps2.run.worker import RunRef
 from ps2.wire.control import ServerControl
 from ps2.wire.run_control import Logged
+from ps2.wire.serving import RpcServer
 
 log = logging.getLogger(__name__)
 
@@ -83,14 +83,19 @@ class Runs:
     """The runs of one context, one at a time."""
 
     def __init__(
-        self, master: Master, servers: ServerControl, session: Session, steps: Steps, bind: str, token: str
+        self,
+        master: Master,
+        servers: ServerControl,
+        session: Session,
+        steps: Steps,
+        listen: Callable[[Run], RpcServer],
     ) -> None:
+        """``listen``: starts a run's gRPC face."""
         self._master = master
         self._servers = servers
         self._session = session
         self._steps = steps
-        self._bind = bind
-        self._token = token
+        self._listen = listen
         self._count = 0
         self._run: Run | None = None
         self._one_at_a_time = threading.Lock()
@@ -178,7 +183,7 @@ class _Drive:
         runs = self._runs
         number = runs._count
         runs._count += 1
-        face = listen(self._run, runs._bind, runs._token)
+        face = runs._listen(self._run)
         ref = RunRef(
             runs._session.fleet,
             face.address,

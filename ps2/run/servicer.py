@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import asdict, fields
 
+from ps2.certificates import Tls
 from ps2.config import WireConfig
 from ps2.errors import OutOfRangeError, ProtocolError
 from ps2.run.state import Run, Seat
@@ -79,11 +80,11 @@ class RunServicer:
         return pb.CoordinatorMessage(go=pb.Go())
 
 
-def listen(run: Run, bind: str, token: str) -> RpcServer:
+def listen(run: Run, bind: str, token: str, tls: Tls | None) -> RpcServer:
     """Start the run's gRPC face."""
     service = pb.DESCRIPTOR.services_by_name["Run"]
     threads = STREAMS_PER_WORKER * run.workers + SPARE_THREADS
-    return RpcServer(service, RunServicer(run), bind, token, threads, WireConfig())
+    return RpcServer(service, RunServicer(run), bind, token, threads, WireConfig(tls=tls))
 
 
 def _times(message: pb.WorkerMessage) -> ClockTimes | None:

@@ -17,6 +17,7 @@ from ps2.client.fleet import unseal
 from ps2.client.pace import Pace
 from ps2.client.sessions import session_of
 from ps2.client.task import RunIds, task_context, task_fleet
+from ps2.config import WireConfig
 from ps2.errors import LimitError, PS2Error
 from ps2.run.compiled import keep_compiled
 from ps2.run.worker import RunRef, Worker
@@ -46,7 +47,9 @@ def work(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
     context: Any = task_context()
     rank = context.partitionId()
     session = session_of(ref.fleet)
-    control = RunControl(GrpcTransport(unseal(str(task_fleet())).run_token, sure=True), ref.address)
+    access = unseal(str(task_fleet()))
+    transport = GrpcTransport(access.run_token, WireConfig(tls=access.tls), sure=True)
+    control = RunControl(transport, ref.address)
     try:
         place = control.join(rank, context.taskAttemptId(), socket.gethostname(), os.getpid())
         if place.done:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ps2 import __version__
-from ps2.config import ServerConfig, WireConfig, join_address, split_address
+from ps2.config import ServerConfig, WireConfig, join_address, split_address, unencrypted
 from ps2.errors import LaunchError, NotFoundError, PS2Error, TransientError
 from ps2.ops.modules import load_modules
 from ps2.ops.parallel import set_cores
@@ -111,7 +111,7 @@ def serve(config: ServerConfig, token: str | None, home: Home | None, parent: Pa
     if config.cores is not None:
         set_cores(config.cores)
     server_id = uuid.uuid4().hex
-    wire = WireConfig()
+    wire = WireConfig(tls=config.tls)
     engine = Engine(config.memory_limit_bytes, config.allow_udf and token is not None)
     engine.fence.waits = home is not None
     host, _ = split_address(config.listen)
@@ -131,6 +131,8 @@ def serve(config: ServerConfig, token: str | None, home: Home | None, parent: Pa
     if config.announce is not None:
         with open(config.announce, "w") as file:
             file.write(address)
+    if (warning := unencrypted(config.tls, address, server.address)) is not None:
+        log.warning("%s", warning)
     if config.memory_limit_bytes > (there := available_bytes()):
         log.warning("the memory limit is more than the %s bytes that this machine or container has", f"{there:,}")
     with ExitStack() as undo:

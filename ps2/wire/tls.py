@@ -8,6 +8,7 @@ import os
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import grpc
@@ -73,6 +74,49 @@ def reason(error: ssl.SSLError) -> str:
         "BAD_PASSWORD_READ": "the private key is encrypted; give one without a passphrase",
     }
     return known.get(error.reason or "", str(error))
+
+
+def check_serving(tls: Tls, *hosts: str) -> None:
+    """Find out before anything starts that processes which listen and connect cannot use certificates.
+
+    Args:
+        hosts: that others reach them by.
+
+    Raises:
+        ConfigError, AuthError: why.
+    """
+    pems = tls.current()
+    for host in hosts:
+        if (wrong := made(partial(fault, host=pems.name or host), pems, tls)) is not None:
+            raise ConfigError(f"certificates: nobody who believes {tls} will talk to {host}: {wrong}")
+
+
+def fault(pems: Pems, host: str) -> str | None:
+    """Return what somebody with the same certificates has against them; None: nothing.
+
+    Args:
+        host: that this side is reached by; "": anywhere.
+    """
+    caller, called = client_context(pems), server_context(pems)
+    caller.check_hostname = bool(host)
+    to_called, to_caller = ssl.MemoryBIO(), ssl.MemoryBIO()
+    sides = [
+        caller.wrap_bio(to_caller, to_called, server_hostname=host or None),
+        called.wrap_bio(to_called, to_caller, server_side=True),
+    ]
+    for side in 2 * sides:
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLCertVerificationError as error:
+            return said(error)
+    return None
+
+
+def said(error: ssl.SSLCertVerificationError) -> str:
+    """Return what OpenSSL says of a certificate that is not to be believed."""
+    return error.verify_message.rstrip(".")
 
 
 def client_context(pems: Pems) -> ssl.SSLContext:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 import ssl
 
-from ps2.certificates import Pems, Tls
+from ps2.certificates import Tls
 from ps2.config import split_address
 from ps2.errors import AuthError, ConfigError, PS2Error
-from ps2.wire.tls import client_context, load_own, made, server_context
+from ps2.wire.tls import client_context, fault, made, said
 
 # It was found out just before that somebody is there, or nobody.
 TIMEOUT_S = 2.0
@@ -58,7 +58,7 @@ def _explain(connection: socket.socket, address: str, tls: Tls) -> PS2Error | No
             if secured.recv(1):
                 return None
     except ssl.SSLCertVerificationError as error:
-        return AuthError(f"{address}: its certificate is not to be believed: {_said(error)} (by {tls})")
+        return AuthError(f"{address}: its certificate is not to be believed: {said(error)} (by {tls})")
     except TimeoutError:
         return None
     except (ssl.SSLError, ConnectionError):
@@ -68,28 +68,8 @@ def _explain(connection: socket.socket, address: str, tls: Tls) -> PS2Error | No
                 "--tls-key, or leave them out here"
             )
     # gRPC's servers hang up without a word.
-    return AuthError(f"{address}: it does not take this side's certificate: {_own_fault(pems)} (of {tls})")
-
-
-def _own_fault(pems: Pems) -> str:
-    """Say what a server that believes the same authority has against our certificate."""
     if not pems.cert:
-        return "there is none; give --tls-cert and --tls-key (tlsCert, tlsKey)"
-    caller = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    caller.check_hostname, caller.verify_mode = False, ssl.CERT_NONE
-    load_own(caller, pems)
-    to_server, to_caller = ssl.MemoryBIO(), ssl.MemoryBIO()
-    calling = caller.wrap_bio(to_caller, to_server)
-    called = server_context(pems).wrap_bio(to_server, to_caller, server_side=True)
-    for side in (calling, called, calling, called):
-        try:
-            side.do_handshake()
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLCertVerificationError as error:
-            return _said(error)
-    return "it believes another authority"
-
-
-def _said(error: ssl.SSLCertVerificationError) -> str:
-    return error.verify_message.rstrip(".")
+        why = "there is none; give --tls-cert and --tls-key (tlsCert, tlsKey)"
+    else:
+        why = fault(pems, "") or "it believes another authority"
+    return AuthError(f"{address}: it does not take this side's certificate: {why} (of {tls})")

@@ -9,6 +9,7 @@ import numpy as np
 import psutil
 
 from ps2 import DCV, PS2Context
+from tests.certificates import write
 
 DIM = 100
 
@@ -25,11 +26,14 @@ def servers(pid):
     return found
 
 
-def test_ps2_launch_when_on_spark_then_a_driver_attaches_and_a_killed_server_is_there_again(
+def test_ps2_launch_when_on_spark_with_tls_then_a_driver_attaches_and_a_killed_server_is_there_again(
     start_program, run_program, ps2_command, tmp_path, until
 ):
     ps2 = ["env", f"XDG_STATE_HOME={tmp_path}", ps2_command]
     launch = [*ps2, "launch", "--on", "spark", "--servers", "2", "--memory", "64m", "--host", "127.0.0.1"]
+    # Nobody knows before on which hosts containers are, so all have one name.
+    files = write(tmp_path / "certificates", names=["fleet.example"], tls_name="fleet.example")
+    launch += files.arguments()
     master = ["--", "--master", "local-cluster[2,1,1400]", "--conf", "spark.driver.host=127.0.0.1"]
     launcher, output = start_program(*launch, *master)
     until(lambda: "stop    ps2 stop" in output.read_text() or launcher.poll() is not None, "it runs", 120)
@@ -38,7 +42,13 @@ def test_ps2_launch_when_on_spark_then_a_driver_attaches_and_a_killed_server_is_
     taken = run_program(*launch)
     assert (taken.returncode, "is running; end it with 'ps2 stop'" in taken.stderr) == (1, True)
     with PS2Context.getOrCreate(
-        fleet=addresses, tokenFile=str(tmp_path / "ps2" / "default" / "token"), replicas=1
+        fleet=addresses,
+        tokenFile=str(tmp_path / "ps2" / "default" / "token"),
+        replicas=1,
+        tlsCert=files.cert,
+        tlsKey=files.key,
+        tlsCa=files.ca,
+        tlsName=files.name,
     ) as context:
         weight = DCV.dense(DIM)
         weight.fill(3.0)

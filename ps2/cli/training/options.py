@@ -10,6 +10,7 @@ from typing import Any, cast
 import click
 
 from ps2.cli.output import Format
+from ps2.cli.tls import add_tls_options
 from ps2.config import TOKEN_FILE_VARIABLE
 
 Command = Callable[..., Any]
@@ -44,6 +45,7 @@ class Setting:
         servers: of a local fleet.
         fleet: addresses of a running one instead.
         token_file: of that.
+        tls_cert, tls_key, tls_ca, tls_name: certificates of that.
         checkpoint_dir, checkpoint_every: where checkpoints go, and every how many seconds.
         restore: a checkpoint of the same training, to go on from.
     """
@@ -57,6 +59,10 @@ class Setting:
     servers: int | None
     fleet: str | None
     token_file: str | None
+    tls_cert: str | None
+    tls_key: str | None
+    tls_ca: str | None
+    tls_name: str | None
     checkpoint_dir: str | None
     checkpoint_every: float | None
     restore: str | None
@@ -126,6 +132,7 @@ setting_options = gathered(
             show_envvar=True,
             help="The running fleet's token.",
         ),
+        functools.partial(add_tls_options, environment=True),
         click.option(
             "--checkpoint-dir", metavar="DIR", help="Where checkpoints go, from which lost servers are replaced."
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import os
 import select
@@ -11,13 +13,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ps2 import __version__
+from ps2.certificates import Pems
 from ps2.client.task import task_context
-from ps2.config import CONTAINER_VARIABLE, NODE_VARIABLE, ServerConfig, join_address, split_address
+from ps2.config import CONTAINER_VARIABLE, NODE_VARIABLE, ServerConfig, WireConfig, join_address, split_address
 from ps2.coordinator.launchers.child import END_TIMEOUT_S, LOG_TAIL_LINES
 from ps2.errors import ConfigError, PS2Error, UnavailableError
 from ps2.wire.launcher_control import LauncherControl, Report
@@ -27,6 +30,7 @@ log = logging.getLogger(__name__)
 
 # Spark hands it to the Python workers of the fleet's application, as it does with the training's (decision 3).
 TOKEN_VARIABLE = "PS2_HOST_TOKEN"
+TLS_VARIABLE = "PS2_HOST_TLS"
 # Environment variables in which managers name a container.
 CONTAINERS = ("CONTAINER_ID",)  # YARN's
 REPORT_S = 0.25
@@ -46,7 +50,8 @@ def host(index: int, launcher: str, generation: int) -> None:
     """
     context = task_context()
     assert context is not None
-    token = os.environ[TOKEN_VARIABLE]
+    tls = Pems(**json.loads(os.environ[TLS_VARIABLE])) if TLS_VARIABLE in os.environ else None
+    secrets = Secrets(os.environ[TOKEN_VARIABLE], tls)
     report = Report(
         index,
         (generation << 32) + context.taskAttemptId(),
@@ -54,9 +59,9 @@ def host(index: int, launcher: str, generation: int) -> None:
         node_named(os.environ),
         __version__,
     )
-    transport = GrpcTransport(token)
+    transport = GrpcTransport(secrets.token, WireConfig(tls=tls))
     try:
-        _keep(report, LauncherControl(transport, launcher), token, own_address(launcher))
+        _keep(report, LauncherControl(transport, launcher), secrets, own_address(launcher))
     finally:
         transport.close()
 
@@ -103,7 +108,7 @@ def listening(own: str, before: str) -> str:
     return join_address(own, port if host == own else 0)
 
 
-def _keep(report: Report, launcher: LauncherControl, token: str, address: str) -> None:
+def _keep(report: Report, launcher: LauncherControl, secrets: Secrets, address: str) -> None:
     server: Server | None = None
     heard_s = time.monotonic()
     try:
@@ -128,7 +133,7 @@ def _keep(report: Report, launcher: LauncherControl, token: str, address: str) -
                         server.end()
                     environment = {CONTAINER_VARIABLE: report.container, NODE_VARIABLE: report.node}
                     listen = listening(address, order.address)
-                    server = Server([*order.arguments, "--listen", listen], token, environment)
+                    server = Server([*order.arguments, "--listen", listen], secrets, environment)
                     report = replace(report, order=order.number, exit_code=None, said="", address="")
             time.sleep(REPORT_S)
     finally:
@@ -136,38 +141,50 @@ def _keep(report: Report, launcher: LauncherControl, token: str, address: str) -
             server.end()
 
 
+@dataclass(frozen=True)
+class Secrets:
+    """What the fleet's processes know each other by."""
+
+    token: str
+    tls: Pems | None
+
+    def options(self) -> dict[str, str]:
+        """Return by option of ``ps2 server`` what the file says that it names."""
+        tls = self.tls or Pems()
+        given = {"--token-file": self.token, "--tls-cert": tls.cert, "--tls-key": tls.key, "--tls-ca": tls.ca}
+        return {option: text for option, text in given.items() if text}
+
+
 class Server:
     """A server's process in this container. It ends with this one, and prints where this one prints: to the container's
     log."""
 
-    def __init__(self, arguments: Sequence[str], token: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, arguments: Sequence[str], secrets: Secrets, environment: Mapping[str, str]) -> None:
         """Args:
         arguments: of ``ps2``.
         environment: variables beside this process's.
         """
-        reading, writing = os.pipe()  # the token is on no disk, in no argv and in no environment of the server
         self._announced, announcing = os.pipe()
         self._address = ""
-        try:
-            os.write(writing, token.encode())
-            os.close(writing)
+        with contextlib.ExitStack() as given:
+            given.callback(os.close, announcing)
+            # They are on no disk, in no argv and in no environment of the server.
+            pipes = {option: given.enter_context(_pipe(text)) for option, text in secrets.options().items()}
             self._process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "ps2.cli.main", *arguments),
-                    *("--token-file", f"/dev/fd/{reading}", "--exit-with-parent", str(os.getpid())),
-                    *("--announce", str(announcing)),
+                    *(word for option, pipe in pipes.items() for word in (option, f"/dev/fd/{pipe}")),
+                    *(("--tls-name", secrets.tls.name) if secrets.tls is not None and secrets.tls.name else ()),
+                    *("--exit-with-parent", str(os.getpid()), "--announce", str(announcing)),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 env={**_environment(), **environment},
-                pass_fds=[reading, announcing],
+                pass_fds=[*pipes.values(), announcing],
                 text=True,
                 errors="replace",
             )
-        finally:
-            os.close(reading)
-            os.close(announcing)
         self._lines: deque[str] = deque(maxlen=LOG_TAIL_LINES)
         self._reader = threading.Thread(target=self._pass_on, daemon=True)
         self._reader.start()
@@ -206,7 +223,19 @@ class Server:
             sys.stderr.flush()
 
 
+@contextlib.contextmanager
+def _pipe(text: str) -> Iterator[int]:
+    """Yield the end of a pipe that text can be read from."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, text.encode())
+        os.close(writing)
+        yield reading
+    finally:
+        os.close(reading)
+
+
 def _environment() -> dict[str, str]:
     """Return the environment of servers: ps2 may have come with files that Spark ships, which it imports from."""
-    kept = {name: value for name, value in os.environ.items() if name != TOKEN_VARIABLE}
+    kept = {name: value for name, value in os.environ.items() if name not in (TOKEN_VARIABLE, TLS_VARIABLE)}
     return {**kept, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from ps2.certificates import TlsFiles
 from ps2.config import write_token
 from ps2.coordinator.launchers.child import Child, end, how_it_ended
 from ps2.coordinator.launchers.forking import ForkServer
@@ -32,13 +33,18 @@ class LocalLauncher:
         host: str = "127.0.0.1",
         memory_limit_bytes: int | None = None,
         ops: Sequence[str] = (),
+        tls: TlsFiles | None = None,
     ) -> None:
-        """``ops``: modules that declare operations, for the servers to load."""
+        """Args:
+        ops: modules that declare operations, for the servers to load.
+        tls: of servers; None: there is no TLS.
+        """
         self._servers = servers
         self._host = host
         self._memory = memory_limit_bytes or int(available_bytes() * MEMORY_SHARE) // servers
         self._token = token
         self._ops = list(ops)
+        self._tls = tls
         self._folders: list[Path] = []
         self._make_folder()
         self._lock = threading.Lock()
@@ -95,6 +101,7 @@ class LocalLauncher:
             *("--token-file", str(self._token_file), "--memory-limit", str(self._memory)),
             *("--exit-with-parent", str(os.getpid()), "--scratch", str(self._folder)),
             *(word for module in self._ops for word in ("--ops", module)),
+            *(self._tls.arguments() if self._tls is not None else ()),
         ]
 
     def look(self) -> dict[int, str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ps2.certificates import Tls
 from ps2.config import WireConfig
 from ps2.coordinator.launchers.hosts import Hosts
 from ps2.wire.launcher_control import order_to_pb, report_from_pb
@@ -21,7 +22,7 @@ class LauncherServicer:
         return order_to_pb(self._hosts.report(report_from_pb(request)))
 
 
-def listen(hosts: Hosts, bind: str, token: str) -> RpcServer:
+def listen(hosts: Hosts, bind: str, token: str, tls: Tls | None) -> RpcServer:
     """Start the launcher's gRPC face."""
     service = pb.DESCRIPTOR.services_by_name["Launcher"]
-    return RpcServer(service, LauncherServicer(hosts), bind, token, THREADS, WireConfig())
+    return RpcServer(service, LauncherServicer(hosts), bind, token, THREADS, WireConfig(tls=tls))

@@ -8,10 +8,11 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ps2 import __version__
+from ps2.certificates import TlsFiles
 from ps2.config import join_address
 from ps2.coordinator.launchers.application import FleetApplication
 from ps2.coordinator.launchers.hosts import Hosts
@@ -33,6 +34,7 @@ class ContainedServers:
         bind: host of this process that containers reach.
         memory_bytes: that each server's arrays may take.
         ops: modules that declare operations.
+        tls: of servers, and of this process; None: there is no TLS.
         keep_addresses: a lost server's successor is to listen where that one did, if it is on the same machine.
     """
 
@@ -42,6 +44,7 @@ class ContainedServers:
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     ops: tuple[str, ...] = ()
     keep_addresses: bool = False
+    tls: TlsFiles | None = None
 
 
 class SparkLauncher:
@@ -61,7 +64,7 @@ class SparkLauncher:
         self._generation = 0
         self._folder = Path(tempfile.mkdtemp(prefix="ps2-"))
         try:
-            self._face = listen(self._hosts, join_address(wanted.bind, 0), wanted.token)
+            self._face = listen(self._hosts, join_address(wanted.bind, 0), wanted.token, wanted.tls)
         except Exception:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
@@ -139,6 +142,7 @@ class SparkLauncher:
             "memory_bytes": self._wanted.memory_bytes,
             "launcher": self._face.address,
             "token": self._wanted.token,
+            "tls": asdict(self._wanted.tls.current()) if self._wanted.tls is not None else None,
             "tag": f"ps2-{uuid.uuid4().hex[:12]}",
             "generation": self._generation,
         }

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from ps2.coordinator.interpreter import VARIABLE as PYTHON_VARIABLE
-from ps2.coordinator.launchers.hosting import TOKEN_VARIABLE, host
+from ps2.coordinator.launchers.hosting import TLS_VARIABLE, TOKEN_VARIABLE, host
 from ps2.coordinator.launchers.submission import needed
 from ps2.coordinator.launchers.yarn import YarnApplication
 from ps2.run.spark_job import said_by_spark
@@ -56,6 +56,8 @@ def run(asked: dict[str, Any], out: TextIO) -> None:
         say(application=context.applicationId, master=context.master)
         # By Spark's own channel to the Python workers, not by its settings.
         context.environment[TOKEN_VARIABLE] = asked["token"]
+        if asked["tls"] is not None:
+            context.environment[TLS_VARIABLE] = json.dumps(asked["tls"])
         launcher, generation, servers = asked["launcher"], asked["generation"], asked["servers"]
         context.setJobGroup(GROUP, "one task a server")
 

@@ -1,0 +1,54 @@
+"""Options of commands that say with which certificates they talk, and listen."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from ps2.certificates import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, NAME_VARIABLE, TlsFiles, tls_files
+
+Command = Callable[..., Any]
+# Names of options and of arguments, environment variables, and what they are.
+OPTIONS = {
+    "cert": (CERT_VARIABLE, "FILE", "This side's certificate, and those between it and the authority (PEM)."),
+    "key": (KEY_VARIABLE, "FILE", "Its private key (PEM), which only its owner can read."),
+    "ca": (CA_VARIABLE, "FILE", "Authority whose certificates are believed (PEM); servers then want one of callers."),
+    "name": (NAME_VARIABLE, "HOST", "Name that the fleet's certificates carry  [default: the host of each]."),
+}
+
+
+def tls_options(command: Command) -> Command:
+    """Add the options; the command gets one argument, ``tls``: TlsFiles, or None."""
+
+    @functools.wraps(command)
+    def call(**given: Any) -> Any:
+        tls = tls_files(*(given.pop(f"tls_{name}") for name in OPTIONS))
+        return command(**given, tls=tls)
+
+    return add_tls_options(call, environment=True)
+
+
+def add_tls_options(command: Command, environment: bool) -> Command:
+    """Add the options as they are: ``tls_cert``, ``tls_key``, ``tls_ca``, ``tls_name``.
+
+    Args:
+        environment: each has a variable as its default.
+    """
+    for name, (variable, metavar, text) in reversed(OPTIONS.items()):
+        kind = click.Path() if metavar == "FILE" else str
+        option = (
+            click.option(f"--tls-{name}", type=kind, metavar=metavar, help=text, envvar=variable, show_envvar=True)
+            if environment
+            else click.option(f"--tls-{name}", type=kind, metavar=metavar, help=text)
+        )
+        command = option(command)
+    return command
+
+
+def tls_of_environment() -> TlsFiles | None:
+    """Return the files that environment variables name; None if they name none."""
+    return tls_files(*(os.environ.get(variable) for variable, _, _ in OPTIONS.values()))

@@ -1,0 +1,92 @@
+"""Fleets whose processes talk over TLS: local ones, launched ones, and what is said when certificates will not do."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from ps2 import DCV, PS2Context
+from ps2.errors import ConfigError
+from tests.certificates import write
+from tests.cluster.test_cli_fleet import Shell, free_port
+
+DIM = 1000
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("fleet"))
+
+
+def given(files):
+    """Arguments of ``getOrCreate``."""
+    return {"tlsCert": files.cert, "tlsKey": files.key, "tlsCa": files.ca}
+
+
+def test_a_local_fleet_with_certificates_when_a_server_dies_then_copies_come_over_tls(
+    files, leaves_nothing, monkeypatch, until
+):
+    monkeypatch.setenv("PS2_UNIX_SOCKETS", "0")
+    values = np.arange(DIM, dtype=np.float64)
+    with PS2Context.getOrCreate(servers=2, replicas=1, **given(files)) as ps:
+        weight = DCV.dense(DIM, dtype="float64")
+        weight.push(values)
+        os.kill(ps._fleet.launcher.pids()[0], 9)
+        until(lambda: len(ps.recoveries) == 1, "the server is back", 60)
+        weight.add(values)
+        np.testing.assert_array_equal(weight.pull(), 2 * values)
+
+
+def test_a_driver_when_its_certificate_is_another_hosts_then_nothing_starts(tmp_path, leaves_nothing):
+    files = write(tmp_path, names=("driver.example",))
+    with pytest.raises(ConfigError, match=r"nobody who believes .* will talk to 127\.0\.0\.1: IP address mismatch"):
+        PS2Context.getOrCreate(servers=1, **given(files))
+
+
+@pytest.mark.parametrize(
+    ("names", "text"),
+    [
+        (["tlsCa"], "give tlsCert and tlsKey as well"),
+        (["tlsCert", "tlsKey"], "give tlsCa as well"),
+        (["tlsCert", "tlsCa"], "needs its private key; give --tls-key"),
+    ],
+)
+def test_a_driver_when_files_are_missing_then_they_are_named(files, names, text):
+    with pytest.raises(ConfigError, match=text):
+        PS2Context.getOrCreate(servers=1, **{name: given(files)[name] for name in names})
+
+
+def test_launch_when_given_certificates_then_commands_and_drivers_need_them(files, tmp_path):
+    shell = Shell(tmp_path)
+    address = f"127.0.0.1:{(port := free_port(1))}"
+    try:
+        launched = shell.run("launch", "--servers", 1, "--detach", "--port", port, *files.arguments())
+        assert launched.returncode == 0, launched.stderr
+        token = shell.folder / "default" / "token"
+        attach = f'tokenFile="{token}", tlsCert="{files.cert}", tlsKey="{files.key}", tlsCa="{files.ca}")'
+        assert attach in launched.stdout
+        assert shell.run("status").returncode == 0
+        named = ("status", "--fleet", address, "--token-file", token)
+        variables = {"PS2_TLS_CERT": files.cert, "PS2_TLS_KEY": files.key, "PS2_TLS_CA": files.ca}
+        assert shell.run(*named, **variables).returncode == 0
+        began_s = time.monotonic()
+        plain = shell.run(*named)
+        assert (plain.returncode, "it speaks TLS" in plain.stderr) == (2, True), plain.stderr
+        without = shell.run(*named, "--tls-ca", files.ca)
+        assert (without.returncode, "there is none; give --tls-cert" in without.stderr) == (6, True), without.stderr
+        assert time.monotonic() - began_s < 30
+    finally:
+        assert shell.run("stop").returncode == 0
+
+
+def test_launch_when_the_certificate_has_expired_then_it_says_so_and_leaves_nothing(tmp_path):
+    shell = Shell(tmp_path)
+    files = write(tmp_path / "old", expired=True)
+    result = shell.run("launch", "--servers", 1, "--port", free_port(1), *files.arguments())
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "certificate has expired" in result.stderr
+    assert files.cert in result.stderr
+    assert not (shell.folder / "default").exists()
