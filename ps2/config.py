@@ -19,6 +19,7 @@ NODE_VARIABLE = "PS2_NODE"
 DEFAULT_PORT = 7070
 MAX_PORT = 65535
 MIN_TOKEN_CHARS = 16
+MAX_TOKENS = 2
 MAX_BYTES = 2**63 - 1  # that an int64 counts
 
 
@@ -126,8 +127,23 @@ def write_token(path: Path, token: str) -> None:
         file.write(token + "\n")
 
 
+def replace_token(path: Path, token: str) -> None:
+    """Write a token in place of a file's, at once, for the same owner and with the same rights."""
+    path = path.resolve()  # a link stays one
+    found = path.stat()
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        write_token(fresh, token)
+        if (found.st_uid, found.st_gid) != (os.geteuid(), os.getegid()):
+            os.chown(fresh, found.st_uid, found.st_gid)
+        fresh.chmod(found.st_mode & 0o777)
+        fresh.replace(path)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
 def read_token(path: str | os.PathLike[str]) -> str:
-    """Read a fleet's token.
+    """Read a fleet's token; while it is replaced the new one and the one before, on lines of their own.
 
     Raises:
         AuthError: there is no such file, or what it holds is no token.
@@ -142,11 +158,15 @@ def read_token(path: str | os.PathLike[str]) -> str:
         raise AuthError(f"token file {name}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"token file {name}: expected a line of ASCII text, got other bytes") from error
-    if len(token) < MIN_TOKEN_CHARS or any(c.isspace() or not c.isprintable() for c in token):
-        raise AuthError(
-            f"token file {name}: expected one line of at least {MIN_TOKEN_CHARS} ASCII characters, all of them "
-            f"printable, got {len(token)} characters"
-        )
+    lines = token.split("\n")
+    if len(lines) > MAX_TOKENS:
+        raise AuthError(f"token file {name}: expected a token, or two while it is replaced, got {len(lines)} lines")
+    for line in lines:
+        if len(line) < MIN_TOKEN_CHARS or any(c.isspace() or not c.isprintable() for c in line):
+            raise AuthError(
+                f"token file {name}: expected one line of at least {MIN_TOKEN_CHARS} ASCII characters, all of them "
+                f"printable, got {len(line)} characters"
+            )
     return token
 
 

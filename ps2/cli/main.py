@@ -14,6 +14,7 @@ from ps2.cli.ops import ops
 from ps2.cli.server import server
 from ps2.cli.status import status
 from ps2.cli.stop import stop
+from ps2.cli.token import token
 from ps2.cli.training.group import train
 from ps2.errors import PS2Error
 
@@ -24,7 +25,7 @@ def cli() -> None:
     """PS2: a parameter server that runs beside Apache Spark."""
 
 
-for command in (checkpoint, launch, ops, server, status, stop, train):
+for command in (checkpoint, launch, ops, server, status, stop, token, train):
     cli.add_command(command)
 
 

@@ -9,7 +9,7 @@ import click
 
 from ps2.certificates import TlsFiles
 from ps2.cli.tls import tls_options
-from ps2.config import DEFAULT_PORT, MAX_BYTES, MAX_PORT, TOKEN_FILE_VARIABLE, ServerConfig, read_token
+from ps2.config import DEFAULT_PORT, MAX_BYTES, MAX_PORT, TOKEN_FILE_VARIABLE, ServerConfig
 from ps2.errors import ConfigError
 
 EPILOG = """\b
@@ -115,6 +115,7 @@ def server(
     from ps2.processes import ProcessId
     from ps2.server.memory import available_bytes
     from ps2.server.process import Home, Parent, serve
+    from ps2.server.tokens import kept_tokens
 
     if token_file is None and not insecure:
         raise ConfigError("give --token-file (or PS2_TOKEN_FILE), or --insecure on loopback")
@@ -135,10 +136,9 @@ def server(
         # From pipes they can be read once.
         tls=tls if tls is None or tls.lasting else tls.current(),
     )
-    token = read_token(token_file) if token_file is not None else None
     serve(
         config,
-        token,
+        None if token_file is None else kept_tokens(token_file),
         Home(master, index) if master else None,
         Parent(ProcessId.of(exit_with_parent), scratch) if exit_with_parent is not None else None,
     )

@@ -28,6 +28,7 @@ from ps2.server.servicer import ServerServicer
 from ps2.wire.data_server import DataServer
 from ps2.wire.master_control import MasterControl
 from ps2.wire.pb import server_pb2
+from ps2.wire.proof import Tokens
 from ps2.wire.serving import RpcServer
 from ps2.wire.transport import GrpcTransport
 
@@ -92,12 +93,12 @@ class Parent:
         return True
 
 
-def serve(config: ServerConfig, token: str | None, home: Home | None, parent: Parent | None) -> None:
+def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, parent: Parent | None) -> None:
     """Run a server until it is told to stop.
 
     Args:
         config: where to listen, and within what limits.
-        token: of the fleet; None only on loopback.
+        token: of the fleet, which may be another one later; None only on loopback.
         home: the master to register with; None for a server that clients attach to.
         parent: end when this process is gone, however it went.
     """

@@ -28,6 +28,7 @@ from ps2.wire.convert import (
 from ps2.wire.data_server import DataServer
 from ps2.wire.messages import PROTOCOL_VERSION
 from ps2.wire.pb import server_pb2 as pb
+from ps2.wire.proof import Tokens
 from ps2.wire.standing import ServerStatus, status_to_pb
 from ps2.wire.status import internal_error
 from ps2.wire.transport import GrpcTransport
@@ -45,7 +46,7 @@ class ServerServicer:
         wire: WireConfig,
         stop: Callable[[], None],
         data: DataServer | None = None,
-        token: str | None = None,
+        token: str | Tokens | None = None,
     ) -> None:
         """``data`` takes requests without gRPC, if anything does; ``token`` opens the fleet's other servers."""
         self._engine = engine

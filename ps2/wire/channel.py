@@ -14,7 +14,7 @@ from ps2.config import WireConfig
 from ps2.errors import AuthError, ProtocolError, PS2Error, UnavailableError
 from ps2.wire import proof
 from ps2.wire.pb import auth_pb2 as pb
-from ps2.wire.proof import ClientSession
+from ps2.wire.proof import ClientSession, Tokens
 from ps2.wire.status import MAX_METADATA_BYTES, detail_of, from_bare, from_rpc
 from ps2.wire.tls import Renewed, channel_credentials
 from ps2.wire.tls_probe import explain
@@ -62,10 +62,10 @@ class Trust:
 class Channel:
     """Calls and streams to one address; safe for threads. Both take methods as ``Service/Method``, and bytes."""
 
-    def __init__(self, address: str, token: str | None, wire: WireConfig, trust: Trust) -> None:
+    def __init__(self, address: str, token: str | Tokens | None, wire: WireConfig, trust: Trust) -> None:
         """Nothing is connected before it is needed."""
         self._address = address
-        self._token = token
+        self._tokens = Tokens.of(token)
         self._trust = trust
         self._timeout_s = wire.keepalive_timeout_s
         self._session: ClientSession | None = None
@@ -160,7 +160,8 @@ class Channel:
 
     def _meet(self, timeout_s: float) -> ClientSession | None:
         """Let the other side prove itself; None where there is no token."""
-        if self._token is None:
+        tokens = self._tokens
+        if tokens is None:
             return None
         client_nonce = proof.new_nonce()
         challenge: Any = self._open().unary_unary(CHALLENGE)
@@ -174,13 +175,16 @@ class Channel:
             raise self._stranger(ProtocolError, "no server of PS2") from None
         if not reply.proof:
             raise self._stranger(AuthError, "a server that was started without a token, and this side has one")
-        if not proof.equal(reply.proof, proof.server_proof(self._token, client_nonce, reply.nonce)):
+        token = tokens.shared(
+            (reply.proof, *reply.further_proofs), lambda token: proof.server_proof(token, client_nonce, reply.nonce)
+        )
+        if token is None:
             if not self._trust.sure:
                 raise AuthError("this is not the fleet's token; pass the token file that the fleet was started with")
             raise self._stranger(AuthError, "somebody who does not know the fleet's token")
         if (other := self._trust.note(self._address, reply.nonce)) is not None:
             raise self._stranger(AuthError, f"the server of {other}: calls are passed on to it, or it has two names")
-        key = proof.session_key(self._token, client_nonce, reply.nonce)
+        key = proof.session_key(token, client_nonce, reply.nonce)
         self._session = ClientSession(client_nonce, reply.nonce, key)
         return self._session
 

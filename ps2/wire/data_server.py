@@ -20,6 +20,7 @@ from ps2.wire.codec import ReplyParts, RequestDraft, error_parts, reply_parts
 from ps2.wire.framing import read_request, written_by_pieces
 from ps2.wire.introduction import admit, let_in
 from ps2.wire.messages import Reply, Request
+from ps2.wire.proof import Tokens
 from ps2.wire.sockets import abstract, close, hang_up, receive, resolve, send_all, tune
 from ps2.wire.status import internal_error
 from ps2.wire.tls import Renewed, server_context
@@ -61,7 +62,9 @@ class Service(Protocol):
 class DataServer:
     """Listens until it is stopped. ``port`` and ``unix_name`` say where ("" if there is no Unix socket)."""
 
-    def __init__(self, service: Service, host: str, port: int, token: str | None, server_id: str, wire: WireConfig):
+    def __init__(
+        self, service: Service, host: str, port: int, token: str | Tokens | None, server_id: str, wire: WireConfig
+    ) -> None:
         """Bind and start.
 
         Raises:
@@ -69,7 +72,7 @@ class DataServer:
             ConfigError, AuthError: the certificates cannot be used.
         """
         self._service = service
-        self._token = token
+        self._tokens = Tokens.of(token)
         self._server_id = server_id
         self._wire = wire
         self._tls = Renewed(wire.tls, server_context) if wire.tls is not None else None
@@ -152,15 +155,19 @@ class DataServer:
             return True
 
     def _serve(self, connection: socket.socket) -> None:
+        wrapped: Connection = connection
         try:
             tune(connection, self._wire)
             deadline_s = time.monotonic() + GREETING_TIMEOUT_S
             wrapped = self._secured(connection, deadline_s)
-            if self._is_admitted(wrapped, deadline_s) and self._welcome(connection):
+            token = admit(wrapped, self._tokens, self._server_id, deadline_s)
+            if self._welcome(connection):
                 let_in(wrapped)
                 connection.settimeout(None)
-                while self._answer(wrapped):
+                while self._answer(wrapped, token):
                     pass
+        except PS2Error as error:
+            self._part(wrapped, error)
         except (EOFError, OSError) as error:  # the client went away, whatever it was doing
             log.debug("a data connection ended: %s", error)
         finally:
@@ -181,16 +188,12 @@ class DataServer:
             raise
         return tls
 
-    def _is_admitted(self, connection: Connection, deadline_s: float) -> bool:
-        try:
-            admit(connection, self._token, self._server_id, deadline_s)
-        except PS2Error as error:
-            self._part(connection, error)
-            return False
-        return True
+    def _answer(self, connection: Connection, token: str | None) -> bool:
+        """Read, run and answer one request; return False if no other can follow.
 
-    def _answer(self, connection: Connection) -> bool:
-        """Read, run and answer one request; return False if no other can follow."""
+        Args:
+            token: that the client has proven to know.
+        """
         reserved = 0
 
         def reserve(draft: RequestDraft) -> None:
@@ -199,6 +202,8 @@ class DataServer:
 
         try:
             request = receive(connection, read_request(self._wire.request_limit_bytes, reserve))
+            if self._tokens is not None and token not in self._tokens.all:
+                return False  # it was replaced; the client begins anew, with what it knows by now
             with self._lock:
                 if self._stopped:
                     return False

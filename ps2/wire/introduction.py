@@ -7,31 +7,39 @@ from ps2.wire import proof
 from ps2.wire.framing import HEAD, introduction, read_answer, read_introduction
 from ps2.wire.messages import PROTOCOL_VERSION
 from ps2.wire.pb import server_pb2 as pb
+from ps2.wire.proof import Tokens
 from ps2.wire.sockets import receive, send_all
 from ps2.wire.status import from_detail
 from ps2.wire.tls_connection import Connection
 
 
-def introduce(connection: Connection, token: str | None, server_id: str, deadline_s: float) -> None:
+def introduce(connection: Connection, token: str | Tokens | None, server_id: str, deadline_s: float) -> None:
     """Be let in by a server, which proves itself if there is a token.
 
     Raises:
         PS2Error: it is not the one that is meant, or does not let us in; unless it was proven, that may be a lie.
         OSError: it went away, or was not done by the deadline.
     """
-    nonce = proof.new_nonce() if token is not None else b""
+    tokens = Tokens.of(token)
+    nonce = proof.new_nonce() if tokens is not None else b""
     send(connection, pb.Greeting(protocol=PROTOCOL_VERSION, server_id=server_id, nonce=nonce))
-    if token is not None:
+    if tokens is not None:
         theirs = _hear(connection, deadline_s).challenge
-        if not proof.equal(theirs.proof, proof.greeting_proof(token, "server", nonce, theirs.nonce, server_id)):
+        known = tokens.shared(
+            (theirs.proof, *theirs.further_proofs),
+            lambda each: proof.greeting_proof(each, "server", nonce, theirs.nonce, server_id),
+        )
+        if known is None:
             raise AuthError("somebody listens there who does not know the fleet's token")
-        mine = proof.greeting_proof(token, "client", nonce, theirs.nonce, server_id)
+        mine = proof.greeting_proof(known, "client", nonce, theirs.nonce, server_id)
         send(connection, pb.GreetingProof(proof=mine))
     _hear(connection, deadline_s)
 
 
-def admit(connection: Connection, token: str | None, server_id: str, deadline_s: float) -> None:
+def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadline_s: float) -> str | None:
     """Read a client's greeting, and let it prove itself if there is a token; it is to be told by ``let_in``.
+
+    Return the token that it knows; None: there is none.
 
     Raises:
         PS2Error: why it is not let in.
@@ -42,16 +50,20 @@ def admit(connection: Connection, token: str | None, server_id: str, deadline_s:
         raise ProtocolError(f"this server speaks protocol {PROTOCOL_VERSION}, the peer {greeting.protocol}")
     if greeting.server_id != server_id:
         raise ProtocolError("the peer means to meet another server")
-    if token is None:
-        return
+    if tokens is None:
+        return None
     if len(greeting.nonce) != proof.NONCE_BYTES:
         raise AuthError("no token given; pass the token file that the fleet was started with")
     nonce = proof.new_nonce()
-    mine = proof.greeting_proof(token, "server", greeting.nonce, nonce, server_id)
-    answer(connection, pb.ReplyHeader(challenge=pb.GreetingChallenge(nonce=nonce, proof=mine)))
+    mine, *further = (proof.greeting_proof(token, "server", greeting.nonce, nonce, server_id) for token in tokens.all)
+    answer(connection, pb.ReplyHeader(challenge=pb.GreetingChallenge(nonce=nonce, proof=mine, further_proofs=further)))
     theirs = receive(connection, read_introduction(pb.GreetingProof), deadline_s)
-    if not proof.equal(theirs.proof, proof.greeting_proof(token, "client", greeting.nonce, nonce, server_id)):
+    token = tokens.shared(
+        [theirs.proof], lambda token: proof.greeting_proof(token, "client", greeting.nonce, nonce, server_id)
+    )
+    if token is None:
         raise AuthError("this is not the fleet's token; pass the token file that the fleet was started with")
+    return token
 
 
 def let_in(connection: Connection) -> None:

@@ -6,7 +6,7 @@ import hmac
 import itertools
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 
@@ -53,6 +53,34 @@ def equal(given: bytes, expected: bytes) -> bool:
     return hmac.compare_digest(given, expected)
 
 
+class Tokens:
+    """The fleet's token, as a process has it now; two while it is replaced: the first is what to prove with.
+
+    Safe for threads.
+    """
+
+    def __init__(self, text: str) -> None:
+        """``text``: a token, or two on lines of their own."""
+        self.renew(text)
+
+    @classmethod
+    def of(cls, given: str | Tokens | None) -> Tokens | None:
+        return cls(given) if isinstance(given, str) else given
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return self._all
+
+    def renew(self, text: str) -> None:
+        """Take others from now on; who has proven to know one that is not among them is not let in any more."""
+        self._all = tuple(text.split())
+
+    def shared(self, proofs: Iterable[bytes], make: Callable[[str], bytes]) -> str | None:
+        """Return the first token by which one of the other side's proofs can have been made; None: there is none."""
+        given = list(proofs)
+        return next((token for token in self._all if any(equal(proof, make(token)) for proof in given)), None)
+
+
 @dataclass(frozen=True)
 class ClientSession:
     """A client's calls to a server that has proven itself; ``numbers`` is safe for threads."""
@@ -96,15 +124,15 @@ class Gatekeeper:
     Of strangers nothing is remembered. Safe for threads.
     """
 
-    def __init__(self, token: str) -> None:
-        self._token = token
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
         self._lock = threading.Lock()
         self._begin()
 
-    def challenge(self, client_nonce: bytes) -> tuple[bytes, bytes]:
-        """Return the server's nonce, and its proof for a client's."""
+    def challenge(self, client_nonce: bytes) -> tuple[bytes, list[bytes]]:
+        """Return the server's nonce, and its proofs for a client's: one a token."""
         nonce = self._nonce
-        return nonce, server_proof(self._token, client_nonce, nonce)
+        return nonce, [server_proof(token, client_nonce, nonce) for token in self._tokens.all]
 
     def admit(self, method: str, claim: Claim) -> Admitted | None:
         """Check what a call comes with; None if it is to be refused: wrong, or seen before."""
@@ -112,16 +140,31 @@ class Gatekeeper:
             if claim.server_nonce != self._nonce or len(claim.client_nonce) != NONCE_BYTES:
                 return None
             session = self._sessions.get(claim.client_nonce)
-            key = session.key if session else session_key(self._token, claim.client_nonce, self._nonce)
-            if not equal(claim.proof, call_proof(key, claim.number, claim.digest, method)):
+            if session is not None and session.token not in self._tokens.all:
+                del self._sessions[claim.client_nonce]
                 return None
-            if session is None:
-                session = _Session(key)
+            known = session is not None
+            session = session or self._begun(method, claim)
+            if session is None or not equal(claim.proof, call_proof(session.key, claim.number, claim.digest, method)):
+                return None
+            if not known:
                 if len(self._sessions) < MAX_SESSIONS:
                     self._sessions[claim.client_nonce] = session
                 else:  # with the nonce goes all that somebody may have listened to, this call too
                     self._begin()
-            return Admitted(key, claim.number, claim.digest) if session.takes(claim.number) else None
+            return Admitted(session.key, claim.number, claim.digest) if session.takes(claim.number) else None
+
+    def _begun(self, method: str, claim: Claim) -> _Session | None:
+        """Return the session of a client whose first call this is, by the token that it knows; None: by none."""
+
+        def made(token: str) -> bytes:
+            return session_key(token, claim.client_nonce, self._nonce)
+
+        def first(token: str) -> bytes:
+            return call_proof(made(token), claim.number, claim.digest, method)
+
+        token = self._tokens.shared([claim.proof], first)
+        return None if token is None else _Session(token, made(token))
 
     def _begin(self) -> None:
         self._nonce = new_nonce()
@@ -131,7 +174,8 @@ class Gatekeeper:
 class _Session:
     """Which numbers of a client's calls have come."""
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, token: str, key: bytes) -> None:
+        self.token = token
         self.key = key
         self._highest = -1
         self._seen = 0  # a bit for the highest one and each below it

@@ -20,7 +20,7 @@ from ps2.wire import channel
 from ps2.wire.channel import CALL_KEY, CHALLENGE, NONCE_KEY, PROOF_KEY
 from ps2.wire.codec import MAX_HEADER_BYTES
 from ps2.wire.pb import auth_pb2
-from ps2.wire.proof import NONCE_BYTES, Admitted, Claim, Gatekeeper
+from ps2.wire.proof import NONCE_BYTES, Admitted, Claim, Gatekeeper, Tokens
 from ps2.wire.status import MAX_METADATA_BYTES, internal_error, to_status
 from ps2.wire.tls import server_credentials
 
@@ -53,7 +53,7 @@ class RpcServer:
         service: ServiceDescriptor,
         servicer: object,
         listen: str,
-        token: str | None,
+        token: str | Tokens | None,
         threads: int,
         wire: WireConfig,
     ) -> None:
@@ -76,7 +76,8 @@ class RpcServer:
         self._threads = _Threads(threads, thread_name_prefix="ps2-rpc")
         self._strangers = _Threads(STRANGERS_THREADS, thread_name_prefix="ps2-rpc-stranger")
         self._server = grpc.server(self._threads, options=server_options(wire))
-        gatekeeper = Gatekeeper(token) if token is not None else None
+        tokens = Tokens.of(token)
+        gatekeeper = Gatekeeper(tokens) if tokens is not None else None
         self._server.add_generic_rpc_handlers((_Handlers(service, servicer, gatekeeper, self._strangers),))
         try:
             if wire.tls is None:
@@ -172,8 +173,8 @@ class _Handlers(grpc.GenericRpcHandler):
         client_nonce: Any = dict(context.invocation_metadata()).get(NONCE_KEY, b"")
         if len(client_nonce) != NONCE_BYTES:
             _abort(context, ProtocolError(f"{NONCE_KEY}: expected {NONCE_BYTES} bytes, got {len(client_nonce)}"))
-        nonce, proof = self._gatekeeper.challenge(client_nonce)
-        return auth_pb2.ChallengeReply(nonce=nonce, proof=proof).SerializeToString()
+        nonce, (proof, *further) = self._gatekeeper.challenge(client_nonce)
+        return auth_pb2.ChallengeReply(nonce=nonce, proof=proof, further_proofs=further).SerializeToString()
 
 
 def _claim(metadata: Any) -> Claim | None:

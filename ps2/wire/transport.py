@@ -25,6 +25,7 @@ from ps2.wire.exchange import Lane, Outcome
 from ps2.wire.introduction import introduce
 from ps2.wire.messages import PROTOCOL_VERSION, Request
 from ps2.wire.pb import server_pb2 as pb
+from ps2.wire.proof import Tokens
 from ps2.wire.sockets import abstract, connect, tune, wait_at_most
 from ps2.wire.tls import Renewed, client_context
 from ps2.wire.tls_connection import Connection, TlsConnection
@@ -126,7 +127,7 @@ class GrpcTransport:
     """One gRPC channel an address, and data connections beside it; safe for threads, not for forks."""
 
     def __init__(
-        self, token: str | None, wire: WireConfig | None = None, plain: bool = True, sure: bool = False
+        self, token: str | Tokens | None, wire: WireConfig | None = None, plain: bool = True, sure: bool = False
     ) -> None:
         """Nothing is connected before it is needed.
 
@@ -135,7 +136,7 @@ class GrpcTransport:
             sure: it is that for certain: who does not know it is no reason to doubt it, but a stranger.
             plain: whether to use the servers' data connections; else all goes over gRPC.
         """
-        self._token = token
+        self._token = Tokens.of(token)
         self._wire = wire or WireConfig()
         self._plain = plain
         self._trust = Trust(sure)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ps2.wire import proof
-from ps2.wire.proof import Claim, Gatekeeper
+from ps2.wire.proof import Claim, Gatekeeper, Tokens
 
 TOKEN = "a-token-of-the-fleet"
 METHOD = "/ps2.v1.Server/Hello"
@@ -26,13 +26,13 @@ def claimed(gatekeeper, number=0, token=TOKEN, client_nonce=NONCE, method=METHOD
 
 @pytest.fixture
 def gatekeeper():
-    return Gatekeeper(TOKEN)
+    return Gatekeeper(Tokens(TOKEN))
 
 
 def test_challenge_when_the_server_knows_the_token_then_its_proof_shows_that(gatekeeper):
-    nonce, shown = gatekeeper.challenge(NONCE)
+    nonce, [shown] = gatekeeper.challenge(NONCE)
     assert shown == proof.server_proof(TOKEN, NONCE, nonce)
-    assert shown != Gatekeeper("another-token").challenge(NONCE)[1]
+    assert [shown] != Gatekeeper(Tokens("another-token")).challenge(NONCE)[1]
 
 
 def test_call_when_its_sender_knows_the_token_then_its_answer_is_proven_by_the_same_key(gatekeeper):
@@ -70,12 +70,12 @@ def test_call_when_it_was_meant_for_another_method_then_it_is_refused(gatekeeper
 
 
 def test_call_when_it_was_meant_for_another_process_then_it_is_refused(gatekeeper):
-    assert gatekeeper.admit(METHOD, claimed(Gatekeeper(TOKEN))) is None
+    assert gatekeeper.admit(METHOD, claimed(Gatekeeper(Tokens(TOKEN)))) is None
 
 
 @given(st.lists(st.integers(0, 3 * proof.WINDOW), min_size=1, max_size=60))
 def test_calls_when_they_come_in_any_order_then_each_is_admitted_at_most_once(numbers):
-    gatekeeper, admitted = Gatekeeper(TOKEN), []
+    gatekeeper, admitted = Gatekeeper(Tokens(TOKEN)), []
     for number in numbers:
         if gatekeeper.admit(METHOD, claimed(gatekeeper, number)) is not None:
             admitted.append(number)
@@ -92,3 +92,16 @@ def test_clients_when_there_were_too_many_then_all_have_to_prove_themselves_anew
     assert gatekeeper.admit(METHOD, claimed(gatekeeper, client_nonce=b"3" * 32))
     assert gatekeeper.admit(METHOD, first) is None
     assert gatekeeper.admit(METHOD, claimed(gatekeeper, client_nonce=b"1" * 32))
+
+
+def test_call_when_the_token_is_being_replaced_then_both_are_admitted_and_later_the_new_one_alone():
+    tokens = Tokens("a-new-token\n" + TOKEN)
+    gatekeeper = Gatekeeper(tokens)
+    nonce, proofs = gatekeeper.challenge(NONCE)
+    assert proofs == [proof.server_proof(token, NONCE, nonce) for token in ("a-new-token", TOKEN)]
+    fresh = bytes(32)
+    assert gatekeeper.admit(METHOD, claimed(gatekeeper)) is not None
+    assert gatekeeper.admit(METHOD, claimed(gatekeeper, token="a-new-token", client_nonce=fresh)) is not None
+    tokens.renew("a-new-token")
+    assert gatekeeper.admit(METHOD, claimed(gatekeeper, 1)) is None
+    assert gatekeeper.admit(METHOD, claimed(gatekeeper, 1, token="a-new-token", client_nonce=fresh)) is not None

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import json
+import sys
+from unittest import mock
+
 import pytest
 
-from ps2.config import new_token, read_token, write_token
-from ps2.errors import ConfigError
+from ps2.cli.main import main
+from ps2.config import new_token, read_token, replace_token, write_token
+from ps2.errors import AuthError, ConfigError
+from ps2.server import tokens
 
 
 @pytest.fixture
@@ -32,3 +40,81 @@ def test_token_file_when_it_is_no_ascii_text_then_config_error_names_it(path, co
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=f"token file {path}: expected a line of ASCII text"):
         read_token(path)
+
+
+def test_token_file_when_it_has_more_than_two_lines_then_auth_error_tells_what_was_expected(path):
+    path.write_text("\n".join(new_token() for _ in range(3)))
+    with pytest.raises(AuthError, match="expected a token, or two while it is replaced, got 3 lines"):
+        read_token(path)
+
+
+@pytest.fixture
+def ps2():
+    """``ps2(*words)``: run a command in this process; its exit code, stdout and stderr."""
+
+    def run(*words):
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            mock.patch.object(sys, "argv", ["ps2", *map(str, words)]),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main()
+        return ended.value.code, out.getvalue(), err.getvalue()
+
+    return run
+
+
+def test_ps2_token_when_it_rotates_then_there_are_two_until_the_old_one_is_retired(ps2, tmp_path):
+    path, link = tmp_path / "made", tmp_path / "link"
+    assert ps2("token", "new", path)[0] == 0
+    link.symlink_to(path)
+    (old,) = read_token(path).split()
+    path.chmod(0o400)
+    assert ps2("token", "rotate", link)[0] == 0
+    new, before = read_token(path).split()
+    assert (before, link.is_symlink(), path.stat().st_mode & 0o777) == (old, True, 0o400)
+    code, out, _ = ps2("token", "show", path, "-o", "json")
+    shown = json.loads(out)
+    assert (code, len(shown["fingerprints"])) == (0, 2)
+    assert old not in out
+    assert ps2("token", "retire", path)[0] == 0
+    assert read_token(path) == new
+    assert ps2("token", "retire", path)[0] == 0
+    assert json.loads(ps2("token", "show", path, "-o", "json")[1])["fingerprints"] == shown["fingerprints"][:1]
+    assert sorted(tmp_path.iterdir()) == [link, path]
+
+
+def test_ps2_token_when_the_file_will_not_do_then_it_says_why_and_changes_nothing(ps2, path, tmp_path):
+    before = path.read_text()
+    assert ps2("token", "new", path) == (2, "", f"ps2: {path} exists; 'ps2 token rotate {path}' replaces a token\n")
+    assert path.read_text() == before
+    assert ps2("token", "rotate", path)[0] == 0
+    both = path.read_text()
+    code, _, err = ps2("token", "rotate", path)
+    assert (code, "holds two tokens already" in err, path.read_text()) == (2, True, both)
+    path.chmod(0o644)
+    code, _, err = ps2("token", "retire", path)
+    assert (code, "chmod 600" in err) == (2, True)
+    code, _, err = ps2("token", "rotate", tmp_path / "nothing")
+    assert (code, "No such file" in err) == (6, True)
+
+
+def test_the_token_of_a_server_when_its_file_changes_then_it_has_the_new_ones_and_keeps_them_when_it_is_broken(
+    path, monkeypatch, caplog, until
+):
+    monkeypatch.setattr(tokens, "LOOK_S", 0.01)
+    old = path.read_text().strip()
+    kept = tokens.kept_tokens(str(path))
+    assert kept.all == (old,)
+    new = new_token()
+    replace_token(path, f"{new}\n{old}")
+    until(lambda: kept.all == (new, old), "both are accepted")
+    with caplog.at_level("WARNING"):
+        replace_token(path, "short")
+        until(lambda: "the token before is still used" in caplog.text, "it says so")
+    path.unlink()
+    assert kept.all == (new, old)
+    write_token(path, new)
+    until(lambda: kept.all == (new,), "the new one alone is")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11ps2/v1/auth.proto\x12\x06ps2.v1\"\x12\n\x10\x43hallengeRequest\".\n\x0e\x43hallengeReply\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\"f\n\tCallProof\x12\x14\n\x0c\x63lient_nonce\x18\x01 \x01(\x0c\x12\x14\n\x0cserver_nonce\x18\x02 \x01(\x0c\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12\r\n\x05proof\x18\x05 \x01(\x0c\x32\x45\n\x04\x41uth\x12=\n\tChallenge\x12\x18.ps2.v1.ChallengeRequest\x1a\x16.ps2.v1.ChallengeReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11ps2/v1/auth.proto\x12\x06ps2.v1\"\x12\n\x10\x43hallengeRequest\"F\n\x0e\x43hallengeReply\x12\r\n\x05nonce\x18\x01 \x01(\x0c\x12\r\n\x05proof\x18\x02 \x01(\x0c\x12\x16\n\x0e\x66urther_proofs\x18\x03 \x03(\x0c\"f\n\tCallProof\x12\x14\n\x0c\x63lient_nonce\x18\x01 \x01(\x0c\x12\x14\n\x0cserver_nonce\x18\x02 \x01(\x0c\x12\x0e\n\x06number\x18\x03 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\x12\r\n\x05proof\x18\x05 \x01(\x0c\x32\x45\n\x04\x41uth\x12=\n\tChallenge\x12\x18.ps2.v1.ChallengeRequest\x1a\x16.ps2.v1.ChallengeReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHALLENGEREQUEST']._serialized_start=29
   _globals['_CHALLENGEREQUEST']._serialized_end=47
   _globals['_CHALLENGEREPLY']._serialized_start=49
-  _globals['_CHALLENGEREPLY']._serialized_end=95
-  _globals['_CALLPROOF']._serialized_start=97
-  _globals['_CALLPROOF']._serialized_end=199
-  _globals['_AUTH']._serialized_start=201
-  _globals['_AUTH']._serialized_end=270
+  _globals['_CHALLENGEREPLY']._serialized_end=119
+  _globals['_CALLPROOF']._serialized_start=121
+  _globals['_CALLPROOF']._serialized_end=223
+  _globals['_AUTH']._serialized_start=225
+  _globals['_AUTH']._serialized_end=294
 # @@protoc_insertion_point(module_scope)

@@ -229,12 +229,14 @@ class Greeting(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., server_id: _Optional[str] = ..., nonce: _Optional[bytes] = ...) -> None: ...
 
 class GreetingChallenge(_message.Message):
-    __slots__ = ("nonce", "proof")
+    __slots__ = ("nonce", "proof", "further_proofs")
     NONCE_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_PROOFS_FIELD_NUMBER: _ClassVar[int]
     nonce: bytes
     proof: bytes
-    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ...) -> None: ...
+    further_proofs: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, nonce: _Optional[bytes] = ..., proof: _Optional[bytes] = ..., further_proofs: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class GreetingProof(_message.Message):
     __slots__ = ("proof",)

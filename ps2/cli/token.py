@@ -1,0 +1,92 @@
+"""``ps2 token``: make a fleet's token, and replace it while the fleet runs."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ps2.cli.output import Format, format_option, print_data
+from ps2.config import new_token, read_token, replace_token, write_token
+from ps2.errors import ConfigError
+
+EPILOG = """\b
+Examples:
+  ps2 token new fleet.token       make one, for --token-file of servers and tokenFile of drivers
+  ps2 token rotate fleet.token    a new one beside it: both are accepted; copy the file to all hosts
+  ps2 token retire fleet.token    the one before is not accepted any more; copy the file again
+  ps2 token show fleet.token      how many there are, and fingerprints to compare hosts by; never a token itself
+
+\b
+Servers read their file again within a second of a change. Drivers read it when they start, so retire the old token when
+those that began before the rotation have ended. docs/security.md tells more.
+
+\b
+Exit codes: 0 done, 2 the file will not do (it exists, holds two tokens already, or others can read it), 6 there is no
+token in it.
+"""
+FINGERPRINT_CHARS = 12
+
+file_argument = click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+
+
+@click.group(epilog=EPILOG)
+def token() -> None:
+    """Make a fleet's token, and replace it while the fleet runs."""
+
+
+@token.command(epilog=EPILOG)
+@file_argument
+@format_option
+def new(file: Path, output: Format) -> None:
+    """Write a new token to FILE, which only you can read then."""
+    try:
+        write_token(file, new_token())
+    except FileExistsError:
+        raise ConfigError(f"{file} exists; 'ps2 token rotate {file}' replaces a token") from None
+    _tell(file, output, "made")
+
+
+@token.command(epilog=EPILOG)
+@file_argument
+@format_option
+def rotate(file: Path, output: Format) -> None:
+    """Put a new token into FILE, before the one that is there: both are accepted until 'ps2 token retire'."""
+    known = read_token(file).split()
+    if len(known) > 1:
+        raise ConfigError(f"{file} holds two tokens already; end that rotation first, by 'ps2 token retire {file}'")
+    replace_token(file, f"{new_token()}\n{known[0]}")
+    _tell(file, output, "rotated")
+
+
+@token.command(epilog=EPILOG)
+@file_argument
+@format_option
+def retire(file: Path, output: Format) -> None:
+    """Leave the new token alone in FILE: the one before is not accepted any more."""
+    known = read_token(file).split()
+    if len(known) > 1:
+        replace_token(file, known[0])
+    _tell(file, output, "retired" if len(known) > 1 else "unchanged")
+
+
+@token.command(epilog=EPILOG)
+@file_argument
+@format_option
+def show(file: Path, output: Format) -> None:
+    """Tell how many tokens FILE holds, and their fingerprints."""
+    _tell(file, output, "unchanged")
+
+
+def _tell(file: Path, output: Format, done: str) -> None:
+    prints = [hashlib.sha256(line.encode()).hexdigest()[:FINGERPRINT_CHARS] for line in read_token(file).split()]
+    found: dict[str, Any] = {"file": str(file), "done": done, "fingerprints": prints}
+    if output != "table":
+        print_data(found, output)
+        return
+    first, *before = prints
+    click.echo(f"{file}: token {first}" + (f", and {before[0]} before it: both are accepted" if before else ""))
+    if done == "rotated":
+        click.echo(f"copy it to all hosts; when drivers that began before have ended: ps2 token retire {file}")
