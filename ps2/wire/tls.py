@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import ssl
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -191,17 +192,16 @@ def _believed(pems: Pems) -> str:
 def load_own(context: ssl.SSLContext, pems: Pems) -> None:
     if pems.cert:
         # The module reads files alone, and a key is not to be written to any.
-        with _pipe(pems.cert) as cert, _pipe(pems.key) as key:
+        with _file(pems.cert) as cert, _file(pems.key) as key:
             context.load_cert_chain(cert, key, password="")
 
 
 @contextlib.contextmanager
-def _pipe(text: str) -> Iterator[str]:
-    """Yield a file that text can be read from, once."""
-    reading, writing = os.pipe()
-    try:
-        os.write(writing, text.encode())
-        os.close(writing)
-        yield f"/dev/fd/{reading}"
-    finally:
-        os.close(reading)
+def _file(text: str) -> Iterator[str]:
+    """Yield a file that text can be read from; where the system has such, one that is on no disk."""
+    in_memory = hasattr(os, "memfd_create")
+    with os.fdopen(os.memfd_create("ps2"), "wb") if in_memory else tempfile.TemporaryFile() as file:
+        file.write(text.encode())
+        file.flush()
+        file.seek(0)
+        yield f"/dev/fd/{file.fileno()}"

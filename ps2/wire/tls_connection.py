@@ -12,8 +12,7 @@ from typing import TypeAlias
 from ps2.wire.sockets import MIN_TIMEOUT_S
 
 # What one call to the system takes or gives: some records of TLS, of at most 16 KiB each.
-RECEIVED_BYTES = 1 << 16
-SENT_BYTES = 1 << 17
+RECEIVED_BYTES = SENT_BYTES = 1 << 18
 RECORD_BYTES = 1 << 14
 
 
@@ -37,6 +36,7 @@ class TlsConnection:
             self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
         )
         self._sending = memoryview(b"")  # encrypted
+        self._arriving = memoryview(bytearray(RECORD_BYTES))
         self._taken = 0  # bytes that these were before
 
     @property
@@ -148,12 +148,14 @@ class TlsConnection:
         return taken
 
     def _receive(self, flags: int) -> int:
-        data = self._plain.recv(RECEIVED_BYTES, flags)
-        if data:
-            self._incoming.write(data)
+        got = self._plain.recv_into(self._arriving, 0, flags)
+        if got:
+            self._incoming.write(self._arriving[:got])
+            if got == len(self._arriving) < RECEIVED_BYTES:  # who sends little needs little
+                self._arriving = memoryview(bytearray(4 * got))
         else:
             self._incoming.write_eof()
-        return len(data)
+        return got
 
     def _flush(self) -> None:
         if self._outgoing.pending:

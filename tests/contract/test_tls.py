@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from contextlib import contextmanager
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from ps2.certificates import TlsFiles
 from ps2.config import WireConfig
 from ps2.errors import AuthError, ConfigError, PS2Error
+from ps2.wire import data_server
 from ps2.wire.messages import Reply
 from ps2.wire.tls_connection import TlsConnection
 from ps2.wire.transport import GrpcTransport
@@ -109,3 +112,108 @@ def test_a_client_with_certificates_when_the_server_has_none_then_it_is_told_so(
         error = refusal(files, served.address)
     assert isinstance(error, ConfigError)
     assert "does not speak TLS" in str(error)
+
+
+def test_certificates_when_files_are_replaced_then_new_connections_use_them_and_old_ones_go_on(tmp_path, files):
+    own = write(tmp_path)
+    with serving(an_engine(), wire=over(own)) as served, calling(files) as before:
+        assert isinstance(outcomes(before, served.address, reading(op("sum", 0)))[0], Reply)
+        write(tmp_path, expired=True)
+        assert "certificate has expired" in str(refusal(files, served.address))
+        assert isinstance(outcomes(before, served.address, reading(op("sum", 0)))[0], Reply)
+        write(tmp_path)
+        (tmp_path / "key.pem").write_text("-----BEGIN nothing that a key could be")
+        with calling(files) as while_broken:
+            assert "certificate has expired" in str(outcomes(while_broken, served.address, reading(op("sum", 0)))[0])
+        write(tmp_path)
+        with calling(files) as again:
+            assert isinstance(outcomes(again, served.address, reading(op("sum", 0)))[0], Reply)
+
+
+def test_a_clients_certificate_when_it_is_replaced_then_the_same_transport_goes_on_with_it(tmp_path, server):
+    own = write(tmp_path, expired=True)
+    with calling(own) as transport:
+        (refused,) = outcomes(transport, server.address, reading(op("sum", 0)))
+        assert "certificate has expired" in str(refused)
+        write(tmp_path)
+        assert isinstance(outcomes(transport, server.address, reading(op("sum", 0)))[0], Reply)
+
+
+def test_certificates_when_all_carry_one_name_then_it_counts_instead_of_the_host(tmp_path):
+    named = write(tmp_path, names=["fleet.example"], tls_name="fleet.example")
+    with serving(an_engine(), wire=over(named)) as served:
+        for plain in (True, False):
+            with calling(named, plain) as transport:
+                assert isinstance(outcomes(transport, served.address, reading(op("sum", 0)))[0], Reply)
+        by_host = TlsFiles(named.cert, named.key, named.ca)
+        assert "IP address mismatch" in str(refusal(by_host, served.address))
+
+
+def test_strangers_when_they_connect_and_say_nothing_or_garbage_then_clients_are_served(server, files):
+    host, port = "127.0.0.1", server.data.port
+    with contextlib.ExitStack() as strangers:
+        for said in [b""] * 5 + [b"PS2D garbage", b"\x16\x03\x01\x02\x00\x01"]:
+            stranger = strangers.enter_context(socket.create_connection((host, port), timeout=10))
+            stranger.sendall(said)
+        with calling(files) as transport:
+            assert isinstance(outcomes(transport, server.address, reading(op("sum", 0)))[0], Reply)
+            (peer,) = transport._peers.values()
+            assert [type(connection) for connection in peer.idle] == [TlsConnection]
+
+
+def test_a_stranger_when_it_is_silent_on_the_data_port_then_it_is_gone_in_time(files, monkeypatch):
+    monkeypatch.setattr(data_server, "GREETING_TIMEOUT_S", 0.2)
+    with (
+        serving(an_engine(), wire=over(files)) as served,
+        socket.create_connection(("127.0.0.1", served.data.port), timeout=10) as silent,
+    ):
+        silent.sendall(b"\x16\x03\x01")
+        with contextlib.suppress(ConnectionResetError):
+            assert silent.recv(100) == b""
+
+
+def test_the_token_when_it_is_wrong_within_tls_then_auth_error(server, files):
+    error = refusal(files, server.address, token="a-wrong-token-of-nobody")
+    assert isinstance(error, AuthError)
+    assert "this is not the fleet's token" in str(error)
+
+
+def other_key(folder):
+    before = (folder / "cert.pem").read_bytes()
+    write(folder)
+    (folder / "cert.pem").write_bytes(before)
+
+
+UNUSABLE = {
+    "a key of another certificate": (
+        other_key,
+        "the private key is not that of the certificate",
+    ),
+    "a key that others can read": (lambda folder: (folder / "key.pem").chmod(0o644), "chmod 600"),
+    "no certificate there": (lambda folder: (folder / "cert.pem").unlink(), "certificate file .*No such file"),
+    "no PEM text": (lambda folder: (folder / "ca.pem").write_text("hello"), "expected PEM text"),
+    "an authority of garbage": (
+        lambda folder: (folder / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n"),
+        "certificates: .*ca.pem",
+    ),
+}
+
+
+@pytest.mark.parametrize("which", UNUSABLE)
+def test_a_server_when_its_files_cannot_be_used_then_it_does_not_start_and_names_them(tmp_path, which):
+    spoil, expected = UNUSABLE[which]
+    own = write(tmp_path)
+    spoil(tmp_path)
+    with pytest.raises((ConfigError, AuthError), match=expected), serving(an_engine(), wire=over(own)):
+        pass
+
+
+def test_many_large_requests_when_they_are_under_way_at_once_then_all_of_them_arrive(server, files):
+    values = np.random.default_rng(2).normal(size=BLOCK)
+    into = [np.empty(BLOCK) for _ in range(8)]
+    with calling(files) as transport:
+        requests = [changing(op("push", 0, arrays=[values], start=0))]
+        requests += [reading(op("pull", 0, start=0, stop=BLOCK, into=out)) for out in into]
+        replies = outcomes(transport, server.address, *requests)
+    assert all(isinstance(reply, Reply) for reply in replies), replies
+    assert all(np.array_equal(out, values) for out in into)
