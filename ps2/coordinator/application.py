@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from ps2.certificates import Tls
 from ps2.client.fleet import Access, seal
 from ps2.client.task import EPOCH_PROPERTY, FLEET_VARIABLE, STOPPED_PROPERTY
 from ps2.config import is_loopback, split_address
@@ -18,6 +19,7 @@ from ps2.coordinator.stages import StageWatch
 from ps2.errors import ConfigError, StoppedError
 from ps2.run.spark_job import is_stopped
 from ps2.wire.control import ServerControl
+from ps2.wire.tls import Renewed, usable
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +51,15 @@ class Application:
         stages: who asks each SparkContext which of its stages are over.
     """
 
-    def __init__(self, access: Access, master: Master, control: ServerControl) -> None:
-        """``access`` is what tasks need, without the application."""
+    def __init__(self, access: Access, tls: Tls | None, master: Master, control: ServerControl) -> None:
+        """Args:
+        access: what tasks need, without the application and certificates.
+        tls: of the fleet; None: there is no TLS.
+        """
         self.context: Any = None
         self.stages: list[StageWatch] = []
         self._access = access
+        self._pems = Renewed(tls, usable) if tls is not None else None
         self._master = master
         self._control = control
 
@@ -67,11 +73,21 @@ class Application:
                 context.master,
                 host,
             )
-        access = replace(self._access, application=context.applicationId)
-        context.environment[FLEET_VARIABLE] = seal(access)
+        self._access = replace(self._access, application=context.applicationId)
+        self._hand_over()
         if not any(watch.watches(context) for watch in self.stages):
             # Those of earlier ones end by themselves.
-            self.stages.append(StageWatch(context, access.series, self._master, self._control))
+            self.stages.append(StageWatch(context, self._access.series, self._master, self._control))
+
+    def renew(self) -> None:
+        """Let tasks of later jobs have certificates that have changed since."""
+        if self._pems is not None and self.context is not None and self._pems.get() is not self._access.tls:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        pems = self._pems.get() if self._pems is not None else None
+        self._access = replace(self._access, tls=pems)
+        self.context.environment[FLEET_VARIABLE] = seal(self._access)
 
     def running(self, what: str) -> Any:
         """Return the SparkContext, for ``what``; raise ConfigError if there is none, StoppedError if it was stopped."""

@@ -202,9 +202,9 @@ class PS2Context:
             undo.callback(fleet.launcher.stop)
             ref = FleetRef(id, fleet.face.address, options.strict, options.retry_timeout_s)
             own_run_token = None if self._token else self._run_token
-            tls = options.tls.current() if options.tls is not None else None
-            access = Access(ref, self._token, "", own_run_token, options.ops, tls)
-            self._application = Application(access, fleet.master, fleet.control)
+            access = Access(ref, self._token, "", own_run_token, options.ops)
+            self._application = Application(access, options.tls, fleet.master, fleet.control)
+            fleet.on_look = self._application.renew
             self._session = Session(ref, transport, on_rollback=self._rolled_back)
             self._steps = Steps(fleet.checkpoints, self._session, fleet.master, options)
             fleet.supervisor.has_way_back = self._steps.has_way_back

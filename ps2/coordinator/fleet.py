@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import threading
+from collections.abc import Callable
 
 from ps2.config import FleetConfig, join_address
 from ps2.coordinator.beginning import start_from
@@ -36,7 +37,11 @@ GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
 
 
 class Fleet:
-    """Servers that have begun, with what ``options`` ask for on them; if they cannot, none is left."""
+    """Servers that have begun, with what ``options`` ask for on them; if they cannot, none is left.
+
+    Attributes:
+        on_look: is called whenever somebody has looked after the servers.
+    """
 
     def __init__(
         self,
@@ -47,6 +52,7 @@ class Fleet:
         submission: Submission | None = None,
     ) -> None:
         """``submission``: how servers in containers are; None: they are processes here, or run already."""
+        self.on_look: Callable[[], None] = lambda: None
         self._is_attached = bool(options.fleet)
         self._stopping = threading.Event()
         config = FleetConfig(
@@ -104,3 +110,4 @@ class Fleet:
                 turns.take(self.launcher.stop)
                 return
             turns.take(self.supervisor.poll)
+            turns.take(self.on_look)

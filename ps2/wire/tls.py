@@ -142,6 +142,12 @@ def server_context(pems: Pems) -> ssl.SSLContext:
     return context
 
 
+def usable(pems: Pems) -> Pems:
+    """Return certificates that a connection can be opened with."""
+    client_context(pems)
+    return pems
+
+
 def channel_credentials(pems: Pems) -> grpc.ChannelCredentials:
     """Return what a gRPC channel is opened with."""
     client_context(pems)  # gRPC would not say what is wrong with them

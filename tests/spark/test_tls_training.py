@@ -7,6 +7,8 @@ import pytest
 from pyspark.ml.linalg import Vectors
 
 from ps2 import DCV, PS2Context
+from ps2.client.fleet import unseal
+from ps2.client.task import FLEET_VARIABLE
 from tests.certificates import write
 
 DIM = 50
@@ -19,7 +21,9 @@ def only_tcp(sc, monkeypatch):
     monkeypatch.setitem(sc.environment, "PS2_UNIX_SOCKETS", "0")
 
 
-def test_a_training_when_the_fleet_has_certificates_then_its_workers_use_them(spark, only_tcp, tmp_path):
+def test_a_training_when_the_fleet_has_certificates_then_its_workers_use_them_and_later_ones_the_new(
+    spark, only_tcp, tmp_path, until
+):
     from ps2.algorithms.classification import LogisticRegression
 
     rng = np.random.default_rng(7)
@@ -47,6 +51,12 @@ def test_a_training_when_the_fleet_has_certificates_then_its_workers_use_them(sp
         np.testing.assert_array_equal(total.pull(), np.full(DIM, 4.0))
         assert {name for names in connections for name in names} == {"TlsConnection"}
         model = LogisticRegression(maxIter=5).fit(rows)
+        write(tmp_path)
+        renewed = (tmp_path / "cert.pem").read_text()
+        environment = spark.sparkContext.environment
+        until(lambda: renewed in unseal(environment[FLEET_VARIABLE]).tls.cert, "tasks get the new certificate")
+        spark.sparkContext.parallelize(range(2), 2).foreach(lambda _: total.add(np.ones(DIM)))
+        np.testing.assert_array_equal(total.pull(), np.full(DIM, 6.0))
         key = (tmp_path / "key.pem").read_text()
         assert key not in str(spark.sparkContext.getConf().getAll())
         assert "PRIVATE KEY" not in repr(ps._application._access)
