@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ps2 import DCV, PS2Context
+from ps2.certificates import TlsFiles
+from ps2.config import new_token, unencrypted, write_token
 from ps2.errors import ConfigError
+from ps2.wire.tls import check_serving
 from tests.certificates import write
-from tests.cluster.test_cli_fleet import Shell, free_port
+from tests.cluster.test_cli_fleet import PS2, Shell, free_port
 
 DIM = 1000
 
@@ -90,3 +96,35 @@ def test_launch_when_the_certificate_has_expired_then_it_says_so_and_leaves_noth
     assert "certificate has expired" in result.stderr
     assert files.cert in result.stderr
     assert not (shell.folder / "default").exists()
+
+
+def test_the_page_on_security_when_its_commands_are_run_then_their_certificates_will_do(tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    (commands,) = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
+    subprocess.run(["bash", "-euo", "pipefail", "-c", commands], cwd=tmp_path, check=True, capture_output=True)
+    for host, others in (("localhost", "127.0.0.1"), ("driver1", "driver1")):
+        files = TlsFiles(*(str(tmp_path / name) for name in (f"{host}.pem", f"{host}.key", "ca.pem")))
+        check_serving(files, host, others)
+    with pytest.raises(ConfigError, match="Hostname mismatch"):
+        check_serving(files, "localhost")
+
+
+def test_a_server_beyond_loopback_when_it_has_no_certificates_then_it_warns_and_says_how(tmp_path):
+    write_token(tmp_path / "token", new_token())
+    command = [
+        *PS2,
+        "server",
+        "--listen",
+        "0.0.0.0:0",
+        "--memory-limit",
+        "64m",
+        "--token-file",
+        str(tmp_path / "token"),
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        lines = iter(process.stderr.readline, "")
+        warning = next(line for line in lines if "WARNING" in line)
+        process.terminate()
+    assert "nothing on the way there is encrypted; --tls-cert, --tls-key and --tls-ca" in warning
+    assert unencrypted(None, "127.0.0.1:1", "localhost:2", "[::1]:3") is None
+    assert unencrypted(TlsFiles(ca="ca.pem"), "host1:7070") is None
