@@ -77,6 +77,7 @@ class TlsFiles:
         return all(os.path.isfile(path) for path in (self.cert, self.key, self.ca) if path)
 
     def absolute(self) -> TlsFiles:
+        """Return the same, wherever this process works later."""
         cert, key, ca = (path and os.path.abspath(path) for path in (self.cert, self.key, self.ca))
         return TlsFiles(cert, key, ca, self.name)
 
@@ -103,7 +104,7 @@ def tls_files(cert: str | None, key: str | None, ca: str | None, name: str | Non
         if files.name:
             raise ConfigError("--tls-name (tlsName) goes with certificates; give --tls-ca (tlsCa)")
         return None
-    return files
+    return files.absolute()
 
 
 def check_private(what: str, name: str, found: os.stat_result) -> None:

@@ -156,7 +156,6 @@ def launch(
     from ps2.server.memory import available_bytes
     from ps2.wire.tls import check_serving
 
-    tls = tls.absolute() if tls is not None else None
     if on == "spark":
         from ps2.cli.contained import run
         from ps2.coordinator.launchers.spark import ContainedServers
@@ -165,7 +164,10 @@ def launch(
         _check_contained(detach, metrics_port)
         token = new_token() if token_file is None else read_token(token_file)
         memory = memory_limit or DEFAULT_MEMORY_BYTES
-        wanted = ContainedServers(servers, token, host or _own_host(), memory, ops, keep_addresses=True, tls=tls)
+        host = host or _own_host()
+        if tls is not None:
+            check_serving(tls, host)
+        wanted = ContainedServers(servers, token, host, memory, ops, keep_addresses=True, tls=tls)
         run(wanted, submit, name, token_file, start_timeout, _Wish())
         return
     if submit:

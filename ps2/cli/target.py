@@ -128,7 +128,8 @@ def ask_all(
         except TransientError as error:
             return error
         except PS2Error as error:
-            raise type(error)(f"{address}: {_hint(error, target)}") from error
+            hint = _hint(error, target)
+            raise type(error)(hint if hint.startswith(address) else f"{address}: {hint}") from error
 
     with controlled(target.token, target.tls) as control:
         return dict(zip(addresses, at_once(addresses, lambda address: attempt(control, address)), strict=True))

@@ -30,6 +30,7 @@ from ps2.wire.master_control import MasterControl
 from ps2.wire.pb import server_pb2
 from ps2.wire.proof import Tokens
 from ps2.wire.serving import RpcServer
+from ps2.wire.tls import fault_of
 from ps2.wire.transport import GrpcTransport
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
             file.write(address)
     if (warning := unencrypted(config.tls, address, server.address)) is not None:
         log.warning("%s", warning)
+    if config.tls is not None and (wrong := fault_of(config.tls, split_address(address)[0])) is not None:
+        log.warning("others will not believe this server's certificate: %s (%s)", wrong, config.tls)
     if config.memory_limit_bytes > (there := available_bytes()):
         log.warning("the memory limit is more than the %s bytes that this machine or container has", f"{there:,}")
     with ExitStack() as undo:

@@ -86,10 +86,21 @@ def check_serving(tls: Tls, *hosts: str) -> None:
     Raises:
         ConfigError, AuthError: why.
     """
-    pems = tls.current()
     for host in hosts:
-        if (wrong := made(partial(fault, host=pems.name or host), pems, tls)) is not None:
+        if (wrong := fault_of(tls, host)) is not None:
             raise ConfigError(f"certificates: nobody who believes {tls} will talk to {host}: {wrong}")
+
+
+def fault_of(tls: Tls, host: str) -> str | None:
+    """Return why nobody who has these certificates will talk to a process that is reached by a host; None: nothing.
+
+    Without an authority, nobody knows.
+
+    Raises:
+        ConfigError, AuthError: they cannot be used.
+    """
+    pems = tls.current()
+    return made(partial(fault, host=pems.name or host), pems, tls) if pems.ca else None
 
 
 def fault(pems: Pems, host: str) -> str | None:

@@ -80,7 +80,12 @@ def test_launch_when_given_certificates_then_commands_and_drivers_need_them(file
         assert shell.run(*named, **variables).returncode == 0
         began_s = time.monotonic()
         plain = shell.run(*named)
-        assert (plain.returncode, "it speaks TLS" in plain.stderr) == (2, True), plain.stderr
+        assert plain.returncode == 2
+        assert plain.stderr.startswith(f"ps2: {address}: it speaks TLS"), plain.stderr
+        stranger = write(tmp_path / "stranger", signed_by="a stranger's", believed="a stranger's")
+        wrong = shell.run(*named, *stranger.arguments())
+        assert wrong.returncode == 6
+        assert wrong.stderr.startswith(f"ps2: {address}: its certificate is not to be believed"), wrong.stderr
         without = shell.run(*named, "--tls-ca", files.ca)
         assert (without.returncode, "there is none; give --tls-cert" in without.stderr) == (6, True), without.stderr
         assert time.monotonic() - began_s < 30
