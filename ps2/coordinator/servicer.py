@@ -60,7 +60,7 @@ class MasterServicer:
         return pb.FreeRowsReply()
 
 
-def listen(master: Master, bind: str, token: str | None, tls: Tls | None) -> RpcServer:
+def listen(master: Master, bind: str, token: str | None, tls: Tls | None = None) -> RpcServer:
     """Start the master's gRPC face."""
     service = pb.DESCRIPTOR.services_by_name["Master"]
     return RpcServer(service, MasterServicer(master), bind, token, THREADS, WireConfig(tls=tls))

@@ -80,7 +80,7 @@ class RunServicer:
         return pb.CoordinatorMessage(go=pb.Go())
 
 
-def listen(run: Run, bind: str, token: str, tls: Tls | None) -> RpcServer:
+def listen(run: Run, bind: str, token: str, tls: Tls | None = None) -> RpcServer:
     """Start the run's gRPC face."""
     service = pb.DESCRIPTOR.services_by_name["Run"]
     threads = STREAMS_PER_WORKER * run.workers + SPARE_THREADS

@@ -22,7 +22,7 @@ class LauncherServicer:
         return order_to_pb(self._hosts.report(report_from_pb(request)))
 
 
-def listen(hosts: Hosts, bind: str, token: str, tls: Tls | None) -> RpcServer:
+def listen(hosts: Hosts, bind: str, token: str, tls: Tls | None = None) -> RpcServer:
     """Start the launcher's gRPC face."""
     service = pb.DESCRIPTOR.services_by_name["Launcher"]
     return RpcServer(service, LauncherServicer(hosts), bind, token, THREADS, WireConfig(tls=tls))
