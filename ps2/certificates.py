@@ -14,6 +14,8 @@ CERT_VARIABLE = "PS2_TLS_CERT"
 KEY_VARIABLE = "PS2_TLS_KEY"
 CA_VARIABLE = "PS2_TLS_CA"
 NAME_VARIABLE = "PS2_TLS_NAME"
+# Commands look at them; servers that others start are told, and are not to.
+VARIABLES = (CERT_VARIABLE, KEY_VARIABLE, CA_VARIABLE, NAME_VARIABLE)
 # They travel in one environment variable, and through pipes.
 MAX_FILE_BYTES = 32 << 10
 

@@ -46,6 +46,15 @@ def test_a_local_fleet_with_certificates_when_a_server_dies_then_copies_come_ove
         np.testing.assert_array_equal(weight.pull(), 2 * values)
 
 
+def test_a_local_fleet_without_certificates_when_the_environment_names_some_then_they_are_for_commands_alone(
+    files, leaves_nothing, monkeypatch
+):
+    for variable, path in {"PS2_TLS_CERT": files.cert, "PS2_TLS_KEY": files.key, "PS2_TLS_CA": files.ca}.items():
+        monkeypatch.setenv(variable, path)
+    with PS2Context.getOrCreate(servers=1):
+        assert DCV.dense(3).fill(1.0).sum() == 3
+
+
 def test_a_driver_when_its_certificate_is_another_hosts_then_nothing_starts(tmp_path, leaves_nothing):
     files = write(tmp_path, names=("driver.example",))
     with pytest.raises(ConfigError, match=r"nobody who believes .* will talk to 127\.0\.0\.1: IP address mismatch"):
@@ -65,7 +74,7 @@ def test_a_driver_when_files_are_missing_then_they_are_named(files, names, text)
         PS2Context.getOrCreate(servers=1, **{name: given(files)[name] for name in names})
 
 
-def test_launch_when_given_certificates_then_commands_and_drivers_need_them(files, tmp_path):
+def test_launch_when_given_certificates_then_commands_need_them_and_its_token_can_be_replaced(files, tmp_path, until):
     shell = Shell(tmp_path)
     address = f"127.0.0.1:{(port := free_port(1))}"
     try:
@@ -89,6 +98,14 @@ def test_launch_when_given_certificates_then_commands_and_drivers_need_them(file
         without = shell.run(*named, "--tls-ca", files.ca)
         assert (without.returncode, "there is none; give --tls-cert" in without.stderr) == (6, True), without.stderr
         assert time.monotonic() - began_s < 30
+        before = tmp_path / "before"
+        write_token(before, token.read_text().strip())
+        assert shell.run("token", "rotate", token).returncode == 0
+        old = ("status", "--fleet", address, "--token-file", before, *files.arguments())
+        assert [shell.run("status").returncode, shell.run(*old).returncode] == [0, 0]
+        assert shell.run("token", "retire", token).returncode == 0
+        until(lambda: shell.run(*old).returncode == 6, "the old token counts no more", 30)
+        assert shell.run("status").returncode == 0
     finally:
         assert shell.run("stop").returncode == 0
 

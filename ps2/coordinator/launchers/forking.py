@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ps2.certificates import VARIABLES
 from ps2.coordinator.launchers.child import UNKNOWN, Child, tail
 from ps2.errors import LaunchError
 from ps2.processes import ProcessId
@@ -34,6 +35,8 @@ class ForkServer:
     def start(self, name: str, arguments: Sequence[str], log: Path) -> Child:
         """Start ``ps2`` with these arguments, and this process's environment and path of imports.
 
+        Certificates that the environment names are not handed on.
+
         Args:
             name: of what is started, in errors.
             log: file that takes what it prints.
@@ -43,7 +46,7 @@ class ForkServer:
         """
         wanted = {
             "arguments": list(arguments),
-            "environment": dict(os.environ),
+            "environment": {name: value for name, value in os.environ.items() if name not in VARIABLES},
             "path": _import_path(),
             "folder": os.getcwd(),
             "log": str(log.absolute()),

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ps2 import __version__
-from ps2.certificates import Pems
+from ps2.certificates import VARIABLES, Pems
 from ps2.client.task import task_context
 from ps2.config import CONTAINER_VARIABLE, NODE_VARIABLE, ServerConfig, WireConfig, join_address, split_address
 from ps2.coordinator.launchers.child import END_TIMEOUT_S, LOG_TAIL_LINES
@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 # Spark hands it to the Python workers of the fleet's application, as it does with the training's (decision 3).
 TOKEN_VARIABLE = "PS2_HOST_TOKEN"
 TLS_VARIABLE = "PS2_HOST_TLS"
+# Servers are told by other ways.
+HIDDEN = (TOKEN_VARIABLE, TLS_VARIABLE, *VARIABLES)
 # Environment variables in which managers name a container.
 CONTAINERS = ("CONTAINER_ID",)  # YARN's
 REPORT_S = 0.25
@@ -237,5 +239,5 @@ def _pipe(text: str) -> Iterator[int]:
 
 def _environment() -> dict[str, str]:
     """Return the environment of servers: ps2 may have come with files that Spark ships, which it imports from."""
-    kept = {name: value for name, value in os.environ.items() if name not in (TOKEN_VARIABLE, TLS_VARIABLE)}
+    kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
     return {**kept, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
