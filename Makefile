@@ -24,10 +24,10 @@ ARGS :=
 # Two processes share the tests, file by file and folder after folder: each has one Spark, and one fleet, at a time.
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 # Benchmarks to run.
-BENCH := adam wire failures recovery run ml trees walks topics embeddings gigabit
+BENCH := adam wire failures recovery run ml trees walks topics embeddings gigabit topics_gigabit
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
-.PHONY: help setup fmt check test chaos yarn-test proto run bench clean
+.PHONY: help setup fmt check test chaos yarn-test compat proto run bench clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
@@ -91,6 +91,9 @@ chaos: $(WARM) $(ARCHIVE) ## run all scenarios of what goes wrong, the long ones
 yarn-test: $(WARM) $(ARCHIVE) ## run the tests of fleets on YARN and HDFS, on a cluster of this machine (ARGS: pytest's)
 	@echo "yarn-test: pytest"
 	@$(with_java) PS2_HADOOP_JARS="$$(scripts/hadoop-jars)"; export PS2_HADOOP_JARS; $(PYTHON) -m pytest -q -m yarn tests/yarn $(ARGS)
+
+compat: $(INSTALLED) ## run a short suite with other versions of Python, Spark, NumPy, protobuf (ARGS: scripts/compat's)
+	@$(with_java) $(PYTHON) scripts/compat $(ARGS)
 
 proto: $(INSTALLED) ## write the stubs of proto/ to ps2/wire/pb/
 	@scripts/proto

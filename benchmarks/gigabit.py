@@ -7,13 +7,8 @@ docs/performance.md says what is measured and how to read it.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +18,10 @@ import numpy as np
 from benchmarks.frame import command, exit_code, facts, machine, print_parts, publish, read_numbers
 from benchmarks.gigabit_part import CLOSE, Asked
 from benchmarks.gigabit_plot import crossings, plot
-from benchmarks.namespaces import Host, NoNamespacesError, hosts
+from benchmarks.namespaces import NoNamespacesError, ask_on, hosts, served
 from ps2.algorithms.embeddings.problem import Via
 from ps2.cli.output import Column, print_table
-from ps2.config import new_token, write_token
 
-PORT = 7070
 WAYS: tuple[Via, ...] = ("servers", "rows", "local")
 
 
@@ -59,10 +52,9 @@ def main(
     """Measure the ways on hosts of their own, each with a link of its own."""
     sizes, widths = read_numbers(servers), read_numbers(columns)
     try:
-        with hosts(1 + max(sizes), rate) as (worker, *others), _served(others) as token_file:
-            addresses = tuple(f"{host.address}:{PORT}" for host in others)
-            asked = Asked(addresses, sizes, widths, words, window, negative, ways, str(token_file))
-            found = _ask(worker, asked)
+        with hosts(1 + max(sizes), rate) as (worker, *others), served(others) as (addresses, token_file):
+            asked = Asked(addresses, sizes, widths, words, window, negative, ways, token_file)
+            found = ask_on(worker, "gigabit", asked)
     except NoNamespacesError as error:
         click.echo(f"skipped: {error}")
         return
@@ -74,32 +66,6 @@ def main(
         plot(found["lines"], plots / "gigabit.png", facts(found["facts"]))
     publish(report, form, output, lambda: _print(report))
     sys.exit(exit_code(report, strict))
-
-
-@contextmanager
-def _served(machines: Sequence[Host]) -> Iterator[Path]:
-    """Run a server on each host; yield the file of their token."""
-    with ExitStack() as ending, tempfile.TemporaryDirectory() as folder:
-        token_file = Path(folder) / "token"
-        write_token(token_file, new_token())
-        program = str(Path(sys.executable).with_name("ps2"))
-        for host in machines:
-            listen = f"{host.address}:{PORT}"
-            server = subprocess.Popen(
-                host.command(program, "server", "--listen", listen, "--token-file", str(token_file))
-            )
-            ending.callback(server.wait)
-            ending.callback(server.terminate)
-        yield token_file
-
-
-def _ask(worker: Host, asked: Asked) -> dict[str, Any]:
-    arguments = (sys.executable, "-m", "benchmarks.gigabit_part", json.dumps(asdict(asked)))
-    done = subprocess.run(worker.command(*arguments), stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        raise click.ClickException(f"the worker ended with {done.returncode}; what it said is above")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ps2.config import new_token, write_token
 
 NEEDED = "ip", "tc"
 # What a link lets through at once before its rate counts, and how long it lets a packet wait.
 BURST, WAIT = "256kb", "50ms"
 SUBNET = "10.77.0"
+PORT = 7070
 
 
 class NoNamespacesError(Exception):
@@ -59,6 +69,37 @@ def hosts(count: int, rate: str) -> Iterator[list[Host]]:
             _link(switch, host, f"port{number}", rate)
             found.append(host)
         yield found
+
+
+@contextmanager
+def served(machines: Sequence[Host]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Run a server on each host; yield their addresses, and the file of their token."""
+    with ExitStack() as ending, tempfile.TemporaryDirectory() as folder:
+        token_file = Path(folder) / "token"
+        write_token(token_file, new_token())
+        program = str(Path(sys.executable).with_name("ps2"))
+        addresses = tuple(f"{host.address}:{PORT}" for host in machines)
+        for host, listen in zip(machines, addresses, strict=True):
+            server = subprocess.Popen(
+                host.command(program, "server", "--listen", listen, "--token-file", str(token_file))
+            )
+            ending.callback(server.wait)
+            ending.callback(server.terminate)
+        yield addresses, str(token_file)
+
+
+def ask_on(host: Host, part: str, asked: Any) -> dict[str, Any]:
+    """Run ``benchmarks.<part>_part`` on a host; return what it found.
+
+    Args:
+        asked: a dataclass, for ``frame.answer``.
+    """
+    arguments = (sys.executable, "-m", f"benchmarks.{part}_part", json.dumps(asdict(asked)))
+    done = subprocess.run(host.command(*arguments), stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise click.ClickException(f"the worker ended with {done.returncode}; what it said is above")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def _made(made: ExitStack, name: str) -> str:

@@ -15,10 +15,11 @@ from benchmarks.topics_part import WORKERS, Asked, spark_and_servers
 from benchmarks.trees_part import Score
 from ps2.algorithms.topics import part, trainer, worker
 
-TOPICS, ITERATIONS = 100, 100
+TOKENS, WORDS, LENGTH = 3_000_000, 20_000, 100
+TOPICS, ITERATIONS = 200, 30
 SLOWER = 2.0
-# About what the fast worker needs for a block of KOS.
-BUDGET_S = 0.012
+# About what the fast worker needs for a block.
+BUDGET_S = 0.1
 WAYS: dict[str, dict[str, Any]] = {
     "ssp": {"sync": "ssp", "staleness": 1},
     "rotation": {"sync": "rotation"},
@@ -44,7 +45,7 @@ class SlowHalf(worker.Half):
 def measure(asked: Asked) -> Part:
     curves: dict[str, list[Curve]] = {way: [] for way in WAYS}
     with spark_and_servers(asked, "rotation") as spark, patch.object(trainer, "Half", SlowHalf):
-        frame = topics_data.framed(spark, topics_data.kos(asked.data_dir), WORKERS)
+        frame = topics_data.generated(spark, TOKENS, WORDS, LENGTH, WORKERS)
         for _ in range(asked.rounds):
             for way, params in WAYS.items():
                 curves[way].append(curve_of(fit(frame, TOPICS, ITERATIONS, {**SAMPLING, **params})[0]))
@@ -59,7 +60,12 @@ def measure(asked: Asked) -> Part:
         {"way": way, "s an iteration": f"{float(np.median([c.seconds[-1] for c in turns])) / ITERATIONS:.4f}"}
         for way, turns in curves.items()
     ]
-    facts = {"corpus": "KOS", "topics": TOPICS, "workers": f"{WORKERS}, one of them {SLOWER:g} times as slow"}
+    facts = {
+        "tokens": f"{TOKENS:,}",
+        "words": f"{WORDS:,}",
+        "topics": TOPICS,
+        "workers": f"{WORKERS}, one of them {SLOWER:g} times as slow",
+    }
     return Part(lines, facts=facts, sizes=sizes)
 
 

@@ -75,7 +75,9 @@ def answers_of(hint: Any) -> tuple[Answer, ...]:
     if not isinstance(hint, types.GenericAlias):  # Annotated, or an alias of it
         array, *notes = get_args(hint) or (hint,)
         said = next((note for note in notes if isinstance(note, Along)), said)
-    dtype = get_args(get_args(array)[1])[0]
+    # NDArray[T] is ndarray[shape, dtype[T]]; since NumPy 2.5 it is an alias by itself, with T alone.
+    *_, last = get_args(array)
+    dtype = get_args(last)[0] if get_args(last) else last
     return (Answer(said.axes, None if dtype is Any else np.dtype(dtype)),)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.topics import blocks
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.errors import ConfigError
@@ -76,7 +77,7 @@ class Recipe:
     @property
     def lateness(self) -> int:
         """The staleness of the run."""
-        return {"ssp": self.staleness, "rotation": 1, "average": 0}[self.sync]
+        return {"ssp": self.staleness, "rotation": blocks.SLICES - 1, "average": 0}[self.sync]
 
     @property
     def alphas(self) -> npt.NDArray[np.float64]:
