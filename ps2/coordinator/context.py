@@ -31,10 +31,10 @@ from ps2.coordinator.slots import wait_for_slots
 from ps2.coordinator.steps import Steps
 from ps2.errors import StoppedError, UsageError
 from ps2.ops.modules import load_modules
+from ps2.run.face import Face
 from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
 from ps2.run.running import Runs
-from ps2.run.servicer import listen
 from ps2.wire.tls import check_serving
 from ps2.wire.transport import GrpcTransport
 
@@ -210,7 +210,7 @@ class PS2Context:
             fleet.supervisor.has_way_back = self._steps.has_way_back
             undo.callback(self._steps.close)
             bind = join_address(options.bind, 0)
-            face = partial(listen, bind=bind, token=self._run_token, tls=options.tls)
+            face = partial(Face, bind=bind, token=self._run_token, wire=WireConfig(tls=options.tls))
             self._runs = Runs(fleet.master, fleet.control, self._session, self._steps, face)
             fleet.master.on_going_back = self._runs.go_back
             fleet.master.on_roll_back = self._runs.roll_back

@@ -60,4 +60,4 @@ class Lookout:
                 if seen.horizon > clock:
                     return
         except PS2Error:
-            return  # the worker's own stream tells it what is wrong; reads begin a little later
+            return  # the worker's own connection tells it what is wrong; reads begin a little later

@@ -30,6 +30,7 @@ from ps2.errors import (
     WorkerError,
 )
 from ps2.run.clocks import Clocks
+from ps2.run.face import Face
 from ps2.run.job import Job, check_call, pickled
 from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
@@ -40,7 +41,6 @@ from ps2.run.work import Function
 from ps2.run.worker import RunRef
 from ps2.wire.control import ServerControl
 from ps2.wire.run_control import Logged
-from ps2.wire.serving import RpcServer
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Runs:
         servers: ServerControl,
         session: Session,
         steps: Steps,
-        listen: Callable[[Run], RpcServer],
+        listen: Callable[[Run], Face],
     ) -> None:
         """``listen``: starts a run's gRPC face."""
         self._master = master
@@ -212,7 +212,7 @@ class _Drive:
             self._end_tasks()
             if guard.ident is not None:
                 guard.join()
-            face.stop(0)
+            face.stop()
             self._forget(ref.series, number + 1)
         return RunResult(
             tuple(self._result(rank) for rank in range(self._job.workers)),

@@ -1,23 +1,31 @@
 """A run of workers that stay: their seats, clocks and meetings, and what they logged. Safe for threads.
 
-All questions of workers may come again: the connection may be cut after one was understood, and before it is answered.
+No thread waits here: a question that has to wait is a generator, and whoever asks goes on with it when it is woken. All
+questions of workers may come again: the connection may be cut after one was understood, and before it is answered.
 """
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from threading import Condition, RLock
-from typing import Protocol
+from threading import RLock
+from typing import Protocol, TypeVar
 
 from ps2.errors import InputError, LimitError, PS2Error, RolledBack, StoppedError, WorkerError
 from ps2.run.clocks import Clocks, Cut, Release
 from ps2.run.meetings import Meetings, Point, where
 from ps2.run.records import MAX_TIMES, Metrics, Timeline
 from ps2.wire.run_control import ClockTimes, Entered, Logged, Seated
+
+T = TypeVar("T")
+
+# A worker's question: it is gone on with, the run's lock held, until it returns its answer. It yields when it has to
+# wait: until it is woken, or until a moment (``time.monotonic``), if it yields one.
+Question = Generator[float | None, None, T]
+Wake = Callable[[], None]
 
 # Errors that another attempt would come to alike.
 FATAL: dict[str, type[PS2Error]] = {"InputError": InputError, "LimitError": LimitError}
@@ -30,18 +38,19 @@ AHEAD_S = 1.0
 
 @dataclass(eq=False)
 class Seat:
-    """One attempt of one worker, on one stream.
+    """One attempt of one worker, on one connection.
 
     Attributes:
-        number: in the order in which streams came.
-        gone: the stream has ended, or the same attempt has come back on another one.
+        number: in the order in which connections came.
+        wake: its question may be gone on with; only takes note.
+        gone: the connection has ended, or the same attempt has come back on another one.
         leaving: it has returned or failed.
     """
 
     rank: int
     attempt: int
     number: int
-    changed: Condition = field(repr=False)
+    wake: Wake = field(repr=False)
     gone: bool = False
     leaving: bool = False
 
@@ -62,6 +71,7 @@ class Run:
     clock as if nothing had happened: it meets nobody, and what it makes there counts for nobody.
 
     Attributes:
+        lock: held while a question is gone on with.
         epoch: how often the fleet has gone back to a checkpoint.
         failures: the last error of each rank, as (clock, traceback).
         results: pickled, by rank.
@@ -79,7 +89,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.timeline = tuple(Timeline(MAX_TIMES // self.workers) for _ in range(self.workers))
-        self._lock = RLock()
+        self.lock = RLock()
         self._began_s = time.monotonic()
         self._meetings = Meetings(self.workers, self.first)
         self._numbers = itertools.count(1)
@@ -87,7 +97,7 @@ class Run:
         self._parked: list[Seat] = []
         self._joined: set[int] = set()
         self._entries: dict[int, Entered] = {}
-        self._ahead = Condition(self._lock)  # for those that ask how far they may go
+        self._ahead: dict[Wake, int] = {}  # who asks how far they may go, by whom to wake: rank
         self._blocked: dict[int, str] = {}  # what those that wait wait for, beside clocks
         self._noted: dict[int, int] = {}  # attempt -> its last message whose times and metrics are noted
         self._arrived_s: dict[int, float] = {}  # rank -> when it came to stand before its clock
@@ -101,39 +111,37 @@ class Run:
 
     # -- the workers' questions ------------------------------------------------------------------------------------
 
-    def seat(self, rank: int, attempt: int) -> Seat:
+    def seat(self, rank: int, attempt: int, wake: Wake) -> Seat:
         """Return a seat for an attempt that has come; it is to ``sit``, and to ``leave_seat`` in the end."""
-        with self._lock:
-            return Seat(rank, attempt, next(self._numbers), Condition(self._lock))
+        return Seat(rank, attempt, next(self._numbers), wake)
 
-    def sit(self, seat: Seat) -> Seated:
+    def sit(self, seat: Seat) -> Question[Seated]:
         """Give an attempt its rank's place; wait while another attempt has it.
 
-        The same attempt on a newer stream takes it over. Who comes after its rank has left waits for the end, too.
+        The same attempt on a newer connection takes it over. Who comes after its rank has left waits for the end, too.
         """
         rank = seat.rank
-        with self._lock:
-            self._parked.append(seat)
-            try:
-                self._wait(seat, lambda: self._is_over() if rank in self.results else self._is_free(seat))
-            finally:
-                self._parked.remove(seat)
-            if rank in self.results:
-                return Seated(self.workers, 0, self.epoch, 0.0, done=True)
-            if rank in self._seats:
-                self.leave_seat(self._seats[rank])
-            self._seats[rank] = seat
-            self._joined.add(rank)
-            self.failures.pop(rank, None)  # it has another attempt
-            clock = self.clocks.applied[rank]
-            return Seated(self.workers, clock, self.epoch, time.monotonic() - self._began_s, done=False)
+        self._parked.append(seat)
+        try:
+            yield from self._wait(seat, lambda: self._is_over() if rank in self.results else self._is_free(seat))
+        finally:
+            self._parked.remove(seat)
+        if rank in self.results:
+            return Seated(self.workers, 0, self.epoch, 0.0, done=True)
+        if rank in self._seats:
+            self.leave_seat(self._seats[rank])
+        self._seats[rank] = seat
+        self._joined.add(rank)
+        self.failures.pop(rank, None)  # it has another attempt
+        clock = self.clocks.applied[rank]
+        return Seated(self.workers, clock, self.epoch, time.monotonic() - self._began_s, done=False)
 
     def leave_seat(self, seat: Seat) -> None:
-        """An attempt's stream has ended, for whatever reason."""
-        with self._lock:
+        """An attempt's connection has ended, for whatever reason."""
+        with self.lock:
             seat.gone = True
-            seat.changed.notify()
-            self._ahead.notify_all()
+            seat.wake()
+            self._wake_ahead(seat.rank)
             if self._seats.get(seat.rank) is not seat:
                 return
             del self._seats[seat.rank]
@@ -144,19 +152,20 @@ class Run:
                 self.clocks.gone(seat.rank)
             self._wake_parked()
 
-    def arrive(self, seat: Seat, clock: int, applied: int, epoch: int) -> Entered:
+    def arrive(self, seat: Seat, clock: int, applied: int, epoch: int) -> Question[Entered]:
         """Let a worker into a clock, when it is time."""
-        with self._lock:
-            self._check(seat)
-            if epoch != self.epoch:  # what it did since is not there any more
-                clock = applied = self.clocks.applied[seat.rank]
-            self._entries.pop(seat.rank, None)
-            self._arrived_s[seat.rank] = time.monotonic()
-            self._tell_clocks(lambda: self.clocks.arrive(seat.rank, clock, applied))
-            self._wait(seat, lambda: seat.rank in self._entries)
-            return self._entries.pop(seat.rank)
+        yield from self._check(seat)
+        if epoch != self.epoch:  # what it did since is not there any more
+            clock = applied = self.clocks.applied[seat.rank]
+        self._entries.pop(seat.rank, None)
+        self._arrived_s[seat.rank] = time.monotonic()
+        self._tell_clocks(lambda: self.clocks.arrive(seat.rank, clock, applied))
+        yield from self._wait(seat, lambda: seat.rank in self._entries)
+        return self._entries.pop(seat.rank)
 
-    def ahead(self, rank: int, attempt: int, applied: int, clock: int, epoch: int) -> tuple[int, int]:
+    def ahead(
+        self, rank: int, attempt: int, applied: int, clock: int, epoch: int, wake: Wake
+    ) -> Question[tuple[int, int]]:
         """Take note of what a worker has applied in the clock that it is in; tell how far it may go, and the epoch.
 
         Waits until that is the clock that it asks for, but not for long, and not for one that leaves.
@@ -164,71 +173,70 @@ class Run:
         Raises:
             StoppedError: another attempt has its place, or nobody.
         """
-        with self._lock:
-            seat = self._seats.get(rank)
-            if seat is None or seat.attempt != attempt:
-                raise StoppedError(f"attempt {attempt} of rank {rank} has not its place")
-            if epoch == self.epoch:
-                self._tell_clocks(lambda: self.clocks.progress(rank, applied))
-            self._ahead.wait_for(
-                lambda: (
-                    self._error is not None
-                    or seat.gone
-                    or seat.leaving
-                    or epoch != self.epoch
-                    or (self.clocks.horizon(rank) >= clock and not self._held)
-                ),
-                AHEAD_S,
-            )
-            return self.clocks.horizon(rank), self.epoch
+        seat = self._seats.get(rank)
+        if seat is None or seat.attempt != attempt:
+            raise StoppedError(f"attempt {attempt} of rank {rank} has not its place")
+        if epoch == self.epoch:
+            self._tell_clocks(lambda: self.clocks.progress(rank, applied))
+        end_s = time.monotonic() + AHEAD_S
+        self._ahead[wake] = rank
+        try:
+            while not (
+                self._error is not None
+                or seat.gone
+                or seat.leaving
+                or epoch != self.epoch
+                or (self.clocks.horizon(rank) >= clock and not self._held)
+                or time.monotonic() >= end_s
+            ):
+                yield end_s
+        finally:
+            del self._ahead[wake]
+        return self.clocks.horizon(rank), self.epoch
 
-    def barrier(self, seat: Seat, point: Point, epoch: int) -> None:
+    def barrier(self, seat: Seat, point: Point, epoch: int) -> Question[None]:
         """Let a worker wait for all others at a point."""
-        with self._lock:
-            self._check(seat)
-            if epoch != self.epoch:
-                return
-            with self._failing():
-                passing = self._meetings.come(seat.rank, point)
-            self._unblock(passing)
-            if seat.rank not in passing:
-                self._block(seat, f"at a barrier {where(point)}")
+        yield from self._check(seat)
+        if epoch != self.epoch:
+            return
+        with self._failing():
+            passing = self._meetings.come(seat.rank, point)
+        self._unblock(passing)
+        if seat.rank not in passing:
+            yield from self._block(seat, f"at a barrier {where(point)}")
 
-    def once(self, seat: Seat, point: Point, epoch: int) -> bytes | None:
+    def once(self, seat: Seat, point: Point, epoch: int) -> Question[bytes | None]:
         """Return the value of a point; None if this worker is to make it."""
-        with self._lock:
-            self._check(seat)
-            if epoch == self.epoch:
-                with self._failing():
-                    known = self._meetings.ask(seat.rank, point)
-                if not known:
-                    self._block(seat, f"for what another one makes {where(point)}")
-            return self._meetings.value(point) if epoch == self.epoch else None
+        yield from self._check(seat)
+        if epoch == self.epoch:
+            with self._failing():
+                known = self._meetings.ask(seat.rank, point)
+            if not known:
+                yield from self._block(seat, f"for what another one makes {where(point)}")
+        return self._meetings.value(point) if epoch == self.epoch else None
 
-    def once_made(self, seat: Seat, point: Point, value: bytes, epoch: int) -> bytes:
+    def once_made(self, seat: Seat, point: Point, value: bytes, epoch: int) -> Question[bytes]:
         """Take the value of a point; return the one that counts."""
-        with self._lock:
-            self._check(seat)
-            if epoch != self.epoch:
-                return value
-            self._unblock(self._meetings.made(point, value))
-            return self._meetings.value(point) or b""
+        yield from self._check(seat)
+        if epoch != self.epoch:
+            return value
+        self._unblock(self._meetings.made(point, value))
+        return self._meetings.value(point) or b""
 
-    def leave(self, seat: Seat, clock: int, result: bytes, epoch: int) -> bool:
+    def leave(self, seat: Seat, clock: int, result: bytes, epoch: int) -> Question[bool]:
         """A worker has returned, from a clock; let it go when all have, and ``onClock`` was called for all clocks.
 
         Its task could not go on once it has ended, and until then the fleet may go back to a checkpoint: return False
         if it has, so that the worker's next attempt does again what is lost.
         """
-        with self._lock:
-            self._check(seat)
-            if epoch != self.epoch:
-                return False
-            self.results.setdefault(seat.rank, result)
-            self._note_leaving(seat)
-            self._tell_clocks(lambda: self.clocks.leave(seat.rank, clock))
-            self._wait(seat, lambda: self._is_over() or seat.rank not in self.results)
-            return seat.rank in self.results
+        yield from self._check(seat)
+        if epoch != self.epoch:
+            return False
+        self.results.setdefault(seat.rank, result)
+        self._note_leaving(seat)
+        self._tell_clocks(lambda: self.clocks.leave(seat.rank, clock))
+        yield from self._wait(seat, lambda: self._is_over() or seat.rank not in self.results)
+        return seat.rank in self.results
 
     def fail_attempt(self, seat: Seat, clock: int, traceback: str, fatal: bool) -> None:
         """An attempt has raised; Spark starts another one, or gives up.
@@ -236,7 +244,7 @@ class Run:
         Args:
             traceback: if it is fatal, the error's name and message.
         """
-        with self._lock:
+        with self.lock:
             self._note_leaving(seat)
             self.failures[seat.rank] = clock, traceback
             if fatal:
@@ -249,7 +257,7 @@ class Run:
         Args:
             number: of the attempt's message; what comes again is not noted again.
         """
-        with self._lock:
+        with self.lock:
             if number <= self._noted.get(seat.attempt, 0):
                 return
             self._noted[seat.attempt] = number
@@ -266,13 +274,13 @@ class Run:
 
         Say ``called_back`` when it has returned.
         """
-        with self._lock:
+        with self.lock:
             self._calling = self.clocks.due() if self._error is None and not self._held else None
             return None if self._calling is None else (self._calling, self.epoch)
 
     def called_back(self, clock: int) -> None:
         """``onClock`` has returned; what it did before the fleet went back to a checkpoint does not count."""
-        with self._lock:
+        with self.lock:
             if clock == self._calling:
                 self._calling = None
                 self._tell_clocks(lambda: self.clocks.called_back(clock))
@@ -280,7 +288,7 @@ class Run:
 
     def fail(self, error: PS2Error) -> None:
         """End the run: whoever waits, or asks, is told why."""
-        with self._lock:
+        with self.lock:
             if self._error is None:
                 self._error = error
                 self.listener.failed()
@@ -292,18 +300,18 @@ class Run:
 
     def missing(self) -> list[int]:
         """Return the ranks that nobody has ever taken."""
-        with self._lock:
+        with self.lock:
             return [rank for rank in range(self.workers) if rank not in self._joined]
 
     def absent(self) -> list[int]:
         """Return the ranks that have no attempt now, and no result."""
-        with self._lock:
+        with self.lock:
             return [rank for rank in range(self.workers) if rank not in self._seats and rank not in self.results]
 
     @property
     def attempts(self) -> int:
         """How many attempts there are now, those that wait for another one's place among them."""
-        with self._lock:
+        with self.lock:
             return len(self._seats) + len(self._parked)
 
     @property
@@ -312,35 +320,35 @@ class Run:
 
     def hold(self) -> None:
         """Let nobody go on until ``roll_back``: some may know already that the fleet goes back, and do nothing more."""
-        with self._lock:
+        with self.lock:
             self._held = not self._is_over()
 
     def applied(self) -> list[int]:
         """Return how many clocks of each rank are on the servers."""
-        with self._lock:
+        with self.lock:
             return list(self.clocks.applied)
 
     def cut(self) -> Cut:
         """Return where the clocks stand, for a checkpoint that is made now; a call under way counts as done."""
-        with self._lock:
+        with self.lock:
             called = self.clocks.called if self._calling is None else self._calling + 1
             return Cut(tuple(self.clocks.applied), called)
 
     def note_cut(self, checkpoint: str, cut: Cut) -> None:
         """Note what ``cut`` told before a checkpoint was made."""
-        with self._lock:
+        with self.lock:
             self._cuts[checkpoint] = cut
             if len(self._cuts) > CUTS:
                 del self._cuts[next(iter(self._cuts))]
 
     def has_cut(self, checkpoint: str) -> bool:
         """Tell whether it is known where the clocks stood at a checkpoint."""
-        with self._lock:
+        with self.lock:
             return checkpoint in self._cuts
 
     def roll_back(self, epoch: int, checkpoint: str) -> None:
         """The fleet went back to a checkpoint; one from before this run is the end of it."""
-        with self._lock:
+        with self.lock:
             if self._error is not None or self._is_over():
                 return
             self.epoch, self._held = epoch, False
@@ -370,7 +378,7 @@ class Run:
         with self._failing():
             releases = event()
         if self.clocks.bound != bound:
-            self._ahead.notify_all()
+            self._wake_ahead()
         now_s = time.monotonic()
         if self.clocks.due() is not None:
             self._finished_s.update(dict.fromkeys(range(finished + 1, self.clocks.finished + 1), now_s))
@@ -396,19 +404,19 @@ class Run:
             self.fail(error)
             raise
 
-    def _block(self, seat: Seat, why: str) -> None:
+    def _block(self, seat: Seat, why: str) -> Question[None]:
         """Wait until ``_unblock``."""
         self._blocked[seat.rank] = why
         self._check_not_stuck()
-        self._wait(seat, lambda: seat.rank not in self._blocked)
+        yield from self._wait(seat, lambda: seat.rank not in self._blocked)
 
     def _unblock(self, ranks: Collection[int]) -> None:
-        # Here, not in their threads: until those run, nobody must think that they wait.
+        # Here, not when they go on: until then, nobody must think that they wait.
         for rank in ranks:
             self._blocked.pop(rank, None)
             self._wake(rank)
 
-    def _wait(self, seat: Seat, until: Callable[[], bool]) -> None:
+    def _wait(self, seat: Seat, until: Callable[[], bool]) -> Question[None]:
         while True:
             if self._error is not None:
                 raise StoppedError(f"the run has ended: {self._error}")
@@ -416,30 +424,36 @@ class Run:
                 raise StoppedError(f"this attempt of rank {seat.rank} has lost its place: its connection was cut")
             if until() and not self._held:
                 return
-            seat.changed.wait()
+            yield None
 
-    def _check(self, seat: Seat) -> None:
+    def _check(self, seat: Seat) -> Question[None]:
         """Raise StoppedError unless an attempt may ask."""
-        self._wait(seat, lambda: True)
+        yield from self._wait(seat, lambda: True)
         if self._seats.get(seat.rank) is not seat:
             raise StoppedError(f"another attempt has taken the place of rank {seat.rank}")
 
     def _note_leaving(self, seat: Seat) -> None:
         seat.leaving = True
-        self._ahead.notify_all()
+        self._wake_ahead(seat.rank)
 
     def _wake(self, rank: int) -> None:
         if rank in self._seats:
-            self._seats[rank].changed.notify()
+            self._seats[rank].wake()
 
     def _wake_parked(self) -> None:
         for seat in self._parked:
-            seat.changed.notify()
+            seat.wake()
+
+    def _wake_ahead(self, of: int | None = None) -> None:
+        """Wake those who ask how far they may go: one rank's, or all."""
+        for wake, rank in self._ahead.items():
+            if of is None or rank == of:
+                wake()
 
     def _wake_all(self) -> None:
-        self._ahead.notify_all()
+        self._wake_ahead()
         for seat in self._seats.values():
-            seat.changed.notify()
+            seat.wake()
         self._wake_parked()
 
     def _check_not_stuck(self) -> None:

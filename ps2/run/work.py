@@ -22,7 +22,6 @@ from ps2.errors import LimitError, PS2Error
 from ps2.run.compiled import keep_compiled
 from ps2.run.worker import RunRef, Worker
 from ps2.wire.run_control import LIMIT_BYTES, RunControl
-from ps2.wire.transport import GrpcTransport
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,7 @@ def work(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
     rank = context.partitionId()
     session = session_of(ref.fleet)
     access = unseal(str(task_fleet()))
-    transport = GrpcTransport(access.run_token, WireConfig(tls=access.tls), sure=True)
-    control = RunControl(transport, ref.address)
+    control = RunControl(ref.address, access.run_token, WireConfig(tls=access.tls))
     try:
         place = control.join(rank, context.taskAttemptId(), socket.gethostname(), os.getpid())
         if place.done:

@@ -1,7 +1,8 @@
-"""What a worker that stays asks of the coordinator, as plain calls over one stream."""
+"""What a worker that stays asks of the coordinator, as plain calls over one connection."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -9,14 +10,15 @@ from dataclasses import asdict, dataclass
 from ps2.config import WireConfig
 from ps2.errors import LimitError, PS2Error, RolledBack, StoppedError, UnavailableError
 from ps2.wire.pb import run_pb2 as pb
-from ps2.wire.transport import Conversation, Transport
+from ps2.wire.status import from_detail
+from ps2.wire.talk import Talk
 
 # From the first failure until an attempt takes it that the driver has gone.
 GIVE_UP_S = 10.0
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
-# Of a call that the coordinator answers after a second at the latest.
-AHEAD_TIMEOUT_S = 10.0
+# Whom a worker means to meet at its run's address.
+NAME = "run"
 # Of a result, or of what ``once`` made, pickled.
 LIMIT_BYTES = WireConfig().request_limit_bytes
 
@@ -98,10 +100,13 @@ class RunControl:
         StoppedError, WorkerError: the run has ended, or another attempt has the place.
     """
 
-    def __init__(self, transport: Transport, address: str) -> None:
-        self._transport = transport
+    def __init__(self, address: str, token: str | None, wire: WireConfig | None = None) -> None:
         self._address = address
-        self._conversation: Conversation[pb.CoordinatorMessage] | None = None
+        self._token = token
+        self._wire = wire or WireConfig()
+        self._talk: Talk[pb.CoordinatorMessage] | None = None
+        self._looking: Talk[pb.CoordinatorMessage] | None = None
+        self._lock = threading.Lock()  # of who looks ahead
         self._join = pb.WorkerMessage()
         self._number = 0  # of the last message
         self._epoch = 0  # that the worker knows of
@@ -135,9 +140,16 @@ class RunControl:
             The clock that was asked for, and how far the others allow.
         """
         join = self._join.join
-        ask = pb.AheadRequest(rank=join.rank, attempt=join.attempt, applied=applied, clock=clock, epoch=epoch)
-        reply = self._transport.call(self._address, "Run/Ahead", ask, pb.AheadReply, AHEAD_TIMEOUT_S)
-        return Entered(clock, reply.horizon, reply.epoch)
+        ask = pb.Ahead(rank=join.rank, attempt=join.attempt, applied=applied, clock=clock, epoch=epoch)
+        with self._lock:
+            looking = self._looking = self._looking or self._new_talk()
+            try:
+                seen = _told(looking.ask(pb.WorkerMessage(ahead=ask))).seen
+            except PS2Error:
+                looking.close()
+                self._looking = None
+                raise
+        return Entered(clock, seen.horizon, seen.epoch)
 
     def barrier(self, phase: int, number: int, metrics: Sequence[Logged] = ()) -> None:
         self._ask(pb.WorkerMessage(barrier=pb.Barrier(phase=phase, number=number)), metrics)
@@ -181,9 +193,10 @@ class RunControl:
         self._ask(pb.WorkerMessage(leave=leave), metrics)
 
     def close(self) -> None:
-        if self._conversation is not None:
-            self._conversation.close()
-            self._conversation = None
+        """Leave; a question of another thread fails."""
+        self._hang_up()
+        if (looking := self._looking) is not None:
+            looking.close()
 
     def _ask(self, message: pb.WorkerMessage, metrics: Sequence[Logged] = ()) -> pb.CoordinatorMessage:
         """Ask until there is an answer; what was final stays so."""
@@ -198,7 +211,7 @@ class RunControl:
             try:
                 return self._try(message)
             except UnavailableError as error:
-                self.close()
+                self._hang_up()
                 self._give_up_after_a_while(error)
             except PS2Error as error:
                 self._final = error
@@ -207,19 +220,26 @@ class RunControl:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _try(self, message: pb.WorkerMessage) -> pb.CoordinatorMessage:
-        if self._conversation is None:
-            self._conversation = self._transport.converse(self._address, "Run/Work", pb.CoordinatorMessage)
+        if self._talk is None:
+            self._talk = self._new_talk()
             if message is not self._join:
-                joined = self._told(self._conversation.ask(self._join)).joined
+                joined = _told(self._talk.ask(self._join)).joined
+                self._failing_s = None
                 if joined.done and message.WhichOneof("ask") == "leave":
                     return pb.CoordinatorMessage(left=pb.Left())
                 if joined.done:
                     raise StoppedError(f"another attempt of rank {self._join.join.rank} has left with a result")
-        return self._told(self._conversation.ask(message))
-
-    def _told(self, answer: pb.CoordinatorMessage) -> pb.CoordinatorMessage:
+        answer = _told(self._talk.ask(message))
         self._failing_s = None
         return answer
+
+    def _new_talk(self) -> Talk[pb.CoordinatorMessage]:
+        return Talk(self._address, self._token, NAME, pb.CoordinatorMessage, self._wire)
+
+    def _hang_up(self) -> None:
+        if self._talk is not None:
+            self._talk.close()
+            self._talk = None
 
     def _give_up_after_a_while(self, error: UnavailableError) -> None:
         now_s = time.monotonic()
@@ -230,6 +250,13 @@ class RunControl:
                 f"the driver of this run cannot be reached at {self._address}, tried for {GIVE_UP_S:.0f} s: {error}"
             )
             raise self._final from error
+
+
+def _told(answer: pb.CoordinatorMessage) -> pb.CoordinatorMessage:
+    """Raise what an answer refuses."""
+    if answer.HasField("error"):
+        raise from_detail(answer.error)
+    return answer
 
 
 def _message(times: ClockTimes | None) -> pb.ClockTimes | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import resource
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
@@ -21,13 +20,11 @@ from ps2.wire.channel import CALL_KEY, CHALLENGE, NONCE_KEY, PROOF_KEY
 from ps2.wire.codec import MAX_HEADER_BYTES
 from ps2.wire.pb import auth_pb2
 from ps2.wire.proof import NONCE_BYTES, Admitted, Claim, Gatekeeper, Tokens
+from ps2.wire.sockets import open_files
 from ps2.wire.status import MAX_METADATA_BYTES, internal_error, to_status
 from ps2.wire.tls import server_credentials
 
 log = logging.getLogger(__name__)
-
-# Takes what is to be called when the caller has gone, in a thread of gRPC; False: it has already.
-OnGone = Callable[[Callable[[], None]], bool]
 
 T = TypeVar("T")
 
@@ -60,8 +57,8 @@ class RpcServer:
         """Bind and start.
 
         Args:
-            service: of the contract; ``servicer`` has one method an rpc, named like it. That of a stream of messages
-                takes what comes and an ``OnGone``, and yields answers.
+            service: of the contract; ``servicer`` has one method an rpc, named like it. That of a stream takes
+                frames as they come, and yields those that answer them.
             listen: ``host:port``; port 0 takes a free one.
             token: that callers prove to know, and the server to them; None only on loopback.
 
@@ -96,11 +93,6 @@ class RpcServer:
         self._strangers.shutdown(wait=False)
 
 
-def _most_connections() -> int:
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MAX_CONNECTIONS if soft == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, soft // 2)
-
-
 def server_options(wire: WireConfig) -> list[tuple[str, int]]:
     return [
         # Two servers on one port would each get half of the connections.
@@ -114,7 +106,7 @@ def server_options(wire: WireConfig) -> list[tuple[str, int]]:
         ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
         ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
         ("grpc.max_concurrent_streams", MAX_STREAMS),
-        ("grpc.max_allowed_incoming_connections", _most_connections()),
+        ("grpc.max_allowed_incoming_connections", min(MAX_CONNECTIONS, open_files() // 2)),
         ("grpc.keepalive_time_ms", int(wire.keepalive_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
         # Without it gRPC gives a ping a minute, whatever the line above says.
@@ -215,15 +207,8 @@ def _handler(method: MethodDescriptor, fn: Callable[..., Any]) -> Callable[[Admi
         reply: bytes = fn(request) if frames else fn(decode(request)).SerializeToString()
         return reply
 
-    def talk(requests: Iterator[bytes], on_gone: OnGone) -> Iterator[bytes]:
-        if frames:
-            yield from fn(requests)
-        else:
-            for message in fn(map(decode, requests), on_gone):
-                yield message.SerializeToString()
-
     if method.server_streaming:
-        return lambda admitted: grpc.stream_stream_rpc_method_handler(_guard_stream(talk, admitted))
+        return lambda admitted: grpc.stream_stream_rpc_method_handler(_guard_stream(fn, admitted))
     return lambda admitted: grpc.unary_unary_rpc_method_handler(_guard(run, admitted))
 
 
@@ -256,13 +241,13 @@ def _guard(run: Callable[[bytes], bytes], admitted: Admitted | None) -> Callable
 
 
 def _guard_stream(
-    talk: Callable[[Iterator[bytes], OnGone], Iterator[bytes]], admitted: Admitted | None
+    talk: Callable[[Iterator[bytes]], Iterator[bytes]], admitted: Admitted | None
 ) -> Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]:
     def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
         try:
             if admitted is not None:
                 context.send_initial_metadata(((PROOF_KEY, admitted.proof("stream")),))
-            yield from talk(requests, context.add_callback)
+            yield from talk(requests)
         except Exception as error:
             _abort(context, error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import struct
 import time
@@ -17,10 +18,25 @@ if TYPE_CHECKING:
 # Buffers of one sendmsg call (IOV_MAX is 1024).
 MAX_VIEWS = 512
 UNIX_BUFFER_BYTES = 1 << 20
+# Where there is no limit.
+MANY_FILES = 1 << 20
 # 0 would mean not to wait at all.
 MIN_TIMEOUT_S = 0.001
 
 T = TypeVar("T")
+
+
+def open_files() -> int:
+    """Return how many files and connections this process may have open: as many as the system lets it have at all.
+
+    What a shell begins with (1,024 mostly) is for programs that know of no more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):  # some systems have a limit that no process may have
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return MANY_FILES if soft == resource.RLIM_INFINITY else soft
 
 
 def tune(connection: socket.socket, wire: WireConfig) -> None:

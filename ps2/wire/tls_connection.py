@@ -45,6 +45,11 @@ class TlsConnection:
     def family(self) -> int:
         return self._plain.family
 
+    @property
+    def has_read_on(self) -> bool:
+        """Something that came has been taken from the system, and not been asked for yet."""
+        return bool(self._incoming.pending or self._tls.pending())
+
     def handshake(self, deadline_s: float) -> None:
         """Agree on keys, each side having seen the other's certificate.
 
@@ -111,7 +116,7 @@ class TlsConnection:
 
     def recv(self, size: int, flags: int = 0) -> bytes:
         if flags & socket.MSG_PEEK:
-            return b"?" if self._incoming.pending or self._tls.pending() else self._plain.recv(size, flags)
+            return b"?" if self.has_read_on else self._plain.recv(size, flags)
         buffer = bytearray(size)
         return bytes(buffer[: self.recv_into(memoryview(buffer), 0, flags)])
 

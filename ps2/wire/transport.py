@@ -10,16 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from queue import SimpleQueue
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
 from ps2.config import WireConfig, split_address
-from ps2.errors import ProtocolError, PS2Error, StoppedError, UnavailableError
+from ps2.errors import ProtocolError, PS2Error, StoppedError
 from ps2.ops.modules import check_same
 from ps2.wire import exchange
-from ps2.wire.channel import Channel, Stream, Trust
+from ps2.wire.channel import Channel, Trust
 from ps2.wire.codec import check_sendable, reply_of, request_parts, to_frame
 from ps2.wire.exchange import Lane, Outcome
 from ps2.wire.introduction import introduce
@@ -56,57 +55,9 @@ class Transport(Protocol):
         """Call a control rpc (``Service/Method``) and wait for its reply."""
         ...
 
-    def converse(self, address: str, method: str, reply: type[M]) -> Conversation[M]:
-        """Open a stream of questions and answers (``Service/Method``)."""
-        ...
-
     def close(self) -> None:
         """Close every connection; calls in flight fail."""
         ...
-
-
-class Conversation(Generic[M]):
-    """A stream on which each message is answered by one. One thread asks at a time; ``close`` it when done."""
-
-    def __init__(self, channel: Channel, method: str, reply: type[M], address: str) -> None:
-        """Nothing is opened before the first question.
-
-        Args:
-            channel: its own: it ends with the conversation, and the other side may never be met again.
-        """
-        self._channel = channel
-        self._method = method
-        self._reply = reply
-        self._address = address
-        self._questions: SimpleQueue[bytes | None] = SimpleQueue()
-        self._answers: Stream | None = None
-
-    def ask(self, message: Message) -> M:
-        """Send a message and wait, as long as it takes, for its answer.
-
-        Raises:
-            UnavailableError: the stream is broken.
-            PS2Error: what the other side refused it with.
-        """
-        if self._answers is None:
-            self._answers = self._channel.stream(self._method, self._begin, None)
-        self._questions.put(message.SerializeToString())
-        try:
-            return self._reply.FromString(next(self._answers))
-        except StopIteration:
-            raise UnavailableError(f"{self._address}: the other side has ended the stream") from None
-
-    def close(self) -> None:
-        self._questions.put(None)  # a thread of gRPC waits for the next one
-        if self._answers is not None:
-            self._answers.cancel()
-        self._channel.close()
-
-    def _begin(self) -> Iterator[bytes]:
-        """Take questions from now on; the thread that took them for a stream that was refused ends."""
-        self._questions.put(None)
-        self._questions = SimpleQueue()
-        return iter(self._questions.get, None)
 
 
 @dataclass
@@ -175,9 +126,6 @@ class GrpcTransport:
     def call(self, address: str, method: str, message: Message, reply: type[M], timeout_s: float) -> M:
         with self._stopped_if_closed():
             return reply.FromString(self._channel(address).call(method, message.SerializeToString(), timeout_s))
-
-    def converse(self, address: str, method: str, reply: type[M]) -> Conversation[M]:
-        return Conversation(Channel(address, self._token, self._wire, self._trust), method, reply, address)
 
     def close(self) -> None:
         with self._lock:

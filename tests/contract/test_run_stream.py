@@ -1,7 +1,8 @@
-"""A run's gRPC face and the workers' side of it, over real connections."""
+"""A run's face and the workers' side of it, over real connections."""
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -10,23 +11,24 @@ from contextlib import ExitStack
 import pytest
 from faults.proxy import PROXY_HOST, SERVER_HOST, Network, Proxy, free_ports
 
+from ps2.config import WireConfig, split_address
 from ps2.errors import (
     AuthError,
     LimitError,
     OutOfRangeError,
-    ProtocolError,
     RolledBack,
     StoppedError,
     UnavailableError,
     WorkerError,
 )
 from ps2.run.clocks import Clocks
-from ps2.run.servicer import listen
+from ps2.run.face import Face
 from ps2.run.state import Run
 from ps2.wire import run_control
 from ps2.wire.pb import run_pb2 as pb
 from ps2.wire.run_control import ClockTimes, Logged, RunControl
-from ps2.wire.transport import GrpcTransport
+from ps2.wire.talk import LENGTH, Talk
+from tests.certificates import write
 
 TOKEN = "token"
 NO_TIME = ClockTimes(0, 0, 0, 0, 0, 0)
@@ -35,9 +37,8 @@ NO_TIME = ClockTimes(0, 0, 0, 0, 0, 0)
 CLIENT = """
 import sys
 from ps2.wire.run_control import RunControl
-from ps2.wire.transport import GrpcTransport
 
-control = RunControl(GrpcTransport("token"), sys.argv[1])
+control = RunControl(sys.argv[1], "token")
 control.join(0, 100, "host", 1)
 print(control.once(0, 0), flush=True)
 sys.stdin.read()
@@ -64,8 +65,8 @@ def start(stack):
 
     def make(workers, staleness=0, host="127.0.0.1"):
         run = Run(workers, Clocks(workers, staleness), Ignores())
-        face = listen(run, f"{host}:0", TOKEN)
-        stack.callback(face.stop, 0)
+        face = Face(run, f"{host}:0", TOKEN, WireConfig())
+        stack.callback(face.stop)
         stack.callback(run.fail, StoppedError("the test is over"))
         return run, face.address
 
@@ -91,24 +92,20 @@ def pool():
 
 
 def controlled(stack, address, token=TOKEN):
-    transport = GrpcTransport(token)
-    stack.callback(transport.close)
-    control = RunControl(transport, address)
+    control = RunControl(address, token)
     stack.callback(control.close)
     return control
 
 
 def conversation(stack, address):
-    transport = GrpcTransport(TOKEN)
-    stack.callback(transport.close)
-    made = transport.converse(address, "Run/Work", pb.CoordinatorMessage)
+    made = Talk(address, TOKEN, run_control.NAME, pb.CoordinatorMessage, WireConfig())
     stack.callback(made.close)
     return made
 
 
 def test_join_when_the_token_is_wrong_then_is_refused(start, stack):
     _, address = start(1)
-    with pytest.raises(AuthError, match="not the fleet's token"):
+    with pytest.raises(AuthError, match="does not know the fleet's token"):
         controlled(stack, address, "wrong").join(0, 1, "host", 1)
 
 
@@ -120,16 +117,16 @@ def test_join_when_the_rank_does_not_exist_then_is_refused(start, join):
 
 def test_stream_when_the_first_message_is_not_join_then_is_refused(start, stack):
     _, address = start(1)
-    with pytest.raises(ProtocolError, match="first message is Join, not note"):
-        conversation(stack, address).ask(pb.WorkerMessage(note=pb.Note()))
+    answer = conversation(stack, address).ask(pb.WorkerMessage(note=pb.Note()))
+    assert (answer.error.type, "first message is Join, not note" in answer.error.message) == ("ProtocolError", True)
 
 
 def test_stream_when_join_comes_twice_then_is_refused(start, stack):
     _, address = start(1)
     talk = conversation(stack, address)
     talk.ask(pb.WorkerMessage(join=pb.Join()))
-    with pytest.raises(ProtocolError, match="join comes at the wrong place"):
-        talk.ask(pb.WorkerMessage(join=pb.Join()))
+    answer = talk.ask(pb.WorkerMessage(join=pb.Join()))
+    assert (answer.error.type, "join comes at the wrong place" in answer.error.message) == ("ProtocolError", True)
 
 
 def test_workers_when_there_are_many_then_all_finish_their_clocks(start, join, pool):
@@ -293,7 +290,7 @@ def test_connection_when_cut_again_and_again_then_everything_counts_once(proxied
 
     for done in [pool.submit(work, rank) for rank in range(2)]:
         done.result(60)
-    assert run.seat(0, 0).number > 10, "streams were cut"
+    assert run.seat(0, 0, lambda: None).number > 10, "streams were cut"
     for rank in range(2):
         assert [times.clock for times in run.timeline[rank]] == list(range(clocks))
         assert [metric.clock for of, metric in run.metrics if of == rank] == list(range(clocks))
@@ -325,3 +322,39 @@ def test_ahead_when_an_attempt_has_no_place_then_it_is_refused(start, join, stac
     _, address = start(1)
     with pytest.raises(StoppedError, match="attempt 0 of rank 0 has not its place"):
         controlled(stack, address).ahead(0, 1, 0)
+
+
+def test_workers_when_there_is_tls_then_questions_and_long_results_go_through(stack, pool, tmp_path):
+    wire = WireConfig(tls=write(tmp_path))
+    run = Run(2, Clocks(2, 0), Ignores())
+    face = Face(run, "127.0.0.1:0", TOKEN, wire)
+    stack.callback(face.stop)
+    stack.callback(run.fail, StoppedError("the test is over"))
+
+    def work(rank):
+        control = RunControl(face.address, TOKEN, wire)
+        stack.callback(control.close)
+        control.join(rank, rank, "host", 1)
+        for clock in range(1, 20):
+            assert control.arrive(clock, clock, 0, None).clock == clock
+        control.leave(bytes(3 << 20))
+
+    for done in [pool.submit(work, rank) for rank in range(2)]:
+        done.result(30)
+    assert [len(result) for result in run.results.values()] == [3 << 20] * 2
+
+
+def test_face_when_a_stranger_says_nothing_then_workers_are_served(start, join):
+    _, address = start(1)
+    with socket.create_connection(split_address(address)):
+        assert join(address, 0).arrive(1, 1, 0, None).clock == 1
+
+
+def test_face_when_a_message_is_too_long_then_it_is_refused_and_others_are_served(start, stack, join):
+    _, address = start(2)
+    talk = conversation(stack, address)
+    talk.ask(pb.WorkerMessage(join=pb.Join()))
+    talk._connection.sendall(LENGTH.pack(1 << 31))
+    control = join(address, 1)
+    assert talk.ask(pb.WorkerMessage(note=pb.Note())).error.type == "LimitError"
+    control.note([])

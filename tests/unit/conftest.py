@@ -17,6 +17,7 @@ from ps2.run.prefetch import Freshness, Prefetches
 from ps2.run.state import Run
 from ps2.run.worker import RunRef, Worker
 from ps2.wire.run_control import Entered
+from tests.questions import BlockingRun
 
 
 class ControlInProcess:
@@ -104,7 +105,7 @@ def start_worker(session):
 
     def begin(staleness=0, run=None):
         listener = SimpleNamespace(clock_due=lambda: None, logged=lambda *_: None, failed=lambda: None)
-        run = run or Run(1, Clocks(1, staleness), listener)
+        run = run or BlockingRun(Run(1, Clocks(1, staleness), listener))
         control = ControlInProcess(run, 0, next(attempts))
         ids = task.RunIds("fleet/runs", 0, 0)
         ref = RunRef(session.fleet, "run:1", 0, staleness, 0, 0)

@@ -12,6 +12,7 @@ from ps2.errors import InputError, StoppedError, WorkerError
 from ps2.run.clocks import Clocks
 from ps2.run.state import Run
 from ps2.wire.run_control import ClockTimes, Logged
+from tests.questions import BlockingRun
 
 POINT = (1, 0)  # in clock 0
 
@@ -71,7 +72,7 @@ def start(pool):
     runs = []
 
     def make(workers, staleness=0, calls=False):
-        run = Run(workers, Clocks(workers, staleness, calls=calls), Told())
+        run = BlockingRun(Run(workers, Clocks(workers, staleness, calls=calls), Told()))
         runs.append(run)
         asking = Workers(run, pool)
         for rank in range(workers):

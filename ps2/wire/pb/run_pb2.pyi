@@ -1,3 +1,4 @@
+from ps2.wire.pb import server_pb2 as _server_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -7,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WorkerMessage(_message.Message):
-    __slots__ = ("join", "arrive", "barrier", "once", "once_made", "leave", "note", "metrics", "number", "epoch")
+    __slots__ = ("join", "arrive", "barrier", "once", "once_made", "leave", "note", "ahead", "metrics", "number", "epoch")
     JOIN_FIELD_NUMBER: _ClassVar[int]
     ARRIVE_FIELD_NUMBER: _ClassVar[int]
     BARRIER_FIELD_NUMBER: _ClassVar[int]
@@ -15,6 +16,7 @@ class WorkerMessage(_message.Message):
     ONCE_MADE_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
     NOTE_FIELD_NUMBER: _ClassVar[int]
+    AHEAD_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -25,24 +27,29 @@ class WorkerMessage(_message.Message):
     once_made: OnceMade
     leave: Leave
     note: Note
+    ahead: Ahead
     metrics: _containers.RepeatedCompositeFieldContainer[Metric]
     number: int
     epoch: int
-    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., once: _Optional[_Union[Once, _Mapping]] = ..., once_made: _Optional[_Union[OnceMade, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., note: _Optional[_Union[Note, _Mapping]] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, join: _Optional[_Union[Join, _Mapping]] = ..., arrive: _Optional[_Union[Arrive, _Mapping]] = ..., barrier: _Optional[_Union[Barrier, _Mapping]] = ..., once: _Optional[_Union[Once, _Mapping]] = ..., once_made: _Optional[_Union[OnceMade, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., note: _Optional[_Union[Note, _Mapping]] = ..., ahead: _Optional[_Union[Ahead, _Mapping]] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., number: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class CoordinatorMessage(_message.Message):
-    __slots__ = ("joined", "enter", "go", "once", "left")
+    __slots__ = ("joined", "enter", "go", "once", "left", "seen", "error")
     JOINED_FIELD_NUMBER: _ClassVar[int]
     ENTER_FIELD_NUMBER: _ClassVar[int]
     GO_FIELD_NUMBER: _ClassVar[int]
     ONCE_FIELD_NUMBER: _ClassVar[int]
     LEFT_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
     joined: Joined
     enter: Enter
     go: Go
     once: OnceAnswer
     left: Left
-    def __init__(self, joined: _Optional[_Union[Joined, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., go: _Optional[_Union[Go, _Mapping]] = ..., once: _Optional[_Union[OnceAnswer, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ...) -> None: ...
+    seen: Seen
+    error: _server_pb2.ErrorDetail
+    def __init__(self, joined: _Optional[_Union[Joined, _Mapping]] = ..., enter: _Optional[_Union[Enter, _Mapping]] = ..., go: _Optional[_Union[Go, _Mapping]] = ..., once: _Optional[_Union[OnceAnswer, _Mapping]] = ..., left: _Optional[_Union[Left, _Mapping]] = ..., seen: _Optional[_Union[Seen, _Mapping]] = ..., error: _Optional[_Union[_server_pb2.ErrorDetail, _Mapping]] = ...) -> None: ...
 
 class Metric(_message.Message):
     __slots__ = ("name", "value", "clock")
@@ -188,7 +195,7 @@ class Note(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class AheadRequest(_message.Message):
+class Ahead(_message.Message):
     __slots__ = ("rank", "attempt", "applied", "clock", "epoch")
     RANK_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -202,7 +209,7 @@ class AheadRequest(_message.Message):
     epoch: int
     def __init__(self, rank: _Optional[int] = ..., attempt: _Optional[int] = ..., applied: _Optional[int] = ..., clock: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
-class AheadReply(_message.Message):
+class Seen(_message.Message):
     __slots__ = ("horizon", "epoch")
     HORIZON_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]

@@ -1,0 +1,196 @@
+"""Where connections come in without gRPC: each proves, in a thread of its own, that it knows the token."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ps2.config import WireConfig
+from ps2.errors import LaunchError, PS2Error
+from ps2.wire.codec import error_parts
+from ps2.wire.framing import written_by_pieces
+from ps2.wire.introduction import admit
+from ps2.wire.proof import Tokens
+from ps2.wire.sockets import close, hang_up, resolve, send_all, tune
+from ps2.wire.tls import Renewed, server_context
+from ps2.wire.tls_connection import Connection, TlsConnection
+
+log = logging.getLogger(__name__)
+
+# From the first byte to the last, for all that comes before requests.
+GREETING_TIMEOUT_S = 10.0
+# Connections of those who have not proven themselves yet. One more, and the oldest of them ends: who knows the token
+# needs milliseconds, so however many strangers there are, it finds a place.
+MAX_STRANGERS = 128
+BACKLOG = 1024
+DRAIN_TIMEOUT_S = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Guest:
+    """Who has proven itself.
+
+    Attributes:
+        plain: the socket; to be closed.
+        connection: what is to be used of it, which is TLS's if there is any. It blocks, for ever.
+        token: that it has proven to know.
+    """
+
+    plain: socket.socket
+    connection: Connection
+    token: str | None
+
+
+class Door:
+    """Takes connections at listening sockets until it is shut."""
+
+    def __init__(
+        self,
+        listeners: Sequence[socket.socket],
+        tokens: Tokens | None,
+        server_id: str,
+        wire: WireConfig,
+        welcome: Callable[[Guest], None],
+    ) -> None:
+        """Begin.
+
+        Args:
+            tokens: one of which a client proves to know; None lets everybody in.
+            server_id: whom clients mean to meet.
+            welcome: takes who is to be let in (``let_in``), in a thread of its own.
+
+        Raises:
+            ConfigError, AuthError: the certificates cannot be used; the sockets are closed.
+        """
+        self._listeners = listeners
+        self._tokens = tokens
+        self._server_id = server_id
+        self._wire = wire
+        self._welcome = welcome
+        try:
+            self._tls = Renewed(wire.tls, server_context) if wire.tls is not None else None
+        except PS2Error:
+            for listener in listeners:
+                listener.close()
+            raise
+        self._shut = threading.Event()
+        self._lock = threading.Lock()
+        self._strangers: dict[socket.socket, None] = {}  # the oldest comes first
+        self._acceptors = [
+            threading.Thread(target=self._accept, args=(listener,), name="ps2-accept", daemon=True)
+            for listener in listeners
+        ]
+        for acceptor in self._acceptors:
+            acceptor.start()
+
+    def shut(self) -> None:
+        """Take no new connections, and end those of strangers."""
+        with self._lock:
+            self._shut.set()
+            strangers = list(self._strangers)
+        for listener in self._listeners:
+            close(listener)
+        for stranger in strangers:
+            hang_up(stranger)
+
+    def join(self) -> None:
+        """Wait until the listeners' names are free: the system keeps them until the last ``accept`` returns."""
+        for acceptor in self._acceptors:
+            acceptor.join(DRAIN_TIMEOUT_S)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError as error:
+                if self._shut.is_set():
+                    return
+                # Out of descriptors, say: connections that end will give some back.
+                log.warning("a connection could not be accepted: %s", error)
+                self._shut.wait(0.1)
+                continue
+            if self._receive_stranger(connection):
+                threading.Thread(target=self._meet, args=(connection,), name="ps2-data", daemon=True).start()
+            else:
+                close(connection)
+
+    def _receive_stranger(self, connection: socket.socket) -> bool:
+        """Give a connection a stranger's place, of another one if need be; return False if there is none any more."""
+        with self._lock:
+            if self._shut.is_set():
+                return False
+            if len(self._strangers) >= MAX_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                hang_up(oldest)  # its thread closes it
+            self._strangers[connection] = None
+            return True
+
+    def _meet(self, connection: socket.socket) -> None:
+        guest = None
+        wrapped: Connection = connection
+        try:
+            tune(connection, self._wire)
+            deadline_s = time.monotonic() + GREETING_TIMEOUT_S
+            wrapped = self._secured(connection, deadline_s)
+            token = admit(wrapped, self._tokens, self._server_id, deadline_s)
+            connection.settimeout(None)
+            guest = Guest(connection, wrapped, token)
+        except PS2Error as error:
+            part(wrapped, error)
+        except (EOFError, OSError) as error:  # it went away, whatever it was doing
+            log.debug("a connection ended: %s", error)
+        with self._lock:
+            is_known = self._strangers.pop(connection, connection) is None and not self._shut.is_set()
+        if guest is None or not is_known:
+            close(connection)
+        else:
+            self._welcome(guest)
+
+    def _secured(self, connection: socket.socket, deadline_s: float) -> Connection:
+        """Agree on keys with a client on another host; raises OSError."""
+        if self._tls is None or connection.family == socket.AF_UNIX:
+            return connection
+        tls = TlsConnection(connection, self._tls.get(), None)
+        try:
+            tls.handshake(deadline_s)
+        except ssl.SSLError as error:
+            log.info("a connection is refused: %s", error)
+            raise
+        return tls
+
+
+def part(connection: Connection, error: PS2Error) -> None:
+    """Say why, before closing: reading on for a moment, or the error would be lost with what was not read."""
+    with suppress(OSError):
+        deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
+        connection.settimeout(DRAIN_TIMEOUT_S)
+        send_all(connection, next(written_by_pieces(error_parts(error))))
+        connection.shutdown(socket.SHUT_WR)
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            connection.settimeout(left_s)
+            if not connection.recv(1 << 16):
+                break
+
+
+def listen_tcp(host: str, port: int) -> socket.socket:
+    """Return a listening socket; raises LaunchError."""
+    try:
+        family, address = resolve(host, port)
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise LaunchError(f"cannot take data on port {port} of {host}: {error}") from error
+    return listener

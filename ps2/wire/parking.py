@@ -1,0 +1,77 @@
+"""Connections on which nothing happens: they wait in one thread, and get one of their own when something comes."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+from collections.abc import Callable
+
+from ps2.wire.door import Guest
+from ps2.wire.sockets import close
+from ps2.wire.tls_connection import TlsConnection
+
+# A thread stays with its connection for so long: who asks often does not wait for one.
+LINGER_S = 0.1
+END_TIMEOUT_S = 1.0
+
+
+class Parking:
+    """Keeps idle connections. Safe for threads."""
+
+    def __init__(self, attend: Callable[[Guest], None]) -> None:
+        """``attend`` is called in a thread of its own when something has come, or the other side has gone."""
+        self._attend = attend
+        self._lock = threading.Lock()
+        self._parked: dict[int, Guest] = {}  # by descriptor
+        self._poll = select.epoll()
+        self._bell, self._ring = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._poll.register(self._bell, select.EPOLLIN)
+        self._stopped = False
+        self._thread = threading.Thread(target=self._watch, name="ps2-parking", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        return len(self._parked)
+
+    def park(self, guest: Guest) -> None:
+        """Take one of whom all that has come was read; ``attend`` has it again when there is more."""
+        with self._lock:
+            if self._stopped:
+                close(guest.plain)
+                return
+            descriptor = guest.plain.fileno()
+            self._parked[descriptor] = guest
+            self._poll.register(descriptor, select.EPOLLIN | select.EPOLLRDHUP)
+
+    def stop(self) -> None:
+        """Close what is parked."""
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+            os.write(self._ring, b"!")
+        self._thread.join(END_TIMEOUT_S)
+
+    def _watch(self) -> None:
+        while not self._stopped:
+            for descriptor, _ in self._poll.poll():
+                with self._lock:
+                    guest = self._parked.pop(descriptor, None)
+                    if guest is None:
+                        continue
+                    self._poll.unregister(descriptor)
+                threading.Thread(target=self._attend, args=[guest], name="ps2-data", daemon=True).start()
+        with self._lock:
+            for guest in self._parked.values():
+                close(guest.plain)
+            self._parked.clear()
+        self._poll.close()
+        os.close(self._bell)
+        os.close(self._ring)
+
+
+def has_come(guest: Guest, poll: select.poll) -> bool:
+    """Tell whether something has come, or does within ``LINGER_S``."""
+    connection = guest.connection
+    return (isinstance(connection, TlsConnection) and connection.has_read_on) or bool(poll.poll(1e3 * LINGER_S))

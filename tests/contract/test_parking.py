@@ -1,0 +1,66 @@
+"""Connections on which nothing happens: they take no thread, and are served again when they ask."""
+
+import threading
+
+import pytest
+
+from ps2.config import WireConfig
+from ps2.wire.parking import Parking
+from ps2.wire.transport import GrpcTransport
+from tests.certificates import write
+from tests.contract.servers import TOKEN, an_engine, changing, op, send, serving
+
+CLIENTS = 40
+
+
+@pytest.fixture(params=["tcp", "tls"])
+def wire(request, tmp_path):
+    return WireConfig(unix_sockets=False, tls=write(tmp_path) if request.param == "tls" else None)
+
+
+def data_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "ps2-data"]
+
+
+@pytest.fixture
+def clients(wire):
+    """Some clients, each of which has asked something."""
+    with serving(an_engine(), wire=wire) as server:
+        made = [GrpcTransport(TOKEN, wire) for _ in range(CLIENTS)]
+        for client in made:
+            send(client, server.address, changing(op("fill", 1, value=2.0)))
+        yield server, made
+        for client in made:
+            client.close()
+
+
+def test_connections_when_nothing_happens_then_they_take_no_thread_and_are_served_again(clients, until):
+    server, made = clients
+    until(lambda: not data_threads(), "all threads have ended")
+    assert server.data.connections == CLIENTS
+    for client in made:
+        send(client, server.address, changing(op("fill", 1, value=3.0)))
+    assert server.data.connections == CLIENTS
+
+
+def test_connections_when_clients_go_while_nothing_happens_then_they_are_forgotten(clients, until):
+    server, made = clients
+    until(lambda: not data_threads(), "all threads have ended")
+    for client in made[1:]:
+        client.close()
+    until(lambda: server.data.connections == 1, "one is left")
+    send(made[0], server.address, changing(op("fill", 1, value=3.0)))
+
+
+def test_server_when_stopped_while_nothing_happens_then_its_connections_are_closed(clients, until):
+    server, _ = clients
+    until(lambda: not data_threads(), "all threads have ended")
+    server.stop()
+    until(lambda: not server.data.connections, "no connection is left")
+
+
+def test_parking_when_stopped_twice_then_nothing_happens():
+    parking = Parking(lambda guest: None)
+    parking.stop()
+    parking.stop()
+    assert len(parking) == 0
