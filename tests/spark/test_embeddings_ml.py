@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.ml import feature
 from pyspark.ml.linalg import VectorUDT
 
@@ -215,7 +214,7 @@ def test_a_word_when_it_is_unknown_or_nothing_is_asked_for_then_the_error_says_s
 def test_transform_when_the_table_is_wrong_then_the_error_says_what(spark, words, sentences):
     with pytest.raises(InputError, match="column 'id': it is there already"):
         words.copy({words.outputCol: "id"}).transform(sentences)
-    with pytest.raises(PySparkException, match="column 'words': expected arrays of strings, got null"):
+    with pytest.raises(Exception, match="column 'words': expected arrays of strings, got null"):  # by version, another
         words.transform(spark.createDataFrame([(None,)], "words array<string>")).collect()
     with pytest.raises(InputError, match="inputCol: expected the name of a column"):
         Word2Vec().fit(sentences)
