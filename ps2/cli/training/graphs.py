@@ -12,6 +12,7 @@ from ps2.cli.output import Column, print_data, print_table
 from ps2.cli.training import printed
 from ps2.cli.training.options import Command, Decorator, Setting, gathered, setting_options
 from ps2.cli.training.running import check, draw, in_spark, options_named, pictures
+from ps2.errors import ConfigError
 
 if TYPE_CHECKING:
     from ps2.algorithms.edge_lists import EdgeList
@@ -141,6 +142,7 @@ def node2vec(files: Files, setting: Setting, shown: int, **params: Any) -> None:
 
 @click.command(epilog=EPILOG.format("line"))
 @click.option("--order", type=click.Choice(ORDERS), help="Of proximity  [default: both, half of a vector each].")
+@click.option("--hashed", is_flag=True, help="Any integers are ids; memory for those that edges touch.")
 @embedding_options
 def line(files: Files, setting: Setting, shown: int, **params: Any) -> None:
     """Learn vectors of vertices from edges (LINE).
@@ -148,6 +150,10 @@ def line(files: Files, setting: Setting, shown: int, **params: Any) -> None:
     The file has lines "source target" or "source target weight"; ids are integers or words, and lines that begin with #
     say nothing.
     """
+    if setting.restore is not None and params["order"] in (None, "both"):
+        raise ConfigError(
+            "--restore: a training of both orders, one after the other, cannot go on; --order first or second can"
+        )
     _run("LINE", files, setting, shown, params)
 
 
