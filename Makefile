@@ -24,7 +24,7 @@ ARGS :=
 # Two processes share the tests, file by file and folder after folder: each has one Spark, and one fleet, at a time.
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder
 # Benchmarks to run.
-BENCH := adam wire failures recovery run ml trees walks topics embeddings gigabit topics_gigabit
+BENCH := adam wire failures recovery run scale ml trees walks topics embeddings gigabit topics_gigabit
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
 .PHONY: help setup fmt check test chaos yarn-test compat proto run bench clean
