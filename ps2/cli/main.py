@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import click
@@ -32,8 +31,6 @@ for command in (checkpoint, launch, ops, server, status, stop, token, train):
 
 def main() -> None:
     """Run the command line; errors are one message on stderr and an exit code, never a traceback."""
-    # It tells of each handshake that fails; who called is told why.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     try:
         code = cli(prog_name="ps2", standalone_mode=False)
     except PS2Error as error:

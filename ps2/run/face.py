@@ -183,6 +183,10 @@ class Face:
                 self._end(asker)
                 return
             asker.received += memoryview(buffer)[:got]
+        if asker.question is not None and len(asker.received) > MOST_BYTES:
+            log.warning("a worker sends on while its question is not answered: its connection ends")
+            self._end(asker)
+            return
         self._hear(asker)
 
     def _hear(self, asker: Asker) -> None:
