@@ -9,6 +9,7 @@ import click
 from ps2 import __version__
 from ps2.cli.checkpoint import checkpoint
 from ps2.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, exit_code
+from ps2.cli.k8s import k8s
 from ps2.cli.launch import launch
 from ps2.cli.ops import ops
 from ps2.cli.server import server
@@ -25,7 +26,7 @@ def cli() -> None:
     """PS2: a parameter server that runs beside Apache Spark."""
 
 
-for command in (checkpoint, launch, ops, server, status, stop, token, train):
+for command in (checkpoint, k8s, launch, ops, server, status, stop, token, train):
     cli.add_command(command)
 
 

@@ -1,0 +1,193 @@
+"""Kubernetes objects of a fleet, as ``ps2 k8s render`` prints them and ``deploy/kubernetes/base`` holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ps2.config import DEFAULT_PORT
+
+Object = dict[str, Any]
+
+GRPC_PORT = DEFAULT_PORT
+DATA_PORT = DEFAULT_PORT + 1
+METRICS_PORT = 9090
+# The user of Spark's own images.
+USER = 185
+SECRETS = "/run/secrets/ps2"
+CERTIFICATES = "/run/secrets/ps2-tls"
+SCRATCH = "/tmp"
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What a fleet on Kubernetes is to be.
+
+    Attributes:
+        image: of the servers; it has the ``ps2`` command.
+        servers: pods; at least one.
+        memory_bytes: of a pod; arrays take up to 80% of it.
+        cores: of a pod.
+        name: of the objects, and of the headless Service that the pods' names end in.
+        namespace: of the objects; None leaves it to who applies them.
+        token_secret: a Secret with the key ``token``, which has to be there: pods do not start without it.
+        tls_secret: a Secret as cert-manager makes them (tls.crt, tls.key, ca.crt); None serves without TLS.
+    """
+
+    image: str
+    servers: int = 2
+    memory_bytes: int = 4 << 30
+    cores: int = 2
+    name: str = "ps2"
+    namespace: str | None = None
+    token_secret: str = "ps2-token"
+    tls_secret: str | None = None
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where drivers of the same namespace find the servers: ``host:port`` of each."""
+        return [f"{self.name}-{index}.{self.name}:{GRPC_PORT}" for index in range(self.servers)]
+
+
+def manifests(fleet: Fleet) -> list[Object]:
+    """Return the objects of a fleet, in the order in which they are applied."""
+    return [
+        _object(fleet, "v1", "ServiceAccount", automountServiceAccountToken=False),
+        _object(fleet, "v1", "Service", spec=_service(fleet)),
+        _object(fleet, "policy/v1", "PodDisruptionBudget", spec={"maxUnavailable": 1, "selector": _selector(fleet)}),
+        _object(fleet, "networking.k8s.io/v1", "NetworkPolicy", spec=_network_policy(fleet)),
+        _object(fleet, "apps/v1", "StatefulSet", spec=_stateful_set(fleet)),
+    ]
+
+
+def _object(fleet: Fleet, version: str, kind: str, **rest: Any) -> Object:
+    metadata: Object = {"name": fleet.name, "labels": _labels(fleet)}
+    if fleet.namespace is not None:
+        metadata["namespace"] = fleet.namespace
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **rest}
+
+
+def _labels(fleet: Fleet) -> Object:
+    return {"app.kubernetes.io/name": "ps2", "app.kubernetes.io/instance": fleet.name}
+
+
+def _selector(fleet: Fleet) -> Object:
+    return {"matchLabels": _labels(fleet)}
+
+
+def _ports() -> dict[str, int]:
+    return {"grpc": GRPC_PORT, "data": DATA_PORT, "metrics": METRICS_PORT}
+
+
+def _service(fleet: Fleet) -> Object:
+    # Drivers call servers that are not ready by their names, too: they judge for themselves.
+    return {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": _labels(fleet),
+        "ports": [{"name": name, "port": port, "targetPort": name} for name, port in _ports().items()],
+    }
+
+
+def _network_policy(fleet: Fleet) -> Object:
+    """Let in pods of the namespace only; across namespaces is for an overlay to say."""
+    ports = [{"protocol": "TCP", "port": name} for name in _ports()]
+    return {
+        "podSelector": _selector(fleet),
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": [{"podSelector": {}}], "ports": ports}],
+    }
+
+
+def _stateful_set(fleet: Fleet) -> Object:
+    return {
+        "serviceName": fleet.name,
+        "replicas": fleet.servers,
+        "podManagementPolicy": "Parallel",
+        "selector": _selector(fleet),
+        "template": {"metadata": {"labels": _labels(fleet)}, "spec": _pod(fleet)},
+    }
+
+
+def _pod(fleet: Fleet) -> Object:
+    return {
+        "serviceAccountName": fleet.name,
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": _selector(fleet),
+            }
+        ],
+        "containers": [_container(fleet)],
+        "volumes": _volumes(fleet),
+    }
+
+
+def _container(fleet: Fleet) -> Object:
+    mounts = [{"name": "token", "mountPath": SECRETS, "readOnly": True}, {"name": "scratch", "mountPath": SCRATCH}]
+    if fleet.tls_secret is not None:
+        mounts.append({"name": "tls", "mountPath": CERTIFICATES, "readOnly": True})
+    amounts = {"cpu": str(fleet.cores), "memory": str(fleet.memory_bytes)}
+    return {
+        "name": "server",
+        "image": fleet.image,
+        "command": ["ps2", "server"],
+        "args": _arguments(fleet),
+        "env": [
+            {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+            {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
+            {"name": "NUMBA_CACHE_DIR", "value": f"{SCRATCH}/numba"},
+        ],
+        "ports": [{"name": name, "containerPort": port} for name, port in _ports().items()],
+        # Importing takes seconds on a slow node: later it is the other probes' turn.
+        "startupProbe": {**_probe(fleet), "periodSeconds": 2, "failureThreshold": 60},
+        "readinessProbe": {**_probe(fleet), "periodSeconds": 5},
+        "livenessProbe": {**_probe(fleet), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
+        "resources": {"requests": amounts, "limits": {"memory": amounts["memory"]}},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": mounts,
+    }
+
+
+def _arguments(fleet: Fleet) -> list[str]:
+    arguments = [
+        f"--listen=0.0.0.0:{GRPC_PORT}",
+        f"--data-port={DATA_PORT}",
+        f"--advertise=$(POD_NAME).{fleet.name}.$(POD_NAMESPACE).svc",
+        f"--token-file={SECRETS}/token",
+        f"--metrics-port={METRICS_PORT}",
+        f"--cores={fleet.cores}",
+    ]
+    if fleet.tls_secret is not None:
+        names = {"cert": "tls.crt", "key": "tls.key", "ca": "ca.crt"}
+        arguments += [f"--tls-{option}={CERTIFICATES}/{file}" for option, file in names.items()]
+    return arguments
+
+
+def _probe(fleet: Fleet) -> Object:
+    """By gRPC's health service, which needs no token; Kubernetes' gRPC probes do not speak TLS."""
+    return {"tcpSocket": {"port": "grpc"}} if fleet.tls_secret is not None else {"grpc": {"port": GRPC_PORT}}
+
+
+def _volumes(fleet: Fleet) -> list[Object]:
+    volumes: list[Object] = [
+        {"name": "token", "secret": {"secretName": fleet.token_secret, "defaultMode": 0o440}},
+        {"name": "scratch", "emptyDir": {}},
+    ]
+    if fleet.tls_secret is not None:
+        volumes.append({"name": "tls", "secret": {"secretName": fleet.tls_secret, "defaultMode": 0o440}})
+    return volumes
