@@ -63,13 +63,13 @@ class Draws:
         count = drawing_kernels.keep_some(key, tokens, offsets, self.staying, kept, ends)
         return readable(kept[:count]), readable(ends)
 
-    def draw(self, batch: Batch, key: np.uint64) -> Drawn:
+    def draw(self, batch: Batch, key: np.uint64, threads: int = 1) -> Drawn:
         """Draw for a batch of which nothing is to be left out: always the same by one key."""
         recipe, tokens, offsets = self.recipe, readable(batch[0]), readable(batch[1])
         windows = np.empty(0 if recipe.architecture == "edges" else len(tokens), np.int32)
         drawing_kernels.draw_windows(key, recipe.window, windows)
-        negatives = np.empty((len(tokens) // recipe.units, recipe.drawn), np.int32)
-        drawing_kernels.draw_negatives(key, readable(self.whole), readable(self.others), negatives)
+        shape = len(tokens) // recipe.units, recipe.drawn
+        negatives = drawing_kernels.draw_negatives(shape, key, self.whole, self.others, threads)
         return Drawn(recipe, tokens, tokens, offsets, readable(windows), readable(negatives))
 
 

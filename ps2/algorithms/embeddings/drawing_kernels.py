@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
+from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s, kernel
+from ps2.ops.parallel import over_blocks
 
 Int32s = npt.NDArray[np.int32]
 Float32s = npt.NDArray[np.float32]
@@ -23,6 +25,8 @@ LOW_BITS = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
 # Of a batch's key: numbers for subsampling come of another one.
 STAYING = np.uint64(0x5851F42D4C957F2D)
+# What it costs to draw a word, in additions of one array to another.
+DRAW_COST = 32
 
 
 @kernel
@@ -78,14 +82,34 @@ def draw_windows(key: np.uint64, window: int, windows: Int32s) -> None:
 
 
 @kernel
-def draw_negatives(key: np.uint64, whole: Array, others: Int32s, negatives: Int32s) -> None:
-    """Draw words by an alias table, in rows of some for each token or edge."""
-    cells = np.uint64(len(whole))
-    flat = negatives.reshape(-1)
-    for i in range(len(flat)):
-        drawn = scrambled(key + GOLDEN * (np.uint64(i) + ONE))
-        cell = np.int64(((drawn >> HALF) * cells) >> HALF)
-        flat[i] = cell if (drawn & LOW_BITS) <= np.uint64(whole[cell]) else others[cell]
+def fill_negatives(rows: Int64s, negatives: Int32s, key: np.uint64, whole: Array, others: Int32s) -> None:
+    """Draw words by an alias table.
+
+    Args:
+        rows: which of all rows these are: rows may be drawn in any order.
+        negatives: some rows, one for each token or edge; filled.
+    """
+    cells, each = np.uint64(len(whole)), negatives.shape[1]
+    for row in range(len(rows)):
+        first = np.uint64(rows[row] * each)
+        for j in range(each):
+            drawn = scrambled(key + GOLDEN * (first + np.uint64(j) + ONE))
+            cell = np.int64(((drawn >> HALF) * cells) >> HALF)
+            negatives[row, j] = cell if (drawn & LOW_BITS) <= np.uint64(whole[cell]) else others[cell]
+
+
+def draw_negatives(
+    shape: tuple[int, int], key: np.uint64, whole: Array, others: Int32s, threads: int | None = None
+) -> Int32s:
+    """Return words that are drawn by an alias table, as ``fill_aliases`` makes it: always the same by one key.
+
+    Args:
+        threads: at most; None: as many as there are cores.
+    """
+    negatives = np.empty(shape, np.int32)
+    rows, table = readable(np.arange(len(negatives))), (readable(whole), readable(others))
+    over_blocks(fill_negatives, (rows, negatives), key, *table, cost=DRAW_COST * shape[1], most=threads)
+    return negatives
 
 
 @kernel

@@ -78,7 +78,7 @@ class Part:
     def batches(self, clock: int) -> Iterator[Drawn]:
         """Yield a clock's batches."""
         for batch, key in self.sentences(clock):
-            yield self.draws.draw(batch, key)
+            yield self.draws.draw(batch, key, self.threads)
 
     def sentences(self, clock: int) -> Iterator[tuple[Batch, np.uint64]]:
         """Yield a clock's batches without the tokens that are left out, and the keys of what else is drawn for them."""

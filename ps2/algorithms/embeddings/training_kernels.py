@@ -89,22 +89,16 @@ def products(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, dot
 def add_to_outputs(
     contexts: Float32s, outputs: Int32s, k: int, table: Float32s, inputs: Int32s, m: int, by: Float32s
 ) -> None:
-    """Add the inputs, each times ``by[i, j]``, to output j."""
-    width = contexts.shape[1]
-    for j in range(k):
-        to = contexts[outputs[j]]
-        i = 0
-        while i + 4 <= m:
-            a, b, c, d = table[inputs[i]], table[inputs[i + 1]], table[inputs[i + 2]], table[inputs[i + 3]]
-            f, g, h, e = by[i, j], by[i + 1, j], by[i + 2, j], by[i + 3, j]
-            for n in range(width):
-                to[n] += f * a[n] + g * b[n] + h * c[n] + e * d[n]
-            i += 4
-        while i < m:
-            a, f = table[inputs[i]], by[i, j]
-            for n in range(width):
-                to[n] += f * a[n]
-            i += 1
+    """Add the inputs, each times ``by[i, j]``, to output j: two at a time."""
+    for i in range(0, m, 2):
+        # The last one alone is taken twice, once by 0.
+        other = min(i + 1, m - 1)
+        a, b = table[inputs[i]], table[inputs[other]]
+        for j in range(k):
+            f, g = by[i, j], by[other, j] if other > i else ZERO
+            to = contexts[outputs[j]]
+            for n in range(contexts.shape[1]):
+                to[n] += f * a[n] + g * b[n]
 
 
 @reduction

@@ -212,8 +212,7 @@ def _drawn(here: Local, tokens: Array, offsets: Array, key: int, window: int, ne
     drawn_by = np.uint64(key % 2**64)
     windows = np.empty(len(tokens) if units == 1 else 0, np.int32)
     drawing_kernels.draw_windows(drawn_by, window, windows)
-    negatives = np.empty((len(tokens) // units, negative), np.int32)
-    drawing_kernels.draw_negatives(drawn_by, readable(here.whole), readable(here.others), negatives)
+    negatives = drawing_kernels.draw_negatives((len(tokens) // units, negative), drawn_by, here.whole, here.others)
     return Batch(readable(tokens.astype(np.int32)), readable(ends), readable(windows), readable(negatives))
 
 
