@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -16,12 +14,13 @@ from ps2.algorithms.embeddings.problem import Recipe
 from ps2.algorithms.embeddings.servers import arguments_of
 from ps2.algorithms.embeddings.slices import Slices, put_aliases, row_of
 from ps2.algorithms.embeddings.tables import Table, columns_of
+from ps2.client.calibration import fastest
 
 # Of the tables, at most; and multiply-adds to measure by.
 MOST_BYTES = 4 << 20
 MADDS = 1 << 27
 SENTENCE = 40
-LEAST_ROUNDS, MOST_ROUNDS, BUDGET_S = 3, 9, 0.15
+BUDGET_S = 0.15
 # What has no time is not nothing: the choice between two ways must not hang on it.
 LEAST_S = 1e-13
 
@@ -58,13 +57,14 @@ def measure(recipe: Recipe, servers: int, piece: int) -> Costs:
         learn = _learn_at_once if slices[0].parts == 1 else _learn_by_products
         products, moved = learn(slices[0], given)
         columns, none = np.arange(words), np.zeros((words, recipe.size), np.float32)
-        one_s, rows_s, added_s, there_s, here_s = _fastest(
+        probes = (
             lambda: table.pull(np.zeros(1, np.int64)),
             table.pull,
             lambda: table.matrix.add(columns=columns, values=none),
             lambda: learn(slices[0], given),
             lambda: drawn.train(here[0], here[-1 if recipe.tables == 2 else 0], 1e-9),
         )
+        one_s, rows_s, added_s, there_s, here_s = fastest(probes, BUDGET_S)
         requests = 1 if slices[0].parts == 1 else 2
     madds = PASSES * (products or _expected_products(recipe, count)) * recipe.size
     byte_s = max(rows_s + added_s - 2 * one_s, 0.0) / (2 * none.nbytes)
@@ -92,20 +92,3 @@ def _learn_by_products(slices: Slices, given: dict[str, Any]) -> tuple[int, int]
 def _expected_products(recipe: Recipe, tokens: int) -> float:
     inputs = {"skipgram": recipe.window + 1.0, "cbow": 1.0, "edges": 0.5}[recipe.architecture]
     return tokens * inputs * (1 + recipe.negative)
-
-
-def _fastest(*probes: Callable[[], object]) -> list[float]:
-    """Return the least time of each of several rounds, in seconds."""
-    for probe in probes:  # the first time, connections are made and kernels loaded
-        probe()
-    rounds: list[list[float]] = []
-    end_s = time.perf_counter() + BUDGET_S
-    while len(rounds) < LEAST_ROUNDS or (len(rounds) < MOST_ROUNDS and time.perf_counter() < end_s):
-        rounds.append([_seconds(probe) for probe in probes])
-    return [min(times) for times in zip(*rounds, strict=True)]
-
-
-def _seconds(probe: Callable[[], object]) -> float:
-    began_s = time.perf_counter()
-    probe()
-    return time.perf_counter() - began_s
