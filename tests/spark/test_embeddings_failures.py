@@ -11,7 +11,9 @@ from faults import processes
 from pyspark import cloudpickle
 
 from ps2 import PS2Context
+from ps2.algorithms.graph import LINE
 from ps2.errors import ConfigError
+from ps2.storage import folders
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,3 +62,20 @@ def test_training_when_a_server_is_killed_then_it_goes_back_and_on(spark, tmp_pa
         assert ps.recoveries[-1].rolledBack
     assert steps[-1] == found.history.steps == RECIPE.epochs
     assert margin(found) > 0.5
+
+
+def test_line_when_both_orders_were_under_way_then_each_goes_on_where_it_was(spark, tmp_path):
+    pairs = [(a, b) for a in range(12) for b in range(a + 1, 12) if a // 6 == b // 6]
+    edges = spark.createDataFrame(pairs, "src long, dst long").coalesce(1).persist()
+    line = LINE(vectorSize=8, maxIter=12, stepSize=0.2, numWorkers=1)._resumable("pairs")
+    folder = str(tmp_path)
+    with PS2Context.getOrCreate(spark, servers=1, checkpointDir=folder, checkpointEverySteps=7, keep=100):
+        whole = line.fit(edges).summary.history
+    checkpoints = {folders.read_manifest(found.url).step: found.url for found in folders.find(folder)}
+    for step in (7, 21):
+        with PS2Context.getOrCreate(spark, servers=2, restore=checkpoints[step]) as ps:
+            assert ps.nextStep == step
+            again = line.fit(edges)
+        assert again.summary.history.steps == 24
+        assert again.summary.history.objective[:step] == whole.objective[:step]
+        assert again.embedding.vectors.shape == (12, 8)

@@ -164,6 +164,18 @@ def test_line_when_ids_are_hashed_then_they_may_be_any_and_vertices_of_a_group_a
     assert (near.vectors.shape, in_groups(near) > 0.9) == ((2 * GROUP, 8), True)
 
 
+@pytest.mark.parametrize("hashed", [False, True])
+def test_line_when_edges_go_one_way_then_they_are_counted_where_they_begin(spark, hashed):
+    star = spark.createDataFrame(
+        [(0, leaf, 2.0) for leaf in range(1, 6)] + [(1, 0, 4.0)], "src long, dst long, w double"
+    )
+    model = LINE(hashed=hashed, directed=True, weightCol="w", order="second", numWorkers=1, **SMALL).fit(star)
+    places = model.embedding.names.known(range(6))
+    # Six edges that weigh 14.
+    assert model.embedding.sources[places].tolist() == [4, 2, 0, 0, 0, 0]
+    assert model.embedding.counts[places].tolist() == [2, 1, 1, 1, 1, 1]
+
+
 @pytest.mark.parametrize(
     ("rows", "schema", "message"),
     [

@@ -77,12 +77,6 @@ def test_line_when_ids_are_hashed_then_vertices_are_those_of_edges(train, files,
     assert sorted(Embedding.load(str(tmp_path / "model")).names.values.to_pylist()) == list(range(12))
 
 
-def test_line_when_both_orders_are_to_go_on_then_it_says_which_can_before_spark_starts(train, files, tmp_path):
-    code, _, stderr = train("line", "--input", files / "edges", "--restore", tmp_path, master=NO_SPARK)
-    assert_one_line(stderr)
-    assert (code, "--order first or second can" in stderr) == (2, True), stderr
-
-
 WRONG_FILES = {
     "malformed": "/malformed: line 4: expected 2 fields, as the lines before have, got '3 4 5'",
     "negative": "column 'weight': expected finite numbers that are not negative, got negative ones in 1 of 2 rows",

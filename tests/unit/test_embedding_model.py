@@ -83,6 +83,16 @@ def test_score_when_of_pairs_then_is_what_contexts_and_counts_tell_in_both_direc
     np.testing.assert_allclose(alone.score(["oak", "oak"], ["nowhere", "elm"]), [0, VECTORS[0] @ VECTORS[1]])
 
 
+def test_score_when_edges_go_one_way_then_counts_are_of_where_they_begin_and_end(tmp_path):
+    made = Embedding([1, 2], VECTORS[:2], [4, 9], "line", VECTORS[1:3], exponent=0.5, sources=[5, 0])
+    made.save(str(tmp_path / "line"))
+    for embedding in (made, Embedding.load(str(tmp_path / "line"))):
+        there = VECTORS[0] @ VECTORS[2] + np.log(5) + 0.5 * np.log(9)
+        np.testing.assert_allclose(embedding.score([1], [2], directed=True), [there], rtol=1e-6)
+    with pytest.raises(ShapeError, match=r"sources: expected one number for each of 2 names, got shape \(1,\)"):
+        Embedding([1, 2], VECTORS[:2], sources=[1])
+
+
 def test_score_when_there_are_no_such_names_then_the_error_tells_some(vertices):
     with pytest.raises(InputError, match=r"vertex: expected those of the 3 that have a vector, got 4 others: 8, 9, 10"):
         vertices.score([8, 9, 10, 11], [3, 3, 3, 3])

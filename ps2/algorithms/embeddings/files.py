@@ -36,6 +36,7 @@ class Content:
         contexts: likewise; None: there are none.
         counts: int64, shape (n,): how often each was there.
         exponent: power of these by which negatives were drawn.
+        sources: int64, shape (n,): how often each was an edge's source, where counts are of targets; None: as often.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Content:
     contexts: Float32s | None
     counts: Array
     exponent: float
+    sources: Array | None = None
 
 
 def write_embedding(url: str, content: Content) -> Any:
@@ -56,6 +58,8 @@ def write_embedding(url: str, content: Content) -> Any:
     arrays: dict[str, Array] = {"vectors.npy": content.vectors, "counts.npy": content.counts}
     if content.contexts is not None:
         arrays["contexts.npy"] = content.contexts
+    if content.sources is not None:
+        arrays["sources.npy"] = content.sources
     if names.are_integers:
         arrays["ids.npy"] = names.values.to_numpy()
     else:
@@ -83,7 +87,10 @@ def read_embedding(path: str, url: str, content: Any) -> Content:
         files, kind = content["files"], content["kind"]
         what = MODELS[kind][1]
         vectors, counts = (read_array(url, f"{name}.npy", files) for name in ("vectors", "counts"))
-        contexts = read_array(url, "contexts.npy", files) if "contexts.npy" in files else None
+        contexts, sources = (
+            read_array(url, f"{name}.npy", files) if f"{name}.npy" in files else None
+            for name in ("contexts", "sources")
+        )
         if "ids.npy" in files:
             names = Names(pa.array(read_array(url, "ids.npy", files)), what)
         else:
@@ -92,7 +99,9 @@ def read_embedding(path: str, url: str, content: Any) -> Content:
             raise ValueError(f"shapes {vectors.shape} and {counts.shape}, and {len(names)} names")
         if contexts is not None and contexts.shape != vectors.shape:
             raise ValueError(f"shapes {vectors.shape} and, of contexts, {contexts.shape}")
-        return Content(kind, names, vectors, contexts, counts, float(content["exponent"]))
+        if sources is not None and sources.shape != counts.shape:
+            raise ValueError(f"shapes {counts.shape} and, of sources, {sources.shape}")
+        return Content(kind, names, vectors, contexts, counts, float(content["exponent"]), sources)
 
 
 def _texts(text: Array, ends: Array) -> pa.Array:

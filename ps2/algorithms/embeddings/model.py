@@ -36,6 +36,8 @@ class Embedding:
             no other one.
         exponent: power of the counts by which negatives were drawn.
         kind: what was trained: "word2vec", "deepwalk", "node2vec" or "line".
+        sources: int64, shape (n,): of edges that go one way, how often each was where one begins, and counts of where
+            one ends; None: counts are of both.
 
     Example::
 
@@ -43,7 +45,7 @@ class Embedding:
         words.similar("oak", 10)  # [("elm", 0.93), ...]
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - most of them are keywords
         self,
         names: Names | Iterable[Any],
         vectors: npt.ArrayLike,
@@ -51,6 +53,7 @@ class Embedding:
         kind: str = "word2vec",
         contexts: npt.ArrayLike | None = None,
         exponent: float = 0.75,
+        sources: npt.ArrayLike | None = None,
     ) -> None:
         """Raises:
         InputError: names are not all integers or all strings, or one comes twice.
@@ -63,9 +66,12 @@ class Embedding:
         n = len(self.names)
         self.counts: Array = np.zeros(n, np.int64) if counts is None else np.asarray(counts, np.int64)
         self.contexts = None if contexts is None else np.ascontiguousarray(contexts, np.float32)
+        self.sources: Array | None = None if sources is None else np.asarray(sources, np.int64)
         self.kind, self.exponent = kind, float(exponent)
         if self.contexts is not None and self.contexts.shape != self.vectors.shape:
             raise ShapeError(f"contexts: expected shape {self.vectors.shape}, got {self.contexts.shape}")
+        if self.sources is not None and self.sources.shape != (n,):
+            raise ShapeError(f"sources: expected one number for each of {n} names, got shape {self.sources.shape}")
         if self.vectors.ndim != 2 or len(self.vectors) != n or self.counts.shape != (n,):
             raise ShapeError(
                 f"vectors: expected one, and one count, for each of {n} names, got shapes {self.vectors.shape} and "
@@ -116,7 +122,9 @@ class Embedding:
     def read(path: str, url: str, content: Any) -> Embedding:
         """Read what ``write`` has written; args and errors as of ``files.read_embedding``."""
         found = read_embedding(path, url, content)
-        return Embedding(found.names, found.vectors, found.counts, found.kind, found.contexts, found.exponent)
+        return Embedding(
+            found.names, found.vectors, found.counts, found.kind, found.contexts, found.exponent, found.sources
+        )
 
     def save(self, path: str) -> None:
         """Write the vectors to a new folder, local or a URL that fsspec knows; ``Word2VecModel.load`` and the like
@@ -130,8 +138,8 @@ class Embedding:
 
     def write(self, url: str) -> Any:
         """Write the arrays to a folder; return what the metadata beside them have to say."""
-        content = Content(self.kind, self.names, self.vectors, self.contexts, self.counts, self.exponent)
-        return write_embedding(url, content)
+        arrays = self.vectors, self.contexts, self.counts
+        return write_embedding(url, Content(self.kind, self.names, *arrays, self.exponent, self.sources))
 
     def saveWord2Vec(self, path: str, binary: bool = False) -> None:
         """Write a file of word2vec's form, which gensim's ``KeyedVectors.load_word2vec_format(path, binary)`` reads.
@@ -174,7 +182,8 @@ class Embedding:
 
         With negatives drawn by n ** e, v . c comes to log(n12 / (n1 n2 ** e)) and a constant, n12 how often the pair is
         there (Levy and Goldberg 2014, equation 8): so this is v . c + log n1 + e log n2, v the vector of the first, c
-        the context of the second. Undirected, it is the mean of both directions.
+        the context of the second, n1 how often the first is a source, n2 how often the second is a target. Undirected,
+        it is the mean of both directions.
 
         Raises:
             InputError: some have no vector.
@@ -191,8 +200,9 @@ class Embedding:
 
     def _expected(self, first: Int64s, second: Int64s) -> Float64s:
         contexts = self.vectors if self.contexts is None else self.contexts
-        logs = np.log(np.maximum(self.counts, 1))
-        found = logs[first] + self.exponent * logs[second]
+        sources = self.counts if self.sources is None else self.sources
+        of_sources, of_targets = (np.log(np.maximum(counts, 1)) for counts in (sources, self.counts))
+        found = of_sources[first] + self.exponent * of_targets[second]
         for begin in range(0, len(found), SOME_PAIRS):
             some = slice(begin, begin + SOME_PAIRS)
             found[some] += np.einsum("nd,nd->n", self.vectors[first[some]], contexts[second[some]])

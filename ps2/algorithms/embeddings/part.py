@@ -65,7 +65,9 @@ class Part:
 
     def clocks(self) -> Iterator[int]:
         """Yield clocks, and report each when it is over."""
-        for clock in self._worker.clocks(self._clocks.count):
+        first = self._clocks.first
+        for clock in self._worker.clocks(first + self._clocks.count):
+            clock -= first
             self._done, self._own = float(self.fleet.done.pull()[0]), 0
             if clock == 0:
                 self.fleet.count(self._frequencies)

@@ -119,10 +119,12 @@ class Fitted:
         contexts: the same of contexts; None if these are the vectors.
         keys, counts: int64: of words that are keys, what they are and how often each comes, the most frequent first.
         history: of which ``objective`` is, of each epoch, the mean of -log p of what was predicted and its negatives.
+        clocks: that are over with it, and with the trainings before it.
     """
 
     vectors: Float32s
     contexts: Float32s | None
     history: TrainingHistory
+    clocks: int
     keys: Int64s | None = None
     counts: Int64s | None = None

@@ -27,19 +27,21 @@ class Clocks:
     Attributes:
         epochs: how many.
         each: clocks of an epoch.
+        first: the run's clock that its first one is.
     """
 
     epochs: int
     each: int
+    first: int = 0
 
     @staticmethod
-    def of(recipe: Recipe, workers: int, tokens: int) -> Clocks:
+    def of(recipe: Recipe, workers: int, tokens: int, first: int = 0) -> Clocks:
         """Args:
         tokens: that a worker trains on in a clock, about.
         """
         own = recipe.total * recipe.units / workers
         each = max(-(-own // tokens), -(-LEAST_CLOCKS // recipe.epochs))
-        return Clocks(recipe.epochs, int(min(each, own)) or 1)
+        return Clocks(recipe.epochs, int(min(each, own)) or 1, first)
 
     @property
     def count(self) -> int:

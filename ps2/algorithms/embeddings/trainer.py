@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -44,6 +45,9 @@ class Trainer:
         frequencies: int64, shape (vocabulary,): how often each word comes, or is an edge's target.
         workers: how many parts the rows are dealt out to.
         on_step: called in the driver after each epoch.
+        first: clock that it begins with, where others have trained before it.
+        kept: what is on the servers is given back with this one, if the training has a name: until then a checkpoint
+            holds it, for a driver that goes on with what comes next; None: at the end of the training.
     """
 
     ps: Any
@@ -53,6 +57,8 @@ class Trainer:
     frequencies: Int64s
     workers: int
     on_step: Callable[[StepReport], None] = lambda step: None
+    first: int = 0
+    kept: ExitStack | None = None
 
     def fit(self) -> Fitted:
         """Train with both tables on the servers of the context, or go on in one that was restored.
@@ -65,13 +71,15 @@ class Trainer:
             SlotsError, WorkerError...: as ``ps.run`` raises.
         """
         driver = _Driver(self)
-        try:
+        with ExitStack() as taken:
+            taken.callback(driver.free)
             driver.go_on()
             if not driver.is_over:
                 driver.run()
-            return driver.fitted()
-        finally:
-            driver.free()
+            fitted = driver.fitted()
+            if self.kept is not None and self.recipe.name:
+                self.kept.push(taken.pop_all())
+        return fitted
 
 
 class _Driver:
@@ -79,7 +87,7 @@ class _Driver:
 
     def __init__(self, training: Trainer) -> None:
         recipe = training.recipe
-        self._training, self._names = training, names_of(recipe.name, training.ps)
+        self._training, self._names = training, names_of(recipe.name, training.ps, training.first)
         settings = {**asdict(recipe), "workers": training.workers}
         del settings["name"]
         self._diary = Diary.of(self._names, settings)
@@ -93,7 +101,8 @@ class _Driver:
         self._recipe, why = Choice(seconds).of(recipe)
         self._record.reason = f"all epochs were trained {why}"
         log.info("training %s", why)
-        self._clocks = Clocks.of(self._recipe, training.workers, clock_tokens(self._recipe, training.workers))
+        tokens = clock_tokens(self._recipe, training.workers)
+        self._clocks = Clocks.of(self._recipe, training.workers, tokens, training.first)
         self._fleet = OnFleet.make(self._recipe, servers, self._names)
         self._told: list[dict[str, float]] = []
         self._begin()
@@ -114,7 +123,7 @@ class _Driver:
     def go_on(self) -> None:
         """Come to where a driver before was, if there was one."""
         self._record.start()
-        for clock in range(self._names.begun):
+        for clock in range(min(self._names.begun, self._clocks.count)):
             self.on_clock(clock)
 
     def run(self) -> None:
@@ -124,8 +133,8 @@ class _Driver:
         half = Half(plan, training.read, lambda: shared.value)
         training.ps.run(
             *(training.frame, half, training.workers, STALENESS),
-            onClock=self.on_clock,
-            firstClock=self._names.begun,
+            onClock=lambda clock: self.on_clock(clock - training.first),
+            firstClock=training.first + self._names.begun,
             seed=self._recipe.seed,
         )
 
@@ -161,7 +170,8 @@ class _Driver:
             keys, counts = fleet.counted()
             fleet = fleet.known(keys)
         contexts = None if fleet.contexts is None or self._recipe.shares_table else fleet.contexts.pull()
-        return Fitted(fleet.vectors.pull(), contexts, self._history(), keys, counts)
+        clocks = self._training.first + self._clocks.count
+        return Fitted(fleet.vectors.pull(), contexts, self._history(), clocks, keys, counts)
 
     def free(self) -> None:
         """Give all back that is on the servers."""

@@ -44,19 +44,22 @@ class Names:
 UNNAMED = Names()
 
 
-def names_of(prefix: str, ps: Any) -> Names:
+def names_of(prefix: str, ps: Any, first: int = 0) -> Names:
     """Return names of vectors that are found if the context was restored, and else made in the place of older ones.
+
+    Args:
+        first: clock of the context that the training begins with.
 
     Raises:
         NotFoundError: what was restored has none of them.
     """
     there = [name for name in ps._fleet.master.names() if prefix and name.startswith(f"{prefix}/")]
-    if prefix and ps.nextStep and ps._options.restore is not None:
+    if prefix and ps.nextStep > first and ps._options.restore is not None:
         if f"{prefix}/0" not in there:
             raise NotFoundError(
                 f"the checkpoint holds no training {prefix!r} that could go on: it was made after its end, or is of "
                 "something else"
             )
-        return Names(prefix, ps.vector, ps.nextStep)
+        return Names(prefix, ps.vector, ps.nextStep - first)
     free_all(map(ps.vector, there))  # a driver that was killed has left them on an attached fleet
     return Names(prefix)

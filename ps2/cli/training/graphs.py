@@ -12,7 +12,6 @@ from ps2.cli.output import Column, print_data, print_table
 from ps2.cli.training import printed
 from ps2.cli.training.options import Command, Decorator, Setting, gathered, setting_options
 from ps2.cli.training.running import check, draw, in_spark, options_named, pictures
-from ps2.errors import ConfigError
 
 if TYPE_CHECKING:
     from ps2.algorithms.edge_lists import EdgeList
@@ -150,10 +149,6 @@ def line(files: Files, setting: Setting, shown: int, **params: Any) -> None:
     The file has lines "source target" or "source target weight"; ids are integers or words, and lines that begin with #
     say nothing.
     """
-    if setting.restore is not None and params["order"] in (None, "both"):
-        raise ConfigError(
-            "--restore: a training of both orders, one after the other, cannot go on; --order first or second can"
-        )
     _run("LINE", files, setting, shown, params)
 
 

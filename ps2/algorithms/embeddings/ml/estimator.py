@@ -46,17 +46,20 @@ class EmbeddingEstimator(TrainingEstimator, EmbeddingParams):
             workers: as many as are wanted; None: it is not said.
         """
 
-    def _train(self, table: Table, read: Callable[[Any, Any], Any], recipe: Recipe, frequencies: Int64s) -> Fitted:
+    def _train(
+        self, table: Table, read: Callable[[Any, Any], Any], recipe: Recipe, frequencies: Int64s, **more: Any
+    ) -> Fitted:
         """Train on the servers.
 
         Args:
             table: rows for each worker.
             read: makes a worker's sentences of them.
             frequencies: int64, shape (vocabulary,): how often each comes, the most frequent first.
+            more: of the ``Trainer``.
         """
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> Fitted:
-            return Trainer(ps, table.frame, read, recipe, frequencies, table.workers, on_step).fit()
+            return Trainer(ps, table.frame, read, recipe, frequencies, table.workers, on_step, **more).fit()
 
         return self._trained(table, recipe.epochs, run)
 

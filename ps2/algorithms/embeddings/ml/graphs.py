@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ps2.algorithms.embeddings.ml.edges import EdgeTable, collected
 from ps2.algorithms.embeddings.ml.params import WalkParams
 from ps2.algorithms.embeddings.ml.walking import fits_worker
+from ps2.algorithms.embeddings.names import Names
 from ps2.algorithms.embeddings.sentences import EdgeSentences, WalkSentences
 from ps2.algorithms.embeddings.vertices import Vertices, edges_of
 from ps2.algorithms.embeddings.walks import Graph, Recipe, walks_of
@@ -135,13 +137,35 @@ def count_visits(table: EdgeTable, share: Callable[[], Graph], recipe: Recipe, w
 
 def weigh_targets(table: EdgeTable) -> Float64s:
     """Return what the edges to each vertex weigh together, shape (vertices,)."""
-    weight = F.col("weight") if table.weighted else F.lit(1.0)
-    edges = table.frame.select(F.col("target").alias("id"), weight.alias("weight"))
+    edges = _ends(table.frame, "target")
     if not table.directed:
-        back = table.frame.where("source != target").select(F.col("source").alias("id"), weight.alias("weight"))
-        edges = edges.union(back)
+        edges = edges.union(_ends(table.frame.where("source != target"), "source"))
+    ids, weights = _weighed(edges)
+    of_vertices = np.zeros(len(table.vertices))
+    of_vertices[table.vertices.numbers(ids)] = weights
+    return of_vertices
+
+
+def count_sources(frame: DataFrame, names: Names, scale: float) -> Int64s:
+    """Return how often each of some vertices is an edge's source, int64.
+
+    Args:
+        frame: source, target and maybe weight.
+        scale: of an edge's weight, how often it comes.
+    """
+    ids, weights = _weighed(_ends(frame, "source"))
+    places, counts = names.places(ids), np.zeros(len(names), np.int64)
+    known = places >= 0
+    counts[places[known]] = np.maximum(np.rint(weights[known] * scale), weights[known] > 0)
+    return counts
+
+
+def _ends(frame: DataFrame, end: str) -> DataFrame:
+    weight = F.col("weight") if "weight" in frame.columns else F.lit(1.0)
+    return frame.select(F.col(end).alias("id"), weight.alias("weight"))
+
+
+def _weighed(edges: DataFrame) -> tuple[pa.Array, Float64s]:
+    """Return ids, and what the edges of each weigh together."""
     found = collected(edges.groupBy("id").agg(F.sum("weight").alias("weight")))
-    weights = np.zeros(len(table.vertices))
-    numbers = table.vertices.numbers(found.column("id").combine_chunks())
-    weights[numbers] = found.column("weight").combine_chunks().to_numpy()
-    return weights
+    return found.column("id").combine_chunks(), found.column("weight").combine_chunks().to_numpy()

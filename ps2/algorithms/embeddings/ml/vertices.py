@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -14,8 +15,8 @@ from pyspark.sql.pandas.functions import pandas_udf
 
 from ps2.algorithms.embeddings.ml.edges import EdgeTable, id_type, look
 from ps2.algorithms.embeddings.ml.estimator import EmbeddingEstimator, workers_of
-from ps2.algorithms.embeddings.ml.graphs import ReadEdges, ReadWalks, count_visits, placed, weigh_targets
-from ps2.algorithms.embeddings.ml.keyed import ReadKeys, look_at_keys
+from ps2.algorithms.embeddings.ml.graphs import ReadEdges, ReadWalks, count_sources, count_visits, placed, weigh_targets
+from ps2.algorithms.embeddings.ml.keyed import KeyedEdges, ReadKeys, look_at_keys
 from ps2.algorithms.embeddings.ml.models import EmbeddingModel
 from ps2.algorithms.embeddings.ml.params import GraphParams
 from ps2.algorithms.embeddings.ml.training_params import EdgeTrainingParams, WalkTrainingParams
@@ -38,11 +39,10 @@ class VertexEstimator(EmbeddingEstimator, GraphParams):
     """Learns vectors of vertices."""
 
     def _embedding(
-        self, table: EdgeTable, order: Int64s, counts: Int64s, vectors: Float32s, contexts: Float32s | None
+        self, names: Names, counts: Int64s, vectors: Float32s, contexts: Float32s | None, sources: Int64s | None = None
     ) -> Embedding:
-        """Return what was learnt; vertices have come to the training in an order of their own."""
-        names = Names(table.vertices.named(order).cast(_ids(table)), "vertex")
-        return Embedding(names, vectors, counts[order], self._KIND, contexts, self.getNsExponent())
+        """Return what was learnt."""
+        return Embedding(names, vectors, counts, self._KIND, contexts, self.getNsExponent(), sources)
 
 
 class WalkEstimator(VertexEstimator, WalkTrainingParams):
@@ -65,7 +65,7 @@ class WalkEstimator(VertexEstimator, WalkTrainingParams):
             fitted = self._train(Table(ranks, ColumnNames("id", label=None), workers), read, recipe, visits[order])
         finally:
             graph.free()
-        return self._embedding(table, order, visits, fitted.vectors, fitted.contexts), fitted.history
+        return self._embedding(_names(table, order), visits[order], fitted.vectors, fitted.contexts), fitted.history
 
 
 class EdgeEstimator(VertexEstimator, EdgeTrainingParams):
@@ -97,7 +97,7 @@ class EdgeEstimator(VertexEstimator, EdgeTrainingParams):
         read = ReadEdges(lambda: vertices.value, lambda: shared.value, table.directed, edges, weight, self._seed)
         dealt = Table(table.frame, ColumnNames("source", label=None), workers_of(dataset, workers, table.rows))
         parts = self._parts(dealt, read, self._edge_recipe(len(order), edges), counts[order])
-        return self._embedding(table, order, counts, *_together(parts)), _joined([part.history for part in parts])
+        return self._of_edges(table, edges / weight, _names(table, order), counts[order], parts)
 
     def _of_keys(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
         """Learn vectors of vertices whose ids are keys."""
@@ -106,9 +106,20 @@ class EdgeEstimator(VertexEstimator, EdgeTrainingParams):
         dealt = Table(table.frame, ColumnNames("source", label=None), workers_of(dataset, workers, table.rows))
         recipe = self._edge_recipe(1, table.edges, via="rows", keyed=True)
         parts = self._parts(dealt, read, recipe, np.ones(1, np.int64))
-        vectors, contexts = _together(parts)
         names, counts = Names(pa.array(parts[0].keys), "vertex"), parts[0].counts
-        embedding = Embedding(names, vectors, counts, self._KIND, contexts, self.getNsExponent())
+        assert counts is not None
+        return self._of_edges(table, table.edges / table.weight, names, counts, parts)
+
+    def _of_edges(
+        self, table: EdgeTable | KeyedEdges, scale: float, names: Names, counts: Int64s, parts: list[Fitted]
+    ) -> tuple[Embedding, TrainingHistory]:
+        """Return what each order has learnt as one.
+
+        Args:
+            scale: of an edge's weight, how often it comes in an epoch.
+        """
+        sources = count_sources(table.frame, names, scale) if table.directed else None
+        embedding = self._embedding(names, counts, *_together(parts), sources)
         return embedding, _joined([part.history for part in parts])
 
     @property
@@ -117,13 +128,18 @@ class EdgeEstimator(VertexEstimator, EdgeTrainingParams):
 
     def _edge_recipe(self, vocabulary: int, edges: int, **more: Any) -> Recipe:
         size = self.getVectorSize() // len(self._orders)
-        # Two trainings could not both go on by one name.
-        name = self._name if len(self._orders) == 1 else ""
-        return self._recipe_of(vocabulary, edges, architecture="edges", size=size, name=name, **more)
+        return self._recipe_of(vocabulary, edges, architecture="edges", size=size, **more)
 
     def _parts(self, dealt: Table, read: Any, recipe: Recipe, frequencies: Int64s) -> list[Fitted]:
-        """Train each order, one after the other."""
-        return [self._train(dealt, read, replace(recipe, order=order), frequencies) for order in self._orders]
+        """Train each order, one after the other; each goes on by a name of its own."""
+        parts: list[Fitted] = []
+        with ExitStack() as kept:
+            for order in self._orders:
+                name = f"{recipe.name}/{order}" if recipe.name and len(self._orders) > 1 else recipe.name
+                first = parts[-1].clocks if parts else 0
+                own = replace(recipe, order=order, name=name)
+                parts.append(self._train(dealt, read, own, frequencies, first=first, kept=kept))
+        return parts
 
 
 class VertexModel(EmbeddingModel, GraphParams):
@@ -189,8 +205,10 @@ def _looked_at(dataset: DataFrame, params: GraphParams) -> EdgeTable:
     return table
 
 
-def _ids(table: EdgeTable) -> pa.DataType:
-    return pa.string() if pa.types.is_string(table.arrow_id) else pa.int64()
+def _names(table: EdgeTable, order: Int64s) -> Names:
+    """Return the names of vertices that have come to the training in an order of their own."""
+    kind = pa.string() if pa.types.is_string(table.arrow_id) else pa.int64()
+    return Names(table.vertices.named(order).cast(kind), "vertex")
 
 
 def _together(parts: list[Fitted]) -> tuple[Float32s, Float32s | None]:
