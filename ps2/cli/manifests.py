@@ -16,7 +16,10 @@ METRICS_PORT = 9090
 USER = 185
 SECRETS = "/run/secrets/ps2"
 CERTIFICATES = "/run/secrets/ps2-tls"
+READY_PATH = "/ready"
 SCRATCH = "/tmp"
+# Compiled kernels: in the image, and where a server looks for them and adds to them.
+COMPILED, KERNELS = "/opt/ps2/kernels", f"{SCRATCH}/kernels"
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ def manifests(fleet: Fleet) -> list[Object]:
     return [
         _object(fleet, "v1", "ServiceAccount", automountServiceAccountToken=False),
         _object(fleet, "v1", "Service", spec=_service(fleet)),
-        _object(fleet, "policy/v1", "PodDisruptionBudget", spec={"maxUnavailable": 1, "selector": _selector(fleet)}),
+        _object(fleet, "policy/v1", "PodDisruptionBudget", spec=_disruption_budget(fleet)),
         _object(fleet, "networking.k8s.io/v1", "NetworkPolicy", spec=_network_policy(fleet)),
         _object(fleet, "apps/v1", "StatefulSet", spec=_stateful_set(fleet)),
     ]
@@ -87,6 +90,11 @@ def _service(fleet: Fleet) -> Object:
         "selector": _labels(fleet),
         "ports": [{"name": name, "port": port, "targetPort": name} for name, port in _ports().items()],
     }
+
+
+def _disruption_budget(fleet: Fleet) -> Object:
+    # No driver, no pod is ready: then none of them keeps a node from being drained.
+    return {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": _selector(fleet)}
 
 
 def _network_policy(fleet: Fleet) -> Object:
@@ -128,9 +136,26 @@ def _pod(fleet: Fleet) -> Object:
                 "labelSelector": _selector(fleet),
             }
         ],
+        "initContainers": [_kernels(fleet)],
         "containers": [_container(fleet)],
         "volumes": _volumes(fleet),
     }
+
+
+def _kernels(fleet: Fleet) -> Object:
+    """Bring what the image has compiled to where numba may write; it reads from no other place."""
+    return {
+        "name": "kernels",
+        "image": fleet.image,
+        "command": ["cp", "-r", COMPILED, KERNELS],
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "128Mi"}},
+        "securityContext": _confined(),
+        "volumeMounts": [{"name": "scratch", "mountPath": SCRATCH}],
+    }
+
+
+def _confined() -> Object:
+    return {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 
 
 def _container(fleet: Fleet) -> Object:
@@ -146,19 +171,16 @@ def _container(fleet: Fleet) -> Object:
         "env": [
             {"name": "POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
             {"name": "POD_NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}},
-            {"name": "NUMBA_CACHE_DIR", "value": f"{SCRATCH}/numba"},
+            {"name": "NUMBA_CACHE_DIR", "value": KERNELS},
         ],
         "ports": [{"name": name, "containerPort": port} for name, port in _ports().items()],
-        # Importing takes seconds on a slow node: later it is the other probes' turn.
+        # Importing takes seconds on a slow node: later it is the other probes' turn. Ready is who has its shards, so a
+        # rolling update waits until the driver has brought those of one pod back before it takes the next.
         "startupProbe": {**_probe(fleet), "periodSeconds": 2, "failureThreshold": 60},
-        "readinessProbe": {**_probe(fleet), "periodSeconds": 5},
+        "readinessProbe": {"httpGet": {"port": "metrics", "path": READY_PATH}, "periodSeconds": 2},
         "livenessProbe": {**_probe(fleet), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
         "resources": {"requests": amounts, "limits": {"memory": amounts["memory"]}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": _confined(),
         "volumeMounts": mounts,
     }
 

@@ -32,6 +32,9 @@ from ps2.wire.standing import OperationStatus, ServerStatus, metrics_of
 # Prometheus itself waits so long for a scrape.
 SCRAPE_TIMEOUT_S = 10.0
 MAX_SCRAPES = 32
+# Of probes, such as a kubelet's.
+READY_PATH = "/ready"
+NOT_READY = b"no driver has given this server its shards yet\n"
 
 FAMILIES: Mapping[str, Callable[..., Metric]] = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
 LIMITS = [*map(floatToGoString, BUCKETS_S), "+Inf"]
@@ -61,12 +64,20 @@ class ServerCollector(Collector):
 
 
 class Exposition:
-    """Answers scrapes over HTTP until it is stopped; ``address`` tells where."""
+    """Answers scrapes over HTTP until it is stopped, and probes of ``/ready``; ``address`` tells where."""
 
-    def __init__(self, collector: Collector, host: str, port: int, timeout_s: float = SCRAPE_TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        collector: Collector,
+        host: str,
+        port: int,
+        ready: Callable[[], bool],
+        timeout_s: float = SCRAPE_TIMEOUT_S,
+    ) -> None:
         """Bind and start.
 
         Args:
+            ready: tells whether clients find their shards here.
             timeout_s: longest time for one connection, from its beginning to its end.
 
         Raises:
@@ -80,7 +91,7 @@ class Exposition:
             self._server = _HttpServer(family, place, timeout_s)
         except OSError as error:
             raise LaunchError(f"cannot serve metrics on port {port} of {host} (--metrics-port): {error}") from error
-        self._server.set_app(make_wsgi_app(registry))
+        self._server.set_app(_with_ready(make_wsgi_app(registry), ready))
         self._thread = threading.Thread(target=self._server.serve_forever, name="ps2-metrics", daemon=True)
         self._thread.start()
         self.address = join_address(host, self._server.server_port)
@@ -138,6 +149,19 @@ class _HttpServer(socketserver.ThreadingMixIn, WSGIServer):
 class _Silent(WSGIRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         """Scrapes are no news."""
+
+
+def _with_ready(scrape: Callable[..., Any], ready: Callable[[], bool]) -> Callable[..., Any]:
+    """Return an application that tells probes by its status whether the server is ready, and answers scrapes else."""
+
+    def answer(environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        if environ.get("PATH_INFO") != READY_PATH:
+            return scrape(environ, start_response)
+        status, text = ("200 OK", b"ready\n") if ready() else ("503 Service Unavailable", NOT_READY)
+        start_response(status, [("Content-Type", "text/plain"), ("Content-Length", str(len(text)))])
+        return [text]
+
+    return answer
 
 
 def _operations(operations: Sequence[OperationStatus]) -> Iterator[Metric]:

@@ -27,6 +27,11 @@ class Fence:
         self._leased_s = self._heard_s = time.monotonic()
 
     @property
+    def ready(self) -> bool:
+        """Whether a coordinator has given this server its shards, be it one that is gone again."""
+        return self.route_version > 0 and not self.waits
+
+    @property
     def silent_s(self) -> float:
         """Seconds since the coordinator last gave a sign of life."""
         return time.monotonic() - self._heard_s

@@ -150,7 +150,7 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
                 "server_id": server_id,
                 "index": str(home.index) if home else "",
             }
-            undo.callback(_expose(servicer, info, host, config.metrics_port).stop)
+            undo.callback(_expose(servicer, engine, info, (host, config.metrics_port)).stop)
         if home is not None:
             master = MasterControl(GrpcTransport(token, wire), home.master)
             try:
@@ -175,10 +175,10 @@ def _warm_when_active(engine: Engine, stop: threading.Event) -> None:
     warm()
 
 
-def _expose(servicer: ServerServicer, info: dict[str, str], host: str, port: int) -> Exposition:
+def _expose(servicer: ServerServicer, engine: Engine, info: dict[str, str], place: tuple[str, int]) -> Exposition:
     from ps2.server.exposition import Exposition, ServerCollector  # most servers need nothing of it
 
-    exposition = Exposition(ServerCollector(servicer.status, info), host, port)
+    exposition = Exposition(ServerCollector(servicer.status, info), *place, lambda: engine.fence.ready)
     log.info("metrics on http://%s/metrics", exposition.address)
     return exposition
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import threading
+import urllib.error
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +25,12 @@ from ps2.server.standing import status_of
 from ps2.wire.messages import Operation, Request, RequestId
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def never():
+    return False
+
+
 INFO = {"version": "1.2", "server_id": "abc", "index": "3"}
 # https://prometheus.io/docs/practices/naming/: base units only, in the plural.
 BASE_UNITS = ("seconds", "bytes")
@@ -125,7 +132,7 @@ def test_docs_when_read_then_name_every_metric_and_no_other(families):
 
 
 def test_exposition_when_started_on_any_port_then_serves_there_until_it_is_stopped(collector):
-    exposition = Exposition(collector, "127.0.0.1", 0)
+    exposition = Exposition(collector, "127.0.0.1", 0, never)
     try:
         with urllib.request.urlopen(f"http://{exposition.address}/metrics", timeout=10) as answer:
             found = {family.name for family in parse(answer.read().decode())}
@@ -140,13 +147,13 @@ def test_exposition_when_the_port_is_taken_then_the_error_names_it_and_the_optio
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(LaunchError, match=rf"port {port} of 127\.0\.0\.1 \(--metrics-port\): .*in use"):
-            Exposition(collector, "127.0.0.1", port)
+            Exposition(collector, "127.0.0.1", port, never)
 
 
 def test_exposition_when_a_client_does_not_end_its_request_then_it_is_cut_off_though_bytes_keep_coming(
     collector, until
 ):
-    exposition = Exposition(collector, "127.0.0.1", 0, timeout_s=0.2)
+    exposition = Exposition(collector, "127.0.0.1", 0, never, timeout_s=0.2)
     try:
         with socket.create_connection(split(exposition.address), timeout=10) as slow:
             until(lambda: not writable(slow), "it is cut off")
@@ -155,7 +162,7 @@ def test_exposition_when_a_client_does_not_end_its_request_then_it_is_cut_off_th
 
 
 def test_exposition_when_many_clients_say_nothing_then_a_scrape_is_answered(collector):
-    exposition = Exposition(collector, "127.0.0.1", 0)
+    exposition = Exposition(collector, "127.0.0.1", 0, never)
     try:
         with ExitStack() as idle:
             for _ in range(MAX_SCRAPES + 8):
@@ -164,6 +171,18 @@ def test_exposition_when_many_clients_say_nothing_then_a_scrape_is_answered(coll
                 assert answer.status == 200
             threads = [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
             assert len(threads) <= MAX_SCRAPES + 1
+    finally:
+        exposition.stop()
+
+
+def test_exposition_when_probed_then_its_status_says_whether_the_server_is_ready(collector):
+    said = iter([False, True])
+    exposition = Exposition(collector, "127.0.0.1", 0, lambda: next(said))
+    try:
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(f"http://{exposition.address}/ready", timeout=10)
+        with urllib.request.urlopen(f"http://{exposition.address}/ready", timeout=10) as answer:
+            assert (answer.status, answer.read()) == (200, b"ready\n")
     finally:
         exposition.stop()
 

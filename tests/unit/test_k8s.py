@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
 import yaml
 from click.testing import CliRunner
@@ -13,6 +16,8 @@ from ps2.cli.manifests import Fleet, manifests
 from ps2.cli.server import server
 
 FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
+# What Spark adds to its template of a pod.
+DRIVER = {"metadata": {"name": "driver"}}
 
 
 def render(*arguments):
@@ -28,6 +33,73 @@ def test_the_base_says_what_render_prints():
     printed = render("--image", "ps2:dev")
     assert printed.exit_code == 0
     assert (FOLDER / "base" / "fleet.yaml").read_text() == printed.stdout
+
+
+def customized(folder):
+    """The objects of a kustomization: those of what it builds on, with its patches."""
+    said = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    objects = []
+    for each in said["resources"]:
+        path = folder / each
+        objects += customized(path) if path.is_dir() else yaml.safe_load_all(path.read_text())
+    for each in said.get("patches", []):
+        (target,) = [
+            found
+            for found in objects
+            if (found["kind"], found["metadata"]["name"]) == (each["target"]["kind"], each["target"]["name"])
+        ]
+        for change in yaml.safe_load(each["patch"]):
+            patch(target, **change)
+    return objects
+
+
+def patch(target, op, path, value=None):
+    """Do what one line of a JSON patch says (RFC 6902)."""
+    *way, last = path.strip("/").split("/")
+    for step in way:
+        target = target[int(step) if isinstance(target, list) else step]
+    if isinstance(target, list):
+        assert (op, last) == ("add", "-")
+        target.append(value)
+    elif op == "remove":
+        del target[last]
+    else:
+        assert (op, last in target) in (("add", False), ("replace", True))
+        target[last] = value
+
+
+@pytest.mark.parametrize("version", ["1.33.0", "1.34.0", "1.35.0", "1.36.0", kubernetes_validate.latest_version()])
+def test_what_is_there_is_what_kubernetes_knows(version):
+    folders = [*(FOLDER / "overlays").iterdir(), FOLDER / "base"]
+    objects = [each for folder in folders for each in customized(folder)]
+    known = [each for each in objects if "cert-manager.io" not in each["apiVersion"]]
+    for each in [*known, *manifests(Fleet("ps2:dev", namespace="ml", tls_secret="t"))]:
+        kubernetes_validate.validate(each, version, strict=True)
+    assert {each["kind"] for each in objects if each not in known} == {"Issuer", "Certificate"}
+    kubernetes_validate.validate(yaml.safe_load((FOLDER / "job" / "driver.yaml").read_text()) | DRIVER, version)
+
+
+def test_the_overlay_with_tls_says_what_render_prints():
+    (made,) = [each for each in customized(FOLDER / "overlays" / "tls") if each["kind"] == "StatefulSet"]
+    (rendered,) = [each for each in manifests(Fleet("ps2:dev", tls_secret="ps2-tls")) if each["kind"] == "StatefulSet"]
+    ours, theirs = (each["spec"]["template"]["spec"] for each in (made, rendered))
+    for each in (ours, theirs):
+        del each["topologySpreadConstraints"], each["containers"][0]["resources"]
+    assert ours == theirs
+
+
+def test_a_job_is_told_where_the_servers_are(tmp_path):
+    shown = tmp_path / "submit"
+    shown.write_text('#!/bin/sh\nfor each; do echo "$each"; done\n')
+    shown.chmod(0o755)
+    given = {"SPARK_SUBMIT": str(shown), "IMAGE": "ps2:dev", "SERVERS": "2", "NAMESPACE": "ml", "PATH": os.defpath}
+    command = [FOLDER / "job" / "submit.sh", "https://cluster:6443", "local:///train.py", "--epochs", "3"]
+    said = subprocess.run(command, env=given, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert "spark.kubernetes.driverEnv.PS2_FLEET=ps2-0.ps2.ml.svc:7070,ps2-1.ps2.ml.svc:7070" in said
+    assert (said[1], said[-3:]) == ("k8s://https://cluster:6443", ["local:///train.py", "--epochs", "3"])
+    (template,) = [each.partition("=")[2] for each in said if "podTemplateFile" in each]
+    assert Path(template).is_file()
+    assert subprocess.run(command[:1], check=False, env=given, capture_output=True).returncode == 2
 
 
 @pytest.mark.parametrize("overlay", ["dev", "production"])
