@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ps2.coordinator.launchers.spark import ContainedServers, SparkLauncher
 
 POLL_S = 0.2
+# Of a fleet in the background, in its folder.
+LOG = "launcher.log"
 # 'ps2 stop' ends the servers one by one.
 STOP_TOGETHER_S = 10.0
 # Between two attempts to start a server.
@@ -40,6 +42,7 @@ def run(
     token_file: Path | None,
     timeout_s: float,
     wish: Wish,
+    all_is_well: Callable[[Path], None] | None = None,
 ) -> None:
     """Run a fleet until the user or 'ps2 stop' ends it.
 
@@ -47,6 +50,8 @@ def run(
         arguments: of spark-submit.
         token_file: that the token was read from; None: it is a new one.
         timeout_s: longest time for all servers to start.
+        all_is_well: called when they run, with a file for all that is printed later; None: this command is in the
+            foreground.
 
     Raises:
         LaunchError: a fleet of that name runs, or servers do not start.
@@ -69,7 +74,9 @@ def run(
         # They end with this process, wherever they are.
         members = tuple(LaunchedServer(address, fleet.launcher) for _, address in sorted(addresses.items()))
         fleet = fleet.with_servers(members)
-        click.echo(description(fleet, started.launcher))
+        click.echo(description(fleet, started.launcher, detached=all_is_well is not None))
+        if all_is_well is not None:
+            all_is_well(fleet.folder / LOG)
         started.watch(wish, fleet)
     if wish.interrupted:
         raise KeyboardInterrupt
@@ -146,19 +153,22 @@ class ContainedFleet:
         return now
 
 
-def description(fleet: LaunchedFleet, launcher: SparkLauncher) -> str:
+def description(fleet: LaunchedFleet, launcher: SparkLauncher, detached: bool) -> str:
     """Say what runs and where."""
     from ps2.cli.state import attaching, command
 
     places = launcher.places()
+    count = f"{len(fleet.servers)} server{'' if len(fleet.servers) == 1 else 's'}"
+    end = f"until '{command('stop', fleet.name)}'" if detached else "until Ctrl-C"
     return "\n".join(
         [
-            f"fleet {fleet.name!r}: {len(fleet.servers)} servers in containers, until Ctrl-C",
+            f"fleet {fleet.name!r}: {count} in containers, {end}",
             *(f"  {server.address}  {places.get(index, '')}" for index, server in enumerate(fleet.servers)),
             "",
             f"attach  {attaching(fleet)}",
             f"look    {command('status', fleet.name)}",
             f"stop    {command('stop', fleet.name)}",
+            *([f"log     {fleet.folder / LOG}"] if detached else []),
             "",
             "Drivers on other hosts need a copy of the token file that only you can read.",
         ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ps2.certificates import TlsFiles
+from ps2.cli.background import go_to_background
 from ps2.cli.server import ops_option, parse_bytes
 from ps2.cli.target import controlled
 from ps2.cli.tls import tls_options
@@ -157,18 +158,21 @@ def launch(
     from ps2.wire.tls import check_serving
 
     if on == "spark":
+        if metrics_port is not None:
+            raise ConfigError("--metrics-port: servers in containers have no ports that are known before")
+        # Before anything has a thread.
+        all_is_well = go_to_background() if detach else None
         from ps2.cli.contained import run
         from ps2.coordinator.launchers.spark import ContainedServers
         from ps2.coordinator.launchers.submission import DEFAULT_MEMORY_BYTES
 
-        _check_contained(detach, metrics_port)
         token = new_token() if token_file is None else read_token(token_file)
         memory = memory_limit or DEFAULT_MEMORY_BYTES
         host = host or _own_host()
         if tls is not None:
             check_serving(tls, host)
         wanted = ContainedServers(servers, token, host, memory, ops, keep_addresses=True, tls=tls)
-        run(wanted, submit, name, token_file, start_timeout, _Wish())
+        run(wanted, submit, name, token_file, start_timeout, _Wish(), all_is_well)
         return
     if submit:
         raise ConfigError(f"{' '.join(submit)}: options of spark-submit go with --on spark")
@@ -202,13 +206,6 @@ def launch(
         click.echo(_description(fleet, detach, metrics_port))
         if not detach:
             _watch(fleet, started, wish)
-
-
-def _check_contained(detach: bool, metrics_port: int | None) -> None:
-    if detach:
-        raise ConfigError("--detach: a fleet in containers ends with this process; run it under nohup, tmux or systemd")
-    if metrics_port is not None:
-        raise ConfigError("--metrics-port: servers in containers have no ports that are known before")
 
 
 def _check_ports(servers: int, port: int, metrics_port: int | None) -> None:

@@ -62,3 +62,28 @@ def test_ps2_launch_when_on_spark_with_tls_then_a_driver_attaches_and_a_killed_s
     assert stopped.returncode == 0, stopped.stderr
     until(lambda: launcher.poll() == 0, "the launcher has ended", 30)
     assert output.read_text().endswith("the fleet was stopped\n")
+
+
+def test_ps2_launch_when_on_spark_and_detached_then_it_returns_and_the_fleet_stays_until_it_is_stopped(
+    run_program, ps2_command, tmp_path, until
+):
+    ps2 = ["env", f"XDG_STATE_HOME={tmp_path}", ps2_command]
+    launch = [*ps2, "launch", "--on", "spark", "--servers", "1", "--memory", "64m", "--host", "127.0.0.1", "--detach"]
+    wrong = run_program(*launch, "--", "--master", "local-cluster[1,1,1400]", "--no-such-option", "1")
+    assert (wrong.returncode, wrong.stdout) == (1, "")
+    assert wrong.stderr.startswith("ps2: server 0 did not start: ")
+    launched = run_program(
+        *launch, "--", "--master", "local-cluster[1,1,1400]", "--conf", "spark.driver.host=127.0.0.1"
+    )
+    assert (launched.returncode, launched.stderr) == (0, "")
+    folder = tmp_path / "ps2" / "default"
+    assert "1 server in containers, until 'ps2 stop'" in launched.stdout
+    assert f"log     {folder / 'launcher.log'}" in launched.stdout
+    launcher = psutil.Process(json.loads((folder / "fleet.json").read_text())["launcher"]["pid"])
+    (server,) = servers(launcher.pid)
+    (address,) = re.findall(r"^  (127\S+)  container app-", launched.stdout, re.MULTILINE)
+    with PS2Context.getOrCreate(fleet=[address], tokenFile=str(folder / "token")):
+        assert DCV.dense(DIM).fill(2.0).sum() == 2.0 * DIM
+    family = [launcher, server, *launcher.children(recursive=True)]
+    assert run_program(*ps2, "stop").returncode == 0
+    until(lambda: not any(process.is_running() for process in family), "all of it has ended", 30)
