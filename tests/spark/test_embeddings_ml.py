@@ -164,6 +164,23 @@ def test_line_when_ids_are_hashed_then_they_may_be_any_and_vertices_of_a_group_a
     assert (near.vectors.shape, in_groups(near) > 0.9) == ((2 * GROUP, 8), True)
 
 
+@pytest.mark.parametrize(
+    ("size", "given"),
+    [
+        (1, {"order": "second", "via": "servers"}),
+        (1, {"order": "first", "hashed": True}),
+        (10_000, {"via": "servers"}),
+        (10_000, {"hashed": True}),
+    ],
+)
+def test_line_when_vectors_are_very_short_or_long_then_all_is_finite(edges, size, given):
+    model = LINE(vectorSize=size, stepSize=0.2, maxIter=3, seed=1, numWorkers=1, **given).fit(edges)
+    assert model.embedding.vectors.shape == (2 * GROUP, size)
+    assert np.isfinite(model.embedding.vectors).all()
+    assert math.isfinite(model.embedding.score([7], [14])[0])
+    assert np.isfinite(model.summary.history.objective).all()
+
+
 @pytest.mark.parametrize("hashed", [False, True])
 def test_line_when_edges_go_one_way_then_they_are_counted_where_they_begin(spark, hashed):
     star = spark.createDataFrame(
@@ -209,6 +226,12 @@ def test_sentences_when_they_are_wrong_then_the_error_says_what(spark, rows, sch
         (LINE(hashed=True), [(1, -2, 1.0)], "expected ids that are not negative, to be hashed, got -2"),
         (LINE(hashed=True, weightCol="w"), [(1, 2, 0.0)], "expected edges, got none of a weight above 0"),
         (DeepWalk(), [], "expected edges, got an empty DataFrame"),
+        (LINE(), [], "expected edges, got an empty DataFrame"),
+        (LINE(hashed=True), [], "expected edges, got an empty DataFrame"),
+        (LINE(weightCol="w"), [(1, 2, 1.0), (2, 3, None)], "got null in 1 of 2 rows"),
+        (LINE(weightCol="w"), [(1, 2, 1.0), (2, 3, -1.0)], "got negative ones in 1 of 2 rows"),
+        (LINE(weightCol="w", hashed=True), [(1, 2, None)], "got null in 1 of 1 rows"),
+        (LINE(weightCol="w", hashed=True), [(1, 2, math.nan)], "got NaN in 1 of 1 rows"),
     ],
 )
 def test_edges_when_they_are_wrong_then_the_error_says_what(spark, estimator, rows, message):

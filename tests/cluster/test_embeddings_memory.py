@@ -1,0 +1,45 @@
+"""Tables of vectors whose words are keys: room for those that were touched, wherever their ids are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.tables import OnFleet
+from ps2.algorithms.training.names import UNNAMED
+
+WORDS, SIZE = 3_000, 16
+NUMBERS = 2 * WORDS * SIZE * 4
+
+
+@pytest.fixture
+def taken(ps, statuses):
+    """``taken(keys)``: what each server has for the tables of words that are these keys, in bytes."""
+
+    def measured(keys):
+        recipe = Recipe(1, SIZE, total=1, architecture="edges", via="rows", keyed=True)
+        before = np.array([status.memory_bytes for status in statuses()])
+        fleet = OnFleet.make(recipe, len(ps.servers), UNNAMED).known(keys)
+        empty = np.array([status.memory_bytes for status in statuses()]) - before
+        fleet.count(np.ones(WORDS, np.int64))
+        for table in (fleet.vectors, fleet.contexts):
+            table.add(np.arange(WORDS), np.ones((WORDS, SIZE), np.float32))
+        assert (fleet.counted()[0] == np.sort(keys)).all()
+        assert (fleet.contexts.pull() == 1).all()
+        found = np.array([status.memory_bytes for status in statuses()]) - before
+        fleet.free()
+        return empty, found
+
+    return measured
+
+
+def test_tables_of_keys_when_ids_are_from_anywhere_then_they_take_no_more_than_of_the_least_ids(taken):
+    keys = np.arange(WORDS)
+    empty, near = taken(keys)
+    _, far = taken(keys * (2**63 // WORDS))
+    assert empty.sum() < NUMBERS / 10
+    assert NUMBERS < near.sum() < 4 * NUMBERS
+    assert far.sum() < 1.5 * near.sum()
+    # Both servers have their part, of ids that are near each other too.
+    assert near.min() > near.max() / 3
