@@ -19,7 +19,7 @@ from benchmarks.compared import Parts, print_compared, print_sizes, versions
 from benchmarks.embeddings_part import Asked
 from benchmarks.frame import ask_all, command, exit_code, machine, print_parts, publish
 
-PARTS = Parts(names=("word2vec", "deepwalk", "node2vec", "links", "memory"), generated=("memory",))
+PARTS = Parts(names=("word2vec", "deepwalk", "node2vec", "links", "memory", "line"), generated=("memory", "line"))
 
 
 @command(

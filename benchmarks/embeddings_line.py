@@ -1,0 +1,87 @@
+"""What the tables of LINE take on the servers: of ids that are keys, and of the first order, which has one table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import psutil
+
+from benchmarks.embeddings_part import SERVERS, Asked
+from benchmarks.frame import Check, Part, answer, tell
+from ps2 import PS2Context
+from ps2.algorithms.embeddings.drawing import Draws
+from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.slices import Slices, put_aliases
+from ps2.algorithms.embeddings.tables import MOST_KEYS, OnFleet, Table
+from ps2.algorithms.training.names import UNNAMED
+from ps2.ops.kernels import Int64s
+
+VERTICES, SIZE = 1_000_000, 64
+# Of vertices whose vectors change at once.
+BLOCK = 50_000
+# Of what ids from 0 on take, what ids from anywhere may.
+MOST = 1.1
+SECOND = Recipe(VERTICES, SIZE, total=1, architecture="edges", via="rows")
+FIRST = replace(SECOND, order=1)
+HASHED = replace(SECOND, keyed=True)
+NUMBERED, NEAR, FAR = (f"second order, ids {how}" for how in ("numbered", "hashed, from 0 on", "hashed, from anywhere"))
+FIRST_ROWS, FIRST_SERVERS = (f"first order, by {via}" for via in ("rows", "servers"))
+
+
+def measure(asked: Asked) -> Part:
+    """Each on servers of its own, so that nothing is left of another."""
+    ids, rng = np.arange(VERTICES), np.random.default_rng(1)
+    found = {
+        NUMBERED: _taken(SECOND, ids),
+        NEAR: _taken(HASHED, rng.permutation(ids)),
+        FAR: _taken(HASHED, rng.integers(0, MOST_KEYS, VERTICES, endpoint=False)),
+        FIRST_ROWS: _taken(FIRST, ids),
+        FIRST_SERVERS: _taken(replace(FIRST, via="servers"), ids),
+    }
+    for what, (resident, counted) in found.items():
+        tell(f"{what}: {resident:.0f} bytes a vertex in memory, {counted:.0f} of the servers' limits")
+    return Part(
+        checks=[Check("hashed ids from anywhere over those from 0 on: memory", found[FAR][0] / found[NEAR][0], MOST)],
+        facts={"vertices": f"{VERTICES:,}", "d": SIZE}
+        | {what: f"{resident:.0f} ({counted:.0f}) B" for what, (resident, counted) in found.items()},
+    )
+
+
+def _taken(recipe: Recipe, ids: Int64s) -> tuple[float, float]:
+    """Change all vectors; return the bytes a vertex that servers then have more: in memory, and as they count it."""
+    with PS2Context.getOrCreate(servers=SERVERS, memoryLimit=3 << 30) as ps:
+        _changed(ps, replace(recipe, vocabulary=100), ids[:100]).free()  # threads, and what they have for requests
+        before = _has(ps)
+        _changed(ps, recipe, ids)
+        resident, counted = (_has(ps) - before) / len(ids)
+    return float(resident), float(counted)
+
+
+def _has(ps: Any) -> Any:
+    resident = sum(psutil.Process(pid).memory_info().rss for pid in ps._fleet.launcher.pids())
+    return np.array([resident, sum(taken for _, taken in ps.memory())])
+
+
+def _changed(ps: Any, recipe: Recipe, ids: Int64s) -> OnFleet:
+    """Return tables that are as after a training."""
+    fleet = OnFleet.make(recipe, len(ps.servers), UNNAMED)
+    if isinstance(fleet.vectors, Slices) and isinstance(fleet.contexts, Slices):
+        fleet.vectors.fill(recipe.seed)
+        draws = Draws.of(recipe, np.ones(len(ids), np.int64))
+        put_aliases(fleet.vectors, fleet.contexts, draws.whole, draws.others)
+        return fleet
+    for begin in range(0, len(ids), BLOCK):
+        some = ids[begin : begin + BLOCK]
+        known, words = (fleet.known(some), np.arange(len(some))) if recipe.keyed else (fleet, some)
+        known.count(np.ones(len(some), np.int64))
+        for table in (known.vectors, known.contexts):
+            if isinstance(table, Table):
+                table.add(words, np.ones((len(some), recipe.size), np.float32))
+    ps.flush()
+    return fleet
+
+
+if __name__ == "__main__":
+    answer(Asked, measure)
