@@ -1,4 +1,5 @@
-"""Word2Vec on walks through BlogCatalog beside gensim's and pyspark.ml's: seconds, and how well vectors tell labels.
+"""Word2Vec on walks through BlogCatalog beside gensim's and pyspark.ml's: seconds, and what vectors are worth: labels
+that they tell, and edges among the nearest.
 
 Seconds are of the training without the vocabulary, which all of them count before; pyspark.ml's fit does not tell them
 apart: beside it, ours has its vocabulary, too. What pyspark.ml predicts by hierarchical softmax takes another step size
@@ -31,14 +32,17 @@ WALKS = {"gensim": 20, "pyspark.ml": 4}
 # Theirs and ours.
 STEP_SIZES = {"gensim": (0.025, 0.025), "pyspark.ml": (0.05, 0.1)}
 LABELLED = 0.5
+# Of so many vertices, how many of the nearest ones are neighbours.
+ASKED, NEAREST = 2_000, 10
 Vectors = dict[str, Array]
 
 
 def measure(asked: Asked) -> Part:
     peers: dict[str, Callable[[Any, float], tuple[float, Vectors]]] = {"gensim": _gensim, "pyspark.ml": _pyspark}
     lines: list[Any] = []
+    pairs = data.edges(asked.data_dir)
     with spark_and_servers(asked, "word2vec") as spark:
-        frame = data.framed(spark, data.edges(asked.data_dir))
+        frame = data.framed(spark, pairs)
         for name, theirs in peers.items():
             sentences = _sentences(frame, WALKS[name])
             tokens = int(sentences.selectExpr("sum(size(words))").first()[0])
@@ -57,6 +61,9 @@ def measure(asked: Asked) -> Part:
             for kind, *of in zip(("Macro-F1", "Micro-F1"), *scores, strict=True):
                 tell(f"{name}: {kind} {of[0]:.2f}; ours: {of[1]:.2f}")
                 lines.append(Score(f"{what}: {kind}, {LABELLED:.0%} labelled", name, "F1", None, *of))
+            near = [_neighbours(vectors, pairs) for _, vectors in found]
+            tell(f"{name}: neighbours among the nearest {near[0]:.3f}; ours: {near[1]:.3f}")
+            lines.append(Score(f"{what}: neighbours among the {NEAREST} nearest", name, "share", None, *near))
     return Part(lines, facts={"d": SIZE, "window": WINDOW, "negative": NEGATIVE})
 
 
@@ -80,7 +87,9 @@ def _ours(sentences: Any, step_size: float, whole: bool) -> tuple[float, Vectors
     began_s = time.monotonic()
     given: dict[str, Any] = {"vectorSize": SIZE, "windowSize": WINDOW, "negative": NEGATIVE, "minCount": 0, "seed": 1}
     model = Word2Vec(inputCol="words", stepSize=step_size, **given).fit(sentences)
-    seconds = time.monotonic() - began_s if whole else sum(model.summary.stepSeconds)
+    whole_s, steps_s = time.monotonic() - began_s, sum(model.summary.stepSeconds)
+    tell(f"ours: {whole_s:.1f} s of fit, {steps_s:.1f} of them training")
+    seconds = whole_s if whole else steps_s
     embedding = model.embedding
     return seconds, dict(zip(embedding.names.values.to_pylist(), embedding.vectors, strict=True))
 
@@ -114,6 +123,20 @@ def _f1(asked: Asked, vectors: Vectors) -> tuple[float, float]:
     """Return Macro-F1 and Micro-F1 of labels, of which half are known."""
     vertices, wanted = data.labels(asked.data_dir)
     return data.f1(np.stack([vectors[str(vertex)] for vertex in vertices]).astype(np.float64), wanted, LABELLED)
+
+
+def _neighbours(vectors: Vectors, pairs: Array) -> float:
+    """Return the share of neighbours among those whose vectors are nearest, by cosine, of some vertices."""
+    names = np.array(list(map(int, vectors)))
+    units = np.stack(list(vectors.values())).astype(np.float32)
+    units /= np.maximum(np.linalg.norm(units, axis=1, keepdims=True), 1e-9)
+    asked = np.random.default_rng(5).choice(len(names), ASKED, replace=False)
+    cosines = units[asked] @ units.T
+    cosines[np.arange(ASKED), asked] = -np.inf
+    nearest = names[np.argpartition(-cosines, NEAREST, axis=1)[:, :NEAREST]]
+    width = pairs.max() + 1
+    there = np.concatenate([pairs[:, 0] * width + pairs[:, 1], pairs[:, 1] * width + pairs[:, 0]])
+    return float(np.isin(names[asked][:, None] * width + nearest, there).mean())
 
 
 if __name__ == "__main__":

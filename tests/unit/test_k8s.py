@@ -73,7 +73,10 @@ def test_what_is_there_is_what_kubernetes_knows(version):
     folders = [*(FOLDER / "overlays").iterdir(), FOLDER / "base"]
     objects = [each for folder in folders for each in customized(folder)]
     known = [each for each in objects if "cert-manager.io" not in each["apiVersion"]]
-    for each in [*known, *manifests(Fleet("ps2:dev", namespace="ml", tls_secret="t"))]:
+    _, policy = customized(FOLDER / "components" / "monitoring")
+    labels = manifests(Fleet("ps2:dev"))[0]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    for each in [*known, policy, *manifests(Fleet("ps2:dev", namespace="ml", tls_secret="t"))]:
         kubernetes_validate.validate(each, version, strict=True)
     assert {each["kind"] for each in objects if each not in known} == {"Issuer", "Certificate"}
     kubernetes_validate.validate(yaml.safe_load((FOLDER / "job" / "driver.yaml").read_text()) | DRIVER, version)
