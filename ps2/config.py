@@ -82,6 +82,7 @@ class ServerConfig:
         announce: file descriptor that the address is written to once it listens; None: nobody waits for it.
         orphan_timeout_s: a server of a master ends after this long without an answer from it; one that was told to end
             with its parent does not: that one may only have stopped for a while.
+        drain_s: told to end by SIGTERM, wait at most so long for the coordinator to bring to safety what is here.
         tls: certificates of this server, for all its ports but that of metrics; None: nothing is encrypted.
     """
 
@@ -96,6 +97,7 @@ class ServerConfig:
     ops: tuple[str, ...] = ()
     announce: int | None = None
     orphan_timeout_s: float = 60.0
+    drain_s: float = 0.0
     tls: Tls | None = None
 
 

@@ -18,6 +18,8 @@ SECRETS = "/run/secrets/ps2"
 CERTIFICATES = "/run/secrets/ps2-tls"
 READY_PATH = "/ready"
 SCRATCH = "/tmp"
+# To bring what a pod holds to safety before it ends; the kubelet waits a little longer.
+DRAIN_S, GRACE_S = 110, 120
 # Compiled kernels: in the image, and where a server looks for them and adds to them.
 COMPILED, KERNELS = "/opt/ps2/kernels", f"{SCRATCH}/kernels"
 
@@ -121,6 +123,7 @@ def _pod(fleet: Fleet) -> Object:
     return {
         "serviceAccountName": fleet.name,
         "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": GRACE_S,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER,
@@ -193,6 +196,7 @@ def _arguments(fleet: Fleet) -> list[str]:
         f"--token-file={SECRETS}/token",
         f"--metrics-port={METRICS_PORT}",
         f"--cores={fleet.cores}",
+        f"--drain={DRAIN_S}",
     ]
     if fleet.tls_secret is not None:
         names = {"cert": "tls.crt", "key": "tls.key", "ca": "ca.crt"}

@@ -88,6 +88,15 @@ ops_option = click.option(
     help="Serve metrics for Prometheus there, on the host of --listen and without a token; 0 takes a free port, which "
     "the log tells  [default: off].",
 )
+@click.option(
+    "--drain",
+    type=click.FloatRange(0, 86_400),
+    default=ServerConfig.drain_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="Told to end by SIGTERM, wait so long at most until the driver has made a checkpoint, or has copies; a second "
+    "SIGTERM ends it at once. Not with --master.",
+)
 @ops_option
 @click.option("--exit-with-parent", type=int, metavar="PID", hidden=True)
 @click.option("--scratch", type=click.Path(path_type=Path), hidden=True)
@@ -105,6 +114,7 @@ def server(
     threads: int,
     cores: int | None,
     metrics_port: int | None,
+    drain: float,
     ops: tuple[str, ...],
     exit_with_parent: int | None,
     scratch: Path | None,
@@ -121,6 +131,8 @@ def server(
         raise ConfigError("give --token-file (or PS2_TOKEN_FILE), or --insecure on loopback")
     if token_file is not None and insecure:
         raise ConfigError("give either --token-file or --insecure, not both")
+    if drain and master is not None:
+        raise ConfigError("--drain: a server with --master is ended, and replaced, by its coordinator")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = ServerConfig(
         listen=listen or ("127.0.0.1:0" if master else f"127.0.0.1:{DEFAULT_PORT}"),
@@ -133,6 +145,7 @@ def server(
         metrics_port=metrics_port,
         ops=ops,
         announce=announce,
+        drain_s=drain,
         # From pipes they can be read once.
         tls=tls if tls is None or tls.lasting else tls.current(),
     )

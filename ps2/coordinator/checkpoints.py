@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -73,6 +73,11 @@ class Checkpoints:
         self.distrusted = ""  # why the last one that could not be read could not
 
     @property
+    def folder(self) -> str | None:
+        """Where they go unless said otherwise."""
+        return self._folder
+
+    @property
     def newest(self) -> Newest | None:
         """The checkpoint to go back to."""
         return self._trusted[-1] if self._trusted else None
@@ -96,13 +101,19 @@ class Checkpoints:
         self._trusted = [trusted for trusted in self._trusted if trusted is not newest]
 
     def take(
-        self, path: str | None, step: int | None, epoch: int, note: Callable[[str], None] = lambda folder: None
+        self,
+        path: str | None,
+        step: int | None,
+        epoch: int,
+        note: Callable[[str], None] = lambda folder: None,
+        last: Collection[str] = (),
     ) -> Checkpoint:
         """Make a checkpoint in a new folder below ``path``.
 
         Args:
             epoch: how often the fleet had gone back to a checkpoint when the step was that.
             note: called with its folder when it is complete, before anybody can go back to it.
+            last: addresses of servers on which nothing may change afterwards, as they are about to end.
 
         Raises:
             ConfigError: there is no path, or it cannot be written to.
@@ -117,8 +128,9 @@ class Checkpoints:
             number = 1 + max((found.number for found in folders.find(root)), default=0)
             folder = folders.folder(root, number, self._master.id)
             try:
-                made, newest = self._take(folder, number, step, epoch)
+                made, newest = self._take(folder, number, step, epoch, last)
             except PS2Error as error:
+                self._discard(last, "")
                 with suppress(PS2Error):
                     folders.remove(folder)
                 before = f"; {self.newest.path} stays the newest complete one" if self.newest is not None else ""
@@ -136,7 +148,9 @@ class Checkpoints:
             log.info("checkpoint %s: %d bytes, requests held for %.3f s", folder, made.nbytes, made.pauseS)
             return made
 
-    def _take(self, folder: str, number: int, step: int | None, epoch: int) -> tuple[Checkpoint, Newest]:
+    def _take(
+        self, folder: str, number: int, step: int | None, epoch: int, last: Collection[str]
+    ) -> tuple[Checkpoint, Newest]:
         began_s = time.monotonic()
         name = uuid.uuid4().hex
         self._master.roster.check_all_there()
@@ -152,7 +166,9 @@ class Checkpoints:
             frozen_s = time.monotonic()
             try:
                 at_once(addresses, lambda address: self._servers.freeze(address, name, FREEZE_TIMEOUT_S))
-                copied: list[Copied] = at_once(addresses, lambda address: self._servers.copy(address, name, rows))
+                copied: list[Copied] = at_once(
+                    addresses, lambda address: self._servers.copy(address, name, rows, last=address in last)
+                )
             except PS2Error:
                 self._discard(addresses, name)
                 raise
@@ -180,7 +196,7 @@ class Checkpoints:
         made = Checkpoint(folder, number, step, manifest.nbytes, pause_s, time.monotonic() - began_s)
         return made, Newest(folder, manifest, counts)
 
-    def _discard(self, addresses: Sequence[str], name: str) -> None:
+    def _discard(self, addresses: Collection[str], name: str) -> None:
         for address in addresses:
             try:
                 self._servers.discard(address, name)

@@ -208,6 +208,7 @@ class PS2Context:
             self._session = Session(ref, transport, on_rollback=self._rolled_back)
             self._steps = Steps(fleet.checkpoints, self._session, fleet.master, options)
             fleet.supervisor.has_way_back = self._steps.has_way_back
+            fleet.supervisor.parting.take = self._steps.hand_over
             undo.callback(self._steps.close)
             bind = join_address(options.bind, 0)
             face = partial(Face, bind=bind, token=self._run_token, wire=WireConfig(tls=options.tls))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Source = Literal["replica", "checkpoint"]
+Source = Literal["replica", "checkpoint", "handover"]
 Recover = Literal["auto", "shard", "consistent"]
 
 
@@ -29,11 +29,13 @@ class Lost:
     """What was known of a fleet when servers of it were given up.
 
     Attributes:
+        servers: their indices.
         reason: why they were.
         silent_s: since the last sign of life of the one that was silent longest.
         mutations: by index: the id of the server that was there, and how many requests had changed something on it.
     """
 
+    servers: tuple[int, ...]
     reason: str
     silent_s: float
     mutations: Mapping[int, tuple[str, int]]
@@ -51,8 +53,9 @@ class Recovery:
     Attributes:
         servers: their indices.
         reason: why they were lost.
-        source: "replica": nothing is missing. "checkpoint": what came after it is.
-        checkpoint: its folder, with that source.
+        source: "replica", or the checkpoint with which a server ended in order ("handover"): nothing is missing.
+            "checkpoint": what came after it is.
+        checkpoint: its folder, unless it was a replica.
         step: first step that the checkpoint does not hold, if it has one.
         rolledBack: all servers went back to it, not only the lost ones.
         mixed: others did not: vectors are of two ages, on the servers that were lost of the checkpoint's.
@@ -87,6 +90,8 @@ class Recovery:
         text = f"server {which} is back after {self.seconds:.1f} s ({self.reason.splitlines()[0].rstrip(';')})"
         if self.source == "replica":
             return f"{text}: from the copies, nothing is missing"
+        if self.source == "handover":
+            return f"{text}: from checkpoint {self.checkpoint}, with which it had ended; nothing is missing"
         who = "all servers are" if self.rolledBack else "it is"
         text += f": {who} at checkpoint {self.checkpoint} again (next step {self.step})"
         text += f", {self.mutationsLost} requests that changed something are missing"

@@ -152,6 +152,7 @@ class Roster:
             now_s = time.monotonic()
             members = self._membership.members
             lost = Lost(
+                servers=tuple(indices),
                 reason="; ".join(
                     self._restoring.get(index) or f"server {index}: {members[index].gone}" for index in indices
                 ),

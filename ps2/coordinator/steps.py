@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 
 from ps2.client.session import Session
@@ -62,6 +62,17 @@ class Steps:
             if run.epoch != epoch:
                 raise RolledBack("the fleet went back to a checkpoint", min(run.applied())) from error
             raise
+
+    def hand_over(self, addresses: Collection[str]) -> Checkpoint:
+        """Make a checkpoint, in the middle of whatever is under way, after which nothing changes on these servers."""
+        self._last_s = time.monotonic()
+        run = self.run
+        if run is None:
+            return self._checkpoints.take(None, self.next, self._session.epoch, last=addresses)
+        epoch, cut = run.epoch, run.cut()
+        return self._checkpoints.take(
+            None, min(cut.applied), epoch, lambda folder: run.note_cut(folder, cut), last=addresses
+        )
 
     @contextmanager
     def step(self, number: int | None) -> Iterator[int]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from ps2.coordinator.checkpoints import Checkpoints, Newest, saved_matrices, to_load, younger
 from ps2.coordinator.launchers.launcher import Launcher
 from ps2.coordinator.master import Master
+from ps2.coordinator.parting import Parting
 from ps2.coordinator.recovery import Lost, Policy, Recovery, Source, all_go_back, backup_of, backups, source_of
 from ps2.errors import (
     CheckpointCorruptError,
@@ -45,6 +46,7 @@ class Supervisor:
         self._servers = servers
         self._checkpoints = checkpoints
         self._policy = policy
+        self.parting = Parting(master, servers, checkpoints, policy)
         # Tells whether what is under way in the driver can go on from a checkpoint by itself.
         self.has_way_back: Callable[[str], bool] = lambda checkpoint: False
         self._going_back = False  # all servers are, and have to arrive
@@ -144,22 +146,27 @@ class Supervisor:
                 self._master.roster.ended(index, reason)
         self._ask_silent()
         self._master.roster.tick()
+        self.parting.look(self._launcher.leaving)
         indices = set(self._master.roster.lost(self._launcher.replaces)) | self._pending
         if not indices or time.monotonic() < self._next_attempt_s:
             return
-        newest = self._checkpoints.newest
+        handed = self.parting.handed_over(indices)
+        newest = handed or self._checkpoints.newest
         source = source_of(indices, self._launcher.servers, self._policy, newest is not None)
         if source == "replica" and self._copies_broken:
             source = "checkpoint" if newest is not None else None
+        if source == "checkpoint" and handed is not None:
+            source = "handover"
         if source is None:
             self._master.roster.give_up(self._why_nothing())
             return
         try:
-            self._recover(tuple(sorted(indices)), source)
+            self._recover(tuple(sorted(indices)), source, None if source == "replica" else newest)
             self._failing_since_s, self._copies_broken = None, False
         except PS2Error as error:
             if newest is not None and isinstance(error, (CheckpointMissingError, CheckpointCorruptError)):
                 self._checkpoints.distrust(newest, str(error))
+                self.parting.forget(indices)
             elif source == "replica" and isinstance(error, RecoveryError):
                 log.warning("servers %s do not come back from their copies: %s", sorted(indices), error)
                 self._copies_broken = True
@@ -199,7 +206,7 @@ class Supervisor:
             return "the server with copies of its shards is lost, too, and there is no checkpoint"
         return "there is no checkpoint to get its shards back from"
 
-    def _recover(self, indices: tuple[int, ...], source: Source) -> None:
+    def _recover(self, indices: tuple[int, ...], source: Source, newest: Newest | None) -> None:
         lost = self._master.roster.fence(indices)
         began_s = time.monotonic()
         self._pending.update(indices)
@@ -211,41 +218,44 @@ class Supervisor:
         self._wait_registered(indices)
         with self._master.unchanging():
             started_s = time.monotonic()
-            newest, together = self._checkpoints.newest if source == "checkpoint" else None, False
+            together = False
             if newest is None:
                 nbytes = self._from_copies(indices)
             else:
-                together = self._going_back or all_go_back(self._policy, self.has_way_back(newest.path))
+                planned = source == "handover"
+                together = self._going_back or (
+                    not planned and all_go_back(self._policy, self.has_way_back(newest.path))
+                )
                 nbytes = self._from_checkpoint(indices, newest, together)
             self._going_back = False
             self._pending.clear()
             self._master.roster.restored()
-            times = (started_s - began_s, time.monotonic() - started_s)
-            recovery = self._report(indices, lost, newest, together, times, nbytes)
+            costs = (started_s - began_s, time.monotonic() - started_s, nbytes)
+            recovery = self._report(lost, source, newest, together, costs)
             # Before anybody learns where the servers are: who has been answered by one sees what became of it.
             self.recoveries.append(recovery)
+        self.parting.forget(range(self._launcher.servers) if together else indices)
         log.warning("%s", recovery)
         self._master.publish()  # it names the processes that hold what there is
 
     def _report(
         self,
-        indices: tuple[int, ...],
         lost: Lost,
+        source: Source,
         newest: Newest | None,
         together: bool,
-        times: tuple[float, float],
-        nbytes: int,
+        costs: tuple[float, float, int],
     ) -> Recovery:
-        start_s, load_s = times
-        gone_back = range(self._launcher.servers) if together else indices
+        start_s, load_s, nbytes = costs
+        gone_back = range(self._launcher.servers) if together else lost.servers
         return Recovery(
-            servers=indices,
+            servers=lost.servers,
             reason=lost.reason,
-            source="checkpoint" if newest is not None else "replica",
+            source=source,
             checkpoint=newest.path if newest is not None else None,
             step=newest.manifest.step if newest is not None else None,
             rolledBack=together,
-            mixed=newest is not None and len(gone_back) < self._launcher.servers,
+            mixed=source == "checkpoint" and len(gone_back) < self._launcher.servers,
             detectS=lost.silent_s,
             startS=start_s,
             loadS=load_s,

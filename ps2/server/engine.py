@@ -255,6 +255,7 @@ class Engine:
                 if request.forwarded:
                     reply = self._copies.apply(request, shards, keys)
                 else:
+                    self.fence.check_active()
                     reply = self._run(request, shards, keys)
             # It may have been stopped meanwhile, for so long that another server is in its place.
             self.fence.check_lease()

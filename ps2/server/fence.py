@@ -9,6 +9,8 @@ from ps2.errors import StaleRouteError
 
 # A coordinator that is there says so twice a second; one that has slept must not take the fleet back.
 TAKE_OVER_AFTER_S = 1.5
+# One that has been silent for so long brings nothing to safety.
+GONE_AFTER_S = 15.0
 
 
 class Fence:
@@ -21,6 +23,9 @@ class Fence:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.waits = False
+        self.leaving = False  # told to end
+        self.parted = False  # another process gets what is here, and nothing of it may change
+        self.released = threading.Event()  # nothing is lost if this server ends
         self.route_version = 0
         self.coordinator = ""
         self._lease_s = 0.0
@@ -29,7 +34,7 @@ class Fence:
     @property
     def ready(self) -> bool:
         """Whether a coordinator has given this server its shards, be it one that is gone again."""
-        return self.route_version > 0 and not self.waits
+        return self.route_version > 0 and not self.waits and not self.leaving
 
     @property
     def silent_s(self) -> float:
@@ -59,6 +64,11 @@ class Fence:
         with self._lock:
             self.coordinator = ""
 
+    @property
+    def may_end(self) -> bool:
+        """Whether there is nobody, or no reason, to wait for before this server ends."""
+        return not self.coordinator or self.silent_s > GONE_AFTER_S or self.released.is_set()
+
     def answered(self, at_s: float) -> None:
         """Note that the coordinator has heard of us: it has answered, or had, what we sent at that ``time.monotonic``.
 
@@ -83,9 +93,11 @@ class Fence:
         self.check_lease()
 
     def check_active(self) -> None:
-        """Raise StaleRouteError if clients have no business here yet."""
+        """Raise StaleRouteError if clients have no business here yet, or any more."""
         if self.waits:
             raise StaleRouteError("this server waits for its coordinator to give it its shards")
+        if self.parted:
+            raise StaleRouteError("this server is about to end, and has handed over what it holds")
 
     def check_lease(self) -> None:
         """Raise StaleRouteError if the coordinator may have replaced this server meanwhile."""

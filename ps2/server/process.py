@@ -42,6 +42,7 @@ GRACE_S = 2.0
 PARENT_CHECK_S = 0.5
 PARENT_POLL_S = 0.1
 ACTIVE_POLL_S = 0.1
+LEAVE_POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,9 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
         home: the master to register with; None for a server that clients attach to.
         parent: end when this process is gone, however it went.
     """
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    stop, told = threading.Event(), threading.Event()
+    signal.signal(signal.SIGINT, lambda *_: stop.set())
+    signal.signal(signal.SIGTERM, lambda *_: told.set() if config.drain_s and not told.is_set() else stop.set())
     if parent is not None:
         _background(_watch_parent, parent, stop)
     load_modules(config.ops)
@@ -164,6 +165,7 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
             orphan_timeout_s = config.orphan_timeout_s if parent is None else math.inf
             _background(_heartbeat, heart, interval_s, orphan_timeout_s, stop)
         _background(_warm_when_active, engine, stop)
+        _background(_drain, engine, config.drain_s, told, stop)
         stop.wait()
 
 
@@ -173,6 +175,18 @@ def _warm_when_active(engine: Engine, stop: threading.Event) -> None:
         if stop.wait(ACTIVE_POLL_S):
             return
     warm()
+
+
+def _drain(engine: Engine, drain_s: float, told: threading.Event, stop: threading.Event) -> None:
+    """Once told to end, wait until the coordinator has brought to safety what is here; at most so long."""
+    told.wait()
+    engine.fence.leaving = True
+    deadline_s = time.monotonic() + drain_s
+    log.info("told to end: what is here is handed over first, for at most %.0f s", drain_s)
+    while engine.shards() and not engine.fence.may_end and time.monotonic() < deadline_s:
+        if stop.wait(LEAVE_POLL_S):
+            return
+    stop.set()
 
 
 def _expose(servicer: ServerServicer, engine: Engine, info: dict[str, str], place: tuple[str, int]) -> Exposition:

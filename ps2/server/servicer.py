@@ -75,6 +75,8 @@ class ServerServicer:
         if request.coordinator and request.coordinator == fence.coordinator:
             fence.called()
             fence.answered(request.answered_s)
+            if request.released:
+                fence.released.set()
         return pb.HelloReply(
             protocol=PROTOCOL_VERSION,
             route_version=fence.route_version,
@@ -87,6 +89,7 @@ class ServerServicer:
             data_socket=self._data.unix_name if self._data is not None else "",
             now_s=time.monotonic(),
             operations=self._operations,
+            leaving=fence.leaving,
         )
 
     def Execute(self, frame: bytes) -> bytes:
@@ -165,7 +168,7 @@ class ServerServicer:
 
     def Copy(self, request: pb.CopyRequest) -> pb.CopyReply:
         rows = {matrix.matrix: tuple(matrix.rows) for matrix in request.matrices}
-        copied = self._snapshots.copy(request.checkpoint, rows)
+        copied = self._snapshots.copy(request.checkpoint, rows, request.last)
         return pb.CopyReply(pause_s=copied.pause_s, bytes=copied.nbytes, mutations=copied.mutations)
 
     def Write(self, request: pb.WriteRequest) -> pb.WriteReply:
@@ -174,6 +177,7 @@ class ServerServicer:
 
     def Discard(self, request: pb.DiscardRequest) -> pb.DiscardReply:
         self._snapshots.discard(request.checkpoint)
+        self._engine.fence.parted = False
         return pb.DiscardReply()
 
     def Load(self, request: pb.LoadRequest) -> pb.LoadReply:

@@ -73,11 +73,12 @@ class Snapshots:
             raise
         self._leave(under_way, "frozen")
 
-    def copy(self, checkpoint: str, rows: Mapping[int, Sequence[int]]) -> Copied:
+    def copy(self, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> Copied:
         """Copy what ``freeze`` holds, and let it go; where there is no room, hold it until it is written.
 
         Args:
             rows: by matrix: those in use, ascending; nothing else is copied.
+            last: let nothing change after it: requests that wait are refused.
 
         Returns:
             What it took; ``nbytes`` is 0 if the shards stay held, and the pause then lasts until ``write`` has ended.
@@ -102,6 +103,7 @@ class Snapshots:
                 if id in rows
             )
             size = sum(shard.nbytes for shard in under_way.shards)
+            self._engine.fence.parted = last
             copied = self._copy(under_way, size)
             if copied:
                 under_way.hold.release()

@@ -42,6 +42,7 @@ class Meeting:
         coordinator: that sent it, and gave its last sign of life ``heard_s`` seconds ago.
         catalog: what that coordinator left for a later one.
         now_s: when it answered, by its own clock.
+        leaving: whether it was told to end, and waits until it is released.
         operations: digests of those that users' modules have brought.
     """
 
@@ -52,6 +53,7 @@ class Meeting:
     catalog: bytes
     now_s: float
     operations: Mapping[str, str]
+    leaving: bool
 
 
 @dataclass(frozen=True)
@@ -104,14 +106,18 @@ class ServerControl:
         coordinator: str = "",
         timeout_s: float = SIGN_OF_LIFE_TIMEOUT_S,
         answered_s: float = 0.0,
+        released: bool = False,
     ) -> Meeting:
         """Meet a server; raises ProtocolError if it speaks another version.
 
         Args:
             coordinator: who asks, if it is one: a sign of life of it.
             answered_s: ``now_s`` of what it has answered to this coordinator before: its lease runs from there.
+            released: nothing is lost if it ends now.
         """
-        request = server_pb2.HelloRequest(protocol=PROTOCOL_VERSION, coordinator=coordinator, answered_s=answered_s)
+        request = server_pb2.HelloRequest(
+            protocol=PROTOCOL_VERSION, coordinator=coordinator, answered_s=answered_s, released=released
+        )
         reply = self._call(address, "Hello", request, server_pb2.HelloReply, timeout_s)
         return Meeting(
             reply.server_id,
@@ -121,6 +127,7 @@ class ServerControl:
             reply.catalog,
             reply.now_s,
             dict(reply.operations),
+            reply.leaving,
         )
 
     def create_matrix(
@@ -176,10 +183,14 @@ class ServerControl:
         request = server_pb2.FreezeRequest(checkpoint=checkpoint, timeout_s=timeout_s, route_version=self.route_version)
         self._call(address, "Freeze", request, server_pb2.FreezeReply)
 
-    def copy(self, address: str, checkpoint: str, rows: Mapping[int, Sequence[int]]) -> Copied:
-        """Copy of what ``freeze`` holds the rows in use, ascending, of each matrix; and let it go."""
+    def copy(self, address: str, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> Copied:
+        """Copy of what ``freeze`` holds the rows in use, ascending, of each matrix; and let it go.
+
+        Args:
+            last: clients' requests are refused from then on, until ``discard``.
+        """
         matrices = [server_pb2.RowsInUse(matrix=matrix, rows=mine) for matrix, mine in rows.items()]
-        request = server_pb2.CopyRequest(checkpoint=checkpoint, matrices=matrices)
+        request = server_pb2.CopyRequest(checkpoint=checkpoint, matrices=matrices, last=last)
         reply = self._call(address, "Copy", request, server_pb2.CopyReply, LONG_TIMEOUT_S)
         return Copied(reply.pause_s, reply.bytes, reply.mutations)
 
@@ -190,7 +201,7 @@ class ServerControl:
         return [saved_shard_from_pb(shard) for shard in reply.shards]
 
     def discard(self, address: str, checkpoint: str) -> None:
-        """Forget a checkpoint that is under way ("": whichever it is); what is frozen goes on."""
+        """Forget a checkpoint that is under way ("": whichever it is); what is frozen, or was the last, goes on."""
         self._call(address, "Discard", server_pb2.DiscardRequest(checkpoint=checkpoint), server_pb2.DiscardReply)
 
     def load(self, address: str, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:

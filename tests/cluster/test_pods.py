@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import urllib.error
 import urllib.request
 from contextlib import ExitStack
@@ -32,7 +33,7 @@ class Pod:
         address: where it listens for drivers.
     """
 
-    def __init__(self, container, token, folder):
+    def __init__(self, container, token, folder, **options):
         self.address, self._metrics = (f"127.0.0.1:{free_port()}" for _ in range(2))
         host, metrics_port = self._metrics.split(":")
         here = {
@@ -45,7 +46,7 @@ class Pod:
         given = dict(argument.split("=", 1) for argument in container["args"])
         assert here.keys() <= given.keys()
         assert container["command"] == ["ps2", "server"]
-        self._command = [*map("=".join, {**given, **here}.items())]
+        self._command = [*map("=".join, {**given, **here, **options}.items())]
         self._probe = container["readinessProbe"]["httpGet"]["path"]
         self._folder = folder
 
@@ -56,8 +57,18 @@ class Pod:
 
     def stop(self):
         """As a kubelet does, and wait."""
+        self.tell()
+        self.wait()
+
+    def tell(self):
+        """As a kubelet tells it first."""
         self._process.terminate()
+
+    def wait(self):
         assert self._process.wait(30) == 0
+
+    def running(self):
+        return self._process.poll() is None
 
     def end(self):
         self._process.kill()
@@ -75,11 +86,17 @@ class Pod:
 
 
 @pytest.fixture
-def pods(tmp_path, until):
-    """Three pods that are up."""
+def container():
+    """That of the servers, as it is printed."""
     printed = CliRunner().invoke(cli, ["k8s", "render", "--image", "ps2:dev", "--cores", "1"])
     (fleet,) = [each for each in yaml.safe_load_all(printed.stdout) if each["kind"] == "StatefulSet"]
     (container,) = fleet["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+@pytest.fixture
+def pods(container, tmp_path, until):
+    """Three pods that are up."""
     token = Path(tmp_path / "token")
     write_token(token, new_token())
     found = [Pod(container, token, tmp_path) for _ in range(3)]
@@ -113,3 +130,78 @@ def test_pods_when_they_are_restarted_one_by_one_then_nothing_is_lost_and_more_t
     with PS2Context.getOrCreate(fleet=[pod.address for pod in pods], restore=path, **given) as ps:
         assert np.array_equal(ps.vector("weight").pull(), VALUES + 2)
         assert [pod.status() for pod in pods] == [200] * 3
+
+
+def test_pods_without_copies_then_those_that_are_told_to_end_hand_over_all_they_hold(pods, tmp_path, until):
+    first = pods[0]
+    given = {"tokenFile": str(tmp_path / "token"), "checkpointDir": str(tmp_path / "checkpoints"), "retryTimeoutS": 60}
+    with PS2Context.getOrCreate(fleet=[pod.address for pod in pods], **given) as ps:
+        weight = DCV.dense(1000, dtype="float64", name="weight").push(VALUES)
+        added, over = 0, threading.Event()
+
+        def add():
+            nonlocal added
+            while not over.is_set():
+                weight.add(1)
+                added += 1
+
+        adding = threading.Thread(target=add)
+        adding.start()
+        try:
+            for restarted in ([first], pods):
+                for pod in restarted:
+                    pod.tell()
+                for pod in restarted:
+                    pod.wait()
+                    pod.start()
+                until(lambda: all(pod.status() == 200 for pod in pods), "they have their shards again", 60)
+                before = added
+                until(lambda before=before: added > before, "additions go on")
+        finally:
+            over.set()
+            adding.join()
+        assert np.array_equal(weight.pull(), VALUES + added)
+        assert {(recovery.source, recovery.mixed) for recovery in ps.recoveries} == {("handover", False)}
+        assert sorted(index for recovery in ps.recoveries for index in recovery.servers) == [0, 0, 1, 2]
+
+
+def test_pods_when_one_is_killed_then_it_gets_what_the_checkpoint_has(pods, tmp_path, until):
+    given = {"tokenFile": str(tmp_path / "token"), "checkpointDir": str(tmp_path / "checkpoints")}
+    with PS2Context.getOrCreate(fleet=[pod.address for pod in pods], **given) as ps:
+        weight = DCV.dense(900, dtype="float64", name="weight").push(VALUES[:900])
+        ps.checkpoint()
+        weight.add(1)
+        pods[1].end()
+        pods[1].start()
+        until(lambda: pods[1].status() == 200, "it has its shards again", 60)
+        (recovery,) = ps.recoveries
+        assert (recovery.source, recovery.servers, recovery.mixed) == ("checkpoint", (1,), True)
+        assert np.array_equal(weight.pull() - VALUES[:900], np.repeat([1.0, 0.0, 1.0], 300))
+
+
+def test_pods_that_can_bring_nothing_to_safety_end_in_time(container, tmp_path, until):
+    write_token(tmp_path / "token", new_token())
+    patient, hasty = (Pod(container, tmp_path / "token", tmp_path, **{"--drain": drain}) for drain in ("600", "1"))
+    folder = tmp_path / "checkpoints"
+    with ExitStack() as ended:
+        for pod in (patient, hasty):
+            ended.callback(pod.end)
+            pod.start()
+        until(lambda: patient.status() == hasty.status() == 503, "they are up", 60)
+        fleet = {"fleet": [patient.address, hasty.address], "tokenFile": str(tmp_path / "token")}
+        with PS2Context.getOrCreate(**fleet, checkpointDir=str(folder)) as ps:
+            DCV.dense(10)
+            folder.rmdir()
+            folder.write_text("not a folder")
+            for pod in (patient, hasty):
+                pod.tell()
+            until(lambda: not hasty.running(), "its time is over")
+            assert patient.running()
+            assert patient.status() == 503
+            # Asked twice, it goes at once.
+            patient.stop()
+            assert ps.recoveries == []
+        # Nor does one wait that holds nothing, or has no driver.
+        patient.start()
+        until(lambda: patient.status() == 503, "it is up again", 60)
+        patient.stop()

@@ -34,6 +34,7 @@ class AttachLauncher:
         self._register = register
         self._coordinator = coordinator
         self._met: dict[int, str] = {}
+        self.leaving: frozenset[int] = frozenset()
 
     @property
     def servers(self) -> int:
@@ -64,6 +65,7 @@ class AttachLauncher:
         for meeting in answers.values():
             if meeting.coordinator not in ("", self._coordinator):
                 raise StoppedError(f"another driver (coordinator {meeting.coordinator}) has taken this fleet over")
+        self.leaving = frozenset(index for index, meeting in answers.items() if meeting.leaving)
         return {
             index: None if meeting.server_id == self._met[index] else "it was restarted, and what it held is gone"
             for index, meeting in answers.items()

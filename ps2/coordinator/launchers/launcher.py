@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 
@@ -28,6 +29,11 @@ class Launcher(Protocol):
 
     def look(self) -> dict[int, str | None]:
         """Return by index why servers' processes have ended, and None for those that were found alive by asking."""
+        ...
+
+    @property
+    def leaving(self) -> Collection[int]:
+        """Servers that were found to be told to end, by somebody else."""
         ...
 
     def standing(self) -> str:

@@ -52,6 +52,9 @@ class LocalLauncher:
         self._forks = ForkServer()
         self._children: dict[int, Child] = {}
 
+    # Nobody but this one ends them in order.
+    leaving: frozenset[int] = frozenset()
+
     @property
     def servers(self) -> int:
         return self._servers

@@ -69,6 +69,9 @@ class SparkLauncher:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
 
+    # Nobody but this one ends them in order.
+    leaving: frozenset[int] = frozenset()
+
     @property
     def servers(self) -> int:
         return self._wanted.servers

@@ -176,17 +176,19 @@ class ReplyFrame(_message.Message):
     def __init__(self, header: _Optional[_Union[ReplyHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
-    __slots__ = ("protocol", "coordinator", "answered_s")
+    __slots__ = ("protocol", "coordinator", "answered_s", "released")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_S_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     coordinator: str
     answered_s: float
-    def __init__(self, protocol: _Optional[int] = ..., coordinator: _Optional[str] = ..., answered_s: _Optional[float] = ...) -> None: ...
+    released: bool
+    def __init__(self, protocol: _Optional[int] = ..., coordinator: _Optional[str] = ..., answered_s: _Optional[float] = ..., released: bool = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("protocol", "server_id", "version", "data_port", "data_socket", "route_version", "coordinator", "heard_s", "catalog", "now_s", "operations")
+    __slots__ = ("protocol", "server_id", "version", "data_port", "data_socket", "route_version", "coordinator", "heard_s", "catalog", "now_s", "operations", "leaving")
     class OperationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -205,6 +207,7 @@ class HelloReply(_message.Message):
     CATALOG_FIELD_NUMBER: _ClassVar[int]
     NOW_S_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     server_id: str
     version: str
@@ -216,7 +219,8 @@ class HelloReply(_message.Message):
     catalog: bytes
     now_s: float
     operations: _containers.ScalarMap[str, str]
-    def __init__(self, protocol: _Optional[int] = ..., server_id: _Optional[str] = ..., version: _Optional[str] = ..., data_port: _Optional[int] = ..., data_socket: _Optional[str] = ..., route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., heard_s: _Optional[float] = ..., catalog: _Optional[bytes] = ..., now_s: _Optional[float] = ..., operations: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    leaving: bool
+    def __init__(self, protocol: _Optional[int] = ..., server_id: _Optional[str] = ..., version: _Optional[str] = ..., data_port: _Optional[int] = ..., data_socket: _Optional[str] = ..., route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., heard_s: _Optional[float] = ..., catalog: _Optional[bytes] = ..., now_s: _Optional[float] = ..., operations: _Optional[_Mapping[str, str]] = ..., leaving: bool = ...) -> None: ...
 
 class Greeting(_message.Message):
     __slots__ = ("protocol", "server_id", "nonce")
@@ -379,12 +383,14 @@ class FreezeReply(_message.Message):
     def __init__(self) -> None: ...
 
 class CopyRequest(_message.Message):
-    __slots__ = ("checkpoint", "matrices")
+    __slots__ = ("checkpoint", "matrices", "last")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     MATRICES_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
     checkpoint: str
     matrices: _containers.RepeatedCompositeFieldContainer[RowsInUse]
-    def __init__(self, checkpoint: _Optional[str] = ..., matrices: _Optional[_Iterable[_Union[RowsInUse, _Mapping]]] = ...) -> None: ...
+    last: bool
+    def __init__(self, checkpoint: _Optional[str] = ..., matrices: _Optional[_Iterable[_Union[RowsInUse, _Mapping]]] = ..., last: bool = ...) -> None: ...
 
 class RowsInUse(_message.Message):
     __slots__ = ("matrix", "rows")
