@@ -8,6 +8,7 @@ import click
 
 from ps2 import __version__
 from ps2.cli.checkpoint import checkpoint
+from ps2.cli.env import env
 from ps2.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, exit_code
 from ps2.cli.k8s import k8s
 from ps2.cli.launch import launch
@@ -26,7 +27,7 @@ def cli() -> None:
     """PS2: a parameter server that runs beside Apache Spark."""
 
 
-for command in (checkpoint, k8s, launch, ops, server, status, stop, token, train):
+for command in (checkpoint, env, k8s, launch, ops, server, status, stop, token, train):
     cli.add_command(command)
 
 

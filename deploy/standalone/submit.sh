@@ -1,0 +1,15 @@
+#!/bin/sh
+# Submit a training that attaches to the fleet of start-fleet.sh, from the machine where that was run.
+#
+#   SPARK_MASTER=spark://host:7077 deploy/standalone/submit.sh train.py [arguments...]
+#   SPARK_MASTER=spark://host:7077 FLEET=ads deploy/standalone/submit.sh --total-executor-cores 8 train.py [arguments...]
+#
+# The job finds the servers and the file with their token in its environment (ps2 env):
+#   PS2Context.getOrCreate(spark, fleet=os.environ["PS2_FLEET"], tokenFile=os.environ["PS2_TOKEN_FILE"])
+set -eu
+[ $# -ge 1 ] || { echo "usage: SPARK_MASTER=spark://host:7077 $0 [options of spark-submit] JOB.py [arguments...]" >&2; exit 2; }
+: "${SPARK_MASTER:?the master of the cluster, such as spark://host:7077}"
+# A command that fails in the eval itself would go unnoticed.
+fleet=$("${PS2:-ps2}" env --name "${FLEET:-default}")
+eval "$fleet"
+exec "${SPARK_SUBMIT:-spark-submit}" --master "$SPARK_MASTER" "$@"

@@ -1,0 +1,41 @@
+"""``ps2 env``: what a job has to know of a launched fleet, as variables of a shell."""
+
+from __future__ import annotations
+
+import shlex
+
+import click
+
+from ps2.certificates import VARIABLES, TlsFiles
+from ps2.config import TOKEN_FILE_VARIABLE
+
+EPILOG = """\b
+Examples:
+  eval "$(ps2 env)"              then in a job: PS2Context.getOrCreate(spark, fleet=os.environ["PS2_FLEET"])
+  eval "$(ps2 env --name ads)"
+
+\b
+Exit codes: 0 printed, 4 there is no such fleet.
+"""
+ADDRESSES_VARIABLE = "PS2_FLEET"
+
+
+@click.command(epilog=EPILOG)
+@click.option("--name", metavar="NAME", help="A fleet that 'ps2 launch' started here  [default: default].")
+def env(name: str | None) -> None:
+    """Print what a job needs to attach to a launched fleet, for a shell to evaluate.
+
+    PS2_FLEET has the servers' addresses, PS2_TOKEN_FILE the file with their token, PS2_TLS_* certificates, if any.
+    """
+    from ps2.cli.state import DEFAULT_NAME, find
+
+    fleet = find(DEFAULT_NAME if name is None else name)
+    known = {
+        ADDRESSES_VARIABLE: ",".join(server.address for server in fleet.servers),
+        TOKEN_FILE_VARIABLE: str(fleet.token_file),
+    }
+    tls = fleet.tls or TlsFiles()
+    known |= zip(VARIABLES, (tls.cert, tls.key, tls.ca, tls.name), strict=True)
+    for variable, value in known.items():
+        if value:
+            click.echo(f"export {variable}={shlex.quote(value)}")

@@ -1,0 +1,58 @@
+"""``deploy/standalone``: its two scripts, on a cluster of a master and a worker."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from tests.spark.standalone_app import DIM
+
+SCRIPTS = Path(__file__).parents[2] / "deploy" / "standalone"
+BIN = Path(pyspark.__file__).parent / "bin"
+
+
+@pytest.fixture(scope="module")
+def master(start_program, tmp_path_factory, until):
+    """``spark://127.0.0.1:port`` of a cluster with three cores and 3 GiB."""
+
+    def start(role, ready, *arguments):
+        classes = {"master": "master.Master", "worker": "worker.Worker"}
+        command = [BIN / "spark-class", f"org.apache.spark.deploy.{classes[role]}", "--host", "127.0.0.1"]
+        process, output = start_program(*command, "--port", "0", "--webui-port", "0", *arguments)
+        said = lambda: re.search(ready, output.read_text())  # noqa: E731
+        until(lambda: said() or process.poll() is not None, f"the {role} runs", 60)
+        assert said(), output.read_text()
+        return said()[0]
+
+    address = start("master", r"spark://127\.0\.0\.1:\d+")
+    folder = tmp_path_factory.mktemp("work")
+    start("worker", "Successfully registered", "--cores", "3", "--memory", "3g", "--work-dir", folder, address)
+    return address
+
+
+def test_a_job_on_a_standalone_cluster_attaches_to_the_fleet_beside_it(master, run_program, ps2_command, tmp_path):
+    known = ["env", f"SPARK_MASTER={master}", f"PS2={ps2_command}", f"SPARK_SUBMIT={BIN / 'spark-submit'}"]
+    known += [f"XDG_STATE_HOME={tmp_path}"]
+    start = [*known, SCRIPTS / "start-fleet.sh", "--servers", "1", "--memory", "64m", "--host", "127.0.0.1"]
+    submit = [*known, "FLEET=ads", SCRIPTS / "submit.sh"]
+    job = ["--conf", "spark.driver.host=127.0.0.1", "--conf", "spark.executor.memory=512m"]
+    job += [Path(__file__).with_name("standalone_app.py"), 4]
+
+    early = run_program(*submit, *job)
+    assert (early.returncode, "no fleet named 'ads' was launched here" in early.stderr) == (4, True)
+    started = run_program(*start, "--name", "ads", "--", "--conf", "spark.driver.host=127.0.0.1")
+    assert started.returncode == 0, started.stderr
+    taken = run_program(*start, "--name", "ads")
+    assert (taken.returncode, "fleet 'ads'" in taken.stderr) == (1, True)
+
+    done = run_program(*submit, *job)
+    assert done.returncode == 0, done.stderr
+    assert f"{master}: 1 servers, sum {4 * DIM}" in done.stdout
+
+    assert run_program(*known, ps2_command, "stop", "--name", "ads").returncode == 0
+    unnamed = run_program("env", "-u", "SPARK_MASTER", SCRIPTS / "submit.sh", "job.py")
+    assert unnamed.returncode != 0
+    assert "the master of the cluster, such as spark://host:7077" in unnamed.stderr
