@@ -64,6 +64,11 @@ class Fence:
         with self._lock:
             self.coordinator = ""
 
+    def begin_anew(self) -> None:
+        """Know of no coordinator, as at the beginning."""
+        with self._lock:
+            self.route_version, self.coordinator, self._lease_s = 0, "", 0.0
+
     @property
     def may_end(self) -> bool:
         """Whether there is nobody, or no reason, to wait for before this server ends."""

@@ -147,6 +147,11 @@ class ServerServicer:
 
     def Activate(self, request: pb.ActivateRequest) -> pb.ActivateReply:
         self._engine.fence.activate(request.route_version, request.coordinator, request.lease_s)
+        if request.afresh:
+            self._replication.follow("", seed=False)
+            self._engine.replace_shards({})
+            self._engine.fence.begin_anew()
+            return pb.ActivateReply()
         if request.loaded:
             self._loading.take()
         self._replication.follow(request.backup, request.seed)

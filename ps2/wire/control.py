@@ -68,6 +68,7 @@ class Activation:
         seed: that server has nothing of them yet: send them, while requests go on.
         catalog: to keep for a later coordinator; empty: keep what there is.
         leave: it is to follow nobody any more.
+        afresh: it is to forget its shards and whom it follows, as if it had just started.
     """
 
     coordinator: str
@@ -77,6 +78,7 @@ class Activation:
     seed: bool = False
     catalog: bytes = b""
     leave: bool = False
+    afresh: bool = False
 
 
 @dataclass(frozen=True)

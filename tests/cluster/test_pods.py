@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from ps2 import DCV, PS2Context
 from ps2.cli.main import cli
 from ps2.config import new_token, write_token
+from ps2.errors import UnavailableError
 from tests.commands import free_port
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
@@ -165,16 +166,30 @@ def test_pods_without_copies_then_those_that_are_told_to_end_hand_over_all_they_
         assert sorted(index for recovery in ps.recoveries for index in recovery.servers) == [0, 0, 1, 2]
 
 
-def test_pods_when_one_is_killed_then_it_gets_what_the_checkpoint_has(pods, tmp_path, until):
+def test_pods_when_one_is_killed_then_it_gets_what_the_checkpoint_has(pods, tmp_path, until, monkeypatch):
     given = {"tokenFile": str(tmp_path / "token"), "checkpointDir": str(tmp_path / "checkpoints")}
     with PS2Context.getOrCreate(fleet=[pod.address for pod in pods], **given) as ps:
         weight = DCV.dense(900, dtype="float64", name="weight").push(VALUES[:900])
         ps.checkpoint()
         weight.add(1)
+        # Another one cannot be reached once the lost one has its shards: all of it is done again.
+        activate, loaded, cut_off = ps._fleet.control.activate, [], []
+
+        def reach(address, order):
+            if loaded and not cut_off:
+                cut_off.append(address)
+                raise UnavailableError(f"{address}: cut off")
+            activate(address, order)
+            loaded.extend([address] * order.loaded)
+
+        monkeypatch.setattr(ps._fleet.control, "activate", reach)
         pods[1].end()
         pods[1].start()
         until(lambda: pods[1].status() == 200, "it has its shards again", 60)
+        until(lambda: ps.recoveries, "the recovery has ended")
         (recovery,) = ps.recoveries
+        assert loaded == [pods[1].address] * 2
+        assert cut_off == [pods[2].address]
         assert (recovery.source, recovery.servers, recovery.mixed) == ("checkpoint", (1,), True)
         assert np.array_equal(weight.pull() - VALUES[:900], np.repeat([1.0, 0.0, 1.0], 300))
 

@@ -96,17 +96,21 @@ def test_a_run_when_a_servers_container_is_killed_then_it_goes_on_and_is_exact(p
     assert len(set(before.values()) & set(ps._fleet.launcher.places().values())) == 2
 
 
-def test_a_run_when_the_fleets_application_master_is_killed_then_it_goes_on_and_is_exact(ps, sc, processes):
+@pytest.mark.parametrize("words", [("python", "launchers.spark_app"), ("java", "ExecutorLauncher")])
+def test_a_run_when_the_fleets_application_loses_its_driver_or_master_then_it_goes_on_and_is_exact(
+    ps, sc, processes, words
+):
     weight = DCV.dense(DIM, dtype="int64")
+    program, *said = words
     killed = []
 
     def on_clock(t):
         if t == 5:
             ps.checkpoint()
         if t == 10 and not killed:
-            masters = [p for p in processes("ExecutorLauncher") if p.name() == "java"]
-            # That of the training is older.
-            killed.append(max(masters, key=lambda process: process.create_time()))
+            found = [process for process in processes(*said) if process.name().startswith(program)]
+            # Those of the training are older.
+            killed.append(max(found, key=lambda process: process.create_time()))
             killed[0].kill()
 
     counted(ps, sc, weight, on_clock)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ps2.errors import LaunchError, PS2Error, StoppedError, UnavailableError
 from ps2.wire.at_once import at_once
-from ps2.wire.control import Meeting, ServerControl
+from ps2.wire.control import Activation, Meeting, ServerControl
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,11 @@ class AttachLauncher:
     def start(self, index: int, master: str) -> None:
         address = self._addresses[index]
         try:
-            self._met[index] = self._server.hello(self._addresses[index]).server_id
+            meeting = self._server.hello(address)
+            if meeting.coordinator == self._coordinator != "":
+                # It got a part of its shards, or all, before something else went wrong.
+                self._server.activate(address, Activation(self._coordinator, afresh=True))
+            self._met[index] = meeting.server_id
         except UnavailableError as error:
             raise UnavailableError(f"no server answers at {address}: {error}") from error
         if len(set(self._met.values())) < len(self._met):

@@ -329,7 +329,7 @@ class FreeMatrixReply(_message.Message):
     def __init__(self) -> None: ...
 
 class ActivateRequest(_message.Message):
-    __slots__ = ("route_version", "coordinator", "lease_s", "loaded", "backup", "seed", "catalog", "leave")
+    __slots__ = ("route_version", "coordinator", "lease_s", "loaded", "backup", "seed", "catalog", "leave", "afresh")
     ROUTE_VERSION_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     LEASE_S_FIELD_NUMBER: _ClassVar[int]
@@ -338,6 +338,7 @@ class ActivateRequest(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     CATALOG_FIELD_NUMBER: _ClassVar[int]
     LEAVE_FIELD_NUMBER: _ClassVar[int]
+    AFRESH_FIELD_NUMBER: _ClassVar[int]
     route_version: int
     coordinator: str
     lease_s: float
@@ -346,7 +347,8 @@ class ActivateRequest(_message.Message):
     seed: bool
     catalog: bytes
     leave: bool
-    def __init__(self, route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., lease_s: _Optional[float] = ..., loaded: bool = ..., backup: _Optional[str] = ..., seed: bool = ..., catalog: _Optional[bytes] = ..., leave: bool = ...) -> None: ...
+    afresh: bool
+    def __init__(self, route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., lease_s: _Optional[float] = ..., loaded: bool = ..., backup: _Optional[str] = ..., seed: bool = ..., catalog: _Optional[bytes] = ..., leave: bool = ..., afresh: bool = ...) -> None: ...
 
 class ActivateReply(_message.Message):
     __slots__ = ()
