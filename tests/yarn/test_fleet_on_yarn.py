@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import fsspec
 import numpy as np
@@ -37,13 +38,14 @@ def fleet_of(ps):
     return "application_" + re.search(r"container_(?:e\d+_)?(\d+_\d+)_", place)[1]
 
 
-def counted(ps, sc, weight, on_clock=None):
-    """Let two workers add 1 everywhere in each of the clocks."""
+def counted(ps, sc, weight, on_clock, clock_s=0.0):
+    """Let two workers add 1 everywhere in each of the clocks, which take so long at least."""
 
     def work(worker, rows):
         assert sum(rows) > 0
         for _ in worker.clocks(CLOCKS):
             weight.add([1] * DIM)
+            time.sleep(clock_s)
 
     return ps.run(sc.parallelize(range(1, 100), WORKERS), work, workers=WORKERS, onClock=on_clock)
 
@@ -102,7 +104,7 @@ def test_a_run_when_the_fleets_application_loses_its_driver_or_master_then_it_go
 ):
     weight = DCV.dense(DIM, dtype="int64")
     program, *said = words
-    killed = []
+    killed, before = [], len(ps.recoveries)
 
     def on_clock(t):
         if t == 5:
@@ -113,9 +115,11 @@ def test_a_run_when_the_fleets_application_loses_its_driver_or_master_then_it_go
             killed.append(max(found, key=lambda process: process.create_time()))
             killed[0].kill()
 
-    counted(ps, sc, weight, on_clock)
+    # The containers' end is noticed a moment later, and is to be within the run.
+    counted(ps, sc, weight, on_clock, clock_s=0.4)
     assert killed
     np.testing.assert_array_equal(weight.pull(), np.full(DIM, WORKERS * CLOCKS))
+    assert len(ps.recoveries) > before
     assert ps.recoveries[-1].rolledBack
 
 
