@@ -18,7 +18,7 @@ from ps2.server.saving import save
 from ps2.server.snapshots import Snapshots
 from ps2.server.standing import status_of
 from ps2.storage.manifest import SaveMatrix
-from ps2.wire.codec import RequestDraft, error_parts, id_from_pb, reply_parts, request_of, to_frame
+from ps2.wire.codec import Draft, error_parts, id_from_pb, reply_parts, request_of, to_frame
 from ps2.wire.convert import (
     load_matrix_from_pb,
     partition_from_pb,
@@ -110,11 +110,11 @@ class ServerServicer:
                 yield reply
 
     @contextmanager
-    def _counted(self) -> Iterator[Callable[[RequestDraft], None]]:
+    def _counted(self) -> Iterator[Callable[[Draft], None]]:
         """Yield what counts what a request and its reply take; give it back afterwards."""
         reserved = 0
 
-        def reserve(draft: RequestDraft) -> None:
+        def reserve(draft: Draft) -> None:
             nonlocal reserved
             # The reply is also copied into a frame.
             reserved = self._engine.reserve(draft, copies=1)
@@ -124,7 +124,7 @@ class ServerServicer:
         finally:
             self._engine.release(reserved)
 
-    def _answer(self, frame: bytes, reserve: Callable[[RequestDraft], None]) -> bytes:
+    def _answer(self, frame: bytes, reserve: Callable[[Draft], None]) -> bytes:
         request = request_of(frame, self._wire.request_limit_bytes, reserve)
         return to_frame(reply_parts(self._engine.execute(request), request))
 

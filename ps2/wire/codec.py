@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from google.protobuf.message import DecodeError, Message
@@ -165,21 +165,49 @@ def _put_keys(message: pb.Keys, keys: Keys) -> list[Array]:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
+class Draft(Protocol):
+    """A request whose arrays are still to come; ``specs`` says in which form."""
+
+    @property
+    def specs(self) -> list[Spec]: ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that its arrays take on the way."""
+        ...
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that its arrays take once it is built: keys as int64, and numbers as wide as they are to be."""
+        ...
+
+    @property
+    def forwarded(self) -> bool:
+        """Whether it comes from another server, about the copies of its shards."""
+        ...
+
+    def outlines(self, names: Container[str]) -> Iterator[Outline]:
+        """Tell of the operations that have one of these names."""
+        ...
+
+    def build(self, arrays: Sequence[Array]) -> Request:
+        """Return the request with these arrays, one for each of ``specs``."""
+        ...
+
+
 @dataclass(frozen=True)
 class RequestDraft:
-    """A request whose arrays are still to come; ``specs`` says in which form."""
+    """A ``Draft`` with a header of protobuf."""
 
     header: pb.RequestHeader
     specs: list[Spec]
 
     @property
     def nbytes(self) -> int:
-        """Bytes that its arrays take on the way."""
         return total(self.specs)
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that its arrays take once it is built: keys as int64, and numbers as wide as they are to be."""
         size = 0
         for operation in self.header.operations:
             if operation.keys.HasField("deltas"):
@@ -189,11 +217,9 @@ class RequestDraft:
 
     @property
     def forwarded(self) -> bool:
-        """Whether it comes from another server, about the copies of its shards."""
         return bool(self.header.forwarded)
 
     def outlines(self, names: Container[str]) -> Iterator[Outline]:
-        """Tell of the operations that have one of these names."""
         for message in self.header.operations:
             if message.name in names:
                 yield Outline(
@@ -207,7 +233,6 @@ class RequestDraft:
                 )
 
     def build(self, arrays: Sequence[Array]) -> Request:
-        """Return the request with these arrays, one for each of ``specs``."""
         left = iter(arrays)
         operations = tuple(_operation(message, left) for message in self.header.operations)
         header = self.header
@@ -328,7 +353,7 @@ def split_frame(frame: bytes) -> tuple[memoryview, memoryview]:
     return header, data
 
 
-def request_of(frame: bytes, limit_bytes: int, reserve: Callable[[RequestDraft], None] = lambda draft: None) -> Request:
+def request_of(frame: bytes, limit_bytes: int, reserve: Callable[[Draft], None] = lambda draft: None) -> Request:
     """Read a request that came as one frame; its arrays are views of the frame where they need not be converted.
 
     Args:

@@ -14,7 +14,8 @@ from typing import Protocol
 
 from ps2.config import WireConfig
 from ps2.errors import PS2Error
-from ps2.wire.codec import ReplyParts, RequestDraft, error_parts, reply_parts
+from ps2.wire import short
+from ps2.wire.codec import Draft, ReplyParts, error_parts, reply_parts
 from ps2.wire.door import BACKLOG, Door, Guest, listen_tcp, part
 from ps2.wire.framing import read_request, written_by_pieces
 from ps2.wire.introduction import let_in
@@ -38,7 +39,7 @@ class Service(Protocol):
         """Run a request, or raise the PS2Error that it comes to."""
         ...
 
-    def reserve(self, draft: RequestDraft) -> int:
+    def reserve(self, draft: Draft) -> int:
         """Count what a request and its reply will take, once there is room; return the bytes.
 
         Raises:
@@ -153,7 +154,7 @@ class DataServer:
         connection = guest.connection
         reserved = 0
 
-        def reserve(draft: RequestDraft) -> None:
+        def reserve(draft: Draft) -> None:
             nonlocal reserved
             reserved = self._service.reserve(draft)
 
@@ -183,7 +184,8 @@ class DataServer:
         if isinstance(request, PS2Error):
             return error_parts(request)
         try:
-            return reply_parts(self._service.execute(request), request)
+            reply = self._service.execute(request)
+            return short.reply_parts(reply, request) or reply_parts(reply, request)
         except PS2Error as error:
             return error_parts(error)
         except Exception as error:  # a bug: told to the caller, logged whole, and this server goes on

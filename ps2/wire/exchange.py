@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from ps2.config import WireConfig
 from ps2.errors import DeadlineError, ProtocolError, PS2Error, UnavailableError
+from ps2.wire import short
 from ps2.wire.codec import check_sendable, request_parts
 from ps2.wire.framing import read_reply, written
 from ps2.wire.messages import Reply, Request
@@ -96,7 +97,7 @@ class Lane:
             if not self._sending:
                 number, request = self._unsent.popleft()
                 try:
-                    parts = request_parts(request)
+                    parts = short.request_parts(request) or request_parts(request)
                     check_sendable(parts, self._limit_bytes)
                 except PS2Error as error:
                     self._refused[number] = error

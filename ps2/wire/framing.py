@@ -13,8 +13,9 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from ps2.errors import LimitError, ProtocolError, PS2Error
+from ps2.wire import short
 from ps2.wire.arrays import allocate
-from ps2.wire.codec import MAX_HEADER_BYTES, Parts, ReplyParts, RequestDraft, check_size, open_reply, open_request
+from ps2.wire.codec import MAX_HEADER_BYTES, Draft, Parts, ReplyParts, check_size, open_reply, open_request
 from ps2.wire.messages import Array, Coming, Reply, Request, byte_view, nbytes
 from ps2.wire.pb import server_pb2 as pb
 
@@ -59,7 +60,7 @@ def read_reply(request: Request) -> Filling[Reply | PS2Error]:
         ProtocolError: what comes is no reply to it; the connection is of no use any more.
     """
     header, size = yield from _read_header()
-    draft = open_reply(header, request, size)
+    draft = (short.open_reply if short.is_short(header) else open_reply)(header, request, size)
     yield from _fill(draft.arrays)
     try:
         return draft.build()
@@ -67,7 +68,7 @@ def read_reply(request: Request) -> Filling[Reply | PS2Error]:
         return error
 
 
-def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> Filling[Request | PS2Error]:
+def read_request(limit_bytes: int, reserve: Callable[[Draft], None]) -> Filling[Request | PS2Error]:
     """Read a request; or, where it cannot be run but the connection is still of use, the error that says why.
 
     Args:
@@ -81,7 +82,7 @@ def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> F
     if size > limit_bytes:
         raise LimitError(f"the arrays of one request take at most {limit_bytes:,} bytes, got {size:,}: send several")
     try:
-        draft = open_request(header, limit_bytes)
+        draft: Draft = short.open_request(header) if short.is_short(header) else open_request(header, limit_bytes)
         check_size(draft.nbytes, size)
         reserve(draft)
     except PS2Error as error:

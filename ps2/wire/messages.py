@@ -16,7 +16,7 @@ from ps2.matrix.partition import Int64Array, Wire
 Array = npt.NDArray[Any]
 Place = tuple[int, int]  # matrix, partition
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,7 @@ class Request:
         id: None if they change nothing.
         route_version: that the sender knows; 0 for servers without a coordinator.
         forwarded: it comes from the server that holds the shards, and is about their copies.
+        short: it came with a short header, so its reply may have one. Never sent.
         begun: of a forwarded one: it failed there after so many of its operations, and these are they; 0: it did not.
     """
 
@@ -117,6 +118,7 @@ class Request:
     route_version: int = 0
     forwarded: bool = False
     begun: int = 0
+    short: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,25 +204,37 @@ def token_file(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="session")
+def serving(until):
+    """``serving(token_file, *options)``: a server that runs by itself, while the context lasts; yields its address."""
+
+    @contextlib.contextmanager
+    def serve(token_file, *options):
+        port = free_port()
+        command = [sys.executable, "-m", "ps2.cli.main", "server", "--listen", f"127.0.0.1:{port}", *options]
+        process = subprocess.Popen(
+            [*command, "--token-file", str(token_file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+
+        def answers():
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", port)) == 0
+
+        try:
+            until(answers, "server listens", 20)
+            yield f"127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait()
+
+    return serve
+
+
 @pytest.fixture(scope="module")
-def server(token_file, until):
+def server(serving, token_file):
     """The address of a server that runs by itself."""
-    port = free_port()
-    command = [sys.executable, "-m", "ps2.cli.main", "server", "--listen", f"127.0.0.1:{port}"]
-    process = subprocess.Popen(
-        [*command, "--token-file", str(token_file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-
-    def answers():
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    try:
-        until(answers, "server listens", 20)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
+    with serving(token_file) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from ps2.algorithms import LogisticRegressionModel
 from ps2.algorithms.labelled import fault_of, read
 from ps2.config import write_token
 from ps2.errors import InputError
+from tests import certificates
 from tests.commands import TRACES, assert_one_line, free_port, newest_clock
 
 FEATURES = 12
@@ -404,3 +405,16 @@ def test_train_when_the_checkpoint_is_of_other_features_then_it_says_so(killed, 
     assert code != 0
     assert_one_line(stderr)
     assert f"is of {FEATURES} weights and 1 biases, and this one of {FEATURES + 3} and 1" in stderr
+
+
+def test_train_when_the_fleet_has_tls_then_it_takes_its_certificates(train, serving, token_file, write, tmp_path):
+    files = certificates.write(tmp_path / "certificates")
+    told = ["--input", write(make_lines()), "--steps", "2"]
+    with serving(token_file, *files.arguments()) as address:
+        code, _, stderr = train(*told, fleet=address)
+        assert code != 0
+        assert "TLS" in stderr
+        assert_one_line(stderr)
+        code, stdout, stderr = train(*told, *files.arguments(), fleet=address)
+    assert code == 0, stderr
+    assert "accuracy" in stdout

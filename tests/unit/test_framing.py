@@ -143,7 +143,8 @@ ZERO_STEP = pb.Operation(keys=pb.Keys(count=2, deltas=pb.ArraySpec(dtype=pb.UINT
 @pytest.mark.parametrize(
     ("said", "sent"),
     [
-        fault("a message's header cannot be read", b"\xff\xff", 100),
+        fault("a message's header cannot be read", b"\x0f\xff", 100),
+        fault("a short header of 2 bytes", b"\xff\xff", 100),
         fault("arrays of 100000 bytes, and 99999 come", header_of(PUSH), 99_999),
         fault("arrays of 100000 bytes, and 0 come", header_of(PUSH), 0),
         fault("an array of unknown dtype 0", header_of(pb.Operation(arrays=[pb.ArraySpec(count=5)])), 5),

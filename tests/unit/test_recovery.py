@@ -69,14 +69,14 @@ def test_backups_when_there_are_no_replicas_then_nobody_has_one():
 
 
 def test_mutations_lost_when_a_checkpoint_holds_some_then_the_rest_is_counted():
-    lost = Lost("ended", 0.5, {0: ("id-0", 10), 1: ("id-1", 7)})
+    lost = Lost((0,), "ended", 0.5, {0: ("id-0", 10), 1: ("id-1", 7)})
     assert lost.mutations_since({"id-0": 4, "id-1": 7}, [0]) == 6
     assert lost.mutations_since({"id-0": 4, "id-1": 7}, [0, 1]) == 6
 
 
 def test_mutations_lost_when_the_server_is_younger_than_the_checkpoint_then_all_of_its_are():
-    assert Lost("ended", 0.5, {0: ("its successor", 3)}).mutations_since({"id-0": 9}, [0]) == 3
+    assert Lost((0,), "ended", 0.5, {0: ("its successor", 3)}).mutations_since({"id-0": 9}, [0]) == 3
 
 
 def test_mutations_lost_when_the_last_heartbeat_is_older_than_the_checkpoint_then_none_is():
-    assert Lost("ended", 0.5, {0: ("id-0", 2)}).mutations_since({"id-0": 4}, [0]) == 0
+    assert Lost((0,), "ended", 0.5, {0: ("id-0", 2)}).mutations_since({"id-0": 4}, [0]) == 0
