@@ -26,6 +26,7 @@ class NobodyLooks:
 
     servers = 2
     replaces = True
+    leaving = ()
     stop = start = None
 
     def look(self):
