@@ -22,7 +22,7 @@ from benchmarks.ratio import print_lines
 
 UNIX_SOCKETS_VARIABLE = "PS2_UNIX_SOCKETS"
 # In the order of the table. Only the first keeps PS2 from using Unix sockets.
-PARTS = ("tcp", "unix", "blocks", "calls", "adam")
+PARTS = ("tcp", "unix", "blocks", "small", "calls", "adam")
 
 
 @command(

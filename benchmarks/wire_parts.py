@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import wire_blocks
+from benchmarks import wire_blocks, wire_small
 from benchmarks.keys import FEATURES, KEYS, Keys, KeySource, count
 from benchmarks.ratio import Pair
 from benchmarks.raw import Family, RawSocket, chunks_of, process, raw_grpc, raw_socket, receive
@@ -258,6 +258,7 @@ PARTS: dict[str, tuple[int, Part]] = {
     "tcp": (1, _over_tcp),
     "unix": (1, _over_unix),
     "blocks": (1, lambda ps: wire_blocks.pairs()),
+    "small": (1, lambda ps: wire_small.pairs("unix")),
     "calls": (2, _calls),
     "adam": (1, _adam),
 }

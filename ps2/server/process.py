@@ -165,7 +165,8 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
             orphan_timeout_s = config.orphan_timeout_s if parent is None else math.inf
             _background(_heartbeat, heart, interval_s, orphan_timeout_s, stop)
         _background(_warm_when_active, engine, stop)
-        _background(_drain, engine, config.drain_s, told, stop)
+        if config.drain_s:
+            _background(_drain, engine, config.drain_s, told, stop)
         stop.wait()
 
 

@@ -182,7 +182,8 @@ class ServerServicer:
 
     def Discard(self, request: pb.DiscardRequest) -> pb.DiscardReply:
         self._snapshots.discard(request.checkpoint)
-        self._engine.fence.parted = False
+        if not request.checkpoint:
+            self._engine.fence.parted = False
         return pb.DiscardReply()
 
     def Load(self, request: pb.LoadRequest) -> pb.LoadReply:

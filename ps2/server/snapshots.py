@@ -103,7 +103,8 @@ class Snapshots:
                 if id in rows
             )
             size = sum(shard.nbytes for shard in under_way.shards)
-            self._engine.fence.parted = last
+            if last:
+                self._engine.fence.parted = True
             copied = self._copy(under_way, size)
             if copied:
                 under_way.hold.release()

@@ -203,7 +203,7 @@ class ServerControl:
         return [saved_shard_from_pb(shard) for shard in reply.shards]
 
     def discard(self, address: str, checkpoint: str) -> None:
-        """Forget a checkpoint that is under way ("": whichever it is); what is frozen, or was the last, goes on."""
+        """Forget a checkpoint that is under way; what is frozen goes on. "": whichever it is, be it the last one."""
         self._call(address, "Discard", server_pb2.DiscardRequest(checkpoint=checkpoint), server_pb2.DiscardReply)
 
     def load(self, address: str, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:

@@ -45,14 +45,15 @@ def test_a_job_on_a_standalone_cluster_attaches_to_the_fleet_beside_it(master, r
     assert (early.returncode, "no fleet named 'ads' was launched here" in early.stderr) == (4, True)
     started = run_program(*start, "--name", "ads", "--", "--conf", "spark.driver.host=127.0.0.1")
     assert started.returncode == 0, started.stderr
-    taken = run_program(*start, "--name", "ads")
+    try:
+        taken = run_program(*start, "--name", "ads")
+        done = run_program(*submit, *job)
+    finally:
+        stopped = run_program(*known, ps2_command, "stop", "--name", "ads")
+    assert stopped.returncode == 0, stopped.stderr
     assert (taken.returncode, "fleet 'ads'" in taken.stderr) == (1, True)
-
-    done = run_program(*submit, *job)
     assert done.returncode == 0, done.stderr
     assert f"{master}: 1 servers, sum {4 * DIM}" in done.stdout
-
-    assert run_program(*known, ps2_command, "stop", "--name", "ads").returncode == 0
     unnamed = run_program("env", "-u", "SPARK_MASTER", SCRIPTS / "submit.sh", "job.py")
     assert unnamed.returncode != 0
     assert "the master of the cluster, such as spark://host:7077" in unnamed.stderr
