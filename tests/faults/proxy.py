@@ -35,6 +35,7 @@ from ps2.coordinator import fleet
 from ps2.coordinator.launchers.child import Child
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.errors import UnavailableError
+from ps2.wire import short
 from ps2.wire.codec import id_from_pb
 from ps2.wire.framing import GREETING, HEAD
 from ps2.wire.introduction import introduce
@@ -391,23 +392,32 @@ class _Connection:
 
 
 def _seen(server: int, message: bytes) -> Seen:
-    header = pb.RequestHeader.FromString(_header(message))
+    header = _header(message)
+    if short.is_short(header):
+        draft = short.open_request(header)
+        return Seen(server, (draft.operation.name,), draft.id, draft.forwarded, len(message))
+    said = pb.RequestHeader.FromString(header)
     return Seen(
         server,
-        tuple(operation.name for operation in header.operations),
-        id_from_pb(header.id) if header.HasField("id") else None,
-        header.forwarded,
+        tuple(operation.name for operation in said.operations),
+        id_from_pb(said.id) if said.HasField("id") else None,
+        said.forwarded,
         len(message),
     )
 
 
 def _with_reply(happening: Happened | None, reply: bytes, network: Network) -> Happened | None:
-    header = pb.ReplyHeader.FromString(_header(reply))
-    if header.replayed:
+    header = _header(reply)
+    if short.is_short(header):
+        replayed, failed = bool(short.REPLY.unpack(header)[1]), False
+    else:
+        said = pb.ReplyHeader.FromString(header)
+        replayed, failed = said.replayed, said.HasField("error")
+    if replayed:
         network.note_replay()
     if happening is None:
         return None
-    return replace(happening, answered=not header.HasField("error"), replayed=header.replayed)
+    return replace(happening, answered=not failed, replayed=replayed)
 
 
 def _header(message: bytes) -> bytes:
