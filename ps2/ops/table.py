@@ -254,11 +254,13 @@ class Op:
         if isinstance(value, (float, np.floating)) and (not math.isfinite(value) or value != math.floor(value)):
             raise DTypeError(f"{where}: expected a whole number, got {value!r}")
         wanted = "int64" if param.type is int else dtype
-        if not np.iinfo(wanted).min <= int(value) <= np.iinfo(wanted).max:
+        least, most = LIMITS[wanted]
+        if not least <= int(value) <= most:
             raise DTypeError(f"{where}: expected an {wanted}, got {value!r}")
         return int(value)
 
 
+LIMITS = {name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in ("int32", "int64")}
 TABLE: dict[str, Op] = {}
 # Our families' modules, by the first part of their operations' names ("trees.split"): loaded when first asked for.
 FAMILIES: dict[str, str] = {

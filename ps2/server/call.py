@@ -39,7 +39,8 @@ def call(op: Op, operation: Operation, shards: Sequence[Shard], keys: KeySet | N
     if op.writes and len(set(named)) < len(named) and len(op.operands) > 2:
         raise ConfigError(f"operation {op.name!r}: the same vector twice among rows {list(operation.rows)}")
     if alone:  # others are checked when they are lined up: they are dense, so nothing is made before
-        shard.check_rows(np.array(operation.rows, dtype=np.int64))
+        for number in operation.rows:
+            shard.check_row(number)
     came = [
         _travelled(op, operand, array, shard, operation)
         for operand, array in zip(travels, operation.arrays, strict=True)

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -312,15 +312,19 @@ class Engine:
         for key in keys:
             if key not in shards or not self._serves(shards[key], request):
                 raise StaleRouteError(f"this server does not hold partition {key[1]} of matrix {key[0]:x}")
-        with ExitStack() as stack:
+        held: list[threading.RLock] = []
+        try:
             for key in sorted(shards):
                 self.meter.acquire(shards[key].lock)
-                stack.callback(shards[key].lock.release)
+                held.append(shards[key].lock)
             found = [tuple(map(shards.__getitem__, mine)) for mine in places]
             for mine in found:
                 if len(mine) > 1:
                     check_meet(mine)
             yield found
+        finally:
+            for lock in held:
+                lock.release()
 
     def _serves(self, shard: Shard, request: Request) -> bool:
         if not request.forwarded:
