@@ -101,24 +101,38 @@ class Checkpoints:
         self._trusted = [trusted for trusted in self._trusted if trusted is not newest]
 
     def take(
-        self,
-        path: str | None,
-        step: int | None,
-        epoch: int,
-        note: Callable[[str], None] = lambda folder: None,
-        last: Collection[str] = (),
+        self, path: str | None, step: int | None, epoch: int, note: Callable[[str], None] = lambda folder: None
     ) -> Checkpoint:
         """Make a checkpoint in a new folder below ``path``.
 
         Args:
             epoch: how often the fleet had gone back to a checkpoint when the step was that.
             note: called with its folder when it is complete, before anybody can go back to it.
-            last: addresses of servers on which nothing may change afterwards, as they are about to end.
 
         Raises:
             ConfigError: there is no path, or it cannot be written to.
             RecoveryError: it failed on the way; the one before stays as it was.
         """
+        return self._make(path, step, epoch, note)[0]
+
+    def hand_over(
+        self, last: Collection[str], step: int | None, epoch: int, note: Callable[[str], None] | None
+    ) -> Newest:
+        """Make one after which nothing changes on the servers at these addresses, as they are about to end.
+
+        Args:
+            note: as above; None: nobody but their successors is to go back to it.
+        """
+        return self._make(None, step, epoch, note, last)[1]
+
+    def _make(
+        self,
+        path: str | None,
+        step: int | None,
+        epoch: int,
+        note: Callable[[str], None] | None,
+        last: Collection[str] = (),
+    ) -> tuple[Checkpoint, Newest]:
         root = self._folder if path is None else path
         if root is None:
             raise ConfigError("checkpoint: give a path, or a checkpointDir to PS2Context.getOrCreate")
@@ -135,18 +149,20 @@ class Checkpoints:
                     folders.remove(folder)
                 before = f"; {self.newest.path} stays the newest complete one" if self.newest is not None else ""
                 raise RecoveryError(f"checkpoint {folder} failed: {error}{before}") from error
-            note(folder)
             own = self._own.setdefault(root, set())
             own.add(folder)
+            self._master.roster.hope()
+            if note is None:
+                return made, newest
+            note(folder)
             # Those that are pruned are of no use any more.
             self._trusted = [*self._trusted, newest][-self._keep :]
-            self._master.roster.hope()
             try:
                 folders.prune(root, self._keep, own)
             except RecoveryError as error:  # this one is complete all the same
                 log.warning("an older checkpoint cannot be removed: %s", error)
             log.info("checkpoint %s: %d bytes, requests held for %.3f s", folder, made.nbytes, made.pauseS)
-            return made
+            return made, newest
 
     def _take(
         self, folder: str, number: int, step: int | None, epoch: int, last: Collection[str]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
-from ps2.coordinator.checkpoints import Checkpoint, Checkpoints, Newest
+from ps2.coordinator.checkpoints import Checkpoints, Newest
 from ps2.coordinator.master import Master
 from ps2.coordinator.recovery import Policy
 from ps2.errors import PS2Error
@@ -34,7 +34,7 @@ class Parting:
         self._checkpoints = checkpoints
         self._policy = policy
         # Makes a checkpoint that is the last one for the servers at these addresses.
-        self.take: Callable[[Collection[str]], Checkpoint]
+        self.take: Callable[[Collection[str]], Newest]
         self._released: set[str] = set()  # ids of processes
         self._at_work: threading.Thread | None = None
         self._next_s = 0.0
@@ -53,9 +53,8 @@ class Parting:
 
     def handed_over(self, indices: Collection[int]) -> Newest | None:
         """Return the checkpoint that all these servers have ended with; None if some have not."""
-        handed = self._handed
-        found = {handed[index].path: handed[index] for index in indices if index in handed}
-        return next(iter(found.values())) if len(found) == 1 and handed.keys() >= set(indices) else None
+        first, *others = (self._handed.get(index) for index in indices)
+        return first if all(other is first for other in others) else None
 
     def forget(self, indices: Collection[int]) -> None:
         """Note that these are back, or at another age than what they had handed over."""
@@ -70,10 +69,10 @@ class Parting:
             log.warning("servers %s are to end, and what they hold is not safe yet: %s", sorted(going), error)
             return
         for index, (server_id, address) in going.items():
-            self._released.add(server_id)
-            with suppress(PS2Error):  # it has waited long enough
+            with suppress(PS2Error):  # if it is still there, it says so again
                 self._servers.hello(address, self._master.id, released=True)
-            log.info("server %d was told to end, and may", index)
+                self._released.add(server_id)
+                log.info("server %d was told to end, and may", index)
 
     def _in_step(self, addresses: Collection[str]) -> bool:
         """Tell whether the one that leaves is on its backup as it is; a second one may be that backup."""
@@ -87,6 +86,4 @@ class Parting:
             log.warning("servers %s end, and what they hold goes with them: there is no checkpointDir", sorted(going))
             return
         made = self.take([address for _, address in going.values()])
-        newest = self._checkpoints.newest
-        if newest is not None and newest.path == made.path:
-            self._handed = {**self._handed, **dict.fromkeys(going, newest)}
+        self._handed = {**self._handed, **dict.fromkeys(going, made)}

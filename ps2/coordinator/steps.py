@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 
 from ps2.client.session import Session
-from ps2.coordinator.checkpoints import Checkpoint, Checkpoints
+from ps2.coordinator.checkpoints import Checkpoint, Checkpoints, Newest
 from ps2.coordinator.master import Master
 from ps2.coordinator.options import Options
 from ps2.coordinator.turns import Turns
@@ -63,16 +63,16 @@ class Steps:
                 raise RolledBack("the fleet went back to a checkpoint", min(run.applied())) from error
             raise
 
-    def hand_over(self, addresses: Collection[str]) -> Checkpoint:
+    def hand_over(self, addresses: Collection[str]) -> Newest:
         """Make a checkpoint, in the middle of whatever is under way, after which nothing changes on these servers."""
-        self._last_s = time.monotonic()
         run = self.run
         if run is None:
-            return self._checkpoints.take(None, self.next, self._session.epoch, last=addresses)
+            # It may hold a part of a step, and all are not to go back to that.
+            partial = self._inside or self._options.recover == "consistent"
+            note = None if partial else _nowhere
+            return self._checkpoints.hand_over(addresses, self.next, self._session.epoch, note)
         epoch, cut = run.epoch, run.cut()
-        return self._checkpoints.take(
-            None, min(cut.applied), epoch, lambda folder: run.note_cut(folder, cut), last=addresses
-        )
+        return self._checkpoints.hand_over(addresses, min(cut.applied), epoch, lambda folder: run.note_cut(folder, cut))
 
     @contextmanager
     def step(self, number: int | None) -> Iterator[int]:

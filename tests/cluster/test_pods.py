@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from ps2 import DCV, PS2Context
 from ps2.cli.main import cli
 from ps2.config import new_token, write_token
-from ps2.errors import UnavailableError
+from ps2.errors import RolledBack, UnavailableError
 from tests.commands import free_port
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
@@ -192,6 +192,29 @@ def test_pods_when_one_is_killed_then_it_gets_what_the_checkpoint_has(pods, tmp_
         assert cut_off == [pods[2].address]
         assert (recovery.source, recovery.servers, recovery.mixed) == ("checkpoint", (1,), True)
         assert np.array_equal(weight.pull() - VALUES[:900], np.repeat([1.0, 0.0, 1.0], 300))
+
+
+def test_pods_when_one_ends_within_a_step_then_a_crash_takes_all_back_to_before_the_step(pods, tmp_path, until):
+    given = {"tokenFile": str(tmp_path / "token"), "checkpointDir": str(tmp_path / "checkpoints"), "keep": 1}
+    fleet = [pod.address for pod in pods]
+    with PS2Context.getOrCreate(fleet=fleet, recover="consistent", **given) as ps:
+        weight = DCV.dense(1000, dtype="float64", name="weight").push(VALUES)
+        cut = ps.checkpoint()
+        with ps.step():
+            weight.add(1)
+            pods[0].stop()
+            pods[0].start()
+            until(lambda: pods[0].status() == 200, "it has its shards again", 60)
+            weight.add(1)
+        assert np.array_equal(weight.pull(), VALUES + 2)
+        pods[1].end()
+        pods[1].start()
+        until(lambda: len(ps.recoveries) == 2, "the recovery has ended", 60)
+        with pytest.raises(RolledBack):
+            weight.pull()
+        assert np.array_equal(weight.pull(), VALUES)
+        assert [recovery.source for recovery in ps.recoveries] == ["handover", "checkpoint"]
+        assert (ps.recoveries[1].checkpoint, ps.nextStep) == (cut.path, 0)
 
 
 def test_pods_that_can_bring_nothing_to_safety_end_in_time(container, tmp_path, until):

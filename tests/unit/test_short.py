@@ -13,19 +13,17 @@ from ps2.errors import ProtocolError
 from ps2.wire import codec, short
 from ps2.wire.framing import HEAD, read_reply, read_request, written, written_by_pieces
 from ps2.wire.messages import Coming, Keys, Operation, Reply, Request, RequestId, Result
+from tests.unit.test_codec import columns, digests, names, uint32s, uint64s
 from tests.unit.test_framing import drive
 
 LIMIT = 1 << 20
-uint32s, uint64s, int64s = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1)
-names = st.text(st.characters(codec="utf-8"), max_size=12)
+int64s = st.integers(-(2**63), 2**63 - 1)
 values = st.builds(
     lambda dtype, size, step: np.arange(size * step, dtype=dtype)[::step],
     st.sampled_from(["float32", "float64"]),
     st.integers(0, 40),
     st.integers(1, 2),
 )
-columns = st.sets(st.integers(0, 2**63 - 1), min_size=1, max_size=9).map(lambda s: np.array(sorted(s), np.int64))
-digests = st.binary(min_size=16, max_size=16)
 keys = st.one_of(
     st.builds(lambda c, digest: Keys(c.size, c, digest), columns, st.none() | digests),
     st.builds(lambda count, digest: Keys(count, None, digest), st.integers(1, 2**64 - 1), digests),
