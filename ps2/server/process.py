@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import logging
 import math
 import shutil
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("ps2.server")
 
 GRACE_S = 2.0
+# After that a server that was told to end does so, whatever a library of its waits for.
+END_S = 15.0
 PARENT_CHECK_S = 0.5
 PARENT_POLL_S = 0.1
 ACTIVE_POLL_S = 0.1
@@ -168,6 +171,7 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
         if config.drain_s:
             _background(_drain, engine, config.drain_s, told, stop)
         stop.wait()
+        faulthandler.dump_traceback_later(END_S, exit=True)
 
 
 def _warm_when_active(engine: Engine, stop: threading.Event) -> None:

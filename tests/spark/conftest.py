@@ -225,7 +225,7 @@ def serving(until):
             yield f"127.0.0.1:{port}"
         finally:
             process.terminate()
-            process.wait()
+            process.wait(PROGRAM_TIMEOUT_S)
 
     return serve
 
