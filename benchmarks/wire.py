@@ -21,8 +21,8 @@ from benchmarks.frame import ask, command, facts, machine, publish
 from benchmarks.ratio import print_lines
 
 UNIX_SOCKETS_VARIABLE = "PS2_UNIX_SOCKETS"
-# In the order of the table. Only the first keeps PS2 from using Unix sockets.
-PARTS = ("tcp", "unix", "blocks", "small", "calls", "adam")
+# In the order of the table. Those of TCP keep PS2 from using Unix sockets.
+PARTS = ("tcp", "unix", "blocks", "small", "small-tcp", "calls", "adam")
 
 
 @command(
@@ -48,7 +48,7 @@ def main(repeats: int, parts: tuple[str, ...], strict: bool, form: str, output: 
 def _measure(part: str, repeats: int) -> dict[str, Any]:
     """Run a part in a process of its own, whose servers and clients inherit its environment."""
     environment = {name: value for name, value in os.environ.items() if name != UNIX_SOCKETS_VARIABLE}
-    if part == "tcp":
+    if part in ("tcp", "small-tcp"):
         environment[UNIX_SOCKETS_VARIABLE] = "0"
     return ask(part, "benchmarks.wire_parts", part, str(repeats), env=environment)
 

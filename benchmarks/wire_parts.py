@@ -44,6 +44,8 @@ QUICK_CALLS = 50
 ADAM_CALLS = 4
 # By both clients together, or by one.
 CLIENT_PULLS = 8
+# Clients of one server at once, and calls of each.
+MANY_CLIENTS, MANY_CALLS = 4, 500
 SEED = 2019
 
 Part = Callable[[PS2Context], Iterator[Pair]]
@@ -181,6 +183,22 @@ def _clients(ps: PS2Context) -> Iterator[Pair]:
     vector.free()
 
 
+def _small(ps: PS2Context) -> Iterator[Pair]:
+    yield from wire_small.pairs("unix")
+    vector = DCV.dense(8, rows=1)
+    with ExitStack() as stack:
+        clients = [stack.enter_context(_client(ps, vector)) for _ in range(MANY_CLIENTS)]
+
+        def pull() -> None:
+            for client in clients:
+                client.send(MANY_CALLS)
+            for client in clients:
+                receive(client)
+
+        yield from wire_small.at_once(MANY_CLIENTS, vector.dim, MANY_CALLS, pull)
+    vector.free()
+
+
 @contextmanager
 def _client(ps: PS2Context, vector: DCV) -> Iterator[Connection]:
     """Yield a connection to another client process of the fleet: it pulls as often as it is told, and says when."""
@@ -258,7 +276,8 @@ PARTS: dict[str, tuple[int, Part]] = {
     "tcp": (1, _over_tcp),
     "unix": (1, _over_unix),
     "blocks": (1, lambda ps: wire_blocks.pairs()),
-    "small": (1, lambda ps: wire_small.pairs("unix")),
+    "small": (1, _small),
+    "small-tcp": (1, lambda ps: wire_small.pairs("tcp")),
     "calls": (2, _calls),
     "adam": (1, _adam),
 }

@@ -1,13 +1,15 @@
-"""Small calls beside a client and a server in C; part of ``benchmarks.wire``."""
+"""Small calls beside a client and a server in C, and beside ps-lite; part of ``benchmarks.wire``."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,76 +21,150 @@ from benchmarks.raw import Family
 from ps2 import DCV
 
 SOURCE = Path(__file__).with_name("pingpong.c")
+PS_LITE_SOURCE = Path(__file__).with_name("pslite.cc")
+C, PS_LITE = "a client and a server in C", "ps-lite"
 # Floats of a vector, and calls in one timing.
-SIZES = {"8 floats": (8, 500), "1 MB": (250_000, 50)}
-KEYS = 500
+SIZES: dict[Family, dict[str, tuple[int, int]]] = {
+    "unix": {"8 floats": (8, 500), "1 MB": (250_000, 50)},
+    "tcp": {"1 MB": (250_000, 50), "64 MB": (16_000_000, 2)},
+}
+KEYS, KEY_CALLS = 500, 500
+TARGETS = {
+    ("unix", PS_LITE, "pull, 8 floats"): 0.35,
+    ("unix", PS_LITE, "add, 8 floats"): 0.45,
+    ("unix", PS_LITE, "pull, 1 MB"): 0.55,
+    ("unix", PS_LITE, "add, 1 MB"): 0.6,
+    ("tcp", PS_LITE, "pull, 1 MB"): 0.75,
+    ("tcp", PS_LITE, "add, 1 MB"): 0.75,
+    ("tcp", C, "pull, 64 MB"): 1.1,
+}
 
 
 class PingPong:
-    """The C client; it makes as many calls as it is told."""
+    """A client in another process; it makes as many calls as it is told."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
     def make(self, verb: str, floats: int, calls: int) -> None:
+        self.begin(verb, floats, calls)
+        self.end()
+
+    def begin(self, verb: str, floats: int, calls: int) -> None:
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(f"{verb} {floats} {calls}\n")
         self._process.stdin.flush()
+
+    def end(self) -> None:
+        """Wait until all calls have been made."""
+        assert self._process.stdout is not None
         if self._process.stdout.readline() != "done\n":
-            raise EOFError("the C client has ended")
+            raise EOFError("the other client has ended")
 
 
 @contextmanager
-def ping_pong(family: Family, floats: int) -> Iterator[PingPong | None]:
-    """Compile it and run it; yield None where there is no C compiler."""
+def peers(family: Family, floats: int, count: int = 1) -> Iterator[dict[str, list[PingPong]]]:
+    """Compile what there is to compare with, and run so many of each; by name."""
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
+        found: dict[str, list[PingPong]] = {}
+        for name, command in {
+            C: _in_c(Path(folder)),
+            PS_LITE: _of_ps_lite(Path(folder)) if count == 1 else None,
+        }.items():
+            for _ in range(count if command else 0):
+                assert command is not None
+                process = subprocess.Popen(
+                    [command[0], family, str(floats), *command[1:]],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                running.enter_context(process)
+                running.callback(process.kill)
+                found.setdefault(name, []).append(PingPong(process))
+        yield found
+
+
+def _in_c(folder: Path) -> list[str] | None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         print("  no C compiler (cc, gcc): nothing to compare small calls with", file=sys.stderr)
-        yield None
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        program = Path(folder) / "pingpong"
-        subprocess.run([compiler, "-O3", "-march=native", "-o", program, SOURCE], check=True)
-        command = [program, family, str(floats)]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                yield PingPong(process)
-            finally:
-                process.kill()
+        return None
+    program = str(folder / "pingpong")
+    subprocess.run([compiler, "-O3", "-march=native", "-o", program, SOURCE], check=True)
+    return [program]
+
+
+def _of_ps_lite(folder: Path) -> list[str] | None:
+    """Compile our program on ps-lite, whose sources are where ``PS_LITE`` says, with libzmq, protoc and g++."""
+    sources = os.environ.get("PS_LITE")
+    if sources is None or not all(map(shutil.which, ("g++", "protoc"))):
+        print(
+            "  no ps-lite: PS_LITE names a folder with its sources; libzmq, protoc and g++ go with it", file=sys.stderr
+        )
+        return None
+    program = str(folder / "pslite")
+    subprocess.run(
+        ["protoc", f"--cpp_out={folder}", f"--proto_path={sources}/src", f"{sources}/src/meta.proto"], check=True
+    )
+    theirs = [f"{sources}/src/{name}.cc" for name in ("customer", "postoffice", "van")]
+    options = ["-O3", "-std=c++17", "-w", f"-I{sources}/include", f"-I{folder}", f"-I{sources}/src"]
+    libraries = ["-lzmq", "-lprotobuf", "-lpthread"]
+    subprocess.run(
+        ["g++", *options, PS_LITE_SOURCE, *theirs, str(folder / "meta.pb.cc"), *libraries, "-o", program], check=True
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return [program, str(free.getsockname()[1])]
 
 
 def pairs(family: Family) -> Iterator[Pair]:
-    """Dense calls of both sizes, and a gather and a scatter of few keys beside calls of as many floats."""
-    with ping_pong(family, max(floats for floats, _ in SIZES.values())) as c:
-        if c is None:
-            return
-        for size, (floats, calls) in SIZES.items():
-            vector = DCV.dense(floats, rows=1)
-            values, out = np.ones(floats, np.float32), np.empty(floats, np.float32)
-            yield _pair(c, f"pull, {size}", "pull", floats, calls, partial(vector.pull, out=out))
-            yield _pair(c, f"add, {size}", "add", floats, calls, partial(vector.add, values))
+    """Dense calls of some sizes, and a gather and a scatter of few keys."""
+    sizes = SIZES[family]
+    with peers(family, max(floats for floats, _ in sizes.values())) as others:
+        for name, (other,) in others.items():
+            for size, (floats, calls) in sizes.items():
+                vector = DCV.dense(floats, rows=1)
+                values, out = np.ones(floats, np.float32), np.empty(floats, np.float32)
+                pull, add = partial(vector.pull, out=out), partial(vector.add, values)
+                yield _pair((family, name), f"pull, {size}", pull, partial(other.make, "pull", floats), calls)
+                yield _pair((family, name), f"add, {size}", add, partial(other.make, "add", floats), calls)
+                vector.free()
+            if family == "tcp":
+                continue
+            vector = DCV.dense(10 * KEYS, rows=1)
+            keys, values, out = np.arange(0, 10 * KEYS, 10), np.ones(KEYS, np.float32), np.empty(KEYS, np.float32)
+            # C knows no keys: there it is a call of as many floats.
+            gather, scatter = ("pull", "add") if name == C else ("gather", "scatter")
+            pull, add = partial(vector.pull, keys, out=out), partial(vector.add, values, keys)
+            yield _pair((family, name), f"pull, {KEYS} known keys", pull, partial(other.make, gather, KEYS), KEY_CALLS)
+            yield _pair((family, name), f"add, {KEYS} known keys", add, partial(other.make, scatter, KEYS), KEY_CALLS)
             vector.free()
-        vector = DCV.dense(10 * KEYS, rows=1)
-        keys, values, out = np.arange(0, 10 * KEYS, 10), np.ones(KEYS, np.float32), np.empty(KEYS, np.float32)
-        calls = SIZES["8 floats"][1]
-        yield _pair(c, f"pull, {KEYS} known keys", "pull", KEYS, calls, partial(vector.pull, keys, out=out))
-        yield _pair(c, f"add, {KEYS} known keys", "add", KEYS, calls, partial(vector.add, values, keys))
-        vector.free()
 
 
-def _pair(c: PingPong, what: str, verb: str, floats: int, calls: int, ours: Callable[[], object]) -> Pair:
+def at_once(count: int, floats: int, calls: int, ours: Callable[[], object]) -> Iterator[Pair]:
+    """Pulls by several clients of one server at once; ``ours`` lets each of them make so many."""
+    with peers("unix", floats, count) as others:
+        if C not in others:
+            return
+
+        def theirs(_: Any) -> None:
+            for other in others[C]:
+                other.begin("pull", floats, calls)
+            for other in others[C]:
+                other.end()
+
+        what = f"pull, {floats} floats, {calls} calls of {count} clients at once"
+        yield Pair(what, f"{count} clients and servers in C", "ms", None, theirs, lambda _: ours())
+
+
+def _pair(
+    against: tuple[Family, str], what: str, ours: Callable[[], object], theirs: Callable[[int], object], calls: int
+) -> Pair:
     """Return a line; each side makes its calls in one go."""
 
     def repeat(_: Any) -> None:
         for _ in range(calls):
             ours()
 
-    return Pair(
-        f"{what}, {calls} calls",
-        "a client and a server in C",
-        "ms",
-        None,
-        lambda _: c.make(verb, floats, calls),
-        repeat,
-    )
+    target = TARGETS.get((*against, what))
+    return Pair(f"{what}, {calls} calls", against[1], "ms", target, lambda _: theirs(calls), repeat)

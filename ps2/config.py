@@ -13,6 +13,7 @@ from ps2.errors import AuthError, ConfigError
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TOKEN_FILE_VARIABLE = "PS2_TOKEN_FILE"
 UNIX_SOCKETS_VARIABLE = "PS2_UNIX_SOCKETS"
+LANES_VARIABLE = "PS2_LANES"
 # What a server in a container is told of where it is.
 CONTAINER_VARIABLE = "PS2_CONTAINER"
 NODE_VARIABLE = "PS2_NODE"
@@ -35,6 +36,7 @@ class WireConfig:
             stopped process or a cut cable cannot hang a call.
         request_timeout_s: longest time for one request, a user's function included.
         unix_sockets: whether processes of one host meet over Unix sockets; ``PS2_UNIX_SOCKETS=0`` turns it off.
+        lanes: whether plain requests are done without what others need; ``PS2_LANES=0`` turns it off.
         tls: what connections between hosts are encrypted with; None: they are not.
     """
 
@@ -44,6 +46,7 @@ class WireConfig:
     keepalive_timeout_s: float = 5.0
     request_timeout_s: float = 600.0
     unix_sockets: bool = field(default_factory=lambda: os.environ.get(UNIX_SOCKETS_VARIABLE, "1") != "0")
+    lanes: bool = field(default_factory=lambda: os.environ.get(LANES_VARIABLE, "1") != "0")
     tls: Tls | None = None
 
 

@@ -66,6 +66,9 @@ class FleetInProcess:
         self.sent.append((address, request))
         return outcome_of(lambda: self._run(address, request))
 
+    def take(self, address):
+        return None  # no connections: all goes by exchange
+
     def call(self, address, method, message, reply, timeout_s):
         servicer = self._servicers[address]
         return getattr(servicer, method.partition("/")[2])(message)
@@ -94,6 +97,9 @@ class _Faulty:
             self.left -= 1
             return outcome_of(lambda: self.spoil(address, request))
         return self.transport.execute(address, request)
+
+    def take(self, address):
+        return None  # no connections: all goes by exchange
 
     def call(self, address, method, message, reply, timeout_s):
         return self.transport.call(address, method, message, reply, timeout_s)

@@ -22,6 +22,7 @@ import numpy as np
 import ps2.server.process  # noqa: F401 - what servers need
 from ps2.cli.main import main
 from ps2.ops.kernels import total
+from ps2.server.lane import is_compiled, load
 
 PARENT_CHECK_S = 0.5
 
@@ -80,6 +81,8 @@ def become(arguments: list[str], environment: dict[str, str], path: list[str], f
 
 if __name__ == "__main__":
     total(np.ones(1))  # numba gets ready with the first kernel of a process, for a third of a second
+    if is_compiled():
+        load()
     gc.freeze()
     if (wanted := answered(int(sys.argv[1]))) is not None:
         become(**wanted)

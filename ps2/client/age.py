@@ -41,6 +41,16 @@ class Age:
             self.on_rollback(epoch, step)
         raise self.rolled_back()
 
+    def is_settled(self, changes: bool) -> bool:
+        """Tell whether there is nothing to say to the caller: the fleet is what it is taken for."""
+        epoch, run = self.newest[0], self.ids.run
+        if run is not None:
+            return epoch <= run.seen and not (changes and run.seen > run.epoch)
+        if epoch == 0:
+            return True
+        told = task_epoch()
+        return epoch <= (self.epoch if told is None else told)
+
     def check_run(self, changes: bool) -> None:
         """Raise RolledBack if the fleet is not what a run's worker takes it for: for reads, or for its changes."""
         run = self.ids.run

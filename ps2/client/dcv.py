@@ -122,10 +122,13 @@ class DCV(Handle):
             OutOfRangeError: an index is not in ``[0, dim)``.
             DTypeError, ShapeError: the indices are not integers, or the answer does not fit ``out``.
         """
+        target = self._target()
+        if not in_batch() and (found := self._session.express.pull(target, indices, out)) is not None:
+            return found
         if indices is not None:
-            return self._submit(plans.pull_columns(self._target(), indices, out))
+            return self._submit(plans.pull_columns(target, indices, out))
         if not self.isSparse:
-            return self._submit(plans.pull(self._target(), 0, self.dim, out))
+            return self._submit(plans.pull(target, 0, self.dim, out))
         if out is not None:
             raise UsageError(
                 "pull: out goes with indices; how many active keys a sparse vector has is not known before"
@@ -395,13 +398,20 @@ class DCV(Handle):
         return self._submit(both)
 
     def _write(self, whole: str, scattered: str, values: Any, indices: Any, wait: bool = True) -> DCV:
-        if indices is not None:
-            plan = plans.push_columns(self._target(), scattered, values, indices)
-        elif self.isSparse:
+        if indices is None and self.isSparse:
             raise UsageError(f"{whole}: a sparse vector needs indices with the values")
-        else:
-            plan = plans.push(self._target(), whole, values, 0, self.dim)
-        return self._change(plan, wait)
+        target, session = self._target(), self._session
+
+        def plan() -> plans.Plan[None]:
+            if indices is not None:
+                return plans.push_columns(target, scattered, values, indices)
+            return plans.push(target, whole, values, 0, self.dim)
+
+        if not wait or in_batch():
+            return self._change(plan(), wait)
+        verb = whole if indices is None else scattered
+        session.express.change(verb, target, values, indices, lambda id: session.run([plan()], id))
+        return self
 
     def _arithmetic(self, verb: str, values: Any, indices: Any, wait: bool = True) -> DCV:
         if indices is None and isinstance(values, DCV):

@@ -55,6 +55,11 @@ class Outbox:
                 return bool(self._waiting)
             return sum(parcel.held_bytes for parcel in self._waiting) >= BACKED_UP_BYTES
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is under way, was lost, or is read meanwhile, as far as the calling thread is concerned."""
+        return not (self._waiting or self._flying or self._readings or self._error)
+
     def cut(self, plan: Plan[Any]) -> list[Plan[Any]]:
         """Return an addition as the chunks in which it is to leave, each with an id of its own."""
         return self._pace.cut(plan)

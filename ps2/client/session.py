@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from ps2.client.age import Age
 from ps2.client.delivery import Delivery, Results
+from ps2.client.express import Express
 from ps2.client.fleet import FleetRef
 from ps2.client.outbox import Outbox
 from ps2.client.overlay import Overlay, is_plain
@@ -50,50 +51,55 @@ class Session:
     def __post_init__(self) -> None:
         self.retry = replace(self.retry, recovery_s=self.fleet.retry_timeout_s)
         self._master = MasterControl(self.transport, self.fleet.master)
-        self._ids = MutationIds(self.fleet.id)
-        self._age = Age(self._ids, self.on_rollback)
+        self.ids = MutationIds(self.fleet.id)
+        self.age = Age(self.ids, self.on_rollback)
         self._pid = os.getpid()
         self.stopwatch = Stopwatch()
+        self.express = Express(self)
         self._delivery = Delivery(
             self.transport,
             self.retry,
             self.wire,
-            self._age,
+            self.age,
             locate=self.matrix,
             find=lambda matrix: self.ask(lambda: self.matrix(matrix)),
         )
-        self._routes = self._delivery.routes
+        self.routes = self._delivery.routes
         self._outbox = Outbox(self._delivery.send_all)
         # Rows of handles that were garbage-collected; the collector may run anywhere, so it only notes them here.
         self._dropped: deque[tuple[int, int, str]] = deque()
 
-    def run(self, plans: Sequence[Plan[Any]]) -> list[Any]:
+    def run(self, plans: Sequence[Plan[Any]], id: RequestId | None = None) -> list[Any]:
         """Run plans in order, as one request a server, and return what each of them comes to.
 
         All servers work at the same time. A plan that changes data is applied once, however often it is sent. What
         takes more than ``wire.block_bytes`` on a server travels as several requests, each applied by itself.
+
+        Args:
+            id: under which what changes data has been sent before; None: it has not.
         """
         self.check_process()
         with self.stopwatch.running("push" if any(plan.mutates for plan in plans) else "pull"):
-            return self._run(plans)
+            return self._run(plans, id)
 
-    def _run(self, plans: Sequence[Plan[Any]]) -> list[Any]:
-        if self._ids.run is not None and self._outbox.is_backed_up and is_plain(plans):
+    def _run(self, plans: Sequence[Plan[Any]], id: RequestId | None) -> list[Any]:
+        if self.ids.run is not None and self._outbox.is_backed_up and is_plain(plans):
             self._outbox.check()
             results, reading = self.read(plans)
             self._outbox.forget(reading)
             if not reading.is_void:
                 reading.lay()
                 return _merged(plans, results)
-        self.flush()
-        self._note_routes(plans)
-        self._age.check()
-        id = self._ids.next() if any(plan.mutates for plan in plans) else None
         try:
+            self.flush()
+            self._note_routes(plans)
+            self.age.check()
+            if id is None and any(plan.mutates for plan in plans):
+                id = self.ids.next()
             results = self._delivery.send_or_drop(plans, id)
         finally:
             if id is not None:
-                self._ids.done(id)
+                self.ids.done(id)
                 self._outbox.note_written(plans)
         return _merged(plans, results)
 
@@ -109,7 +115,7 @@ class Session:
                 return [], reading
             try:
                 self._note_routes(plans)
-                self._age.check()
+                self.age.check()
                 return self._delivery.send_or_drop(plans, None), reading
             except BaseException:
                 self._outbox.forget(reading)
@@ -123,16 +129,21 @@ class Session:
         """
         self.check_process()
         self._note_routes([plan])
-        clock = 0 if self._ids.run is None else self._ids.run.clock
+        clock = 0 if self.ids.run is None else self.ids.run.clock
         with self.stopwatch.running("push"):
             for part in self._outbox.cut(plan):
-                self._outbox.put(part, self._ids.next, clock)
+                self._outbox.put(part, self.ids.next, clock)
 
     def flush(self) -> None:
         """Wait for what ``run_later`` was given; raise if any of it failed."""
         self.check_process()
         with self.stopwatch.running("push"):
             self._outbox.flush()
+
+    @property
+    def outbox_is_idle(self) -> bool:
+        """Whether nothing is to be said or waited for of what ``run_later`` was given."""
+        return self._outbox.is_idle
 
     @property
     def outbox(self) -> Outbox:
@@ -147,7 +158,7 @@ class Session:
     @property
     def epoch(self) -> int:
         """How often the fleet has gone back to a checkpoint, as far as the driver's loop has been told."""
-        return self._age.epoch
+        return self.age.epoch
 
     def check_epoch(self, newest: tuple[int, int | None]) -> None:
         """Raise RolledBack if the fleet has gone back to a checkpoint since the caller's loop began; see ``Age``.
@@ -155,8 +166,8 @@ class Session:
         Args:
             newest: how often the fleet has gone back, and to which step, if the caller knows better.
         """
-        self._age.note(*newest)
-        self._age.check()
+        self.age.note(*newest)
+        self.age.check()
 
     @contextlib.contextmanager
     def in_run(self, ids: RunIds, pace: Pace | None = None) -> Iterator[None]:
@@ -165,20 +176,20 @@ class Session:
         What has not been sent in the end is forgotten: a worker that leaves has flushed, and one that fails sends it
         again.
         """
-        self._ids.run = ids
+        self.ids.run = ids
         self._outbox.set_pace(pace or Pace())
         try:
             yield
         finally:
             self._outbox.discard()
             self._outbox.set_pace(Pace())
-            self._ids.run = None
+            self.ids.run = None
 
     def go_on(self, epoch: int) -> None:
         """Note that the run has told its worker where it stands, this often having gone back."""
-        run = self._ids.run
+        run = self.ids.run
         if run is not None and epoch > run.epoch:
-            self._age.note(epoch, None)
+            self.age.note(epoch, None)
             run.seen = max(run.seen, epoch)
             self._outbox.discard()  # what is still under way is of a clock that is done again
             run.epoch = epoch
@@ -186,7 +197,7 @@ class Session:
     @property
     def holder(self) -> str:
         """Who holds the rows that are handed out now; ``drop`` names it again."""
-        return self._ids.holder
+        return self.ids.holder
 
     def new_matrix(self, spec: MatrixSpec, name: str = "") -> MatrixInfo:
         """Make a matrix; its row 0 is handed out, under a name if one is given."""
@@ -210,7 +221,7 @@ class Session:
     def free_rows(self, matrix: int, rows: Sequence[int]) -> None:
         """Give rows back: at once, or in a task when its stage is over."""
         self._outbox.drain()  # it may still be about these rows
-        of_task = self._ids.unnumbered()
+        of_task = self.ids.unnumbered()
         if of_task is not None:
             self.ask(lambda: self._master.free_rows(matrix, rows, of_task))
             return
@@ -239,8 +250,8 @@ class Session:
         with self._new_id() as id:
             while True:
                 self.ask(lambda: self.matrix(matrix))
-                self._age.check_run(changes=True)
-                version = self._routes.version
+                self.age.check_run(changes=True)
+                version = self.routes.version
                 try:
                     done = attempt(self._delivery.routes_of({matrix})[matrix], version, id)
                 except TransientError as error:
@@ -248,8 +259,8 @@ class Session:
                     self._delivery.refresh({matrix}, error, patience)
                     continue
                 self.ask(lambda: self.matrix(matrix))
-                self._age.check_run(changes=True)
-                if self._routes.version == version:
+                self.age.check_run(changes=True)
+                if self.routes.version == version:
                     return done
 
     def close(self) -> None:
@@ -257,12 +268,12 @@ class Session:
 
     def _note_routes(self, plans: Sequence[Plan[Any]]) -> None:
         for plan in plans:
-            self._routes.offer(plan.matrix, plan.route)
+            self.routes.offer(plan.matrix, plan.route)
 
     def _remember(self, info: MatrixInfo) -> MatrixInfo:
         # In this order: see _attempt.
-        self._age.note(info.epoch, info.step)
-        self._routes.note(info.id, info.route)
+        self.age.note(info.epoch, info.step)
+        self.routes.note(info.id, info.route)
         return info
 
     def _release_dropped(self) -> None:
@@ -275,7 +286,7 @@ class Session:
                 handles.setdefault((matrix, holder), []).append(row)
         for (matrix, holder), rows in handles.items():
             # No mutation of a task has the number that this would take: the collector runs when it likes.
-            of_task = holder != self._ids.session
+            of_task = holder != self.ids.session
             with contextlib.nullcontext() if of_task else self._new_id() as id:
                 self.ask(functools.partial(self._master.drop_rows, matrix, rows, holder, id))
 
@@ -283,11 +294,11 @@ class Session:
     def _new_id(self) -> Iterator[RequestId]:
         """The id of a call to the master, given up afterwards."""
         # A worker's next attempt asks once more for what it had before its first clock.
-        id = replace(self._ids.next(), settled=0) if self._ids.run is not None else self._ids.next()
+        id = replace(self.ids.next(), settled=0) if self.ids.run is not None else self.ids.next()
         try:
             yield id
         finally:
-            self._ids.done(id)
+            self.ids.done(id)
 
     def ask(self, call: Callable[[], T]) -> T:
         """Ask the master or servers, again and again where it may help."""

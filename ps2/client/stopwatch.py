@@ -30,9 +30,14 @@ class Stopwatch:
         self._since_s = time.monotonic()
         self.seconds = dict.fromkeys(KINDS, 0.0)
 
+    @property
+    def is_mine(self) -> bool:
+        """Whether the calls of this thread are counted."""
+        return self._thread == threading.get_ident()
+
     @contextmanager
     def running(self, kind: Kind) -> Iterator[None]:
-        if self._thread != threading.get_ident():
+        if not self.is_mine:
             yield
             return
         self._count()

@@ -38,6 +38,11 @@ class KeyIndex:
         return readable(self._keys[: self._count])
 
     @property
+    def cells(self) -> Int64s:
+        """The table itself, for ``find``: int64 of shape (cells, 2), good until the next insertion."""
+        return self._cells
+
+    @property
     def nbytes(self) -> int:
         """Bytes that the index takes now."""
         return self._cells.nbytes + self._keys.nbytes
@@ -128,6 +133,17 @@ def _cell(cells: Int64s, key: int) -> int:
 def _lookup(cells: Int64s, keys: Int64s, slots: Int64s) -> None:
     for i in range(keys.size):
         slots[i] = cells[_cell(cells, keys[i]), 1]
+
+
+@kernel
+def find(cells: Int64s, keys: Int64s) -> bool:
+    """Put the slot of each key, -1 where it is absent, in its place; return whether all are there."""
+    absent = 0
+    for i in range(keys.size):
+        slot = cells[_cell(cells, keys[i]), 1]
+        keys[i] = slot
+        absent += slot < 0
+    return absent == 0
 
 
 @kernel

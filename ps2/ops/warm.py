@@ -53,13 +53,13 @@ def warm() -> None:
     """
     folder = kernels.gather.stats.cache_path  # type: ignore[attr-defined]
     # Without a folder to keep compiled kernels in, there is nothing to wait for.
-    with _compiling_alone(Path(folder)) if folder else nullcontext(True) as wanted:
+    with compiling_alone(Path(folder)) if folder else nullcontext(True) as wanted:
         if wanted:
             compile_all()
     for module, ops in brought().items():
         file = getattr(sys.modules[module], "__file__", None)
         lock = f"ps2-{hashlib.sha256(str(file).encode()).hexdigest()[:16]}.lock"
-        with _compiling_alone(Path(folder), lock, [Path(file)]) if folder and file else nullcontext(True) as wanted:
+        with compiling_alone(Path(folder), lock, [Path(file)]) if folder and file else nullcontext(True) as wanted:
             if wanted:
                 _compile_theirs(ops)
 
@@ -127,8 +127,16 @@ def _scalars(op: Op) -> Iterator[dict[str, Any]]:
         yield required | penalties
 
 
+def is_compiled(folder: Path, lock: str, sources: Sequence[Path]) -> bool:
+    """Tell whether what ``compiling_alone`` guards has been compiled from these sources, and nobody is at it."""
+    try:
+        return (folder / lock).read_text() == _fingerprint(sources)
+    except OSError:
+        return False
+
+
 @contextmanager
-def _compiling_alone(
+def compiling_alone(
     folder: Path, lock: str = "ps2-kernels.lock", sources: Sequence[Path] | None = None
 ) -> Iterator[bool]:
     """Yield whether the kernels are to be compiled; until they are, hold a lock in numba's cache folder."""

@@ -31,6 +31,8 @@ from ps2.server.copies import FILLING, Change, Copies, answered, applied, insert
 from ps2.server.fence import Fence
 from ps2.server.kept import Kept, KeptResults
 from ps2.server.keycache import KeyCache, KeySet
+from ps2.server.lane import Lane, Lanes
+from ps2.server.lock import ShardLock
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
 from ps2.server.pieces import Pieces, is_piece
@@ -92,6 +94,7 @@ class Engine:
         self.copying: Copying | None = None
         self._copies = Copies(self.kept, self.keys)
         self._pieces = Pieces(self.memory)
+        self.lanes = Lanes(self)
 
     def create_matrix(
         self, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False
@@ -187,6 +190,11 @@ class Engine:
         with self._lock:
             return dict(self._shards)
 
+    def shard(self, place: Place) -> Shard | None:
+        """Return the shard at that place, be it a copy of another server's; None if there is none."""
+        with self._lock:
+            return self._shards.get(place)
+
     def own_shards(self, matrix: int, partitions: Sequence[int]) -> dict[Place, Shard]:
         """Return shards of a matrix by their places; raises StaleRouteError if one is not here, or is a copy."""
         held = self.shards()
@@ -228,6 +236,9 @@ class Engine:
 
     def release(self, size: int) -> None:
         self.memory.leave(size)
+
+    def open_lane(self, request: Request) -> Lane | None:
+        return self.lanes.open(request)
 
     def execute(self, request: Request) -> Reply:
         """Run a request's operations in order, under the locks of all their shards.
@@ -312,7 +323,7 @@ class Engine:
         for key in keys:
             if key not in shards or not self._serves(shards[key], request):
                 raise StaleRouteError(f"this server does not hold partition {key[1]} of matrix {key[0]:x}")
-        held: list[threading.RLock] = []
+        held: list[ShardLock] = []
         try:
             for key in sorted(shards):
                 self.meter.acquire(shards[key].lock)

@@ -5,12 +5,19 @@ from __future__ import annotations
 import threading
 import time
 
+import numpy as np
+
 from ps2.errors import StaleRouteError
 
 # A coordinator that is there says so twice a second; one that has slept must not take the fleet back.
 TAKE_OVER_AFTER_S = 1.5
 # One that has been silent for so long brings nothing to safety.
 GONE_AFTER_S = 15.0
+# What ``lane_loop`` reads of a fence: the version that a request is to know (-1: any), whether clients have business
+# here, until when (``time.monotonic_ns``), and whether changes are made on copies too.
+VERSION, OPEN, UNTIL_NS, COPIED = range(4)
+ANY_VERSION = -1
+NEVER_NS = 2**63 - 1
 
 
 class Fence:
@@ -22,14 +29,38 @@ class Fence:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.waits = False
+        self.words = np.array([ANY_VERSION, 1, NEVER_NS, 0], np.int64)
+        self._waits = self._parted = False
         self.leaving = False  # told to end
-        self.parted = False  # another process gets what is here, and nothing of it may change
         self.released = threading.Event()  # nothing is lost if this server ends
         self.route_version = 0
         self.coordinator = ""
         self._lease_s = 0.0
         self._leased_s = self._heard_s = time.monotonic()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is to have its shards first."""
+        return self._waits
+
+    @waits.setter
+    def waits(self, waits: bool) -> None:
+        self._waits = waits
+        self._tell()
+
+    @property
+    def parted(self) -> bool:
+        """Whether another process gets what is here, and nothing of it may change."""
+        return self._parted
+
+    @parted.setter
+    def parted(self, parted: bool) -> None:
+        self._parted = parted
+        self._tell()
+
+    def note_copies(self, made: bool) -> None:
+        """Note whether changes are made on copies, too, from now on."""
+        self.words[COPIED] = made
 
     @property
     def ready(self) -> bool:
@@ -56,18 +87,20 @@ class Fence:
                     f"{route_version} of {coordinator} came: another coordinator has taken over"
                 )
             self.route_version, self.coordinator, self._lease_s = route_version, coordinator, lease_s
-            self.waits = False
             self._leased_s = self._heard_s = time.monotonic()
+            self.waits = False
 
     def leave(self) -> None:
         """Follow nobody any more: take requests of any version, from whoever comes."""
         with self._lock:
             self.coordinator = ""
+            self._tell()
 
     def begin_anew(self) -> None:
         """Know of no coordinator, as at the beginning."""
         with self._lock:
             self.route_version, self.coordinator, self._lease_s = 0, "", 0.0
+            self._tell()
 
     @property
     def may_end(self) -> bool:
@@ -82,6 +115,7 @@ class Fence:
         with self._lock:
             self._leased_s = max(self._leased_s, at_s)
             self._heard_s = max(self._heard_s, at_s)
+            self._tell()
 
     def called(self) -> None:
         """Note that the coordinator has called: a sign of life of it, of any age, which prolongs no lease."""
@@ -111,3 +145,9 @@ class Fence:
             raise StaleRouteError(
                 f"this server has had no answer from its coordinator for {alone_s:.1f} s, and may be replaced"
             )
+
+    def _tell(self) -> None:
+        """Bring the words up to date."""
+        self.words[UNTIL_NS] = int(1e9 * (self._leased_s + self._lease_s)) if self._lease_s else NEVER_NS
+        self.words[OPEN] = not self._waits and not self._parted
+        self.words[VERSION] = self.route_version if self.coordinator else ANY_VERSION

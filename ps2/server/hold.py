@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 
 from ps2.errors import DeadlineError
+from ps2.server.lock import ShardLock
 from ps2.server.shard import Shard
 
 # While a lock is waited for, how often to look whether it is still wanted.
@@ -81,7 +82,7 @@ class Hold:
             self._released.wait()
             self._ended_s = time.perf_counter()
 
-    def _acquire(self, lock: threading.RLock) -> bool:
+    def _acquire(self, lock: ShardLock) -> bool:
         while not self.over and (left_s := self._left_s()) > 0:
             if lock.acquire(timeout=min(left_s, LOOK_S)):
                 return True

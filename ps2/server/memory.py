@@ -74,6 +74,13 @@ class MemoryAccount:
                 self._wanted = 0
             self._let_in()  # less than nothing may have been taken
 
+    def take_if_free(self, size: int) -> bool:
+        """Count bytes that last, unless others have, or want, the room."""
+        with self._lock:
+            fits = self._free >= size and not any(self._lines) and not self._kept_back
+            self._lasting += size * fits
+            return fits
+
     def give(self, size: int) -> None:
         """Give back bytes that lasted."""
         with self._lock:

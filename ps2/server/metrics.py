@@ -6,14 +6,19 @@ import threading
 import time
 from bisect import bisect_left
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from operator import add
+
+import numpy as np
 
 from ps2 import errors
 from ps2.ops.all import SERVERS, TABLE
+from ps2.server.lock import ShardLock
 from ps2.wire.messages import Operation
+from ps2.wire.short import KINDS
 from ps2.wire.standing import OK, Counts, OperationStatus
 
-# Beside those of the operation table.
 # Upper ends of the histogram of an operation's seconds; above the last there is one bucket more.
 BUCKETS_S = (
     *(1e-5, 2e-5, 5e-5),
@@ -25,10 +30,22 @@ BUCKETS_S = (
 )
 
 
+# What ``lane_loop`` counts: these sums, and of each of its operations the keys, nanoseconds and buckets.
+REQUESTS, BYTES_IN, BYTES_OUT, MUTATIONS, WAITING, LOCK_WAITS, LOCK_WAIT_NS, SUMS = range(8)
+KEYS, NANOSECONDS, BUCKETS = range(3)
+OF_OPERATION = BUCKETS + len(BUCKETS_S) + 1
+BUCKETS_NS = np.array([int(1e9 * seconds) for seconds in BUCKETS_S], np.int64)
+
+
 class Meter:
-    """Counts requests and operations. Safe for threads: one short lock."""
+    """Counts requests and operations. Safe for threads: one short lock.
+
+    Attributes:
+        lane: what ``lane_loop`` adds to by itself.
+    """
 
     def __init__(self) -> None:
+        self.lane = np.zeros(SUMS + len(KINDS) * OF_OPERATION, np.int64)
         self._lock = threading.Lock()
         self._outcomes: Counter[str] = Counter()
         self._bytes_in = 0
@@ -38,7 +55,12 @@ class Meter:
         self._lock_waits = 0
         self._lock_wait_s = 0.0
         self._operations: dict[str, _Sums] = {}
-        self.mutations = 0
+        self._mutations = 0
+
+    @property
+    def mutations(self) -> int:
+        """How many requests have changed something."""
+        return self._mutations + int(self.lane[MUTATIONS])
 
     def begin(self, received_bytes: int) -> None:
         """Count a request that begins."""
@@ -53,14 +75,14 @@ class Meter:
             self._in_progress -= 1
             self._bytes_out += sent_bytes
             self._outcomes[outcome] += 1
-            self.mutations += changed
+            self._mutations += changed
 
     def refuse(self, error: BaseException) -> None:
         """Count a request that does not even begin."""
         with self._lock:
             self._outcomes[_outcome(error)] += 1
 
-    def acquire(self, lock: threading.RLock) -> None:
+    def acquire(self, lock: ShardLock) -> None:
         """Take the lock of a shard; if somebody else has it, the wait is counted."""
         if lock.acquire(blocking=False):
             return
@@ -92,17 +114,23 @@ class Meter:
 
     def read(self) -> Counts:
         """Return all counts of one moment."""
+        lane = self.lane.tolist()
         with self._lock:
+            operations = {name: sums.read(name) for name, sums in self._operations.items()}
+            for kind, name in enumerate(KINDS):
+                mine = lane[SUMS + kind * OF_OPERATION :][:OF_OPERATION]
+                if any(mine[BUCKETS:]):
+                    operations[name] = _added(operations.get(name, _Sums(None).read(name)), mine)
             return Counts(
-                outcomes={OK: 0, **self._outcomes},
-                bytes_in=self._bytes_in,
-                bytes_out=self._bytes_out,
-                in_progress=self._in_progress,
-                waiting=self._waiting,
-                lock_waits=self._lock_waits,
-                lock_wait_s=self._lock_wait_s,
-                operations=tuple(sums.read(name) for name, sums in sorted(self._operations.items())),
-                mutations=self.mutations,
+                outcomes={**self._outcomes, OK: self._outcomes[OK] + lane[REQUESTS]},
+                bytes_in=self._bytes_in + lane[BYTES_IN],
+                bytes_out=self._bytes_out + lane[BYTES_OUT],
+                in_progress=self._in_progress + lane[WAITING],  # nobody sees the others: they take microseconds
+                waiting=self._waiting + lane[WAITING],
+                lock_waits=self._lock_waits + lane[LOCK_WAITS],
+                lock_wait_s=self._lock_wait_s + 1e-9 * lane[LOCK_WAIT_NS],
+                operations=tuple(found for _, found in sorted(operations.items())),
+                mutations=self._mutations + lane[MUTATIONS],
             )
 
     def _new(self, name: str) -> _Sums | None:
@@ -133,6 +161,17 @@ class _Sums:
 
     def read(self, name: str) -> OperationStatus:
         return OperationStatus(name, self.count, self.failures, self.seconds, self.keys, tuple(self.buckets))
+
+
+def _added(status: OperationStatus, lane: Sequence[int]) -> OperationStatus:
+    """Return what was counted of an operation, and what ``lane_loop`` has counted of it."""
+    return replace(
+        status,
+        count=status.count + sum(lane[BUCKETS:]),
+        seconds=status.seconds + 1e-9 * lane[NANOSECONDS],
+        keys=status.keys + lane[KEYS],
+        buckets=tuple(map(add, status.buckets, lane[BUCKETS:])),
+    )
 
 
 def _outcome(error: BaseException | None) -> str:

@@ -99,8 +99,11 @@ class Replication:
                 raise UnavailableError("this server is about to end")
             before = self._backup
             if seed or backup != self.backup:
+                # Told before there are copies that could fall behind: who changes a shard looks, under its lock.
+                self._engine.fence.note_copies(bool(backup) or before is not None)
                 shards = [shard for _, shard in self._own()] if seed else []
                 self._backup = _Backup(backup, self._connect(), shards) if backup else None
+                self._engine.fence.note_copies(bool(backup))
             after = self._backup
             # Those that wait for the backup look again: at its address, or at the route version.
             self._changed.notify_all()

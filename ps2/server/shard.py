@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import repeat
@@ -15,6 +14,7 @@ from ps2.ops.keyindex import KeyIndex
 from ps2.ops.table import Array
 from ps2.server.applied import AppliedIds
 from ps2.server.kept import Kept
+from ps2.server.lock import ShardLock
 from ps2.server.memory import MemoryAccount
 from ps2.server.touchedrows import TouchedRows
 
@@ -38,6 +38,8 @@ class Shard:
         restored: answers that came with it from a checkpoint, until it is in its place.
         sealed: of a copy that was sent on: it takes nothing at this route version or an older one.
         rows_changed: the last change of which rows are in use: route version and number of the coordinator's call.
+        layout: one number, which grows whenever rows are elsewhere, or others are in use: what ``lane`` was told of
+            them holds as long as it is the same.
     """
 
     def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> None:
@@ -54,7 +56,8 @@ class Shard:
         self.arriving: list[Array] = []
         self.sealed = -1
         self.rows_changed = (-1, 0)
-        self.lock = threading.RLock()
+        self.lock = ShardLock()
+        self.layout = np.array([0])
         self.applied = AppliedIds()
         self.restored: list[Kept] = []
         self.index = KeyIndex() if spec.kind == "sparse" else None
@@ -62,7 +65,7 @@ class Shard:
         self._unused: set[int] = set()
         self._freed = False
         columns = MIN_CAPACITY if self.index is not None else partition.width
-        self.touched = TouchedRows(memory, columns)
+        self.touched = TouchedRows(memory, columns, self.layout)
         self._counted = 0
         with self._counting(self._bytes(spec.rows, columns), f"{spec.rows} rows of {columns:,} columns"):
             self.array = self._zeros(spec.rows, columns)
@@ -118,9 +121,13 @@ class Shard:
         finally:
             self._memory.give_back(size)
 
+    def uses(self, number: int) -> bool:
+        """Tell whether a row is in use."""
+        return not self._freed and number not in self._unused and 0 <= number < self.rows
+
     def check_row(self, number: int) -> None:
         """Raise unless a row is in use; of many, ``check_rows`` is quicker."""
-        if self._freed or number in self._unused or not 0 <= number < self.rows:
+        if not self.uses(number):
             self.check_rows(np.array([number]))
 
     def check_rows(self, numbers: Int64Array) -> None:
@@ -153,7 +160,10 @@ class Shard:
         if columns.size and (columns.min() < 0 or int(columns.max()) >= self.spec.dim):
             raise OutOfRangeError(f"a key of {columns.min()}..{columns.max()} is outside [0, {self.spec.dim})")
         self._make_room(self.index.missing(absent))
-        return self.index.insert(columns)
+        before = self.index.cells
+        slots = self.index.insert(columns)
+        self.layout += self.index.cells is not before
+        return slots
 
     def clear_free(self, numbers: Sequence[Int64Array]) -> None:
         """Make the columns that no key has 0 in some rows: an operation on whole rows leaves NaN of 0 * infinity."""
@@ -172,20 +182,23 @@ class Shard:
         """Take rows out of use."""
         self.check_rows(np.array(numbers, dtype=np.int64))
         self._unused.update(numbers)
+        self.layout += 1
         self.touched.forget(numbers)
 
     def reuse_rows(self, numbers: list[int]) -> None:
         """Put retired rows in use again, as zeros."""
         # All of them: a row that was retired while this server could not be reached is still in use here.
         self._unused.difference_update(numbers)
+        self.layout += 1
         self.check_rows(np.array(numbers, dtype=np.int64))
         self.array[numbers] = 0
 
     def reset(self, rows: int) -> None:
         """Begin anew, with so many rows of zeros and without keys and ids; raises LimitError if they do not fit."""
         self.check_rows(np.empty(0, np.int64))
+        self.layout += 1
         self.touched.forget_all()
-        self.applied = AppliedIds()
+        self.applied.end_all()
         self._unused.clear()
         columns = int(self.array.shape[1])
         if self.index is not None:
@@ -199,6 +212,7 @@ class Shard:
     def free(self) -> None:
         """Give the memory back."""
         self._freed = True
+        self.layout += 1
         self.touched.drop_all()
         self.array = self._zeros(0, 0)
         self._memory.give(self._counted)
@@ -223,6 +237,7 @@ class Shard:
             grown[: self.rows, : self.live] = self.array[:, : self.live]
             if columns != self.array.shape[1]:
                 self.touched.resize(columns)
+            self.layout += 1
             self.array = grown
 
     def _zeros(self, rows: int, columns: int) -> Array:

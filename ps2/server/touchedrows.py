@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ps2.errors import BusyError, LimitError
+from ps2.matrix.partition import Int64Array
 from ps2.ops.table import Array, Columns, Op
 from ps2.ops.touched import Touched
 from ps2.server.memory import MemoryAccount
@@ -24,11 +25,16 @@ class TouchedRows:
     operation writes to it, the columns are added or the set is dropped, so this holds though the operation may fail.
     """
 
-    def __init__(self, memory: MemoryAccount, width: int) -> None:
+    def __init__(self, memory: MemoryAccount, width: int, layout: Int64Array) -> None:
+        """``layout``: grows when the first set is made; without any, rows may be written without telling."""
         self._memory = memory
+        self._layout = layout
         self._width = width
         self._gradients: set[int] = set()
         self._sets: dict[int, Touched] = {}
+
+    def __contains__(self, row: int) -> bool:
+        return row in self._sets
 
     @property
     def nbytes(self) -> int:
@@ -97,6 +103,7 @@ class TouchedRows:
                 self._memory.take(Touched.bytes_for(self._width), "a set of touched columns")
             except (LimitError, BusyError):
                 return
+            self._layout += 1
             self._sets[row] = Touched(self._width)
 
 

@@ -6,18 +6,23 @@ holds back only itself, and what it has not read stays with the kernel. Connecti
 
 from __future__ import annotations
 
+import enum
 import logging
 import select
 import socket
 import threading
+from collections.abc import Iterable
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 from ps2.config import WireConfig
 from ps2.errors import PS2Error
 from ps2.wire import short
 from ps2.wire.codec import Draft, ReplyParts, error_parts, reply_parts
 from ps2.wire.door import BACKLOG, Door, Guest, listen_tcp, part
-from ps2.wire.framing import read_request, written_by_pieces
+from ps2.wire.framing import read, read_request, written_by_pieces
 from ps2.wire.introduction import let_in
 from ps2.wire.messages import Reply, Request
 from ps2.wire.parking import Parking, has_come
@@ -30,6 +35,44 @@ log = logging.getLogger(__name__)
 
 # Of clients; no more than half of what the process may open, which leaves the other half for all else.
 MAX_CONNECTIONS = 16_384
+
+# One number, which is another one when it has to be looked again who is there: a token was replaced, or all is to end.
+Turn = npt.NDArray[np.int64]
+
+
+class Ended(enum.IntEnum):
+    """Why a lane has returned: see ``serve``."""
+
+    CLOSED, IDLE, OTHER, TAKEN = range(4)
+
+
+class Lane(Protocol):
+    """Answers the plain requests of one connection without Python."""
+
+    def serve(self, descriptor: int, turn: Turn, expected: int) -> Ended:
+        """Answer requests as long as they are plain, it is that turn, and one comes every moment.
+
+        Returns:
+            CLOSED: the connection has ended. IDLE: nothing came. OTHER: something else has, and is not received.
+            TAKEN: it is.
+        """
+        ...
+
+    def taken(self) -> Iterable[memoryview]:
+        """Return what was received, one part after the other."""
+        ...
+
+    def bind(self, request: Request, size: int) -> int:
+        """Return the handle by which requests like this one, which was done, are plain; 0 if they never are.
+
+        Args:
+            size: what its arrays and those of its reply take.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give up what it holds."""
+        ...
 
 
 class Service(Protocol):
@@ -52,6 +95,10 @@ class Service(Protocol):
         """Give counted bytes back."""
         ...
 
+    def open_lane(self, request: Request) -> Lane | None:
+        """Return a lane for a connection on which such requests come; None if there is none for them, or for now."""
+        ...
+
 
 class DataServer:
     """Listens until it is stopped. ``port`` and ``unix_name`` say where ("" if there is no Unix socket)."""
@@ -70,6 +117,8 @@ class DataServer:
         self._wire = wire
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
+        self._lanes: dict[socket.socket, Lane] = {}
+        self._turn: Turn = self._tokens.turn if self._tokens is not None else np.zeros(1, np.int64)
         self._most = min(MAX_CONNECTIONS, open_files() // 2)
         self._idle = threading.Condition(self._lock)
         self._busy = 0
@@ -97,6 +146,7 @@ class DataServer:
         self._door.shut()
         with self._idle:
             self._stopped = True
+            self._turn += 1
             self._idle.wait_for(lambda: self._busy == 0, grace_s)
             for connection in self._connections:
                 hang_up(connection)
@@ -122,20 +172,37 @@ class DataServer:
         poll.register(guest.plain, select.POLLIN)
         error: Exception | None = None
         try:
-            while has_come(guest, poll):
-                if not self._answer(guest):
+            while (ended := self._wait(guest, poll)) in (Ended.OTHER, Ended.TAKEN):
+                if not self._answer(guest, taken=ended == Ended.TAKEN):
                     break
-            else:
+            if ended == Ended.IDLE:
                 self._parking.park(guest)
                 return
         except (EOFError, OSError) as gone:
             error = gone
         self._end(guest, error)
 
+    def _wait(self, guest: Guest, poll: select.poll) -> Ended:
+        """Wait for a request that is to be answered here; a lane answers others meanwhile."""
+        lane = self._lanes.get(guest.plain)
+        if lane is None:
+            return Ended.OTHER if has_come(guest, poll) else Ended.IDLE
+        expected = int(self._turn[0])
+        if not self._knows(guest):
+            return Ended.OTHER
+        return lane.serve(guest.plain.fileno(), self._turn, expected)
+
+    def _knows(self, guest: Guest) -> bool:
+        """Tell whether a client may still be here."""
+        return not self._stopped and (self._tokens is None or guest.token in self._tokens.all)
+
     def _end(self, guest: Guest, error: Exception | None) -> None:
         log.debug("a data connection has ended: %s", error)  # the client went away, whatever it was doing
         with self._lock:
             self._connections.discard(guest.plain)
+            lane = self._lanes.pop(guest.plain, None)
+        if lane is not None:
+            lane.close()
         close(guest.plain)
 
     def _take(self, connection: socket.socket) -> bool:
@@ -149,9 +216,14 @@ class DataServer:
             self._connections.add(connection)
             return True
 
-    def _answer(self, guest: Guest) -> bool:
-        """Read, run and answer one request; return False if no other can follow."""
+    def _answer(self, guest: Guest, taken: bool) -> bool:
+        """Read, run and answer one request; return False if no other can follow.
+
+        Args:
+            taken: it has been read by the connection's lane.
+        """
         connection = guest.connection
+        lane = self._lanes.get(guest.plain)
         reserved = 0
 
         def reserve(draft: Draft) -> None:
@@ -159,15 +231,14 @@ class DataServer:
             reserved = self._service.reserve(draft)
 
         try:
-            request = receive(connection, read_request(self._wire.request_limit_bytes, reserve))
-            if self._tokens is not None and guest.token not in self._tokens.all:
-                return False  # it was replaced; the client begins anew, with what it knows by now
+            reading = read_request(self._wire.request_limit_bytes, reserve)
+            request = read(reading, lane.taken()) if lane is not None and taken else receive(connection, reading)
             with self._lock:
-                if self._stopped:
-                    return False
+                if not self._knows(guest):
+                    return False  # a client whose token was replaced begins anew, with what it knows by now
                 self._busy += 1
             try:
-                _send(connection, self._run(request))
+                _send(connection, self._run(request, guest))
             finally:
                 del request  # gone before its memory is said to be free
                 with self._idle:
@@ -180,17 +251,29 @@ class DataServer:
         finally:
             self._service.release(reserved)
 
-    def _run(self, request: Request | PS2Error) -> ReplyParts:
+    def _run(self, request: Request | PS2Error, guest: Guest) -> ReplyParts:
         if isinstance(request, PS2Error):
             return error_parts(request)
         try:
             reply = self._service.execute(request)
-            return short.reply_parts(reply, request) or reply_parts(reply, request)
+            handle = self._bind(request, reply, guest) if request.short else 0
+            return short.reply_parts(reply, request, handle) or reply_parts(reply, request)
         except PS2Error as error:
             return error_parts(error)
         except Exception as error:  # a bug: told to the caller, logged whole, and this server goes on
             log.exception("internal error")
             return error_parts(internal_error(error))
+
+    def _bind(self, request: Request, reply: Reply, guest: Guest) -> int:
+        """Return a handle for requests like this one, as far as there is a lane for them."""
+        if not self._wire.lanes or guest.connection is not guest.plain:
+            return 0
+        lane = self._lanes.get(guest.plain) or self._service.open_lane(request)
+        if lane is None:
+            return 0
+        self._lanes[guest.plain] = lane
+        sizes = (*(op.nbytes for op in request.operations), *(result.nbytes for result in reply.results))
+        return lane.bind(request, sum(sizes))
 
 
 def _listen_unix(name: str) -> socket.socket | None:

@@ -15,7 +15,7 @@ from ps2.wire import short
 from ps2.wire.codec import check_sendable, request_parts
 from ps2.wire.framing import read_reply, written
 from ps2.wire.messages import Reply, Request
-from ps2.wire.sockets import send_some
+from ps2.wire.sockets import PlainSocket, send_some
 from ps2.wire.tls_connection import Connection
 
 Outcome = Reply | PS2Error
@@ -56,8 +56,10 @@ class Lane:
         self._limit_bytes = limit_bytes
         self._unsent = deque(enumerate(requests if unsent is None else unsent))
         self._refused: dict[int, PS2Error] = {}
+        # Without a lane at the other end there are none.
+        self._handles: short.Handles = connection.handles if isinstance(connection, PlainSocket) else {}
         self._sending: list[memoryview] = []
-        self._reading = read_reply(requests[0])
+        self._reading = read_reply(requests[0], self._handles)
         self._view = next(self._reading)
 
     @property
@@ -97,7 +99,7 @@ class Lane:
             if not self._sending:
                 number, request = self._unsent.popleft()
                 try:
-                    parts = short.request_parts(request) or request_parts(request)
+                    parts = short.request_parts(request, self._handles) or request_parts(request)
                     check_sendable(parts, self._limit_bytes)
                 except PS2Error as error:
                     self._refused[number] = error
@@ -130,7 +132,7 @@ class Lane:
         while len(self.outcomes) in self._refused:
             self.outcomes.append(self._refused.pop(len(self.outcomes)))
         if not self.done:
-            self._reading = read_reply(self.requests[len(self.outcomes)])
+            self._reading = read_reply(self.requests[len(self.outcomes)], self._handles)
             self._view = next(self._reading)
 
 

@@ -7,7 +7,7 @@ that serves many connections at once.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError, Message
 from ps2.errors import LimitError, ProtocolError, PS2Error
 from ps2.wire import short
 from ps2.wire.arrays import allocate
-from ps2.wire.codec import MAX_HEADER_BYTES, Draft, Parts, ReplyParts, check_size, open_reply, open_request
+from ps2.wire.codec import MAX_HEADER_BYTES, Draft, Parts, ReplyDraft, ReplyParts, check_size, open_reply, open_request
 from ps2.wire.messages import Array, Coming, Reply, Request, byte_view, nbytes
 from ps2.wire.pb import server_pb2 as pb
 
@@ -53,14 +53,23 @@ def written_by_pieces(parts: ReplyParts) -> Iterator[list[memoryview]]:
     yield views
 
 
-def read_reply(request: Request) -> Filling[Reply | PS2Error]:
+def read_reply(request: Request, handles: short.Handles | None = None) -> Filling[Reply | PS2Error]:
     """Read the reply to a request: the reply, or the error that the request came to.
+
+    Args:
+        handles: of the connection; one that comes with the reply is noted there.
 
     Raises:
         ProtocolError: what comes is no reply to it; the connection is of no use any more.
     """
     header, size = yield from _read_header()
-    draft = (short.open_reply if short.is_short(header) else open_reply)(header, request, size)
+    draft: short.ShortReply | ReplyDraft
+    if short.is_short(header):
+        draft = short.open_reply(header, request, size)
+        if handles is not None and draft.handle:
+            short.note(handles, short.place_of(request), draft.handle)
+    else:
+        draft = open_reply(header, request, size)
     yield from _fill(draft.arrays)
     try:
         return draft.build()
@@ -94,6 +103,23 @@ def read_request(limit_bytes: int, reserve: Callable[[Draft], None]) -> Filling[
         return draft.build(arrays)
     except PS2Error as error:
         return error
+
+
+def read(reading: Filling[T], parts: Iterable[memoryview]) -> T:
+    """Read a message that is here already, all of it, in some parts one after the other."""
+    try:
+        view = next(reading)
+        for part in parts:
+            while len(part):
+                size = min(len(part), len(view))
+                view[:size] = part[:size]
+                view, part = view[size:], part[size:]
+                if not len(view):
+                    view = next(reading)
+    except StopIteration as done:
+        message: T = done.value
+        return message
+    raise ProtocolError("a message is longer than what there is of it")
 
 
 def introduction(message: Message) -> bytes:

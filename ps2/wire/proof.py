@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 
+import numpy as np
+
 NONCE_BYTES = 32
 # What a server remembers of sessions is some hundred bytes each; clients that are still there come back with another.
 MAX_SESSIONS = 10_000
@@ -57,10 +59,14 @@ class Tokens:
     """The fleet's token, as a process has it now; two while it is replaced: the first is what to prove with.
 
     Safe for threads.
+
+    Attributes:
+        turn: one number, which is another one when the tokens are.
     """
 
     def __init__(self, text: str) -> None:
         """``text``: a token, or two on lines of their own."""
+        self.turn = np.zeros(1, np.int64)
         self.renew(text)
 
     @classmethod
@@ -74,6 +80,7 @@ class Tokens:
     def renew(self, text: str) -> None:
         """Take others from now on; who has proven to know one that is not among them is not let in any more."""
         self._all = tuple(text.split())
+        self.turn += 1
 
     def shared(self, proofs: Iterable[bytes], make: Callable[[str], bytes]) -> str | None:
         """Return the first token by which one of the other side's proofs can have been made; None: there is none."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -23,24 +24,41 @@ KINDS = ("pull", "push", "push_add", "push_sub", "gather", "scatter", "scatter_a
 KIND_OF = {name: number for number, name in enumerate(KINDS)}
 # Numbers of dtypes; 0 is no array.
 VALUES = (None, np.dtype("<f4"), np.dtype("<f8"))
-VALUE_OF = {dtype: number for number, dtype in enumerate(VALUES) if dtype is not None}
+VALUE_OF: dict[np.dtype[Any], int] = {dtype: number for number, dtype in enumerate(VALUES) if dtype is not None}
 DELTA_OF = {dtype: number for number, dtype in enumerate(DELTA_DTYPES, 1)}
 # Flags.
 CHANGES, START, STOP, KEYS, COLUMNS, DIGEST = (1 << bit for bit in range(6))
 LONGEST = 255  # of a name
 
-# mark, kind, flags, dtype of the values and of the differences of keys, lengths of scope and series; partition, row;
-# matrix, route version; start, stop; how many values, how many keys; the first key; their digest; of the id: number,
-# settled, stage, part, parts. Then scope and series.
-REQUEST = struct.Struct("<BBBBBBBxIIQQqqQQq16sQQQII")
-# mark, whether it was applied before, dtype of the values; how many.
-REPLY = struct.Struct("<BBBxxxxxQ")
+# mark, kind, flags, dtype of the values and of the differences of keys, lengths of scope and series; handle; partition,
+# row; of the id: part, parts; matrix, route version; start, stop; how many values, how many keys; the first key; their
+# digest; of the id: number, settled, stage. Then scope and series.
+REQUEST = struct.Struct("<BBBBBBBxIIIIIxxxxQQqqQQq16sQQQ")
+# Where the loop of a server (``lane_loop``) finds them, as numbers of 1, 4 and 8 bytes.
+MARK_AT, KIND_AT, FLAGS_AT, DTYPE_AT, DELTA_AT, SCOPE_AT, SERIES_AT = range(7)
+HANDLE_AT, PARTITION_AT, ROW_AT, PART_AT, PARTS_AT = range(2, 7)
+MATRIX_AT, VERSION_AT, START_AT, STOP_AT, COUNT_AT, KEYS_AT, FIRST_AT = range(4, 11)
+NUMBER_AT, SETTLED_AT, STAGE_AT = range(13, 16)
+# mark, whether it was applied before, dtype of the values; handle; how many.
+REPLY = struct.Struct("<BBBxIQ")
+
+# By matrix, partition, row and scope of a request ("" for one that changes nothing): the number by which the server at
+# the other end of this connection knows them again. Only a hint: a header says all that there is to say without it.
+Place = tuple[int, int, int, str]
+Handles = dict[Place, int]
+MOST_HANDLES = 1024
 
 
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
-def request_parts(request: Request) -> Parts | None:
+def place_of(request: Request) -> Place:
+    """Return what a request's handle stands for."""
+    operation = request.operations[0]
+    return operation.matrix, operation.partition, operation.rows[0], "" if request.id is None else request.id.scope
+
+
+def request_parts(request: Request, handles: Handles | None = None) -> Parts | None:
     """Return a request's header and the arrays that follow it; None if it does not fit this form."""
     if len(request.operations) != 1 or request.forwarded or request.begun:
         return None
@@ -75,15 +93,17 @@ def request_parts(request: Request) -> Parts | None:
         arrays.append(np.ascontiguousarray(values))
     id = request.id
     scope = series = b""
-    numbers = (0, 0, 0, 0, 0)
+    numbers, parts = (0, 0, 0), (0, 0)
     if id is not None:
         flags |= CHANGES
         scope, series = id.scope.encode(), id.series.encode()
         if len(scope) > LONGEST or len(series) > LONGEST:
             return None
-        numbers = (id.number, id.settled, id.stage, id.part, id.parts)
+        numbers, parts = (id.number, id.settled, id.stage), (id.part, id.parts)
+    handle = handles.get(place_of(request), 0) if handles else 0
     header = REQUEST.pack(
-        *(MARK, kind, flags, dtype, delta, len(scope), len(series), operation.partition, operation.rows[0]),
+        *(MARK, kind, flags, dtype, delta, len(scope), len(series)),
+        *(handle, operation.partition, operation.rows[0], *parts),
         *(operation.matrix, request.route_version, start, stop, count, 0 if keys is None else keys.count, first),
         *(b"" if keys is None else keys.digest or b"", *numbers),
     )
@@ -140,10 +160,10 @@ def open_request(header: bytes) -> ShortDraft:
     """
     if len(header) < REQUEST.size:
         raise ProtocolError(f"a short header of {len(header)} bytes, and they have {REQUEST.size} at least")
-    (_, kind, flags, dtype, delta, scope_size, series_size, partition, row, matrix, version, start, stop, count) = (
+    (_, kind, flags, dtype, delta, scope_size, series_size, _, partition, row, part, parts, matrix, version) = (
         fields := REQUEST.unpack_from(header)
     )[:14]
-    key_count, first, digest, number, settled, stage, part, parts = fields[14:]
+    start, stop, count, key_count, first, digest, number, settled, stage = fields[14:]
     if len(header) != REQUEST.size + scope_size + series_size or kind >= len(KINDS) or flags >> 6:
         raise ProtocolError(f"a short header of {len(header)} bytes, of kind {kind}, with flags {flags:x}")
     if dtype >= len(VALUES) or (count and not dtype):
@@ -176,11 +196,21 @@ def open_request(header: bytes) -> ShortDraft:
     )
 
 
+def deltas_bytes(header: bytes) -> int:
+    """Return what the differences of keys take that come before the values."""
+    _, _, flags, _, delta, *_ = fields = REQUEST.unpack_from(header)
+    return (fields[17] - 1) * DELTA_DTYPES[delta - 1].itemsize if flags & COLUMNS else 0
+
+
 # -- replies -----------------------------------------------------------------------------------------------------------
 
 
-def reply_parts(reply: Reply, request: Request) -> ReplyParts | None:
-    """Return the header of a reply, and the array that follows it; None if it, or its request, is not of this form."""
+def reply_parts(reply: Reply, request: Request, handle: int = 0) -> ReplyParts | None:
+    """Return the header of a reply, and the array that follows it; None if it, or its request, is not of this form.
+
+    Args:
+        handle: by which the request's place is known from now on; 0 if it is not.
+    """
     if not request.short or len(reply.results) != 1:
         return None
     result = reply.results[0]
@@ -188,12 +218,12 @@ def reply_parts(reply: Reply, request: Request) -> ReplyParts | None:
         return None
     array = result.arrays[0] if result.arrays else result.coming
     if array is None:
-        return REPLY.pack(MARK, reply.replayed, 0, 0), []
+        return REPLY.pack(MARK, reply.replayed, 0, handle, 0), []
     dtype = VALUE_OF.get(array.dtype)
     if dtype is None or len(array.shape) != 1:
         return None
     sent = np.ascontiguousarray(array) if isinstance(array, np.ndarray) else array
-    return REPLY.pack(MARK, reply.replayed, dtype, array.size), [sent]
+    return REPLY.pack(MARK, reply.replayed, dtype, handle, array.size), [sent]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +233,7 @@ class ShortReply:
     into: Array | None
     spec: Spec | None
     replayed: bool
+    handle: int
     arrays: list[Array]
 
     def build(self) -> Reply:
@@ -214,7 +245,7 @@ def open_reply(header: bytes, request: Request, size: int) -> ShortReply:
     """Read the header of a reply to that request; see ``codec.open_reply``."""
     if len(header) != REPLY.size or len(request.operations) != 1:
         raise ProtocolError(f"a short reply of {len(header)} bytes to {len(request.operations)} operations")
-    _, replayed, dtype, count = REPLY.unpack(header)
+    _, replayed, dtype, handle, count = REPLY.unpack(header)
     operation = request.operations[0]
     if dtype >= len(VALUES):
         raise ProtocolError(f"a short reply with values of dtype {dtype}")
@@ -222,10 +253,17 @@ def open_reply(header: bytes, request: Request, size: int) -> ShortReply:
         if operation.into is not None:
             raise ProtocolError(f"the reply to operation {operation.name!r} lacks its array")
         check_size(0, size)
-        return ShortReply(None, None, bool(replayed), [])
+        return ShortReply(None, None, bool(replayed), handle, [])
     spec = _flat(values, count)
     check_size(total([spec]), size)
-    return ShortReply(operation.into, spec, bool(replayed), [landing(spec, operation.into)])
+    return ShortReply(operation.into, spec, bool(replayed), handle, [landing(spec, operation.into)])
+
+
+def note(handles: Handles, place: Place, handle: int) -> None:
+    """Note the handle of what requests are about."""
+    if len(handles) >= MOST_HANDLES:
+        handles.clear()
+    handles[place] = handle
 
 
 def is_short(header: bytes) -> bool:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ps2.config import WireConfig
+from ps2.wire.short import Handles
 
 if TYPE_CHECKING:
     from ps2.wire.tls_connection import Connection
@@ -115,9 +116,23 @@ def receive(connection: Connection, reading: Generator[memoryview, None, T], dea
         return message
 
 
-def connect(family: int, address: object, timeout_s: float) -> socket.socket:
+class PlainSocket(socket.socket):
+    """The client's end of a data connection.
+
+    Attributes:
+        handles: that the server has given on it.
+        forms: of requests that are written on it again and again (``quick``).
+    """
+
+    def __init__(self, family: int) -> None:
+        super().__init__(family, socket.SOCK_STREAM)
+        self.handles: Handles = {}
+        self.forms: dict[object, bytearray] = {}
+
+
+def connect(family: int, address: object, timeout_s: float) -> PlainSocket:
     """Connect a socket; raises OSError."""
-    connection = socket.socket(family, socket.SOCK_STREAM)
+    connection = PlainSocket(family)
     try:
         connection.settimeout(timeout_s)
         connection.connect(address)  # type: ignore[arg-type]

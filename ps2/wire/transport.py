@@ -25,7 +25,7 @@ from ps2.wire.introduction import introduce
 from ps2.wire.messages import PROTOCOL_VERSION, Request
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.proof import Tokens
-from ps2.wire.sockets import abstract, connect, tune, wait_at_most
+from ps2.wire.sockets import PlainSocket, abstract, connect, tune, wait_at_most
 from ps2.wire.tls import Renewed, client_context
 from ps2.wire.tls_connection import Connection, TlsConnection
 
@@ -49,6 +49,14 @@ class Transport(Protocol):
 
         All servers work at once; each runs its requests in order, whether or not those before succeed.
         """
+        ...
+
+    def take(self, address: str) -> PlainSocket | None:
+        """Take a connection to a server that waits for requests; None if there is none, or none that is plain."""
+        ...
+
+    def give(self, address: str, connection: PlainSocket, fine: bool) -> None:
+        """Give a connection back; one that is not fine is closed, as others to that server are that wait."""
         ...
 
     def call(self, address: str, method: str, message: Message, reply: type[M], timeout_s: float) -> M:
@@ -122,6 +130,23 @@ class GrpcTransport:
                     self._give_back(lane)
             outcomes |= {lane.address: lane.outcomes for lane in lanes}
             return outcomes | {address: future.result() for address, future in streams.items()}
+
+    def take(self, address: str) -> PlainSocket | None:
+        with self._lock:
+            peer = self._peers.get(address)
+            if peer is None or not peer.idle or self._closed:
+                return None
+            connection = peer.idle[-1]
+            if not isinstance(connection, PlainSocket):
+                return None
+            self._busy.add(peer.idle.pop())
+            return connection
+
+    def give(self, address: str, connection: PlainSocket, fine: bool) -> None:
+        if not fine:
+            self._forget(address)
+        if not fine or not self._keep(address, connection):
+            self._discard(connection)
 
     def call(self, address: str, method: str, message: Message, reply: type[M], timeout_s: float) -> M:
         with self._stopped_if_closed():
@@ -249,16 +274,20 @@ class GrpcTransport:
 
     def _give_back(self, lane: Lane) -> None:
         """Keep a connection whose replies have all come; one that was interrupted would bring those of another call."""
-        with self._lock:
-            peer = self._peers.get(lane.address)
-            kept = lane.reusable and not self._closed and peer is not None and len(peer.idle) < MAX_IDLE
-            if kept and peer is not None:
-                peer.idle.append(lane.connection)
-                self._busy.discard(lane.connection)
-        if not kept:
+        if not (lane.reusable and self._keep(lane.address, lane.connection)):
             self._discard(lane.connection)
         if lane.failed:
             self._forget(lane.address)
+
+    def _keep(self, address: str, connection: Connection) -> bool:
+        """Keep a connection for the next call, if there are not enough of them."""
+        with self._lock:
+            peer = self._peers.get(address)
+            if self._closed or peer is None or len(peer.idle) >= MAX_IDLE:
+                return False
+            peer.idle.append(connection)
+            self._busy.discard(connection)
+            return True
 
     def _discard(self, connection: Connection) -> None:
         with self._lock:

@@ -63,6 +63,7 @@ class Served:
     def __init__(self, engine, listen="127.0.0.1:0", token=TOKEN, places=None, server_id=None, wire=None):
         wire = wire or WireConfig()
         self.engine = engine
+        engine.lanes.load()
         # A Unix socket is named after its server.
         self.id = server_id or f"{SERVER_ID}-{id(self)}"
         self.data = DataServer(engine, "127.0.0.1", 0, token, self.id, wire)
@@ -99,6 +100,9 @@ class Execute:
 
     def exchange(self, requests):
         return {address: [self._execute(address, request) for request in mine] for address, mine in requests.items()}
+
+    def take(self, address):
+        return None
 
     def call(self, *args):
         return self._transport.call(*args)
@@ -179,8 +183,9 @@ def count(transport, address):
 
 
 def nothing_under_way(engine):
-    """Whether all memory that is counted is that of shards and of key sets to remember."""
-    return engine.memory.taken_bytes == sum(status.bytes for status in engine.matrices()) + engine.keys._bytes
+    """Whether all memory that is counted is that of shards, of key sets to remember, and of lanes."""
+    lasting = sum(status.bytes for status in engine.matrices()) + engine.lanes.nbytes
+    return engine.memory.taken_bytes == lasting + engine.keys._bytes
 
 
 def row(engine, number):

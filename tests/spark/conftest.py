@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from unittest import mock
@@ -212,9 +213,8 @@ def serving(until):
     def serve(token_file, *options):
         port = free_port()
         command = [sys.executable, "-m", "ps2.cli.main", "server", "--listen", f"127.0.0.1:{port}", *options]
-        process = subprocess.Popen(
-            [*command, "--token-file", str(token_file)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the server
+        process = subprocess.Popen([*command, "--token-file", str(token_file)], stdout=log, stderr=log)
 
         def answers():
             with socket.socket() as probe:
@@ -225,7 +225,14 @@ def serving(until):
             yield f"127.0.0.1:{port}"
         finally:
             process.terminate()
-            process.wait(PROGRAM_TIMEOUT_S)
+            try:
+                code = process.wait(PROGRAM_TIMEOUT_S)
+            finally:
+                process.kill()
+                log.seek(0)
+                said = log.read().decode()
+                log.close()
+            assert code == 0, said
 
     return serve
 

@@ -7,6 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ps2.server import lane_loop
 from ps2.server.applied import AppliedIds, EndedStages
 from ps2.wire.messages import RequestId
 
@@ -194,3 +195,109 @@ def test_json_when_the_original_goes_on_then_what_was_taken_stays():
     applied.add(of_stage(0, 4))
     applied.add(of_stage(0, 5))
     assert json.dumps(taken) == before
+
+
+# -- what the loop of a lane goes by -----------------------------------------------------------------------------------
+
+# In a window and beyond it, in steps as they come: in order, by several threads, clock by clock.
+steps = st.tuples(st.sampled_from([0, 1, 2, 5, 63, 64, 500, 1023, 1024, 5000, 1 << 21]), st.booleans())
+
+
+@given(st.lists(st.tuples(steps, st.integers(0, 2000), st.booleans()), max_size=60))
+def test_window_when_python_and_the_loop_note_in_turns_then_it_is_as_if_one_did(events):
+    """The loop notes what it can tell to be new; whatever it cannot, Python does. A set is the oracle."""
+    ours, noted, settled, last = AppliedIds(), set(), 0, 0
+    words = ours.words(RequestId("s", 0)).view("int64")
+    for (step, ahead), back, settles in events:
+        number = max(0, last + step - back) if ahead else last + step
+        last = max(last, number)
+        if settles:
+            settled = max(settled, number - 100)
+        id = RequestId("s", number, settled=settled)
+        known = number in noted or number < settled_before(ours)
+        told = lane_loop._applied(words, number, settled)
+        assert told in (-1, int(known))
+        if told == 0:
+            lane_loop._note(words, number)
+            lane_loop._settle(words, settled)
+        elif told < 0 and id not in ours:
+            ours.add(id)
+        noted.add(number)
+        assert id in ours
+        assert lane_loop._applied(words, number, settled) in (-1, 1)
+    below = settled_before(ours)
+    for number in {*noted, *(n + 1 for n in noted), *(n - 1 for n in noted if n)}:
+        assert (RequestId("s", number) in ours) == (number in noted or number < below)
+        assert lane_loop._applied(words, number, settled) in (-1, int(number in noted or number < below))
+    again = AppliedIds.from_json(ours.to_json())
+    assert again.to_json() == ours.to_json()
+
+
+NOTHING = {"series": "", "stage": 0, "below": 0, "above": [], "parts": [], "begun": []}
+
+
+def settled_before(applied):
+    return applied._scopes["s"].below
+
+
+def test_window_when_a_thousand_numbers_come_in_order_then_the_loop_alone_notes_them():
+    applied = AppliedIds()
+    words = applied.words(RequestId("s", 0)).view("int64")
+    for number in range(5000):
+        assert lane_loop._applied(words, number, 0) == 0
+        lane_loop._note(words, number)
+        lane_loop._settle(words, 0)
+    assert applied.to_json()["s"] == {
+        "series": "",
+        "stage": 0,
+        "below": 5000,
+        "above": [],
+        "parts": [],
+        "begun": [],
+    }
+
+
+def test_window_when_a_clock_begins_and_the_ones_before_are_settled_then_the_loop_notes_it():
+    applied = AppliedIds()
+    words = applied.words(RequestId("s", 0)).view("int64")
+    for clock in range(1, 5):
+        for number in range(clock << 20, (clock << 20) + 3):
+            if clock == 1:
+                applied.add(RequestId("s", number))
+            else:
+                assert lane_loop._applied(words, number, clock << 20) == 0
+                lane_loop._note(words, number)
+                lane_loop._settle(words, clock << 20)
+            assert lane_loop._applied(words, number, 0) == 1
+    assert applied.to_json()["s"]["below"] == (4 << 20) + 3
+
+
+def test_window_when_a_number_beyond_it_is_known_then_the_loop_does_not_tell():
+    applied = AppliedIds.from_json({"s": {**NOTHING, "above": [5000, 1 << 21]}})
+    words = applied.words(RequestId("s", 0)).view("int64")
+    assert lane_loop._applied(words, 5000, 5000) == -1
+    assert lane_loop._applied(words, 1 << 21, 1 << 20) == -1
+    assert lane_loop._applied(words, (1 << 21) + 1, 1 << 20) == 0
+
+
+def test_window_when_a_number_is_half_done_then_the_loop_does_not_tell():
+    applied = AppliedIds()
+    words = applied.words(RequestId("s", 0)).view("int64")
+    applied.add_begun(RequestId("s", 3), 1)
+    assert lane_loop._applied(words, 4, 0) == -1
+    applied.add(RequestId("s", 3))
+    assert lane_loop._applied(words, 4, 0) == 0
+    applied.add(part_of(0, 1, 3))
+    assert lane_loop._applied(applied.words(part_of(0, 0, 3)).view("int64"), 4, 0) == -1
+
+
+def test_window_when_its_scope_is_forgotten_then_the_loop_does_not_tell():
+    applied = AppliedIds()
+    words = applied.words(RequestId("s", 0, series="app", stage=3)).view("int64")
+    over = EndedStages()
+    over.add("app", 4, [])
+    applied.end(over)
+    assert lane_loop._applied(words, 0, 0) == -1
+    words = applied.words(RequestId("t", 0)).view("int64")
+    applied.end_all()
+    assert lane_loop._applied(words, 0, 0) == -1

@@ -49,7 +49,7 @@ def filled(over, low=-99, high=99, **fields):
 def replies(over, plan):
     """Return what servers answer to each request of a plan, with the request."""
     pieces = cut([plan], {plan.matrix: plan.route}, WireConfig.block_bytes)
-    for address, mine in group(pieces, {plan.matrix: plan.route}, over._routes.version).items():
+    for address, mine in group(pieces, {plan.matrix: plan.route}, over.routes.version).items():
         for _, request in mine:
             yield request, over.transport.engines[address].execute(request)
 

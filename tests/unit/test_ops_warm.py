@@ -28,12 +28,13 @@ from ps2.ops import (
     touched,
 )
 from ps2.ops.keyindex import KeyIndex
-from ps2.ops.warm import _compiling_alone, compile_all, warm
+from ps2.ops.warm import compile_all, compiling_alone, warm
 
 # Called by other kernels only: part of those, once they are loaded from the cache.
 INNER = {
     "ps2.ops.keyindex._mix",
     "ps2.ops.keyindex._cell",
+    "ps2.ops.keyindex.find",
     "ps2.ops.packing._float32_bits",
     "ps2.ops.steps._adagrad",
     "ps2.ops.steps._adam",
@@ -128,20 +129,20 @@ def is_locked(folder):
 
 
 def test_lock_when_nothing_is_compiled_then_keeps_others_out(tmp_path):
-    with _compiling_alone(tmp_path) as wanted:
+    with compiling_alone(tmp_path) as wanted:
         assert wanted
         assert is_locked(tmp_path)
 
 
 def test_lock_when_kernels_are_compiled_already_then_there_is_nothing_to_compile(tmp_path):
-    with _compiling_alone(tmp_path):
+    with compiling_alone(tmp_path):
         pass
-    with _compiling_alone(tmp_path) as wanted:
+    with compiling_alone(tmp_path) as wanted:
         assert not wanted
 
 
 def test_lock_when_compiling_fails_then_the_next_compiles_again(tmp_path):
-    with pytest.raises(ZeroDivisionError), _compiling_alone(tmp_path):
+    with pytest.raises(ZeroDivisionError), compiling_alone(tmp_path):
         raise ZeroDivisionError
-    with _compiling_alone(tmp_path) as wanted:
+    with compiling_alone(tmp_path) as wanted:
         assert wanted

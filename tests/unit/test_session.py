@@ -221,7 +221,7 @@ def test_routes_when_many_matrices_come_and_go_then_those_used_last_are_kept(fle
     made = [over.new_matrix(SPEC) for _ in range(9)]
     for info in made:
         over.run([plans.pull(Target(info.id, SPEC, info.route, (0,)), 0, 10)])
-    assert over._routes.of(info.id for info in made).keys() == {info.id for info in made[-3:]}
+    assert over.routes.of(info.id for info in made).keys() == {info.id for info in made[-3:]}
 
 
 def test_batch_when_of_more_matrices_than_are_remembered_then_the_master_is_asked_where_they_are(fleet, monkeypatch):
@@ -396,7 +396,7 @@ def test_new_matrix_when_a_server_is_lost_for_good_then_it_fails_at_once(fleet):
 def test_calls_when_answered_then_the_session_has_no_number_under_way(fleet, target):
     over = session_over(fleet)
     over.free_rows(target.matrix, over.take_rows(target.matrix, 1))
-    assert over._ids._under_way == set()
+    assert over.ids._under_way == set()
 
 
 def test_rows_when_freed_or_dropped_in_a_task_then_the_ids_of_its_mutations_stay_the_same(fleet, target, in_task):
@@ -410,7 +410,7 @@ def test_rows_when_freed_or_dropped_in_a_task_then_the_ids_of_its_mutations_stay
             over.free_rows(target.matrix, rows[1:])
         over.take_rows(target.matrix, 1)
         over.run([add_ones(target)])
-        numbers.append(over._ids.next().number)
+        numbers.append(over.ids.next().number)
     assert numbers == [3, 3]
     assert values(fleet, target) == [1.0] * 10
 

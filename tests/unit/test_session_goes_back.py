@@ -32,7 +32,7 @@ def session(fleet):
     """One that has just found out that the fleet has gone back once."""
     made = session_over(fleet)
     with made.in_run(RunIds("runs", 0, rank=1)):
-        made._age.newest = (1, 3)
+        made.age.newest = (1, 3)
         yield made
 
 
@@ -79,13 +79,13 @@ def test_an_add_without_waiting_when_the_worker_is_told_before_it_left_then_it_i
     session = session_over(fleet)
     with session.in_run(RunIds("runs", 0, rank=1)):
         with session._outbox._changed:  # nothing leaves meanwhile
-            session._age.newest = (1, 3)
+            session.age.newest = (1, 3)
             session.run_later(add_ones(target))
         session.go_on(1)
         assert value(session, target) == [0.0]
 
 
 def test_numbers_when_changes_are_dropped_then_they_are_used_up(session, target):
-    before = session._ids.next().number
+    before = session.ids.next().number
     session.run([add_ones(target)])
-    assert session._ids.next().number == before + 2
+    assert session.ids.next().number == before + 2

@@ -162,9 +162,9 @@ def test_a_reply_when_the_request_was_protobufs_then_it_is_protobufs():
 @pytest.mark.parametrize(
     ("header", "size", "said"),
     [
-        (short.REPLY.pack(short.MARK, 0, 9, 1), 4, "dtype 9"),
-        (short.REPLY.pack(short.MARK, 0, 1, 1), 8, "4 bytes, and 8 come"),
-        (short.REPLY.pack(short.MARK, 0, 0, 0), 1, "0 bytes, and 1 come"),
+        (short.REPLY.pack(short.MARK, 0, 9, 0, 1), 4, "dtype 9"),
+        (short.REPLY.pack(short.MARK, 0, 1, 0, 1), 8, "4 bytes, and 8 come"),
+        (short.REPLY.pack(short.MARK, 0, 0, 0, 0), 1, "0 bytes, and 1 come"),
         (b"\xff\0\0", 0, "3 bytes"),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_short_reply_that_cannot_be_one_is_a_protocol_error(header, size, said
 def test_a_short_reply_without_the_array_that_the_caller_waits_for_is_a_protocol_error():
     wanted = replace(PULL, operations=(replace(PULL.operations[0], into=np.zeros(3)),))
     with pytest.raises(ProtocolError, match="lacks its array"):
-        short.open_reply(short.REPLY.pack(short.MARK, 0, 0, 0), wanted, 0)
+        short.open_reply(short.REPLY.pack(short.MARK, 0, 0, 0, 0), wanted, 0)
 
 
 def test_short_headers_of_any_bytes_are_requests_or_protocol_errors():

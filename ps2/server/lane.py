@@ -1,0 +1,274 @@
+"""What the loop of a data connection (``lane_loop``) knows: rows by handles; and memory for requests and replies.
+
+``python -m ps2.server.lane`` compiles the loop; else the first server does, in the background.
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numba.core.errors import NumbaError
+
+from ps2.matrix.partition import MatrixSpec, Partition
+from ps2.ops import kernels, keyindex, warm
+from ps2.ops.all import writes
+from ps2.ops.table import Array
+from ps2.ops.warm import compiling_alone
+from ps2.server import applied, fence, metrics
+from ps2.server.lock import HAS_MUTEX
+from ps2.server.shard import Shard
+from ps2.wire import framing, short
+from ps2.wire.data_server import Ended, Turn
+from ps2.wire.framing import written
+from ps2.wire.messages import Operation, Request, RequestId, byte_view
+from ps2.wire.sockets import send_all
+
+log = logging.getLogger(__name__)
+
+LOOP = "ps2.server.lane_loop"
+LOCK = "ps2-lanes.lock"
+
+if TYPE_CHECKING:
+    from ps2.server.engine import Engine
+
+# Memory of a connection's buffer; the most that it grows to when there is use for it: a block and what is around it.
+FIRST_BYTES = 1 << 16
+MOST_BYTES = (4 << 20) + FIRST_BYTES
+# What buffers may take together, as a part of the server's memory limit.
+SHARE = 16
+LINGER_MS = 100
+
+
+class Lanes:
+    """Makes a lane for each connection that has use for one, as soon as the loop is there. Safe for threads.
+
+    Attributes:
+        nbytes: what they take; it counts as the server's memory.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.loop: ModuleType | None = None
+        self._lock = threading.Lock()
+        self.nbytes = 0
+
+    def load(self) -> None:
+        """Load the loop, or compile it: until then all is done by Python, as it is where it cannot be had."""
+        try:
+            loop = load()
+        except NumbaError as error:
+            log.warning("lanes cannot be compiled here, so Python answers all requests: %s", error)
+            return
+        if loop is not None and works(loop):
+            self.loop = loop
+
+    def open(self, request: Request) -> Lane | None:
+        """Return a lane for a connection on which such requests come; None if it is not for them, or takes too much."""
+        if self.loop is None or self.shard_of(request) is None:
+            return None
+        return Lane(self, self.loop) if self.take(FIRST_BYTES) else None
+
+    def shard_of(self, request: Request) -> Shard | None:
+        """Return the shard that a request is about, if requests like it may be plain."""
+        operation = request.operations[0]
+        shard = self.engine.shard((operation.matrix, operation.partition))
+        if shard is None or shard.copy or writes(operation.name) != (request.id is not None):
+            return None
+        spec = shard.spec
+        if spec.layout != "row" or spec.np_dtype not in short.VALUE_OF:
+            return None
+        # How many columns a sparse shard has changes with every key.
+        return shard if spec.kind == "dense" or operation.keys is not None else None
+
+    def take(self, size: int) -> bool:
+        """Count memory of buffers, if there is room for it."""
+        with self._lock:
+            room = self.engine.memory.limit_bytes // SHARE - self.nbytes
+            if room < size or not self.engine.memory.take_if_free(size):
+                return False
+            self.nbytes += size
+            return True
+
+    def give(self, size: int) -> None:
+        with self._lock:
+            self.nbytes -= size
+        self.engine.memory.give(size)
+
+
+class Lane:
+    """Of one connection; one thread at a time uses it."""
+
+    def __init__(self, lanes: Lanes, loop: ModuleType) -> None:
+        """``Lanes.open`` makes it, and counts its memory first."""
+        self._lanes = lanes
+        self._loop = loop
+        self._table = np.zeros((loop.SLOTS, loop.FIELDS), np.int64)
+        self._buffer = _buffer(FIRST_BYTES)
+        # By slot: what its line points to, which stays as long as the line; all but the row, which goes when it likes:
+        # nobody looks at it before he has seen, under the lock, that the shard's layout is the same.
+        self._kept: list[Any] = [None] * loop.SLOTS
+        self._slots: dict[tuple[int, int, int, str], int] = {}
+        self._serials = itertools.count(1)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._lanes.give(self._buffer.size)
+
+    def serve(self, descriptor: int, turn: Turn, expected: int) -> Ended:
+        """Answer plain requests until another one comes, or none for a while."""
+        engine, loop = self._lanes.engine, self._loop
+        ended = loop.serve(
+            descriptor, LINGER_MS, turn, expected, engine.fence.words, self._table, self._buffer, engine.meter.lane
+        )
+        return Ended(ended)
+
+    def taken(self) -> Iterator[memoryview]:
+        """Yield the parts of the message that the last call has received and left."""
+        loop, buffer = self._loop, byte_view(self._buffer)
+        head = loop.HEAD_AT + loop.HEAD.size
+        length, size = loop.HEAD.unpack(buffer[loop.HEAD_AT : head])
+        yield buffer[loop.HEAD_AT : head + length]
+        # What lies before the values is filled up to whole words.
+        deltas = short.deltas_bytes(bytes(buffer[head : head + length]))
+        yield buffer[loop.ARRAYS_AT :][:deltas]
+        yield buffer[loop.ARRAYS_AT + (deltas + 7 & ~7) :][: size - deltas]
+
+    def bind(self, request: Request, size: int) -> int:
+        """Return a handle for what a request, which was done, is about; 0 if the loop is not for it.
+
+        Args:
+            size: what its arrays, and those of the reply, took.
+        """
+        operation, id = request.operations[0], request.id
+        shard = self._lanes.shard_of(request)
+        if shard is None:
+            return 0
+        self._grow(2 * size)
+        # Nobody waits for a handle: the next request like this one asks for it again.
+        if not shard.lock.acquire(blocking=False):
+            return 0
+        try:
+            row = operation.rows[0]
+            if row in shard.touched or not shard.uses(row):
+                return 0
+            return self._put(short.place_of(request), shard, row, id)
+        finally:
+            shard.lock.release()
+
+    def _put(self, place: tuple[int, int, int, str], shard: Shard, row: int, id: RequestId | None) -> int:
+        loop = self._loop
+        serial = next(self._serials)
+        slot = self._slots.get(place, len(self._slots) if len(self._slots) < loop.SLOTS else serial % loop.SLOTS)
+        self._slots = {known: taken for known, taken in self._slots.items() if taken != slot} | {place: slot}
+        line = self._table[slot]
+        line[:] = 0
+        names, words = np.zeros(0, np.uint8), None
+        if id is not None:
+            scope, series = id.scope.encode(), id.series.encode()
+            names, words = np.frombuffer(scope + series, np.uint8), shard.applied.words(id)
+            line[[loop.SCOPE_SIZE, loop.SERIES_SIZE]] = len(scope), len(series)
+            line[[loop.NAMES, loop.SCOPE]] = names.ctypes.data, words.ctypes.data
+            line[loop.STAGE] = _signed(id.stage)
+        values = shard.array[row]
+        self._kept[slot] = (shard.lock, shard.layout, names, words)
+        line[[loop.MUTEX, loop.LAYOUT, loop.LAID_OUT]] = shard.lock.address, shard.layout.ctypes.data, shard.layout[0]
+        line[[loop.ROW_DATA, loop.LIVE]] = values.ctypes.data, values.size
+        if shard.index is None:
+            line[loop.BEGIN] = shard.partition.begin
+        else:
+            cells = shard.index.cells
+            line[[loop.CELLS, loop.CELL_COUNT]] = cells.ctypes.data, len(cells)
+        line[loop.DTYPE] = short.VALUE_OF[shard.spec.np_dtype]
+        line[[loop.MATRIX, loop.PARTITION, loop.ROW]] = _signed(place[0]), shard.partition.index, row
+        handle = (serial & 0xFFFFFF) * loop.SLOTS + slot
+        line[loop.HANDLE] = handle
+        return handle
+
+    def _grow(self, size: int) -> None:
+        """Make the buffer larger, if that is wanted and there is memory for it."""
+        wanted = min(MOST_BYTES, FIRST_BYTES + (1 << size.bit_length()))
+        added = wanted - self._buffer.size
+        if size < self._buffer.size or added <= 0 or not self._lanes.take(added):
+            return
+        self._buffer = _buffer(wanted)
+
+
+def load() -> ModuleType | None:
+    """Load the compiled loop, or compile it, which one process does while others wait; None where it cannot run."""
+    if not HAS_MUTEX or sys.byteorder != "little":
+        return None
+    loop = importlib.import_module(LOOP)
+    folder = loop.serve.stats.cache_path
+    with compiling_alone(Path(folder), LOCK, _sources()) if folder else nullcontext(False) as wanted:
+        if wanted:
+            # Numba looks at the file of a function alone, and this one has numbers and functions of others in it.
+            for file in Path(folder).glob(f"{LOOP.rpartition('.')[2]}.*.nb[ic]"):
+                file.unlink(missing_ok=True)
+        nothing = np.zeros(1, np.int64)
+        table = np.zeros((loop.SLOTS, loop.FIELDS), np.int64)
+        loop.serve(-1, 0, nothing, 0, nothing, table, _buffer(loop.ARRAYS_AT), nothing)
+    return loop
+
+
+def is_compiled() -> bool:
+    """Tell whether ``load`` would take a moment only."""
+    if not HAS_MUTEX or sys.byteorder != "little":
+        return False
+    folder = importlib.import_module(LOOP).serve.stats.cache_path
+    return bool(folder) and warm.is_compiled(Path(folder), LOCK, _sources())
+
+
+def works(loop: ModuleType) -> bool:
+    """Tell whether the loop does what it should, with this C library and this processor: an addition, and a pull."""
+    from ps2.server.engine import Engine
+
+    engine = Engine(1 << 24, allow_udf=False)
+    engine.create_matrix(1, MatrixSpec(3, 1), [Partition(0, 0, 3)])
+    add = Operation("push_add", 1, 0, (0,), {"start": 0}, (np.array([1, 2, 3], np.float32),))
+    requests = Request((add,), RequestId("s", 0)), Request((Operation("pull", 1, 0, (0,)),))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        lane = Lane(engine.lanes, loop)
+        handles = {short.place_of(request): lane.bind(request, 0) for request in requests}
+        for request in requests:
+            send_all(theirs, written(short.request_parts(request, handles) or (b"", [])))
+        theirs.shutdown(socket.SHUT_WR)
+        ended = lane.serve(ours.fileno(), np.zeros(1, np.int64), 0)
+        ours.shutdown(socket.SHUT_WR)
+        replies = theirs.recv(2 * loop.REPLY_BYTES + add.nbytes)
+    row = engine.shards()[1, 0].array[0].tobytes()
+    fine = ended == Ended.OTHER and row == add.arrays[0].tobytes() and replies.endswith(row)
+    if not fine:
+        log.warning("lanes do not work on this system: Python answers all requests")
+    return fine
+
+
+def _sources() -> list[Path]:
+    """Return the files that the loop is made of."""
+    modules = (applied, fence, framing, kernels, keyindex, metrics, short)
+    here = [Path(__file__).with_name(name) for name in ("lane.py", "lane_loop.py", "libc.py")]
+    return [*here, *(Path(module.__file__ or "") for module in modules)]
+
+
+def _buffer(size: int) -> Array:
+    return np.zeros(size // 8, np.int64).view(np.uint8)
+
+
+def _signed(number: int) -> int:
+    """Return the int64 that has the bits of this uint64."""
+    return number - (1 << 64) if number >> 63 else number
+
+
+if __name__ == "__main__":
+    load()

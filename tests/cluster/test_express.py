@@ -1,0 +1,230 @@
+"""Plain calls with little around them come to what the ordinary way comes to, whatever happens on the way."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from ps2 import DCV, errors
+from ps2.client.session import Session
+from ps2.wire import quick
+
+pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
+
+DIM = 1000
+
+
+@pytest.fixture(params=["float32", "float64"])
+def v(ps, request):
+    vector = DCV.dense(DIM, dtype=request.param)
+    vector.push(np.arange(DIM))
+    # Connections, routes and handles are there from now on.
+    warm(vector)
+    yield vector
+    vector.free()
+
+
+def warm(vector):
+    for _ in range(2):
+        before = vector.pull()
+        vector.add(np.zeros(DIM)).push(before).add(np.zeros(3), [0, 500, 999]).pull([0, 500, 999])
+
+
+@pytest.fixture
+def ordinary(monkeypatch):
+    """The calls that went the ordinary way."""
+    calls, run = [], Session._run
+
+    def noted(self, plans, id):
+        calls.append((plans, id))
+        return run(self, plans, id)
+
+    monkeypatch.setattr(Session, "_run", noted)
+    return calls
+
+
+def test_calls_when_they_are_plain_then_none_goes_the_ordinary_way(v, ordinary):
+    expected = np.arange(DIM, dtype=v.dtype)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        values, columns = rng.integers(-9, 9, DIM).astype(v.dtype), rng.integers(0, DIM, 40)
+        v.add(values).sub(2 * values)
+        expected += values - 2 * values
+        v.add(np.ones(40), columns)
+        np.add.at(expected, columns, 1)
+        v.sub(columns.tolist(), columns)
+        np.subtract.at(expected, columns, columns.astype(v.dtype))
+        v.push(np.full(40, 7), columns)
+        expected[columns] = 7
+        out = np.empty(40, v.dtype)
+        assert v.pull(columns, out=out) is out
+        assert np.array_equal(out, expected[columns])
+        whole = np.empty(DIM, v.dtype)
+        assert v.pull(out=whole) is whole
+        assert np.array_equal(whole, expected)
+        assert np.array_equal(v.pull(columns), expected[columns])
+    v.push(values)
+    assert np.array_equal(v.pull(), values)
+    assert ordinary == []
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda v: v.pull([DIM]), errors.OutOfRangeError),
+        (lambda v: v.pull([0.5]), errors.DTypeError),
+        (lambda v: v.pull(out=np.empty(3)), errors.PS2Error),
+        (lambda v: v.pull(out=[1]), errors.DTypeError),
+        (lambda v: v.add(np.ones(3)), errors.ShapeError),
+        (lambda v: v.add(["x"] * DIM), errors.DTypeError),
+        (lambda v: v.add(np.ones(2), [0, DIM]), errors.OutOfRangeError),
+        (lambda v: v.push(np.ones(2), [0]), errors.ShapeError),
+    ],
+)
+def test_call_when_it_is_wrong_then_it_is_refused_and_nothing_has_changed(v, call, error):
+    with pytest.raises(error):
+        call(v)
+    assert np.array_equal(v.pull(), np.arange(DIM))
+    under_way = v._session.ids._under_way
+    assert under_way == set()
+
+
+def test_out_when_it_does_not_lie_together_then_it_is_filled_all_the_same(v):
+    out = np.zeros((DIM, 2), v.dtype)[:, 0]
+    assert v.pull(out=out) is out
+    assert np.array_equal(out, np.arange(DIM))
+
+
+def test_empty_calls_when_there_are_no_indices_then_nothing_happens(v):
+    assert v.pull([]).tolist() == []
+    v.add([], []).push([], [])
+    assert np.array_equal(v.pull(), np.arange(DIM))
+
+
+def test_row_when_another_handle_has_freed_it_then_not_found_and_the_connections_are_kept(v):
+    other = v.derive()
+    other.add(np.ones(DIM))
+    other.pull()
+    connections = {id(c) for peer in v._session.transport._peers.values() for c in peer.idle}
+    v._session.free_rows(v._matrix, [other._row])
+    for call in (other.pull, lambda: other.add(np.ones(DIM))):
+        with pytest.raises(errors.NotFoundError):
+            call()
+    other._disown()
+    other._freed = True
+    assert connections == {id(c) for peer in v._session.transport._peers.values() for c in peer.idle}
+    assert np.array_equal(v.pull(), np.arange(DIM))
+
+
+def test_additions_under_way_when_a_pull_comes_then_it_has_them(v):
+    for _ in range(20):
+        v.add(np.ones(DIM), wait=False)
+    assert np.array_equal(v.pull(), np.arange(DIM) + 20)
+
+
+def test_reply_when_it_is_lost_then_the_change_is_sent_again_and_counts_once(v, monkeypatch):
+    receive, lost = quick.receive, []
+
+    def loses_first(connection, place, out):
+        came = receive(connection, place, out)
+        if not lost:
+            lost.append(place)
+            return None
+        return came
+
+    monkeypatch.setattr(quick, "receive", loses_first)
+    v.add(np.ones(DIM))
+    assert lost
+    assert np.array_equal(v.pull(), np.arange(DIM) + 1)
+    lost.clear()
+    assert np.array_equal(v.pull(), np.arange(DIM) + 1)
+
+
+def test_request_when_it_cannot_be_sent_then_the_ordinary_way_does_it(v, monkeypatch, ordinary):
+    monkeypatch.setattr(quick, "send", lambda *_: False)
+    v.add(np.ones(DIM))
+    assert len(ordinary) == 1
+    monkeypatch.undo()
+    assert np.array_equal(v.pull(), np.arange(DIM) + 1)
+
+
+@pytest.mark.parametrize("call", [lambda v: v.pull(), lambda v: v.add(np.zeros(DIM))], ids=["pull", "add"])
+def test_call_when_it_is_interrupted_then_the_next_gets_its_own_reply(v, monkeypatch, call):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(quick, "receive", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        call(v)
+    monkeypatch.undo()
+    assert v._session.ids._under_way == set()
+    for index in range(5):
+        assert v.pull([index]).tolist() == [index]
+
+
+def test_connections_when_the_servers_have_closed_them_then_calls_go_on(v):
+    for peer in v._session.transport._peers.values():
+        for connection in peer.idle:
+            connection.shutdown(2)
+    v.add(np.ones(DIM))
+    assert np.array_equal(v.pull(), np.arange(DIM) + 1)
+
+
+def test_calls_when_many_threads_make_them_then_each_counts_once(v):
+    def work():
+        for _ in range(50):
+            v.add(np.ones(DIM))
+            v.add(np.ones(2), [3, 997])
+            v.pull()
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    expected = np.arange(DIM) + 400
+    expected[[3, 997]] += 400
+    assert np.array_equal(v.pull(), expected)
+
+
+def test_sparse_vector_when_its_keys_are_there_then_calls_are_plain(ps, ordinary):
+    vector, expected, rng = DCV.sparse(2**40), {}, np.random.default_rng(1)
+    for turn in range(12):
+        keys = np.unique(rng.integers(0, 60, 30)) ** 5
+        if turn == 6:
+            del ordinary[:]
+            keys = np.array(sorted(expected))
+        values = rng.integers(-9, 9, keys.size).astype(np.float32)
+        vector.add(values, keys)
+        for key, value in zip(keys.tolist(), values.tolist(), strict=True):
+            expected[key] = expected.get(key, 0) + value
+        if turn == 6:
+            vector.sub(values, keys).add(values, keys)
+            assert vector.pull(keys[::-1]).tolist() == [expected[key] for key in keys.tolist()[::-1]]
+            assert ordinary == []
+        asked = np.array([*expected, 7, 2**39])
+        assert vector.pull(asked).tolist() == [expected.get(key, 0) for key in asked.tolist()]
+    assert len(expected) == vector.pull()[0].size
+    vector.free()
+
+
+def test_large_vectors_when_they_are_beyond_a_block_then_they_travel_by_blocks(ps, ordinary):
+    dim = len(ps.servers) * (1 << 20) + 4
+    large = DCV.dense(dim)
+    values = np.arange(dim) % 1000
+    for _ in range(2):
+        large.add(values)
+    assert np.array_equal(large.pull(), 2 * values)
+    assert len(ordinary) == 3
+    large.free()
+
+
+def test_vector_with_16_bits_on_the_way_or_integers_or_several_partitions_then_ordinary(ps, ordinary):
+    for made in (DCV.dense(DIM, wire="float16"), DCV.dense(DIM, dtype="int64"), DCV.dense(DIM, partitionsPerServer=2)):
+        for _ in range(2):
+            made.add(np.ones(DIM, np.int64))
+        assert made.pull().sum() == 2 * DIM
+        made.free()
+    assert len(ordinary) == 9

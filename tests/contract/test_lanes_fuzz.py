@@ -1,0 +1,112 @@
+"""Damaged requests, many of them, straight into a lane's loop: what it answers Python would have answered so, too."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import numpy as np
+
+from ps2.errors import PS2Error
+from ps2.server import lane_loop
+from ps2.server.lane import FIRST_BYTES, Lane
+from ps2.wire import short
+from ps2.wire.framing import HEAD, read, read_request, written_by_pieces
+from ps2.wire.messages import Keys, Operation, Request, RequestId
+from tests.contract.test_lanes import BEGIN, SPARSE, WIDTH, an_engine, state, written
+
+# ``make test ARGS=tests/contract/test_lanes_fuzz.py`` with PS2_FUZZ=1000000 takes some minutes.
+TIMES = int(os.environ.get("PS2_FUZZ", "20000"))
+EDGES = np.array([0, 1, 2, 7, 8, 255, 2**31, 2**32 - 1, 2**61 + 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
+COLUMNS = np.arange(BEGIN, BEGIN + WIDTH, 5)
+
+
+def plain_requests():
+    keys = Keys(COLUMNS.size, COLUMNS)
+    values = np.arange(WIDTH, dtype=np.float32)
+    for number, matrix in enumerate((1, SPARSE)):
+        id = RequestId("session/a", 40 * number, series="app", stage=3)
+        yield Request((Operation("gather", matrix, 1, (0,), keys=keys),))
+        yield Request((Operation("scatter_add", matrix, 1, (0,), {}, (values[: COLUMNS.size],), keys),), id)
+    yield Request((Operation("pull", 1, 1, (0,), {"start": 3, "stop": WIDTH}),))
+    yield Request((Operation("push_add", 1, 1, (0,), {"start": 0}, (values,)),), RequestId("session/a", 7))
+
+
+def damaged(frame, rng):
+    """Change a few bytes, or set a number to one that might overflow."""
+    frame = bytearray(frame)
+    for _ in range(rng.integers(1, 4)):
+        if rng.random() < 0.5:
+            frame[rng.integers(len(frame))] = rng.integers(256)
+        else:
+            at = HEAD.size + 8 * rng.integers(short.REQUEST.size // 8)
+            frame[at : at + 8] = rng.choice(EDGES).tobytes()
+        if rng.random() < 0.2:  # as many bytes as it declares, perhaps
+            frame[4:12] = np.uint64(rng.integers(0, 2000)).tobytes()
+    return bytes(frame)
+
+
+def in_python(engine, frame):
+    """What a server without lanes replies."""
+    reading = read_request(1 << 26, lambda draft: None)
+    request = read(reading, [memoryview(frame)])
+    assert not isinstance(request, PS2Error)
+    parts = short.reply_parts(engine.execute(request), request)
+    return b"".join(bytes(view) for views in written_by_pieces(parts) for view in views)
+
+
+def drained(end):
+    end.setblocking(False)
+    data = b""
+    try:
+        while piece := end.recv(1 << 20):
+            data += piece
+    except BlockingIOError:
+        return data
+    finally:
+        end.setblocking(True)
+
+
+def test_lane_when_requests_are_damaged_then_it_does_what_python_does_or_nothing():
+    ours, plain = an_engine(), an_engine()
+    for engine in (ours, plain):
+        engine.shards()[SPARSE, 1].slots(COLUMNS, create=True)
+    lane, rng, answered = Lane(ours.lanes, lane_loop), np.random.default_rng(7), 0
+    turn = np.zeros(1, np.int64)
+    frames = []
+    for request in plain_requests():
+        handle = lane.bind(request, 0)
+        if request.id is not None:  # as it is when one has been done
+            plain.shards()[request.operations[0].matrix, 1].applied.words(request.id)
+        frames.append(written(request, handle))
+    before = state(ours)
+    # Whatever is declared, so much comes: nothing waits.
+    padding = bytes(1 << 14)
+    server, client = socket.socketpair()
+    with server, client:
+        for end in (server, client):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        for _ in range(TIMES):
+            frame = damaged(frames[rng.integers(len(frames))], rng) + padding
+            client.sendall(frame)
+            ended = lane_loop.serve(
+                server.fileno(), 0, turn, 0, ours.fence.words, lane._table, lane._buffer, ours.meter.lane
+            )
+            assert ended in (lane_loop.OTHER, lane_loop.TAKEN)
+            left, reply = drained(server), drained(client)
+            taken = len(frame) - len(left)
+            if ended == lane_loop.TAKEN:
+                assert not reply
+                assert b"".join(lane.taken()) == frame[:taken]
+            elif taken:
+                answered += 1
+                assert reply == in_python(plain, frame[:taken])
+            if taken:
+                now = state(ours)
+                assert now == (state(plain) if reply else before)
+                before = now
+            else:
+                assert not reply
+        assert len(lane._buffer) == FIRST_BYTES
+    assert answered > TIMES // 50
+    assert state(ours) == state(plain)

@@ -1,0 +1,172 @@
+"""A lane's loop is used where it works, and the lock of a shard is one for Python and for compiled loops."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import SimpleNamespace
+
+import pytest
+from numba.core.errors import TypingError
+
+from ps2.server import lane, lane_loop, lock
+from ps2.server.engine import Engine
+from ps2.server.lane import FIRST_BYTES, SHARE, Lanes
+from ps2.server.lock import ShardLock
+
+BUSY = 16  # EBUSY
+
+
+def test_loop_when_it_is_tried_out_then_it_works():
+    assert lane.works(lane.load())
+
+
+@pytest.mark.parametrize(
+    "serve",
+    [
+        lambda *arguments: lane_loop.OTHER,
+        lambda *arguments: lane_loop.serve(*arguments) and lane_loop.CLOSED,
+    ],
+    ids=["does nothing", "ends otherwise"],
+)
+def test_loop_when_it_does_not_do_what_it_should_then_there_are_no_lanes(monkeypatch, caplog, serve):
+    broken = SimpleNamespace(**{**vars(lane_loop), "serve": serve})
+    monkeypatch.setattr(lane, "load", lambda: broken)
+    lanes = Lanes(Engine(1 << 20, allow_udf=False))
+    lanes.load()
+    assert lanes.loop is None
+    assert "lanes do not work on this system" in caplog.text
+
+
+def test_loop_when_it_cannot_be_compiled_then_there_are_no_lanes(monkeypatch, caplog):
+    def fails():
+        raise TypingError("no such thing in this version")
+
+    monkeypatch.setattr(lane, "load", fails)
+    lanes = Lanes(Engine(1 << 20, allow_udf=False))
+    lanes.load()
+    assert lanes.loop is None
+    assert "no such thing in this version" in caplog.text
+
+
+def test_loop_when_the_system_is_another_then_nothing_is_loaded(monkeypatch):
+    monkeypatch.setattr(lane, "HAS_MUTEX", False)
+    assert lane.load() is None
+    assert not lane.is_compiled()
+    lanes = Lanes(Engine(1 << 20, allow_udf=False))
+    lanes.load()
+    assert lanes.loop is None
+
+
+def test_loop_when_it_was_loaded_then_it_is_known_to_be_compiled_until_its_source_is_another(monkeypatch, tmp_path):
+    lane.load()
+    assert lane.is_compiled()
+    (tmp_path / "other.py").write_text("")
+    monkeypatch.setattr(lane, "_sources", lambda: [tmp_path / "other.py"])
+    assert not lane.is_compiled()
+
+
+def test_memory_when_lanes_have_their_share_then_there_are_no_more():
+    engine = Engine(SHARE * 3 * FIRST_BYTES, allow_udf=False)
+    assert [engine.lanes.take(FIRST_BYTES) for _ in range(5)] == [True, True, True, False, False]
+    assert engine.memory.taken_bytes == engine.lanes.nbytes == 3 * FIRST_BYTES
+    engine.lanes.give(FIRST_BYTES)
+    assert engine.lanes.take(FIRST_BYTES)
+
+
+def test_loop_when_one_of_its_sources_is_another_then_what_was_compiled_goes(monkeypatch, tmp_path):
+    """Numba would go by the file of the loop alone."""
+
+    class Loop(SimpleNamespace):
+        __name__ = "a_loop"
+
+    def serve(*arguments):
+        (tmp_path / "a_loop.serve.nbi").touch()
+
+    serve.stats = SimpleNamespace(cache_path=str(tmp_path))
+    source, others = tmp_path / "short.py", tmp_path / "another_loop.serve.nbi"
+    source.write_text("1")
+    others.touch()
+    monkeypatch.setitem(sys.modules, "ps2.server.a_loop", Loop(serve=serve, SLOTS=1, FIELDS=1, ARRAYS_AT=8))
+    monkeypatch.setattr(lane, "LOOP", "ps2.server.a_loop")
+    monkeypatch.setattr(lane, "_sources", lambda: [source])
+    stale = tmp_path / "a_loop._settle.1.nbc"
+    stale.touch()
+    lane.load()
+    assert not stale.exists()
+    stale.touch()
+    lane.load()
+    assert stale.exists()
+    source.write_text("22")
+    lane.load()
+    assert not stale.exists()
+    assert others.exists()
+
+
+# -- the lock ----------------------------------------------------------------------------------------------------------
+
+
+def test_lock_when_python_holds_it_then_no_loop_has_it():
+    held = ShardLock()
+    with held, held:
+        assert lock._try(held.address) == BUSY
+    assert lock._try(held.address) == 0
+    lock._free(held.address)
+
+
+def test_lock_when_a_loop_holds_it_then_python_waits():
+    held, came = ShardLock(), threading.Event()
+
+    def take():
+        with held:
+            came.set()
+
+    assert lock._try(held.address) == 0
+    thread = threading.Thread(target=take)
+    thread.start()
+    assert not came.wait(0.1)
+    lock._free(held.address)
+    assert came.wait(10)
+    thread.join()
+
+
+def test_lock_when_another_thread_holds_it_then_acquire_may_give_up():
+    held, results = ShardLock(), []
+
+    def attempt():
+        results.extend([held.acquire(blocking=False), held.acquire(timeout=0.01)])
+
+    with held:
+        thread = threading.Thread(target=attempt)
+        thread.start()
+        thread.join()
+    assert results == [False, False]
+    assert held.acquire(blocking=False)
+    held.release()
+
+
+def test_lock_when_threads_of_python_and_others_take_turns_then_only_one_has_it():
+    held, inside, worst = ShardLock(), [0], []
+
+    def as_python():
+        for _ in range(2000):
+            with held:
+                inside[0] += 1
+                worst.append(inside[0])
+                inside[0] -= 1
+
+    def as_loop():
+        for _ in range(2000):
+            lock._wait(held.address)
+            inside[0] += 1
+            worst.append(inside[0])
+            inside[0] -= 1
+            lock._free(held.address)
+
+    threads = [threading.Thread(target=target) for target in (as_python, as_loop, as_python, as_loop)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(worst) == 8000
+    assert max(worst) == 1
