@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-import os
 import selectors
 import socket
 import threading
@@ -85,7 +84,10 @@ class Face:
         listener = listen_tcp(host, port)
         self.address = join_address(host, listener.getsockname()[1])
         self._selector = selectors.DefaultSelector()
-        self._bell, self._ring = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # Sockets: who rings after the end gets an error, and never writes to a file that has taken a pipe's number.
+        self._bell, self._ring = socket.socketpair()
+        self._bell.setblocking(False)
+        self._ring.setblocking(False)
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, name="ps2-run", daemon=True)
         self._thread.start()
@@ -125,8 +127,8 @@ class Face:
                 self._call()
 
     def _call(self) -> None:
-        with suppress(BlockingIOError):  # it is full: the bell rings anyway
-            os.write(self._ring, b"!")
+        with suppress(OSError):  # it is full, and the bell rings anyway; or nobody is there any more
+            self._ring.send(b"!")
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
@@ -134,9 +136,9 @@ class Face:
         try:
             while not self._stopped:
                 for key, events in self._selector.select(self._patience_s()):
-                    if key.fd == self._bell:
+                    if key.fileobj is self._bell:
                         with suppress(BlockingIOError):
-                            os.read(self._bell, READ_BYTES)
+                            self._bell.recv(READ_BYTES)
                         continue
                     asker: Asker = key.data
                     if events & selectors.EVENT_WRITE:
@@ -156,8 +158,8 @@ class Face:
             for asker in [*self._askers.values(), *self._come]:
                 self._end(asker)
             self._selector.close()
-            os.close(self._bell)
-            os.close(self._ring)
+            self._bell.close()
+            self._ring.close()
 
     def _patience_s(self) -> float | None:
         return max(0.0, self._due[0][0] - time.monotonic()) if self._due else None

@@ -20,7 +20,7 @@ from ps2.wire.channel import CALL_KEY, CHALLENGE, NONCE_KEY, PROOF_KEY
 from ps2.wire.codec import MAX_HEADER_BYTES
 from ps2.wire.pb import auth_pb2
 from ps2.wire.proof import NONCE_BYTES, Admitted, Claim, Gatekeeper, Tokens
-from ps2.wire.sockets import open_files
+from ps2.wire.sockets import open_files, resolve
 from ps2.wire.status import MAX_METADATA_BYTES, internal_error, to_status
 from ps2.wire.tls import server_credentials
 
@@ -59,7 +59,8 @@ class RpcServer:
         Args:
             service: of the contract; ``servicer`` has one method an rpc, named like it. That of a stream takes
                 frames as they come, and yields those that answer them.
-            listen: ``host:port``; port 0 takes a free one.
+            listen: ``host:port``; port 0 takes a free one. A name stands for the first of its addresses, as for
+                data: gRPC would listen at all of them, and be content where another process has the port at some.
             token: that callers prove to know, and the server to them; None only on loopback.
 
         Raises:
@@ -77,11 +78,13 @@ class RpcServer:
         gatekeeper = Gatekeeper(tokens) if tokens is not None else None
         self._server.add_generic_rpc_handlers((_Handlers(service, servicer, gatekeeper, self._strangers),))
         try:
+            _, (place, *_) = resolve(host, port)
+            at = join_address(place, port)
             if wire.tls is None:
-                bound = self._server.add_insecure_port(listen)
+                bound = self._server.add_insecure_port(at)
             else:
-                bound = self._server.add_secure_port(listen, server_credentials(wire.tls))
-        except RuntimeError as error:
+                bound = self._server.add_secure_port(at, server_credentials(wire.tls))
+        except (OSError, RuntimeError) as error:
             raise LaunchError(f"cannot listen on {listen}: the port is in use, or the host is not this one") from error
         self.address = join_address(host, bound or port)
         self._server.start()

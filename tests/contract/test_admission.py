@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -13,6 +15,7 @@ from ps2.wire.control import ServerControl
 from ps2.wire.data_server import DataServer
 from ps2.wire.messages import PROTOCOL_VERSION
 from ps2.wire.pb import server_pb2 as pb
+from ps2.wire.sockets import resolve
 from tests.contract.servers import (
     DIM,
     SOCKETS,
@@ -180,6 +183,16 @@ def test_greeting_when_the_peer_is_silent_then_others_are_let_in_meanwhile(serve
 def test_port_when_in_use_then_launch_error_names_it(address, engine):
     with pytest.raises(LaunchError, match=f"cannot listen on {address}"), serving(engine, address):
         pass
+
+
+def test_port_when_another_has_it_at_the_names_address_then_launch_error(engine):
+    family, place = resolve("localhost", 0)
+    with socket.socket(family) as another:
+        another.bind(place)
+        another.listen()
+        address = f"localhost:{another.getsockname()[1]}"
+        with pytest.raises(LaunchError, match=f"cannot listen on {address}"), serving(engine, address):
+            pass
 
 
 def test_data_port_when_in_use_then_launch_error_names_it(server):
