@@ -439,6 +439,8 @@ def _applied(scope: Int64s, number: int, settled: int) -> int:
     if at >= BITS:
         # The first of a clock, say, which lies far beyond those before it: all of the window is settled by then.
         return 0 if scope[BASE] + BITS <= settled <= number and number >= scope[END] else -1
+    if scope[END] > scope[BASE] + BITS:
+        return -1  # the window would come to numbers that Python alone knows
     return (scope[WINDOW + (at >> 6)] >> (at & 63)) & 1
 
 

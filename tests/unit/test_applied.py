@@ -203,16 +203,22 @@ def test_json_when_the_original_goes_on_then_what_was_taken_stays():
 steps = st.tuples(st.sampled_from([0, 1, 2, 5, 63, 64, 500, 1023, 1024, 5000, 1 << 21]), st.booleans())
 
 
-@given(st.lists(st.tuples(steps, st.integers(0, 2000), st.booleans()), max_size=60))
+@given(st.lists(st.tuples(steps, st.integers(0, 2000), st.booleans(), st.booleans()), max_size=60))
 def test_window_when_python_and_the_loop_note_in_turns_then_it_is_as_if_one_did(events):
-    """The loop notes what it can tell to be new; whatever it cannot, Python does. A set is the oracle."""
+    """The loop notes what it can tell to be new; whatever it cannot, Python does, also on another server from then on.
+
+    A set is the oracle.
+    """
     ours, noted, settled, last = AppliedIds(), set(), 0, 0
     words = ours.words(RequestId("s", 0)).view("int64")
-    for (step, ahead), back, settles in events:
+    for (step, ahead), back, settles, moves in events:
         number = max(0, last + step - back) if ahead else last + step
         last = max(last, number)
         if settles:
             settled = max(settled, number - 100)
+        if moves:
+            ours = AppliedIds.from_json(ours.to_json())
+            words = ours.words(RequestId("s", 0)).view("int64")
         id = RequestId("s", number, settled=settled)
         known = number in noted or number < settled_before(ours)
         told = lane_loop._applied(words, number, settled)
@@ -278,6 +284,18 @@ def test_window_when_a_number_beyond_it_is_known_then_the_loop_does_not_tell():
     assert lane_loop._applied(words, 5000, 5000) == -1
     assert lane_loop._applied(words, 1 << 21, 1 << 20) == -1
     assert lane_loop._applied(words, (1 << 21) + 1, 1 << 20) == 0
+
+
+def test_window_when_it_comes_to_where_a_number_is_known_then_that_is_not_forgotten():
+    applied = AppliedIds.from_json({"s": {**NOTHING, "above": [2000]}})
+    words = applied.words(RequestId("s", 0)).view("int64")
+    for number in (1000, 1900):
+        if lane_loop._applied(words, number, number) == 0:
+            lane_loop._note(words, number)
+            lane_loop._settle(words, number)
+        else:
+            applied.add(RequestId("s", number, settled=number))
+    assert lane_loop._applied(words, 2000, 1901) == 1
 
 
 def test_window_when_a_number_is_half_done_then_the_loop_does_not_tell():
