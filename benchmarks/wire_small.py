@@ -28,7 +28,8 @@ SIZES: dict[Family, dict[str, tuple[int, int]]] = {
     "unix": {"8 floats": (8, 500), "1 MB": (250_000, 50)},
     "tcp": {"1 MB": (250_000, 50), "64 MB": (16_000_000, 2)},
 }
-KEYS, KEY_CALLS = 500, 500
+# Keys of a call, and calls in one timing.
+KEYED = {500: 500, 10_000: 100}
 TARGETS = {
     ("unix", PS_LITE, "pull, 8 floats"): 0.35,
     ("unix", PS_LITE, "add, 8 floats"): 0.45,
@@ -118,7 +119,7 @@ def _of_ps_lite(folder: Path) -> list[str] | None:
 
 
 def pairs(family: Family) -> Iterator[Pair]:
-    """Dense calls of some sizes, and a gather and a scatter of few keys."""
+    """Dense calls of some sizes, and a gather and a scatter of some keys."""
     sizes = SIZES[family]
     with peers(family, max(floats for floats, _ in sizes.values())) as others:
         for name, (other,) in others.items():
@@ -131,14 +132,20 @@ def pairs(family: Family) -> Iterator[Pair]:
                 vector.free()
             if family == "tcp":
                 continue
-            vector = DCV.dense(10 * KEYS, rows=1)
-            keys, values, out = np.arange(0, 10 * KEYS, 10), np.ones(KEYS, np.float32), np.empty(KEYS, np.float32)
-            # C knows no keys: there it is a call of as many floats.
-            gather, scatter = ("pull", "add") if name == C else ("gather", "scatter")
-            pull, add = partial(vector.pull, keys, out=out), partial(vector.add, values, keys)
-            yield _pair((family, name), f"pull, {KEYS} known keys", pull, partial(other.make, gather, KEYS), KEY_CALLS)
-            yield _pair((family, name), f"add, {KEYS} known keys", add, partial(other.make, scatter, KEYS), KEY_CALLS)
-            vector.free()
+            for count, calls in KEYED.items():
+                vector = DCV.dense(10 * count, rows=1)
+                keys, values, out = (
+                    np.arange(0, 10 * count, 10),
+                    np.ones(count, np.float32),
+                    np.empty(count, np.float32),
+                )
+                # C knows no keys: there it is a call of as many floats.
+                gather, scatter = ("pull", "add") if name == C else ("gather", "scatter")
+                pull, add = partial(vector.pull, keys, out=out), partial(vector.add, values, keys)
+                what = f"{count:,} known keys"
+                yield _pair((family, name), f"pull, {what}", pull, partial(other.make, gather, count), calls)
+                yield _pair((family, name), f"add, {what}", add, partial(other.make, scatter, count), calls)
+                vector.free()
 
 
 def at_once(count: int, floats: int, calls: int, ours: Callable[[], object]) -> Iterator[Pair]:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 MOST_LINES = 4096
 # With their values about half a block.
 MOST_KEYS = 1 << 17
+# Of a set that servers remember: to send more of them anew takes longer than to name them the ordinary way, where keys
+# are looked up (sparse) or a network is between.
+MOST_KNOWN_KEYS = 1 << 14
 # Stands for keys in a form that waits for them.
 SOME_KEYS = Keys(1, np.zeros(1, np.int64))
 
@@ -46,10 +49,15 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """All places of a matrix, as they are at a route version; none if it is not for this."""
+    """All places of a matrix, as they are at a route version; none if it is not for this.
+
+    Attributes:
+        fits: a row's part of each place fits into one request.
+    """
 
     version: int
     stops: tuple[Stop, ...]
+    fits: bool = False
 
 
 @dataclass(slots=True)
@@ -87,7 +95,7 @@ class Express:
         if indices is not None:
             return self._gather(target, line, indices, out)
         spec = target.spec
-        if spec.kind == "sparse":
+        if not line.fits:
             return None
         out = np.empty(spec.dim, spec.np_dtype) if out is None else as_target(out, spec.np_dtype, (spec.dim,))
         if not out.flags.c_contiguous:
@@ -136,6 +144,8 @@ class Express:
     def _changes(self, verb: str, target: Target, line: Line, values: Any, indices: Any) -> list[Trip]:
         spec = target.spec
         if indices is None:
+            if not line.fits:
+                return []
             array = as_sent(values, spec, (spec.dim,))
             return [Trip(stop, values=array[stop.begin : stop.end]) for stop in line.stops]
         columns = as_indices(indices)
@@ -173,11 +183,11 @@ class Express:
         is_of_plain_floats = spec.np_dtype in short.VALUE_OF and spec.wire is None
         # With several partitions on a server, one request brings them all.
         is_one_a_server = len(route.servers) == len(stops)
-        fits = spec.kind == "sparse" or (min(widths) > 0 and max(widths) * spec.np_dtype.itemsize <= wire.block_bytes)
+        fits = spec.kind == "dense" and min(widths) > 0 and max(widths) * spec.np_dtype.itemsize <= wire.block_bytes
         if len(self._lines) >= MOST_LINES:
             self._lines.clear()
-        is_for_this = wire.lanes and is_of_plain_floats and is_one_a_server and fits
-        line = self._lines[target.matrix] = Line(version, stops if is_for_this else ())
+        is_for_this = wire.lanes and is_of_plain_floats and is_one_a_server
+        line = self._lines[target.matrix] = Line(version, stops if is_for_this else (), fits)
         return line
 
     def _make(self, call: Call, trips: Sequence[Trip]) -> bool:
@@ -226,10 +236,10 @@ def _operation(kind: str, target: Target, trip: Trip) -> Operation:
 
 
 def _is_plain(parts: Split) -> bool:
-    """Tell whether keys travel as they are, one set of not too many to each partition."""
+    """Tell whether keys are to travel as they are, one set of not too many to each partition."""
     groups = parts.groups
     return (
         0 < parts.columns.size <= MOST_KEYS
-        and all(group.digest is None for group in groups)
+        and all(group.digest is None or group.end - group.begin <= MOST_KNOWN_KEYS for group in groups)
         and len({group.partition for group in groups}) == len(groups)
     )

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ps2 import DCV, errors
+from ps2.client.express import MOST_KNOWN_KEYS
 from ps2.client.session import Session
 from ps2.wire import quick
 
@@ -218,7 +219,27 @@ def test_large_vectors_when_they_are_beyond_a_block_then_they_travel_by_blocks(p
         large.add(values)
     assert np.array_equal(large.pull(), 2 * values)
     assert len(ordinary) == 3
+    columns = np.array([0, 1, dim // 2, dim - 1])
+    del ordinary[:]
+    large.add(np.ones(4), columns)
+    assert np.array_equal(large.pull(columns), 2 * values[columns] + 1)
+    assert ordinary == []
     large.free()
+
+
+@pytest.mark.parametrize("make", [DCV.dense, DCV.sparse])
+def test_keys_when_they_come_again_then_few_are_sent_anew_and_many_are_named(ps, ordinary, make):
+    vector, expected = make(1 << 20), np.zeros(1 << 20, np.float32)
+    for count, named in ((3000, False), (len(ps.servers) * MOST_KNOWN_KEYS * 3 // 2, True)):
+        columns = np.random.default_rng(count).choice(1 << 20, count, replace=False)
+        for turn in range(5):
+            if turn == 2:  # servers have seen them twice
+                del ordinary[:]
+            vector.add(np.full(count, 1 + turn), columns)
+            expected[columns] += 1 + turn
+            assert np.array_equal(vector.pull(columns), expected[columns])
+        assert bool(ordinary) == named
+    vector.free()
 
 
 def test_vector_with_16_bits_on_the_way_or_integers_or_several_partitions_then_ordinary(ps, ordinary):
