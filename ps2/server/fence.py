@@ -28,7 +28,7 @@ class Fence:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.words = np.array([ANY_VERSION, 1, NEVER_NS, 0], np.int64)
         self._waits = self._parted = False
         self.leaving = False  # told to end
@@ -45,8 +45,9 @@ class Fence:
 
     @waits.setter
     def waits(self, waits: bool) -> None:
-        self._waits = waits
-        self._tell()
+        with self._lock:
+            self._waits = waits
+            self._tell()
 
     @property
     def parted(self) -> bool:
@@ -55,8 +56,9 @@ class Fence:
 
     @parted.setter
     def parted(self, parted: bool) -> None:
-        self._parted = parted
-        self._tell()
+        with self._lock:
+            self._parted = parted
+            self._tell()
 
     def note_copies(self, made: bool) -> None:
         """Note whether changes are made on copies, too, from now on."""
@@ -147,7 +149,8 @@ class Fence:
             )
 
     def _tell(self) -> None:
-        """Bring the words up to date."""
-        self.words[UNTIL_NS] = int(1e9 * (self._leased_s + self._lease_s)) if self._lease_s else NEVER_NS
-        self.words[OPEN] = not self._waits and not self._parted
+        """Bring the words up to date; the lock is held."""
+        # The lease last: it is not to be prolonged for who knows another version.
         self.words[VERSION] = self.route_version if self.coordinator else ANY_VERSION
+        self.words[OPEN] = not self._waits and not self._parted
+        self.words[UNTIL_NS] = int(1e9 * (self._leased_s + self._lease_s)) if self._lease_s else NEVER_NS
