@@ -55,13 +55,14 @@ def pack_keys(keys: Int64s) -> tuple[int, Array]:
         return int(keys[0]), np.diff(keys)
     if keys.size <= FEW:
         deltas = np.diff(keys)
-        return int(keys[0]), deltas.astype(_narrowest(int(deltas.max(initial=0))))
-    deltas = np.empty(keys.size - 1, _narrowest(int(_largest_delta(keys))))
+        return int(keys[0]), deltas.astype(narrowest(int(deltas.max(initial=0))))
+    deltas = np.empty(keys.size - 1, narrowest(int(_largest_delta(keys))))
     _pack(keys, deltas)
     return int(keys[0]), deltas
 
 
-def _narrowest(delta: int) -> np.dtype[Any]:
+def narrowest(delta: int) -> np.dtype[Any]:
+    """Return the dtype of deltas of which this is the largest."""
     return next(dtype for dtype in DELTA_DTYPES if delta.bit_length() <= 8 * dtype.itemsize)
 
 

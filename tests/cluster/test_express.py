@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ps2 import DCV, errors
-from ps2.client.express import MOST_KNOWN_KEYS
+from ps2.client.express import MOST_KNOWN_BYTES
 from ps2.client.session import Session
 from ps2.wire import quick
 
@@ -230,7 +230,7 @@ def test_large_vectors_when_they_are_beyond_a_block_then_they_travel_by_blocks(p
 @pytest.mark.parametrize("make", [DCV.dense, DCV.sparse])
 def test_keys_when_they_come_again_then_few_are_sent_anew_and_many_are_named(ps, ordinary, make):
     vector, expected = make(1 << 20), np.zeros(1 << 20, np.float32)
-    for count, named in ((3000, False), (len(ps.servers) * MOST_KNOWN_KEYS * 3 // 2, True)):
+    for count, named in ((3000, False), (len(ps.servers) * MOST_KNOWN_BYTES * 5 // 4, True)):
         columns = np.random.default_rng(count).choice(1 << 20, count, replace=False)
         for turn in range(5):
             if turn == 2:  # servers have seen them twice
