@@ -11,8 +11,12 @@ from ps2.config import TOKEN_FILE_VARIABLE
 
 EPILOG = """\b
 Examples:
-  eval "$(ps2 env)"              then in a job: PS2Context.getOrCreate(spark, fleet=os.environ["PS2_FLEET"])
+  eval "$(ps2 env)"
   eval "$(ps2 env --name ads)"
+
+\b
+Then in a job:
+  PS2Context.getOrCreate(spark, fleet=os.environ["PS2_FLEET"], tokenFile=os.environ["PS2_TOKEN_FILE"])
 
 \b
 Exit codes: 0 printed, 4 there is no such fleet.

@@ -111,7 +111,7 @@ class DCV(Handle):
 
         Args:
             indices: int64 of shape (n,), any order, duplicates allowed; None reads all. The same indices again cost
-                less: they travel as a hash.
+                less: how they are to be grouped is remembered, and large sets travel as a hash.
             out: an array of the vector's dtype and the answer's shape to read into; it is returned.
 
         Returns:

@@ -72,7 +72,7 @@ class KeyCache:
         self._bytes = 0
         self.hits = 0
         self.misses = 0
-        memory.shed = self.shed
+        memory.sheds.append(self.shed)
 
     @property
     def nbytes(self) -> int:

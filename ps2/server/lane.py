@@ -48,20 +48,25 @@ MOST_BYTES = (4 << 20) + FIRST_BYTES
 # What buffers may take together, as a part of the server's memory limit.
 SHARE = 16
 LINGER_MS = 100
+NOTHING = np.zeros(0, np.uint8)
 
 
 class Lanes:
     """Makes a lane for each connection that has use for one, as soon as the loop is there. Safe for threads.
 
+    What they take counts as the server's memory, and is given up as soon as data or requests need it.
+
     Attributes:
-        nbytes: what they take; it counts as the server's memory.
+        nbytes: of all buffers.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.loop: ModuleType | None = None
         self._lock = threading.Lock()
+        self._lanes: set[Lane] = set()
         self.nbytes = 0
+        engine.memory.sheds.append(self.shed)
 
     def load(self) -> None:
         """Load the loop, or compile it: until then all is done by Python, as it is where it cannot be had."""
@@ -77,7 +82,8 @@ class Lanes:
         """Return a lane for a connection on which such requests come; None if it is not for them, or takes too much."""
         if self.loop is None or self.shard_of(request) is None:
             return None
-        return Lane(self, self.loop) if self.take(FIRST_BYTES) else None
+        lane = Lane(self, self.loop)
+        return lane if self.resize(lane, FIRST_BYTES) else None
 
     def shard_of(self, request: Request) -> Shard | None:
         """Return the shard that a request is about, if requests like it may be plain."""
@@ -91,30 +97,53 @@ class Lanes:
         # How many columns a sparse shard has changes with every key.
         return shard if spec.kind == "dense" or operation.keys is not None else None
 
-    def take(self, size: int) -> bool:
-        """Count memory of buffers, if there is room for it."""
+    def resize(self, lane: Lane, size: int) -> bool:
+        """Give a lane a buffer of another size, or 0 for none, if there is room for it."""
         with self._lock:
+            added = size - (lane.buffer.size if lane in self._lanes else 0)
             room = self.engine.memory.limit_bytes // SHARE - self.nbytes
-            if room < size or not self.engine.memory.take_if_free(size):
+            if added > 0 and (added > room or not self.engine.memory.spare(added)):
                 return False
-            self.nbytes += size
+            self._set(lane, size)
             return True
 
-    def give(self, size: int) -> None:
+    def shed(self, size: int) -> None:
+        """Take buffers away until so many bytes are free, or none is left: Python answers until there is room again."""
         with self._lock:
-            self.nbytes -= size
-        self.engine.memory.give(size)
+            left = self.nbytes - size
+            while self._lanes and self.nbytes > left:
+                lane = next(iter(self._lanes))
+                self._set(lane, 0)
+                # Its loop returns before it does anything more, and what it has used is gone then.
+                lane.turn[0] += 1
+
+    def _set(self, lane: Lane, size: int) -> None:
+        before = lane.buffer.size if lane in self._lanes else 0
+        self.nbytes += size - before
+        lane.buffer = _buffer(size or lane.loop.ARRAYS_AT)
+        if size:
+            self._lanes.add(lane)
+        else:
+            self._lanes.discard(lane)
+            self.engine.memory.give_spare(before)
 
 
 class Lane:
-    """Of one connection; one thread at a time uses it."""
+    """Of one connection; one thread at a time uses it.
+
+    Attributes:
+        buffer: for the next call of ``serve``; of ``Lanes``.
+        turn: that the last one has gone by.
+    """
 
     def __init__(self, lanes: Lanes, loop: ModuleType) -> None:
-        """``Lanes.open`` makes it, and counts its memory first."""
+        """It has no room for anything before ``Lanes.resize``."""
         self._lanes = lanes
-        self._loop = loop
+        self.loop = loop
+        self.turn: Turn = np.zeros(1, np.int64)
+        self.buffer = _buffer(loop.ARRAYS_AT)
+        self._used = NOTHING
         self._table = np.zeros((loop.SLOTS, loop.FIELDS), np.int64)
-        self._buffer = _buffer(FIRST_BYTES)
         # By slot: what its line points to, which stays as long as the line; all but the row, which goes when it likes:
         # nobody looks at it before he has seen, under the lock, that the shard's layout is the same.
         self._kept: list[Any] = [None] * loop.SLOTS
@@ -123,19 +152,22 @@ class Lane:
 
     def close(self) -> None:
         """Give the memory back."""
-        self._lanes.give(self._buffer.size)
+        self._lanes.resize(self, 0)
 
     def serve(self, descriptor: int, turn: Turn, expected: int) -> Ended:
         """Answer plain requests until another one comes, or none for a while."""
-        engine, loop = self._lanes.engine, self._loop
+        engine, loop, self.turn = self._lanes.engine, self.loop, turn
+        self._used = self.buffer
         ended = loop.serve(
-            descriptor, LINGER_MS, turn, expected, engine.fence.words, self._table, self._buffer, engine.meter.lane
+            descriptor, LINGER_MS, turn, expected, engine.fence.words, self._table, self._used, engine.meter.lane
         )
+        if ended != Ended.TAKEN:
+            self._used = NOTHING
         return Ended(ended)
 
     def taken(self) -> Iterator[memoryview]:
         """Yield the parts of the message that the last call has received and left."""
-        loop, buffer = self._loop, byte_view(self._buffer)
+        loop, buffer = self.loop, byte_view(self._used)
         head = loop.HEAD_AT + loop.HEAD.size
         length, size = loop.HEAD.unpack(buffer[loop.HEAD_AT : head])
         yield buffer[loop.HEAD_AT : head + length]
@@ -167,7 +199,7 @@ class Lane:
             shard.lock.release()
 
     def _put(self, place: tuple[int, int, int, str], shard: Shard, row: int, id: RequestId | None) -> int:
-        loop = self._loop
+        loop = self.loop
         serial = next(self._serials)
         slot = self._slots.get(place, len(self._slots) if len(self._slots) < loop.SLOTS else serial % loop.SLOTS)
         self._slots = {known: taken for known, taken in self._slots.items() if taken != slot} | {place: slot}
@@ -197,11 +229,11 @@ class Lane:
 
     def _grow(self, size: int) -> None:
         """Make the buffer larger, if that is wanted and there is memory for it."""
-        wanted = min(MOST_BYTES, FIRST_BYTES + (1 << size.bit_length()))
-        added = wanted - self._buffer.size
-        if size < self._buffer.size or added <= 0 or not self._lanes.take(added):
+        if size < self.buffer.size >= FIRST_BYTES:
             return
-        self._buffer = _buffer(wanted)
+        wanted = FIRST_BYTES if size < FIRST_BYTES else min(MOST_BYTES, FIRST_BYTES + (1 << size.bit_length()))
+        if wanted > self.buffer.size:
+            self._lanes.resize(self, wanted)
 
 
 def load() -> ModuleType | None:
@@ -240,6 +272,7 @@ def works(loop: ModuleType) -> bool:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         lane = Lane(engine.lanes, loop)
+        engine.lanes.resize(lane, FIRST_BYTES)
         handles = {short.place_of(request): lane.bind(request, 0) for request in requests}
         for request in requests:
             send_all(theirs, written(short.request_parts(request, handles) or (b"", [])))

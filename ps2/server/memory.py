@@ -36,13 +36,13 @@ class MemoryAccount:
         holds_copies: this server holds copies of another's shards. That one waits for their changes, while its own
             clients, and those of this server, have memory that they do not give back before: so half of the room for
             what passes is left to changes of copies.
-        shed: drops spare bytes, so many of them if there are.
+        sheds: drop spare bytes, so many of them if they have as many; asked in order.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.holds_copies = False
-        self.shed: Callable[[int], None] = lambda size: None
+        self.sheds: list[Callable[[int], None]] = []
         self._lock = threading.Lock()
         self._lasting = self._passing = self._spare = 0
         # Who waits for room: clients, and changes of copies; each in the order in which they came.
@@ -73,13 +73,6 @@ class MemoryAccount:
             if size >= self._wanted:
                 self._wanted = 0
             self._let_in()  # less than nothing may have been taken
-
-    def take_if_free(self, size: int) -> bool:
-        """Count bytes that last, unless others have, or want, the room."""
-        with self._lock:
-            fits = self._free >= size and not any(self._lines) and not self._kept_back
-            self._lasting += size * fits
-            return fits
 
     def give(self, size: int) -> None:
         """Give back bytes that lasted."""
@@ -168,8 +161,9 @@ class MemoryAccount:
         return room // 2 if self.holds_copies and not of_copies else room
 
     def _make_room(self, size: int) -> None:
-        if (short := min(size - self._free, self._spare)) > 0:
-            self.shed(short)
+        for shed in self.sheds:
+            if (short := min(size - self._free, self._spare)) > 0:
+                shed(short)
 
     def _fits(self, size: int, of_copies: bool) -> bool:
         # Where nothing passes, there is nothing to wait for.

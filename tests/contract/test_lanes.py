@@ -415,6 +415,24 @@ def test_memory_when_connections_end_then_that_of_their_lanes_is_given_back(unti
         until(lambda: engine.lanes.nbytes == 0, "given back")
 
 
+def test_memory_when_a_request_needs_what_lanes_have_then_it_gets_it_and_lanes_go_on_afterwards():
+    with one() as (engine, ask):
+        bound(ask)
+        assert engine.lanes.nbytes > 0
+        memory = engine.memory
+        most = memory.limit_bytes - memory.taken_bytes + engine.lanes.nbytes - 4096
+        memory.admit(most, "a request")
+        assert engine.lanes.nbytes == 0
+        before = quick(engine)
+        ask(Request((push(values=2),), an_id(50)))
+        assert quick(engine) == before
+        memory.leave(most)
+        bound(ask)
+        before = quick(engine)
+        assert ask(Request((pull(),))).results[0].arrays[0][0] >= 2
+        assert quick(engine) == before + 1
+
+
 def test_lane_when_many_rows_are_in_use_then_lines_are_taken_over():
     engine = Engine(1 << 26, allow_udf=True)
     engine.create_matrix(1, MatrixSpec(BEGIN + WIDTH, 200), [Partition(1, BEGIN, BEGIN + WIDTH)])

@@ -67,7 +67,8 @@ def drained(end):
         end.setblocking(True)
 
 
-def test_lane_when_requests_are_damaged_then_it_does_what_python_does_or_nothing():
+def test_lane_when_requests_are_damaged_then_it_does_what_python_does_or_nothing(monkeypatch):
+    monkeypatch.setattr("ps2.server.lane.LINGER_MS", 0)
     ours, plain = an_engine(), an_engine()
     for engine in (ours, plain):
         engine.shards()[SPARSE, 1].slots(COLUMNS, create=True)
@@ -89,9 +90,7 @@ def test_lane_when_requests_are_damaged_then_it_does_what_python_does_or_nothing
         for _ in range(TIMES):
             frame = damaged(frames[rng.integers(len(frames))], rng) + padding
             client.sendall(frame)
-            ended = lane_loop.serve(
-                server.fileno(), 0, turn, 0, ours.fence.words, lane._table, lane._buffer, ours.meter.lane
-            )
+            ended = lane.serve(server.fileno(), turn, 0)
             assert ended in (lane_loop.OTHER, lane_loop.TAKEN)
             left, reply = drained(server), drained(client)
             taken = len(frame) - len(left)
@@ -107,6 +106,6 @@ def test_lane_when_requests_are_damaged_then_it_does_what_python_does_or_nothing
                 before = now
             else:
                 assert not reply
-        assert len(lane._buffer) == FIRST_BYTES
+        assert len(lane.buffer) == FIRST_BYTES
     assert answered > TIMES // 50
     assert state(ours) == state(plain)

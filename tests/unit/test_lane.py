@@ -11,7 +11,7 @@ from numba.core.errors import TypingError
 
 from ps2.server import lane, lane_loop, lock
 from ps2.server.engine import Engine
-from ps2.server.lane import FIRST_BYTES, SHARE, Lanes
+from ps2.server.lane import FIRST_BYTES, SHARE, Lane, Lanes
 from ps2.server.lock import ShardLock
 
 BUSY = 16  # EBUSY
@@ -68,10 +68,30 @@ def test_loop_when_it_was_loaded_then_it_is_known_to_be_compiled_until_its_sourc
 
 def test_memory_when_lanes_have_their_share_then_there_are_no_more():
     engine = Engine(SHARE * 3 * FIRST_BYTES, allow_udf=False)
-    assert [engine.lanes.take(FIRST_BYTES) for _ in range(5)] == [True, True, True, False, False]
+    some = [Lane(engine.lanes, lane_loop) for _ in range(5)]
+    assert [engine.lanes.resize(one, FIRST_BYTES) for one in some] == [True, True, True, False, False]
     assert engine.memory.taken_bytes == engine.lanes.nbytes == 3 * FIRST_BYTES
-    engine.lanes.give(FIRST_BYTES)
-    assert engine.lanes.take(FIRST_BYTES)
+    some[1].close()
+    assert engine.lanes.resize(some[4], FIRST_BYTES)
+    for one in some:
+        one.close()
+    assert engine.memory.taken_bytes == engine.lanes.nbytes == 0
+
+
+def test_memory_when_others_need_what_lanes_have_then_they_get_it():
+    limit = SHARE * 3 * FIRST_BYTES
+    engine = Engine(limit, allow_udf=False)
+    some = [Lane(engine.lanes, lane_loop) for _ in range(3)]
+    for one in some:
+        assert engine.lanes.resize(one, FIRST_BYTES)
+    engine.memory.admit(limit - 2 * FIRST_BYTES, "a request")
+    assert engine.lanes.nbytes == 2 * FIRST_BYTES
+    engine.memory.take(FIRST_BYTES, "data")
+    assert engine.lanes.nbytes == FIRST_BYTES
+    assert [one.turn[0] for one in some].count(1) == 2
+    engine.memory.leave(limit - 2 * FIRST_BYTES)
+    engine.memory.admit(limit - FIRST_BYTES, "a request")
+    assert engine.lanes.nbytes == 0
 
 
 def test_loop_when_one_of_its_sources_is_another_then_what_was_compiled_goes(monkeypatch, tmp_path):

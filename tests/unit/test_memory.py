@@ -196,7 +196,7 @@ def test_admit_when_threads_come_and_go_then_all_are_let_in_and_never_more_than_
 
 def test_spare_when_others_need_its_room_then_it_is_shed():
     account = MemoryAccount(1000)
-    account.shed = account.give_spare
+    account.sheds.append(account.give_spare)
     assert account.spare(900)
     account.take(300, "a")
     account.admit(400, "b")
