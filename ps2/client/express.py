@@ -105,9 +105,11 @@ class Express:
 
     def _gather(self, target: Target, line: Line, indices: Any, out: Array | None) -> Array | None:
         columns, dtype = as_indices(indices), target.spec.np_dtype
+        if not 0 < columns.size <= MOST_KEYS:
+            return None
         given = None if out is None else as_target(out, dtype, columns.shape)
-        parts = SPLITS.split(target.spec, target.route, columns)
-        if not _is_plain(parts) or (given is not None and not given.flags.c_contiguous):
+        parts = _plain_parts(target, columns) if given is None or given.flags.c_contiguous else None
+        if parts is None:
             return None
         found = given if given is not None and parts.order is None else np.empty(parts.columns.size, dtype)
         trips = [
@@ -149,9 +151,11 @@ class Express:
             array = as_sent(values, spec, (spec.dim,))
             return [Trip(stop, values=array[stop.begin : stop.end]) for stop in line.stops]
         columns = as_indices(indices)
+        if not 0 < columns.size <= MOST_KEYS:
+            return []
         array = as_sent(values, spec, columns.shape)
-        parts = SPLITS.split(spec, target.route, columns)
-        if not _is_plain(parts):
+        parts = _plain_parts(target, columns)
+        if parts is None:
             return []
         distinct = parts.last(array) if verb == "scatter" else parts.summed(array)
         return [
@@ -235,17 +239,16 @@ def _operation(kind: str, target: Target, trip: Trip) -> Operation:
     return Operation(kind, target.matrix, trip.stop.partition, target.rows[:1], params, keys=keys)
 
 
-def _is_plain(parts: Split) -> bool:
-    """Tell whether keys are to travel as they are, one set of not too many to each partition."""
+def _plain_parts(target: Target, columns: Array) -> Split | None:
+    """Return columns by partition, if each has one set of not too many that is to travel as it is."""
+    parts = SPLITS.split(target.spec, target.route, columns)
     groups = parts.groups
-    return (
-        0 < parts.columns.size <= MOST_KEYS
-        and all(
-            group.digest is None or _sent_bytes(parts.columns[group.begin : group.end]) <= MOST_KNOWN_BYTES
-            for group in groups
-        )
-        and len({group.partition for group in groups}) == len(groups)
-    )
+    if len({group.partition for group in groups}) < len(groups):
+        return None
+    for group in groups:
+        if group.digest is not None and _sent_bytes(parts.columns[group.begin : group.end]) > MOST_KNOWN_BYTES:
+            return None
+    return parts
 
 
 def _sent_bytes(keys: Array) -> int:

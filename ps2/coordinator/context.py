@@ -296,7 +296,7 @@ class PS2Context:
     @property
     def recoveries(self) -> list[Recovery]:
         """What happened to lost servers, the oldest first."""
-        return list(self._fleet.supervisor.recoveries)
+        return self._fleet.supervisor.recoveries
 
     def vector(self, name: str) -> DCV:
         """Return a vector that was made with a name: here, by the driver before, or before the checkpoint restored.

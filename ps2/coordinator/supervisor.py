@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 
 from ps2.coordinator.checkpoints import Checkpoints, Newest, saved_matrices, to_load, younger
 from ps2.coordinator.launchers.launcher import Launcher
@@ -56,7 +58,15 @@ class Supervisor:
         self._next_attempt_s = 0.0
         self._published = 0
         self._dispossessed = False
-        self.recoveries: list[Recovery] = []
+        self._recoveries: list[Recovery] = []
+        # Of a recovery: from when a server may answer until it is noted.
+        self._noting = threading.Lock()
+
+    @property
+    def recoveries(self) -> list[Recovery]:
+        """What has become of lost servers; whoever has been answered by one finds it here."""
+        with self._noting:
+            return list(self._recoveries)
 
     def start(self, face: str) -> None:
         """Start all servers, told to register with the master at that address; wait until they have.
@@ -216,24 +226,23 @@ class Supervisor:
         # them. What was lost can change nothing there any more.
         self.activate(lost=indices)
         self._wait_registered(indices)
-        with self._master.unchanging():
+        with self._master.unchanging(), ExitStack() as answering:
             started_s = time.monotonic()
             together = False
             if newest is None:
-                nbytes = self._from_copies(indices)
+                nbytes = self._from_copies(indices, answering)
             else:
                 planned = source == "handover"
                 together = self._going_back or (
                     not planned and all_go_back(self._policy, self.has_way_back(newest.path))
                 )
-                nbytes = self._from_checkpoint(indices, newest, together)
+                nbytes = self._from_checkpoint(indices, newest, together, answering)
             self._going_back = False
             self._pending.clear()
             self._master.roster.restored()
             costs = (started_s - began_s, time.monotonic() - started_s, nbytes)
             recovery = self._report(lost, source, newest, together, costs)
-            # Before anybody learns where the servers are: who has been answered by one sees what became of it.
-            self.recoveries.append(recovery)
+            self._recoveries.append(recovery)
         self.parting.forget(range(self._launcher.servers) if together else indices)
         log.warning("%s", recovery)
         self._master.publish()  # it names the processes that hold what there is
@@ -264,7 +273,7 @@ class Supervisor:
             zeros=younger(newest.manifest, self._master) if newest is not None else (),
         )
 
-    def _from_copies(self, indices: Collection[int]) -> int:
+    def _from_copies(self, indices: Collection[int], answering: ExitStack) -> int:
         """Get shards back from their copies; make new copies in the background."""
         count, addresses, entries = self._launcher.servers, self._master.roster.addresses(), self._master.entries()
         nbytes = 0
@@ -276,10 +285,11 @@ class Supervisor:
         for index in before:
             self._allocate(index, backup_of(index, count), copies=True)
         self._end_stages(indices)
+        answering.enter_context(self._noting)
         self.activate(seed=before)
         return nbytes
 
-    def _from_checkpoint(self, indices: Collection[int], newest: Newest, together: bool) -> int:
+    def _from_checkpoint(self, indices: Collection[int], newest: Newest, together: bool, answering: ExitStack) -> int:
         """Load the shards of lost servers, or of all."""
         goes_back = range(self._launcher.servers) if together else indices
         nbytes = self.load(newest, goes_back, ids=True)
@@ -288,6 +298,7 @@ class Supervisor:
         if together:
             self._going_back = True
             self._master.roll_back(newest.manifest.step)
+        answering.enter_context(self._noting)
         self.take_loaded(goes_back)
         if together:
             self._master.rolled_back(newest.path)

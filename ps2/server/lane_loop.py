@@ -1,6 +1,6 @@
 """The loop that answers the plain requests of one data connection, compiled: nothing of Python runs for them.
 
-It takes short requests (``ps2.wire.short``) whose handle stands for a row of a dense matrix, and which nothing speaks
+It takes short requests (``ps2.wire.short``) whose handle stands for a row of floats, and which nothing speaks
 against: the route version is known, the lease holds, the id is new or has been applied, the shard is as it was when the
 handle was given. Whatever else comes is left to Python before anything of it has been done: where it can be told by
 looking, before it is even received. What is checked, and in which order, is what ``Engine.execute`` checks; see

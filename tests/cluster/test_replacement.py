@@ -14,6 +14,7 @@ import pytest
 from ps2 import DCV, PS2Context
 from ps2.cli.processes import ServerOptions, ServerProcesses
 from ps2.config import new_token, write_token
+from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import ConfigError, LostError, RecoveryError, RolledBack, UsageError
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
@@ -98,16 +99,32 @@ def test_checkpoints_of_another_run_when_one_goes_on_beside_them_then_they_stay(
     assert [run.name.split("-")[1] for run in runs] == ["00000002", "00000004"]
 
 
-def test_servers_when_neighbours_with_copies_die_together_then_the_checkpoint_serves(tmp_path, until):
+def test_servers_when_neighbours_with_copies_die_together_then_the_checkpoint_serves(tmp_path):
     with PS2Context.getOrCreate(servers=3, replicas=1, checkpointDir=str(tmp_path)) as ps:
         weight = DCV.dense(999, dtype="float64").push(VALUES[:999])
         ps.checkpoint()
         kill(ps, 0, 1)
         assert np.array_equal(weight.pull(), VALUES[:999])
-        until(lambda: ps.recoveries, "the recovery is noted")  # servers may answer a moment before
         assert ps.recoveries[-1].source == "checkpoint"
         weight.add(1)
         assert np.array_equal(weight.pull(), VALUES[:999] + 1)
+
+
+@pytest.mark.parametrize("replicas", [0, 1])
+def test_recoveries_when_a_new_server_has_answered_then_they_tell_of_it(tmp_path, monkeypatch, replicas):
+    report = Supervisor._report
+
+    def takes_long(*arguments):
+        time.sleep(1.0)
+        return report(*arguments)
+
+    monkeypatch.setattr(Supervisor, "_report", takes_long)
+    with PS2Context.getOrCreate(servers=2, replicas=replicas, checkpointDir=str(tmp_path)) as ps:
+        weight = DCV.dense(999, dtype="float64").push(VALUES[:999])
+        ps.checkpoint()
+        kill(ps, 0)
+        assert np.array_equal(weight.pull(), VALUES[:999])
+        assert [recovery.source for recovery in ps.recoveries] == ["replica" if replicas else "checkpoint"]
 
 
 @pytest.mark.parametrize("has_checkpoint", [True, False])

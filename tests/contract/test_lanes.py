@@ -479,7 +479,7 @@ def a_large_engine():
     return engine
 
 
-def test_reader_when_it_is_slow_then_others_are_not_held_up():
+def test_reader_when_it_is_slow_then_others_are_not_held_up(until):
     """It asks for 2 MiB and reads nothing; then it gets what the row was when it asked."""
     whole = Request((Operation("pull", 1, 1, (0,), {"start": 0, "stop": LARGE}),))
     engine = a_large_engine()
@@ -488,7 +488,7 @@ def test_reader_when_it_is_slow_then_others_are_not_held_up():
         exchange(slow, whole, handle)
         before = quick(engine)
         slow.sendall(written(whole, handle))
-        time.sleep(0.2)
+        until(lambda: quick(engine) == before + 1, "it has been read")
         add = Operation("push_add", 1, 1, (0,), {"start": 0}, (np.ones(LARGE),))
         for number in range(3):
             send(transport, server.address, Request((add,), an_id(number)))
