@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 from ps2.storage import folders
 
 TRACES = ("Traceback", "\tat ", "Caused by", "Py4J")
@@ -14,13 +12,6 @@ def assert_one_line(stderr):
     assert stderr.count("\n") == 1, stderr
     assert stderr.startswith("ps2: ")
     assert not [trace for trace in TRACES if trace in stderr]
-
-
-def free_port():
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def newest_clock(folder):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -12,6 +11,7 @@ from faults.programs import running
 
 from ps2 import PS2Context
 from ps2.config import new_token, write_token
+from tests.ports import free_port
 
 APP = driver_app.__file__
 START_S = 60
@@ -19,12 +19,6 @@ START_S = 60
 ORPHAN_S = 20
 
 pytestmark = [pytest.mark.chaos, pytest.mark.usefixtures("leaves_nothing")]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @contextmanager

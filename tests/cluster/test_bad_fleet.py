@@ -14,6 +14,7 @@ from ps2.coordinator.launchers import local
 from ps2.coordinator.launchers.forking import ForkServer
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.errors import AuthError, LaunchError, LimitError, NotColocatedError, StoppedError, UnavailableError, UsageError
+from tests.ports import free_port
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -212,9 +213,7 @@ def test_attach_when_token_file_is_wrong_then_auth_error(tmp_path, content, text
 
 
 def test_attach_when_nobody_answers_then_unavailable_error_names_the_address(wrong_token):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     with pytest.raises(UnavailableError, match=f"no server answers at {address}"):
         PS2Context.getOrCreate(fleet=address, tokenFile=wrong_token)
 

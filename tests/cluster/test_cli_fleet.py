@@ -22,6 +22,7 @@ import pytest
 
 from ps2.cli.status import SERVER_COLUMNS
 from ps2.config import write_token
+from tests.ports import free_port
 
 PS2 = [sys.executable, "-m", "ps2.cli.main"]
 START_TIMEOUT_S = 60.0
@@ -85,21 +86,6 @@ class Shell:
 
     def processes(self, name="default"):
         return [psutil.Process(server["process"]["pid"]) for server in self.state(name)["servers"]]
-
-
-def free_port(count):
-    """Return the first of ``count`` neighbouring ports that are free now."""
-    while True:
-        with contextlib.ExitStack() as held:
-            first = held.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                for offset in range(1, count):
-                    held.enter_context(socket.socket()).bind(("127.0.0.1", port + offset))
-            except (OSError, OverflowError):
-                continue
-            return port
 
 
 def with_operations(folder, value):
@@ -179,7 +165,7 @@ def test_launch_when_the_token_is_made_then_shows_it_in_no_command_line(launched
 
 
 def test_launch_when_the_name_is_taken_then_names_ps2_stop(launched):
-    again = launched.run("launch", "--port", free_port(1), "--servers", 1)
+    again = launched.run("launch", "--port", free_port(), "--servers", 1)
     assert (again.returncode, again.stdout) == (1, "")
     assert again.stderr == "ps2: fleet 'default' is running; end it with 'ps2 stop', or choose another --name\n"
 
@@ -285,7 +271,7 @@ def test_stop_when_the_token_is_not_the_fleets_then_exits_6_and_stops_nothing(la
 
 
 def test_status_when_one_server_does_not_answer_then_shows_it_and_exits_4(launched):
-    nowhere = f"127.0.0.1:{free_port(1)}"
+    nowhere = f"127.0.0.1:{free_port()}"
     result = launched.run(
         "status", "--fleet", f"{launched.addresses[0]},{nowhere}", "--token-file", launched.token_file
     )
@@ -352,7 +338,7 @@ def test_attach_when_the_driver_has_another_module_of_that_name_then_the_error_n
 
 
 def test_launch_when_a_module_of_operations_cannot_be_imported_then_fails_with_the_reason(shell):
-    result = shell.run("launch", "--servers", 1, "--port", free_port(1), "--ops", "nowhere_to_be_found")
+    result = shell.run("launch", "--servers", 1, "--port", free_port(), "--ops", "nowhere_to_be_found")
     assert result.returncode == 1
     assert "ops: module 'nowhere_to_be_found' cannot be imported: ModuleNotFoundError" in result.stderr
     assert not (shell.folder / "default").exists()
@@ -368,14 +354,14 @@ def test_command_when_nothing_was_launched_then_exits_4_and_says_what_to_do(shel
 
 
 def test_stop_when_nobody_is_there_then_exits_4(shell):
-    nowhere = f"127.0.0.1:{free_port(1)}"
+    nowhere = f"127.0.0.1:{free_port()}"
     result = shell.run("stop", "--fleet", nowhere)
     assert result.returncode == 4
     assert nowhere in result.stderr
 
 
 def test_stop_when_the_fleet_runs_then_no_process_and_no_folder_is_left(shell):
-    shell.run("launch", "--servers", 1, "--detach", "--name", "ads", "--port", free_port(1))
+    shell.run("launch", "--servers", 1, "--detach", "--name", "ads", "--port", free_port())
     processes = shell.processes("ads")
     result = shell.run("stop", "--name", "ads")
     assert result.returncode == 0, result.stderr
@@ -384,7 +370,7 @@ def test_stop_when_the_fleet_runs_then_no_process_and_no_folder_is_left(shell):
 
 
 def test_stop_when_servers_are_addressed_then_waits_until_they_are_gone(shell):
-    port = free_port(1)
+    port = free_port()
     shell.run("launch", "--servers", 1, "--detach", "--port", port)
     processes = shell.processes()
     result = shell.run("stop", "--fleet", f"127.0.0.1:{port}", "--token-file", shell.folder / "default" / "token")
@@ -396,7 +382,7 @@ def test_stop_when_servers_are_addressed_then_waits_until_they_are_gone(shell):
 
 
 def test_stop_when_all_servers_were_killed_then_cleans_up_and_says_so(shell, until):
-    shell.run("launch", "--servers", 1, "--detach", "--port", free_port(1))
+    shell.run("launch", "--servers", 1, "--detach", "--port", free_port())
     (server,) = shell.processes()
     server.kill()
     until(lambda: ended(server), "the server ended")
@@ -458,7 +444,7 @@ def test_launch_when_stopped_by_ps2_stop_then_exits_0(shell):
 
 
 def test_launch_when_interrupted_while_starting_then_exits_130_and_leaves_nothing(shell, until):
-    with shell.background("launch", "--servers", 1, "--detach", "--port", free_port(1)) as launcher:
+    with shell.background("launch", "--servers", 1, "--detach", "--port", free_port()) as launcher:
         until((shell.folder / "default" / "server-0.log").exists, "the server was started")
         launcher.send_signal(signal.SIGINT)
         _, errors = launcher.communicate(timeout=60)  # what the server needs is being imported

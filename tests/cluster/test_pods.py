@@ -20,7 +20,7 @@ from ps2 import DCV, PS2Context
 from ps2.cli.main import cli
 from ps2.config import new_token, write_token
 from ps2.errors import RolledBack, UnavailableError
-from tests.commands import free_port
+from tests.ports import free_port
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 

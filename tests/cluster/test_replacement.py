@@ -16,6 +16,7 @@ from ps2.cli.processes import ServerOptions, ServerProcesses
 from ps2.config import new_token, write_token
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import ConfigError, LostError, RecoveryError, RolledBack, UsageError
+from tests.ports import free_port
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -206,14 +207,8 @@ def test_step_when_its_number_is_none_or_they_nest_then_refused():
         assert ps.nextStep == 1
 
 
-def free_address():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 def test_an_attached_server_when_it_is_started_again_then_it_gets_its_shards_and_calls_go_on(tmp_path, until):
-    addresses = [free_address(), free_address()]
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
     token = tmp_path / "token"
     write_token(token, new_token())
     options = ServerOptions(token, 1 << 30, exit_with_parent=True)

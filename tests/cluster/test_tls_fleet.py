@@ -17,7 +17,8 @@ from ps2.config import new_token, unencrypted, write_token
 from ps2.errors import ConfigError
 from ps2.wire.tls import check_serving
 from tests.certificates import write
-from tests.cluster.test_cli_fleet import PS2, Shell, free_port
+from tests.cluster.test_cli_fleet import PS2, Shell
+from tests.ports import free_port
 
 DIM = 1000
 
@@ -76,7 +77,7 @@ def test_a_driver_when_files_are_missing_then_they_are_named(files, names, text)
 
 def test_launch_when_given_certificates_then_commands_need_them_and_its_token_can_be_replaced(files, tmp_path, until):
     shell = Shell(tmp_path)
-    address = f"127.0.0.1:{(port := free_port(1))}"
+    address = f"127.0.0.1:{(port := free_port())}"
     try:
         launched = shell.run("launch", "--servers", 1, "--detach", "--port", port, *files.arguments())
         assert launched.returncode == 0, launched.stderr
@@ -113,7 +114,7 @@ def test_launch_when_given_certificates_then_commands_need_them_and_its_token_ca
 def test_launch_when_the_certificate_has_expired_then_it_says_so_and_leaves_nothing(tmp_path):
     shell = Shell(tmp_path)
     files = write(tmp_path / "old", expired=True)
-    result = shell.run("launch", "--servers", 1, "--port", free_port(1), *files.arguments())
+    result = shell.run("launch", "--servers", 1, "--port", free_port(), *files.arguments())
     assert (result.returncode, result.stdout) == (2, "")
     assert "certificate has expired" in result.stderr
     assert files.cert in result.stderr

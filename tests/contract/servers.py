@@ -194,12 +194,6 @@ def row(engine, number):
     return engine.execute(Request((pull,))).results[0].arrays[0]
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 # -- a data connection by hand ---------------------------------------------------------------------------------------
 
 

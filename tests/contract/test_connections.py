@@ -37,7 +37,6 @@ from tests.contract.servers import (
     count,
     cut_by_proxy,
     dialled,
-    free_port,
     nothing_under_way,
     op,
     outcomes,
@@ -47,6 +46,7 @@ from tests.contract.servers import (
     serving,
     spoken,
 )
+from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 only_transports = pytest.mark.parametrize("carrier", TRANSPORTS)

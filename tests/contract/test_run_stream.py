@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
 import pytest
-from faults.proxy import PROXY_HOST, SERVER_HOST, Network, Proxy, free_ports
+from faults.proxy import PROXY_HOST, SERVER_HOST, Network, Proxy
 
 from ps2.config import WireConfig, split_address
 from ps2.errors import (
@@ -29,6 +29,7 @@ from ps2.wire.pb import run_pb2 as pb
 from ps2.wire.run_control import ClockTimes, Logged, RunControl
 from ps2.wire.talk import LENGTH, Talk
 from tests.certificates import write
+from tests.ports import free_port
 
 TOKEN = "token"
 NO_TIME = ClockTimes(0, 0, 0, 0, 0, 0)
@@ -231,7 +232,7 @@ def proxied(start, stack):
     """A run of two workers, a proxy before it, and the proxy's address."""
     run, address = start(2, host=SERVER_HOST)
     port = int(address.rpartition(":")[2])
-    proxy = Proxy(Network(), 0, (port, free_ports()[0]))
+    proxy = Proxy(Network(), 0, (port, free_port()))
     stack.callback(proxy.close)
     return run, proxy, f"{PROXY_HOST}:{port}"
 

@@ -19,7 +19,6 @@ from tests.contract.servers import (
     changing,
     connected,
     count,
-    free_port,
     nothing_under_way,
     op,
     outcomes,
@@ -28,6 +27,7 @@ from tests.contract.servers import (
     send,
     serving,
 )
+from tests.ports import free_port
 
 only_transports = pytest.mark.parametrize("carrier", TRANSPORTS)
 COLUMNS = np.arange(0, 9000, 3)

@@ -40,6 +40,7 @@ from ps2.wire.codec import id_from_pb
 from ps2.wire.framing import GREETING, HEAD
 from ps2.wire.introduction import introduce
 from ps2.wire.pb import server_pb2 as pb
+from tests.ports import free_port
 
 SERVER_HOST, PROXY_HOST = "127.0.0.2", "127.0.0.3"
 PIECE_BYTES = 1 << 16
@@ -133,7 +134,7 @@ class ProxiedLauncher(LocalLauncher):
             return super()._spawn(index, master)
 
     def _arguments(self, index: int, master: str) -> list[str]:
-        proxy = self.network.proxy(index, free_ports())
+        proxy = self.network.proxy(index, (free_port(), free_port()))
         self.network.token = read_token(self._token_file)
         return [
             *super()._arguments(index, master),
@@ -144,14 +145,6 @@ class ProxiedLauncher(LocalLauncher):
     def stop(self) -> None:
         super().stop()
         self.network.close()
-
-
-def free_ports() -> tuple[int, int]:
-    """Return two ports that nobody uses on the servers' address."""
-    with socket.socket() as one, socket.socket() as other:
-        for probe in (one, other):
-            probe.bind((SERVER_HOST, 0))
-        return one.getsockname()[1], other.getsockname()[1]
 
 
 class Proxy:

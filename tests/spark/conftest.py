@@ -25,7 +25,7 @@ from faults.sparks import ENVIRONMENT
 from ps2.cli.main import main
 from ps2.config import write_token
 from tests import forks
-from tests.commands import free_port
+from tests.ports import free_port
 
 REPO = Path(__file__).resolve().parents[2]
 PROGRAM_TIMEOUT_S = 200

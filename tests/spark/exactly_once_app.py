@@ -1,6 +1,6 @@
 """A program with a cluster of two hosts: a speculative copy, a stage that is retried, a second SparkContext.
 
-    python exactly_once_app.py FOLDER
+    python exactly_once_app.py FOLDER PORT
 
 It prints one line of JSON: what ``test_cluster_retries.py`` asserts on. Spark runs no copy of a task on the host of the
 first, so the workers have a loopback address each.
@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 from ps2 import DCV, PS2Context
 
-folder = Path(sys.argv[1])
+folder, port = Path(sys.argv[1]), int(sys.argv[2])
 WAIT_S = 60.0
 HOME = Path(pyspark.__file__).parent
 
@@ -42,10 +42,7 @@ def listens(port):
 
 @contextlib.contextmanager
 def cluster():
-    """Run a master and two workers; yield the master's address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    """Run a master, at ``port``, and two workers; yield the master's address."""
     deploy = "org.apache.spark.deploy"
     master = f"spark://127.0.0.1:{port}"
     commands = [[f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]

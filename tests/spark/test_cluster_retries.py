@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
+
 APP_TIMEOUT_S = 300
 pytestmark = pytest.mark.timeout(APP_TIMEOUT_S + 60)
 
@@ -18,7 +20,7 @@ def said(environment, tmp_path_factory):
     """What ``exactly_once_app.py`` printed."""
     app = Path(__file__).with_name("exactly_once_app.py")
     done = subprocess.run(
-        [sys.executable, app, tmp_path_factory.mktemp("cluster")],
+        [sys.executable, app, tmp_path_factory.mktemp("cluster"), str(free_port())],
         capture_output=True,
         text=True,
         timeout=APP_TIMEOUT_S,

@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 
 from ps2 import DCV, PS2Context
+from tests.ports import free_port
 
 
 @pytest.fixture
 def insecure(spark, until):
     """A context on a server without a token."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     address = f"127.0.0.1:{port}"
     command = [sys.executable, "-m", "ps2.cli.main", "server", "--listen", address, "--insecure"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

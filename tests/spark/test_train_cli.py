@@ -17,7 +17,8 @@ from ps2.algorithms.labelled import fault_of, read
 from ps2.config import write_token
 from ps2.errors import InputError
 from tests import certificates
-from tests.commands import TRACES, assert_one_line, free_port, newest_clock
+from tests.commands import TRACES, assert_one_line, newest_clock
+from tests.ports import free_port
 
 FEATURES = 12
 END_S = 5.0

@@ -14,7 +14,7 @@ import pytest
 from ps2 import DCV, PS2Context
 from ps2.cli.server import server as server_command
 from ps2.config import new_token, write_token
-from tests.commands import free_port
+from tests.ports import free_port
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "ps2-server.service"
 
