@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ps2.cgroups import usable_cores
 from ps2.ops.table import Array
 
 # Additions in the smallest block: some 30 us of work. A row of fewer than four of these is left whole, as to wake a
@@ -31,7 +32,7 @@ _cores: int | None = None
 
 
 def set_cores(count: int) -> None:
-    """Let this process use so many cores; before that, it uses all that it may run on."""
+    """Let this process use so many cores; before that, it uses all that it may run on and gets the time of."""
     global _cores
     _cores = count
 
@@ -95,7 +96,7 @@ def _run(calls: Sequence[Callable[[], Any]], most: int | None) -> list[Any]:
         for turn in turns:
             results[turn] = calls[turn]()
 
-    cores = _cores or len(os.sched_getaffinity(0))
+    cores = _cores or usable_cores()
     count = min(cores, len(calls), most or cores)
     helpers = [_pool(os.getpid(), cores - 1).submit(take_turns) for _ in range(count - 1)]
     try:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import resource
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 
+from ps2 import cgroups
 from ps2.errors import BusyError, LimitError
 
 # How long a request waits for room on the server. Its client tries again, but the others that came are let in first.
@@ -23,7 +24,6 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 LARGEST_KEPT_BYTES = 32 << 20  # the most that glibc allows
 KEPT_BYTES = 64 << 20  # by each of its arenas
 ARENAS = 2  # else as many as threads, up to 8 a core
-CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 class MemoryAccount:
@@ -210,15 +210,24 @@ def keep_freed_memory() -> None:
 
 
 def available_bytes() -> int:
-    """Return the memory of this machine, or of this container if that is less."""
-    total = int(psutil.virtual_memory().total)
-    try:
-        limit = CGROUP_LIMIT.read_text().strip()
-    except OSError:
-        return total
-    return min(total, int(limit)) if limit.isdecimal() else total
+    """Return the memory of this machine, or what this process may take of it if that is less.
+
+    That is what the control groups of this process allow (containers, systemd, Slurm), and what limits of its address
+    space (``ulimit -v`` and ``-d``) leave.
+    """
+    return _smallest(psutil.virtual_memory().total, cgroups.memory_limit_bytes())
 
 
 def free_bytes() -> int:
-    """Return what processes of this machine, or of this container, could take at most beside those that run."""
-    return min(int(psutil.virtual_memory().available), available_bytes())
+    """Return what this process could take at most beside what it and others have taken."""
+    return _smallest(psutil.virtual_memory().available, cgroups.memory_room_bytes())
+
+
+def _smallest(of_machine: int, of_groups: int | None) -> int:
+    mapped = psutil.Process().memory_info()
+    found = [of_machine, *([] if of_groups is None else [of_groups])]
+    for limit, taken in ((resource.RLIMIT_AS, mapped.vms), (resource.RLIMIT_DATA, mapped.data)):
+        most, _ = resource.getrlimit(limit)
+        if most != resource.RLIM_INFINITY:
+            found.append(max(0, most - taken))
+    return int(min(found))

@@ -142,7 +142,7 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
     if config.tls is not None and (wrong := fault_of(config.tls, split_address(address)[0])) is not None:
         log.warning("others will not believe this server's certificate: %s (%s)", wrong, config.tls)
     if config.memory_limit_bytes > (there := available_bytes()):
-        log.warning("the memory limit is more than the %s bytes that this machine or container has", f"{there:,}")
+        log.warning("the memory limit is more than the %s bytes that this process may take", f"{there:,}")
     with ExitStack() as undo:
         undo.callback(servicer.close)
         undo.callback(server.stop, GRACE_S)

@@ -202,12 +202,3 @@ def test_spare_when_others_need_its_room_then_it_is_shed():
     account.admit(400, "b")
     account.borrow(300, "c")
     assert (account.taken_bytes, account.spare(1)) == (1000, False)
-
-
-@pytest.mark.parametrize(("content", "expected"), [("4096\n", 4096), ("max\n", None), (None, None)])
-def test_available_when_a_container_sets_a_limit_then_that_counts(tmp_path, monkeypatch, content, expected):
-    limit = tmp_path / "memory.max"
-    if content is not None:
-        limit.write_text(content)
-    monkeypatch.setattr(memory, "CGROUP_LIMIT", limit)
-    assert memory.available_bytes() == (expected or memory.psutil.virtual_memory().total)

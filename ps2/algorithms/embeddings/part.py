@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +15,7 @@ from ps2.algorithms.embeddings.drawing import Drawn, Draws
 from ps2.algorithms.embeddings.problem import Recipe
 from ps2.algorithms.embeddings.schedule import Clocks, Reader, key_of
 from ps2.algorithms.embeddings.tables import BYTES, REPORTED, TOKENS, OnFleet, Table
+from ps2.cgroups import usable_cores
 from ps2.ops.kernels import Float64s, Int64s
 
 Float32s = npt.NDArray[np.float32]
@@ -54,7 +54,7 @@ class Part:
 
     def __init__(self, worker: Any, plan: Plan, sentences: Sentences, frequencies: Int64s) -> None:
         self.recipe, self.fleet, self.workers = plan.recipe, plan.fleet, worker.workers
-        self.threads = min(plan.threads, len(os.sched_getaffinity(0)))
+        self.threads = min(plan.threads, usable_cores())
         self._worker, self._clocks = worker, plan.clocks
         self._reader = Reader(sentences, plan.clocks)
         self.draws = Draws.of(plan.recipe, frequencies)
