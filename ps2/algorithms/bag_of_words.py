@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import scipy.sparse as sp
 
-from ps2.algorithms.labelled import check_exists, shown
+from ps2.algorithms.inputs import local_name, reading, shown
 from ps2.errors import InputError
 
 Array = npt.NDArray[Any]
@@ -65,9 +65,13 @@ def read(spark: Any, path: str, vocabulary: int | None = None) -> BagOfWords:
     Raises:
         InputError: there is no such file, a line is malformed, or files are of different vocabularies.
     """
+    with reading(spark, path):
+        return _read(spark, path, vocabulary)
+
+
+def _read(spark: Any, path: str, vocabulary: int | None) -> BagOfWords:
     from pyspark.sql import functions as F
 
-    check_exists(spark.sparkContext, path)
     lines = spark.read.text(path)
     of_line = _file().alias("file"), F.input_file_block_start().alias("block"), F.col("value")
     pieces = lines.select(*of_line).mapInArrow(_parse, OF_PIECES).persist()
@@ -94,8 +98,8 @@ def read_vocabulary(spark: Any, path: str, words: int) -> list[str]:
     Raises:
         InputError: there is no such file, or it has another number of words.
     """
-    check_exists(spark.sparkContext, path)
-    found: list[str] = spark.sparkContext.textFile(path).collect()
+    with reading(spark, path):
+        found: list[str] = spark.sparkContext.textFile(path).collect()
     if len(found) != words:
         raise InputError(
             f"{path}: expected {words:,} words, one a line, as many as documents have, got {len(found):,} lines"
@@ -271,7 +275,7 @@ def _fault_in(spark: Any, lines: Any, number: int, count: int | None) -> str | N
     from pyspark.sql import functions as F
 
     url = unquote(lines.where(_file() == number).select(F.input_file_name()).first()[0])
-    file = url.removeprefix("file://")
+    file = local_name(url)
     # Hadoop's lines come in the order of the text.
     numbered = spark.sparkContext.textFile(url).zipWithIndex()
     first = [line for line, _ in numbered.take(len(HEAD))]

@@ -18,6 +18,7 @@ from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StructField, S
 
 from ps2.algorithms.estimators.documents import Documents, survey_documents
 from ps2.algorithms.estimators.estimator import FleetEstimator
+from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.heads import SharesHead
 from ps2.algorithms.estimators.models import TrainedModel
 from ps2.algorithms.estimators.params import setter
@@ -135,6 +136,7 @@ class LDAModel(TrainedModel, LDAParams, Model):
     # -- documents -------------------------------------------------------------------------------------------------
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
         name = self.getTopicDistributionCol()
         if not name:
             return dataset

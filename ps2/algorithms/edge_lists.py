@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
-from ps2.algorithms.labelled import check_exists, shown
+from ps2.algorithms.inputs import local_name, reading, shown
 from ps2.errors import InputError
 
 FORM = "'source target' or 'source target weight'"
@@ -48,9 +48,13 @@ def read(spark: Any, path: str) -> EdgeList:
     Raises:
         InputError: there is no such file or no edge, or a line is malformed.
     """
+    with reading(spark, path):
+        return _read(spark, path)
+
+
+def _read(spark: Any, path: str) -> EdgeList:
     from pyspark.sql import functions as F
 
-    check_exists(spark.sparkContext, path)
     text = F.regexp_replace("value", r"^\s+|\s+$", "")
     lines = spark.read.text(path).select(F.input_file_name().alias("file"), text.alias("line"))
     rows = lines.where((F.col("line") != "") & ~F.col("line").startswith(COMMENT))
@@ -87,9 +91,10 @@ def read_classes(spark: Any, path: str) -> dict[Any, str]:
     Raises:
         InputError: there is no such file, or a line has no class.
     """
-    check_exists(spark.sparkContext, path)
+    with reading(spark, path):
+        lines = spark.sparkContext.textFile(path).collect()
     classes: dict[str, str] = {}
-    for number, line in enumerate(spark.sparkContext.textFile(path).collect(), 1):
+    for number, line in enumerate(lines, 1):
         fields = line.split()
         if not fields or line.startswith(COMMENT):
             continue
@@ -127,4 +132,4 @@ def _fault_in(spark: Any, lines: Any, size: int) -> str | None:
     file = unquote(faulty[0][0])
     numbered = spark.sparkContext.textFile(file).zipWithIndex()
     line, at = numbered.filter(lambda pair: fault_of(pair[0], size) is not None).first()
-    return f"{file.removeprefix('file://')}: line {at + 1}: {fault_of(line, size)}"
+    return f"{local_name(file)}: line {at + 1}: {fault_of(line, size)}"

@@ -20,6 +20,7 @@ from ps2.algorithms.embeddings.ml.training_params import Word2VecParams
 from ps2.algorithms.embeddings.ml.words import ReadSentences, check_sentences, look_at_sentences
 from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.estimators.dealing import deal
+from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.training.faults import ColumnNames
@@ -87,6 +88,7 @@ class Word2VecModel(EmbeddingModel, Word2VecParams, Model):
         return self.embedding.similar(word, num)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
         name, output = _input_column(self), self.getOutputCol()
         check_sentences(dataset, name)
         if output in dataset.columns:

@@ -19,10 +19,10 @@ from ps2.algorithms.embeddings.ml.training_params import (
 from ps2.algorithms.embeddings.ml.vertices import EdgeEstimator, VertexModel, WalkEstimator
 from ps2.algorithms.embeddings.ml.walking import walks_frame
 from ps2.algorithms.embeddings.model import Embedding
+from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.estimators.params import check_ranges
 from ps2.coordinator.slots import total_slots
-from ps2.errors import InputError
 
 
 class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):
@@ -56,8 +56,7 @@ class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):
             InputError: the edges cannot be used.
             LimitError: the graph does not fit the servers.
         """
-        if not isinstance(dataset, DataFrame):
-            raise InputError(f"dataset: expected a DataFrame, got {type(dataset).__name__}")
+        check_frame(dataset)
         check_ranges(self)
         recipe = self._recipe()
         table = look(dataset, self._edges, self.getDirected())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from ps2.algorithms.inputs import local_name, reading, shown
 from ps2.errors import InputError
 
-# What Hadoop takes for a pattern of paths.
-PATTERN = re.compile(r"[*?[{\\]")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 INDEX = re.compile(r"\d{1,10}", re.ASCII)
 # Values of hashes by which rows are held out.
@@ -24,7 +22,6 @@ MOST_FEATURES = 2**31 - 1
 SHOWN_LABELS = 10
 # As many as an estimator takes; of more different labels not all are counted.
 MOST_CLASSES = 100
-SHOWN_CHARS = 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,19 +120,6 @@ def count_features(spark: Any, path: str) -> int:
     return int(schema["features"].metadata["numFeatures"])
 
 
-def check_local(path: str) -> None:
-    """Raise InputError if a local file or folder is missing, which needs no Spark to see; patterns are left to it."""
-    scheme, found, rest = path.partition(":")
-    if found and "/" not in scheme:
-        if scheme != "file":
-            return
-        path = "/" + rest.lstrip("/")
-    elif "HADOOP_CONF_DIR" in os.environ:  # then a path may be one of HDFS
-        return
-    if not PATTERN.search(path) and not os.path.exists(path):
-        raise InputError(f"{path}: there is no such file")
-
-
 def fault_of(line: str, features: int = MOST_FEATURES) -> str | None:
     """Say what is wrong with a line, ``label index:value ...`` with ascending indices; None: Spark reads it."""
     line = line.strip()
@@ -164,14 +148,14 @@ def _faults_named(spark: Any, path: str, features: int) -> Iterator[None]:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    check_exists(spark.sparkContext, path)
-    try:
-        yield
-    except (Py4JJavaError, PySparkException) as error:
-        found = _find_fault(spark, path, features)
-        if found is None:
-            raise
-        raise InputError(found) from error
+    with reading(spark, path):
+        try:
+            yield
+        except (Py4JJavaError, PySparkException) as error:
+            found = _find_fault(spark, path, features)
+            if found is None:
+                raise
+            raise InputError(found) from error
 
 
 def _find_fault(spark: Any, path: str, features: int) -> str | None:
@@ -184,7 +168,7 @@ def _find_fault(spark: Any, path: str, features: int) -> str | None:
         file = unquote(faulty[0][0])
         numbered = spark.sparkContext.textFile(file).zipWithIndex()
         line, number = numbered.filter(lambda pair: fault_of(pair[0], features) is not None).first()
-        return f"{file.removeprefix('file://')}: line {number + 1}: {fault_of(line, features)}"
+        return f"{local_name(file)}: line {number + 1}: {fault_of(line, features)}"
     is_row = lines.filter(lambda row: row[1].strip() and not row[1].strip().startswith("#"))
     return None if is_row.take(1) else _no_row(path)
 
@@ -193,18 +177,5 @@ def _no_row(path: str) -> str:
     return f"{path}: expected lines 'label index:value ...', got no row at all"
 
 
-def check_exists(spark_context: Any, path: str) -> None:
-    """Raise InputError if Spark finds no file of that path or pattern."""
-    location = spark_context._jvm.org.apache.hadoop.fs.Path(path)
-    found = location.getFileSystem(spark_context._jsc.hadoopConfiguration()).globStatus(location)
-    if found is None or len(found) == 0:
-        raise InputError(f"{path}: there is no such file")
-
-
 def _is_number(text: str) -> bool:
     return NUMBER.fullmatch(text) is not None and math.isfinite(float(text))
-
-
-def shown(text: str) -> str:
-    """Return a text, or its beginning, for messages."""
-    return repr(text if len(text) <= SHOWN_CHARS else text[:SHOWN_CHARS] + "...")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ps2.algorithms.training.progress import say
+
 
 @dataclass(frozen=True)
 class Measure:
@@ -37,6 +39,7 @@ def measure(model: Any, frame: Any) -> Measure:
         model: LogisticRegressionModel, or one of trees.
         frame: DataFrame with labels.
     """
+    say("measuring the model")
     summary = model.evaluate(frame)
     predictions = summary.predictions.persist()
     try:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ps2.client.arguments import as_indices, as_rows, as_sent, as_target
 from ps2.client.keysets import SPLITS, Split
-from ps2.client.plans import Plan, Target
+from ps2.client.plans import Plan, Target, dense_only
 from ps2.errors import UsageError
 from ps2.matrix.partition import Int64Array
 from ps2.ops.all import lookup
@@ -44,6 +44,20 @@ def pull(target: Target, columns: Any, out: Any = None) -> Plan[Array]:
         return answer
 
     return Plan(target.matrix, target.route, operations, merge, mutates=False)
+
+
+def pull_all(target: Target, out: Any = None) -> Plan[Array]:
+    """Plan to read all blocks as rows: shape (rows, dim), in ``out`` if that is given."""
+    dense_only(target.spec, "pull of whole rows")
+    answer = None if out is None else as_target(out, target.spec.np_dtype, (target.spec.rows, target.spec.dim))
+
+    def turned(blocks: Array) -> Array:
+        if answer is None:
+            return blocks.T
+        answer[:] = blocks.T
+        return answer
+
+    return pull(target, np.arange(target.spec.dim)).then(turned)
 
 
 def push(target: Target, columns: Any, values: Any) -> Plan[None]:

@@ -110,14 +110,20 @@ class DCVMatrix:
     def pull(self, rows: Any = None, columns: Any = None, out: Any = None) -> Any:
         """Read rows: shape (len(rows), dim), or (len(rows), len(columns)), in the order given, into ``out`` if any.
 
-        In layout "column", columns alone: shape (len(columns), rows of the matrix).
+        Without arguments, all rows: ``shape``. In layout "column", columns alone: shape (len(columns), rows of the
+        matrix).
         """
         return self._submit(self._pull(rows, columns, out))
 
     def _pull(self, rows: Any, columns: Any, out: Any = None) -> plans.Plan[Any]:
-        if rows is None:
-            return blocks.pull(self._target(), columns, out)
-        return plans.rows_pull(self._target(), rows, columns, out)
+        target = self._target()
+        if rows is not None:
+            return plans.rows_pull(target, rows, columns, out)
+        if columns is not None:
+            return blocks.pull(target, columns, out)
+        if target.spec.layout == "column":
+            return blocks.pull_all(target, out)
+        return plans.rows_pull(target, np.arange(self._rows), None, out)
 
     def push(self, rows: Any = None, values: Any = None, columns: Any = None, wait: bool = True) -> DCVMatrix:
         """Overwrite rows with values of shape (len(rows), dim); of several writes to one row the last wins.

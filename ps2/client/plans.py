@@ -245,7 +245,7 @@ def rows_pull(target: Target, rows: Any, columns: Any | None, out: Array | None 
     """Plan to read many rows: shape (len(rows), dim), or (len(rows), len(columns)); into ``out`` if that is given."""
     numbers, dtype = as_rows("rows", rows, target.spec.rows), target.spec.np_dtype
     if columns is None:
-        _dense_only(target.spec, "pull of whole rows")
+        dense_only(target.spec, "pull of whole rows")
         shape = (numbers.size, target.spec.dim)
         answer = np.empty(shape, dtype) if out is None else as_target(out, dtype, shape)
         whole = tuple(
@@ -287,7 +287,7 @@ def rows_pull(target: Target, rows: Any, columns: Any | None, out: Array | None 
 
 def rows_push(target: Target, verb: str, rows: Any, values: Any) -> Plan[None]:
     """Plan "rows_push" or "rows_add" of values of shape (len(rows), dim)."""
-    _dense_only(target.spec, f"{verb} without columns")
+    dense_only(target.spec, f"{verb} without columns")
     numbers = as_rows("rows", rows, target.spec.rows)
     array = as_sent(values, target.spec, (numbers.size, target.spec.dim))
     one = {"rows_push": "push", "rows_add": "push_add"}[verb]
@@ -307,7 +307,7 @@ def rows_random(target: Target, rows: Any, how: Mapping[str, Any]) -> Plan[None]
     """Plan to overwrite some rows, or all, with random numbers; ``how`` are the parameters of the operation."""
     name = "rows_random" if target.spec.layout == "row" else "columns_random"
     params = lookup(name).check(0, target.spec.dtype, how)
-    _dense_only(target.spec, "fillRandom")
+    dense_only(target.spec, "fillRandom")
     return _at_rows(target, name, rows, params)
 
 
@@ -411,11 +411,12 @@ def _row_blocks(target: Target, numbers: Int64Array, many: str, one: str) -> Ite
 
     Args:
         many: the operation on several rows.
-        one: the operation on some columns of one row, for rows that are longer than a block.
+        one: the operation on some columns of one row: for rows that are longer than a block, and in layout "column",
+            where rows lie apart.
     """
     itemsize = target.spec.np_dtype.itemsize
     for p in target.route.partitions:
-        if p.width * itemsize <= BLOCK_BYTES:
+        if target.spec.layout == "row" and p.width * itemsize <= BLOCK_BYTES:
             for some in _blocks_of_rows(numbers.size, p.width * itemsize):
                 yield p.index, many, (), {}, (numbers[some],), (some, slice(p.begin, p.end))
             continue
@@ -436,6 +437,6 @@ def _nothing(results: Sequence[Result]) -> None:
     return None
 
 
-def _dense_only(spec: MatrixSpec, what: str) -> None:
+def dense_only(spec: MatrixSpec, what: str) -> None:
     if spec.kind == "sparse":
         raise UsageError(f"{what} needs a dense matrix: a sparse one has up to 2**63 columns; name the columns")

@@ -268,6 +268,8 @@ def run_train(spark, server, token_file):
         command = [str(word) for word in ("ps2", "train", *words, *there)]
         with (
             mock.patch("ps2.algorithms.spark.session", session),
+            # Told on a busy machine alone.
+            mock.patch("ps2.cli.training.status_lines.INTERVAL_S", 600.0),
             mock.patch.object(sys, "argv", command),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),

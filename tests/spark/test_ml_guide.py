@@ -1,8 +1,9 @@
-"""The code in docs/ml.md, docs/trees.md, docs/topics.md, docs/graphs.md and docs/embeddings.md runs as it stands."""
+"""The code in README.md and in the guides of docs/ runs as it stands."""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import io
 import re
 from pathlib import Path
@@ -28,10 +29,10 @@ def fleets():
 def run(spark, fleets):
     """``run(name)``: run the code of a guide; return its names."""
 
-    def run_guide(name):
+    def run_guide(name, text=None):
         space = {"__name__": "__main__"}
         with contextlib.redirect_stdout(io.StringIO()):
-            for block in re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.DOTALL):
+            for block in re.findall(r"```python\n(.*?)```", text or (DOCS / name).read_text(), re.DOTALL):
                 exec(compile(block, name, "exec"), space)
         return space
 
@@ -66,3 +67,31 @@ def test_the_guide_of_embeddings_when_its_code_is_run_then_the_vectors_alone_tel
     space = run("embeddings.md")
     assert {vertex // 8 for vertex, _ in space["alone"].similar(3, 5)} == {0}
     assert {word for word, _ in space["model"].findSynonymsArray("oak", 3)} == {"elm", "yew", "ash"}
+
+
+FILES = ("train.libsvm.gz", "test.libsvm.gz", "model", "clicks")
+# What comes after it is of fleets elsewhere.
+LAST = "\n## A fleet of its own"
+
+
+@pytest.fixture
+def readme(run_train, tmp_path):
+    """The README up to what is of other fleets, with the files of its first command in a folder of their own."""
+    rng = np.random.default_rng(0)
+    for name, features in (("train", 6), ("test", 5)):
+        x = rng.normal(size=(200, features))
+        pairs = [" ".join(f"{at + 1}:{value:.3f}" for at, value in enumerate(row)) for row in x]
+        lines = [f"{1 if row[0] > 0 else -1} {text}\n" for row, text in zip(x, pairs, strict=True)]
+        (tmp_path / f"{name}.libsvm.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    code, _, stderr = run_train("lr", "--input", tmp_path / "train.libsvm.gz", "--output", tmp_path / "model")
+    assert code == 0, stderr
+    text = (DOCS.parent / "README.md").read_text().split(LAST)[0]
+    for name in FILES:
+        text = text.replace(f'"{name}"', repr(str(tmp_path / name)))
+    return text
+
+
+def test_the_readme_when_its_code_is_run_then_all_of_it_runs(run, readme):
+    space = run("README.md", readme)
+    assert space["test"].count() > 0
+    assert space["weight"].pull([0])[0] > 0

@@ -6,6 +6,7 @@ import json
 import threading
 
 import numpy as np
+import pandas as pd
 import pytest
 from pyspark.ml import classification
 from pyspark.ml.evaluation import BinaryClassificationEvaluator
@@ -20,6 +21,7 @@ from ps2.algorithms import (
     FMClassificationModel,
     FMClassifier,
     FMRegressionModel,
+    LinearRegression,
     LinearRegressionModel,
     LinearSVC,
     LinearSVCModel,
@@ -168,6 +170,21 @@ def test_transform_when_metadata_tell_another_size_then_it_is_an_error_before_an
     frame = VectorAssembler(inputCols=["a", "b"], outputCol="features").transform(spark.sql("select 1.0 a, 2.0 b"))
     with pytest.raises(InputError, match="column 'features': expected 5 features as in training, got 2"):
         MODELS["linear"].transform(frame)
+
+
+def test_transform_when_a_libsvm_file_has_less_features_then_says_how_to_read_it(spark, tmp_path):
+    (tmp_path / "rows.libsvm").write_text("1 1:1 4:1\n0 2:1\n")
+    reader = spark.read.format("libsvm")
+    with pytest.raises(InputError, match=r"got 4; .*option\(\"numFeatures\", 5\)"):
+        MODELS["linear"].transform(reader.load(str(tmp_path)))
+    assert MODELS["linear"].transform(reader.option("numFeatures", 5).load(str(tmp_path))).count() == 2
+
+
+@pytest.mark.parametrize("use", [MODELS["linear"].transform, MODELS["linear"].evaluate, LinearRegression().fit])
+def test_models_when_given_a_frame_of_pandas_then_say_what_makes_sparks(use):
+    frame = pd.DataFrame({"label": [1.0]})
+    with pytest.raises(InputError, match=r"expected a DataFrame of Spark, got pandas.DataFrame; spark.createDataFrame"):
+        use(frame)
 
 
 def test_transform_when_columns_are_less_than_in_training_then_it_is_an_error_before_any_job(spark):

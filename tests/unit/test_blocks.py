@@ -249,10 +249,21 @@ def test_rows_when_there_is_no_memory_for_their_copies_then_limit_error_and_noth
     assert not run(blocks.pull(target, [1])).any()
 
 
-def test_many_rows_when_layout_is_column_then_error_says_that_they_lie_apart(fleet):
+def test_whole_rows_when_layout_is_column_then_are_those_of_the_model(fleet):
+    target, run, model = make(session_over(fleet))
+    values = given(DIM).T
+    run(plans.rows_push(target, "rows_push", [2, 0, 2], values))
+    run(plans.rows_push(target, "rows_add", [1, 1, 0], values))
+    model[:, [0, 1, 2]] = np.array([values[1] + values[2], values[0] + values[1], values[2]]).T
+    check(target, run, model)
+    assert np.array_equal(run(plans.rows_pull(target, [1, 0, 1], None)), model.T[[1, 0, 1]])
+
+
+def test_operation_on_many_rows_when_layout_is_column_then_says_why_not(fleet):
     target, run, _ = make(session_over(fleet))
-    with pytest.raises(UsageError, match=r"'rows_pull' works on whole rows, and those of .* 'column' lie apart"):
-        run(plans.rows_pull(target, [0, 1], None))
+    many = {"rows_a": np.array([0]), "rows_b": np.array([1])}
+    with pytest.raises(UsageError, match=r"'rows_dot' works on whole rows, and those of .* 'column' lie apart"):
+        run(declared(target, "rows_dot", many))
 
 
 # -- as users see it -------------------------------------------------------------------------------------------------
@@ -265,6 +276,24 @@ def test_matrix_when_made_by_columns_then_moves_blocks(fleet, make_vector):
         m.push(columns=[5, 1], values=given(2)).add(columns=[1, 1], values=given(2, 1))
         expected = np.array([given(2)[1] + given(2, 1).sum(axis=0), given(2)[0]])
         assert np.array_equal(m.pull(columns=[1, 5]), expected)
+
+
+@pytest.mark.parametrize("layout", ["row", "column"])
+def test_pull_when_nothing_is_named_then_reads_all_rows(fleet, layout):
+    with installed(session_over(fleet)):
+        m, expected, out = DCV.dense(DIM, K, "float64", layout=layout).matrix(), given(DIM).T, np.empty((K, DIM))
+        m.push(range(K), expected)
+        assert m.pull(out=out) is out
+        assert np.array_equal(m.pull(), expected)
+        assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize("layout", ["row", "column"])
+def test_pull_when_keys_are_hashed_then_names_columns_as_needed(fleet, layout):
+    with installed(session_over(fleet)):
+        m = DCV.sparse(2**40, K, layout=layout).matrix()
+        with pytest.raises(UsageError, match=r"pull of whole rows needs a dense matrix.*name the columns"):
+            m.pull()
 
 
 def test_derive_when_all_rows_are_in_use_then_error_says_that_they_do_not_grow(fleet):

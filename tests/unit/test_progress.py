@@ -75,7 +75,11 @@ def test_progress_when_there_is_no_terminal_then_goes_to_the_log(caplog, monkeyp
     with caplog.at_level(logging.INFO, "ps2"), progress.progress("model", 100) as show:
         clock[0] += progress.LOG_INTERVAL_S
         show(REPORT)
-    assert len(caplog.messages) == 1
+    assert [message.split(", ")[0] for message in caplog.messages] == [
+        "model: the workers read their rows",
+        "model: step 12/100",
+        "model: the model is trained",
+    ]
     assert sys.stderr.getvalue() == ""
 
 

@@ -85,7 +85,7 @@ class Embedding:
         return len(self.names)
 
     def __contains__(self, name: Any) -> bool:
-        return name in self.names._by_name
+        return name in self.names
 
     def __getitem__(self, name: Any) -> Float32s:
         """Return the vector of a name.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import operator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +21,11 @@ Array = npt.NDArray[Any]
 SHOWN = 3
 
 
-@dataclass(frozen=True, eq=False)
-class Names:
-    """Names, each once; a row of the vectors has the place of its name.
+@dataclass(frozen=True, eq=False, repr=False)
+class Names(Sequence[Any]):
+    """A sequence of names, each once; a row of the vectors has the place of its name.
+
+    ``numpy.asarray`` makes an array of it: int64, or objects that are strings.
 
     Attributes:
         values: int64 or strings.
@@ -55,6 +58,36 @@ class Names:
 
     def __len__(self) -> int:
         return len(self.values)
+
+    @overload
+    def __getitem__(self, at: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Any]: ...
+
+    def __getitem__(self, at: Any) -> Any:
+        """Return the name in a place, or a list of those in a slice."""
+        if isinstance(at, slice):
+            return self.named(range(*at.indices(len(self))))
+        # Arrow takes an index from the end only of what there is.
+        place = operator.index(at)
+        if not -len(self) <= place < len(self):
+            raise IndexError(f"names: expected a place below {len(self):,}, got {place}")
+        return self.values[place].as_py()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values.to_pylist())
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, (str, int, np.integer)) and name in self._by_name
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
+        array = self.values.to_numpy(zero_copy_only=False)
+        return array.astype(dtype, copy=False) if dtype is not None else array
+
+    def __repr__(self) -> str:
+        some = ", ".join(map(repr, self[:SHOWN]))
+        return f"Names([{some}{', ...' if len(self) > SHOWN else ''}], {len(self):,} of {self.values.type})"
 
     @property
     def are_integers(self) -> bool:

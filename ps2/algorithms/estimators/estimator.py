@@ -12,6 +12,7 @@ from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.dealing import check_workers, deal
+from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
 from ps2.algorithms.estimators.params import ByName, FleetSetters, check_ranges
 from ps2.algorithms.estimators.tables import check_columns, survey
@@ -21,7 +22,7 @@ from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.coordinator.slots import free_slots
-from ps2.errors import InputError, SlotsError, StoppedError
+from ps2.errors import SlotsError, StoppedError
 from ps2.run.spark_job import is_stopped
 
 T = TypeVar("T")
@@ -51,9 +52,8 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
         check_ranges(self)
 
     def _check_frame(self, dataset: Any) -> None:
-        """Raise what is wrong with a dataset that is none."""
-        if not isinstance(dataset, DataFrame):
-            raise InputError(f"dataset: expected a DataFrame, got {type(dataset).__name__}")
+        """Raise unless ``dataset`` is a DataFrame whose session runs."""
+        check_frame(dataset)
         if is_stopped(dataset.sparkSession.sparkContext):
             raise StoppedError("the SparkSession of the DataFrame is stopped: make a new one, and read the rows again")
 

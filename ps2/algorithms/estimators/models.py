@@ -11,6 +11,7 @@ from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.ml.wrapper import JavaWrapper
 from pyspark.sql import DataFrame
 
+from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
 from ps2.algorithms.estimators.params import ByName, FleetParams, are_thresholds
 from ps2.algorithms.estimators.predict import Float64Array, Head, rows_of, with_predictions
@@ -137,6 +138,7 @@ class FleetModel(TrainedModel, FleetParams):
         return self._head().raw(self._fitted.margins(rows_of(value, self.numFeatures, self._fitted.takes_missing)))
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
+        check_frame(dataset)
         names = [(name, what) for name, what in self._outputs() if name]
         if not names:
             return dataset
@@ -147,8 +149,7 @@ class FleetModel(TrainedModel, FleetParams):
 
     def evaluate(self, dataset: DataFrame) -> Any:
         """Return a summary of the predictions for a DataFrame with labels; metrics are computed when asked for."""
-        if not isinstance(dataset, DataFrame):
-            raise TypeError(f"dataset: expected a DataFrame, got {type(dataset).__name__}")
+        check_frame(dataset)
         field(dataset, self.getOrDefault("labelCol"))  # or an error that says which columns there are
         return self._summaries()[0](self, dataset)
 

@@ -128,7 +128,10 @@ def with_predictions(
     check_features(frame, features)
     found = known_dim(frame, features)
     if found not in (None, dim):
-        raise InputError(f"column {_name(features)!r}: expected {dim} features as in training, got {found}")
+        # A LIBSVM file has as many, to Spark, as its largest index says.
+        read = f'; LIBSVM files are read by spark.read.format("libsvm").option("numFeatures", {dim})'
+        more = read if isinstance(features, str) else ""
+        raise InputError(f"column {_name(features)!r}: expected {dim} features as in training, got {found}{more}")
     for name, _ in names:
         if name in frame.columns:
             raise InputError(f"column {name!r}: it is there already; choose another name for the predictions")

@@ -250,16 +250,16 @@ def _check_faults(frame: DataFrame, columns: ColumnNames, labels: _Labels, found
             wrong = wrong | conditions[kind] if count else wrong
         words = {"strange": "no such class"}
         told = ", ".join(f"{count} {words.get(kind, kind)}" for kind, count in counts.items() if count)
-        _fail(
-            frame.where(F.coalesce(wrong, F.lit(True))), columns, f"column {name!r}: expected {expected}", told, total
-        )
+        some = frame.where(F.coalesce(wrong, F.lit(True)))
+        mend = "; pyspark.ml's StringIndexer makes classes of labels such as -1 and 1" if counts.get("strange") else ""
+        _fail(some, columns, f"column {name!r}: expected {expected}", told, total, mend)
 
 
-def _fail(wrong: DataFrame, columns: ColumnNames, expected: str, told: str, total: int) -> NoReturn:
-    """Raise InputError with counts, and one of the rows that are wrong."""
+def _fail(wrong: DataFrame, columns: ColumnNames, expected: str, told: str, total: int, mend: str = "") -> NoReturn:
+    """Raise InputError with counts, one of the rows that are wrong, and what to do."""
     row = wrong.select(*map(column, names_of(columns))).head()
     sample = "" if row is None else f"; such a row: {str(row)[:SHOWN_CHARS]}"
-    raise InputError(f"{expected}, got {told} in {total} rows{sample}")
+    raise InputError(f"{expected}, got {told} in {total} rows{sample}{mend}")
 
 
 def _facts(used: list[Row], labels: _Labels, shift: float, columns: ColumnNames) -> Facts:

@@ -22,6 +22,11 @@ BAR, CLOCK = 20, 7
 PREFIXES = " KMGTPE"
 
 
+def say(what: str) -> None:
+    """Tell the log what is done now, such as "reading rows.libsvm"."""
+    log.info("%s", what)
+
+
 @contextmanager
 def progress(name: str, steps: int, spark_context: Any = None) -> Iterator[Callable[[StepReport], None]]:
     """Show a training under way; yield the function to call after each step.
@@ -34,11 +39,14 @@ def progress(name: str, steps: int, spark_context: Any = None) -> Iterator[Calla
     from rich.console import Console
 
     console = Console(stderr=True)
-    if console.is_terminal or console.is_jupyter:
+    is_live = console.is_terminal or console.is_jupyter
+    log.info("%s: the workers read their rows", name, extra={"is_live": is_live})
+    if is_live:
         with _live_line(console, name, steps, spark_context) as show:
             yield show
     else:
         yield _LogLine(name, steps)
+    say(f"{name}: the model is trained")
 
 
 def describe(report: StepReport, steps: int) -> list[str]:

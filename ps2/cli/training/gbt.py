@@ -12,7 +12,7 @@ import click
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
 from ps2.cli.training.options import Files, Setting, files_options, setting_options
-from ps2.cli.training.running import Read, check, draw, in_spark, make_local, options_named, pictures, read
+from ps2.cli.training.running import Read, check, draw, in_spark, make_local, options_named, pictures, read, save
 from ps2.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
 def _write(job: _Job, model: Any) -> Iterator[str]:
     """Write the model, and what is wanted beside it; say what is there, as soon as it is."""
     output = job.setting.output
-    model.write().overwrite().save(output)
+    save(model, job.setting)
     yield f"model saved in {output}: ps2.algorithms.{type(model).__name__}.load({output!r})"
     if job.xgboost is not None:
         model.saveXGBoost(job.xgboost)

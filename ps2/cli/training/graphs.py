@@ -11,7 +11,7 @@ import click
 from ps2.cli.output import Column, print_data, print_table
 from ps2.cli.training import printed
 from ps2.cli.training.options import Command, Decorator, Setting, gathered, setting_options
-from ps2.cli.training.running import check, draw, in_spark, options_named, pictures
+from ps2.cli.training.running import check, draw, in_spark, options_named, pictures, save
 
 if TYPE_CHECKING:
     from ps2.algorithms.edge_lists import EdgeList
@@ -185,7 +185,7 @@ def _train(job: _Job, estimator: Any, spark: Any) -> None:
         _print_tables(job, found, model)
     else:
         print_data(_record(job, found, model, list(pictures(model, job.setting, more=more))), job.setting.form)
-    model.write().overwrite().save(output)
+    save(model, job.setting)
     if is_table:
         click.echo(f"model saved in {output}: ps2.algorithms.{type(model).__name__}.load({output!r})")
     for path in draw(model, job.setting, more=more):

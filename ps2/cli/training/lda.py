@@ -11,7 +11,7 @@ import click
 from ps2.cli.output import Column, print_data, print_table
 from ps2.cli.training import printed
 from ps2.cli.training.options import Setting, gathered, setting_options
-from ps2.cli.training.running import check, draw, in_spark, options_named, pictures
+from ps2.cli.training.running import check, draw, in_spark, options_named, pictures, save
 
 if TYPE_CHECKING:
     from ps2.algorithms.bag_of_words import BagOfWords
@@ -169,7 +169,7 @@ def _train(job: _Job, estimator: Any, spark: Any, workers: int) -> None:
             click.echo(f"perplexity of the {held_out.documents:,} documents held out: {perplexity:,.1f}")
     else:
         print_data(_record(job, found, model, topics, perplexity), job.setting.form)
-    model.write().overwrite().save(output)
+    save(model, job.setting)
     if is_table:
         click.echo(f"model saved in {output}: ps2.algorithms.LDAModel.load({output!r})")
     for path in draw(model, job.setting, PICTURE):

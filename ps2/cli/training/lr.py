@@ -9,7 +9,7 @@ import click
 from ps2.cli.output import print_data
 from ps2.cli.training import printed
 from ps2.cli.training.options import Files, Setting, files_options, setting_options
-from ps2.cli.training.running import Read, check, draw, in_spark, options_named, read
+from ps2.cli.training.running import Read, check, draw, in_spark, options_named, read, save
 
 if TYPE_CHECKING:
     from ps2.algorithms.measures import Measure
@@ -88,7 +88,7 @@ def lr(files: Files, setting: Setting, **params: Any) -> None:
             model = estimator.setNumWorkers(workers)._resumable(TRAINING).fit(frames["train"])
             measures = {name: measure(model, frame) for name, frame in frames.items()}
             _print(found, model.summary.history, measures, setting, params)
-            model.write().overwrite().save(setting.output)
+            save(model, setting)
             if setting.form == "table":
                 output = setting.output
                 click.echo(f"model saved in {output}: ps2.algorithms.LogisticRegressionModel.load({output!r})")

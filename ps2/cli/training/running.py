@@ -48,7 +48,7 @@ def check(paths: Iterable[str | None], setting: Setting) -> None:
         InputError: a file is missing.
         ConfigError: pictures cannot be drawn, or not be put there; checkpoints are asked for, and no place for them.
     """
-    from ps2.algorithms.labelled import check_local
+    from ps2.algorithms.inputs import check_local
 
     for path in filter(None, paths):
         check_local(path)
@@ -86,7 +86,7 @@ def make_local(folder: str, option: str) -> None:
 
 
 def in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[[Any, int], None]) -> None:
-    """Do the work of a training in a Spark session, with a fleet; end both.
+    """Do the work of a training in a Spark session, with a fleet; end both. Say on stderr what is done.
 
     Args:
         name: of the application.
@@ -94,14 +94,23 @@ def in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[[
         interrupt: Ctrl-C.
         work: is given the session and the number of workers.
     """
+    from ps2.cli.training.status_lines import StatusLines
+
+    with StatusLines(name):
+        _in_spark(name, setting, interrupt, work)
+
+
+def _in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[[Any, int], None]) -> None:
     from ps2.algorithms.estimators.dealing import check_workers
     from ps2.algorithms.estimators.model_files import prepare_folder
     from ps2.algorithms.spark import plain_errors, quiet, session
+    from ps2.algorithms.training.progress import say
     from ps2.coordinator.context import PS2Context
     from ps2.coordinator.slots import total_slots
 
     spark = session(setting.master, name)
     interrupt.take()
+    say("starting the servers" if setting.fleet is None else f"attaching to {setting.fleet}")
     try:
         with (
             plain_errors(),
@@ -119,6 +128,7 @@ def in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[[
                 restore=setting.restore,
             ) as ps,
         ):
+            say("waiting for free task slots")
             ps.waitForSlots()
             workers = setting.workers or max(1, total_slots(spark.sparkContext))
             check_workers(spark.sparkContext, workers)
@@ -141,6 +151,14 @@ def read(spark: Any, files: Files) -> Read:
     features = files.features or max(labelled.count_features(spark, path) for path in paths)
     train, *test = (labelled.read(spark, path, features) for path in paths)
     return Read(features, train, test[0] if test else None)
+
+
+def save(model: Any, setting: Setting) -> None:
+    """Write the model's folder."""
+    from ps2.algorithms.training.progress import say
+
+    say(f"saving {setting.output}")
+    model.write().overwrite().save(setting.output)
 
 
 NO_PICTURES: Mapping[str, Callable[[str], Any]] = MappingProxyType({})

@@ -24,6 +24,7 @@ from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.embeddings.names import Names
 from ps2.algorithms.embeddings.problem import Fitted, Float32s, Recipe
 from ps2.algorithms.embeddings.sentences import by_frequency
+from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.tables import column
 from ps2.algorithms.training.faults import ColumnNames
@@ -169,6 +170,7 @@ class VertexModel(EmbeddingModel, GraphParams):
         Raises:
             InputError: there are no such columns, or of ids of another type; or there is a column ``score`` already.
         """
+        check_frame(pairs)
         source, target = self.getSrcCol(), self.getDstCol()
         given, names = id_type(pairs, source, target), self.embedding.names
         if (given.typeName() != "string") != names.are_integers:

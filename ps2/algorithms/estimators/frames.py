@@ -1,0 +1,19 @@
+"""The DataFrame that an estimator or a model is given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from ps2.errors import InputError
+
+
+def check_frame(dataset: Any) -> None:
+    """Raise InputError unless ``dataset`` is a DataFrame of Spark; there are others of that name."""
+    if isinstance(dataset, DataFrame):
+        return
+    kind = type(dataset)
+    home = "" if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}."
+    mend = "; spark.createDataFrame(...) makes one of it" if home == "pandas." else ""
+    raise InputError(f"dataset: expected a DataFrame of Spark, got {home}{kind.__qualname__}{mend}")
