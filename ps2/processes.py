@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import psutil
 
-# The clock may have been set since; the same pid is not taken again this soon.
-SAME_START_S = 2.0
+PROC = Path("/proc")
+BOOT = PROC / "sys/kernel/random/boot_id"
+# In /proc/PID/stat, counted from behind the command's name: the state, and the start in clock ticks since the boot.
+STATE, START = 0, 19
+ENDED = (b"Z", b"X")
 
 
 @dataclass(frozen=True)
@@ -20,26 +23,20 @@ class ProcessId:
 
     Attributes:
         pid: of the operating system.
-        created_s: when it was started, in seconds since 1970.
+        start: what tells it from others that had, or will have, the pid. It depends on no clock that can be set. "":
+            the process was gone before anybody looked.
     """
 
     pid: int
-    created_s: float
+    start: str
 
     @classmethod
     def of(cls, pid: int) -> ProcessId:
-        try:
-            return cls(pid, psutil.Process(pid).create_time())
-        except psutil.NoSuchProcess:
-            return cls(pid, time.time())
+        return cls(pid, _start_of(pid) or "")
 
     def alive(self) -> bool:
         """Tell whether it runs; one that has ended and was not waited for does not."""
-        try:
-            process = psutil.Process(self.pid)
-            return self._same(process) and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return False
+        return bool(self.start) and _start_of(self.pid) == self.start
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal, if it still runs."""
@@ -47,5 +44,32 @@ class ProcessId:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, number)
 
-    def _same(self, process: psutil.Process) -> bool:
-        return abs(process.create_time() - self.created_s) < SAME_START_S
+
+def _start_of(pid: int) -> str | None:
+    """Return the ``start`` of the process that runs with a pid; None if there is none."""
+    if not (PROC / "self/stat").exists():
+        return _start_elsewhere(pid)
+    try:
+        # The command's name may hold anything, brackets too.
+        fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return None if fields[STATE] in ENDED else f"{_boot()}/{int(fields[START])}"
+
+
+def _boot() -> str:
+    """Return what tells this boot of the host from others; "" where the system does not say."""
+    try:
+        return BOOT.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _start_elsewhere(pid: int) -> str | None:
+    """The same where there is no /proc: by what psutil itself tells processes by, which is its start as the kernel
+    keeps it."""
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else str(hash(process))
+    except psutil.NoSuchProcess:
+        return None

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ps2.certificates import TlsFiles
 from ps2.errors import ConfigError, InputError, LaunchError, UnavailableError
@@ -166,6 +167,7 @@ def _read(name: str) -> LaunchedFleet | None:
     file = folder_of(name) / FILE
     try:
         found = json.loads(file.read_text())
+        _check_current(found, file)
         servers = tuple(LaunchedServer(s["address"], ProcessId(**s["process"])) for s in found["servers"])
         tls = TlsFiles(**found["tls"]) if found.get("tls") else None
         launcher, token_file = ProcessId(**found["launcher"]), Path(found["token_file"])
@@ -174,6 +176,17 @@ def _read(name: str) -> LaunchedFleet | None:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{file} cannot be read ({error}); remove {file.parent} if that fleet has ended") from error
+
+
+def _check_current(found: dict[str, Any], file: Path) -> None:
+    """Raise InputError for what earlier versions wrote: they knew processes by a clock that may have been set since."""
+    processes = [found["launcher"], *(server["process"] for server in found["servers"])]
+    if any("created_s" in process for process in processes):
+        pids = ", ".join(str(pid) for pid in dict.fromkeys(process["pid"] for process in processes))
+        raise InputError(
+            f"{file} was written by an earlier version of PS2, which knew its processes by the system's clock; see "
+            f"that those it names have ended (pids {pids}), and remove {file.parent}"
+        )
 
 
 def _write(fleet: LaunchedFleet) -> None:

@@ -14,10 +14,18 @@ TAKE_OVER_AFTER_S = 1.5
 # One that has been silent for so long brings nothing to safety.
 GONE_AFTER_S = 15.0
 # What ``lane_loop`` reads of a fence: the version that a request is to know (-1: any), whether clients have business
-# here, until when (``time.monotonic_ns``), and whether changes are made on copies too.
+# here, until when (by the clock of ``now_s``, in nanoseconds), and whether changes are made on copies too.
 VERSION, OPEN, UNTIL_NS, COPIED = range(4)
 ANY_VERSION = -1
 NEVER_NS = 2**63 - 1
+# Nobody can set it, and it goes on while this machine sleeps: a coordinator on another one goes on, too, and replaces
+# whoever is silent.
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def now_s() -> float:
+    """Return the seconds that leases are counted in."""
+    return time.clock_gettime(CLOCK)
 
 
 class Fence:
@@ -36,7 +44,7 @@ class Fence:
         self.route_version = 0
         self.coordinator = ""
         self._lease_s = 0.0
-        self._leased_s = self._heard_s = time.monotonic()
+        self._leased_s = self._heard_s = now_s()
 
     @property
     def waits(self) -> bool:
@@ -72,7 +80,7 @@ class Fence:
     @property
     def silent_s(self) -> float:
         """Seconds since the coordinator last gave a sign of life."""
-        return time.monotonic() - self._heard_s
+        return now_s() - self._heard_s
 
     def activate(self, route_version: int, coordinator: str, lease_s: float) -> None:
         """Follow a coordinator from this version on; raises StaleRouteError if another one is there, or was since."""
@@ -89,7 +97,7 @@ class Fence:
                     f"{route_version} of {coordinator} came: another coordinator has taken over"
                 )
             self.route_version, self.coordinator, self._lease_s = route_version, coordinator, lease_s
-            self._leased_s = self._heard_s = time.monotonic()
+            self._leased_s = self._heard_s = now_s()
             self.waits = False
 
     def leave(self) -> None:
@@ -110,7 +118,7 @@ class Fence:
         return not self.coordinator or self.silent_s > GONE_AFTER_S or self.released.is_set()
 
     def answered(self, at_s: float) -> None:
-        """Note that the coordinator has heard of us: it has answered, or had, what we sent at that ``time.monotonic``.
+        """Note that the coordinator has heard of us: it has answered, or had, what we sent at that ``now_s``.
 
         The lease runs from there: however long this process was stopped meanwhile, the coordinator has counted as long.
         """
@@ -122,7 +130,7 @@ class Fence:
     def called(self) -> None:
         """Note that the coordinator has called: a sign of life of it, of any age, which prolongs no lease."""
         with self._lock:
-            self._heard_s = time.monotonic()
+            self._heard_s = now_s()
 
     def check(self, route_version: int) -> None:
         """Raise StaleRouteError unless a call that knows this version may be taken now."""
@@ -142,7 +150,7 @@ class Fence:
 
     def check_lease(self) -> None:
         """Raise StaleRouteError if the coordinator may have replaced this server meanwhile."""
-        alone_s = time.monotonic() - self._leased_s
+        alone_s = now_s() - self._leased_s
         if self._lease_s and alone_s > self._lease_s:
             raise StaleRouteError(
                 f"this server has had no answer from its coordinator for {alone_s:.1f} s, and may be replaced"

@@ -110,7 +110,7 @@ def serve(
 
     Args:
         turn: one number; where it is not the expected one, Python has to look who is there.
-        fence: ``Fence.words``.
+        fence: ``Fence.words``, whose clock is that of ``now_ns``.
         table: int64 of shape (SLOTS, FIELDS).
         buffer: uint8, of more than ARRAYS_AT; what it points to is aligned to 8.
         counts: ``Meter.lane``.

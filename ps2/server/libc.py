@@ -35,7 +35,7 @@ c_unlock = _function("pthread_mutex_unlock", types.int32, Address)
 EINTR, EAGAIN = 4, 11
 MSG_PEEK, MSG_DONTWAIT, MSG_WAITALL, MSG_NOSIGNAL = 0x2, 0x40, 0x100, 0x4000
 POLLIN = 1
-CLOCK_MONOTONIC = 1
+CLOCK_BOOTTIME = 7
 
 
 def _pointer(_: Any, address: Any) -> Any:
@@ -69,8 +69,8 @@ def error_number() -> int:
 
 @kernel
 def now_ns(timespec: Any) -> int:
-    """Return ``time.monotonic_ns()``; ``timespec`` are two int64 to use."""
-    c_clock(CLOCK_MONOTONIC, Address(timespec.ctypes.data))
+    """Return ``fence.now_s()`` in nanoseconds; ``timespec`` are two int64 to use."""
+    c_clock(CLOCK_BOOTTIME, Address(timespec.ctypes.data))
     return timespec[0] * 1_000_000_000 + timespec[1]
 
 

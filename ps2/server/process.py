@@ -24,6 +24,7 @@ from ps2.ops.parallel import set_cores
 from ps2.ops.warm import warm
 from ps2.processes import ProcessId
 from ps2.server.engine import Engine
+from ps2.server.fence import now_s
 from ps2.server.memory import available_bytes, keep_freed_memory
 from ps2.server.servicer import ServerServicer
 from ps2.wire.data_server import DataServer
@@ -65,12 +66,11 @@ class Heart:
     server_id: str
     engine: Engine
 
-    def beat(self) -> float:
-        """Give a sign of life; return when it was sent, now that it is answered: the lease runs from there."""
-        sent_s = time.monotonic()
+    def beat(self) -> None:
+        """Give a sign of life; once it is answered, the lease runs from when it was sent."""
+        sent_s = now_s()
         self.master.heartbeat(self.home.index, self.server_id, self.engine.meter.mutations)
         self.engine.fence.answered(sent_s)
-        return sent_s
 
 
 @dataclass(frozen=True)
@@ -227,8 +227,10 @@ def _register(master: MasterControl, home: Home, server_id: str, address: str) -
 def _heartbeat(heart: Heart, interval_s: float, orphan_timeout_s: float, stop: threading.Event) -> None:
     heard_s = time.monotonic()
     while not stop.wait(interval_s):
+        sent_s = time.monotonic()  # a master is not silent while this machine sleeps
         try:
-            heard_s = heart.beat()
+            heart.beat()
+            heard_s = sent_s
         except NotFoundError as error:
             log.warning("the master does not want this server any more: %s", error)
             stop.set()

@@ -12,6 +12,7 @@ from ps2.config import WireConfig
 from ps2.errors import ProtocolError, PS2Error
 from ps2.ops.modules import digests
 from ps2.server.engine import Engine
+from ps2.server.fence import now_s
 from ps2.server.loading import Loading
 from ps2.server.replication import Replication
 from ps2.server.saving import save
@@ -87,7 +88,7 @@ class ServerServicer:
             version=__version__,
             data_port=self._data.port if self._data is not None else 0,
             data_socket=self._data.unix_name if self._data is not None else "",
-            now_s=time.monotonic(),
+            now_s=now_s(),
             operations=self._operations,
             leaving=fence.leaving,
         )

@@ -17,6 +17,7 @@ from ps2.config import WireConfig
 from ps2.errors import NotFoundError, PS2Error, StaleRouteError, StoppedError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server.engine import Engine
+from ps2.server.fence import now_s
 from ps2.server.lane import SHARE
 from ps2.server.metrics import MUTATIONS, REQUESTS
 from ps2.wire import short
@@ -295,7 +296,7 @@ def test_lease_when_it_has_run_out_then_nothing_is_done_until_it_is_prolonged():
                 ask(request)
         assert engine.shards()[1, 1].array[0, 0] == 2
         engine.fence._lease_s = 60.0
-        engine.fence.answered(time.monotonic())
+        engine.fence.answered(now_s())
         before = quick(engine)
         ask(Request((push(),), an_id(7), 4))
         assert quick(engine) == before + 1

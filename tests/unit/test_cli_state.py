@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 
+import psutil
 import pytest
 
+from ps2 import processes
 from ps2.cli import state
 from ps2.errors import InputError, LaunchError, UnavailableError
 from ps2.processes import ProcessId
@@ -16,7 +21,7 @@ from ps2.processes import ProcessId
 # Of this test's process: it is certainly alive.
 ME = ProcessId.of(os.getpid())
 # A process that had the same pid before.
-EARLIER = replace(ME, created_s=ME.created_s - 3600)
+EARLIER = replace(ME, start=f"{ME.start}0")
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +32,46 @@ def folder(tmp_path, monkeypatch):
 
 def test_process_when_its_pid_was_reused_then_is_not_alive():
     assert (ME.alive(), EARLIER.alive()) == (True, False)
+
+
+@pytest.mark.parametrize("step_s", [-3600, 1, 10])
+def test_process_when_the_clock_was_set_then_it_is_the_same(monkeypatch, step_s):
+    """The system tells when it was booted by that clock, and psutil when a process was started by both."""
+    created_s, boot_s = psutil.Process().create_time(), psutil.boot_time() + step_s
+    monkeypatch.setattr(psutil._pslinux, "boot_time", lambda: boot_s)
+    assert psutil.Process().create_time() == pytest.approx(created_s + step_s, abs=0.5)
+    assert ME.alive()
+
+
+def test_process_when_the_host_was_booted_since_then_is_not_alive(monkeypatch, tmp_path):
+    (tmp_path / "boot_id").write_text("of the next boot\n")
+    monkeypatch.setattr(processes, "BOOT", tmp_path / "boot_id")
+    assert not ME.alive()
+
+
+def test_process_when_its_name_looks_like_fields_then_is_known(tmp_path):
+    program = tmp_path / "a) Z 1 (b"
+    program.symlink_to(shutil.which("sleep"))
+    with subprocess.Popen([program, "60"]) as child:
+        process = ProcessId.of(child.pid)
+        assert process.alive()
+        process.send(signal.SIGKILL)
+    assert not process.alive()
+
+
+def test_process_when_it_was_gone_before_anybody_looked_then_is_not_alive():
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        pass
+    assert not ProcessId.of(child.pid).alive()
+
+
+def test_process_when_there_is_no_proc_then_psutil_knows_it(monkeypatch, tmp_path):
+    monkeypatch.setattr(processes, "PROC", tmp_path)
+    with subprocess.Popen(["sleep", "60"]) as child:
+        process = ProcessId.of(child.pid)
+        alive = process.alive()
+        child.kill()
+    assert (alive, process.alive()) == (True, False)
 
 
 def test_process_when_it_ended_unseen_then_is_not_alive(until):
@@ -83,4 +128,14 @@ def test_find_when_the_file_is_broken_then_says_which(folder):
     state.claim("a", ME, None)
     (folder / "a" / "fleet.json").write_text("{")
     with pytest.raises(InputError, match=r"fleet\.json cannot be read"):
+        state.find("a")
+
+
+def test_find_when_an_earlier_version_wrote_it_then_says_what_to_do(folder):
+    state.claim("a", ME, None)
+    file = folder / "a" / "fleet.json"
+    found = json.loads(file.read_text())
+    found["launcher"] = {"pid": ME.pid, "created_s": 1.0}
+    file.write_text(json.dumps(found))
+    with pytest.raises(InputError, match=rf"earlier version of PS2.* \(pids {ME.pid}\), and remove {folder / 'a'}"):
         state.find("a")

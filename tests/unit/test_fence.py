@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import subprocess
+import sys
 
 import pytest
 
@@ -91,13 +92,13 @@ def test_lease_when_it_is_over_then_nothing_is_taken_until_the_next_answer(until
     run_out(fence, until)
     with pytest.raises(StaleRouteError, match="no answer from its coordinator"):
         fence.check_lease()
-    fence.answered(time.monotonic() + LONG_S)
+    fence.answered(fences.now_s() + LONG_S)
     assert is_taken(fence, 3)
 
 
 def test_lease_when_an_answer_comes_to_a_call_of_long_ago_then_it_is_still_over(until):
     fence = active(lease_s=SHORT_S)
-    sent_s = time.monotonic()
+    sent_s = fences.now_s()
     run_out(fence, until)
     fence.answered(sent_s)
     assert not is_taken(fence, 3)
@@ -105,8 +106,8 @@ def test_lease_when_an_answer_comes_to_a_call_of_long_ago_then_it_is_still_over(
 
 def test_lease_when_answers_come_out_of_order_then_the_later_call_counts():
     fence = active()
-    fence.answered(time.monotonic() + LONG_S)
-    fence.answered(time.monotonic() - 2 * LONG_S)
+    fence.answered(fences.now_s() + LONG_S)
+    fence.answered(fences.now_s() - 2 * LONG_S)
     assert is_taken(fence, 3)
 
 
@@ -118,3 +119,20 @@ def test_lease_when_the_coordinator_calls_then_it_is_a_sign_of_life_and_no_more(
     fence.called()
     assert fence.silent_s < before_s
     assert not is_taken(fence, 3)
+
+
+def test_lease_when_this_machine_has_slept_then_it_has_run_out(monkeypatch):
+    fence = active(lease_s=LONG_S)
+    awake_s = fences.now_s()
+    monkeypatch.setattr(fences.time, "clock_gettime", {fences.time.CLOCK_BOOTTIME: awake_s + 2 * LONG_S}.__getitem__)
+    assert not is_taken(fence, 3)
+
+
+def test_clock_when_the_machine_has_slept_a_day_then_lanes_have_the_same():
+    """In a time namespace whose sleep is a day longer than the machine's; it needs root, on Linux."""
+    code = (
+        "import time, numpy as np; from ps2.server import fence, libc;"
+        "now = libc.now_ns(np.zeros(2, np.int64)) / 1e9;"
+        "assert abs(now - fence.now_s()) < 60 and now - time.monotonic() > 80_000, now"
+    )
+    subprocess.run(["unshare", "--time", "--fork", "--boottime", "86400", sys.executable, "-c", code], check=True)
