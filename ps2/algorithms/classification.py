@@ -23,7 +23,7 @@ from pyspark.ml.param.shared import HasLoss
 
 from ps2.algorithms.estimators.heads import ClassHead
 from ps2.algorithms.estimators.models import ClassifyingModel, ProbabilityModel, check_thresholds
-from ps2.algorithms.estimators.params import described, setter
+from ps2.algorithms.estimators.params import choice, setter
 from ps2.algorithms.estimators.summaries import (
     BinaryClassificationSummary,
     BinaryClassificationTrainingSummary,
@@ -58,11 +58,12 @@ from ps2.errors import ConfigError, InputError, UsageError
 log = logging.getLogger(__name__)
 
 FAMILIES = ("auto", "binomial", "multinomial")
+LOSSES_OF_TREES = ("logistic",)
 LOSSES_OF_SVC = ("hinge", "squaredHinge")
 
 
 class _LogisticParams(TrainingParams, _LogisticRegressionParams):
-    """Its own params."""
+    family: Param[str] = choice(_LogisticRegressionParams.family, FAMILIES)
 
 
 class LogisticRegression(LinearEstimator, LinearSetters, _LogisticParams, ProbabilisticClassifier):
@@ -81,7 +82,7 @@ class LogisticRegression(LinearEstimator, LinearSetters, _LogisticParams, Probab
         self._checkThresholdConsistency()
         return self
 
-    setFamily = setter(_LogisticRegressionParams.family)
+    setFamily = setter(_LogisticParams.family)
     setElasticNetParam = setter(_LogisticRegressionParams.elasticNetParam)
     setLowerBoundsOnCoefficients = setter(_LogisticRegressionParams.lowerBoundsOnCoefficients)
     setUpperBoundsOnCoefficients = setter(_LogisticRegressionParams.upperBoundsOnCoefficients)
@@ -200,7 +201,9 @@ class LogisticRegressionModel(WeightsModel, ProbabilityModel, _LogisticParams, P
 
 
 class _SVCParams(TrainingParams, _LinearSVCParams, HasLoss):
-    loss: Param[str] = described(HasLoss.loss, f"the loss function to be optimized: {', '.join(LOSSES_OF_SVC)}")
+    loss: Param[str] = choice(
+        HasLoss.loss, LOSSES_OF_SVC, f"the loss function to be optimized: {', '.join(LOSSES_OF_SVC)}"
+    )
 
     def _set_defaults(self) -> None:
         super()._set_defaults()
@@ -298,7 +301,7 @@ class FMClassificationModel(FactorModel, ProbabilityModel, FactorParams, Probabi
 
 
 class _GBTParams(TreeParams, _GBTClassifierParams):
-    """Its own params."""
+    lossType: Param[str] = choice(_GBTClassifierParams.lossType, LOSSES_OF_TREES)
 
 
 class GBTClassifier(TreeEstimator, _GBTParams, ProbabilisticClassifier):
@@ -318,7 +321,7 @@ class GBTClassifier(TreeEstimator, _GBTParams, ProbabilisticClassifier):
 
     def _check(self) -> None:
         super()._check()
-        if self.getLossType().lower() != "logistic":
+        if self.getLossType() not in LOSSES_OF_TREES:
             raise ConfigError(f"lossType: expected logistic, got {self.getLossType()!r}")
 
     def _objective(self, found: Survey) -> Objective:

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from ps2.algorithms.estimators.heads import ValueHead
 from ps2.algorithms.estimators.model_files import ExportingWriter
 from ps2.algorithms.estimators.models import RegressionHalf
-from ps2.algorithms.estimators.params import described, getter, own_param, setter
+from ps2.algorithms.estimators.params import choice, getter, own_param, setter
 from ps2.algorithms.estimators.summaries import RegressionSummary, RegressionTrainingSummary
 from ps2.algorithms.estimators.tables import Survey
 from ps2.algorithms.linear.ml.estimator import LinearEstimator
@@ -42,11 +42,13 @@ LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
 
 
 class _LinearParams(TrainingParams, _LinearRegressionParams):
-    solver: Param[str] = described(
+    solver: Param[str] = choice(
         TrainingParams.solver,
+        SOLVERS_OF_LEAST_SQUARES,
         f"how to train: {', '.join(SOLVERS_OF_LEAST_SQUARES)}; auto is minibatch if an optimizer is set, else "
         f"normal for the squared error of up to {MOST_FEATURES} features, else l-bfgs",
     )
+    loss: Param[str] = choice(_LinearRegressionParams.loss, LOSSES)
     _SOLVERS = SOLVERS_OF_LEAST_SQUARES
 
 
@@ -174,8 +176,9 @@ class FMRegressionModel(FactorModel, RegressionHalf, FactorParams, RegressionMod
 
 
 class _GBTParams(TreeParams, _GBTRegressorParams):
-    lossType: Param[str] = described(
+    lossType: Param[str] = choice(
         _GBTRegressorParams.lossType,
+        LOSSES_OF_TREES,
         f"the loss function to be minimized (case-insensitive): {', '.join(LOSSES_OF_TREES)}",
     )
     lossShape: Param[float] = own_param(
@@ -204,7 +207,7 @@ class GBTRegressor(TreeEstimator, _GBTParams, Regressor["GBTRegressionModel"]):
 
     def _check(self) -> None:
         super()._check()
-        loss, shape = self.getLossType().lower(), self.getLossShape()
+        loss, shape = self.getLossType(), self.getLossShape()
         if loss not in LOSSES_OF_TREES:
             raise ConfigError(f"lossType: expected one of {', '.join(LOSSES_OF_TREES)}, got {self.getLossType()!r}")
         if not 0 < shape < (1 if loss == "quantile" else math.inf):
@@ -212,7 +215,7 @@ class GBTRegressor(TreeEstimator, _GBTParams, Regressor["GBTRegressionModel"]):
             raise ConfigError(f"lossShape: expected {expected}, got {shape:g}")
 
     def _objective(self, found: Survey) -> Objective:
-        loss, facts = LOSSES_OF_TREES[self.getLossType().lower()], found.facts
+        loss, facts = LOSSES_OF_TREES[self.getLossType()], found.facts
         least, most = facts.label_range
         name = f"column {self.getLabelCol()!r}"
         if max(-least, most) > MOST_LABEL:

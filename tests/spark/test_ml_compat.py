@@ -12,6 +12,7 @@ from pyspark.ml.classification import OneVsRest, OneVsRestModel
 from pyspark.ml.evaluation import BinaryClassificationEvaluator, RegressionEvaluator
 from pyspark.ml.feature import VectorAssembler
 from pyspark.ml.linalg import Vectors
+from pyspark.ml.param import TypeConverters
 from pyspark.ml.tuning import (
     CrossValidator,
     CrossValidatorModel,
@@ -114,8 +115,11 @@ def test_params_when_pyspark_has_one_then_ours_has_it_with_its_default(pair):
 @every
 def test_params_when_pyspark_has_one_then_its_type_is_the_same(pair):
     ours, theirs = pair.cls("ours")(), pair.cls("pyspark")()
-    differing = [p.name for p in theirs.params if ours.getParam(p.name).typeConverter is not p.typeConverter]
-    assert differing == []
+    kinds = {p.name: (ours.getParam(p.name).typeConverter, p.typeConverter) for p in theirs.params}
+    differing = {name: kind for name, kind in kinds.items() if kind[0] is not kind[1]}
+    # Names may be written in any case.
+    assert {name: kind(name.upper()) for name, (kind, _) in differing.items()} == {n: n.upper() for n in differing}
+    assert {theirs for _, theirs in differing.values()} <= {TypeConverters.toString}
 
 
 @every

@@ -15,6 +15,8 @@ from ps2.errors import ConfigError, InputError
 
 pytestmark = pytest.mark.usefixtures("ps")
 
+XGBOOSTS = {"defaults": "xgboost", "maxBins": 32}
+
 
 @pytest.fixture(scope="module")
 def binary(spark):
@@ -29,7 +31,7 @@ def model(binary, ps):
 
 def test_classifier_when_values_are_few_then_margins_are_xgboosts(binary):
     x, y, frame = binary
-    made = GBTClassifier(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5).fit(frame)
+    made = GBTClassifier(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5, **XGBOOSTS).fit(frame)
     raw = np.array([row.rawPrediction[1] for row in made.transform(frame).collect()])
     np.testing.assert_allclose(raw, xgboosts(x, y, 3, objective="binary:logistic"), atol=1e-4)
 
@@ -37,7 +39,7 @@ def test_classifier_when_values_are_few_then_margins_are_xgboosts(binary):
 def test_regressor_when_values_are_few_then_predictions_are_xgboosts(spark, ps):
     x, y = data()
     frame = frame_of(spark, x, y)
-    made = GBTRegressor(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5).fit(frame)
+    made = GBTRegressor(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5, **XGBOOSTS).fit(frame)
     found = np.array([row.prediction for row in made.transform(frame).collect()])
     np.testing.assert_allclose(found, xgboosts(x, y, 3), atol=1e-4)
 
@@ -46,7 +48,7 @@ def test_classifier_when_there_are_three_classes_then_it_is_a_softmax(spark, ps)
     x, y = data()
     y = np.digitize(y, [-0.5, 0.5]).astype(float)
     frame = frame_of(spark, x, y)
-    made = GBTClassifier(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5).fit(frame)
+    made = GBTClassifier(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5, **XGBOOSTS).fit(frame)
     assert (made.numClasses, made.getNumTrees) == (3, 9)
     rows = made.transform(frame).collect()
     theirs = xgboosts(x, y, 3, objective="multi:softprob", num_class=3)
@@ -58,7 +60,7 @@ def test_classifier_when_there_are_three_classes_then_it_is_a_softmax(spark, ps)
 def test_classifier_when_grown_by_leaf_then_margins_are_xgboosts(spark, ps):
     x, y = data()
     y = np.digitize(y, [-0.5, 0.5]).astype(float)
-    params = {"growth": "leaf", "maxLeaves": 6, "maxDepth": 30}
+    params = {"growth": "leaf", "maxLeaves": 6, "maxDepth": 30, **XGBOOSTS}
     made = GBTClassifier(maxIter=3, stepSize=0.5, baseScore=0.5, **params).fit(frame := frame_of(spark, x, y))
     theirs = {"tree_method": "hist", "grow_policy": "lossguide", "max_leaves": 6, "max_depth": 0, "num_class": 3}
     raw = [row.rawPrediction.toArray() for row in made.transform(frame).collect()]
@@ -199,7 +201,9 @@ def test_weights_when_0_then_rows_count_nothing(spark, ps):
         ({"maxDepth": 31}, "maxDepth: expected a number in"),
         ({"growth": "wide"}, "growth: expected one of level, leaf, got 'wide'"),
         ({"maxLeaves": 1}, "maxLeaves: expected 0 or a number from 2 on, got 1"),
-        ({"minInfoGain": 0.1}, "minInfoGain: expected 0, got 0.1; minSplitLoss decides instead"),
+        ({"minInfoGain": -0.1}, "minInfoGain: expected a finite number that is not negative, got -0.1"),
+        ({"minWeightFractionPerNode": 0.5}, r"minWeightFractionPerNode: expected a number in \[0, 0.5\), got 0.5"),
+        ({"defaults": "LightGBM"}, "defaults: expected one of pyspark, xgboost, got 'LightGBM'"),
         ({"featureSubsetStrategy": "some"}, "featureSubsetStrategy: expected one of"),
         ({"baseScore": 1.0}, "baseScore: expected a probability"),
         ({"monotoneConstraints": [1]}, "monotoneConstraints: expected one for each of 4 features, got 1"),

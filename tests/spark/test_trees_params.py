@@ -6,6 +6,7 @@ import gc
 
 import numpy as np
 import pytest
+import xgboost
 from pyspark.ml import Pipeline, PipelineModel, regression
 from pyspark.ml.classification import OneVsRest
 from pyspark.ml.evaluation import MulticlassClassificationEvaluator, RegressionEvaluator
@@ -79,7 +80,9 @@ def trees_of(model):
     ],
 )
 def test_penalties_when_set_then_predictions_are_xgboosts(table, numbers, ours, theirs):
-    made = GBTRegressor(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5, **ours).fit(numbers)
+    made = GBTRegressor(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5, **{"defaults": "xgboost", **ours}).fit(
+        numbers
+    )
     plain = GBTRegressor(maxIter=3, maxDepth=3, stepSize=0.5, baseScore=0.5)
     expected = xgboosts(*table, 3, tree_method="hist", **theirs)
     np.testing.assert_allclose(predictions(made, numbers), expected, atol=1e-4)
@@ -107,7 +110,9 @@ def test_leaves_when_the_loss_is_least_at_a_quantile_then_it_is_as_small_as_xgbo
 
 def test_softmax_when_rows_have_whole_weights_then_margins_are_xgboosts(table, classes, three):
     whole = three.withColumn("w", F.col("w").cast("int"))
-    made = GBTClassifier(maxIter=2, maxDepth=3, stepSize=0.5, baseScore=0.5, weightCol="w").fit(whole)
+    made = GBTClassifier(maxIter=2, maxDepth=3, stepSize=0.5, baseScore=0.5, weightCol="w", defaults="xgboost").fit(
+        whole
+    )
     raw = [row.rawPrediction.toArray() for row in made.transform(whole).collect()]
     weight = np.resize(WEIGHTS, len(classes))
     theirs = xgboosts(table[0], classes, 2, weight=weight, objective="multi:softprob", num_class=3)
@@ -119,7 +124,7 @@ def test_softmax_when_rows_have_whole_weights_then_margins_are_xgboosts(table, c
 
 def test_a_tree_without_penalty_when_nodes_need_many_rows_then_is_pysparks(numbers):
     params = {"maxIter": 1, "maxDepth": 4, "stepSize": 1.0, "minInstancesPerNode": 25}
-    ours = GBTRegressor(regLambda=0.0, minChildWeight=0.0, **params).fit(numbers)
+    ours = GBTRegressor(**params).fit(numbers)
     theirs = regression.GBTRegressor(**params).fit(numbers)
     np.testing.assert_allclose(predictions(ours, numbers), predictions(theirs, numbers), atol=1e-5)
     counts = ours.trees[0].count[ours.trees[0].leaves]
@@ -128,6 +133,82 @@ def test_a_tree_without_penalty_when_nodes_need_many_rows_then_is_pysparks(numbe
     assert ours.evaluateEachIteration(numbers, "absolute") == pytest.approx(
         theirs.evaluateEachIteration(numbers, "absolute"), rel=1e-5
     )
+
+
+@pytest.mark.parametrize("weight", [{}, {"weightCol": "w"}])
+@pytest.mark.parametrize(
+    "params",
+    [{"minInfoGain": 0.1}, {"minWeightFractionPerNode": 0.1}, {"minInfoGain": 0.01, "minWeightFractionPerNode": 0.05}],
+)
+def test_a_tree_when_nodes_or_gains_have_to_be_large_then_is_pysparks(numbers, params, weight):
+    shape = {"maxIter": 1, "maxDepth": 4, "stepSize": 1.0, **weight}
+    made = [maker(**shape, **params).fit(numbers) for maker in (GBTRegressor, regression.GBTRegressor)]
+    ours, theirs = (predictions(model, numbers) for model in made)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert 3 < made[0].totalNumNodes < GBTRegressor(**shape).fit(numbers).totalNumNodes
+
+
+@pytest.mark.parametrize("weight", [{}, {"weightCol": "w"}])
+def test_leaves_of_classes_when_a_share_is_asked_for_then_weigh_it(three, weight):
+    params = {"maxIter": 2, "maxDepth": 4, "leafCol": "leaves", "minWeightFractionPerNode": 0.15, **weight}
+    rows = GBTClassifier(**params).fit(three).transform(three).select("w", "leaves").collect()
+    weights = np.array([row.w for row in rows]) if weight else np.ones(len(rows))
+    for leaves in np.array([row.leaves.toArray() for row in rows]).T.astype(int):
+        assert np.bincount(leaves, weights).min() >= 0.149 * weights.sum()
+
+
+def test_min_rows_when_nodes_are_weighed_apart_then_config_error(three):
+    params = {"weightCol": "w", "minInstancesPerNode": 2, "minWeightFractionPerNode": 0.1}
+    with pytest.raises(ConfigError, match="minInstancesPerNode: expected 1 with minInfoGain or minWeightFraction"):
+        GBTClassifier(**params).fit(three)
+
+
+# -- defaults --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("maker", [GBTClassifier, GBTRegressor])
+def test_five_rows_when_nothing_is_set_then_are_told_apart(spark, maker):
+    frame = frame_of(spark, np.arange(5.0)[:, None] * [1.0, 0.0, 0.0, 0.0], np.array([0.0, 0.0, 1.0, 1.0, 1.0]))
+    made = maker().fit(frame)
+    assert made.trees[0].leaf_count == 2
+    assert (predictions(made, frame) > 0.5).tolist() == [False, False, True, True, True]
+
+
+@pytest.mark.parametrize("maker", [GBTClassifier, GBTRegressor])
+def test_weights_when_scaled_then_trees_are_the_same(three, maker):
+    made = []
+    for scale in (1.0, 0.01, 1e-9):
+        frame = three.withColumn("scaled", F.col("w") * scale)
+        made.append(maker(maxIter=3, maxDepth=3, weightCol="scaled").fit(frame))
+    for model in made[1:]:
+        # Of splits that gain nearly the same, another may be chosen.
+        assert model.summary.objectiveHistory == pytest.approx(made[0].summary.objectiveHistory, rel=1e-3)
+        assert model.totalNumNodes == made[0].totalNumNodes
+
+
+def test_labels_when_tiny_then_trees_part_them(numbers):
+    large, tiny = (GBTRegressor(maxIter=2, maxDepth=3) for _ in range(2))
+    expected = predictions(large.fit(numbers), numbers)
+    scaled = numbers.withColumn("label", F.col("label") * 1e-6)
+    np.testing.assert_allclose(predictions(tiny.fit(scaled), scaled), expected * 1e-6, rtol=1e-3, atol=1e-10)
+
+
+def test_a_class_when_rare_then_leaves_stay_small(spark):
+    x = np.arange(2000.0)[:, None] * [1.0, 0.0, 0.0, 0.0]
+    made = GBTClassifier(maxIter=1, stepSize=1.0).fit(frame_of(spark, x, np.arange(2000) == 77))
+    assert max(made.trees[0].value) == 8.0
+    assert min(GBTClassifier(defaults="xgboost").fit(frame_of(spark, x, np.arange(2000) == 77)).trees[0].value) > -1
+
+
+def test_defaults_when_xgboosts_then_so_are_predictions(table, numbers):
+    plain = GBTRegressor()
+    asked = [GBTRegressor(defaults="XGBoost"), plain.copy({plain.defaults: "xgboost"})]
+    for ours in asked:
+        assert (ours.getMaxIter(), ours.getStepSize(), ours.getRegLambda(), ours.getMaxBins()) == (100, 0.3, 1.0, 256)
+    made = asked[0].setMaxIter(3).setBaseScore(0.5).fit(numbers)
+    theirs = xgboost.train({"base_score": 0.5}, xgboost.DMatrix(table[0], table[1]), 3)
+    np.testing.assert_allclose(predictions(made, numbers), theirs.predict(xgboost.DMatrix(table[0])), atol=1e-4)
+    assert GBTRegressor(maxDepth=3, defaults="xgboost").getMaxDepth() == 3
 
 
 def test_evaluate_each_iteration_when_the_loss_is_none_of_the_models_then_config_error(numbers):

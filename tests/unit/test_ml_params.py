@@ -11,12 +11,48 @@ import sys
 import pytest
 from pyspark.ml.linalg import DenseMatrix, Vectors
 
-from ps2.algorithms import FMClassifier, FMRegressor, LinearRegression, LinearSVC, LogisticRegression
+from ps2.algorithms import (
+    LDA,
+    LINE,
+    DeepWalk,
+    FMClassifier,
+    FMRegressor,
+    GBTClassifier,
+    GBTRegressor,
+    LinearRegression,
+    LinearSVC,
+    LogisticRegression,
+    Word2Vec,
+)
 from ps2.algorithms.linear.ml.params import recipe_of
 from ps2.algorithms.linear.problem import Problem
 from ps2.errors import ConfigError
 
+# Of each estimator, its params whose values are names, and one.
+NAMES = [
+    (LogisticRegression, {"family": "auto", "solver": "minibatch", "optimizer": "adagrad"}),
+    (LinearSVC, {"loss": "squaredHinge", "solver": "ma-sgd"}),
+    (LinearRegression, {"loss": "squaredError", "solver": "normal"}),
+    (FMClassifier, {"solver": "adamW"}),
+    (FMRegressor, {"solver": "gd", "optimizer": "ftrl"}),
+    (GBTClassifier, {"lossType": "logistic", "growth": "leaf", "defaults": "xgboost"}),
+    (GBTRegressor, {"lossType": "absolute"}),
+    (LDA, {"optimizer": "online", "sync": "rotation", "sampler": "sparse", "inference": "sampled"}),
+    (Word2Vec, {"via": "local", "architecture": "cbow"}),
+    (DeepWalk, {"via": "rows", "graphOn": "servers"}),
+    (LINE, {"order": "first"}),
+]
 ALL = [LogisticRegression, LinearSVC, LinearRegression, FMClassifier, FMRegressor]
+
+
+@pytest.mark.parametrize(("maker", "params"), NAMES)
+def test_names_when_written_in_any_case_then_are_the_same(maker, params):
+    other = maker(**{name: value.swapcase() for name, value in params.items()})
+    other._check()
+    assert {name: other.getOrDefault(name) for name in params} == params
+    for name, value in params.items():
+        other.set(other.getParam(name), value.upper())
+    assert {name: other.getOrDefault(name) for name in params} == params
 
 
 def recipe(estimator):

@@ -30,6 +30,14 @@ def test_recipe_when_online_then_is_what_pyspark_has():
     assert (made.offset, made.decay, made.fraction) == (1024.0, 0.51, 0.05)
 
 
+def test_recipe_when_em_then_concentrations_are_pysparks_less_1(caplog):
+    made = plan(optimizer="EM", k=4)
+    assert isinstance(made, Recipe)
+    assert (made.iterations, made.alpha, made.beta) == (20, (12.5,), pytest.approx(0.1))
+    assert plan(optimizer="em", k=2, docConcentration=[1.5, 3.0]).alpha == (0.5, 2.0)
+    assert "topics are found by collapsed Gibbs sampling" in caplog.text
+
+
 def test_recipe_when_params_are_set_then_has_them():
     made = plan(k=2, docConcentration=[1, 2], topicConcentration=0.5, sync="rotation", budgetS=2, checkpointInterval=-1)
     assert (made.alpha, made.beta, made.sync, made.budget_s, made.save_interval) == ((1, 2), 0.5, "rotation", 2.0, 0)
@@ -57,7 +65,8 @@ def test_defaults_when_optimizers_differ_then_are_each_ones_own():
     ("params", "message"),
     [
         ({"k": 0}, r"k: expected a number in \[1, 2147483647\], got 0"),
-        ({"optimizer": "em"}, "optimizer: expected one of cgs, online, got 'em'"),
+        ({"optimizer": "vb"}, "optimizer: expected one of cgs, online, em, got 'vb'"),
+        ({"optimizer": "em", "topicConcentration": 1.0}, "topicConcentration: expected numbers above 1 with optimizer"),
         ({"docConcentration": [0.1, 0.2]}, "docConcentration: expected one number, or one for each of 5 topics, got 2"),
         ({"docConcentration": [-0.1]}, "docConcentration: expected finite positive numbers"),
         ({"topicConcentration": 0.0}, "topicConcentration: expected a finite positive number"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pyspark.ml.param import Param, Params, TypeConverters
@@ -24,6 +24,7 @@ from ps2.errors import ConfigError
 F = TypeVar("F", bound="HasFeaturesCols")
 P = TypeVar("P", bound="ByName")
 T = TypeVar("T")
+W = TypeVar("W", bound="FleetParams")
 M = TypeVar("M", bound=Callable[..., Any])
 
 
@@ -51,6 +52,20 @@ def one_of(names: Sequence[str]) -> Check:
     return lambda name: name in names, f"one of {', '.join(names)}"
 
 
+def any_case(names: Iterable[str]) -> Callable[[Any], str]:
+    """Return the converter of a param whose values are names, which may be written in any case, as in pyspark.ml.
+
+    A param has the name as it is written here; what is none of them is left to ``check_ranges``.
+    """
+    written = {name.lower(): name for name in names}
+
+    def convert(value: Any) -> str:
+        name = TypeConverters.toString(value)
+        return written.get(name.lower(), name)
+
+    return convert
+
+
 def own_param(name: str, doc: str, converter: Callable[[Any], Any]) -> Any:
     """Return a param that pyspark.ml does not have, for the body of a class."""
     return Param(Params._dummy(), name, doc, typeConverter=converter)
@@ -59,6 +74,11 @@ def own_param(name: str, doc: str, converter: Callable[[Any], Any]) -> Any:
 def described(param: Any, doc: str) -> Any:
     """Return a param of the same name and type with another description."""
     return own_param(param.name, doc, param.typeConverter)
+
+
+def choice(param: Any, names: Iterable[str], doc: str = "") -> Any:
+    """Return a param of the same name, whose values are names in any case, perhaps with another description."""
+    return own_param(param.name, doc or param.doc, any_case(names))
 
 
 def getter(param: Param[T]) -> Callable[[Any], T]:
@@ -113,6 +133,8 @@ class ByName(Params):
 
     # What values of params may be.
     _RANGES: Mapping[str, Check] = RANGES
+    # A param by whose value others have their defaults, and these.
+    _DEFAULTS_BY: tuple[str, Mapping[str, Mapping[str, Any]]] | None = None
 
     numWorkers: Param[int] = own_param(
         "numWorkers",
@@ -143,6 +165,30 @@ class ByName(Params):
             raise TypeError(f"{type(self).__name__}: there is no param {unknown[0]!r}; there are: {known}")
         return self._set(**params)
 
+    def _set(self: P, **params: Any) -> P:
+        super()._set(**params)
+        self._choose_defaults()
+        return self
+
+    def set(self, param: Param[Any], value: Any) -> None:
+        """Set a param."""
+        super().set(param, value)
+        self._choose_defaults()
+
+    def _copyValues(self, to: Any, extra: Any = None) -> Any:
+        # Defaults are copied one by one, some of them after the param that chooses them.
+        copied = super()._copyValues(to, extra)
+        if isinstance(copied, ByName):
+            copied._choose_defaults()
+        return copied
+
+    def _choose_defaults(self) -> None:
+        if self._DEFAULTS_BY is None:
+            return
+        name, defaults = self._DEFAULTS_BY
+        if self.isSet(name) and self.getOrDefault(name) in defaults:
+            self._setDefault(**{k: v for k, v in defaults[self.getOrDefault(name)].items() if self.hasParam(k)})
+
     getNumWorkers = getter(numWorkers)
     getNumServers = getter(numServers)
 
@@ -150,7 +196,7 @@ class ByName(Params):
 class FleetParams(ByName, HasFeaturesCols):
     """How any model is trained on a fleet."""
 
-    def _set(self: F, **params: Any) -> F:
+    def _set(self: W, **params: Any) -> W:
         features = params.get("featuresCol")
         if isinstance(features, (list, tuple)):
             params = {**params, "featuresCols": list(features), "featuresCol": None}

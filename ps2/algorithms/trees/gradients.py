@@ -102,6 +102,21 @@ class Objective:
         return MOST_OF_POISSON if self.loss == "poisson" else math.inf
 
     @property
+    def classes(self) -> int | None:
+        """How many classes labels name; None: they are numbers."""
+        return {"logistic": 2, "softmax": self.width}.get(self.loss)
+
+    @property
+    def hessians_are_weights(self) -> bool:
+        """Whether each row's hessian is its weight."""
+        return self.loss in ("squared", "absolute", "huber", "quantile")
+
+    @property
+    def has_bounded_gradients(self) -> bool:
+        """Whether no gradient of a row that weighs 1 is much larger than 1, however large labels are."""
+        return self.loss in ("logistic", "softmax", "absolute", "quantile")
+
+    @property
     def most_hessian(self) -> float:
         """The largest hessian that a row of weight 1 may have."""
         return {"logistic": 0.25, "softmax": 0.5, "poisson": math.inf}.get(self.loss, 1.0)

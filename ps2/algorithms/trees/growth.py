@@ -18,8 +18,8 @@ from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.growing import Split, child_bounds
 from ps2.algorithms.trees.marks import has_marks
 from ps2.algorithms.trees.order import Node, Order
-from ps2.algorithms.trees.problem import LEAST_GAIN, Recipe, key_of
-from ps2.algorithms.trees.search_kernels import weight_of
+from ps2.algorithms.trees.problem import Recipe, key_of
+from ps2.algorithms.trees.search_kernels import score_of, weight_of
 from ps2.algorithms.trees.tree import Draft, Tree
 
 Array = npt.NDArray[Any]
@@ -30,6 +30,8 @@ Float64s = npt.NDArray[np.float64]
 LAYOUT, ROOT = 0, 2
 # A clock of growth by leaf looks into so many nodes, or into this part of the splits that are left (decision 20).
 BATCH, BATCH_SHARE = 16, 8
+# What is lost by rounding when scores of nodes, each a square of a sum over a sum, are subtracted: this share of them.
+ROUNDING = 8 * float(np.finfo(np.float64).eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +63,7 @@ class Growth:
     def __init__(self, recipe: Recipe, bins: Bins, scales: tuple[float, float], totals: Int64s, tree: int = 0) -> None:
         self._recipe, self._bins, self._tree = recipe, bins, tree
         self._h_unit, self._g_unit = 1 / scales[0], 1 / scales[1]
-        self.rules = np.array(
-            [self._g_unit, self._h_unit, recipe.reg_lambda, recipe.reg_alpha, recipe.min_child_weight]
-        )
+        self.rules = np.array([self._g_unit, self._h_unit, recipe.reg_lambda, recipe.reg_alpha, recipe.min_hessian])
         self.is_over = False
         self.subtract: list[tuple[int, int]] = []
         self.clear: list[int] = []
@@ -152,9 +152,8 @@ class Growth:
 
     def _note(self, found: Found) -> None:
         """Take the open nodes' best splits, and forget who was open."""
-        least = max(LEAST_GAIN, self._recipe.min_gain)
         for i, node in enumerate(self._open):
-            if found.gains[i] > least:
+            if self._is_enough(float(found.gains[i]), node, found.left[i]):
                 where = found.where[i]
                 node.gain = float(found.gains[i])
                 node.split = Split(int(where[0]), int(where[1]), bool(where[2]), found.sets[i])
@@ -166,6 +165,22 @@ class Growth:
             self._order.begin(self._root)
         self._open, self._looked_into = [], []
 
+    def _is_enough(self, gain: float, node: Node, left: Int64s) -> bool:
+        """Tell whether a split gains what it has to; one that servers have not found gains less than nothing."""
+        recipe = self._recipe
+        if not gain > max(recipe.least_gain, recipe.min_gain):
+            return False
+        weight = recipe.weight_of(self._cover(node), int(node.totals[2]))
+        if recipe.min_info_gain > 0 and gain < recipe.min_info_gain * weight * (1 - ROUNDING):
+            return False
+        scores = (self._score(sums, node.bounds) for sums in (node.totals, left, node.totals - left))
+        return gain > ROUNDING * sum(map(abs, scores))
+
+    def _score(self, totals: Int64s, bounds: Float64s) -> float:
+        recipe, weight = self._recipe, self._weight_of(totals, bounds)
+        h, g = totals[0] * self._h_unit, totals[1] * self._g_unit
+        return float(score_of(g, h, weight, recipe.reg_lambda, recipe.reg_alpha))
+
     def _children(self, node: Node, split: Split, left: Int64s) -> tuple[Node, Node]:
         sums = left, node.totals - left
         weights = [self._weight_of(total, node.bounds) for total in sums]
@@ -175,7 +190,8 @@ class Growth:
 
     def _node(self, place: int, totals: Int64s, bounds: Float64s) -> Node:
         h, recipe = int(totals[0]), self._recipe
-        may_split = place < 1 << recipe.depth and h > 1 and h * self._h_unit >= 2 * recipe.min_child_weight
+        may_split = place < 1 << recipe.depth and h > 1 and h * self._h_unit >= 2 * recipe.min_hessian
+        may_split &= int(totals[2]) >= 2 * recipe.min_third
         return Node(place, totals, bounds, may_split)
 
     def _said_of(self, nodes: list[Node], words: int) -> Int64s:

@@ -119,7 +119,7 @@ class OnFleet:
                 layout=LAYOUT,
                 **self._form,
                 words=self.problem.words,
-                min_third=recipe.min_rows if recipe.channels > 2 else 0,
+                min_third=recipe.min_third,
                 features=self.bins.features,
                 drawn=recipe.features,
             )

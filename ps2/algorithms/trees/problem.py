@@ -16,10 +16,14 @@ from ps2.errors import ConfigError
 
 MOST_DEPTH = 30
 WORD_BITS = 64
-# The least gain of a split, as in xgboost: below, there is nothing but rounding.
+# The least gain of a split in xgboost.
 LEAST_GAIN = 1e-6
+# Of rows' weights as whole numbers: a mean one takes so many bits at most, and all of them together these.
+WEIGHT_BITS, WEIGHTS_BITS = 20, 29
 
 GrowthName = Literal["level", "leaf"]
+# What tells the weight of a node.
+WeighedBy = Literal["hessians", "rows", "weights"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ class Problem:
     @property
     def classes(self) -> int | None:
         """How many classes labels name; None: they are numbers."""
-        return {"logistic": 2, "softmax": self.objective.width}.get(self.objective.loss)
+        return self.objective.classes
 
 
 @dataclass(frozen=True)
@@ -64,8 +68,14 @@ class Recipe:
         rate: what leaves are multiplied by.
         reg_lambda, reg_alpha: L2 and L1 penalties on leaves.
         most_weight: what leaves say at most, either way, before they are multiplied by the rate.
+        least_gain: what gains have to be above to be more than rounding.
         min_gain: the least gain of a split, twice what the objective loses.
+        min_info_gain: the least gain of a split, divided by the weight of its node's rows.
         min_child_weight: the least sum of hessians of a node.
+        min_weight: the least weight of a node's rows.
+        weighed_by: what tells that: the sum of hessians (all are their row's weight), how many rows there are (all
+            weigh 1), or a sum of its own.
+        weight_unit: what weights are multiples of, about, to be whole numbers.
         min_rows: the least number of rows of a node.
         fraction: of the rows that a tree is grown of.
         features: that a node may be split by, drawn for each; 0: all.
@@ -85,8 +95,13 @@ class Recipe:
     reg_lambda: float = 1.0
     reg_alpha: float = 0.0
     most_weight: float = math.inf
+    least_gain: float = LEAST_GAIN
     min_gain: float = 0.0
+    min_info_gain: float = 0.0
     min_child_weight: float = 1.0
+    min_weight: float = 0.0
+    weighed_by: WeighedBy = "hessians"
+    weight_unit: float = 1.0
     min_rows: int = 1
     fraction: float = 1.0
     features: int = 0
@@ -103,6 +118,11 @@ class Recipe:
             raise ConfigError(f"growth: expected one of {', '.join(get_args(GrowthName))}, got {self.growth!r}")
         if self.leaves < 0:
             raise ConfigError(f"leaves: expected a number that is not negative, got {self.leaves}")
+        if self._is_weighed and self.weighed_by == "weights" and self.min_rows > 1:
+            raise ConfigError(
+                "minInstancesPerNode: expected 1 with minInfoGain or minWeightFractionPerNode and weights of rows, for "
+                f"a loss whose hessians are not these, got {self.min_rows}"
+            )
 
     @property
     def most_leaves(self) -> int:
@@ -115,14 +135,53 @@ class Recipe:
         return np.array([-self.most_weight, self.most_weight])
 
     @property
+    def _is_weighed(self) -> bool:
+        """Whether the weight of nodes has to be known."""
+        return self.min_weight > 0 or self.min_info_gain > 0
+
+    @property
+    def third(self) -> WeighedBy | None:
+        """What a bin's third number is the sum of: "rows" or "weights"; None: there are two."""
+        if self._is_weighed and self.weighed_by != "hessians":
+            return self.weighed_by
+        return "rows" if self.min_rows > 1 else None
+
+    @property
     def channels(self) -> int:
-        """Numbers of a bin: hessians and gradients, and rows where they are asked for."""
-        return 3 if self.min_rows > 1 else 2
+        """Numbers of a bin: hessians and gradients, and a third one where it is asked for."""
+        return 2 if self.third is None else 3
+
+    @property
+    def min_third(self) -> int:
+        """The least third number of a node."""
+        match self.third:
+            case "rows":
+                # The share that makes a least weight is rounded: so many rows, not one more.
+                of_weight = self.min_weight * (1 - 1e-6) if self.weighed_by == "rows" else 0.0
+                return max(self.min_rows, math.ceil(of_weight))
+            case "weights":
+                return math.ceil(self.min_weight * (1 - 1e-6) / self.weight_unit)
+            case _:
+                return 0
+
+    @property
+    def min_hessian(self) -> float:
+        """The least sum of hessians of a node."""
+        return max(self.min_child_weight, self.min_weight * (1 - 1e-6) if self.weighed_by == "hessians" else 0.0)
+
+    def weight_of(self, hessian: float, third: int) -> float:
+        """Return the weight of a node's rows by its sums; what is not asked for may be 0."""
+        return hessian if self.weighed_by == "hessians" else third * self.weight_unit
 
     def clocks(self, width: int) -> int:
         """Return how many the trees take at most: the first and the last loss, and those of each tree."""
         of_tree = self.depth if self.growth == "level" else self.most_leaves - 1
         return self.rounds * width * max(of_tree, 1) + 3
+
+
+def weight_bits(rows: int) -> int:
+    """Return how many bits the mean of so many weights takes as a whole number, so that their sum fits into int32."""
+    return max(min(WEIGHT_BITS, WEIGHTS_BITS - math.ceil(math.log2(rows))), 0)
 
 
 def key_of(seed: int, *numbers: int) -> int:

@@ -13,7 +13,7 @@ from ps2.algorithms.trees.binning import Bins, Columns
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.tree import Absent
 from ps2.data.rows import LocalRows
-from ps2.ops.draws import GOLDEN, scrambled
+from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.guards import readable
 from ps2.ops.kernels import kernel
 
@@ -104,6 +104,16 @@ def draw(ids: Int64s, key: int, fraction: float) -> npt.NDArray[np.bool_]:
         state = scrambled(scrambled(np.uint64(key)) + GOLDEN * np.uint64(ids[i]))
         drawn[i] = np.float64(state >> np.uint64(11)) * 2.0**-53 < fraction
     return drawn
+
+
+@kernel
+def whole_weights(weights: Float64s, ids: Int64s, unit: float) -> Int32s:
+    """Return rows' weights as whole numbers of units: what lies between two goes up by chance, by a row's id."""
+    found = np.empty(len(weights), np.int32)
+    for i in range(len(weights)):
+        by = np.float64(scrambled(np.uint64(ids[i]) + GOLDEN) >> np.uint64(11)) * TO_UNIT
+        found[i] = np.floor(weights[i] / unit + by)
+    return found
 
 
 class Herd:

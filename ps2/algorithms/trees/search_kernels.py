@@ -51,7 +51,8 @@ def is_drawn(feature: int, features: int, drawn: int, key: int) -> bool:
 def weight_of(g: float, h: float, reg_lambda: float, reg_alpha: float, lower: float, upper: float) -> float:
     """Compute the weight that is best for a node, within bounds."""
     shrunk = max(g - reg_alpha, 0.0) + min(g + reg_alpha, 0.0)
-    return min(max(-shrunk / (h + reg_lambda), lower), upper)
+    heavy = h + reg_lambda
+    return min(max(-shrunk / heavy if heavy > 0.0 else 0.0, lower), upper)
 
 
 @kernel
@@ -159,28 +160,31 @@ def _may_gain(
     """Tell whether a split of a feature with an implied bin may gain more than ``least``, without trying any.
 
     On one side of it there are only rows of the other bins: that side weighs no more than these, and its gradients sum
-    up to no more than those of one sign. The other side weighs at least as much as the implied bin.
+    up to no more than those of one sign; nor does it gain more than its bins would alone. The other side weighs at
+    least as much as the implied bin.
 
     Args:
         bins: of the feature: the first one's column, how many there are, which one is implied, and their channels.
     """
     column, size, implied, channels = bins
-    held, up, down = np.int64(0), np.int64(0), np.int64(0)
+    g_unit, h_unit, reg_lambda, min_h = rules[0], rules[1], rules[2], rules[4]
+    held, up, down, apart = np.int64(0), np.int64(0), np.int64(0), 0.0
     for place in range(size):
-        if place != implied:
-            held += histogram[(column + place) * channels]
+        h = np.int64(histogram[(column + place) * channels])
+        if place != implied and h > 0:
+            held += h
             g = np.int64(histogram[(column + place) * channels + 1])
             up += g if g > 0 else 0
             down += g if g < 0 else 0
-    g_unit, h_unit, reg_lambda, min_h = rules[0], rules[1], rules[2], rules[4]
+            apart += (g * g_unit) ** 2 / (h * h_unit)
     if held * h_unit < min_h:
         return False
     lightest, rest = min_h + reg_lambda, (total[0] - held) * h_unit + reg_lambda
-    if lightest <= 0.0 or rest <= 0.0:
+    if rest <= 0.0:
         return True
     one = max(up, -down) * g_unit
     other = max(abs(total[1] - up), abs(total[1] - down)) * g_unit
-    most = one * one / lightest + other * other / rest
+    most = (min(one * one / lightest, apart) if lightest > 0.0 else apart) + other * other / rest
     # What is lost by rounding is far less.
     return most - whole + 1e-9 * (most + abs(whole)) > least
 

@@ -94,7 +94,7 @@ def least_rows(problem: Problem, recipe: Recipe, mean_weight: float | None) -> i
         return 0
     # Quantised hessians sum up to little more: each is rounded up by 1 / 32 of the largest at most.
     most = problem.objective.most_hessian * (1 + 1 / 32)
-    return max(recipe.min_rows, math.ceil(recipe.min_child_weight / most))
+    return max(1, recipe.min_third, math.ceil(recipe.min_hessian / most))
 
 
 def settings_of(problem: Problem, recipe: Recipe, rows: int, mean_weight: float | None) -> dict[str, Any]:

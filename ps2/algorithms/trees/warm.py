@@ -11,7 +11,7 @@ from ps2.algorithms.trees.gradients import Objective, quantised
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, mark, subtract
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.rows import draw, row_ids
+from ps2.algorithms.trees.rows import draw, row_ids, whole_weights
 from ps2.algorithms.trees.tree import Draft, Forest
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
@@ -77,6 +77,7 @@ def _grow() -> None:
     for value in (np.float32, np.float64):
         row = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.ones((1, 1), value)), np.zeros(1))
         draw(row_ids(row, "zero"), 0, 0.5)
+        whole_weights(readable(np.ones(1)), readable(np.zeros(1, np.int64)), 1.0)
     growing_kernels.sum_pairs(ORDER, whole)
     growing_kernels.add_to_rows(ORDER, np.zeros((1, 1))[:, 0], 0.0)
     split = Split(0, 0, False, np.empty(0, np.int64))

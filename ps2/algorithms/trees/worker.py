@@ -19,13 +19,14 @@ from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
 from ps2.algorithms.trees.on_fleet import add_histograms
 from ps2.algorithms.trees.problem import Problem, Recipe, key_of
 from ps2.algorithms.trees.quantiles import END, Quantiles, bins_of, of_shapes
-from ps2.algorithms.trees.rows import Binned, Herd, Histograms, binned, draw, row_ids
+from ps2.algorithms.trees.rows import Binned, Herd, Histograms, binned, draw, row_ids, whole_weights
 from ps2.algorithms.trees.told import Log, Task, Told, has_gradients
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all, known
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
+from ps2.ops.guards import readable
 
 Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
@@ -129,6 +130,8 @@ class _Grower:
         # Hessians and gradients of a round; of a tree, as whole numbers.
         self._pairs: Float64s | None = None
         self._quantised: Int32s | None = None
+        # What rows weigh, as whole numbers, where the weight of nodes is asked for and nothing else tells it.
+        self._whole_weights: Int32s | None = None
 
     def go_on(self, clock: int) -> bool:
         """Take part in a clock, after all those before it that this attempt has not seen; return whether more come."""
@@ -178,6 +181,8 @@ class _Grower:
         self._histograms = Histograms(self._training.rows, recipe.channels, self._half.sums_dtype)
         self._matrix = DCVMatrix.known(told.matrices[0])
         weights = self._training.weights
+        if recipe.third == "weights":
+            self._whole_weights = whole_weights(weights, readable(self._ids), recipe.weight_unit)
         self._most_weight = float(weights.max(initial=0.0)) if rows.weights is not None else float(len(rows) > 0)
 
     def _read_bins(self, matrices: tuple[int, int, int]) -> Bins:
@@ -212,7 +217,8 @@ class _Grower:
             assert self._grown is not None
             assert self._quantised is not None
             order = self._grown.of(0)
-            root = np.array([*growing_kernels.sum_pairs(order, self._quantised), len(order)])
+            third = len(order) if self._whole_weights is None else self._whole_weights[order].sum(dtype=np.int64)
+            root = np.array([*growing_kernels.sum_pairs(order, self._quantised), third])
             nodes = [(ROOT, order)] if self._half.recipe.depth else []
         elif told.task == Task.NODES:
             nodes = list(self._built(told.splits))
@@ -236,8 +242,10 @@ class _Grower:
         key = key_of(recipe.seed, told.tree)
         self._quantised = quantised(self._pairs[output], self._ids, key, told.scales, self._quantised)
         self._summed = self._quantised
-        if recipe.channels == 3:
-            self._summed = np.column_stack([self._quantised, np.ones(len(self._quantised), np.int32)])
+        if recipe.third is not None:
+            ones = np.ones(len(self._quantised), np.int32)
+            third = ones if self._whole_weights is None else self._whole_weights
+            self._summed = np.column_stack([self._quantised, third])
         drawn = np.ones(len(self._ids), bool)
         if recipe.fraction < 1:
             # The trees of one round are grown of the same rows.

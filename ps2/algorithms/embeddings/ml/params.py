@@ -17,6 +17,7 @@ from ps2.algorithms.estimators.params import (
     ByName,
     Check,
     SaysParams,
+    any_case,
     getter,
     one_of,
     own_param,
@@ -67,7 +68,7 @@ class WalkParams(GraphParams):
         "graphOn",
         "where the graph lies: 'workers' (each has all of it), 'servers' (each has a part, and is asked step by step), "
         "or 'auto' (on workers if it takes 256 MiB at most); the walks are the same",
-        TypeConverters.toString,
+        any_case(PLACES),
     )
     numWalks: Param[int] = own_param("numWalks", "walks from each vertex", TypeConverters.toInt)
     walkLength: Param[int] = own_param("walkLength", "vertices of a walk, at most", TypeConverters.toInt)

@@ -18,6 +18,7 @@ from ps2.algorithms.estimators.params import (
     ByName,
     Check,
     SaysParams,
+    any_case,
     described,
     getter,
     one_of,
@@ -57,7 +58,7 @@ class EmbeddingParams(SaysParams, ByName, HasStepSize, HasMaxIter, HasSeed):
         "how vectors are updated: 'servers' (dots are computed there, only scalars travel), 'rows' (vectors of some "
         "sentences travel there and back), 'local' (each worker has all vectors, and differences travel now and then), "
         "or 'auto' (what is measured to be fastest)",
-        TypeConverters.toString,
+        any_case(WAYS),
     )
     numWorkers: Param[int] = described(
         ByName.numWorkers, "tasks that train; if it is not set, one for each executor, with a thread for each core"
@@ -107,7 +108,7 @@ class Word2VecParams(EmbeddingParams, _Word2VecParams):
     architecture: Param[str] = own_param(
         "architecture",
         "'skipgram': a word tells those around it; 'cbow': those around it tell a word",
-        TypeConverters.toString,
+        any_case(ARCHITECTURES),
     )
 
     getSample, setSample = getter(sample), setter(sample)
@@ -160,7 +161,7 @@ class EdgeTrainingParams(EmbeddingParams, GraphParams):
         "order",
         "'first': vertices with an edge are alike; 'second': those with edges to the same ones; 'both': half of the "
         "vector each",
-        TypeConverters.toString,
+        any_case(ORDERS),
     )
 
     hashed: Param[bool] = own_param(

@@ -9,7 +9,7 @@ from pyspark.ml.linalg import DenseMatrix, Matrix, Vector, Vectors
 from pyspark.ml.param import Param
 from pyspark.ml.regression import _FactorizationMachinesParams
 
-from ps2.algorithms.estimators.params import described, setter
+from ps2.algorithms.estimators.params import choice, setter
 from ps2.algorithms.linear.ml.models import WeightsModel
 from ps2.algorithms.linear.ml.params import SOLVERS_OF_FM, TrainingParams, TrainingSetters
 from ps2.algorithms.linear.problem import LossName, Problem
@@ -22,8 +22,9 @@ class FactorParams(TrainingParams, _FactorizationMachinesParams):
 
     _SOLVERS = SOLVERS_OF_FM
 
-    solver: Param[str] = described(
+    solver: Param[str] = choice(
         TrainingParams.solver,
+        SOLVERS_OF_FM,
         f"how to train: {', '.join(SOLVERS_OF_FM)}; gd and adamW (default) are pyspark.ml's, of minibatches",
     )
 

@@ -27,7 +27,9 @@ from ps2.algorithms.estimators.params import (
     Check,
     FleetParams,
     FleetSetters,
+    any_case,
     getter,
+    one_of,
     own_param,
     setter,
 )
@@ -71,7 +73,7 @@ RANGES: Mapping[str, Check] = {
     "localPasses": COUNT,
     "localBatchSize": (lambda value: value >= 0, "rows, or 0 for all of a worker's"),
     "localSteps": COUNT,
-    "optimizer": (lambda value: value in OPTIMIZERS, f"one of {', '.join(OPTIMIZERS)}"),
+    "optimizer": one_of(OPTIMIZERS),
     "epsilon": (lambda value: 1 < value < math.inf, "a finite number above 1"),
     "factorSize": COUNT,
     "initStd": NOT_NEGATIVE,
@@ -87,10 +89,10 @@ class TrainingParams(FleetParams, HasStepSize, HasSolver, HasSeed, HasValidation
     solver: Param[str] = own_param(
         "solver",
         f"how to train: {', '.join(SOLVERS_OF_LINEAR)}; auto is minibatch if an optimizer is set, else l-bfgs",
-        TypeConverters.toString,
+        any_case(SOLVERS_OF_LINEAR),
     )
     optimizer: Param[str] = own_param(
-        "optimizer", f"update rule of solver minibatch: {', '.join(OPTIMIZERS)}", TypeConverters.toString
+        "optimizer", f"update rule of solver minibatch: {', '.join(OPTIMIZERS)}", any_case(OPTIMIZERS)
     )
     miniBatchFraction: Param[float] = own_param(
         "miniBatchFraction",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, get_args
@@ -18,6 +19,8 @@ from ps2.algorithms.estimators.params import (
     Check,
     FleetParams,
     FleetSetters,
+    any_case,
+    choice,
     described,
     getter,
     one_of,
@@ -30,13 +33,20 @@ from ps2.errors import ConfigError
 
 P = TypeVar("P", bound="LDAParams")
 
-OptimizerName = Literal["cgs", "online"]
+log = logging.getLogger(__name__)
+
+INFERENCES = ("auto", *get_args(InferenceName))
+
+OptimizerName = Literal["cgs", "online", "em"]
 # Where nothing is said. What pyspark.ml has for "online" is its own; of sampling it is what its tools have.
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "cgs": {"maxIter": 100, "optimizeDocConcentration": False},
     "online": {"maxIter": 20, "optimizeDocConcentration": True},
+    "em": {"maxIter": 20, "optimizeDocConcentration": False},
 }
 CGS_ALPHA, CGS_BETA = 0.1, 0.01
+# Where nothing is said with "em": 50 / k + 1 and 1.1 of pyspark.ml, less 1.
+EM_ALPHA, EM_BETA = 50.0, 0.1
 
 
 def _as_list(value: Any) -> list[float]:
@@ -64,13 +74,16 @@ class LDAParams(FleetParams, _LDAParams):
         "staleness": NOT_NEGATIVE,
         "budgetS": POSITIVE,
         "sampler": one_of(get_args(SamplerName)),
-        "inference": one_of(("auto", *get_args(InferenceName))),
+        "inference": one_of(INFERENCES),
         "checkpointInterval": (lambda value: value == -1 or value >= 1, "-1 or a number from 1 on"),
     }
+    _DEFAULTS_BY = ("optimizer", DEFAULTS)
 
     k: Param[int] = described(_LDAParams.k, "the number of topics (>= 1)")
-    optimizer: Param[str] = described(
-        _LDAParams.optimizer, "how to train: cgs, collapsed Gibbs sampling, or online, variational Bayes"
+    optimizer: Param[str] = choice(
+        _LDAParams.optimizer,
+        get_args(OptimizerName),
+        "how to train: cgs, collapsed Gibbs sampling, or online, variational Bayes; em of pyspark.ml is trained by cgs",
     )
     docConcentration: Param[list[float]] = own_param(
         "docConcentration",
@@ -89,7 +102,7 @@ class LDAParams(FleetParams, _LDAParams):
     sync: Param[SyncName] = own_param(
         "sync",
         "with cgs, how workers share the counts: ssp, rotation of blocks of words, or average",
-        TypeConverters.toString,
+        any_case(get_args(SyncName)),
     )
     staleness: Param[int] = own_param(
         "staleness", "with sync ssp, iterations that a worker may be ahead of the slowest one", TypeConverters.toInt
@@ -100,31 +113,26 @@ class LDAParams(FleetParams, _LDAParams):
         TypeConverters.toFloat,
     )
     sampler: Param[SamplerName] = own_param(
-        "sampler", f"with cgs, how the exact draw is made: {', '.join(get_args(SamplerName))}", TypeConverters.toString
+        "sampler",
+        f"with cgs, how the exact draw is made: {', '.join(get_args(SamplerName))}",
+        any_case(get_args(SamplerName)),
     )
     inference: Param[str] = own_param(
         "inference",
         "how new documents get their topics: sampled, variational (as pyspark.ml), or auto, by the optimizer",
-        TypeConverters.toString,
+        any_case(INFERENCES),
     )
 
     def _set_defaults(self) -> None:
         self._setDefault(optimizer="cgs", sync="ssp", staleness=1, sampler="auto", inference="auto", seed=0)
         self._setDefault(**DEFAULTS["cgs"])
 
-    def _set(self: P, **params: Any) -> P:
-        super()._set(**params)
-        # Two defaults are the optimizer's.
-        if params.get("optimizer") in DEFAULTS:
-            self._setDefault(**DEFAULTS[params["optimizer"]])
-        return self
-
     @property
     def _inference(self) -> InferenceName:
         """How new documents get their topics."""
         name = self.getInference()
         if name == "auto":
-            return "sampled" if self.getOptimizer() == "cgs" else "variational"
+            return "variational" if self.getOptimizer() == "online" else "sampled"
         return "sampled" if name == "sampled" else "variational"
 
     @property
@@ -193,6 +201,10 @@ def recipe_of(params: LDAParams, name: str) -> Recipe | OnlineRecipe:
             seed=params._seed,
             name=name,
         )
+    if params.getOptimizer() == "em":
+        log.warning("optimizer 'em': topics are found by collapsed Gibbs sampling, as with 'cgs', not by EM")
+        alpha = _less_1("docConcentration", alpha or (1 + EM_ALPHA / k,))
+        (beta,) = _less_1("topicConcentration", (beta or 1 + EM_BETA,))
     return Recipe(
         topics=k,
         vocabulary=1,
@@ -208,3 +220,14 @@ def recipe_of(params: LDAParams, name: str) -> Recipe | OnlineRecipe:
         save_interval=max(params.getCheckpointInterval(), 0),
         name=name,
     )
+
+
+def _less_1(name: str, concentrations: tuple[float, ...]) -> tuple[float, ...]:
+    """Return what counts are raised by in sampling, where EM raises them by one less than the concentration.
+
+    Raises:
+        ConfigError: one is not above 1, as pyspark.ml's EM wants it.
+    """
+    if not min(concentrations) > 1:
+        raise ConfigError(f"{name}: expected numbers above 1 with optimizer 'em', got {min(concentrations):g}")
+    return tuple(one - 1 for one in concentrations)

@@ -17,7 +17,7 @@ from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.layout import MOST_CATEGORIES
 from ps2.algorithms.trees.ml.label_quantile import label_quantile
-from ps2.algorithms.trees.ml.params import TreeSetters, check_tree_params, features_of, recipe_of
+from ps2.algorithms.trees.ml.params import TreeSetters, check_tree_params, features_of, recipe_of, resolved
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.problem import Problem, Recipe
 from ps2.algorithms.trees.trainer import Trained, train
@@ -51,7 +51,9 @@ class TreeEstimator(FleetEstimator, TreeSetters):
                 f"monotoneConstraints: expected one for each of {found.dim} features, got {len(plan.monotone)}"
             )
         drawn = features_of(self.getFeatureSubsetStrategy(), found.dim)
-        recipe = replace(plan, features=drawn, most_weight=objective.most_weight)
+        recipe = resolved(
+            replace(plan, features=drawn), self, objective, found.facts, self._columns().weight is not None
+        )
         categories = categories_of(found.features)
         check_categories(categories, plan.monotone)
         table = dealt()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar, get_args
 
 from pyspark.ml.param import Param, TypeConverters
@@ -16,11 +17,16 @@ from ps2.algorithms.estimators.params import (
     Check,
     FleetParams,
     FleetSetters,
+    any_case,
     getter,
+    one_of,
     own_param,
     setter,
 )
-from ps2.algorithms.trees.problem import MOST_DEPTH, GrowthName, Recipe
+from ps2.algorithms.training.table import Facts
+from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.problem import LEAST_GAIN, MOST_DEPTH, GrowthName, Recipe, weight_bits
+from ps2.algorithms.trees.quantiles import unit_of
 from ps2.errors import ConfigError
 
 P = TypeVar("P", bound="TreeParams")
@@ -31,7 +37,24 @@ GROWTHS = get_args(GrowthName)
 # Leaves of a tree where nothing is said of them; of growth by leaf as many as LightGBM's.
 MOST_LEAVES: Mapping[GrowthName, int] = {"level": 0, "leaf": 31}
 STRATEGIES = ("auto", "all", "onethird", "sqrt", "log2")
-OF_XGBOOST = {"minInfoGain": "minSplitLoss", "minWeightFractionPerNode": "minChildWeight"}
+FLAVOURS = ("pyspark", "xgboost")
+# Of params that are not set, by ``defaults``; decision 35 says why.
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "pyspark": {"maxIter": 20, "stepSize": 0.1, "maxDepth": 5, "maxBins": 32, "regLambda": 0.0, "minChildWeight": 0.0},
+    "xgboost": {
+        "maxIter": 100,
+        "stepSize": 0.3,
+        "maxDepth": 6,
+        "maxBins": 256,
+        "regLambda": 1.0,
+        "minChildWeight": 1.0,
+    },
+}
+# What a leaf of classes says at most, before stepSize: as much as leaves of pyspark.ml's trees may, whose margins are
+# half as large. Newton's step of rows that are alike is the inverse of a probability, which may be tiny.
+MOST_OF_CLASSES = 8.0
+# Gains are rounding where residuals are so small a part of the labels.
+ROUNDED_PART = 1e-10
 
 
 class TreeParams(FleetParams, _GBTParams):
@@ -44,6 +67,9 @@ class TreeParams(FleetParams, _GBTParams):
         "growth": (lambda name: name in GROWTHS, f"one of {', '.join(GROWTHS)}"),
         "maxLeaves": (lambda value: value == 0 or value >= 2, "0 or a number from 2 on"),
         "minInstancesPerNode": COUNT,
+        "minInfoGain": NOT_NEGATIVE,
+        "minWeightFractionPerNode": (lambda value: 0 <= value < 0.5, "a number in [0, 0.5)"),
+        "defaults": one_of(FLAVOURS),
         "stepSize": SHARE_ABOVE_0,
         "subsamplingRate": SHARE_ABOVE_0,
         "validationTol": NOT_NEGATIVE,
@@ -58,7 +84,7 @@ class TreeParams(FleetParams, _GBTParams):
     growth: Param[GrowthName] = own_param(
         "growth",
         "which node is split first: by level the oldest, by leaf the one that gains most",
-        TypeConverters.toString,
+        any_case(GROWTHS),
     )
     maxLeaves: Param[int] = own_param(
         "maxLeaves",
@@ -89,10 +115,17 @@ class TreeParams(FleetParams, _GBTParams):
         "what a sparse vector does not hold is missing, as to xgboost, instead of 0",
         TypeConverters.toBoolean,
     )
+    defaults: Param[str] = own_param(
+        "defaults",
+        f"whose values params have that are not set ({', '.join(DEFAULTS['xgboost'])}), and whose least gain and "
+        "largest leaves trees have: pyspark's or xgboost's",
+        any_case(FLAVOURS),
+    )
+    _DEFAULTS_BY = ("defaults", DEFAULTS)
 
     def _set_defaults(self) -> None:
-        self._setDefault(regLambda=1.0, regAlpha=0.0, minSplitLoss=0.0, minChildWeight=1.0, seed=0)
-        self._setDefault(growth="level", absentAsMissing=False)
+        self._setDefault(**DEFAULTS["pyspark"], regAlpha=0.0, minSplitLoss=0.0, seed=0)
+        self._setDefault(growth="level", absentAsMissing=False, defaults="pyspark")
 
     getGrowth = getter(growth)
     getMaxLeaves = getter(maxLeaves)
@@ -103,6 +136,7 @@ class TreeParams(FleetParams, _GBTParams):
     getBaseScore = getter(baseScore)
     getMonotoneConstraints = getter(monotoneConstraints)
     getAbsentAsMissing = getter(absentAsMissing)
+    getDefaults = getter(defaults)
 
 
 class TreeSetters(TreeParams, FleetSetters):
@@ -126,6 +160,7 @@ class TreeSetters(TreeParams, FleetSetters):
     setBaseScore = setter(TreeParams.baseScore)
     setMonotoneConstraints = setter(TreeParams.monotoneConstraints)
     setAbsentAsMissing = setter(TreeParams.absentAsMissing)
+    setDefaults = setter(TreeParams.defaults)
 
     def setMaxMemoryInMB(self: P, value: int) -> P:
         """Set what has no effect here: histograms lie on the servers."""
@@ -146,9 +181,6 @@ class TreeSetters(TreeParams, FleetSetters):
 
 def check_tree_params(params: TreeParams) -> None:
     """Raise ConfigError for params that trees cannot be grown by."""
-    for name, instead in OF_XGBOOST.items():
-        if params.getOrDefault(name) != 0:
-            raise ConfigError(f"{name}: expected 0, got {params.getOrDefault(name):g}; {instead} decides instead")
     features_of(params.getFeatureSubsetStrategy(), 1)
 
 
@@ -164,6 +196,7 @@ def recipe_of(params: TreeParams) -> Recipe:
         reg_lambda=params.getRegLambda(),
         reg_alpha=params.getRegAlpha(),
         min_gain=params.getMinSplitLoss(),
+        min_info_gain=params.getMinInfoGain(),
         min_child_weight=params.getMinChildWeight(),
         min_rows=params.getMinInstancesPerNode(),
         fraction=params.getSubsamplingRate(),
@@ -173,6 +206,34 @@ def recipe_of(params: TreeParams) -> Recipe:
         validate=params.isSet("validationIndicatorCol"),
         validation_tol=params.getValidationTol(),
     )
+
+
+def resolved(recipe: Recipe, params: TreeParams, objective: Objective, facts: Facts, weighted: bool) -> Recipe:
+    """Return a recipe with what rows decide.
+
+    Args:
+        facts: of the rows' labels and weights.
+        weighted: whether rows have weights.
+    """
+    least_gain, most_weight = LEAST_GAIN, objective.most_weight
+    if params.getDefaults() == "pyspark":
+        # Relative to labels and weights, so that trees do not depend on their units.
+        size = 1.0 if objective.has_bounded_gradients else max(map(abs, facts.label_range))
+        least_gain = _short(facts.weight / facts.rows * (ROUNDED_PART * size) ** 2)
+        most_weight = min(most_weight, MOST_OF_CLASSES if objective.classes else math.inf)
+    return replace(
+        recipe,
+        most_weight=most_weight,
+        least_gain=least_gain,
+        min_weight=_short(params.getMinWeightFractionPerNode() * facts.weight),
+        weighed_by="rows" if not weighted else "hessians" if objective.hessians_are_weights else "weights",
+        weight_unit=unit_of(facts.weight / facts.rows, weight_bits(facts.rows)) if weighted else 1.0,
+    )
+
+
+def _short(number: float) -> float:
+    """Return a number without the last digits, which depend on how rows lie."""
+    return float(f"{number:.6g}")
 
 
 def features_of(strategy: str, dim: int) -> int:
