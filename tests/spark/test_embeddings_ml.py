@@ -130,6 +130,31 @@ def test_deepwalk_when_trained_then_vertices_of_a_group_are_alike(walked, edges,
     assert (tmp_path / "vectors.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize(
+    ("kind", "ids"),
+    [
+        ("long", [2**60, 2**60 + 1, 2**63 - 1, -(2**63), -1]),
+        ("int", [5, 6, 2**31 - 1, -(2**31)]),
+        ("string", list("abcd")),
+    ],
+)
+def test_score_when_ids_are_beside_nulls_then_they_stay_exact(spark, kind, ids):
+    model = LINEModel(Embedding(ids, np.random.default_rng(1).normal(size=(len(ids), 4)), kind="line"))
+    pairs = [(a, b) for a in ids for b in ids]
+    with_nulls = [*pairs, (None, ids[0]), (ids[1], None), (None, None)]
+    frame = spark.createDataFrame(with_nulls, f"src {kind}, dst {kind}").repartition(3)
+    found = {(row["src"], row["dst"]): row["score"] for row in model.score(frame).collect()}
+    expected = model.embedding.score(*zip(*pairs, strict=True))
+    assert found == {**dict(zip(pairs, expected.tolist(), strict=True)), **dict.fromkeys(with_nulls[-3:])}
+
+
+def test_score_when_every_id_is_null_or_no_row_comes_then_none_has_one(spark):
+    model = LINEModel(Embedding([0, 1], np.eye(2), kind="line"))
+    nulls = spark.createDataFrame([(None, None)] * 3, "src long, dst long")
+    assert [row["score"] for row in model.score(nulls).collect()] == [None] * 3
+    assert model.score(nulls.limit(0)).collect() == []
+
+
 def test_node2vec_when_ids_are_strings_and_the_graph_is_on_servers_then_it_learns_too(edges):
     named = edges.selectExpr("concat('n', src) as a", "concat('n', dst) as b", "weight")
     model = Node2Vec(

@@ -106,8 +106,30 @@ def test_score_when_edges_go_one_way_then_counts_are_of_where_they_begin_and_end
 def test_score_when_there_are_no_such_names_then_the_error_tells_some(vertices):
     with pytest.raises(InputError, match=r"vertex: expected those of the 3 that have a vector, got 4 others: 8, 9, 10"):
         vertices.score([8, 9, 10, 11], [3, 3, 3, 3])
-    with pytest.raises(InputError, match="ids of type int64"):
-        vertices.score(["a"], ["b"])
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (["a", "b"], "vertex: expected integers, as those that have a vector are, got string"),
+        ([2.0**40, 3.0], "got double"),
+        (np.array([2.0**40, np.nan]), "got double"),
+        ([True, False], "got bool"),
+        ([2**63, 3], r"expected all integers below 2\*\*63"),
+        (np.array([2**63, 3], np.uint64), r"expected integers below 2\*\*63"),
+        ([2**60, 1.5], r"expected all integers below 2\*\*63"),
+    ],
+)
+def test_ids_when_they_are_no_int64_then_they_are_refused(vertices, ids, message):
+    with pytest.raises(InputError, match=message):
+        vertices.score(ids, [3, 3])
+
+
+def test_ids_when_beside_a_null_then_they_stay_what_they_are():
+    names = Embedding([2**60 + 1, 2**60, -(2**63), 2**63 - 1], np.eye(4), kind="line").names
+    places = names.places([2**63 - 1, None, -(2**63), 2**60, 2**60 + 1])
+    assert places.tolist() == [3, -1, 2, 1, 0]
+    assert names.places([]).tolist() == names.places([None]).tolist()[1:]
 
 
 def test_means_when_words_are_unknown_then_they_count_as_zeros(words):
@@ -129,8 +151,12 @@ def test_a_name_when_it_is_looked_up_then_its_vector_comes(words, vertices):
     [
         (["a", "a", "b", "c", "d"], "each once"),
         (["a", None, "b", "c", "d"], "without null"),
-        ([1, "a", 2, 3, 4], "all integers or all strings"),
+        ([1, "a", 2, 3, 4], "all integers below .*, or all strings"),
         ([1.5, 2.5, 3.5, 4.5, 5.5], "got double"),
+        ([2**60, 2**60 + 1, 2.0, 3.0, 4.0], r"integers below 2\*\*63"),
+        ([2**63, 2, 3, 4, 5], r"integers below 2\*\*63"),
+        (np.array([2**63, 2, 3, 4, 5], np.uint64), r"integers below 2\*\*63"),
+        ([True, False], "got bool"),
     ],
 )
 def test_names_when_they_cannot_be_then_the_error_says_why(names, message):

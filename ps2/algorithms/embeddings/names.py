@@ -42,13 +42,10 @@ class Names(Sequence[Any]):
         Raises:
             InputError: they are neither, one is null, or one comes twice.
         """
-        try:
-            given = values if isinstance(values, pa.Array) else pa.array(list(values))
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise InputError(f"names: expected all integers or all strings: {error}") from error
-        if pa.types.is_integer(given.type):
-            given = given.cast(pa.int64())
-        elif pa.types.is_large_string(given.type) or not len(given):
+        given = _as_array("names", values)
+        if _are_integers(given.type):
+            given = _cast("names", given, pa.int64())
+        elif _are_strings(given.type) or not len(given):
             given = given.cast(pa.string())
         if not (pa.types.is_int64(given.type) or pa.types.is_string(given.type)) or given.null_count:
             raise InputError(f"names: expected integers or strings without null, got {given.type}")
@@ -94,13 +91,20 @@ class Names(Sequence[Any]):
         return pa.types.is_int64(self.values.type)
 
     def places(self, names: Any) -> Int64s:
-        """Return where names are; -1: nowhere.
+        """Return where names are; -1: nowhere, as null is.
 
         Args:
-            names: Arrow array, of any type that these names can have.
+            names: Arrow array, or what one is made of: integers of any width, or strings.
+
+        Raises:
+            InputError: they are of another type. Floats are none: a large integer that became one is another by now.
         """
-        given = names if isinstance(names, (pa.Array, pa.ChunkedArray)) else pa.array(names)
-        found = pc.index_in(given.cast(self.values.type), value_set=self.values)
+        given = _as_array(self.what, names)
+        fits = _are_integers if self.are_integers else _are_strings
+        if not (fits(given.type) or pa.types.is_null(given.type)):
+            kind = "integers" if self.are_integers else "strings"
+            raise InputError(f"{self.what}: expected {kind}, as those that have a vector are, got {given.type}")
+        found = pc.index_in(_cast(self.what, given, self.values.type), value_set=self.values)
         return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
 
     def place(self, name: Any) -> int:
@@ -109,7 +113,9 @@ class Names(Sequence[Any]):
         Raises:
             InputError: nowhere.
         """
-        at = self._by_name.get(name) if isinstance(name, (str, int, np.integer)) else None
+        at = (
+            self._by_name.get(name) if isinstance(name, (str, int, np.integer)) and not isinstance(name, bool) else None
+        )
         if at is None:
             raise InputError(f"{self.what}: expected one of the {len(self):,} that have a vector, got {name!r:.100}")
         return at
@@ -120,13 +126,10 @@ class Names(Sequence[Any]):
         Raises:
             InputError: some are nowhere, or are of another type; names them.
         """
-        try:
-            places = self.places(names)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-            raise InputError(f"{self.what}: expected ids of type {self.values.type}, got others: {error}") from error
+        places = self.places(names)
         missing = np.flatnonzero(places < 0)
         if len(missing):
-            some = [pa.array(names)[int(at)].as_py() for at in missing[:SHOWN]]
+            some = [_as_array(self.what, names)[int(at)].as_py() for at in missing[:SHOWN]]
             more = ", ..." if len(missing) > SHOWN else ""
             raise InputError(
                 f"{self.what}: expected those of the {len(self):,} that have a vector, got {len(missing):,} others: "
@@ -148,3 +151,27 @@ class Names(Sequence[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+
+
+def _as_array(what: str, values: Any) -> pa.Array | pa.ChunkedArray:
+    if isinstance(values, (pa.Array, pa.ChunkedArray)):
+        return values
+    try:
+        return pa.array(values if hasattr(values, "dtype") else list(values))
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InputError(f"{what}: expected all integers below 2**63, or all strings: {error}") from error
+
+
+def _cast(what: str, given: Any, kind: pa.DataType) -> Any:
+    try:
+        return given.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{what}: expected integers below 2**63: {error}") from error
+
+
+def _are_integers(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind))
+
+
+def _are_strings(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

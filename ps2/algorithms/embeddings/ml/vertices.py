@@ -11,8 +11,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import StringType
 
+from ps2.algorithms.embeddings.footprint import check_walks
 from ps2.algorithms.embeddings.ml.edges import EdgeTable, id_type, look
 from ps2.algorithms.embeddings.ml.estimator import EmbeddingEstimator, workers_of
 from ps2.algorithms.embeddings.ml.graphs import ReadEdges, ReadWalks, count_sources, count_visits, placed, weigh_targets
@@ -52,6 +55,7 @@ class WalkEstimator(VertexEstimator, WalkTrainingParams):
     def _embedded(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
         table = _looked_at(dataset, self)
         walks, context = self._recipe(), dataset.sparkSession.sparkContext
+        check_walks(walks, len(table.vertices))
         workers = workers_of(dataset, workers, len(table.vertices))
         graph = placed(table, self)
         try:
@@ -63,7 +67,8 @@ class WalkEstimator(VertexEstimator, WalkTrainingParams):
             read = ReadWalks(graph.share, lambda: shared.value, walks, workers)
             ranks = dataset.sparkSession.range(0, workers, 1, workers)
             recipe = self._recipe_of(len(order), int(visits.sum()), window=self.getWindowSize())
-            fitted = self._train(Table(ranks, ColumnNames("id", label=None), workers), read, recipe, visits[order])
+            dealt = Table(ranks, ColumnNames("id", label=None), workers)
+            fitted = self._train(dealt, read, recipe, visits[order], longest=walks.length)
         finally:
             graph.free()
         return self._embedding(_names(table, order), visits[order], fitted.vectors, fitted.contexts), fitted.history
@@ -173,13 +178,17 @@ class VertexModel(EmbeddingModel, GraphParams):
         check_frame(pairs)
         source, target = self.getSrcCol(), self.getDstCol()
         given, names = id_type(pairs, source, target), self.embedding.names
-        if (given.typeName() != "string") != names.are_integers:
+        if isinstance(given, StringType) == names.are_integers:
             expected = "integers" if names.are_integers else "strings"
             raise InputError(f"columns {source!r} and {target!r}: expected ids, {expected}, got {given.simpleString()}")
         if SCORE in pairs.columns:
             raise InputError(f"column {SCORE!r}: it is there already; drop or rename it")
         of_pairs = _scores(self._share(pairs.sparkSession.sparkContext), self.getDirected())
-        return pairs.withColumn(SCORE, of_pairs(column(source), column(target)))
+        ends = column(source), column(target)
+        # pandas has no integers beside nulls: it would make them floats, and of ids above 2**53 others.
+        none = F.lit("" if isinstance(given, StringType) else 0)
+        scores = of_pairs(*(F.coalesce(end, none) for end in ends))
+        return pairs.withColumn(SCORE, F.when(ends[0].isNotNull() & ends[1].isNotNull(), scores))
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         return self.score(dataset)
@@ -189,7 +198,7 @@ def _scores(share: Any, directed: bool) -> Any:
     def scored(batches: Iterator[tuple[pd.Series, pd.Series]]) -> Iterator[pd.Series]:
         embedding: Embedding = share()
         for pair in batches:
-            first, second = (embedding.names.places(pa.array(ids, from_pandas=True)) for ids in pair)
+            first, second = (embedding.names.places(pa.array(ids)) for ids in pair)
             known = (first >= 0) & (second >= 0)
             scores = np.full(len(first), np.nan)
             scores[known] = embedding.expected(first[known], second[known], directed)
