@@ -63,7 +63,8 @@ def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:
     )
 
     def merge(results: list[Result]) -> Any:
-        return merging.merged(op, arrays.lengths, arrays.split, list(zip(parts, results, strict=True)))
+        answered = list(zip(parts, results, strict=True))
+        return merging.merged(op, target.spec.np_dtype, arrays.lengths, arrays.split, answered)
 
     return Plan(target.matrix, target.route, operations, merge, bool(op.writes))
 
@@ -99,7 +100,8 @@ class _Arrays:
         )
         axes = {name: (said, arrays[name].shape) for name, _, said in op.given}
         found = lengths(where, axes, known)
-        if COLUMNS in {axis for said, _ in axes.values() for axis in said.axes} and COLUMNS not in known:
+        every = [said.axes for said, _ in axes.values()] + [answer.axes for answer in op.answers]
+        if any(COLUMNS in along for along in every) and COLUMNS not in known:
             raise UsageError(f"{where} needs a dense matrix: nobody knows the columns of a sparse one")
         split, repeated = None, False
         slots = next((name for name, kind, _ in op.given if kind == SLOTS), None)

@@ -53,17 +53,18 @@ class Part:
 Answers = Sequence[tuple[Part, Result]]
 
 
-def merged(op: Op, lengths: Mapping[str, int], split: Split | None, parts: Answers) -> Any:
+def merged(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], split: Split | None, parts: Answers) -> Any:
     """Return what the answers of all parts of a call make together.
 
     Args:
+        dtype: of the matrix: that of answers which say none of their own, even where there is no part.
         lengths: of each axis of the call that is known.
         split: how the columns that the call names were cut.
     """
     if not op.answers:
         return _scalar(op, [result.scalar for _, result in parts if result.scalar is not None])
     laid = {
-        number: _laid(op, number, lengths, split, parts)
+        number: _laid(op, number, dtype, lengths, split, parts)
         for number, answer in enumerate(op.answers)
         if SLOTS in answer.axes or COLUMNS in answer.axes
     }
@@ -72,7 +73,7 @@ def merged(op: Op, lengths: Mapping[str, int], split: Split | None, parts: Answe
     else:
         if op.reduce == "list":
             return [result.arrays[0] if len(op.answers) == 1 else result.arrays for _, result in parts]
-        together = _together(op, lengths, parts)
+        together = _together(op, dtype, lengths, parts)
         found = [laid.get(number, together[number]) for number in range(len(op.answers))]
     return found[0] if len(found) == 1 else tuple(found)
 
@@ -84,14 +85,19 @@ def _scalar(op: Op, values: list[float]) -> Any:
         return values
     if op.reduce == "concat":
         return np.array(values)
+    if not values and op.reduce != "sum":
+        raise _nothing_to_reduce(op)
     # The "best" of numbers is the largest.
     return float(np.sum(values) if op.reduce == "sum" else np.min(values) if op.reduce == "min" else np.max(values))
 
 
-def _laid(op: Op, number: int, lengths: Mapping[str, int], split: Split | None, parts: Answers) -> Array:
+def _laid(
+    op: Op, number: int, dtype: np.dtype[Any], lengths: Mapping[str, int], split: Split | None, parts: Answers
+) -> Array:
     """Lay an answer that runs along columns side by side, in the caller's order."""
     axes = op.answers[number].axes
-    first = next((result.arrays[number] for _, result in parts), np.empty([0] * len(axes)))
+    none = np.empty([0] * len(axes), op.answers[number].dtype or dtype)
+    first = next((result.arrays[number] for _, result in parts), none)
     known = {axis: length for axis, length in zip(axes, first.shape, strict=True) if isinstance(axis, str)}
     out = np.empty([axis if isinstance(axis, int) else {**known, **lengths}[axis] for axis in axes], first.dtype)
     for part, result in parts:
@@ -103,10 +109,10 @@ def _laid(op: Op, number: int, lengths: Mapping[str, int], split: Split | None, 
     return out.take(back, axis=axes.index(SLOTS))
 
 
-def _together(op: Op, lengths: Mapping[str, int], parts: Answers) -> list[Array]:
+def _together(op: Op, dtype: np.dtype[Any], lengths: Mapping[str, int], parts: Answers) -> list[Array]:
     """Reduce the answers of each block over the partitions, and join the blocks."""
     if not parts:
-        return [_nothing(op, number, lengths) for number in range(len(op.answers))]
+        return [_nothing(op, number, dtype, lengths) for number in range(len(op.answers))]
     by_block: dict[int, list[tuple[Array, ...]]] = {}
     for part, result in parts:
         by_block.setdefault(0 if part.block is None else part.block.start, []).append(result.arrays)
@@ -143,10 +149,14 @@ def _better(a: tuple[Array, ...], b: tuple[Array, ...]) -> tuple[Array, ...]:
     )
 
 
-def _nothing(op: Op, number: int, lengths: Mapping[str, int]) -> Array:
+def _nothing(op: Op, number: int, dtype: np.dtype[Any], lengths: Mapping[str, int]) -> Array:
     """Return the answer of a call without any parts."""
     answer = op.answers[number]
     shape = [axis if isinstance(axis, int) else lengths.get(axis, 0) for axis in answer.axes]
     if op.reduce in ("sum", "concat", None) or 0 in shape:
-        return np.zeros(shape, answer.dtype)
-    raise ShapeError(f"operation {op.name!r}: there is nothing to take the {op.reduce} of")
+        return np.zeros(shape, answer.dtype or dtype)
+    raise _nothing_to_reduce(op)
+
+
+def _nothing_to_reduce(op: Op) -> ShapeError:
+    return ShapeError(f"operation {op.name!r}: there is nothing to take the {op.reduce} of")

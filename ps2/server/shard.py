@@ -166,9 +166,14 @@ class Shard:
         return slots
 
     def clear_free(self, numbers: Sequence[Int64Array]) -> None:
-        """Make the columns that no key has 0 in some rows: an operation on whole rows leaves NaN of 0 * infinity."""
+        """Make the columns that no key has 0 in some rows: an operation on whole rows leaves NaN of 0 * infinity.
+
+        Args:
+            numbers: of the rows that the operation names; empty: it names none, and works on all.
+        """
         if self.live < self.array.shape[1]:
-            self.array[np.unique(np.concatenate(numbers)), self.live :] = 0
+            rows = np.unique(np.concatenate(numbers)) if numbers else slice(None)
+            self.array[rows, self.live :] = 0
 
     def grow_rows(self, rows: int) -> None:
         """Add rows of zeros until there are ``rows``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated
 
 import numpy as np
@@ -16,7 +17,7 @@ from ps2.ops import table
 from ps2.ops.all import TABLE
 from ps2.ops.kernels import Float64s, Int64s
 from ps2.ops.operands import along
-from ps2.ops.table import op
+from ps2.ops.table import FAMILIES, op
 from tests.fakes import FleetInProcess, session_over
 
 DIM, ROWS = 23, 4
@@ -25,7 +26,9 @@ SlotValues = Annotated[table.Values, along("slots")]
 
 @pytest.fixture(scope="module", autouse=True)
 def operations():
-    """Operations of these tests alone."""
+    """Operations of these tests alone, beside all of ours."""
+    for family in FAMILIES.values():
+        import_module(family)
     before = dict(TABLE)
 
     @op(writes=("u",))
@@ -205,3 +208,50 @@ def test_call_along_columns_when_the_matrix_is_sparse_then_the_error_says_why():
     route = session_over(FleetInProcess(servers=2)).new_matrix(spec).route
     with pytest.raises(UsageError, match="needs a dense matrix"):
         declared(Target(7, spec, route), "add_columns", {"rows": [0], "values": np.ones((100, 1))})
+
+
+# What is not there for nothing: sentences without where they begin, edges' weights in integers, counts without priors.
+REFUSED = {
+    *(f"skipgrams.{name}" for name in ("find_products", "learn_from_products", "put_aliases", "train_sentences")),
+    *(f"embeddings.{name}_weighted_neighbours" for name in ("add", "draw")),
+    *("topics.look", "trees.clear"),
+}
+# Nobody knows the columns of sparse rows.
+ALONG_COLUMNS = {"rows_pull", "trees.add_rows", "trees.best_splits"}
+NUMBERS = {"slots": "int64", "row_ids": "int64", "integers": "int64", "floats": "float64", "unsigned": "uint16"}
+
+
+def nothing_for(each, dtype):
+    """Arrays of length 0 along all that a call itself may choose, and scalars that are allowed."""
+    known = {"columns": DIM, "block": ROWS}
+    arrays = {
+        name: np.zeros(
+            [axis if isinstance(axis, int) else known.get(axis, 0) for axis in said.axes], NUMBERS.get(kind, dtype)
+        )
+        for name, kind, said in each.given
+    }
+    half = 0.5 if dtype.startswith("float") else 1
+    return arrays | {param.name: half if param.type is float else 1 for param in each.params.values() if param.required}
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("servers", [1, 3])
+def test_every_operation_when_given_nothing_then_it_answers_nothing(servers, kind):
+    over, refused = session_over(FleetInProcess(servers=servers)), set()
+    for each in [each for each in TABLE.values() if each.given and each.module.startswith("ps2.")]:
+        dtype, layout = each.dtypes[-1], "column" if "blocks" in each.operands else "row"
+        dim = DIM if kind == "dense" else 2**60
+        info = over.new_matrix(MatrixSpec(dim, ROWS, dtype=dtype, kind=kind, layout=layout))
+        if layout == "row":
+            over.take_rows(info.id, ROWS - 1)
+        target = Target(info.id, info.spec, info.route, tuple(range(each.rows)))
+        try:
+            found = over.run([declared(target, each.name, nothing_for(each, dtype))])[0]
+        except UsageError:
+            refused.add(each.name)
+            continue
+        arrays = found if isinstance(found, tuple) else (found,)
+        assert [array.dtype for array in arrays if each.answers] == [
+            answer.dtype or dtype for answer in each.answers
+        ], each
+    assert refused <= REFUSED | (ALONG_COLUMNS if kind == "sparse" else set())

@@ -102,6 +102,22 @@ def test_find_products_when_given_what_is_wrong_then_says_so():
         ops.find_products(*fleet.shards[0], tokens, offsets, **{**fleet.how, "kind": 2})
 
 
+@pytest.mark.parametrize(("architecture", "order"), KINDS)
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0, 0], [1], [1, 0, 1]])
+def test_sentences_when_they_have_no_pairs_then_nothing_is_learned(architecture, order, lengths):
+    if architecture == "edges" and any(length != 2 for length in lengths):
+        lengths = []  # all others are no edges, and refused
+    _, tables, _, fleet = made(architecture, order, 2)
+    offsets = np.append(0, np.cumsum(lengths)).astype(np.uint16)
+    tokens = np.arange(offsets[-1]).astype(np.uint16)
+    for shard in fleet.shards:
+        found = ops.find_products(*shard, tokens, offsets, **fleet.how)
+        assert found.shape == (0, 7)
+        ops.learn_from_products(*shard, tokens, offsets, found, **fleet.how, rate=1.0, workers=1)
+        assert ops.train_sentences(*shard, tokens, offsets, **fleet.how, rate=1.0)[PAIRS] == 0
+    np.testing.assert_array_equal(fleet.tables(), tables)
+
+
 def test_learn_from_products_when_steps_are_large_then_vectors_stay_in_bounds():
     recipe, _, _, fleet = made("skipgram", 2, 2)
     tokens, offsets = batch(recipe)
@@ -119,3 +135,4 @@ def test_piece_tokens_when_one_server_has_all_then_many_and_else_by_the_most_fre
     assert piece_tokens(recipe, 0.01, 2) == 1000
     assert piece_tokens(recipe, 10.0, 2) == 40
     assert piece_tokens(Recipe(WORDS, SIZE, total=100, window=10**5, negative=500), 0.01, 2) == 1
+    assert piece_tokens(Recipe(WORDS, SIZE, total=100, step_size=5e-324), 0.5, 2) == 1000

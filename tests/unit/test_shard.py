@@ -54,6 +54,15 @@ def test_rows_when_layout_is_column_then_there_are_never_more():
         shard.grow_rows(3)
 
 
+def test_clear_free_when_no_row_is_named_then_all_rows_are_cleared():
+    shard = sparse()
+    shard.slots(np.arange(3), create=True)
+    shard.array[:] = np.nan
+    shard.clear_free([])
+    assert np.isnan(shard.array[:, : shard.live]).all()
+    assert not shard.array[:, shard.live :].any()
+
+
 def test_lined_up_when_what_is_done_fails_then_rows_are_as_before():
     shard = by_column()
     shard.slots(np.arange(5), create=True)

@@ -38,7 +38,8 @@ def measure(recipe: Recipe, servers: int, piece: int) -> Costs:
     rng = np.random.default_rng(recipe.seed)
     small = replace(recipe, vocabulary=words, sample=0.0)
     each = PASSES * recipe.size * (1 + recipe.negative) * (recipe.window + 1)
-    sentence = recipe.units if recipe.units > 1 else min(SENTENCE, piece)
+    # A word alone has no pairs: there would be nothing to measure.
+    sentence = recipe.units if recipe.units > 1 else max(2, min(SENTENCE, piece))
     count = max(1, min(piece, MADDS // each) // sentence) * sentence
     tokens = rng.integers(0, words, count).astype(np.int32)
     offsets = np.arange(0, count + 1, sentence)

@@ -19,7 +19,7 @@ from ps2.ops.guards import readable
 KINDS = {"skipgram": SKIPGRAM, "cbow": CBOW}
 # Of a pair of requests, where all products are of what vectors were before: tokens at most, and updates of the most
 # frequent word, at a step size of 1: beyond that, more tokens change it no more.
-PIECE_TOKENS, MOST_UPDATES = 1_000, 10.0
+PIECE_TOKENS, MOST_UPDATES, LEAST_UPDATES = 1_000, 10.0, 1e-9
 # What the products of a request take at most.
 MOST_BYTES = 8 << 20
 # Between the keys of pieces of one batch.
@@ -47,10 +47,10 @@ def piece_tokens(recipe: Recipe, updates: float, parts: int) -> int:
         updates: of the most frequent word, for one token of each worker.
     """
     rows = {"skipgram": recipe.window + 1.0, "cbow": 1.0, "edges": 0.5}[recipe.architecture]
-    most = int(MOST_BYTES / (4 * rows * (1 + recipe.negative)))
+    most = MOST_BYTES / (4 * rows * (1 + recipe.negative))
     if parts > 1:
-        most = min(most, PIECE_TOKENS, int(MOST_UPDATES / (updates * recipe.step_size)))
-    return max(most, 1)
+        most = min(most, PIECE_TOKENS, MOST_UPDATES / max(updates * recipe.step_size, LEAST_UPDATES))
+    return max(int(most), 1)
 
 
 def kind_of(recipe: Recipe) -> int:

@@ -126,6 +126,8 @@ def learn_from_products(
     expected = (count if kind == kernels.CBOW else used, negative + 1)
     if products.shape != expected:
         raise ShapeError(f"products: expected shape {expected}, got {products.shape}")
+    if not count:  # sentences of a word each have no pairs
+        return
     by = np.array(products, np.float32)
     training_kernels.coefficients(by, len(by), by.shape[1], np.float32(rate))
     inputs, begins, outputs = groups
@@ -227,7 +229,10 @@ def _distinct(words: Array) -> tuple[Array, Array]:
 
 def _groups(batch: Batch, kind: int) -> tuple[kernels.Groups, int, int]:
     """Return groups, how many there are, and how many inputs they have."""
-    most = len(batch.tokens) // 2 if kind >= kernels.EDGES else 2 * int(batch.windows.sum())
+    # A window may be larger than any sentence.
+    lengths = np.diff(batch.offsets)
+    pairs = min(2 * int(batch.windows.sum(dtype=np.int64)), int((lengths * (lengths - 1)).sum()))
+    most = len(batch.tokens) // 2 if kind >= kernels.EDGES else pairs
     count = len(batch.negatives)
     groups = (
         np.empty(most, np.int32),

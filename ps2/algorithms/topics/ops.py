@@ -80,7 +80,12 @@ def look(m: Blocks, beta: Annotated[Floats, along(1)]) -> tuple[OneFloat, ByTopi
     Returns:
         What counts above 0 are to log p(w | z), the sum of log(gamma(n + beta) / gamma(beta)); the sum of each topic's
         counts; how many counts are negative: none should be.
+
+    Raises:
+        OutOfRangeError: beta is not positive.
     """
+    if not 0 < beta[0] < math.inf:
+        raise OutOfRangeError(f"beta: expected a finite positive number, got {beta[0]}")
     logs = np.array([math.lgamma(n + beta[0]) - math.lgamma(beta[0]) for n in range(TABLE)])
     likelihood, sums, negative = np.zeros(1), np.zeros(m.shape[1], np.int64), np.zeros(1, np.int64)
     for some in over_blocks(_look, (readable(m),), float(beta[0]), logs, cost=m.shape[1] * LOGARITHM):
