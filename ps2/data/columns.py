@@ -92,6 +92,8 @@ def feature_column(batch: pa.RecordBatch, name: str) -> pa.Array:
         return column
     if _is_list(column.type) and _is_number(column.type.value_type):
         return column
+    if _is_list(column.type) and pa.types.is_decimal(column.type.value_type):
+        return column.cast(pa.list_(pa.float64()), safe=False)
     raise InputError(f"column {name!r}: expected {VECTORS}, got {column.type}")
 
 

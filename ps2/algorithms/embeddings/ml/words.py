@@ -70,7 +70,8 @@ def look_at_sentences(frame: DataFrame, name: str, min_count: int) -> Sentences:
     """
     check_sentences(frame, name)
     rows_in = _count_rows(frame, name)
-    word = F.explode(column(name)).alias("word")
+    # Without a collation: words are the same by their bytes, as workers number them.
+    word = F.explode(column(name).cast("array<string>")).alias("word")
     found = collected(frame.select(word).groupBy("word").agg(F.count(F.lit(1)).alias("count")))
     counts = found.column("count").combine_chunks().to_numpy()
     enough = found.filter(pa.array(counts >= min_count))
