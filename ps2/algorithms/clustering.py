@@ -29,13 +29,14 @@ from ps2.algorithms.topics.ml.documents import Compute, Numbers, over_documents
 from ps2.algorithms.topics.ml.params import LDAParams, LDASetters, recipe_of
 from ps2.algorithms.topics.model import LDATopics, Seen, perplexity_of
 from ps2.algorithms.topics.online import train_online
-from ps2.algorithms.topics.problem import Fitted, OnlineRecipe, Recipe
+from ps2.algorithms.topics.problem import Fitted, OnlineRecipe, Recipe, check_room
 from ps2.algorithms.topics.trainer import train
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
 from ps2.errors import InputError, UsageError
+from ps2.server.memory import available_bytes
 
 Float64s = npt.NDArray[np.float64]
 
@@ -72,7 +73,9 @@ class LDA(FleetEstimator, LDASetters, Estimator["LDAModel"]):
     def _found(
         self, plan: Recipe | OnlineRecipe, found: Documents, dealt: Callable[[], Table]
     ) -> tuple[LDAModel, TrainingHistory]:
-        recipe, table = replace(plan, vocabulary=found.dim), dealt()
+        recipe = replace(plan, vocabulary=found.dim)
+        check_room(recipe, available_bytes())
+        table = dealt()
 
         def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> Fitted:
             if isinstance(recipe, OnlineRecipe):

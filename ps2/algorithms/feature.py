@@ -60,7 +60,8 @@ class Word2Vec(EmbeddingEstimator, Word2VecParams, Estimator["Word2VecModel"]):
             architecture=self.getArchitecture(),
             sample=self.getSample(),
         )
-        fitted = self._train(table, ReadSentences(words, self.getMaxSentenceLength()), recipe, found.counts)
+        longest = self.getMaxSentenceLength()
+        fitted = self._train(table, ReadSentences(words, longest), recipe, found.counts, longest=longest)
         return Embedding(found.words, fitted.vectors, found.counts), fitted.history
 
 

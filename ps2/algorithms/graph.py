@@ -8,6 +8,7 @@ from pyspark.ml import Estimator, Model, Transformer
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
+from ps2.algorithms.embeddings.footprint import check_walks
 from ps2.algorithms.embeddings.ml.edges import look
 from ps2.algorithms.embeddings.ml.graphs import Placed, placed
 from ps2.algorithms.embeddings.ml.params import BiasedWalkParams
@@ -54,12 +55,13 @@ class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):
         Raises:
             ConfigError: a param cannot be used.
             InputError: the edges cannot be used.
-            LimitError: the graph does not fit the servers.
+            LimitError: the graph does not fit the servers, or a walk no row.
         """
         check_frame(dataset)
         check_ranges(self)
         recipe = self._recipe()
         table = look(dataset, self._edges, self.getDirected())
+        check_walks(recipe, len(table.vertices))
         spark_context = dataset.sparkSession.sparkContext
         workers = self.getNumWorkers() if self.isSet(self.numWorkers) else total_slots(spark_context)
         graph = placed(table, self)

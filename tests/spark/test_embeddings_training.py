@@ -79,13 +79,14 @@ def test_training_when_a_worker_is_killed_then_it_goes_on(ps, tmp_path, via):
 
 
 def test_training_when_the_step_size_is_absurd_then_it_says_so(ps):
-    with pytest.raises(PS2Error, match="a smaller step size than"):
+    with pytest.raises(PS2Error, match="the training has diverged; a smaller stepSize than 1e\\+38 may help"):
         trained(ps, replace(RECIPE, step_size=1e38))
 
 
 def test_training_when_tables_do_not_fit_then_names_what_they_need(ps):
     with pytest.raises(
-        LimitError, match=r"2,000,000,000 words with 10,000 numbers each take 160,000,000,000,000 bytes"
+        LimitError,
+        match=r"vectorSize=10,000: vectors of 2,000,000,000 words take 160,000,000,000,000 bytes in 2 tables",
     ):
         trained(ps, replace(RECIPE, vocabulary=2 * 10**9, size=10_000))
 

@@ -6,11 +6,31 @@ import math
 
 import pytest
 from pyspark.ml import feature
+from pyspark.ml.param import TypeConverters
 
-from ps2.algorithms import LINE, DeepWalk, Node2Vec, Word2Vec
+from ps2.algorithms import (
+    LDA,
+    LINE,
+    DeepWalk,
+    FMClassifier,
+    FMRegressor,
+    GBTClassifier,
+    GBTRegressor,
+    LinearRegression,
+    LinearSVC,
+    LogisticRegression,
+    Node2Vec,
+    RandomWalks,
+    Word2Vec,
+)
+from ps2.algorithms.estimators.params import check_ranges
 from ps2.errors import ConfigError
 
 ALL = (Word2Vec, DeepWalk, Node2Vec, LINE)
+EVERY = (
+    *(*ALL, RandomWalks, LDA, GBTClassifier, GBTRegressor),
+    *(LogisticRegression, LinearRegression, LinearSVC, FMClassifier, FMRegressor),
+)
 
 
 def test_word2vec_when_nothing_is_said_then_defaults_are_those_of_pyspark():
@@ -77,6 +97,31 @@ def test_params_when_they_cannot_be_then_the_error_names_one(cls, name, value):
 def test_params_when_they_cannot_be_for_one_of_them_then_the_error_names_one(estimator, message):
     with pytest.raises(ConfigError, match=f"^{message}"):
         estimator._check()
+
+
+def numbers_of(estimator, converter):
+    return [param.name for param in estimator.params if param.typeConverter is converter]
+
+
+@pytest.mark.parametrize("cls", EVERY)
+def test_an_integer_when_pysparks_cannot_be_it_then_it_is_named(cls):
+    for name in set(numbers_of(cls(), TypeConverters.toInt)) - {"seed"}:
+        for value in (2**31, -(2**31) - 1, 2**63):
+            with pytest.raises(ConfigError, match=f"^{name}: expected an integer of 32 bits.*got {value}"):
+                check_ranges(cls(**{name: value}))
+    for seed in (2**63, -(2**63) - 1):
+        with pytest.raises(ConfigError, match=f"^seed: expected an integer of 64 bits, got {seed}"):
+            check_ranges(cls(seed=seed))
+    for seed in (2**63 - 1, -(2**63), 2**31, -1):
+        check_ranges(cls(seed=seed))
+
+
+@pytest.mark.parametrize("cls", EVERY)
+def test_a_float_when_it_is_not_finite_then_it_is_named(cls):
+    for name in set(numbers_of(cls(), TypeConverters.toFloat)) - {"threshold"}:
+        for value in (math.nan, math.inf, -math.inf):
+            with pytest.raises(ConfigError, match=f"^{name}: expected .*, got {value}"):
+                check_ranges(cls(**{name: value}))
 
 
 def test_params_when_there_is_no_such_one_then_the_error_lists_them():

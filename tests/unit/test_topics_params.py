@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ps2.algorithms import LDA
-from ps2.algorithms.topics.problem import OnlineRecipe, Recipe
-from ps2.errors import ConfigError
+from ps2.algorithms.topics.problem import OnlineRecipe, Recipe, check_room
+from ps2.errors import ConfigError, LimitError
 
 
 def plan(**params):
@@ -45,6 +47,16 @@ def test_recipe_when_params_are_set_then_has_them():
     assert plan(seed=-5).seed == 2**63 - 5
 
 
+@pytest.mark.parametrize("optimizer", ["cgs", "online"])
+def test_topics_when_the_driver_cannot_hold_them_then_k_is_named(optimizer):
+    recipe = replace(plan(optimizer=optimizer, k=2 * 10**9), vocabulary=1)
+    with pytest.raises(
+        LimitError, match=r"k=2,000,000,000: so many topics of 1 words take [0-9,]+ bytes, and the driver"
+    ):
+        check_room(recipe, 16 << 30)
+    check_room(replace(recipe, topics=1000), 16 << 30)
+
+
 @pytest.mark.parametrize(
     ("optimizer", "inference", "expected"),
     [("cgs", "auto", "sampled"), ("online", "auto", "variational"), ("cgs", "variational", "variational")],
@@ -70,6 +82,8 @@ def test_defaults_when_optimizers_differ_then_are_each_ones_own():
         ({"docConcentration": [0.1, 0.2]}, "docConcentration: expected one number, or one for each of 5 topics, got 2"),
         ({"docConcentration": [-0.1]}, "docConcentration: expected finite positive numbers"),
         ({"topicConcentration": 0.0}, "topicConcentration: expected a finite positive number"),
+        ({"topicConcentration": 1e306}, "topicConcentration: expected .* 1e\\+100 at most, got 1e\\+306"),
+        ({"docConcentration": 1e306}, "docConcentration: expected .* 1e\\+100 at most"),
         ({"sync": "bsp"}, "sync: expected one of ssp, rotation, average, got 'bsp'"),
         ({"inference": "em"}, "inference: expected one of auto, sampled, variational, got 'em'"),
         ({"checkpointInterval": 0}, "checkpointInterval: expected -1 or a number from 1 on, got 0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -89,6 +90,11 @@ class Recipe:
     def table_bytes(self) -> int:
         """What one table takes, all of it."""
         return self.vocabulary * self.size * np.dtype(np.float32).itemsize
+
+    @property
+    def loss_of_zeros(self) -> float:
+        """The loss of a prediction and its negatives where all vectors are 0: each is as likely as not."""
+        return (1 + self.negative) * math.log(2)
 
     @property
     def sharing(self) -> int:

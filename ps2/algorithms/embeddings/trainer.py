@@ -13,8 +13,9 @@ import numpy as np
 
 from ps2.algorithms.embeddings.choosing import Choice, choose
 from ps2.algorithms.embeddings.drawing import Draws
+from ps2.algorithms.embeddings.footprint import check_room
 from ps2.algorithms.embeddings.part import Plan
-from ps2.algorithms.embeddings.problem import Fitted, Recipe
+from ps2.algorithms.embeddings.problem import Fitted, Float32s, Recipe
 from ps2.algorithms.embeddings.schedule import Clocks, clock_tokens
 from ps2.algorithms.embeddings.slices import Slices, put_aliases
 from ps2.algorithms.embeddings.tables import BYTES, STALENESS, TOKENS, OnFleet
@@ -26,12 +27,15 @@ from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, 
 from ps2.coordinator.slots import cores_each
 from ps2.errors import PS2Error
 from ps2.ops.kernels import Float64s, Int64s
+from ps2.server.memory import available_bytes
 
 log = logging.getLogger(__name__)
 
 WORDS = Words("epoch", "loss")
 # Pages of the diary: of what was chosen in the beginning; of the first clock.
 CHOICE, FIRST_PAGE = 1, 2
+# As many times the loss of vectors that know nothing is none of a training that can still find its way.
+RUNAWAY = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +52,7 @@ class Trainer:
         first: clock that it begins with, where others have trained before it.
         kept: what is on the servers is given back with this one, if the training has a name: until then a checkpoint
             holds it, for a driver that goes on with what comes next; None: at the end of the training.
+        longest: words of a sentence at most.
     """
 
     ps: Any
@@ -59,17 +64,19 @@ class Trainer:
     on_step: Callable[[StepReport], None] = lambda step: None
     first: int = 0
     kept: ExitStack | None = None
+    longest: int = 1
 
     def fit(self) -> Fitted:
         """Train with both tables on the servers of the context, or go on in one that was restored.
 
         Raises:
-            LimitError: tables do not fit.
+            LimitError: tables, or what a worker draws for its sentences, do not fit.
             NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or
                 with another one.
-            PS2Error: the loss is no number any more.
+            PS2Error: the training has diverged: vectors or loss are not finite, or the loss is beyond all bounds.
             SlotsError, WorkerError...: as ``ps.run`` raises.
         """
+        check_room(self.recipe, self.longest, available_bytes())
         driver = _Driver(self)
         with ExitStack() as taken:
             taken.callback(driver.free)
@@ -149,7 +156,8 @@ class _Driver:
             return
         *sums, lap_s = heard.tolist()
         loss = sums[LOSS] / sums[LOSSES] if sums[LOSSES] else math.nan
-        self._check(loss, bool(sums[LOSSES]))
+        if sums[LOSSES]:
+            self._check(loss)
         record.bytes += int(sums[BYTES])
         self._told.append(
             {
@@ -169,9 +177,11 @@ class _Driver:
         if self._recipe.keyed:
             keys, counts = fleet.counted()
             fleet = fleet.known(keys)
-        contexts = None if fleet.contexts is None or self._recipe.shares_table else fleet.contexts.pull()
+        contexts = None
+        if fleet.contexts is not None and not self._recipe.shares_table:
+            contexts = self._finite(fleet.contexts.pull())
         clocks = self._training.first + self._clocks.count
-        return Fitted(fleet.vectors.pull(), contexts, self._history(), clocks, keys, counts)
+        return Fitted(self._finite(fleet.vectors.pull()), contexts, self._history(), clocks, keys, counts)
 
     def free(self) -> None:
         """Give all back that is on the servers."""
@@ -184,12 +194,24 @@ class _Driver:
             return np.zeros(0)
         return np.append(self._fleet.heard(self._clocks.epoch(clock)), self._record.lap_s)
 
-    def _check(self, loss: float, known: bool) -> None:
-        if known and not math.isfinite(loss):
-            raise PS2Error(
-                f"epoch {len(self._told) + 1}: the loss is {loss}: vectors have grown beyond what float32 holds; a "
-                f"smaller step size than {self._recipe.step_size} may help"
+    def _check(self, loss: float) -> None:
+        recipe = self._recipe
+        if not loss <= RUNAWAY * recipe.loss_of_zeros:
+            raise self._diverged(
+                f"epoch {len(self._told) + 1}: the loss is {loss:g}, where that of vectors of zeros is "
+                f"{recipe.loss_of_zeros:.3g}"
             )
+
+    def _finite(self, table: Float32s) -> Float32s:
+        """Return a table that is one: NaN and infinity are the least, or the largest, of all numbers."""
+        if not (math.isfinite(table.min()) and math.isfinite(table.max())):
+            raise self._diverged("after the last epoch some vectors are not finite")
+        return table
+
+    def _diverged(self, what: str) -> PS2Error:
+        return PS2Error(
+            f"{what}: the training has diverged; a smaller stepSize than {self._recipe.step_size:g} may help"
+        )
 
     def _history(self) -> TrainingHistory:
         names = self._told[0] if self._told else {}

@@ -38,6 +38,9 @@ NOT_NEGATIVE: Check = (lambda value: 0 <= value < math.inf, "a finite number tha
 POSITIVE: Check = (lambda value: 0 < value < math.inf, "a finite positive number")
 COUNT: Check = (lambda value: value >= 1, "1 at least")
 SHARE: Check = (lambda value: 0 <= value <= 1, "a number in [0, 1]")
+FINITE: Check = (math.isfinite, "a finite number")
+INTEGER: Check = (lambda value: -(2**31) <= value < 2**31, "an integer of 32 bits, as pyspark.ml's are")
+LONG: Check = (lambda value: -(2**63) <= value < 2**63, "an integer of 64 bits")
 RANGES: dict[str, Check] = {
     "maxIter": NOT_NEGATIVE,
     "numWorkers": COUNT,
@@ -228,9 +231,21 @@ class FleetSetters(SaysParams, FleetParams):
 
 
 def check_ranges(params: ByName) -> None:
-    """Raise ConfigError for a value that cannot be."""
-    for name, (is_fine, expected) in params._RANGES.items():
-        if params.hasParam(name) and params.isDefined(name):
-            value = params.getOrDefault(name)
+    """Raise ConfigError for a value that cannot be: by its type, or by what the params' class says of it."""
+    for param in params.params:
+        if not params.isDefined(param):
+            continue
+        value = params.getOrDefault(param)
+        for is_fine, expected in _checks(param, params._RANGES):
             if not is_fine(value):
-                raise ConfigError(f"{name}: expected {expected}, got {value!r}")
+                raise ConfigError(f"{param.name}: expected {expected}, got {value!r}")
+
+
+def _checks(param: Any, ranges: Mapping[str, Check]) -> Sequence[Check]:
+    """Return what a value has to be: an integer Java's, as in pyspark.ml; a float finite, if nothing else is said."""
+    own = [ranges[param.name]] if param.name in ranges else []
+    if param.typeConverter is TypeConverters.toInt:
+        return [LONG if param.name == HasSeed.seed.name else INTEGER, *own]
+    if param.typeConverter is TypeConverters.toFloat:
+        return own or [FINITE]
+    return own

@@ -33,6 +33,7 @@ from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
+from ps2.errors import PS2Error
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s
 
@@ -69,6 +70,7 @@ def train_online(
         NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
             another one.
         InputError: a row cannot be used; says how many, and names one.
+        PS2Error: the training has diverged: what it computes is not finite any more.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     names = names_of(recipe.name, ps)
@@ -235,6 +237,11 @@ class _Driver:
             self._tell(alpha, sums)
         record.add(tally)
         tokens = float(tally[WEIGHT])
+        if not (np.isfinite(tally).all() and np.isfinite(alpha).all()):
+            raise PS2Error(
+                f"iteration {iteration + 1}: the bound of the likelihood, or alpha, is not finite: the training has "
+                "diverged; a larger learningOffset, or another docConcentration or topicConcentration, may help"
+            )
         told = {"tokens_per_s": tokens / record.lap_s}
         record.step(float(tally[LOSS]) / tokens if tokens else math.nan, told)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ps2.algorithms.topics import blocks
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.record import TrainingHistory
-from ps2.errors import ConfigError
+from ps2.errors import ConfigError, LimitError
 
 MOST_TOPICS = 2**31 - 1
 SLICE_BYTES = 64 << 20
@@ -150,6 +150,22 @@ class Fitted:
     alpha: npt.NDArray[np.float64]
     beta: float
     history: TrainingHistory
+
+
+def check_room(recipe: Recipe | OnlineRecipe, driver: int) -> None:
+    """Raise LimitError if the driver, which gets all counts in the end, has no room for them.
+
+    Args:
+        driver: bytes that its process may take.
+    """
+    # Of float64 they are made of the servers' float32.
+    each = 4 if isinstance(recipe, Recipe) else 12
+    needed = recipe.topics * (each * recipe.vocabulary + 8)
+    if needed > driver:
+        raise LimitError(
+            f"k={recipe.topics:,}: so many topics of {recipe.vocabulary:,} words take {needed:,} bytes, and the "
+            f"driver, which gets them in the end, may take {driver:,}"
+        )
 
 
 def _check_topics(topics: int, alpha: tuple[float, ...]) -> None:

@@ -157,6 +157,11 @@ class _Driver:
         likelihood = float(report[LIKELIHOOD]) + self._words_likelihood(look)
         if self._fleet.is_made_anew(FIRST_CLOCK + clock + 1):
             likelihood = math.nan
+        elif not math.isfinite(likelihood):
+            raise PS2Error(
+                f"iteration {iteration}: the log-likelihood is {likelihood}: the training has diverged; other values "
+                "of docConcentration and topicConcentration may help"
+            )
         elif self._recipe.check:
             self._check(look, iteration)
         if (fit := self._fits.made_after(iteration)) is not None:

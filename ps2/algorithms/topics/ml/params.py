@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, get_args
 
@@ -47,6 +46,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 CGS_ALPHA, CGS_BETA = 0.1, 0.01
 # Where nothing is said with "em": 50 / k + 1 and 1.1 of pyspark.ml, less 1.
 EM_ALPHA, EM_BETA = 50.0, 0.1
+# The logarithm of gamma of more than about 1e305 is more than a float64 holds.
+MOST_CONCENTRATION = 1e100
 
 
 def _as_list(value: Any) -> list[float]:
@@ -63,10 +64,13 @@ class LDAParams(FleetParams, _LDAParams):
         "k": (lambda value: 1 <= value <= MOST_TOPICS, f"a number in [1, {MOST_TOPICS}]"),
         "optimizer": one_of(get_args(OptimizerName)),
         "docConcentration": (
-            lambda values: len(values) > 0 and all(0 < value < math.inf for value in values),
-            "finite positive numbers, one or one a topic",
+            lambda values: len(values) > 0 and all(0 < value <= MOST_CONCENTRATION for value in values),
+            f"finite positive numbers, one or one a topic, {MOST_CONCENTRATION:g} at most",
         ),
-        "topicConcentration": POSITIVE,
+        "topicConcentration": (
+            lambda value: 0 < value <= MOST_CONCENTRATION,
+            f"a finite positive number, {MOST_CONCENTRATION:g} at most",
+        ),
         "subsamplingRate": (lambda value: 0 < value <= 1, "a number in (0, 1]"),
         "learningOffset": POSITIVE,
         "learningDecay": POSITIVE,

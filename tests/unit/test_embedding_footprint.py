@@ -1,0 +1,51 @@
+"""What a training of vectors needs is told before it begins, with the params that make it so much."""
+
+from __future__ import annotations
+
+import pytest
+
+from ps2.algorithms.embeddings.footprint import check_room, check_walks
+from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.walks import Recipe as Walks
+from ps2.errors import LimitError
+
+WORDS, TOKENS, DRIVER = 1000, 10**6, 16 << 30
+MOST = 2**31 - 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"size": 10**9}, r"vectorSize=1,000,000,000: vectors of 1,000 words take 8,000,000,000,000 bytes in 2 tables"),
+        (
+            {"size": 10**9, "architecture": "edges", "order": 1},
+            "take 4,000,000,000,000 bytes in 1 table, and the driver",
+        ),
+        (
+            {"window": MOST},
+            "windowSize=2,147,483,647 and negative=5, .* a worker needs [0-9,]+ bytes .* of 4,294,967,296",
+        ),
+        ({"window": 10**6, "via": "local"}, "windowSize=1,000,000 and negative=5"),
+        ({"negative": MOST}, "windowSize=5 and negative=2,147,483,647"),
+        ({"negative": MOST, "via": "servers"}, "negative=2,147,483,647"),
+        ({"negative": 10**8, "architecture": "edges", "via": "rows"}, "^negative=100,000,000, of vectorSize=100"),
+    ],
+)
+def test_training_when_it_cannot_fit_then_params_are_named(given, message):
+    recipe = Recipe(**{"vocabulary": WORDS, "size": 100, "total": TOKENS, **given})
+    with pytest.raises(LimitError, match=message):
+        check_room(recipe, 1000, DRIVER)
+
+
+@pytest.mark.parametrize("via", ["auto", "local", "rows", "servers"])
+def test_training_when_sizes_are_usual_then_it_fits(via):
+    check_room(Recipe(WORDS, 1000, total=TOKENS, window=40, negative=25, via=via), 1000, DRIVER)
+    check_room(Recipe(2, 10_000, total=5, via=via), 2**31 - 1, DRIVER)
+
+
+def test_walks_when_they_cannot_be_then_params_are_named():
+    with pytest.raises(LimitError, match="walkLength=2,147,483,647: a walk takes 17,179,869,176 bytes"):
+        check_walks(Walks(1, MOST), 10)
+    with pytest.raises(LimitError, match="numWalks=2,147,483,647: from 1,000,000,000 vertices they are"):
+        check_walks(Walks(MOST, 80), 10**9)
+    check_walks(Walks(1000, 10_000), 10**9)
