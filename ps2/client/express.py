@@ -18,6 +18,7 @@ import numpy as np
 from ps2.client.arguments import as_indices, as_sent, as_target
 from ps2.client.keysets import SPLITS, Split
 from ps2.client.plans import Target
+from ps2.interrupts import shielded
 from ps2.ops.packing import narrowest
 from ps2.ops.table import Array
 from ps2.wire import quick, short
@@ -87,6 +88,7 @@ class Express:
         self._session = session
         self._lines: dict[int, Line] = {}
 
+    @shielded
     def pull(self, target: Target, indices: Any, out: Array | None) -> Array | None:
         """Return a vector, or what it is at indices; None if it has to be read the ordinary way."""
         line = self._line(target, changes=False)
@@ -117,6 +119,7 @@ class Express:
         ]
         return parts.spread(found, given) if self._make(Call("gather", target, line.version), trips) else None
 
+    @shielded
     def change(
         self, verb: str, target: Target, values: Any, indices: Any, otherwise: Callable[[RequestId | None], Any]
     ) -> None:

@@ -17,6 +17,7 @@ from ps2.client.session import Session
 from ps2.client.sessions import current_session, session_of
 from ps2.client.task import note_unpickled, note_used
 from ps2.errors import ConfigError, NotFoundError
+from ps2.interrupts import shielded
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route, apart
 
@@ -43,6 +44,7 @@ class Handle:
         self._copy = ""
         self._owner: weakref.finalize[..., Any] | None = None
 
+    @shielded
     def derive(self: H, name: str | None = None) -> H:
         """Make a vector of zeros co-located with this one (paper, section 4.3). ``DCV.derive(u)`` is the same.
 
@@ -155,6 +157,7 @@ class Handle:
             self._owner = None
 
 
+@shielded
 def create(kind: type[H], spec: MatrixSpec, name: str | None = None) -> H:
     """Make a vector of zeros, the first row of a matrix."""
     session = current_session()
@@ -164,6 +167,7 @@ def create(kind: type[H], spec: MatrixSpec, name: str | None = None) -> H:
     return vector if name else _owned(session, vector)
 
 
+@shielded
 def known(kind: type[H], matrix: int) -> H:
     """Return a handle to the first row of a matrix that another process has made, by its number; it frees nothing.
 
@@ -175,6 +179,7 @@ def known(kind: type[H], matrix: int) -> H:
     return kind(session.fleet, info.id, 0, info.spec, info.route)
 
 
+@shielded
 def derive_all(vector: H, count: int) -> list[H]:
     """Make so many vectors as ``vector.derive()`` does, by one call."""
     vector._check_usable()
@@ -183,6 +188,7 @@ def derive_all(vector: H, count: int) -> list[H]:
     return [_owned(session, vector._sibling(row)) for row in rows]
 
 
+@shielded
 def free_all(vectors: Iterable[Handle]) -> None:
     """Free vectors of one fleet, by one call a matrix."""
     of_matrix: dict[int, list[Handle]] = {}

@@ -12,6 +12,7 @@ from ps2.client.overlay import Overlay
 from ps2.client.pace import Pace, Parcel, held_bytes
 from ps2.client.plans import Plan
 from ps2.errors import PS2Error
+from ps2.interrupts import join, wait_for
 from ps2.wire.messages import RequestId
 
 # What may be under way at once: the caller waits when there is more.
@@ -72,7 +73,7 @@ class Outbox:
         """
         size = held_bytes(plan)
         with self._changed:
-            self._changed.wait_for(lambda: self._has_room(size))
+            wait_for(self._changed, lambda: self._has_room(size))
             parcel = self._pace.parcel(plan, name(), clock)
             self._waiting.append(parcel)
             self._bytes += parcel.held_bytes
@@ -88,13 +89,13 @@ class Outbox:
     def flush(self) -> None:
         """Wait until everything has been answered; raise the first error, if there was one since the last time."""
         with self._changed:
-            self._changed.wait_for(self._is_empty)
+            wait_for(self._changed, self._is_empty)
             self._raise_errors()
 
     def drain(self) -> None:
         """Wait until everything has been answered."""
         with self._changed:
-            self._changed.wait_for(self._is_empty)
+            wait_for(self._changed, self._is_empty)
 
     def flush_below(self, below: int) -> int | None:
         """Wait until what was made in the clocks below has been answered; raise the first error, of any clock.
@@ -103,7 +104,7 @@ class Outbox:
             The first clock of which something has not been answered yet; None if all has.
         """
         with self._changed:
-            self._changed.wait_for(lambda: all(parcel.clock >= below for parcel in self._open()))
+            wait_for(self._changed, lambda: all(parcel.clock >= below for parcel in self._open()))
             self._raise_errors()
             return min((parcel.clock for parcel in self._open()), default=None)
 
@@ -114,7 +115,7 @@ class Outbox:
             Whether nothing has failed; None if some has not been answered yet.
         """
         with self._changed:
-            if self._changed.wait_for(lambda: all(parcel.clock >= below for parcel in self._open()), timeout_s):
+            if wait_for(self._changed, lambda: all(parcel.clock >= below for parcel in self._open()), timeout_s):
                 return self._error is None
             return None
 
@@ -137,23 +138,23 @@ class Outbox:
             self._waiting.clear()
             self._lingers = False
             self._changed.notify_all()
-            self._changed.wait_for(self._is_empty)
+            wait_for(self._changed, self._is_empty)
             self._error = None
             thread = self._thread
         if thread is not None:
-            thread.join()
+            join(thread)
 
     @contextmanager
     def held(self, plans: Sequence[Plan[Any]]) -> Iterator[Overlay]:
         """Send nothing meanwhile; yield what collects, until ``forget``, what a read sent now lacks."""
         reading = Overlay(plans)
-        with self._changed:
-            self._holders += 1
-            self._changed.wait_for(lambda: not self._flying)
-            for parcel in self._waiting:
-                reading.lacks(parcel.plan)
-            self._readings.append(reading)
         try:
+            with self._changed:
+                self._holders += 1
+                wait_for(self._changed, lambda: not self._flying)
+                for parcel in self._waiting:
+                    reading.lacks(parcel.plan)
+                self._readings.append(reading)
             yield reading
         finally:
             with self._changed:

@@ -6,6 +6,7 @@ import time
 
 from ps2.config import RetryConfig
 from ps2.errors import TransientError, UnavailableError
+from ps2.interrupts import sleep
 
 
 class Patience:
@@ -28,7 +29,7 @@ class Patience:
             if self._doubt is None:
                 raise error
             raise UnavailableError(f"{error}; nor does the master answer: {self._doubt}") from error
-        time.sleep(self._pause_s)
+        sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, self._retry.longest_pause_s)
 
     def explain(self) -> None:

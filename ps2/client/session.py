@@ -28,6 +28,7 @@ from ps2.errors import (
     TransientError,
     UsageError,
 )
+from ps2.interrupts import shielded
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
 from ps2.wire.master_control import MasterControl, MatrixInfo
@@ -69,6 +70,7 @@ class Session:
         # Rows of handles that were garbage-collected; the collector may run anywhere, so it only notes them here.
         self._dropped: deque[tuple[int, int, str]] = deque()
 
+    @shielded
     def run(self, plans: Sequence[Plan[Any]], id: RequestId | None = None) -> list[Any]:
         """Run plans in order, as one request a server, and return what each of them comes to.
 
@@ -103,6 +105,7 @@ class Session:
                 self._outbox.note_written(plans)
         return _merged(plans, results)
 
+    @shielded
     def read(self, plans: Sequence[Plan[Any]]) -> tuple[Results, Overlay]:
         """Run plans that only read, while additions wait.
 
@@ -121,6 +124,7 @@ class Session:
                 self._outbox.forget(reading)
                 raise
 
+    @shielded
     def run_later(self, plan: Plan[Any]) -> None:
         """Run a plan that changes data, and whose arrays nobody changes, while the caller goes on.
 
@@ -134,6 +138,7 @@ class Session:
             for part in self._outbox.cut(plan):
                 self._outbox.put(part, self.ids.next, clock)
 
+    @shielded
     def flush(self) -> None:
         """Wait for what ``run_later`` was given; raise if any of it failed."""
         self.check_process()
@@ -160,6 +165,7 @@ class Session:
         """How often the fleet has gone back to a checkpoint, as far as the driver's loop has been told."""
         return self.age.epoch
 
+    @shielded
     def check_epoch(self, newest: tuple[int, int | None]) -> None:
         """Raise RolledBack if the fleet has gone back to a checkpoint since the caller's loop began; see ``Age``.
 
@@ -185,6 +191,7 @@ class Session:
             self._outbox.set_pace(Pace())
             self.ids.run = None
 
+    @shielded
     def go_on(self, epoch: int) -> None:
         """Note that the run has told its worker where it stands, this often having gone back."""
         run = self.ids.run
@@ -199,15 +206,18 @@ class Session:
         """Who holds the rows that are handed out now; ``drop`` names it again."""
         return self.ids.holder
 
+    @shielded
     def new_matrix(self, spec: MatrixSpec, name: str = "") -> MatrixInfo:
         """Make a matrix; its row 0 is handed out, under a name if one is given."""
         self._release_dropped()
         with self._new_id() as id:
             return self._remember(self.ask(lambda: self._master.new_matrix(spec, id, self.holder, name)))
 
+    @shielded
     def matrix(self, matrix: int) -> MatrixInfo:
         return self._remember(self._master.matrix(matrix))
 
+    @shielded
     def take_rows(self, matrix: int, count: int = 0, name: str = "") -> list[int]:
         """Get rows of a matrix, as zeros: ``count`` of them, or for 0 all that are reserved and not in use.
 
@@ -218,6 +228,7 @@ class Session:
         with self._new_id() as id:
             return self.ask(lambda: self._master.take_rows(matrix, id, self.holder, count, name))
 
+    @shielded
     def free_rows(self, matrix: int, rows: Sequence[int]) -> None:
         """Give rows back: at once, or in a task when its stage is over."""
         self._outbox.drain()  # it may still be about these rows
@@ -232,6 +243,7 @@ class Session:
         """Note that a holder's last handle to rows is gone; the master is told with the next call for rows."""
         self._dropped.extend((matrix, row, holder) for row in rows)
 
+    @shielded
     def at_one_version(self, matrix: int, attempt: Callable[[Route, int, RequestId], T]) -> T:
         """Ask servers of a matrix for more than one request can bring; return what an attempt comes to.
 
@@ -263,6 +275,7 @@ class Session:
                 if self.routes.version == version:
                     return done
 
+    @shielded
     def close(self) -> None:
         self.transport.close()
 
@@ -300,6 +313,7 @@ class Session:
         finally:
             self.ids.done(id)
 
+    @shielded
     def ask(self, call: Callable[[], T]) -> T:
         """Ask the master or servers, again and again where it may help."""
         patience = Patience(self.retry)

@@ -17,6 +17,7 @@ from ps2.client.session import Session, check_process
 from ps2.client.task import FLEET_VARIABLE, stopped_fleets, task_context, task_fleet
 from ps2.config import WireConfig
 from ps2.errors import StoppedError, UsageError
+from ps2.interrupts import shielded
 from ps2.ops.modules import load_modules
 from ps2.wire.transport import GrpcTransport
 
@@ -28,6 +29,7 @@ _current: str | None = None
 _forked_from = 0
 
 
+@shielded
 def install(session: Session) -> None:
     """Make a session this process's current one (the coordinator does, in the driver)."""
     global _current
@@ -36,6 +38,7 @@ def install(session: Session) -> None:
         _current = session.fleet.id
 
 
+@shielded
 def uninstall(fleet_id: str) -> None:
     """Close a session for good: handles of its fleet raise StoppedError from now on."""
     global _current

@@ -13,6 +13,7 @@ from ps2.coordinator.master import Master
 from ps2.coordinator.options import Options
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import CheckpointCorruptError, NotFoundError, UsageError
+from ps2.interrupts import sleep
 from ps2.storage import folders
 from ps2.storage.manifest import SavedMatrix, matrices_from_json
 from ps2.wire.control import Meeting, ServerControl
@@ -94,7 +95,7 @@ def _wait_until_alone(master: Master, servers: ServerControl, options: Options) 
                 f"this fleet has a driver (coordinator {alive[0].coordinator}), which gave a sign of life "
                 f"{alive[0].heard_s:.1f} s ago; a fleet has one at a time: stop it first"
             )
-        time.sleep(POLL_S)
+        sleep(POLL_S)
 
 
 def _number_of(catalog: bytes) -> list[int]:

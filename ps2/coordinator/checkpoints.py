@@ -143,10 +143,12 @@ class Checkpoints:
             folder = folders.folder(root, number, self._master.id)
             try:
                 made, newest = self._take(folder, number, step, epoch, last)
-            except PS2Error as error:
+            except BaseException as error:
                 self._discard(last, "")
                 with suppress(PS2Error):
                     folders.remove(folder)
+                if not isinstance(error, PS2Error):  # Ctrl-C, say
+                    raise
                 before = f"; {self.newest.path} stays the newest complete one" if self.newest is not None else ""
                 raise RecoveryError(f"checkpoint {folder} failed: {error}{before}") from error
             own = self._own.setdefault(root, set())
@@ -185,12 +187,12 @@ class Checkpoints:
                 copied: list[Copied] = at_once(
                     addresses, lambda address: self._servers.copy(address, name, rows, last=address in last)
                 )
-            except PS2Error:
+            except BaseException:
                 self._discard(addresses, name)
                 raise
         try:
             written = at_once(addresses, lambda address: self._servers.write(address, name, folder))
-        except PS2Error:
+        except BaseException:
             self._discard(addresses, name)
             raise
         shards = [shard for mine in written for shard in mine]

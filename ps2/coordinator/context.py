@@ -30,6 +30,7 @@ from ps2.coordinator.recovery import Recover, Recovery
 from ps2.coordinator.slots import wait_for_slots
 from ps2.coordinator.steps import Steps
 from ps2.errors import StoppedError, UsageError
+from ps2.interrupts import shielded
 from ps2.ops.modules import load_modules
 from ps2.run.face import Face
 from ps2.run.options import RunOptions
@@ -56,6 +57,7 @@ class PS2Context:
     _class_lock = threading.RLock()
 
     @classmethod
+    @shielded
     def getOrCreate(  # noqa: PLR0913 - keywords, as Spark's builder has options
         cls,
         spark: Any = None,
@@ -238,17 +240,20 @@ class PS2Context:
         self._check_running()
         return batch()
 
+    @shielded
     def flush(self) -> None:
         """Wait until all additions made here with ``wait=False`` are applied; raise what failed of them."""
         self._check_running()
         self._session.flush()
 
+    @shielded
     def memory(self) -> list[tuple[int, int]]:
         """Return the memory limit of each server, by index, and what is taken of it, in bytes."""
         self._check_running()
         found = self._session.ask(lambda: [self._fleet.control.status(address) for address in self.servers])
         return [(status.memory_limit_bytes, status.memory_bytes) for status in found]
 
+    @shielded
     def checkpoint(self, path: str | None = None, step: int | None = None) -> Checkpoint:
         """Write the whole fleet to files, as it is at one moment; return when that is complete.
 
@@ -298,6 +303,7 @@ class PS2Context:
         """What happened to lost servers, the oldest first."""
         return self._fleet.supervisor.recoveries
 
+    @shielded
     def vector(self, name: str) -> DCV:
         """Return a vector that was made with a name: here, by the driver before, or before the checkpoint restored.
 
@@ -307,6 +313,7 @@ class PS2Context:
         self._check_running()
         return named_vector(self._session, self._fleet.master, name)
 
+    @shielded
     def waitForSlots(self, slots: int = 1, timeout: float = SLOTS_TIMEOUT_S) -> None:
         """Wait until Spark can run ``slots`` tasks at once.
 
@@ -317,6 +324,7 @@ class PS2Context:
         self._check_running()
         wait_for_slots(self._application.running("waitForSlots"), slots, timeout)
 
+    @shielded
     def run(  # noqa: PLR0913 - keywords
         self,
         data: Any,
@@ -382,6 +390,7 @@ class PS2Context:
         options = RunOptions(workers, staleness, onClock, onLog, timeoutS, firstClock, seed, priority, bandwidthLimit)
         return self._runs.run(spark_context, data, worker_fn, options)
 
+    @shielded
     def stop(self) -> None:
         """End a local fleet, or leave an attached one without our matrices. Calling it again changes nothing.
 
@@ -395,27 +404,25 @@ class PS2Context:
             if PS2Context._active is self:
                 PS2Context._active = None
         atexit.unregister(self._end_at_exit)
-        try:
-            try:
-                self._session.flush()
-            finally:
-                # The fleet first: a local server asks for no goodbye from its clients.
-                self._end_fleet()
-        finally:
-            uninstall(self._session.fleet.id)
-            self._fleet.face.stop(0)
-            self._application.leave()
+        with contextlib.ExitStack() as ending:  # the last one first, and each of them whatever the one before raises
+            ending.callback(self._application.leave)
+            ending.callback(self._fleet.face.stop, 0)
+            ending.callback(uninstall, self._session.fleet.id)
+            # The fleet first: a local server asks for no goodbye from its clients.
+            ending.callback(self._end_fleet)
+            ending.callback(self._session.flush)
 
     def _end_fleet(self) -> None:
-        self._fleet.stop_watching()
-        self._runs.stop()
-        self._steps.close()
-        self._application.stop()
-        self._fleet.end()
+        with contextlib.ExitStack() as ending:
+            ending.callback(self._fleet.end)
+            ending.callback(self._application.stop)
+            ending.callback(self._steps.close)
+            ending.callback(self._runs.stop)
+            ending.callback(self._fleet.stop_watching)
 
+    @shielded
     def _end_at_exit(self, pid: int) -> None:
-        # A forked child inherits this call, and not the fleet. Connections end with the process: closing them would
-        # wait for ever for a lock inside gRPC that Ctrl-C has left taken.
+        # A forked child inherits this call, and not the fleet. Connections end with the process.
         if os.getpid() == pid:
             self._end_fleet()
 

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from ps2.errors import SlotsError
+from ps2.interrupts import sleep
 
 POLL_S = 0.2
 
@@ -32,7 +33,7 @@ def wait_for_slots(spark_context: Any, wanted: int, timeout_s: float) -> None:
                 f"Spark at {spark_context.master} has {max(free, 0)} free task slots after {waited_s:.0f} s, and "
                 f"{wanted} are needed; give the application more cores, or end what runs there"
             )
-        time.sleep(POLL_S)
+        sleep(POLL_S)
 
 
 def free_slots(spark_context: Any) -> int:

@@ -16,6 +16,7 @@ from ps2.coordinator.master import Master
 from ps2.coordinator.options import Options
 from ps2.coordinator.turns import Turns
 from ps2.errors import CheckpointWarning, ConfigError, PS2Error, RecoveryError, RolledBack, UsageError
+from ps2.interrupts import shielded
 from ps2.run.state import CUTS, Run
 
 log = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class Steps:
         if options.checkpoint_every_s is not None and options.recover != "consistent":
             threading.Thread(target=self._by_time, name="ps2-checkpoints", daemon=True).start()
 
+    @shielded
     def checkpoint(self, path: str | None, step: int | None) -> Checkpoint:
         if step is not None:
             _check_number("checkpoint: step", step)
@@ -117,6 +119,7 @@ class Steps:
         if self._due():
             self._automatic(lambda: self.checkpoint(None, None))
 
+    @shielded
     def begin_run(self, run: Run) -> None:
         """Let the clocks of a run be the steps.
 
@@ -134,6 +137,7 @@ class Steps:
         if self._options.recover != "shard" and self._options.checkpoint_dir is not None:
             self.checkpoint(None, None)
 
+    @shielded
     def end_run(self) -> None:
         """Go on from where a run has come to; what it has dealt with is no news any more."""
         run, self.run = self.run, None
@@ -147,6 +151,7 @@ class Steps:
     def close(self) -> None:
         self._closing.set()
 
+    @shielded
     def _check(self) -> None:
         self._session.check_epoch(self._master.gone_back)
 

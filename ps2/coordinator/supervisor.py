@@ -23,6 +23,7 @@ from ps2.errors import (
     RecoveryError,
     StoppedError,
 )
+from ps2.interrupts import check
 from ps2.storage.manifest import matrix_to_json
 from ps2.wire.at_once import at_once
 from ps2.wire.control import Activation, ServerControl
@@ -351,6 +352,7 @@ class Supervisor:
         timeout_s = self._master.config.start_timeout_s
         deadline_s = time.monotonic() + timeout_s
         while missing := self._master.roster.wait_registered(indices, START_POLL_S):
+            check()
             ended = self._launcher.look()
             for index in missing:
                 if (reason := ended.get(index)) is not None:

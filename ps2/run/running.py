@@ -8,9 +8,9 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from ps2.client.session import Session
@@ -29,6 +29,8 @@ from ps2.errors import (
     UsageError,
     WorkerError,
 )
+from ps2.interrupts import POLL_S as INTERRUPT_S
+from ps2.interrupts import Opening, check, join, sleep
 from ps2.run.clocks import Clocks
 from ps2.run.face import Face
 from ps2.run.job import Job, check_call, pickled
@@ -70,7 +72,7 @@ class _Events:
         log.debug("rank %d, clock %d: %s = %g", rank, metric.clock, metric.name, metric.value)
         on_log = self.on_log
         if on_log is not None:
-            self.queue.put(lambda: _ignore(on_log(rank, metric.clock, metric.name, metric.value)))
+            self.queue.put(lambda: _call_user(on_log, rank, metric.clock, metric.name, metric.value))
 
     def failed(self) -> None:
         self.wake()
@@ -108,13 +110,15 @@ class Runs:
             raise UsageError("run: another run of this context is under way")
         self._thread = threading.current_thread()
         try:
-            function = pickled(worker_fn)
+            with Opening():
+                function = pickled(worker_fn)
             if options.on_clock is not None:
                 check_call("onClock", options.on_clock, "clock")
             if options.on_log is not None:
                 check_call("onLog", options.on_log, "rank", "clock", "name", "value")
             slots = most_slots(spark_context) or total_slots(spark_context)
-            job = Job(spark_context, data, options.workers, slots)
+            with Opening():
+                job = Job(spark_context, data, options.workers, slots)
             wait_for_slots(spark_context, job.workers, SLOTS_TIMEOUT_S)
             self._session.flush()
             return _Drive(self, spark_context, job, function, options).drive()
@@ -128,8 +132,12 @@ class Runs:
         if run is not None:
             run.fail(StoppedError("this PS2Context was stopped"))
         # ``onClock`` may stop its own run.
-        if self._thread is not threading.current_thread() and self._one_at_a_time.acquire(timeout=STOP_TIMEOUT_S):
-            self._one_at_a_time.release()
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        while self._thread is not threading.current_thread() and time.monotonic() < deadline_s:
+            if self._one_at_a_time.acquire(timeout=INTERRUPT_S):
+                self._one_at_a_time.release()
+                break
+            check()
 
     def go_back(self) -> None:
         """The whole fleet is about to go back to a checkpoint."""
@@ -209,11 +217,12 @@ class _Drive:
         finally:
             self._run.fail(StoppedError("the run is over"))
             self._closing.set()
-            self._end_tasks()
-            if guard.ident is not None:
-                guard.join()
-            face.stop()
-            self._forget(ref.series, number + 1)
+            with ExitStack() as ending:  # the last one first, and each of them whatever the one before raises
+                ending.callback(self._forget, ref.series, number + 1)
+                ending.callback(face.stop)
+                if guard.ident is not None:
+                    ending.callback(join, guard)
+                ending.callback(self._end_tasks)
         return RunResult(
             tuple(self._result(rank) for rank in range(self._job.workers)),
             time.monotonic() - began_s,
@@ -254,9 +263,15 @@ class _Drive:
     def _watch(self) -> None:
         """Do what is to be done in the driver until the tasks have ended."""
         while not self._over and self._run.error is None:
-            self._events.queue.get()()
+            self._next_event()()
         while self._run.error is None and not self._events.queue.empty():
             self._events.queue.get()()  # what was logged last
+
+    def _next_event(self) -> Callable[[], None]:
+        while True:
+            with suppress(Empty):
+                return self._events.queue.get(timeout=INTERRUPT_S)
+            check()
 
     def _ended(self) -> None:
         self._over = True
@@ -270,7 +285,7 @@ class _Drive:
             self._knows(epoch)
             try:
                 if self._options.on_clock is not None:
-                    self._options.on_clock(clock)
+                    _call_user(self._options.on_clock, clock)
                 session.flush()
                 steps.end_clock(clock)
             except Exception as error:
@@ -344,9 +359,11 @@ class _Drive:
             if self._runs._stopped or time.monotonic() > deadline_s:
                 break
             if waiting:
-                time.sleep(POLL_S)
+                sleep(POLL_S)
         self._runs._master.end_stages(series, below, [])
 
 
-def _ignore(_: object) -> None:
-    """Drop what a user's function returns."""
+def _call_user(function: Callable[..., object], *arguments: object) -> None:
+    """Call a function of the user's, which signals' handlers may interrupt anywhere; drop what it returns."""
+    with Opening():
+        function(*arguments)

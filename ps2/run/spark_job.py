@@ -10,6 +10,7 @@ from typing import Any
 
 from ps2.coordinator.slots import total_slots
 from ps2.errors import SlotsError
+from ps2.interrupts import sleep
 from ps2.run.state import Run
 
 # A rank has no task, and none is on its way.
@@ -61,7 +62,7 @@ class Tasks:
         """Wait until no task runs any more; return how many still do."""
         deadline_s = time.monotonic() + timeout_s
         while (left := self.active()) and time.monotonic() < deadline_s:
-            time.sleep(POLL_S)
+            sleep(POLL_S)
         return left
 
     def active(self) -> int:

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from ps2.config import WireConfig
 from ps2.errors import DeadlineError, ProtocolError, PS2Error, UnavailableError
+from ps2.interrupts import POLL_S, SHIELD, check
 from ps2.wire import short
 from ps2.wire.codec import check_sendable, request_parts
 from ps2.wire.framing import read_reply, written
@@ -154,6 +155,7 @@ def run(lanes: Sequence[Lane], wire: WireConfig, is_alive: Callable[[str], bool]
         else:
             _poll(waiting, min(wire.keepalive_s, max(0.0, deadline_s - time.monotonic())))
         _give_up_on_silent(waiting, deadline_s, wire, is_alive)
+        check()
 
 
 def _poll(lanes: Sequence[Lane], wait_s: float) -> None:
@@ -162,6 +164,8 @@ def _poll(lanes: Sequence[Lane], wait_s: float) -> None:
     by_number = {lane.connection.fileno(): lane for lane in lanes}
     for number, lane in by_number.items():
         poll.register(number, lane.events)
+    if SHIELD.is_up:
+        wait_s = min(wait_s, POLL_S)
     for number, ready in poll.poll(1000 * wait_s + 1):
         by_number[number].advance(ready)
 

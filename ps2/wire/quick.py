@@ -9,8 +9,10 @@ from __future__ import annotations
 import select
 import socket
 import struct
+import time
 from collections.abc import Sequence
 
+from ps2.interrupts import POLL_S, check
 from ps2.ops.packing import pack_keys
 from ps2.wire import short
 from ps2.wire.framing import HEAD
@@ -95,7 +97,12 @@ def receive(connection: PlainSocket, place: short.Place, out: Array | None) -> b
     """
     reply = bytearray(REPLY_BYTES)
     try:
-        got = connection.recv_into(reply) if out is None else connection.recvmsg_into((reply, byte_view(out)))[0]
+        try:
+            got = connection.recv_into(reply) if out is None else connection.recvmsg_into((reply, byte_view(out)))[0]
+        except BlockingIOError:
+            if not _wait(connection):
+                return None
+            got = connection.recv_into(reply) if out is None else connection.recvmsg_into((reply, byte_view(out)))[0]
         if got < REPLY_BYTES:
             if not _receive_rest(connection, memoryview(reply)[got : HEAD.size]):
                 return None
@@ -137,8 +144,25 @@ def _send_rest(connection: PlainSocket, views: Sequence[memoryview], sent: int, 
 
 def _receive_rest(connection: PlainSocket, view: memoryview) -> bool:
     while view:
-        got = connection.recv_into(view, 0, socket.MSG_WAITALL)
+        try:
+            got = connection.recv_into(view, 0, socket.MSG_WAITALL)
+        except BlockingIOError:
+            if not _wait(connection):
+                return False
+            continue
         if not got:
             return False
         view = view[got:]
+    return True
+
+
+def _wait(connection: PlainSocket) -> bool:
+    """Wait until something comes, longer than the socket does; handlers of signals run meanwhile."""
+    deadline_s = time.monotonic() + connection.patience_s
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    while not poll.poll(1000 * POLL_S):
+        check()
+        if time.monotonic() > deadline_s:
+            return False
     return True

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ps2.config import WireConfig
+from ps2.interrupts import POLL_S, SHIELD, check
 from ps2.wire.short import Handles
 
 if TYPE_CHECKING:
@@ -70,6 +71,12 @@ def wait_at_most(connection: Connection, timeout_s: float) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeval)
 
 
+def wait_until(connection: Connection, deadline_s: float) -> None:
+    """Let the next call wait until then; in the main thread only for a moment, as signals' handlers wait, too."""
+    left_s = max(MIN_TIMEOUT_S, deadline_s - time.monotonic())
+    connection.settimeout(min(left_s, POLL_S) if SHIELD.is_up else left_s)
+
+
 def send_some(connection: Connection, views: list[memoryview], flags: int = 0) -> None:
     """Send what the socket takes of views of memory, without joining them first, and drop it from the list."""
     sent = connection.sendmsg(views[:MAX_VIEWS], (), flags)
@@ -102,8 +109,14 @@ def receive(connection: Connection, reading: Generator[memoryview, None, T], dea
         while True:
             while len(view):
                 if deadline_s is not None:
-                    connection.settimeout(max(MIN_TIMEOUT_S, deadline_s - time.monotonic()))
-                got = connection.recv_into(view, 0, socket.MSG_WAITALL)
+                    wait_until(connection, deadline_s)
+                try:
+                    got = connection.recv_into(view, 0, socket.MSG_WAITALL)
+                except TimeoutError:
+                    check()
+                    if deadline_s is None or time.monotonic() > deadline_s:
+                        raise
+                    continue
                 if not got and not begun:
                     raise EOFError
                 if not got:
@@ -122,12 +135,14 @@ class PlainSocket(socket.socket):
     Attributes:
         handles: that the server has given on it.
         forms: of requests that are written on it again and again (``quick``).
+        patience_s: how long a reply may take until the peer is asked whether it is there.
     """
 
     def __init__(self, family: int) -> None:
         super().__init__(family, socket.SOCK_STREAM)
         self.handles: Handles = {}
         self.forms: dict[object, bytearray] = {}
+        self.patience_s = 0.0
 
 
 def connect(family: int, address: object, timeout_s: float) -> PlainSocket:

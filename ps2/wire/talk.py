@@ -65,6 +65,9 @@ class Talk(Generic[M]):
             self.close()
             what = "the other side has ended the connection" if isinstance(error, EOFError) else str(error)
             raise UnavailableError(f"{self._address}: {what}") from error
+        except BaseException:  # the answer is still to come, and is not that to the next question
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the connection, and the question under way; the talk may not go on."""

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TypeAlias
 
-from ps2.wire.sockets import MIN_TIMEOUT_S
+from ps2.interrupts import check
+from ps2.wire.sockets import MIN_TIMEOUT_S, wait_until
 
 # What one call to the system takes or gives: some records of TLS, of at most 16 KiB each. With more, what is copied
 # from buffer to buffer leaves the processor's cache; with less, it is the calls that cost.
@@ -57,7 +58,6 @@ class TlsConnection:
             OSError: it went away, or was not done by the deadline; an ssl.SSLError if one does not want the other.
         """
         while True:
-            self.settimeout(max(MIN_TIMEOUT_S, deadline_s - time.monotonic()))
             try:
                 self._tls.do_handshake()
             except ssl.SSLWantReadError:
@@ -69,7 +69,7 @@ class TlsConnection:
             else:
                 self._flush()
                 return
-            if not self._receive(0):
+            if not self._receive_until(deadline_s):
                 raise ConnectionResetError(0, "the other side closed the connection instead of answering with TLS")
 
     def sendmsg(self, views: Sequence[memoryview], _: Sequence[object] = (), flags: int = 0) -> int:
@@ -153,6 +153,16 @@ class TlsConnection:
             if written < len(part):
                 break
         return taken
+
+    def _receive_until(self, deadline_s: float) -> int:
+        while True:
+            wait_until(self, deadline_s)
+            try:
+                return self._receive(0)
+            except TimeoutError:
+                check()
+                if time.monotonic() > deadline_s:
+                    raise
 
     def _receive(self, flags: int) -> int:
         got = self._plain.recv_into(self._arriving, 0, flags)

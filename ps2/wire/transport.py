@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -16,8 +15,10 @@ from google.protobuf.message import Message
 
 from ps2.config import WireConfig, split_address
 from ps2.errors import ProtocolError, PS2Error, StoppedError
+from ps2.interrupts import POLL_S, SHIELD, shielded
 from ps2.ops.modules import check_same
 from ps2.wire import exchange
+from ps2.wire.at_once import Calls, at_once
 from ps2.wire.channel import Channel, Trust
 from ps2.wire.codec import check_sendable, reply_of, request_parts, to_frame
 from ps2.wire.exchange import Lane, Outcome
@@ -31,8 +32,6 @@ from ps2.wire.tls_connection import Connection, TlsConnection
 
 log = logging.getLogger(__name__)
 
-# Servers that one process talks to over gRPC streams at once; further ones wait.
-MAX_STREAMS = 32
 # Connections to one server that are kept for the next call.
 MAX_IDLE = 8
 
@@ -104,15 +103,15 @@ class GrpcTransport:
         self._lock = threading.Lock()
         self._channels: dict[str, Channel] = {}
         self._peers: dict[str, _Peer] = {}
-        self._streams: ThreadPoolExecutor | None = None
         self._busy: set[Connection] = set()
         self._closed = False
 
+    @shielded
     def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
         with self._stopped_if_closed():
             outcomes: dict[str, list[Outcome]] = {}
             lanes: list[Lane] = []
-            streams: dict[str, Future[list[Outcome]]] = {}
+            others: list[str] = []
             try:
                 for address, mine in requests.items():
                     try:
@@ -121,15 +120,17 @@ class GrpcTransport:
                         outcomes[address] = [error] * len(mine)
                         continue
                     if connection is None:
-                        streams[address] = self._pool().submit(self._stream, address, mine)
+                        others.append(address)
                     else:
                         lanes.append(Lane(address, connection, mine, self._wire.request_limit_bytes))
+                # Not gRPC's own futures: those start a thread for each call, and lose a Ctrl-C that comes meanwhile.
+                streams = Calls(others, lambda address: self._stream(address, requests[address]))
                 exchange.run(lanes, self._wire, self._is_alive)
             finally:
                 for lane in lanes:
                     self._give_back(lane)
             outcomes |= {lane.address: lane.outcomes for lane in lanes}
-            return outcomes | {address: future.result() for address, future in streams.items()}
+            return outcomes | dict(zip(others, streams.results(), strict=True))
 
     def take(self, address: str) -> PlainSocket | None:
         with self._lock:
@@ -149,9 +150,15 @@ class GrpcTransport:
             self._discard(connection)
 
     def call(self, address: str, method: str, message: Message, reply: type[M], timeout_s: float) -> M:
-        with self._stopped_if_closed():
-            return reply.FromString(self._channel(address).call(method, message.SerializeToString(), timeout_s))
+        def ask(encoded: bytes) -> bytes:
+            return self._channel(address).call(method, encoded, timeout_s)
 
+        encoded = message.SerializeToString()
+        with SHIELD, self._stopped_if_closed():
+            # gRPC waits under locks that an exception in the middle leaves taken: where one may come, a thread waits.
+            return reply.FromString(at_once([encoded], ask)[0] if SHIELD.is_up else ask(encoded))
+
+    @shielded
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -161,13 +168,10 @@ class GrpcTransport:
                 # Only woken: the thread that uses it closes it.
                 with suppress(OSError):
                     busy.shutdown(socket.SHUT_RDWR)
-            streams = self._streams
         for connection in connections:
             connection.close()
         for channel in channels.values():
             channel.close()
-        if streams is not None:
-            streams.shutdown(wait=True, cancel_futures=True)
 
     @contextmanager
     def _stopped_if_closed(self) -> Iterator[None]:
@@ -266,7 +270,8 @@ class GrpcTransport:
                 introduce(connection, self._token, peer.server_id, deadline_s)
             except PS2Error as error:  # a stranger, or a proxy with nobody behind it
                 raise ConnectionRefusedError(0, str(error)) from error
-            wait_at_most(connection, timeout_s)
+            plain.patience_s = timeout_s
+            wait_at_most(connection, min(timeout_s, POLL_S))
         except BaseException:
             self._discard(connection)
             raise
@@ -309,15 +314,6 @@ class GrpcTransport:
         return True
 
     # -- gRPC streams --------------------------------------------------------------------------------------------------
-
-    def _pool(self) -> ThreadPoolExecutor:
-        with self._lock:
-            if self._closed:
-                raise StoppedError(CLOSED)
-            if self._streams is None:
-                # Not gRPC's own futures: those start a thread for each call, and lose a Ctrl-C that comes meanwhile.
-                self._streams = ThreadPoolExecutor(MAX_STREAMS, thread_name_prefix="ps2-request")
-            return self._streams
 
     def _stream(self, address: str, requests: Sequence[Request]) -> list[Outcome]:
         outcomes: list[Outcome] = []

@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
@@ -297,3 +298,23 @@ def test_session_when_server_cannot_be_reached_then_gives_up_after_its_time(fres
     started_s = time.monotonic()
     assert u.sum() == 0  # the master knows better
     assert time.monotonic() - started_s < GONE_S
+
+
+@pytest.mark.parametrize(
+    "call", [lambda v: v.pull([3]), lambda v: v.sum(), lambda v: v.add(np.ones(10)), lambda v: DCV.dense(9)]
+)
+def test_call_when_its_server_stands_still_then_ctrl_c_ends_it(fresh, stop_process, call):
+    vector = DCV.dense(10).fill(1)
+    pids = fresh._fleet.launcher.pids()
+    for pid in pids:
+        stop_process(pid)
+    interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    interrupt.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            call(vector)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    interrupt.join()
+    assert vector.pull([3])[0] in (1, 2)
