@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -9,8 +10,13 @@ from typing import Any
 
 from ps2 import __version__
 from ps2.errors import ConfigError
+from ps2.programs import hiding
+
+log = logging.getLogger(__name__)
 
 VARIABLE = "PYSPARK_PYTHON"
+# Of Python 3.11: the current folder is not looked in.
+SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
 CHECK = "import sys, ps2; print('{}.{}'.format(*sys.version_info), ps2.__version__)"
 CHECK_TIMEOUT_S = 60.0
 
@@ -28,7 +34,21 @@ def choose(spark_context: Any) -> None:
     if VARIABLE not in os.environ and sys.executable:
         # Spark would take the first python3 of the PATH. Functions made from now on are run by this one.
         spark_context.pythonExec = sys.executable
-    _check(spark_context)
+    fault = _fault(spark_context)
+    hidden = hiding(os.getcwd()) if fault is not None else []
+    if hidden and hasattr(sys.flags, "safe_path"):
+        # Spark starts them in this folder, where they look first.
+        spark_context.environment.setdefault(SAFE_PATH_VARIABLE, "1")
+        fault = _fault(spark_context)
+        if fault is None:
+            log.warning(
+                "%s in the current folder, %s, hides a module of Python's own: tasks import nothing from there",
+                hidden[0],
+                os.getcwd(),
+            )
+    if fault is not None:
+        why = f"; {hidden[0]} in the current folder, {os.getcwd()}, hides a module of Python's own" if hidden else ""
+        raise _error(spark_context, f"{fault}{why}")
 
 
 def explained(spark_context: Any, said: str) -> ConfigError | None:
@@ -46,7 +66,8 @@ def explained(spark_context: Any, said: str) -> ConfigError | None:
     return None if found is None else _error(spark_context, found)
 
 
-def _check(spark_context: Any) -> None:
+def _fault(spark_context: Any) -> str | None:
+    """Return what is wrong with the Python that is chosen; None: nothing."""
     files = spark_context._jvm.org.apache.spark.SparkFiles.getRootDirectory()
     added = [files, *(os.path.join(files, name) for name in spark_context._python_includes)]
     environment = {**os.environ, **spark_context.environment}
@@ -61,13 +82,12 @@ def _check(spark_context: Any) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise _error(spark_context, f"cannot be started: {error}") from error
+        return f"cannot be started: {error}"
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise _error(spark_context, f"cannot import ps2: {lines[-1]}")
+        return f"cannot import ps2: {lines[-1]}"
     wanted = f"{sys.version_info[0]}.{sys.version_info[1]} {__version__}"
-    if done.stdout.strip() != wanted:
-        raise _error(spark_context, "is Python {} with ps2 {}".format(*done.stdout.split()))
+    return None if done.stdout.strip() == wanted else "is Python {} with ps2 {}".format(*done.stdout.split())
 
 
 def _error(spark_context: Any, fault: str) -> ConfigError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -11,6 +13,8 @@ from ps2.coordinator.launchers.child import UNKNOWN
 from ps2.coordinator.launchers.forking import ForkServer
 
 VALUES = np.arange(1000.0)
+# As people name their files, in the folder where their notebooks are; all of them are imported by a new process.
+HIDING = ("types.py", "random.py", "queue.py", "logging.py")
 
 
 @pytest.fixture
@@ -31,3 +35,12 @@ def test_a_fleet_when_what_forks_its_servers_is_killed_then_it_goes_on_and_serve
         assert np.array_equal(weight.add(1).pull(), VALUES + 2)
         assert f"exit code {UNKNOWN}" in ps.recoveries[0].reason
         assert forks._process is not killed
+
+
+def test_a_fleet_when_files_of_the_folder_are_named_as_pythons_modules_then_starts(forks, tmp_path, monkeypatch):
+    for name in HIDING:
+        (tmp_path / name).write_text("raise ImportError('this is no module of Python')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", *sys.path])  # as in a notebook
+    with PS2Context.getOrCreate(servers=1):
+        assert DCV.dense(3).fill(2).sum() == 6

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 # A call that runs for ever in a thread that the interpreter waits for.
 STUCK = """
@@ -36,3 +37,22 @@ def test_a_server_when_something_in_it_never_ends_then_it_says_what_and_ends():
             last.cancel()
             process.kill()
     assert "never_ends" in left
+
+
+def test_a_server_when_told_to_end_while_it_only_begins_then_it_ends(until):
+    command = [sys.executable, "-m", "ps2.cli.entry", "server", "--listen", "127.0.0.1:0", "--insecure"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            # The first process of a container is ended by what it has a handler for alone.
+            until(lambda: handles(process.pid, signal.SIGTERM), "it has a handler")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(END_S) == 0
+            assert process.stderr.read() == ""  # it had not come to listening
+        finally:
+            process.kill()
+
+
+def handles(pid, number):
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)

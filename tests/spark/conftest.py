@@ -147,14 +147,14 @@ def environment():
 def run_program(environment):
     """``run_program(*command)``: run to the end and return the CompletedProcess, output as text."""
 
-    def run(*command, env=None):
+    def run(*command, env=None, cwd=REPO):
         return subprocess.run(
             [str(part) for part in command],
             capture_output=True,
             text=True,
             timeout=PROGRAM_TIMEOUT_S,
             env=env or environment,
-            cwd=REPO,
+            cwd=cwd,
             check=False,
         )
 

@@ -60,6 +60,16 @@ def test_a_context_when_the_chosen_python_has_no_ps2_then_it_says_so_at_once(
     assert all(word in str(caught.value) for word in (chosen, sys.executable, "PYSPARK_PYTHON", "spark.pyspark.python"))
 
 
+def test_a_program_when_a_file_of_the_folder_is_named_types_then_tasks_run(run_program, environment, tmp_path):
+    program, folder = tmp_path / "job.py", tmp_path / "folder"
+    program.write_text(PROGRAM)
+    folder.mkdir()
+    (folder / "types.py").write_text("")
+    done = run_program(sys.executable, program, env=environment, cwd=folder)
+    assert "total [1, 3]" in done.stdout, done.stderr
+    assert "types.py in the current folder" in done.stderr
+
+
 def test_a_context_when_the_chosen_python_is_missing_then_it_says_so_at_once(no_fleet, spark, sc, monkeypatch):
     monkeypatch.setattr(sc, "pythonExec", "/nowhere/python3")
     with pytest.raises(ConfigError, match=r"/nowhere/python3 at local.*cannot be started"):

@@ -7,7 +7,6 @@ import json
 import os
 import shlex
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from ps2.coordinator.interpreter import VARIABLE as PYTHON_VARIABLE
 from ps2.coordinator.launchers.child import below, last_lines
 from ps2.coordinator.launchers.submission import MASTER, Submission
 from ps2.errors import LaunchError
+from ps2.programs import command, import_path
 
 # For Spark to give its containers back.
 END_TIMEOUT_S = 15.0
@@ -40,7 +40,7 @@ class FleetApplication:
         try:
             with open(log, "ab") as file:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", "ps2.coordinator.launchers.spark_app"],
+                    command("ps2.coordinator.launchers.spark_app"),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=file,
@@ -112,4 +112,4 @@ def _environment(submission: Submission) -> dict[str, str]:
     kept["PYSPARK_SUBMIT_ARGS"] = shlex.join([*words, "pyspark-shell"])
     if submission.python is not None:
         kept[PYTHON_VARIABLE] = submission.python
-    return {**kept, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+    return {**kept, "PYTHONPATH": os.pathsep.join(import_path())}

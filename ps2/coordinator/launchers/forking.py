@@ -6,7 +6,6 @@ import json
 import os
 import select
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from ps2.certificates import VARIABLES
 from ps2.coordinator.launchers.child import UNKNOWN, Child, tail
 from ps2.errors import LaunchError
 from ps2.processes import ProcessId
+from ps2.programs import command, import_path
 
 # For its imports, on a machine that is busy.
 ANSWER_TIMEOUT_S = 60.0
@@ -47,7 +47,7 @@ class ForkServer:
         wanted = {
             "arguments": list(arguments),
             "environment": {name: value for name, value in os.environ.items() if name not in VARIABLES},
-            "path": _import_path(),
+            "path": import_path(),
             "folder": os.getcwd(),
             "log": str(log.absolute()),
         }
@@ -108,15 +108,10 @@ class ForkServer:
 def _started(log: Path) -> subprocess.Popen[bytes]:
     with open(log, "wb") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "ps2.cli.forking", str(os.getpid())],
+            command("ps2.cli.forking", str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=file,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(_import_path())},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path())},
             start_new_session=True,
         )
-
-
-def _import_path() -> list[str]:
-    """Return where this process imports from: users' functions may come from any module that it can import."""
-    return [entry or os.getcwd() for entry in sys.path]

@@ -23,6 +23,7 @@ from ps2.client.task import task_context
 from ps2.config import CONTAINER_VARIABLE, NODE_VARIABLE, ServerConfig, WireConfig, join_address, split_address
 from ps2.coordinator.launchers.child import END_TIMEOUT_S, LOG_TAIL_LINES
 from ps2.errors import ConfigError, PS2Error, UnavailableError
+from ps2.programs import command, import_path
 from ps2.wire.launcher_control import LauncherControl, Report
 from ps2.wire.transport import GrpcTransport
 
@@ -174,7 +175,7 @@ class Server:
             pipes = {option: given.enter_context(_pipe(text)) for option, text in secrets.options().items()}
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "ps2.cli.main", *arguments),
+                    *command("ps2.cli.main", *arguments),
                     *(word for option, pipe in pipes.items() for word in (option, f"/dev/fd/{pipe}")),
                     *(("--tls-name", secrets.tls.name) if secrets.tls is not None and secrets.tls.name else ()),
                     *("--exit-with-parent", str(os.getpid()), "--announce", str(announcing)),
@@ -240,4 +241,4 @@ def _pipe(text: str) -> Iterator[int]:
 def _environment() -> dict[str, str]:
     """Return the environment of servers: ps2 may have come with files that Spark ships, which it imports from."""
     kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
-    return {**kept, "PYTHONPATH": os.pathsep.join(entry or os.getcwd() for entry in sys.path)}
+    return {**kept, "PYTHONPATH": os.pathsep.join(import_path())}
