@@ -32,8 +32,9 @@ class WireConfig:
         block_bytes: a larger call is cut into requests of about this much, sent without waiting for replies; with
             4 MiB throughput stops growing, and both sides' buffers stay in the processor's cache.
         request_limit_bytes: most that the arrays of one request may take; a server holds them while it runs.
-        keepalive_s: a peer that does not answer a ping is given up after ``keepalive_s + keepalive_timeout_s``, so a
-            stopped process or a cut cable cannot hang a call.
+        keepalive_s: a plain connection that carries nothing any more is given up after that; a peer that does not
+            answer a ping of gRPC, after ``keepalive_s + keepalive_timeout_s``. So a stopped process or a cut cable
+            cannot hang a call; a server that takes its time is waited for.
         request_timeout_s: longest time for one request, a user's function included.
         unix_sockets: whether processes of one host meet over Unix sockets; ``PS2_UNIX_SOCKETS=0`` turns it off.
         lanes: whether plain requests are done without what others need; ``PS2_LANES=0`` turns it off.

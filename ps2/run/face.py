@@ -165,8 +165,13 @@ class Face:
         return max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
 
     def _let_in(self, asker: Asker) -> None:
+        try:
+            self._selector.register(asker.plain, selectors.EVENT_READ, asker)
+        except OSError as error:  # the system has no room for one more
+            log.warning("a worker's connection is refused: %s", error)
+            close(asker.plain)
+            return
         self._askers[asker.plain.fileno()] = asker
-        self._selector.register(asker.plain, selectors.EVENT_READ, asker)
         self._read(asker)  # TLS may have read on
 
     def _read(self, asker: Asker) -> None:

@@ -32,6 +32,7 @@ from ps2.wire.standing import OperationStatus, ServerStatus, metrics_of
 # Prometheus itself waits so long for a scrape.
 SCRAPE_TIMEOUT_S = 10.0
 MAX_SCRAPES = 32
+PAUSE_S = 0.1
 # Of probes, such as a kubelet's.
 READY_PATH = "/ready"
 NOT_READY = b"no driver has given this server its shards yet\n"
@@ -113,6 +114,14 @@ class _HttpServer(socketserver.ThreadingMixIn, WSGIServer):
         self._lock = threading.Lock()
         self._ends_s: dict[socket.socket, float] = {}  # the oldest comes first
         super().__init__(place[:2], _Silent)
+
+    def get_request(self) -> Any:
+        """Accept a connection; after one that could not be, for want of descriptors, wait a moment."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(PAUSE_S)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:

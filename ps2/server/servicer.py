@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 
 from ps2 import __version__
 from ps2.config import WireConfig
@@ -78,7 +79,9 @@ class ServerServicer:
             fence.answered(request.answered_s)
             if request.released:
                 fence.released.set()
+        carried = self._data.carried(request.connection) if self._data is not None and request.connection else None
         return pb.HelloReply(
+            carried=None if carried is None else pb.Carried(**asdict(carried)),
             protocol=PROTOCOL_VERSION,
             route_version=fence.route_version,
             coordinator=fence.coordinator,

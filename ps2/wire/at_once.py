@@ -43,8 +43,12 @@ class Calls(Generic[T]):
         count = min(len(things), MOST)
         self._threads = [threading.Thread(target=run, name="ps2-ask", daemon=True) for _ in range(count)]
         with SHIELD:
-            for thread in self._threads:
-                thread.start()
+            try:
+                for thread in self._threads:
+                    thread.start()
+            except RuntimeError:  # there may be no more of them: those that run do it all, or this one does
+                if not any(thread.is_alive() for thread in self._threads):
+                    run()
 
     def results(self, meanwhile: Callable[[], object] = lambda: None) -> list[T]:
         """Wait for all; return what they came to, in order.

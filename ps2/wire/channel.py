@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,10 @@ CHALLENGE = "/ps2.v1.Auth/Challenge"
 
 # A channel without calls is closed, and opened again by the next one: before the server does that (see serving).
 IDLE_S = 60.0
+
+# Of a channel, among this process's.
+NUMBER_OPTION = "ps2.number"
+NUMBERS = itertools.count()
 
 # A stream that is refused ends with the word that says so, or a moment later.
 REFUSAL_S = 1.0
@@ -72,8 +77,11 @@ class Channel:
         self._wire = wire
         self._credentials = Renewed(wire.tls, channel_credentials) if wire.tls is not None else None
         self._opened_with: grpc.ChannelCredentials | None = None
+        self._lock = threading.Lock()
+        self._answered = False
+        self._left: list[grpc.Channel] = []
         if self._credentials is None:
-            self._channel = grpc.insecure_channel(address, options=channel_options(wire))
+            self._channel = self._new()
         else:
             self._open()
 
@@ -86,7 +94,8 @@ class Channel:
             PS2Error: what the other side says that the call came to.
         """
         path = f"/ps2.v1.{method}"
-        rpc: Any = self._open().unary_unary(path)
+        channel = self._open()
+        rpc: Any = channel.unary_unary(path)
         deadline_s = time.monotonic() + timeout_s
         session = self._session or self._meet(timeout_s)
         for attempt in range(2):
@@ -95,6 +104,7 @@ class Channel:
             try:
                 reply, call = rpc.with_call(message, left_s, self._metadata(session, path, number, message))
             except grpc.RpcError as error:
+                self._judge(channel, error.code())
                 if session is not None and self._is_proven(error, session, number):
                     raise from_rpc(error, self._address) from None
                 if error.code() in BROKEN and (session is not None or detail_of(error) is None):
@@ -106,6 +116,7 @@ class Channel:
                 if error.code() != grpc.StatusCode.UNAUTHENTICATED or attempt:
                     raise from_bare(error, self._address) from None
                 continue
+            self._answered = True
             if session is None or _shown(call.trailing_metadata(), session, "reply", number, reply):
                 return reply
             self._meet(left_s)
@@ -137,15 +148,34 @@ class Channel:
         raise UnavailableError(f"{self._address}: {NOT_PROVEN}")
 
     def close(self) -> None:
-        self._channel.close()
+        for channel in (*self._left, self._channel):
+            channel.close()
+
+    def _judge(self, channel: grpc.Channel, code: grpc.StatusCode) -> None:
+        """Leave a channel on which no answer came in time, though one has before: what is between may have dropped its
+        connection without a word, and the next call is to have one of its own. Calls under way go on."""
+        with self._lock:
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED and self._answered and channel is self._channel:
+                self._left.append(channel)
+                self._channel, self._answered = self._new(), False
+
+    def _new(self) -> grpc.Channel:
+        options = channel_options(self._wire)
+        if self._left:
+            # Channels to one address share a connection, unless they have different options.
+            options.append((NUMBER_OPTION, next(NUMBERS)))
+        if self._opened_with is None:
+            return grpc.insecure_channel(self._address, options)
+        if self._credentials is not None and self._credentials.name:
+            options.append(("grpc.ssl_target_name_override", self._credentials.name))
+        return grpc.secure_channel(self._address, self._opened_with, options)
 
     def _open(self) -> grpc.Channel:
         """Return the channel; another one when certificates have changed: calls of the one before go on."""
         if self._credentials is not None and (now := self._credentials.get()) is not self._opened_with:
-            options = channel_options(self._wire)
-            if self._credentials.name:
-                options.append(("grpc.ssl_target_name_override", self._credentials.name))
-            self._channel, self._opened_with = grpc.secure_channel(self._address, now, options), now
+            with self._lock:
+                self._opened_with = now
+                self._channel = self._new()
         return self._channel
 
     def _broken(self, error: Any) -> PS2Error:
@@ -164,10 +194,12 @@ class Channel:
         if tokens is None:
             return None
         client_nonce = proof.new_nonce()
-        challenge: Any = self._open().unary_unary(CHALLENGE)
+        channel = self._open()
+        challenge: Any = channel.unary_unary(CHALLENGE)
         try:
             reply = pb.ChallengeReply.FromString(challenge(b"", timeout_s, ((NONCE_KEY, client_nonce),)))
         except grpc.RpcError as error:
+            self._judge(channel, error.code())
             if error.code() in BROKEN:
                 raise self._broken(error) from None
             raise self._stranger(ProtocolError, f"no server of this version of PS2 ({error.code().name})") from None

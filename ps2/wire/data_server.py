@@ -24,6 +24,7 @@ from ps2.wire.codec import Draft, ReplyParts, error_parts, reply_parts
 from ps2.wire.door import BACKLOG, Door, Guest, listen_tcp, part
 from ps2.wire.framing import read, read_request, written_by_pieces
 from ps2.wire.introduction import let_in
+from ps2.wire.liveness import Carried, carried
 from ps2.wire.messages import Reply, Request
 from ps2.wire.parking import Parking, has_come
 from ps2.wire.proof import Tokens
@@ -117,6 +118,7 @@ class DataServer:
         self._wire = wire
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
+        self._named: dict[bytes, socket.socket] = {}
         self._lanes: dict[socket.socket, Lane] = {}
         self._turn: Turn = self._tokens.turn if self._tokens is not None else np.zeros(1, np.int64)
         self._most = min(MAX_CONNECTIONS, open_files() // 2)
@@ -141,6 +143,15 @@ class DataServer:
         """How many clients are connected that have proven themselves."""
         return len(self._connections)
 
+    def carried(self, name: bytes) -> Carried | None:
+        """Return what the connection that a client calls so has carried; None if there is none."""
+        with self._lock:
+            connection = self._named.get(name)
+        try:
+            return None if connection is None else carried(connection, connected=False)
+        except OSError:  # it has ended just now
+            return None
+
     def stop(self, grace_s: float) -> None:
         """Take no new requests, wait for those under way at most ``grace_s``, and close every connection."""
         self._door.shut()
@@ -153,10 +164,11 @@ class DataServer:
         self._parking.stop()
         with self._lock:
             self._connections.clear()
+            self._named.clear()
         self._door.join()
 
     def _serve(self, guest: Guest) -> None:
-        if not self._take(guest.plain):
+        if not self._take(guest):
             close(guest.plain)
             return
         try:
@@ -180,6 +192,8 @@ class DataServer:
                 return
         except (EOFError, OSError) as gone:
             error = gone
+        except Exception:  # a bug, or no memory: logged whole, and its place is given back
+            log.exception("a data connection ends by an internal error")
         self._end(guest, error)
 
     def _wait(self, guest: Guest, poll: select.poll) -> Ended:
@@ -200,12 +214,14 @@ class DataServer:
         log.debug("a data connection has ended: %s", error)  # the client went away, whatever it was doing
         with self._lock:
             self._connections.discard(guest.plain)
+            if self._named.get(guest.name) is guest.plain:
+                del self._named[guest.name]
             lane = self._lanes.pop(guest.plain, None)
         if lane is not None:
             lane.close()
         close(guest.plain)
 
-    def _take(self, connection: socket.socket) -> bool:
+    def _take(self, guest: Guest) -> bool:
         """Give a client a place; return False if there is none."""
         with self._lock:
             if self._stopped:
@@ -213,7 +229,9 @@ class DataServer:
             if len(self._connections) >= self._most:
                 log.warning("a connection is refused: there are %d", self._most)
                 return False
-            self._connections.add(connection)
+            self._connections.add(guest.plain)
+            if guest.name:
+                self._named[guest.name] = guest.plain
             return True
 
     def _answer(self, guest: Guest, taken: bool) -> bool:

@@ -30,6 +30,8 @@ GREETING_TIMEOUT_S = 10.0
 MAX_STRANGERS = 128
 BACKLOG = 1024
 DRAIN_TIMEOUT_S = 1.0
+# After a connection that could not be taken, for want of descriptors, threads or memory.
+PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,11 +42,13 @@ class Guest:
         plain: the socket; to be closed.
         connection: what is to be used of it, which is TLS's if there is any. It blocks, for ever.
         token: that it has proven to know.
+        name: what it calls the connection; b"": nothing.
     """
 
     plain: socket.socket
     connection: Connection
     token: str | None
+    name: bytes
 
 
 class Door:
@@ -113,12 +117,18 @@ class Door:
                     return
                 # Out of descriptors, say: connections that end will give some back.
                 log.warning("a connection could not be accepted: %s", error)
-                self._shut.wait(0.1)
+                self._shut.wait(PAUSE_S)
                 continue
-            if self._receive_stranger(connection):
-                threading.Thread(target=self._meet, args=(connection,), name="ps2-data", daemon=True).start()
-            else:
+            if not self._receive_stranger(connection):
                 close(connection)
+                continue
+            try:
+                threading.Thread(target=self._meet, args=(connection,), name="ps2-data", daemon=True).start()
+            except (RuntimeError, MemoryError) as error:  # the limit of threads: some will end
+                log.warning("a connection is refused, as it gets no thread: %s", error)
+                self._forget_stranger(connection)
+                close(connection)
+                self._shut.wait(PAUSE_S)
 
     def _receive_stranger(self, connection: socket.socket) -> bool:
         """Give a connection a stranger's place, of another one if need be; return False if there is none any more."""
@@ -132,6 +142,11 @@ class Door:
             self._strangers[connection] = None
             return True
 
+    def _forget_stranger(self, connection: socket.socket) -> bool:
+        """Give a stranger's place back; return whether it still had one, and may come in."""
+        with self._lock:
+            return self._strangers.pop(connection, connection) is None and not self._shut.is_set()
+
     def _meet(self, connection: socket.socket) -> None:
         guest = None
         wrapped: Connection = connection
@@ -139,16 +154,16 @@ class Door:
             tune(connection, self._wire)
             deadline_s = time.monotonic() + GREETING_TIMEOUT_S
             wrapped = self._secured(connection, deadline_s)
-            token = admit(wrapped, self._tokens, self._server_id, deadline_s)
+            token, name = admit(wrapped, self._tokens, self._server_id, deadline_s)
             connection.settimeout(None)
-            guest = Guest(connection, wrapped, token)
+            guest = Guest(connection, wrapped, token, name)
         except PS2Error as error:
             part(wrapped, error)
         except (EOFError, OSError) as error:  # it went away, whatever it was doing
             log.debug("a connection ended: %s", error)
-        with self._lock:
-            is_known = self._strangers.pop(connection, connection) is None and not self._shut.is_set()
-        if guest is None or not is_known:
+        except Exception:  # a bug, or no memory: logged whole; its place is given back in any case
+            log.exception("a connection ended by an internal error")
+        if not self._forget_stranger(connection) or guest is None:
             close(connection)
         else:
             self._welcome(guest)

@@ -13,14 +13,18 @@ from ps2.config import WireConfig
 from ps2.errors import DeadlineError, ProtocolError, PS2Error, UnavailableError
 from ps2.interrupts import POLL_S, SHIELD, check
 from ps2.wire import short
+from ps2.wire.at_once import at_once
 from ps2.wire.codec import check_sendable, request_parts
 from ps2.wire.framing import read_reply, written
+from ps2.wire.liveness import Look, carries_nothing, is_held_back
 from ps2.wire.messages import Reply, Request
-from ps2.wire.sockets import PlainSocket, send_some
+from ps2.wire.sockets import PlainSocket, give_up_unanswered, send_some
 from ps2.wire.tls_connection import Connection
 
 Outcome = Reply | PS2Error
-
+# Finds out what both ends of a connection, to the server at an address, have counted; None where nothing is counted.
+# Raises a PS2Error if the server does not answer, or does not know the connection.
+Ask = Callable[[str, Connection], Look | None]
 
 # The system may wake a little too early.
 TICK_S = 0.02
@@ -32,6 +36,11 @@ class Lane:
     Requests are written one after the other without waiting; replies come in the same order. ``outcomes`` holds those
     that have come, and the errors of requests that could not be sent in their places. A lane that ``failed`` gives the
     rest the same error, and its connection is of no use any more.
+
+    Attributes:
+        heard_s: when something was last written or read.
+        looked_s: when somebody last looked whether the server is there.
+        is_patient: the system does not end the connection while the server has no room for more of what is sent.
     """
 
     def __init__(
@@ -53,7 +62,9 @@ class Lane:
         self.requests = requests
         self.outcomes: list[Outcome] = []
         self.failed = False
-        self.heard_s = time.monotonic()
+        self.heard_s = self.looked_s = time.monotonic()
+        self.is_patient = False
+        self._seen: Look | None = None
         self._limit_bytes = limit_bytes
         self._unsent = deque(enumerate(requests if unsent is None else unsent))
         self._refused: dict[int, PS2Error] = {}
@@ -94,6 +105,23 @@ class Lane:
     def fail(self, error: PS2Error) -> None:
         self.failed = True
         self.outcomes += [error] * (len(self.requests) - len(self.outcomes))
+
+    def look(self, ask: Ask) -> None:
+        """Fail if the server does not answer, or the connection carries nothing any more. Else the server takes its
+        time: it may, and need not read on meanwhile."""
+        try:
+            now = ask(self.address, self.connection)
+            if now is not None and is_held_back(self.connection):
+                give_up_unanswered(self.connection, 0)
+                self.is_patient = True
+        except OSError as error:
+            self.fail(UnavailableError(f"{self.address}: {error.strerror or error}"))
+        except PS2Error as error:
+            self.fail(UnavailableError(f"{self.address}: the server does not answer: {error}"))
+        else:
+            if now is not None and self._seen is not None and carries_nothing(self._seen, now):
+                self.fail(UnavailableError(f"{self.address}: nothing gets through on the connection any more"))
+            self._seen, self.looked_s = now, time.monotonic()
 
     def _write(self) -> None:
         while self._sending or self._unsent:
@@ -137,12 +165,12 @@ class Lane:
             self._view = next(self._reading)
 
 
-def run(lanes: Sequence[Lane], wire: WireConfig, is_alive: Callable[[str], bool]) -> None:
+def run(lanes: Sequence[Lane], wire: WireConfig, ask: Ask) -> None:
     """Drive lanes until each is done or has failed.
 
     Args:
-        is_alive: asked about a server that has been silent for ``wire.keepalive_s``: a long function is no reason to
-            give up, a stopped process is.
+        ask: called after each half of ``wire.keepalive_s`` without a sign of a server: a long function is no reason to
+            give up; a stopped process is, and a connection that carries nothing.
     """
     deadline_s = time.monotonic() + wire.request_timeout_s
     for lane in lanes:
@@ -153,8 +181,8 @@ def run(lanes: Sequence[Lane], wire: WireConfig, is_alive: Callable[[str], bool]
             # There is nothing else to do, and the system waits for a whole array more cheaply than this loop.
             waiting[0].advance(select.POLLIN, wait=True)
         else:
-            _poll(waiting, min(wire.keepalive_s, max(0.0, deadline_s - time.monotonic())))
-        _give_up_on_silent(waiting, deadline_s, wire, is_alive)
+            _poll(waiting, min(wire.keepalive_s / 2, max(0.0, deadline_s - time.monotonic())))
+        _give_up_on_silent(waiting, deadline_s, wire, ask)
         check()
 
 
@@ -170,17 +198,15 @@ def _poll(lanes: Sequence[Lane], wait_s: float) -> None:
         by_number[number].advance(ready)
 
 
-def _give_up_on_silent(
-    lanes: Sequence[Lane], deadline_s: float, wire: WireConfig, is_alive: Callable[[str], bool]
-) -> None:
+def _give_up_on_silent(lanes: Sequence[Lane], deadline_s: float, wire: WireConfig, ask: Ask) -> None:
     now_s = time.monotonic()
+    silent = []
     for lane in lanes:
         if lane.done:
             continue
         if now_s > deadline_s:
             lane.fail(DeadlineError(f"{lane.address}: no reply within {wire.request_timeout_s:.0f} s"))
-        elif now_s - lane.heard_s >= wire.keepalive_s - TICK_S:
-            if is_alive(lane.address):
-                lane.heard_s = time.monotonic()
-            else:
-                lane.fail(UnavailableError(f"{lane.address}: the server does not answer"))
+        elif now_s - max(lane.heard_s, lane.looked_s) >= wire.keepalive_s / 2 - TICK_S:
+            silent.append(lane)
+    if silent:
+        at_once(silent, lambda lane: lane.look(ask))

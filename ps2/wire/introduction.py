@@ -5,6 +5,7 @@ from __future__ import annotations
 from ps2.errors import AuthError, ProtocolError, UnavailableError
 from ps2.wire import proof
 from ps2.wire.framing import HEAD, introduction, read_answer, read_introduction
+from ps2.wire.liveness import NAME_BYTES
 from ps2.wire.messages import PROTOCOL_VERSION
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.proof import Tokens
@@ -13,8 +14,13 @@ from ps2.wire.status import from_detail
 from ps2.wire.tls_connection import Connection
 
 
-def introduce(connection: Connection, token: str | Tokens | None, server_id: str, deadline_s: float) -> None:
+def introduce(
+    connection: Connection, token: str | Tokens | None, server_id: str, deadline_s: float, name: bytes = b""
+) -> None:
     """Be let in by a server, which proves itself if there is a token.
+
+    Args:
+        name: what the server is to know the connection by (``liveness``).
 
     Raises:
         PS2Error: it is not the one that is meant, or does not let us in; unless it was proven, that may be a lie.
@@ -22,7 +28,7 @@ def introduce(connection: Connection, token: str | Tokens | None, server_id: str
     """
     tokens = Tokens.of(token)
     nonce = proof.new_nonce() if tokens is not None else b""
-    send(connection, pb.Greeting(protocol=PROTOCOL_VERSION, server_id=server_id, nonce=nonce))
+    send(connection, pb.Greeting(protocol=PROTOCOL_VERSION, server_id=server_id, nonce=nonce, connection=name))
     if tokens is not None:
         theirs = _hear(connection, deadline_s).challenge
         known = tokens.shared(
@@ -36,10 +42,10 @@ def introduce(connection: Connection, token: str | Tokens | None, server_id: str
     _hear(connection, deadline_s)
 
 
-def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadline_s: float) -> str | None:
+def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadline_s: float) -> tuple[str | None, bytes]:
     """Read a client's greeting, and let it prove itself if there is a token; it is to be told by ``let_in``.
 
-    Return the token that it knows; None: there is none.
+    Return the token that it knows (None: there is none), and what it calls the connection.
 
     Raises:
         PS2Error: why it is not let in.
@@ -50,8 +56,10 @@ def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadlin
         raise ProtocolError(f"this server speaks protocol {PROTOCOL_VERSION}, the peer {greeting.protocol}")
     if greeting.server_id != server_id:
         raise ProtocolError("the peer means to meet another server")
+    if len(greeting.connection) not in (0, NAME_BYTES):
+        raise ProtocolError(f"a connection's name: expected {NAME_BYTES} bytes, got {len(greeting.connection)}")
     if tokens is None:
-        return None
+        return None, greeting.connection
     if len(greeting.nonce) != proof.NONCE_BYTES:
         raise AuthError("no token given; pass the token file that the fleet was started with")
     nonce = proof.new_nonce()
@@ -63,7 +71,7 @@ def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadlin
     )
     if token is None:
         raise AuthError("this is not the fleet's token; pass the token file that the fleet was started with")
-    return token
+    return token, greeting.connection
 
 
 def let_in(connection: Connection) -> None:

@@ -16,7 +16,7 @@ from ps2.matrix.partition import Int64Array, Wire
 Array = npt.NDArray[Any]
 Place = tuple[int, int]  # matrix, partition
 
-PROTOCOL_VERSION = 9
+PROTOCOL_VERSION = 10
 
 
 @dataclass(frozen=True, slots=True)

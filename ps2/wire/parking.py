@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import threading
+import time
 from collections.abc import Callable
 
-from ps2.wire.door import Guest
+from ps2.wire.door import PAUSE_S, Guest
 from ps2.wire.sockets import close
 from ps2.wire.tls_connection import TlsConnection
+
+log = logging.getLogger(__name__)
 
 # A thread stays with its connection for so long: who asks often does not wait for one.
 LINGER_S = 0.1
@@ -41,8 +45,8 @@ class Parking:
                 close(guest.plain)
                 return
             descriptor = guest.plain.fileno()
-            self._parked[descriptor] = guest
             self._poll.register(descriptor, select.EPOLLIN | select.EPOLLRDHUP)
+            self._parked[descriptor] = guest
 
     def stop(self) -> None:
         """Close what is parked."""
@@ -56,12 +60,9 @@ class Parking:
     def _watch(self) -> None:
         while not self._stopped:
             for descriptor, _ in self._poll.poll():
-                with self._lock:
-                    guest = self._parked.pop(descriptor, None)
-                    if guest is None:
-                        continue
-                    self._poll.unregister(descriptor)
-                threading.Thread(target=self._attend, args=[guest], name="ps2-data", daemon=True).start()
+                if not self._wake(descriptor):
+                    time.sleep(PAUSE_S)
+                    break
         with self._lock:
             for guest in self._parked.values():
                 close(guest.plain)
@@ -69,6 +70,21 @@ class Parking:
         self._poll.close()
         os.close(self._bell)
         os.close(self._ring)
+
+    def _wake(self, descriptor: int) -> bool:
+        """Give a connection a thread; return False if there is none to be had: it stays here until there is."""
+        with self._lock:
+            guest = self._parked.pop(descriptor, None)
+            if guest is None:
+                return True
+            self._poll.unregister(descriptor)
+        try:
+            threading.Thread(target=self._attend, args=[guest], name="ps2-data", daemon=True).start()
+        except (RuntimeError, MemoryError) as error:
+            log.warning("a request waits, as there is no thread for it: %s", error)
+            self.park(guest)
+            return False
+        return True
 
 
 def has_come(guest: Guest, poll: select.poll) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
@@ -71,8 +72,8 @@ class RpcServer:
         host, port = split_address(listen)
         if token is None and not is_loopback(host):
             raise ConfigError(f"listen: {listen} is not loopback, so a token is required")
-        self._threads = _Threads(threads, thread_name_prefix="ps2-rpc")
-        self._strangers = _Threads(STRANGERS_THREADS, thread_name_prefix="ps2-rpc-stranger")
+        self._threads = _Threads(threads, "ps2-rpc")
+        self._strangers = _Threads(STRANGERS_THREADS, "ps2-rpc-stranger")
         self._server = grpc.server(self._threads, options=server_options(wire))
         tokens = Tokens.of(token)
         gatekeeper = Gatekeeper(tokens) if tokens is not None else None
@@ -118,7 +119,23 @@ def server_options(wire: WireConfig) -> list[tuple[str, int]]:
 
 
 class _Threads(ThreadPoolExecutor):
-    """Threads for calls. What comes while the interpreter ends is dropped: gRPC would print a traceback instead."""
+    """Threads for calls, all of which begin at once: gRPC serves nobody any more once a call has got none.
+
+    What comes while the interpreter ends is dropped: gRPC would print a traceback instead.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        """Raises LaunchError: this process may have no more threads."""
+        super().__init__(count, thread_name_prefix=name)
+        begun = threading.Barrier(count + 1)
+        try:
+            for _ in range(count):
+                self.submit(begun.wait)
+        except RuntimeError as error:
+            begun.abort()
+            self.shutdown(wait=False)
+            raise LaunchError(f"{count} threads for calls cannot begin: {error}") from error
+        begun.wait()
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ps2.config import WireConfig
 from ps2.interrupts import POLL_S, SHIELD, check
+from ps2.wire.liveness import new_name
 from ps2.wire.short import Handles
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ UNIX_BUFFER_BYTES = 1 << 20
 MANY_FILES = 1 << 20
 # 0 would mean not to wait at all.
 MIN_TIMEOUT_S = 0.001
+
+KEEPALIVE_PROBES = 3
 
 T = TypeVar("T")
 
@@ -49,13 +52,25 @@ def tune(connection: socket.socket, wire: WireConfig) -> None:
         return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    # A peer whose system acknowledges nothing for ``keepalive_s``, neither data nor probes, is gone.
+    interval_s = max(1, int(wire.keepalive_s / (2 * KEEPALIVE_PROBES)))
     for name, value in (
-        ("TCP_KEEPIDLE", max(1, int(wire.keepalive_s))),
-        ("TCP_KEEPINTVL", max(1, int(wire.keepalive_timeout_s / 3))),
-        ("TCP_KEEPCNT", 3),
+        ("TCP_KEEPIDLE", max(1, int(wire.keepalive_s / 2))),
+        ("TCP_KEEPINTVL", interval_s),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
     ):
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    give_up_unanswered(connection, wire.keepalive_s)
+
+
+def give_up_unanswered(connection: Connection, after_s: float) -> None:
+    """Have the system end a connection when what was sent is not acknowledged for so long; 0: as long as it likes.
+
+    It also ends one then whose peer acknowledges, and has no room for more.
+    """
+    if connection.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * after_s))
 
 
 def abstract(name: str) -> str:
@@ -133,6 +148,7 @@ class PlainSocket(socket.socket):
     """The client's end of a data connection.
 
     Attributes:
+        name: that the server knows it by.
         handles: that the server has given on it.
         forms: of requests that are written on it again and again (``quick``).
         patience_s: how long a reply may take until the peer is asked whether it is there.
@@ -140,6 +156,7 @@ class PlainSocket(socket.socket):
 
     def __init__(self, family: int) -> None:
         super().__init__(family, socket.SOCK_STREAM)
+        self.name = new_name()
         self.handles: Handles = {}
         self.forms: dict[object, bytearray] = {}
         self.patience_s = 0.0

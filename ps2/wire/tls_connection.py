@@ -43,6 +43,11 @@ class TlsConnection:
         self._taken = 0  # bytes that these were before
 
     @property
+    def plain(self) -> socket.socket:
+        """The socket that carries what is encrypted."""
+        return self._plain
+
+    @property
     def family(self) -> int:
         return self._plain.family
 
@@ -125,6 +130,9 @@ class TlsConnection:
 
     def setsockopt(self, level: int, name: int, value: int | bytes) -> None:
         self._plain.setsockopt(level, name, value)
+
+    def getsockopt(self, level: int, name: int, size: int) -> bytes:
+        return self._plain.getsockopt(level, name, size)
 
     def fileno(self) -> int:
         return self._plain.fileno()

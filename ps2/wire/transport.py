@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from google.protobuf.message import Message
 
 from ps2.config import WireConfig, split_address
-from ps2.errors import ProtocolError, PS2Error, StoppedError
+from ps2.errors import ProtocolError, PS2Error, StoppedError, UnavailableError
 from ps2.interrupts import POLL_S, SHIELD, shielded
 from ps2.ops.modules import check_same
 from ps2.wire import exchange
@@ -23,10 +23,11 @@ from ps2.wire.channel import Channel, Trust
 from ps2.wire.codec import check_sendable, reply_of, request_parts, to_frame
 from ps2.wire.exchange import Lane, Outcome
 from ps2.wire.introduction import introduce
+from ps2.wire.liveness import Carried, Look, carried
 from ps2.wire.messages import PROTOCOL_VERSION, Request
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.proof import Tokens
-from ps2.wire.sockets import PlainSocket, abstract, connect, tune, wait_at_most
+from ps2.wire.sockets import PlainSocket, abstract, connect, give_up_unanswered, tune, wait_at_most
 from ps2.wire.tls import Renewed, client_context
 from ps2.wire.tls_connection import Connection, TlsConnection
 
@@ -125,7 +126,7 @@ class GrpcTransport:
                         lanes.append(Lane(address, connection, mine, self._wire.request_limit_bytes))
                 # Not gRPC's own futures: those start a thread for each call, and lose a Ctrl-C that comes meanwhile.
                 streams = Calls(others, lambda address: self._stream(address, requests[address]))
-                exchange.run(lanes, self._wire, self._is_alive)
+                exchange.run(lanes, self._wire, self._look)
             finally:
                 for lane in lanes:
                     self._give_back(lane)
@@ -237,8 +238,8 @@ class GrpcTransport:
         with self._lock:
             return self._peers.setdefault(address, _Peer(reply.server_id, places)), True
 
-    def _hello(self, address: str) -> pb.HelloReply:
-        request = pb.HelloRequest(protocol=PROTOCOL_VERSION)
+    def _hello(self, address: str, connection: bytes = b"") -> pb.HelloReply:
+        request = pb.HelloRequest(protocol=PROTOCOL_VERSION, connection=connection)
         return self.call(address, "Server/Hello", request, pb.HelloReply, self._wire.keepalive_timeout_s)
 
     def _reach(self, peer: _Peer) -> Connection | None:
@@ -262,16 +263,15 @@ class GrpcTransport:
             if closed:  # close() did not see this one
                 raise StoppedError(CLOSED)
             tune(plain, self._wire)
-            timeout_s = min(self._wire.keepalive_s, self._wire.request_timeout_s)
-            deadline_s = time.monotonic() + timeout_s
+            deadline_s = time.monotonic() + min(self._wire.keepalive_s, self._wire.request_timeout_s)
             if isinstance(connection, TlsConnection):
                 connection.handshake(deadline_s)
             try:
-                introduce(connection, self._token, peer.server_id, deadline_s)
+                introduce(connection, self._token, peer.server_id, deadline_s, plain.name)
             except PS2Error as error:  # a stranger, or a proxy with nobody behind it
                 raise ConnectionRefusedError(0, str(error)) from error
-            plain.patience_s = timeout_s
-            wait_at_most(connection, min(timeout_s, POLL_S))
+            plain.patience_s = min(self._wire.keepalive_s / 2, self._wire.request_timeout_s)
+            wait_at_most(connection, min(plain.patience_s, POLL_S))
         except BaseException:
             self._discard(connection)
             raise
@@ -279,6 +279,9 @@ class GrpcTransport:
 
     def _give_back(self, lane: Lane) -> None:
         """Keep a connection whose replies have all come; one that was interrupted would bring those of another call."""
+        if lane.is_patient and lane.reusable:
+            with suppress(OSError):  # it is closed by now
+                give_up_unanswered(lane.connection, self._wire.keepalive_s)
         if not (lane.reusable and self._keep(lane.address, lane.connection)):
             self._discard(lane.connection)
         if lane.failed:
@@ -306,12 +309,16 @@ class GrpcTransport:
         for connection in peer.idle if peer is not None else ():
             connection.close()
 
-    def _is_alive(self, address: str) -> bool:
-        try:
-            self._hello(address)
-        except PS2Error:
-            return False
-        return True
+    def _look(self, address: str, connection: Connection) -> Look | None:
+        """See what both ends of a connection have counted: ``exchange.Ask``."""
+        name = _name_of(connection)
+        there = self._hello(address, name)
+        here = carried(connection, connected=True)
+        if here is None:
+            return None
+        if not there.HasField("carried"):
+            raise UnavailableError("it has given up the connection")
+        return Look(here, Carried(there.carried.sent, there.carried.received, there.carried.unread))
 
     # -- gRPC streams --------------------------------------------------------------------------------------------------
 
@@ -350,6 +357,12 @@ def _outcome(frame: bytes, request: Request) -> Outcome:
         return reply_of(frame, request)
     except PS2Error as error:
         return error
+
+
+def _name_of(connection: Connection) -> bytes:
+    plain = connection.plain if isinstance(connection, TlsConnection) else connection
+    assert isinstance(plain, PlainSocket)
+    return plain.name
 
 
 def _is_open(connection: Connection) -> bool:

@@ -9,11 +9,13 @@ import sys
 import textwrap
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+from faults import flows
 
 from ps2 import DCV, PS2Context
 from ps2.config import RetryConfig, WireConfig
@@ -248,8 +250,8 @@ def test_free_when_a_server_was_killed_then_no_error(fresh):
 
 def test_operation_when_a_server_stopped_answering_then_bounded(leaves_nothing, stop_process, monkeypatch):
     """A stopped process keeps its connections: only keepalive finds out."""
-    quick = WireConfig(keepalive_s=1.0, keepalive_timeout_s=0.5)
-    monkeypatch.setattr("ps2.wire.transport.WireConfig", lambda: quick)
+    quick = partial(WireConfig, keepalive_s=1.0, keepalive_timeout_s=0.5)
+    monkeypatch.setattr("ps2.coordinator.context.WireConfig", quick)
     with PS2Context.getOrCreate(servers=2, heartbeatS=0.2, lostAfterS=2.0) as ps:
         u, pid = DCV.dense(10).fill(1), ps._fleet.launcher.pids()[1]
         stop_process(pid)
@@ -261,6 +263,20 @@ def test_operation_when_a_server_stopped_answering_then_bounded(leaves_nothing, 
         finally:
             os.kill(pid, signal.SIGCONT)
         assert took_s < START_S
+
+
+def test_calls_when_all_connections_were_dropped_then_each_counts_once(leaves_nothing, monkeypatch):
+    """As a firewall does that forgets what it has let through: nobody is told, and new connections work."""
+    quick = partial(WireConfig, keepalive_s=1.0, keepalive_timeout_s=1.0, unix_sockets=False)
+    monkeypatch.setattr("ps2.coordinator.context.WireConfig", quick)
+    with PS2Context.getOrCreate(servers=2) as ps:
+        u = DCV.dense(10, dtype="int64").fill(1)
+        pids = [os.getpid(), *ps._fleet.launcher.pids()]
+        for number in range(3):
+            assert flows.drop(*pids)
+            u.add(np.ones(10, np.int64))
+            assert u.pull().tolist() == [2 + number] * 10
+        assert not ps.recoveries
 
 
 def test_keepalive_when_nothing_else_is_said_then_a_server_has_fifteen_seconds():

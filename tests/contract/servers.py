@@ -69,7 +69,7 @@ class Served:
         self.data = DataServer(engine, "127.0.0.1", 0, token, self.id, wire)
         try:
             port, unix_name = places(self.data) if places else (self.data.port, self.data.unix_name)
-            told = SimpleNamespace(port=port, unix_name=unix_name, connections=0)
+            told = SimpleNamespace(port=port, unix_name=unix_name, connections=0, carried=self.data.carried)
             self.servicer = ServerServicer(engine, self.id, wire, lambda: None, told, token)
             self.rpc = RpcServer(SERVICE, self.servicer, listen, token, 4, wire)
         except PS2Error:
@@ -251,12 +251,15 @@ def hear_bytes(connection, size):
 class Proxy:
     """Passes connections on to ``target`` until so many bytes have gone up or down; then it cuts that connection.
 
-    ``up`` and ``down`` count from the moment that ``arm`` is called; before, everything passes.
+    ``up`` and ``down`` count from the moment that ``arm`` is called; before, everything passes. ``swallow``: on the
+    connections that it has, it takes everything, passes nothing on, and closes nothing.
     """
 
     def __init__(self, family, target, name=""):
         self._family, self._target = family, target
         self._left = None
+        self._swallowing = set()
+        self._clients = set()
         self._listener = socket.socket(family)
         self._listener.bind(abstract(name) if family == socket.AF_UNIX else ("127.0.0.1", 0))
         self._listener.listen()
@@ -267,6 +270,9 @@ class Proxy:
 
     def arm(self, up=1 << 60, down=1 << 60):
         self._left = [up, down]
+
+    def swallow(self):
+        self._swallowing |= self._clients
 
     def close(self):
         self._ended.set()
@@ -284,6 +290,7 @@ class Proxy:
     def _pass_on(self, client):
         with client, socket.socket(self._family) as server, suppress(OSError):
             server.connect(self._target)
+            self._clients.add(client)
             ends = {client: (server, 0), server: (client, 1)}
             while not self._ended.is_set():
                 for end in select.select(list(ends), [], [], 0.02)[0]:
@@ -293,7 +300,8 @@ class Proxy:
                         self._left[way] -= len(data)
                     if not data or (self._left is not None and self._left[way] < 0):
                         return
-                    other.sendall(data)
+                    if client not in self._swallowing:
+                        other.sendall(data)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from faults import flows
 
 from ps2.config import WireConfig
 from ps2.errors import DeadlineError, PS2Error, StaleRouteError, StoppedError, TransientError, UnavailableError
@@ -318,6 +319,56 @@ def test_transport_when_closed_then_stopped_error(address, carrier):
             send(transport, address, reading(op("sum", 0)))
         with pytest.raises(StoppedError):
             ServerControl(transport).hello(address)
+
+
+# -- connections that are dropped without a word ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("carrier", ["stream", "tcp"])
+@pytest.mark.parametrize("dropped", [1, 2])
+def test_connection_when_it_is_dropped_then_that_is_known_and_a_new_one_serves(server, address, carrier, dropped):
+    """What is sent on it vanishes, one way or both, and new ones work."""
+    with connected(carrier, keepalive_s=1.0, keepalive_timeout_s=1.0, request_timeout_s=30.0) as transport:
+        count(transport, address)
+        port = server.data.port if carrier == "tcp" else int(address.rpartition(":")[2])
+        assert flows.drop(os.getpid(), port=port, most=dropped) == dropped
+        with pytest.raises(UnavailableError):
+            count(transport, address)
+        assert count(transport, address) == DIM
+
+
+@pytest.mark.parametrize("carrier", ["stream", "tcp"])
+def test_connection_when_a_proxy_swallows_all_then_that_is_known(carrier):
+    """Both ends have a peer that acknowledges everything: only who counts what has come finds out."""
+    quick = {"keepalive_s": 1.0, "keepalive_timeout_s": 1.0, "request_timeout_s": 30.0}
+    with cut_by_proxy(carrier, an_engine()) as (address, proxy), connected(carrier, **quick) as transport:
+        count(transport, address)
+        proxy.swallow()
+        with pytest.raises(UnavailableError):
+            count(transport, address)
+        assert count(transport, address) == DIM
+
+
+def test_requests_when_the_server_reads_none_for_long_then_they_wait(hanging):
+    """It runs the first, and the system has room for a part of the others alone."""
+    with connected("tcp", keepalive_s=1.0, keepalive_timeout_s=5.0, request_timeout_s=60.0) as transport:
+        timer = threading.Timer(4.0, hanging.engine.go_on.set)
+        timer.start()
+        pushes = [changing(op("push", 0, arrays=[np.zeros(BLOCK)], start=0)) for _ in range(8)]
+        got = outcomes(transport, hanging.address, *pushes)
+        timer.join()
+    assert [type(outcome) for outcome in got] == [StaleRouteError] * 8
+
+
+def test_call_when_its_connection_was_dropped_then_the_next_has_another(server, address):
+    """gRPC alone would wait for the end of the connection, longer than a coordinator waits for a server."""
+    with connected("stream") as transport:
+        control = ServerControl(transport)
+        control.hello(address)
+        assert flows.drop(os.getpid(), port=int(address.rpartition(":")[2]))
+        with pytest.raises(DeadlineError):
+            control.hello(address, timeout_s=0.3)
+        assert control.hello(address, timeout_s=5.0).server_id == server.id
 
 
 SERVER = """

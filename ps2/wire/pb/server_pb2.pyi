@@ -176,19 +176,21 @@ class ReplyFrame(_message.Message):
     def __init__(self, header: _Optional[_Union[ReplyHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class HelloRequest(_message.Message):
-    __slots__ = ("protocol", "coordinator", "answered_s", "released")
+    __slots__ = ("protocol", "coordinator", "answered_s", "released", "connection")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     COORDINATOR_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_S_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     coordinator: str
     answered_s: float
     released: bool
-    def __init__(self, protocol: _Optional[int] = ..., coordinator: _Optional[str] = ..., answered_s: _Optional[float] = ..., released: bool = ...) -> None: ...
+    connection: bytes
+    def __init__(self, protocol: _Optional[int] = ..., coordinator: _Optional[str] = ..., answered_s: _Optional[float] = ..., released: bool = ..., connection: _Optional[bytes] = ...) -> None: ...
 
 class HelloReply(_message.Message):
-    __slots__ = ("protocol", "server_id", "version", "data_port", "data_socket", "route_version", "coordinator", "heard_s", "catalog", "now_s", "operations", "leaving")
+    __slots__ = ("protocol", "server_id", "version", "data_port", "data_socket", "route_version", "coordinator", "heard_s", "catalog", "now_s", "operations", "leaving", "carried")
     class OperationsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -208,6 +210,7 @@ class HelloReply(_message.Message):
     NOW_S_FIELD_NUMBER: _ClassVar[int]
     OPERATIONS_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     server_id: str
     version: str
@@ -220,17 +223,30 @@ class HelloReply(_message.Message):
     now_s: float
     operations: _containers.ScalarMap[str, str]
     leaving: bool
-    def __init__(self, protocol: _Optional[int] = ..., server_id: _Optional[str] = ..., version: _Optional[str] = ..., data_port: _Optional[int] = ..., data_socket: _Optional[str] = ..., route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., heard_s: _Optional[float] = ..., catalog: _Optional[bytes] = ..., now_s: _Optional[float] = ..., operations: _Optional[_Mapping[str, str]] = ..., leaving: bool = ...) -> None: ...
+    carried: Carried
+    def __init__(self, protocol: _Optional[int] = ..., server_id: _Optional[str] = ..., version: _Optional[str] = ..., data_port: _Optional[int] = ..., data_socket: _Optional[str] = ..., route_version: _Optional[int] = ..., coordinator: _Optional[str] = ..., heard_s: _Optional[float] = ..., catalog: _Optional[bytes] = ..., now_s: _Optional[float] = ..., operations: _Optional[_Mapping[str, str]] = ..., leaving: bool = ..., carried: _Optional[_Union[Carried, _Mapping]] = ...) -> None: ...
 
 class Greeting(_message.Message):
-    __slots__ = ("protocol", "server_id", "nonce")
+    __slots__ = ("protocol", "server_id", "nonce", "connection")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     SERVER_ID_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     server_id: str
     nonce: bytes
-    def __init__(self, protocol: _Optional[int] = ..., server_id: _Optional[str] = ..., nonce: _Optional[bytes] = ...) -> None: ...
+    connection: bytes
+    def __init__(self, protocol: _Optional[int] = ..., server_id: _Optional[str] = ..., nonce: _Optional[bytes] = ..., connection: _Optional[bytes] = ...) -> None: ...
+
+class Carried(_message.Message):
+    __slots__ = ("sent", "received", "unread")
+    SENT_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
+    sent: int
+    received: int
+    unread: int
+    def __init__(self, sent: _Optional[int] = ..., received: _Optional[int] = ..., unread: _Optional[int] = ...) -> None: ...
 
 class GreetingChallenge(_message.Message):
     __slots__ = ("nonce", "proof", "further_proofs")
