@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -43,6 +45,16 @@ class ProcessId:
         if self.alive():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, number)
+
+
+def has_come(pipe: IO[bytes] | IO[str] | int, timeout_s: float) -> bool:
+    """Tell whether something can be read of a process's pipe, its end included, or can be within a time.
+
+    Not by ``select``, which knows the first 1,024 open files of a process alone.
+    """
+    poll = select.poll()
+    poll.register(pipe, select.POLLIN)
+    return bool(poll.poll(1000 * timeout_s))
 
 
 def _start_of(pid: int) -> str | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import select
 import sys
 from contextlib import suppress
 from typing import Any
@@ -22,6 +21,7 @@ import numpy as np
 import ps2.server.process  # noqa: F401 - what servers need
 from ps2.cli.main import main
 from ps2.ops.kernels import total
+from ps2.processes import has_come
 from ps2.server.lane import is_compiled, load
 
 PARENT_CHECK_S = 0.5
@@ -30,7 +30,7 @@ PARENT_CHECK_S = 0.5
 def answered(parent: int) -> dict[str, Any] | None:
     """Answer requests until the parent closes stdin, or is gone; return None, and in a fork what it was forked for."""
     while True:
-        while not select.select([sys.stdin], [], [], PARENT_CHECK_S)[0]:
+        while not has_come(sys.stdin, PARENT_CHECK_S):
             if os.getppid() != parent:
                 return None
         line = sys.stdin.readline()  # one comes only after the answer to the one before

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import sys
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -44,3 +47,14 @@ def test_a_fleet_when_files_of_the_folder_are_named_as_pythons_modules_then_star
     monkeypatch.setattr(sys, "path", ["", *sys.path])  # as in a notebook
     with PS2Context.getOrCreate(servers=1):
         assert DCV.dense(3).fill(2).sum() == 6
+
+
+def test_a_fleet_when_its_driver_has_thousands_of_files_open_then_starts(forks):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    with ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1100):
+            opened.enter_context(open(os.devnull))
+        with PS2Context.getOrCreate(servers=1):
+            assert DCV.dense(3).fill(2).sum() == 6

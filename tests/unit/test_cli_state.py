@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -139,3 +141,15 @@ def test_find_when_an_earlier_version_wrote_it_then_says_what_to_do(folder):
     file.write_text(json.dumps(found))
     with pytest.raises(InputError, match=rf"earlier version of PS2.* \(pids {ME.pid}\), and remove {folder / 'a'}"):
         state.find("a")
+
+
+def test_pipe_when_thousands_of_files_are_open_then_is_looked_at():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    reading, writing = os.pipe()
+    high = fcntl.fcntl(reading, fcntl.F_DUPFD, 1024)
+    before = processes.has_come(high, 0)
+    os.write(writing, b"!")
+    assert (before, processes.has_come(high, 10)) == (False, True)
+    for descriptor in (reading, writing, high):
+        os.close(descriptor)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import Any
 from ps2.certificates import VARIABLES
 from ps2.coordinator.launchers.child import UNKNOWN, Child, tail
 from ps2.errors import LaunchError
-from ps2.processes import ProcessId
+from ps2.processes import ProcessId, has_come
 from ps2.programs import command, import_path
 
 # For its imports, on a machine that is busy.
@@ -90,8 +89,7 @@ class ForkServer:
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()
-            answers = select.select([process.stdout], [], [], ANSWER_TIMEOUT_S)[0]
-            if answers and (line := process.stdout.readline()):
+            if has_come(process.stdout, ANSWER_TIMEOUT_S) and (line := process.stdout.readline()):
                 return dict(json.loads(line))
         except BrokenPipeError:
             pass

@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from ps2.client.task import task_context
 from ps2.config import CONTAINER_VARIABLE, NODE_VARIABLE, ServerConfig, WireConfig, join_address, split_address
 from ps2.coordinator.launchers.child import END_TIMEOUT_S, LOG_TAIL_LINES
 from ps2.errors import ConfigError, PS2Error, UnavailableError
+from ps2.processes import has_come
 from ps2.programs import command, import_path
 from ps2.wire.launcher_control import LauncherControl, Report
 from ps2.wire.transport import GrpcTransport
@@ -198,7 +198,7 @@ class Server:
 
     def address(self) -> str:
         """Return ``host:port`` where it listens; "" if it does not yet."""
-        if not self._address and select.select([self._announced], [], [], 0)[0]:
+        if not self._address and has_come(self._announced, 0):
             self._address = os.read(self._announced, MAX_ADDRESS).decode()
         return self._address
 
