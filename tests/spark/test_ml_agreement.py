@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pyspark.ml import classification, regression
 from pyspark.ml.feature import VectorAssembler
-from pyspark.ml.linalg import DenseMatrix, Vectors
+from pyspark.ml.linalg import DenseMatrix, Vectors, VectorUDT
 from pyspark.sql import functions as F
 
 from ps2 import algorithms
@@ -122,6 +122,29 @@ def test_normal_equations_when_a_column_is_there_twice_then_pysparks_coefficient
     params = {"labelCol": "value", "featuresCol": "both", **EXACT}
     theirs, ours = (package.LinearRegression(**params).fit(twice) for package in (regression, algorithms))
     np.testing.assert_allclose(found(ours), found(theirs), atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def times(spark):
+    """Times in milliseconds, as two columns that nearly agree, among rare features; 2 later - late is the value."""
+    rows = spark.range(400).selectExpr("id", "1.7e12D + 25 * id as late", "double(id % 9 + 1) as weight")
+    rows = rows.selectExpr("*", "late + (id * 7919) % 13 as later").selectExpr("*", "2 * later - late as value")
+    many = F.udf(lambda i: Vectors.sparse(200, [i % 197], [1.0]), VectorUDT())
+    encoded = VectorAssembler(inputCols=["late", "later", "many"], outputCol="features")
+    return encoded.transform(rows.withColumn("many", many("id"))).select("features", "value", "weight")
+
+
+@pytest.mark.parametrize("params", [{}, {"solver": "normal", "weightCol": "weight"}])
+def test_normal_equations_when_sparse_rows_hold_times_then_nothing_cancels(times, params):
+    coefficients = algorithms.LinearRegression(labelCol="value", **params).fit(times).coefficients.toArray()
+    np.testing.assert_allclose(coefficients, [-1.0, 2.0] + [0.0] * 198, atol=1e-4)
+
+
+def test_normal_equations_when_float64_cannot_part_features_then_warn(times, caplog):
+    """Without an intercept both times are the same number but for their last digits."""
+    model = algorithms.LinearRegression(labelCol="value", fitIntercept=False).fit(times)
+    assert "feature 1 is, to the precision of float64, a sum of multiples of others" in caplog.text
+    assert model.summary.reason == "the normal equations were solved, for the shortest weights"
 
 
 def matrix(*rows):

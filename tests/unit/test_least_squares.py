@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from ps2.algorithms.linear.solvers import least_squares
-from ps2.algorithms.linear.solvers.least_squares import Products, objective, packed_size, products, solve
+from ps2.algorithms.linear.solvers.least_squares import Products, objective, packed_size, products, slopes, solve
 from ps2.data.rows import Rows
 
 ROWS, K = 60, 5
@@ -42,6 +42,49 @@ def test_products_when_shards_are_added_up_then_they_are_those_of_the_matrix(den
     assert found.yy == pytest.approx(expected.yy)
 
 
+@pytest.mark.parametrize("others", [0.02, 1.0])
+def test_products_when_a_mean_is_large_then_nothing_cancels(others):
+    """A time among rare features, of which one worker has all the rows that hold another one."""
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((400, 40)) * (rng.random((400, 40)) < others)
+    x[:, 7] = 1e7 + rng.standard_normal(400)
+    x[200:, 9] = rng.standard_normal(200)
+    x[:200, 9] = 0.0
+    y, c = 2.0 * (x[:, 7] - 1e7) + x[:, 9], rng.random(400) + 0.1
+    expected, mean, label_mean = dense(x, y, c)
+    parts = [Rows(sp.csr_array(x[part]), y[part], c[part]).localize() for part in (slice(0, 200), slice(200, 400))]
+    found = Products.unpacked(sum(products(part, mean, label_mean).packed() for part in parts), 40)
+    np.testing.assert_allclose(found.xx, expected.xx, rtol=1e-7, atol=1e-6)
+    np.testing.assert_allclose(found.xy, expected.xy, rtol=1e-7, atol=1e-6)
+    w = np.linspace(-1.0, 1.0, 40)
+    rest = sum(slopes(part, mean, label_mean, w) for part in parts)
+    np.testing.assert_allclose(rest, expected.xy - expected.xx @ w, rtol=1e-6, atol=1e-5)
+
+
+def test_solve_when_features_are_nearly_alike_then_corrections_find_the_weights():
+    """A pivot of 1e-12 leaves three digits of what the products tell."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((300, 3))
+    x[:, 2] = x[:, 1] + 1e-6 * x[:, 2]
+    x -= x.mean(axis=0)
+    w = np.array([1.0, 2.0, 3.0])
+    rows, mean = Rows(sp.csr_array(x), x @ w).localize(), np.zeros(3)
+    found = solve(products(rows, mean, 0.0), mean, mean, 100, 1e-6)
+    assert 0 < found.pivot < 1e-10
+    assert np.abs(found.w - w).max() > 1e-6
+    for _ in range(3):
+        found = found.refined(slopes(rows, mean, 0.0, found.w))
+    np.testing.assert_allclose(found.w, w, rtol=1e-8)
+
+
+def test_solve_when_a_feature_is_constant_then_its_weight_is_0_and_others_are_known():
+    of, _, _ = dense(*data())
+    of.xx[2], of.xx[:, 2], of.xy[2] = 0.0, 0.0, 0.0
+    found, rest = solve(of, NONE, NONE, 100, 1e-6), [0, 1, 3, 4]
+    np.testing.assert_allclose(found.w[rest], np.linalg.solve(of.xx[np.ix_(rest, rest)], of.xy[rest]))
+    assert (found.w[2], found.pivot > 0) == (0, True)
+
+
 def test_solve_when_features_tell_the_weights_then_they_and_the_inverse_are_numpys():
     of, mean, _ = dense(*data())
     l2 = np.arange(K) / 10.0
@@ -55,7 +98,7 @@ def test_solve_when_a_feature_is_there_twice_then_both_share_its_weight():
     x, y, c = data()
     x[:, 4] = x[:, 1]
     found = solve(dense(x, y, c)[0], NONE, NONE, 100, 1e-6)
-    assert found.factor is None
+    assert (found.factor, found.pivot, found.feature) == (None, 0, 4)
     assert found.w[4] == pytest.approx(found.w[1])
     of, _, _ = dense(x[:, :4], y, c)
     np.testing.assert_allclose([*found.w[:1], 2 * found.w[1], *found.w[2:4]], np.linalg.solve(of.xx, of.xy), rtol=1e-6)

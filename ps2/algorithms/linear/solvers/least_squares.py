@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,11 @@ Float64Array = npt.NDArray[np.float64]
 
 # Entries of a block of rows as a dense matrix: 32 MiB.
 BLOCK_ENTRIES = 1 << 22
-# Rows with a smaller share of entries are multiplied as sparse ones.
+# Rows with a larger share of entries are multiplied as dense ones.
 DENSE_FROM = 0.1
+# Means of at most so many standard deviations are subtracted from sums of products, where they cost at most a digit.
+# A larger one has a feature that most of the weight is on rows of, so that as a dense column it takes little more.
+SMALL_MEAN = 1.0
 # A pivot of the Cholesky factor that is smaller, by the roundings of one feature, is none.
 SINGULAR = 16 * np.finfo(np.float64).eps
 
@@ -57,39 +61,107 @@ def products(rows: LocalRows, mean: Float64Array, label_mean: float) -> Products
     """Sum over a worker's rows.
 
     Args:
-        rows: with labels, of some keys.
+        rows: with labels, of some keys; features have a standard deviation of about 1 over the rows of all workers.
         mean: shape (k,): of all features, those that no row of the worker has among them.
         label_mean: of all rows.
     """
     assert rows.y is not None
     k, c = len(mean), np.ones(len(rows)) if rows.weights is None else rows.weights
     y = rows.y - label_mean
-    yy = float(c @ y**2)
-    if rows.x.nnz < DENSE_FROM * len(rows) * k:
-        return _sparse_products(rows, mean, c, y, yy)
+    is_dense = rows.x.nnz >= DENSE_FROM * len(rows) * k
+    columns = np.arange(k) if is_dense else np.flatnonzero(np.abs(mean) > SMALL_MEAN)
+    dense = _DenseColumns(rows, columns, mean[columns])
     xx, xy = np.zeros((k, k)), np.zeros(k)
-    step = max(1, BLOCK_ENTRIES // k)
-    for begin in range(0, len(rows), step):
-        part = slice(begin, begin + step)
-        block = np.zeros((len(y[part]), k))
-        block[:, rows.keys] = rows.x[part].toarray()
-        block -= mean
+    if not is_dense:
+        _add_sparse_products(dense, mean, c, y, xx, xy)
+    at = np.ix_(columns, columns)
+    for part, block in dense.blocks():
         root = np.sqrt(c[part])
         block *= root[:, None]
-        xx += block.T @ block
-        xy += block.T @ (root * y[part])
-    return Products(xx, xy, yy)
+        xx[at] += block.T @ block
+        xy[columns] += block.T @ (root * y[part])
+    return Products(xx, xy, float(c @ y**2))
 
 
-def _sparse_products(rows: LocalRows, mean: Float64Array, c: Float64Array, y: Float64Array, yy: float) -> Products:
-    k, x = len(mean), rows.x
+@dataclass(frozen=True, eq=False)
+class _DenseColumns:
+    """Some features of a worker's rows, whose means are subtracted before anything is summed, so that nothing cancels.
+
+    Attributes:
+        columns: int64, shape (m,): ascending.
+        mean: shape (m,).
+    """
+
+    rows: LocalRows
+    columns: npt.NDArray[np.int64]
+    mean: Float64Array
+
+    def blocks(self) -> Iterator[tuple[slice, Float64Array]]:
+        """Yield rows, and their features less the means."""
+        rows, columns = self.rows, self.columns
+        if not len(columns):
+            return
+        of_rows = np.searchsorted(columns, rows.keys)
+        has = columns[np.minimum(of_rows, len(columns) - 1)] == rows.keys
+        x = rows.x[:, has] if not has.all() else rows.x
+        step = max(1, BLOCK_ENTRIES // len(columns))
+        for begin in range(0, len(rows), step):
+            part = slice(begin, min(begin + step, len(rows)))
+            block = np.zeros((part.stop - begin, len(columns)))
+            block[:, of_rows[has]] = x[part].toarray()
+            block -= self.mean
+            yield part, block
+
+
+def slopes(rows: LocalRows, mean: Float64Array, label_mean: float, w: Float64Array) -> Float64Array:
+    """Sum a worker's rows' features, less their means, times what weights leave of the labels: ``xy - xx w``.
+
+    Products know that only to as many digits as ``xx w`` has; the rows know it better.
+
+    Args:
+        rows, mean, label_mean: as for ``products``.
+        w: shape (k,).
+    """
+    assert rows.y is not None
+    c = np.ones(len(rows)) if rows.weights is None else rows.weights
+    found, columns = np.zeros(len(mean)), np.flatnonzero(np.abs(mean) > SMALL_MEAN)
+    dense = _DenseColumns(rows, columns, mean[columns])
+    others = np.flatnonzero(~np.isin(rows.keys, columns))
+    x, keys = rows.x[:, others], rows.keys[others]
+    small = mean.copy()
+    small[columns] = 0.0
+    rest = rows.y - label_mean - (x @ w[keys] - small @ w)
+    for part, block in dense.blocks():
+        rest[part] -= block @ w[columns]
+    rest *= c
+    found[keys] = x.T @ rest
+    found -= small * rest.sum()
+    for part, block in dense.blocks():
+        found[columns] += block.T @ rest[part]
+    return found
+
+
+def _add_sparse_products(
+    dense: _DenseColumns, mean: Float64Array, c: Float64Array, y: Float64Array, xx: Float64Array, xy: Float64Array
+) -> None:
+    """Add the products of all other features, which have small means, with each other, the dense ones and the label."""
+    rows = dense.rows
+    others = np.flatnonzero(~np.isin(rows.keys, dense.columns))
+    x, keys, k = rows.x[:, others], rows.keys[others], len(mean)
     weighted = x.multiply(c[:, None]).tocsr()
-    xx, xy, sums = np.zeros((k, k)), np.zeros(k), np.zeros(k)
-    xx[np.ix_(rows.keys, rows.keys)] = (weighted.T @ x).toarray()
-    xy[rows.keys], sums[rows.keys] = weighted.T @ y, np.asarray(weighted.sum(axis=0)).reshape(-1)
-    crossed = np.outer(sums, mean)
-    xx += c.sum() * np.outer(mean, mean) - crossed - crossed.T
-    return Products(xx, xy - mean * (c @ y), yy)
+    small, sums = mean.copy(), np.zeros(k)
+    small[dense.columns] = 0.0
+    xx[np.ix_(keys, keys)] = (weighted.T @ x).toarray()
+    xy[keys], sums[keys] = weighted.T @ y, np.asarray(weighted.sum(axis=0)).reshape(-1)
+    crossed = np.outer(sums, small)
+    xx += c.sum() * np.outer(small, small) - crossed - crossed.T
+    xy -= small * (c @ y)
+    for part, block in dense.blocks():
+        with_dense = np.zeros((k, len(dense.columns)))
+        with_dense[keys] = weighted[part].T @ block
+        with_dense -= np.outer(small, c[part] @ block)
+        xx[:, dense.columns] += with_dense
+        xx[dense.columns] += with_dense.T
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +171,23 @@ class Solution:
     Attributes:
         w: float64, shape (k,).
         factor: the Cholesky factor of xx + diag(l2), upper; None: the matrix is singular, or there is an L1 penalty.
+        pivot: what is left of a feature's own product when those before it have explained theirs, as a part of it: the
+            least of all. Weights have about as many digits as it times 1e16.
+        feature: that which has the least.
     """
 
     w: Float64Array
     factor: Float64Array | None = None
+    pivot: float = 1.0
+    feature: int = 0
+
+    def refined(self, rest: Float64Array) -> Solution:
+        """Return better weights (the corrected seminormal equations: Björck 1987).
+
+        Args:
+            rest: shape (k,): ``xy - (xx + diag(l2)) w``, computed of rows (``slopes``).
+        """
+        return replace(self, w=self.w + scipy.linalg.cho_solve((self.factor, False), rest))
 
     def inverse_diagonal(self) -> Float64Array:
         """Return the diagonal of (xx + diag(l2))^-1."""
@@ -129,10 +214,16 @@ def solve(of: Products, l1: Float64Array, l2: Float64Array, steps: int, tol: flo
     a, k = of.xx + np.diag(l2), len(of.xy)
     if l1.any():
         return Solution(_with_l1(a, of, l1, steps, tol))
+    # A feature that is constant is 0 here: with any number on the diagonal its weight is 0.
+    a[np.diag_indices(k)] += np.diag(a) == 0.0
     factor, failed = scipy.linalg.lapack.dpotrf(a)
-    if failed or (np.diag(factor) ** 2 <= SINGULAR * k * np.diag(a)).any():
-        return Solution(np.asarray(np.linalg.lstsq(a, of.xy, rcond=SINGULAR * k)[0], np.float64))
-    return Solution(scipy.linalg.cho_solve((factor, False), of.xy), factor)
+    # The factor's columns after one whose pivot is no positive number mean nothing.
+    pivots = (np.diag(factor) ** 2 / np.diag(a))[: failed - 1 if failed else k]
+    feature = failed - 1 if failed else int(np.argmin(pivots))
+    if failed or pivots[feature] <= SINGULAR * k:
+        w = np.asarray(np.linalg.lstsq(a, of.xy, rcond=SINGULAR)[0], np.float64)
+        return Solution(w, pivot=0.0, feature=feature)
+    return Solution(scipy.linalg.cho_solve((factor, False), of.xy), factor, float(pivots[feature]), feature)
 
 
 def _with_l1(a: Float64Array, of: Products, l1: Float64Array, steps: int, tol: float) -> Float64Array:
@@ -160,7 +251,9 @@ def _with_l1(a: Float64Array, of: Products, l1: Float64Array, steps: int, tol: f
 
 def objective(of: Products, w: Float64Array, l1: Float64Array, l2: Float64Array) -> float:
     """Return half the mean squared error and the penalties at weights."""
-    return float(0.5 * of.yy - of.xy @ w + 0.5 * w @ of.xx @ w + l1 @ np.abs(w) + 0.5 * l2 @ w**2)
+    # Of a perfect fit rounding leaves what may be below 0.
+    squares = max(0.5 * of.yy - of.xy @ w + 0.5 * w @ of.xx @ w, 0.0)
+    return float(squares + l1 @ np.abs(w) + 0.5 * l2 @ w**2)
 
 
 def _upper(k: int) -> npt.NDArray[np.bool_]:

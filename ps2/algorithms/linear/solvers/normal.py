@@ -1,66 +1,108 @@
 """Linear regression in one clock: workers add up products of features, and the driver solves the normal equations.
 
+Products of features that nearly explain each other tell the weights to few digits. Then a few more clocks bring the
+others: workers compute of their rows what the weights leave, and the driver solves for the correction.
+
 The penalties are those of pyspark.ml's solver "normal", whose standard deviations divide by the weight of all rows.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ps2.algorithms.linear.parameters import Float64Array, Parameters
-from ps2.algorithms.linear.solvers.least_squares import Products, objective, packed_size, products, solve
+from ps2.algorithms.linear.solvers.least_squares import (
+    Products,
+    Solution,
+    objective,
+    packed_size,
+    products,
+    slopes,
+    solve,
+)
 from ps2.algorithms.linear.solvers.solver import Bench, Data
 from ps2.algorithms.linear.view import TALLY, ModelView
-from ps2.algorithms.training.tally import BYTES, ROWS
+from ps2.algorithms.training.tally import BYTES, ROWS, STOP, Tally
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 
+log = logging.getLogger(__name__)
+
 # As in pyspark.ml: their products are 64 MiB.
 MOST_FEATURES = 4096
+# A smaller pivot leaves fewer than 9 digits of the weights.
+SMALL_PIVOT = 1e-7
+# Each gains about as many digits as the equations have left.
+MOST_CORRECTIONS = 4
+# A correction that is smaller, as a part of the weights, is the last one.
+EXACT = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
 class NormalPart:
-    """The products of all of a worker's rows.
+    """The products of all of a worker's rows; then what the weights leave of their labels.
 
     Attributes:
-        sums: where they are added up.
+        sums: where products are added up.
+        rest: where that is.
+        model: the weights so far.
         center: means of the features; None: they are not to be subtracted.
         label_mean: that is to be subtracted.
     """
 
     sums: DCV
-    tally: DCV
+    rest: DCV
+    model: Parameters
+    tally: Tally
     center: DCV | None
     label_mean: float
     dim: int
+    first_clock: int
 
     def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
-        for _ in worker.clocks(clocks):
+        everything = np.arange(self.dim)
+        for clock in worker.clocks(clocks):
             mean = np.zeros(self.dim) if self.center is None else self.center.pull()
-            packed = products(data.rows, mean, self.label_mean).packed()
+            w, _, told = view.pull(self.model, everything)
+            if told[STOP]:
+                break
+            if clock == self.first_clock:
+                to, found = self.sums, products(data.rows, mean, self.label_mean).packed()
+            else:
+                to, found = self.rest, slopes(data.rows, mean, self.label_mean, w)
             tally = np.zeros(TALLY)
-            tally[ROWS], tally[BYTES] = len(data.rows), packed.nbytes + mean.nbytes
+            tally[ROWS], tally[BYTES] = len(data.rows), found.nbytes + mean.nbytes + w.nbytes
             with batch():
-                self.sums.add(packed)
-                self.tally.add(tally)
+                to.add(found)
+                self.tally.sums.add(tally)
 
 
 class Normal:
     """The driver's half."""
 
-    clocks = 1
+    clocks = 1 + MOST_CORRECTIONS
 
     def __init__(self, bench: Bench) -> None:
         problem = bench.problem
         self._bench = bench
-        self._sums = bench.space.small(packed_size(problem.dim))
+        self._sums, self._rest = bench.space.small(packed_size(problem.dim)), bench.space.small(problem.dim)
         self._label_mean = bench.facts.label_mean if problem.fit_intercept else 0.0
-        self.part = NormalPart(self._sums, bench.tally.sums, bench.center, self._label_mean, problem.dim)
+        self._found: Solution | None = None
+        self.part = NormalPart(
+            self._sums,
+            self._rest,
+            bench.beginning,
+            bench.tally,
+            bench.center,
+            self._label_mean,
+            problem.dim,
+            bench.first_clock,
+        )
 
     def on_clock(self, clock: int) -> None:
         bench, dim, weight = self._bench, self._bench.problem.dim, self._bench.facts.weight
@@ -68,14 +110,37 @@ class Normal:
         bench.record.add(bench.tally.take())
         of = Products.unpacked(self._sums.pull() / weight, dim)
         inverse_std = np.asarray(bench.scale.pull())
-        mean = np.zeros(dim) if bench.center is None else bench.center.pull()
         l1, l2 = self._penalties(inverse_std)
-        found = solve(of, l1, l2, bench.recipe.steps, bench.recipe.tol)
+        if clock == 0:
+            self._rest.zero()
+            found, is_over = solve(of, l1, l2, bench.recipe.steps, bench.recipe.tol), False
+            is_over = found.factor is None or found.pivot >= SMALL_PIVOT
+        else:
+            assert self._found is not None
+            before = replace(self._found, w=bench.beginning.weight.pull())
+            found = before.refined(self._rest.pull() / weight - l2 * before.w)
+            self._rest.zero()
+            change = np.abs(found.w - before.w).max()
+            is_over = change <= EXACT * np.abs(found.w).max() or clock == MOST_CORRECTIONS
+        self._found = found
         bench.beginning.weight.push(found.w)
+        if is_over:
+            self._end(of, found, objective(of, found.w, l1, l2), inverse_std)
+
+    def _end(self, of: Products, found: Solution, value: float, inverse_std: Float64Array) -> None:
+        bench, weight = self._bench, self._bench.facts.weight
+        mean = np.zeros(len(found.w)) if bench.center is None else bench.center.pull()
         bench.beginning.bias.push(np.array([self._label_mean - mean @ found.w]))
         bench.record.objective.append(0.5 * of.yy)
-        bench.record.step(objective(of, found.w, l1, l2))
-        bench.record.reason = "the normal equations were solved"
+        bench.record.step(value)
+        bench.stop("the normal equations were solved")
+        if found.pivot == 0.0:
+            bench.record.reason += ", for the shortest weights"
+            log.warning(
+                "feature %d is, to the precision of float64, a sum of multiples of others, so many weights are as "
+                "good: they are the shortest ones",
+                found.feature,
+            )
         if found.factor is not None and bench.facts.label_std > 0.0:
             diagonal = np.where(inverse_std > 0.0, found.inverse_diagonal() * inverse_std**2, math.inf)
             of_intercept = [1.0 + found.inverse_form(mean)] if bench.problem.fit_intercept else []
