@@ -111,19 +111,13 @@ def weights_at(model: Any, keys: Array) -> Array:
     return np.asarray(model.coefficients.toArray()[keys])
 
 
-def steps_to(data: Data, params: dict[str, Any], target: float, strength: float, most: int) -> int | None:
+def steps_to(data: Data, params: dict[str, Any], target: float, most: int) -> int | None:
     """Return the smallest ``maxIter`` with which logistic regression gets to an objective; None: more than ``most``.
 
-    Trainings that differ in ``maxIter`` alone take the same steps. L-BFGS tells its objective after each one; of the
-    others, models are tried.
+    Trainings that differ in ``maxIter`` alone take the same steps, and tell their objective after each one.
     """
-    if params["solver"] == "l-bfgs":
-        objectives = fit(data, {**params, "maxIter": most}).objectives
-        return next((step for step, value in enumerate(objectives) if value <= target), None)
-    for steps in range(1, most + 1):
-        if data.objective("logistic", fit(data, {**params, "maxIter": steps}).w, strength) <= target:
-            return steps
-    return None
+    objectives = fit(data, {**params, "maxIter": most}).objectives
+    return next((step for step, value in enumerate(objectives) if value <= target), None)
 
 
 def _is_on_fleet(model: Any) -> bool:

@@ -76,7 +76,7 @@ def _contest(data: Data, rounds: int, theirs: _Theirs | None, target: float) -> 
     steps: dict[str, int] = {}
     for way in WAYS:
         solver = way["solver"]
-        needed = steps_to(data, plain(strength, **way), target, strength, MOST_STEPS)
+        needed = steps_to(data, plain(strength, **way), target, MOST_STEPS)
         tell(f"objective {target:.6f}: {solver} takes {needed or 'too many'} steps")
         if needed is None:
             continue

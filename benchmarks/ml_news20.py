@@ -82,7 +82,7 @@ def _reaching(data: Data, way: dict[str, Any], target: float) -> dict[str, Any] 
     """Return params with the ``maxIter`` that gets to an objective; None: it takes too many."""
     strength = 1.0 / data.rows
     params = plain(strength, **way)
-    needed = steps_to(data, params, target, strength, MOST_STEPS[way["solver"]])
+    needed = steps_to(data, params, target, MOST_STEPS[way["solver"]])
     tell(f"objective {data.rows * target:.3f}: {way['solver']} takes {needed or 'too many'} steps")
     return None if needed is None else {**params, "maxIter": needed}
 

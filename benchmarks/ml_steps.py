@@ -12,6 +12,7 @@ from benchmarks.ml_data import Data
 from benchmarks.ml_fit import Array, fit, plain, spark_and_servers
 from benchmarks.ml_part import Asked, Line
 from benchmarks.ml_sets import A9A, NEWS20, Set
+from ps2.errors import DivergedError
 
 # How near to the optimum, in mean loss and penalty, as in the paper.
 NEAR = 0.01
@@ -64,13 +65,13 @@ class _Search:
     def best(self, ways: list[dict[str, Any]], most: int) -> tuple[dict[str, Any], float]:
         """Return the way that takes the fewest steps, and how many; infinite if none gets there within ``most``.
 
-        The mean losses that each step told say when a training may be near enough; the penalty is not in them. For the
-        best of the ways, models of so many steps, or some more, decide.
+        The objectives that each step told say when a training may be near enough; those of minibatches are estimates.
+        For the best of the ways, models of so many steps, or some more, decide.
         """
         chosen, fewest = ways[0], math.inf
         for way in ways:
             steps = self._first(way, int(min(most, fewest)))
-            tell(f"{self._name}: {way}: {steps or 'too many'} steps by the losses alone")
+            tell(f"{self._name}: {way}: {steps or 'too many'} steps by its own account")
             if steps is not None and steps < fewest:
                 chosen, fewest = way, steps
         if math.isinf(fewest):
@@ -95,8 +96,12 @@ class _Search:
         return gap <= NEAR
 
     def _first(self, way: dict[str, Any], most: int) -> int | None:
-        losses: Array = np.array(self._fit(way, most + 1).objectives)
-        near = np.flatnonzero(losses <= self._target)
+        try:
+            objectives: Array = np.array(self._fit(way, most).objectives)
+        except DivergedError as error:
+            tell(f"{self._name}: {way}: {error}")
+            return None
+        near = np.flatnonzero(objectives <= self._target)
         return int(near[0]) if len(near) else None
 
     def _fit(self, way: dict[str, Any], steps: int) -> Any:

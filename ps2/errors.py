@@ -60,6 +60,10 @@ class InputError(UsageError):
     """An input file is missing, empty or malformed."""
 
 
+class DivergedError(UsageError):
+    """A training has left the numbers, or made its objective far worse: its step size is too large for the data."""
+
+
 class SlotsError(UsageError):
     """Spark has no free task slot to run on."""
 

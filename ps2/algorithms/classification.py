@@ -17,7 +17,7 @@ from pyspark.ml.classification import (
     _LinearSVCParams,
     _LogisticRegressionParams,
 )
-from pyspark.ml.linalg import DenseVector, Matrix, Vector, Vectors
+from pyspark.ml.linalg import DenseVector, Matrix, SparseMatrix, SparseVector, Vector
 from pyspark.ml.param import Param
 from pyspark.ml.param.shared import HasLoss
 
@@ -101,6 +101,8 @@ class LogisticRegression(LinearEstimator, LinearSetters, _LogisticParams, Probab
     def _problem(self, found: Survey) -> Problem:
         classes = len(found.facts.class_weights)
         family = self.getFamily()
+        if family == "multinomial" and found.has_class_0_alone:
+            classes = 1
         if family == "binomial" and classes > 2:
             raise InputError(f"column {self.getLabelCol()!r}: expected 2 classes (family 'binomial'), got {classes}")
         if self.isSet(self.thresholds):
@@ -121,16 +123,20 @@ class LogisticRegression(LinearEstimator, LinearSetters, _LogisticParams, Probab
         return replace(recipe, bounds=bounds_of(self, problem)) if are_bounded(self) else recipe
 
     def _known(self, problem: Problem, found: Survey) -> Weights | None:
-        """Return infinite intercepts for rows of a single class, as pyspark.ml does."""
+        """Return infinite intercepts for rows of a single class, as pyspark.ml does; no intercept of a sole class."""
         there = np.flatnonzero(found.facts.class_weights)
-        if len(there) > 1 or not problem.fit_intercept or are_bounded(self):
+        is_sole = problem.loss == "softmax" and problem.width == 1
+        if not is_sole and (len(there) > 1 or not problem.fit_intercept or are_bounded(self)):
             return None
         log.warning(
-            "column %r: all rows are of class %d, so the coefficients are 0, and its intercept is infinite",
+            "column %r: all rows are of class %d, so the coefficients are 0%s",
             self.getLabelCol(),
             there[0],
+            ", and its intercept is infinite" if problem.fit_intercept else "",
         )
         biases = np.zeros(problem.biases)
+        if not problem.fit_intercept:
+            return Weights(problem, np.zeros((problem.dim, problem.width)), biases)
         if problem.loss == "softmax":
             biases[there[0]] = np.inf
         else:
@@ -157,7 +163,10 @@ class LogisticRegressionModel(WeightsModel, ProbabilityModel, _LogisticParams, P
     def coefficients(self) -> Vector:
         """Weights of the features of a binomial model."""
         self._check_binomial("coefficients")
-        return as_vector(self._weights.array("coefficients")[:, 0])
+        row = self.coefficientMatrix  # the vector is sparse if that is
+        if isinstance(row, SparseMatrix):
+            return SparseVector(row.numCols, row.rowIndices, row.values)
+        return DenseVector(row.toArray().reshape(-1))
 
     @property
     def intercept(self) -> float:
@@ -168,12 +177,12 @@ class LogisticRegressionModel(WeightsModel, ProbabilityModel, _LogisticParams, P
     @property
     def coefficientMatrix(self) -> Matrix:
         """Weights: a row of a binomial model, else one for each class."""
-        return as_matrix(self._weights.array("coefficientMatrix").T)
+        return as_matrix(self._weights.array("coefficientMatrix").T, is_row=not self._is_multinomial)
 
     @property
     def interceptVector(self) -> Vector:
         """Intercepts: one of a binomial model, else one for each class."""
-        return DenseVector(self._weights.biases)
+        return as_vector(self._weights.biases)
 
     def _head(self) -> ClassHead:
         if self._is_multinomial:
@@ -249,7 +258,7 @@ class LinearSVCModel(WeightsModel, ClassifyingModel, _SVCParams, ClassificationM
     @property
     def coefficients(self) -> Vector:
         """Weights of the features."""
-        return Vectors.dense(self._weights.array("coefficients")[:, 0])
+        return as_vector(self._weights.array("coefficients")[:, 0])
 
     @property
     def intercept(self) -> float:

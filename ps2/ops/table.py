@@ -265,6 +265,7 @@ TABLE: dict[str, Op] = {}
 # Our families' modules, by the first part of their operations' names ("trees.split"): loaded when first asked for.
 FAMILIES: dict[str, str] = {
     "embeddings": "ps2.algorithms.embeddings.ops",
+    "linear": "ps2.algorithms.linear.ops",
     "skipgrams": "ps2.algorithms.embeddings.training_ops",
     "topics": "ps2.algorithms.topics.ops",
     "trees": "ps2.algorithms.trees.ops",

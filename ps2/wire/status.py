@@ -30,6 +30,7 @@ STATUS: dict[type[PS2Error], grpc.StatusCode] = {
     errors.AuthError: grpc.StatusCode.UNAUTHENTICATED,
     errors.ProtocolError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InputError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.DivergedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.SlotsError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.LaunchError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.TransientError: grpc.StatusCode.UNAVAILABLE,

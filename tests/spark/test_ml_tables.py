@@ -87,8 +87,12 @@ BAD = [
         "'weight': expected a finite weight that is not negative, got 1 null, 1 NaN, 1 negative in 4 rows",
     ),
     ([(0.0, 0.0), (1.0, 0.0)], None, "weights of which some are above 0, got 2 rows whose weights are all 0"),
-    ([(1e200, 1.0), (0.0, 1.0)], None, "column 'label': the squares of its labels add up to inf, too large"),
-    ([(1.0, 1e200), (0.0, 1.0)], 2, "column 'weight': the squares of its weights add up to inf, too large"),
+    ([(1e200, 1.0), (0.0, 1.0)], None, "labels up to 1e[+]150, got 1e[+]200, whose square is too large"),
+    ([(-1e308, 1.0), (0.0, 1.0)], None, "labels up to 1e[+]150, got -1e[+]308, whose square is too large"),
+    ([(1e-200, 1.0), (0.0, 1.0)], None, "labels that differ by 1e-140 at least, got 0 to 1e-200"),
+    ([(1e-300, 1.0), (1e-300, 1.0)], None, "labels that differ by 1e-140 at least, got 1e-300 to 1e-300"),
+    ([(1e308, 1.0), (1.0, 1.0)], 0, "one of 0 to 99 .*, got 1 no such class in 2 rows"),
+    ([(-1e19, 1.0), (1.0, 1.0)], 2, "one of 0 to 1, got 1 no such class in 2 rows"),
     ([], None, "expected rows to train on, got an empty DataFrame"),
 ]
 
@@ -97,6 +101,20 @@ BAD = [
 def test_survey_when_labels_or_weights_cannot_be_then_the_error_counts_them(spark, rows, classes, message):
     with pytest.raises(InputError, match=message):
         survey(table(spark, rows), WEIGHTED, classes)
+
+
+@pytest.mark.parametrize("size", [5e-324, 1e-300, 1e200, 1e308])
+def test_survey_when_squares_of_weights_are_none_then_has_a_unit(spark, size):
+    """So it is of weights of which the largest is near 1; those of workers are multiplied by the same."""
+    frame = table(spark, [(1.0, size), (3.0, size), (1e308, 0.0), (1.0, 0.0)])
+    found = survey(frame, WEIGHTED, None)
+    facts, unit = found.facts, found.weight_unit
+    assert 2.0**-52 < unit * size < 1
+    assert facts.weight == 2 * (unit * size)
+    assert (facts.weight_squared, facts.label_mean) == (2 * (unit * size) ** 2, 2.0)
+    assert facts.label_std == pytest.approx(math.sqrt(2 / (2 - 1)))
+    dealt = deal(frame, WEIGHTED, found, 1).frame
+    assert dealt.agg(F.max("weight")).head()[0] == unit * size
 
 
 def test_survey_when_all_rows_are_held_out_then_it_is_an_error(spark):

@@ -25,7 +25,7 @@ ORDER = RNG.permutation(ROWS)
 
 def plain_pass(loss, rows, order, steps):
     """The same in NumPy; each step shrinks all weights."""
-    w, b, shrink, total = W.copy(), B.copy(), 1.0, 0.0
+    w, b, shrink = W.copy(), B.copy(), 1.0
     batch = steps.batch or len(order)
     for t, first in enumerate(range(0, len(order), batch), steps.first_step):
         part = order[first : first + batch]
@@ -36,17 +36,16 @@ def plain_pass(loss, rows, order, steps):
         w = (1 - eta * steps.l2) * w - eta * at.dw / average
         b = b - eta * at.db / average
         shrink *= 1 - eta * steps.l2
-        total += at.loss
-    return w, b, shrink, total
+    return w, b, shrink
 
 
 def check(name, steps, rows=ROWS_64, order=ORDER, **options):
     loss = loss_of(Problem(name, KEYS, **options))
     made = local_sgd(loss, rows, W, B, order, steps)
-    w, b, shrink, total = plain_pass(loss, rows, order, steps)
+    w, b, shrink = plain_pass(loss, rows, order, steps)
     np.testing.assert_allclose(made.w, w, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(made.b, b, rtol=1e-9, atol=1e-12)
-    np.testing.assert_allclose([made.shrink, made.loss], [shrink, total], rtol=1e-9)
+    assert made.shrink == pytest.approx(shrink, rel=1e-9)
     return made
 
 
@@ -55,7 +54,6 @@ def check(name, steps, rows=ROWS_64, order=ORDER, **options):
 def test_local_sgd_when_compared_with_a_pass_that_shrinks_all_weights_then_it_is_the_same(name, steps):
     made = check(name, steps)
     assert made.next_step == steps.first_step + -(-ROWS // steps.batch)
-    assert made.weight == ROWS_64.weights.sum()
 
 
 @pytest.mark.parametrize("l2", [5.0, 10.0, 15.0])
@@ -107,7 +105,7 @@ def test_local_sgd_when_values_are_float32_then_the_model_is_still_float64():
 def test_local_sgd_when_there_are_no_rows_then_the_model_stays():
     none = LocalRows(np.arange(0), sp.csr_array((0, 0)), np.empty(0))
     made = local_sgd(loss_of(Problem("logistic", 1)), none, np.empty(0), B, np.arange(0), LocalSteps(0, 0.1, 0.2, 3))
-    assert (made.b.tolist(), made.shrink, made.loss, made.weight, made.next_step) == (B.tolist(), 1, 0, 0, 3)
+    assert (made.b.tolist(), made.shrink, made.next_step) == (B.tolist(), 1, 3)
 
 
 def test_local_sgd_when_done_then_the_model_given_is_unchanged():

@@ -110,6 +110,6 @@ def test_gradient_when_the_weights_are_of_fewer_classes_then_it_is_an_error():
         LOSS.gradient(ROWS_64, W[:KEYS], B)
 
 
-def test_loss_of_when_there_is_one_class_then_it_is_an_error():
-    with pytest.raises(ConfigError, match="at least 2 classes"):
-        loss_of(Problem("softmax", KEYS, 1))
+def test_loss_of_when_there_is_no_class_then_it_is_an_error():
+    with pytest.raises(ConfigError, match="at least 1 class"):
+        loss_of(Problem("softmax", KEYS, 0))

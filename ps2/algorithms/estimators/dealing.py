@@ -35,7 +35,7 @@ def deal(frame: Any, columns: ColumnNames, found: Look, wanted: int | None) -> T
     """
     spark_context = frame.sparkSession.sparkContext
     slots = most_slots(spark_context) or total_slots(spark_context)
-    rows, partitions = fixed(_typed(frame, columns))
+    rows, partitions = fixed(_typed(frame, columns, found.weight_unit))
     counts = [found.rows_in.get(number, 0) for number in range(partitions)]
     workers = min(wanted or min(max(1, sum(map(bool, counts))), slots), found.rows)
     how = way(counts, workers)
@@ -78,10 +78,10 @@ def _of_neighbours(counts: list[int], workers: int) -> list[int]:
     return [sum(counts[begin:end]) for begin, end in itertools.pairwise(ends)]
 
 
-def _typed(frame: Any, columns: ColumnNames) -> Any:
-    """Return the columns that training needs; labels and weights as doubles."""
-    doubles = {name for name in (columns.label, columns.weight) if name is not None}
-    chosen = [
-        column(name).cast("double").alias(name) if name in doubles else column(name) for name in names_of(columns)
-    ]
-    return frame.select(*chosen)
+def _typed(frame: Any, columns: ColumnNames, weight_unit: float) -> Any:
+    """Return the columns that training needs; labels and weights as doubles, weights times their unit."""
+    chosen = {name: column(name) for name in names_of(columns)}
+    for name, unit in ((columns.label, 1.0), (columns.weight, weight_unit)):
+        if name is not None:
+            chosen[name] = column(name).cast("double") * unit if unit != 1.0 else column(name).cast("double")
+    return frame.select(*(chosen[name].alias(name) for name in chosen))

@@ -26,6 +26,10 @@ from ps2.errors import InputError
 MAX_CLASSES = 100
 SHOWN_CHARS = 200
 NOT_FINITE = ("null", "NaN", "infinite")
+# Weights whose largest one is not between these are multiplied by a power of two.
+LEAST_WEIGHT, MOST_WEIGHT = 2.0**-200, 2.0**200
+# Squares of larger labels, and of smaller distances between labels, may leave float64's range.
+MOST_LABEL, LEAST_SPREAD = 1e150, 1e-140
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,11 @@ class Look:
         """How many there are, those held out among them."""
         return sum(self.rows_in.values())
 
+    @property
+    def weight_unit(self) -> float:
+        """What weights have to be multiplied by when rows are dealt out."""
+        return 1.0
+
 
 @dataclass(frozen=True)
 class Survey(Look):
@@ -53,10 +62,16 @@ class Survey(Look):
     Attributes:
         facts: of the rows to train on.
         features: what the schema says of their columns.
+        has_class_0_alone: whether all rows to train on are of class 0, and no metadata tell of another one.
     """
 
     facts: Facts
     features: tuple[StructField, ...]
+    has_class_0_alone: bool = False
+
+    @property
+    def weight_unit(self) -> float:
+        return self.facts.weight_unit
 
 
 def names_of(columns: ColumnNames) -> list[str]:
@@ -121,22 +136,43 @@ def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Surve
 
     Raises:
         InputError: there is no row to train on; a label or weight is null, NaN, infinite, negative (a weight) or no
-            class; all weights are 0. Says how many, and shows a row.
+            class; all weights are 0. Says how many, and shows a row. Labels that are numbers are too large, or too near
+            each other, for their squares to be numbers.
     """
     assert columns.label is not None
     first = first_row(frame, columns)
     of_labels = _Labels(columns.label, classes, field(frame, columns.label))
     shift = _finite_or_0(first[columns.label]) if classes is None else 0.0
-    found = _aggregate(frame, columns, of_labels, shift)
+    unit = 1.0
+    found = _aggregate(frame, columns, of_labels, shift, unit)
     _check_faults(frame, columns, of_labels, found)
+    better = _better_sums(found, shift, classes)
+    if better != (shift, unit):
+        shift, unit = better
+        found = _aggregate(frame, columns, of_labels, shift, unit)
     rows_in: Counter[int] = Counter()
     for row in found:
         rows_in[row["part"]] += row["rows"]
     used = [row for row in found if row["class"] >= 0]
-    facts = _facts(used, of_labels, shift, columns)
+    facts = _facts(used, of_labels, shift, unit)
     features = [columns.features] if isinstance(columns.features, str) else columns.features
     dim, fields = dim_of(frame, columns.features, first), tuple(field(frame, name) for name in features)
-    return Survey(dim, dict(rows_in), facts, fields)
+    is_alone = classes is not None and of_labels.described is None and not any(row["class"] for row in used)
+    return Survey(dim, dict(rows_in), facts, fields, is_alone)
+
+
+def _better_sums(found: list[Row], shift: float, classes: int | None) -> tuple[float, float]:
+    """Return what is to be subtracted from labels, and what weights are to be multiplied by, so that sums are right."""
+    counted = [row for row in found if row["class"] >= 0 and row["least"] is not None]
+    if not counted:
+        return shift, 1.0
+    least, most = min(row["least"] for row in counted), max(row["most"] for row in counted)
+    if classes is None and not least <= shift <= most:
+        shift = least  # the first row does not count, and may be far away
+    heaviest = max(row["heaviest"] for row in counted)
+    if LEAST_WEIGHT < heaviest < MOST_WEIGHT:
+        return shift, 1.0
+    return shift, 2.0 ** min(-math.frexp(heaviest)[1], 1023)
 
 
 def first_row(frame: DataFrame, columns: ColumnNames) -> Row:
@@ -168,17 +204,18 @@ class _Labels:
         """Whether a finite label is no class."""
         if self.classes is None:
             return F.lit(False)
-        return (y != F.floor(y)) | (y < 0) | (y >= self.most)
+        # floor() of a number beyond int64 is an error.
+        return (y != F.rint(y)) | (y < 0) | (y >= self.most)
 
     def number(self, y: Column) -> Column:
         """The class of a label that is fine."""
         return F.lit(0) if self.classes is None else y.cast("int")
 
 
-def _aggregate(frame: DataFrame, columns: ColumnNames, labels: _Labels, shift: float) -> list[Row]:
-    """Count and sum, by rdd_partition and class (-1: not trained on)."""
+def _aggregate(frame: DataFrame, columns: ColumnNames, labels: _Labels, shift: float, unit: float) -> list[Row]:
+    """Count and sum, by rdd_partition and class (-1: not trained on); weights are multiplied by the unit."""
     y = column(labels.name).cast("double")
-    w = F.lit(1.0) if columns.weight is None else column(columns.weight).cast("double")
+    w = F.lit(1.0) if columns.weight is None else unit * column(columns.weight).cast("double")
     held = F.lit(False) if columns.validation is None else column(columns.validation)
     faults = {**_not_finite("label", y), "label_strange": _is_finite(y) & labels.strange(y)}
     if columns.weight is not None:
@@ -204,6 +241,7 @@ def _aggregate(frame: DataFrame, columns: ColumnNames, labels: _Labels, shift: f
             F.count(F.lit(1)).alias("rows"),
             F.min("counted").alias("least"),
             F.max("counted").alias("most"),
+            F.max("w").alias("heaviest"),
             *(F.sum(value).alias(name) for name, value in sums.items()),
         )
         .collect()
@@ -262,15 +300,17 @@ def _fail(wrong: DataFrame, columns: ColumnNames, expected: str, told: str, tota
     raise InputError(f"{expected}, got {told} in {total} rows{sample}{mend}")
 
 
-def _facts(used: list[Row], labels: _Labels, shift: float, columns: ColumnNames) -> Facts:
+def _facts(used: list[Row], labels: _Labels, shift: float, unit: float) -> Facts:
     weight, squared = (sum(row[name] for row in used) for name in ("weight", "squared"))
     rows = sum(row["rows"] for row in used)
     if not rows:
         raise InputError("expected rows to train on, but all of them are held out (validationIndicatorCol)")
     if not weight > 0:
         raise InputError(f"expected weights of which some are above 0, got {rows} rows whose weights are all 0")
-    if not math.isfinite(weight) or not math.isfinite(squared):
-        raise InputError(f"column {columns.weight!r}: the squares of its weights add up to {squared:g}, too large")
+    counted = [row for row in used if row["least"] is not None]
+    label_range = min(row["least"] for row in counted), max(row["most"] for row in counted)
+    if labels.classes is None:
+        _check_size(labels, *label_range)
     mean = sum(row["wy"] for row in used) / weight
     squares = sum(row["wyy"] for row in used)
     variance = squares - weight * mean * mean
@@ -278,9 +318,21 @@ def _facts(used: list[Row], labels: _Labels, shift: float, columns: ColumnNames)
         raise InputError(f"column {labels.name!r}: the squares of its labels add up to {squares:g}, too large")
     freedom = weight - squared / weight
     std = math.sqrt(max(variance / freedom, 0.0)) if freedom > 0 else 0.0
-    counted = [row for row in used if row["least"] is not None]
-    label_range = min(row["least"] for row in counted), max(row["most"] for row in counted)
-    return Facts(rows, weight, squared, _class_weights(used, labels), mean + shift, std, label_range)
+    return Facts(rows, weight, squared, _class_weights(used, labels), mean + shift, std, label_range, unit)
+
+
+def _check_size(labels: _Labels, least: float, most: float) -> None:
+    """Raise InputError for labels that are numbers whose squares, or those of their distances, are none."""
+    name = f"column {labels.name!r}"
+    if max(-least, most) > MOST_LABEL:
+        of = least if -least > most else most
+        raise InputError(f"{name}: expected labels up to {MOST_LABEL:g}, got {of:g}, whose square is too large")
+    spread = most - least or abs(most)
+    if 0 < spread < LEAST_SPREAD:
+        raise InputError(
+            f"{name}: expected labels that differ by {LEAST_SPREAD:g} at least, got {least:g} to {most:g}, whose "
+            "squares are too small; multiply them by something"
+        )
 
 
 def _class_weights(used: list[Row], labels: _Labels) -> tuple[float, ...]:

@@ -39,16 +39,12 @@ class LocalModel:
         w: float64, shape (k,).
         b: float64, shape (1,).
         shrink: product of the shrinking of all steps, for the weights of features that no row uses.
-        loss: weighted sum of the rows' losses, each by the model before its step; the penalty is not in it.
-        weight: of the rows that were passed.
         next_step: number of the step that comes next.
     """
 
     w: Float64Array
     b: Float64Array
     shrink: float
-    loss: float
-    weight: float
     next_step: int
 
 
@@ -86,8 +82,8 @@ def local_sgd(
         raise OutOfRangeError(f"order: expected rows in [0, {len(rows)}), got {order.min()} to {order.max()}")
     batch = min(steps.batch or len(order), len(order)) or 1
     u, intercept, x = w.astype(np.float64), b.astype(np.float64), rows.x
-    shrink, of_rows, weight = sgd_pass(
+    shrink = sgd_pass(
         x.indptr, x.indices, x.data, y, weights, order, u, intercept, CODES[problem.loss],
         problem.fit_intercept, batch, float(steps.step_size), float(steps.l2), steps.first_step,
     )  # fmt: skip
-    return LocalModel(u, intercept, shrink, of_rows, weight, steps.first_step - (-len(order) // batch))
+    return LocalModel(u, intercept, shrink, steps.first_step - (-len(order) // batch))

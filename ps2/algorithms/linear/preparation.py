@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.footprint import feature_vectors
 from ps2.algorithms.linear.losses.loss import Loss
 from ps2.algorithms.linear.parameters import Int64Array, Parameters, columns_of
@@ -63,7 +64,7 @@ class Preparation:
     sums: list[DCV] | None
     tiny: DCV
     scale: DCV | None
-    center: DCV | None
+    center: Center | None
     conditions: bool
 
     @staticmethod

@@ -61,6 +61,11 @@ class Problem:
         return {"softmax": self.width, "huber": 2}.get(self.loss, 1)
 
     @property
+    def outputs(self) -> int:
+        """How many margins a row has, each with an intercept."""
+        return self.width if self.loss == "softmax" else 1
+
+    @property
     def classes(self) -> int | None:
         """How many classes labels are of; None: they are numbers."""
         return {"softmax": self.width, "logistic": 2, "hinge": 2, "squaredHinge": 2, "fmLogistic": 2}.get(self.loss)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.linear.losses.margin_kernels import loss_at, margin_of, slope_of
+from ps2.algorithms.linear.losses.margin_kernels import margin_of, slope_of
 from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
@@ -34,13 +34,13 @@ def sgd_pass(
     step_size: float,
     l2: float,
     first_step: int,
-) -> tuple[float, float, float]:
-    """Change ``u`` and ``b`` by a step for every ``batch`` rows; return product of the shrinking, loss and weight.
+) -> float:
+    """Change ``u`` and ``b`` by a step for every ``batch`` rows; return the product of the shrinking.
 
     The weights are s u: then the shrinking of a step is one product, and a row costs only its entries (Bottou 2012,
     section 5.1).
     """
-    scale, shrink, loss, weight = 1.0, 1.0, 0.0, 0.0
+    scale, shrink = 1.0, 1.0
     slopes = np.empty(min(batch, len(order)))
     step = first_step
     for first in range(0, len(order), batch):
@@ -54,11 +54,9 @@ def sgd_pass(
             if c == 0.0:
                 continue
             margin = scale * margin_of(columns, values, indptr[row], indptr[row + 1], u) + b[0]
-            loss += c * loss_at(code, margin, y[row])
             slopes[i] = c * slope_of(code, margin, y[row])
             slope_sum += slopes[i]
             of_batch += c
-        weight += of_batch
         kept = 1.0 - eta * l2
         shrink *= kept
         scale *= kept
@@ -80,4 +78,4 @@ def sgd_pass(
                 u[columns[position]] -= change * values[position]
     for k in range(len(u)):
         u[k] *= scale
-    return shrink, loss, weight
+    return shrink

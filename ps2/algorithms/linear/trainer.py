@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.footprint import Room, check_fleet, check_worker, rows_of
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.losses.loss import Float64Array
@@ -15,13 +17,14 @@ from ps2.algorithms.linear.parameters import SPARSE_FROM, Space
 from ps2.algorithms.linear.preparation import CLOCKS, END, Preparation
 from ps2.algorithms.linear.problem import Problem, Recipe
 from ps2.algorithms.linear.solvers.averaging import Averaging
+from ps2.algorithms.linear.solvers.course import diverged
 from ps2.algorithms.linear.solvers.fast_turn import FastTurn
 from ps2.algorithms.linear.solvers.lbfgs import Lbfgs
 from ps2.algorithms.linear.solvers.minibatch import Minibatch
 from ps2.algorithms.linear.solvers.normal import Normal
 from ps2.algorithms.linear.solvers.regions import Box
 from ps2.algorithms.linear.solvers.solver import Bench, Solver, SolverPart
-from ps2.algorithms.linear.view import CONTROL, SHIFT, TALLY, ModelView
+from ps2.algorithms.linear.view import TALLY, ModelView, controls
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.names import names_of
 from ps2.algorithms.training.reading import Reading
@@ -93,6 +96,7 @@ def train(
     Raises:
         LimitError: the vectors cannot fit the servers, or a worker's share of them its machine.
         InputError: a row cannot be used; says how many, and names one.
+        DivergedError: the step size is too large.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     loss = loss_of(problem)
@@ -106,11 +110,11 @@ def train(
         beginning = space.new()
         if not begun:
             beginning.bias.push(loss.first_biases(facts))
-        tally = Tally(space.small(CONTROL), space.small(TALLY))
+        tally = Tally(space.small(controls(problem)), space.small(TALLY))
         record = Record(on_step)
         scale = space.weight() if recipe.scales(problem) else None
         box = None if recipe.bounds is None else Box.make(recipe.bounds, space)
-        center = space.weight() if _centers(problem, recipe) else None
+        center = Center(space.weight(), problem.outputs) if _centers(problem, recipe) else None
         bench = Bench(
             problem,
             recipe,
@@ -138,7 +142,7 @@ def train(
                 if box is not None:
                     box.prepare(scale, beginning)
                     if center is not None:
-                        tally.control.push(np.array([center.dot(beginning.weight)]), np.array([SHIFT]))
+                        center.tell(center.shifts(beginning.weight), tally.control)
                 record.start()
             elif clock >= CLOCKS:
                 record.enter(clock - max(CLOCKS, begun - FIRST_CLOCK))
@@ -149,8 +153,11 @@ def train(
         found = solver.result()
         if scale is not None:
             found.weight.mul(scale)
+        biases = np.asarray(found.bias.pull())
+        if not math.isfinite(found.weight.norm1() + np.abs(biases).sum()):
+            raise diverged(bench, "weights are no finite numbers")
         result = found.weight
-        return Trained(found.weight, np.asarray(found.bias.pull()), record.history())
+        return Trained(found.weight, biases, record.history())
     finally:
         space.free(keep=result)
 
@@ -163,7 +170,6 @@ def _centers(problem: Problem, recipe: Recipe) -> bool:
         recipe.solver == "l-bfgs"
         and recipe.scales(problem)
         and problem.fit_intercept
-        and problem.width == 1
         and problem.size < SPARSE_FROM
         and not (recipe.bounds is not None and recipe.bounds.are_on_biases)
     )

@@ -7,16 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.algorithms.linear.parameters import Array, Float64Array, Int64Array, Parameters
+from ps2.algorithms.linear.problem import Problem
 from ps2.algorithms.training.tally import BYTES, SUMS, TOLD, Tally
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 
 # Columns of what the workers add up for the driver.
-SHRINK, OSCILLATED = range(SUMS, SUMS + 2)
-TALLY = SUMS + 2
-# Columns of what the driver tells the workers.
+SHRINK, OSCILLATED, END_LOSS, END_WEIGHT = range(SUMS, SUMS + 4)
+TALLY = SUMS + 4
+# Columns of what the driver tells the workers; from the last one on there is a shift for each output of the model.
 STEP_SIZE, LOCAL_STEPS, NORM, SHIFT = range(TOLD, TOLD + 4)
-CONTROL = TOLD + 4
+
+
+def controls(problem: Problem) -> int:
+    """Return how many columns the driver tells the workers by."""
+    return SHIFT + problem.outputs
 
 
 class ModelView:
@@ -44,12 +49,17 @@ class ModelView:
 
     def add(self, gradient: Parameters, sent: SentValues | SentFactors, db: Float64Array, sums: Float64Array) -> None:
         """Add to the gradient of weights and of biases, and to the driver's sums."""
-        sums[BYTES] = self._moved_bytes + sent.nbytes + db.nbytes + sums.nbytes
-        self._moved_bytes = 0
+        self._moved_bytes += sent.nbytes + db.nbytes
         with batch():
             sent.add_to(gradient.weight)
             gradient.bias.add(db)
-            self._tally.sums.add(sums)
+            self.tell(sums)
+
+    def tell(self, sums: Float64Array) -> None:
+        """Add to the driver's sums alone."""
+        sums[BYTES] = self._moved_bytes + sums.nbytes
+        self._moved_bytes = 0
+        self._tally.sums.add(sums)
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,12 +33,13 @@ class TrainingHistory:
     """What a training did.
 
     Attributes:
-        objective: before the first step and after each one, or the mean loss of each step's rows as the step began (of
-            local steps, of each row as it was passed), without penalties; NaN where it had no row.
+        objective: before the first step and after each one, or the mean loss of each step's rows as the step began. Of
+            linear models it is the former, with all penalties: of the model that there was then, and of all rows. Of
+            minibatches it is estimated by the rows of the next step, but for the last one; NaN where that had no row.
         seconds: of each step.
         validation: mean loss of the held-out rows, where there are any.
         steps: how many were taken.
-        rows: that losses were computed of, summed over all steps.
+        rows: that steps were computed of, summed over all of them.
         bytes: that workers sent to servers and got from them, as arrays.
         reason: why it ended, in words.
         told: what this kind of training alone tells, by name.
@@ -137,6 +138,13 @@ class Record:
         self.objective.append(float(objective))
         self.seconds.append(seconds)
         self._began_s -= seconds
+
+    def evaluated(self, objective: float) -> None:
+        """Note what the model is worth that a step has ended with; the first one is that before all steps."""
+        if self.objective:
+            self.step(objective)
+        else:
+            self.objective.append(float(objective))
 
     def step(self, objective: float, told: Mapping[str, float] | None = None) -> None:
         """End a step.

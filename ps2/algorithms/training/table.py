@@ -35,6 +35,8 @@ class Facts:
         label_mean: weighted.
         label_std: weighted, unbiased as pyspark's Summarizer: its denominator is weight - weight_squared / weight.
         label_range: the least and the largest, of rows whose weight is above 0.
+        weight_unit: a power of two that all weights are multiplied by, those here and those that workers read, where
+            squares or sums of them would leave float64's range; else 1. No model knows the difference.
     """
 
     rows: int
@@ -44,3 +46,4 @@ class Facts:
     label_mean: float
     label_std: float
     label_range: tuple[float, float] = (0.0, 0.0)
+    weight_unit: float = 1.0

@@ -85,7 +85,8 @@ def lr(files: Files, setting: Setting, **params: Any) -> None:
             found = read(spark, files)
             classes = found.train.classes()
             frames = found.frames(lambda rows: rows.classified(classes))
-            model = estimator.setNumWorkers(workers)._resumable(TRAINING).fit(frames["train"])
+            with options_named():
+                model = estimator.setNumWorkers(workers)._resumable(TRAINING).fit(frames["train"])
             measures = {name: measure(model, frame) for name, frame in frames.items()}
             _print(found, model.summary.history, measures, setting, params)
             save(model, setting)

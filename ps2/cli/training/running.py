@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ps2.cli.training.options import Files, Setting
-from ps2.errors import ConfigError, RecoveryError
+from ps2.errors import ConfigError, DivergedError, RecoveryError
 from ps2.storage.files import reason
 
 if TYPE_CHECKING:
@@ -64,12 +64,14 @@ def check(paths: Iterable[str | None], setting: Setting) -> None:
 
 @contextmanager
 def options_named() -> Iterator[None]:
-    """Let errors that begin with the name of a param begin with that of the command's option for it."""
+    """Let errors that begin with the name of a param, or name a step size, say the command's option for it."""
+    options = {option.name: option.opts[0] for option in click.get_current_context().command.params}
     try:
         yield
+    except DivergedError as error:
+        raise DivergedError(str(error).replace("stepSize", options.get("stepSize", "stepSize"))) from error
     except ConfigError as error:
         name, _, rest = str(error).partition(":")
-        options = {option.name: option.opts[0] for option in click.get_current_context().command.params}
         if name not in options:
             raise
         raise ConfigError(f"{options[name]}:{rest}") from error

@@ -43,14 +43,14 @@ class SoftmaxLoss:
     """Cross-entropy of labels 0 to width - 1.
 
     Raises:
-        ConfigError: the problem's width is below 2.
+        ConfigError: the problem's width is below 1. A sole class has all probability.
     """
 
     problem: Problem
 
     def __post_init__(self) -> None:
-        if self.problem.width < 2:
-            raise ConfigError(f"softmax: expected a width of at least 2 classes, got {self.problem.width}")
+        if self.problem.width < 1:
+            raise ConfigError(f"softmax: expected a width of at least 1 class, got {self.problem.width}")
 
     def gradient(self, rows: LocalRows, w: Array, b: Float64Array) -> Evaluated:
         x, y, weights = self._checked(rows, w, b)

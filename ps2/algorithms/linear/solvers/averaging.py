@@ -16,6 +16,7 @@ from ps2.algorithms.linear.local_sgd import LocalSteps, check_loss, local_sgd
 from ps2.algorithms.linear.losses.loss import Float64Array, Loss
 from ps2.algorithms.linear.parameters import Parameters, columns_of
 from ps2.algorithms.linear.problem import Recipe
+from ps2.algorithms.linear.solvers.course import Course
 from ps2.algorithms.linear.solvers.solver import Bench, Data, SolverPart
 from ps2.algorithms.linear.validation import Validation
 from ps2.algorithms.linear.view import SHRINK, TALLY, ModelView, SentValues
@@ -42,16 +43,18 @@ class AveragingPart:
             w, b, told = view.pull(self.model, columns)
             if told[STOP]:
                 break
+            tally = np.zeros(TALLY)
+            tally[[LOSS, WEIGHT]] = self.loss.loss(data.rows, w, b)
+            if data.held is not None:
+                tally[[HELD_LOSS, HELD_WEIGHT]] = self.loss.loss(data.held, w, b)
+            if clock == self.first_clock + self.recipe.steps:
+                view.tell(tally)
+                continue
             rng, rows = worker.rng(), data.rows
             order = np.concatenate([rng.permutation(len(rows)) for _ in range(self.recipe.local_passes)])
             size = max(1, self.recipe.local_batch or len(rows))
             number = (clock - self.first_clock) * -(-len(order) // size)
             found = local_sgd(self.loss, rows, w, b, order, LocalSteps(size, self.recipe.step_size, self.l2, number))
-            tally = np.zeros(TALLY)
-            # By the models that the rows met: a pass less than the loss of one of them.
-            tally[[LOSS, WEIGHT]] = found.loss, found.weight
-            if data.held is not None:
-                tally[[HELD_LOSS, HELD_WEIGHT]] = self.loss.loss(data.held, w, b)
             tally[ROWS], tally[SHRINK] = len(order), share * found.shrink
             change = SentValues(share * (found.w - found.shrink * w), columns)
             view.add(self.changes, change, share * (found.b - b), tally)
@@ -75,7 +78,8 @@ class Averaging:
         self.model, self.changes = bench.beginning, bench.space.new()
         self._best = bench.space.new() if bench.recipe.validate else self.model
         self._validation = Validation(bench.recipe.validation_tol, self._best, bench.record.validation)
-        self.clocks = bench.recipe.steps
+        self._course = Course(bench)
+        self.clocks = bench.recipe.steps + 1
         self.part = self._part()
 
     def _part(self) -> SolverPart:
@@ -84,20 +88,28 @@ class Averaging:
         return AveragingPart(bench.loss, bench.recipe, self.model, self.changes, bench.facts.weight, bench.first_clock)
 
     def on_clock(self, clock: int) -> None:
-        self._average()
+        self._average(clock)
 
-    def _average(self) -> Float64Array:
-        """Take in the workers' models; return what they added up."""
+    def _average(self, clock: int) -> Float64Array | None:
+        """Take in the workers' models; return what they added up, or None if that was the last."""
         bench = self._bench
-        sums = bench.tally.take()
+        with batch():
+            taken = bench.tally.take_later()
+            penalty = self._course.penalty(self.model)
+        sums = taken.result()
+        bench.record.add(sums)
+        self._course.note(clock, sums[LOSS], sums[WEIGHT], penalty())
         reason = self._validation.look(sums, self.model) if bench.recipe.validate else None
+        if reason is not None:
+            bench.stop(reason)
+            return None
+        if clock == bench.recipe.steps:
+            self._course.end()
+            return None
         with batch():
             self.model.weight.combine([self.model.weight, self.changes.weight], [sums[SHRINK], 1.0])
             self.model.bias.add(self.changes.bias)
             self.changes.zero()
-        bench.record.step_of(sums)
-        if reason is not None:
-            bench.stop(reason)
         return sums
 
     def result(self) -> Parameters:

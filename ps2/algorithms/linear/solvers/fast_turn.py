@@ -56,6 +56,9 @@ class FastTurnPart:
             tally[[LOSS, WEIGHT]] = self.loss.loss(data.rows, w, b)
             if data.held is not None:
                 tally[[HELD_LOSS, HELD_WEIGHT]] = self.loss.loss(data.held, w, b)
+            if clock == self.first_clock + self.recipe.steps:
+                view.tell(tally)
+                continue
             begin = np.concatenate([w, b])
             steps = int(told[LOCAL_STEPS])
             if clock == self.first_clock + 1:
@@ -116,7 +119,9 @@ class FastTurn(Averaging):
         )
 
     def on_clock(self, clock: int) -> None:
-        sums = self._average()
+        sums = self._average(clock)
+        if sums is None:
+            return
         control = self._bench.tally.control
         if sums[OSCILLATED] >= 0.5 * self._bench.workers:
             # Kept on the fleet alone: it goes back with it.

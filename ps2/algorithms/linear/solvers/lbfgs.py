@@ -4,8 +4,7 @@ One evaluation of the objective is one clock: the workers pull the trial point a
 the gradient. The driver then sends each server two requests: one for all inner products, on the chance that the point
 is good, and one that computes the next direction and trial point as combinations of the vectors there.
 
-With a ``center`` (means of the features), it searches in the space of the bias b' = b + mean w, whose curvature does
-not mix bias and weights: features with large means then converge as fast as others. Workers take b' and the shift.
+With a ``center`` (means of the features), it searches in the space of centred features (``centering``).
 
 Without ``standardize``, features are scaled all the same, so that the objective is about as curved along every weight;
 its penalties are on the weights times that scale.
@@ -34,9 +33,12 @@ from ps2.errors import InputError
 
 # Pairs of vectors that the direction is made of, as in pyspark.ml.
 PAIRS = 10
-# Objectives that convergence is judged by.
+# Objectives that convergence is judged by, as in pyspark.ml; within a region steps are cut short now and then.
 WINDOW = 10
+WINDOW_IN_REGION = 20
 MIN_GRADIENT = 1e-8
+# Of the first objective: a smaller one is as good as 0.
+REST = 0.1
 EVALUATIONS_PER_STEP = 3
 
 
@@ -88,7 +90,8 @@ class LbfgsPart:
             w, b, told = view.pull(self.trial, columns)
             if told[STOP]:
                 break
-            b[0] -= told[SHIFT]
+            shifts = told[SHIFT:]
+            b[: len(shifts)] -= shifts
             found = self.loss.gradient(data.rows, w, b)
             tally = np.zeros(TALLY)
             tally[LOSS], tally[WEIGHT] = found.loss, found.weight
@@ -131,7 +134,7 @@ class Lbfgs:
         record.reason = record.reason or "all evaluations were made"
         found = self._best if record.validation else self._point
         if center is not None:
-            found.bias.add(np.array([-center.dot(found.weight)]), np.array([0]))
+            center.uncenter(found)
         return found
 
     def on_clock(self, clock: int) -> None:
@@ -165,10 +168,13 @@ class Lbfgs:
         trial, gradient, pseudo = self._trial, self._gradient_at_trial, self._pseudo_at_trial
         mean = 1.0 / bench.facts.weight
         penalised = trial.weight if self._unscaled is None else self._unscaled
-        terms, factors = [gradient.weight, penalised], [mean, problem.l2]
-        if bench.center is not None:
-            terms.append(bench.center)
-            factors.append(-mean * float(gradient.bias.pull()[0]))
+        # Without a penalty a scale may be so large that there is no number for its square.
+        has_l2 = problem.l2 > 0.0
+        terms, factors = [gradient.weight], [mean]
+        if has_l2:
+            terms.append(penalised)
+            factors.append(problem.l2)
+        slopes = None if bench.center is None else mean * gradient.bias.pull()[: problem.outputs]
         slot = state.history.next_slot
         used = sorted({*state.history.slots, slot})
         basis = [*used, *(PAIRS + i for i in used), 2 * PAIRS]
@@ -177,11 +183,13 @@ class Lbfgs:
             tally = bench.tally.take_later()
             if self._unscaled is not None:
                 penalised.copy(trial.weight).mul(bench.scale)
-            square: Any = penalised.dot(penalised)
+            square: Any = penalised.dot(penalised) if has_l2 else None
             absolute: Any = penalised.norm1() if problem.l1 else None
-            if self._unscaled is not None:
+            if self._unscaled is not None and has_l2:
                 penalised.mul(bench.scale)  # the penalty's gradient by the trial point's weights
             gradient.weight.combine(terms, factors)
+            if bench.center is not None and slopes is not None:
+                bench.center.correct(gradient, slopes)
             gradient.bias.mul(mean)
             step.combine([trial, self._point], [1.0, -1.0])
             change.combine([gradient, self._gradient], [1.0, -1.0])
@@ -195,7 +203,9 @@ class Lbfgs:
             dots = gram([step, change, pseudo], [self._basis_at_trial[i] for i in basis])
         sums, products = tally.result(), np.zeros((3, 2 * PAIRS + 1))
         products[:, basis] = dots()
-        value = sums[LOSS] * mean + 0.5 * problem.l2 * square.result()
+        value = sums[LOSS] * mean
+        if has_l2:
+            value += 0.5 * problem.l2 * square.result()
         along = float(slope()[0, 0])
         if problem.l1:
             value += problem.l1 * absolute.result()
@@ -249,9 +259,9 @@ class Lbfgs:
                 self._region.bring_back(trial, point, direction, self._pseudo, length)
             self._gradient_at_trial.zero()
             if center is not None:
-                shift: Any = center.dot(trial.weight)
+                shifts = center.shifts(trial.weight)
         if center is not None:
-            self._bench.tally.control.push(np.array([shift.result()]), np.array([SHIFT]))
+            center.tell(shifts.result(), self._bench.tally.control)
 
     def _set_direction(self, coefficients: Any) -> None:
         used = np.flatnonzero(coefficients)
@@ -272,8 +282,10 @@ class Lbfgs:
         steepness = math.sqrt(found.square) / self._label_size
         if steepness <= max(recipe.tol * abs(value) / self._label_size**2, MIN_GRADIENT):
             return "the gradient is 0 within the tolerance"
-        window = objectives[-WINDOW:]
-        if len(objectives) > 1 and abs(value - max(window)) <= recipe.tol * abs(objectives[0]):
+        window = objectives[-(WINDOW if self._region is None else WINDOW_IN_REGION) :]
+        # As a part of the objective; where that goes to 0, as of rows that can be parted, of what it was.
+        scale = max(abs(value), REST * abs(objectives[0]))
+        if len(objectives) > 1 and abs(value - max(window)) <= recipe.tol * scale:
             return "the objective does not change beyond the tolerance any more"
         if len(objectives) > recipe.steps:
             return "all iterations were made"

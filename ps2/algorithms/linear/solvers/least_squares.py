@@ -252,7 +252,7 @@ def _with_l1(a: Float64Array, of: Products, l1: Float64Array, steps: int, tol: f
 def objective(of: Products, w: Float64Array, l1: Float64Array, l2: Float64Array) -> float:
     """Return half the mean squared error and the penalties at weights."""
     # Of a perfect fit rounding leaves what may be below 0.
-    squares = max(0.5 * of.yy - of.xy @ w + 0.5 * w @ of.xx @ w, 0.0)
+    squares = max(float(0.5 * of.yy - of.xy @ w + 0.5 * w @ of.xx @ w), 0.0)
     return float(squares + l1 @ np.abs(w) + 0.5 * l2 @ w**2)
 
 

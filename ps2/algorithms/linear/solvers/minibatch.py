@@ -11,10 +11,11 @@ import numpy as np
 from ps2.algorithms.linear.losses.loss import Loss
 from ps2.algorithms.linear.losses.softmax import SoftmaxLoss
 from ps2.algorithms.linear.parameters import Array, Float64Array, Int64Array, Parameters, columns_of
+from ps2.algorithms.linear.solvers.course import Course
 from ps2.algorithms.linear.solvers.optimizer import CatchUp, Optimizer
 from ps2.algorithms.linear.solvers.solver import Bench, Data
 from ps2.algorithms.linear.validation import Validation
-from ps2.algorithms.linear.view import TALLY, ModelView, SentFactors, SentValues
+from ps2.algorithms.linear.view import END_LOSS, END_WEIGHT, TALLY, ModelView, SentFactors, SentValues
 from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, ROWS, STOP, WEIGHT
 from ps2.client.batch import batch
 from ps2.client.factors import sizes
@@ -23,10 +24,11 @@ from ps2.data.rows import LocalRows
 
 @dataclass(frozen=True, eq=False)
 class MinibatchPart:
-    """The gradient of a minibatch in each clock.
+    """The gradient of a minibatch in each clock; in the last one, the loss of all rows.
 
     Attributes:
         catch_up: what is to be done to the columns of a minibatch before they are read; None: nothing.
+        steps: how many there are.
         fraction: of the rows.
         scale: what gradients are multiplied by.
         every: clocks between two looks at the rows held out.
@@ -37,6 +39,7 @@ class MinibatchPart:
     gradient: Parameters
     catch_up: CatchUp | None
     first_clock: int
+    steps: int
     fraction: float
     scale: float
     every: int
@@ -45,19 +48,27 @@ class MinibatchPart:
         all_columns = columns_of(data.rows.keys, self.model.width)
         for clock in worker.clocks(clocks):
             step = clock - self.first_clock
-            rows = data.rows.sample(self.fraction, worker.rng())
+            is_last = step == self.steps
+            rows = data.rows if is_last else data.rows.sample(self.fraction, worker.rng())
             columns = all_columns if rows is data.rows else columns_of(rows.keys, self.model.width)
             before = None if self.catch_up is None else self.catch_up.to_step(step)
             w, b, told = view.pull(self.model, columns, before)
             if told[STOP]:
                 break
             tally = np.zeros(TALLY)
-            found, sent = self._gradient(rows, w, b, columns)
-            tally[[LOSS, WEIGHT, ROWS]] = found.loss, found.weight, len(rows)
-            if data.held is not None and step % self.every == 0:
+            if is_last:
+                # Not with those of steps: with staleness, other workers may not have had their last one.
+                tally[[END_LOSS, END_WEIGHT]] = self.loss.loss(rows, w, b)
+            else:
+                found, sent = self._gradient(rows, w, b, columns)
+                tally[[LOSS, WEIGHT, ROWS]] = found.loss, found.weight, len(rows)
+            if data.held is not None and (is_last or step % self.every == 0):
                 w, b, _ = view.pull(self.model, all_columns, before)
                 tally[[HELD_LOSS, HELD_WEIGHT]] = self.loss.loss(data.held, w, b)
-            view.add(self.gradient, sent, found.db * self.scale, tally)
+            if is_last:
+                view.tell(tally)
+            else:
+                view.add(self.gradient, sent, found.db * self.scale, tally)
 
     def _gradient(
         self, rows: LocalRows, w: Array, b: Float64Array, columns: Int64Array
@@ -87,45 +98,53 @@ class Minibatch:
         recipe = bench.recipe
         if recipe.optimizer == "ftrl":
             self._model.bias.zero()  # its weights begin at 0
-        self.clocks = recipe.steps
-        self._steps = 0
+        self._course = Course(bench, self._optimizer.decayed)
+        self._penalty = 0.0
+        # What workers have told of the last model, by the clock in which it came.
+        self._ends: dict[int, Float64Array] = {}
+        self._every = math.ceil(1.0 / recipe.fraction)
+        self.clocks = recipe.steps + 1
         self.part = MinibatchPart(
             bench.loss,
             self._model,
             self._gradient,
             self._catch_up,
             bench.first_clock,
+            recipe.steps,
             recipe.fraction,
             1.0 / (recipe.fraction * bench.facts.weight),
-            math.ceil(1.0 / recipe.fraction),
+            self._every,
         )
 
     def on_clock(self, clock: int) -> None:
-        bench = self._bench
-        if bench.recipe.validate:
-            sums = bench.tally.take()
-            if sums[HELD_WEIGHT]:
-                self._bring_up(clock)
-            reason = self._validation.look(sums, self._model)
-            with batch():
+        bench, is_last = self._bench, clock == self._bench.recipe.steps
+        # Lazy steps cost what their minibatch does; what all columns cost is for once a pass over the rows.
+        looks = is_last or self._catch_up is None or clock % self._every == 0
+        if looks and self._catch_up is not None:
+            self._catch_up.to_step(clock)(None)
+        with batch():
+            taken = bench.tally.take_later()
+            penalty = self._course.penalty(self._model) if looks else None
+            if not (is_last or bench.recipe.validate):
                 self._optimizer.step(clock + 1)
-        else:
-            reason = None
-            with batch():
-                taken = bench.tally.take_later()
-                self._optimizer.step(clock + 1)
-            sums = taken.result()
-        self._steps = clock + 1
-        bench.record.step_of(sums)
+        sums = taken.result()
+        bench.record.add(sums)
+        self._penalty = self._penalty if penalty is None else penalty()
+        self._ends.pop(clock, None)  # the fleet has gone back
+        if sums[END_WEIGHT]:
+            self._ends[clock] = sums[[END_LOSS, END_WEIGHT]]
+        loss, weight = sums[[LOSS, WEIGHT]]
+        if is_last:
+            loss, weight = np.sum([np.zeros(2), *self._ends.values()], axis=0)
+        self._course.note(clock, loss, weight, self._penalty)
+        reason = self._validation.look(sums, self._model) if bench.recipe.validate else None
         if reason is not None:
             bench.stop(reason)
+        elif is_last:
+            self._course.end()
+        elif bench.recipe.validate:
+            with batch():
+                self._optimizer.step(clock + 1)
 
     def result(self) -> Parameters:
-        if self._bench.record.validation:
-            return self._best
-        self._bring_up(self._steps)
-        return self._model
-
-    def _bring_up(self, step: int) -> None:
-        if self._catch_up is not None:
-            self._catch_up.to_step(step)(None)
+        return self._best if self._bench.record.validation else self._model

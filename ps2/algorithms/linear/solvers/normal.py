@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.parameters import Float64Array, Parameters
 from ps2.algorithms.linear.solvers.least_squares import (
     Products,
@@ -37,6 +38,8 @@ log = logging.getLogger(__name__)
 MOST_FEATURES = 4096
 # A smaller pivot leaves fewer than 9 digits of the weights.
 SMALL_PIVOT = 1e-7
+# Penalties on weights of scaled features are no larger than its square.
+LARGE = 1e140
 # Each gains about as many digits as the equations have left.
 MOST_CORRECTIONS = 4
 # A correction that is smaller, as a part of the weights, is the last one.
@@ -59,7 +62,7 @@ class NormalPart:
     rest: DCV
     model: Parameters
     tally: Tally
-    center: DCV | None
+    center: Center | None
     label_mean: float
     dim: int
     first_clock: int
@@ -67,7 +70,7 @@ class NormalPart:
     def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
         everything = np.arange(self.dim)
         for clock in worker.clocks(clocks):
-            mean = np.zeros(self.dim) if self.center is None else self.center.pull()
+            mean = np.zeros(self.dim) if self.center is None else self.center.of_features()
             w, _, told = view.pull(self.model, everything)
             if told[STOP]:
                 break
@@ -129,7 +132,7 @@ class Normal:
 
     def _end(self, of: Products, found: Solution, value: float, inverse_std: Float64Array) -> None:
         bench, weight = self._bench, self._bench.facts.weight
-        mean = np.zeros(len(found.w)) if bench.center is None else bench.center.pull()
+        mean = np.zeros(len(found.w)) if bench.center is None else bench.center.of_features()
         bench.beginning.bias.push(np.array([self._label_mean - mean @ found.w]))
         bench.record.objective.append(0.5 * of.yy)
         bench.record.step(value)
@@ -142,7 +145,8 @@ class Normal:
                 found.feature,
             )
         if found.factor is not None and bench.facts.label_std > 0.0:
-            diagonal = np.where(inverse_std > 0.0, found.inverse_diagonal() * inverse_std**2, math.inf)
+            with np.errstate(over="ignore"):  # the variance of a weight beyond 1e154 is no number
+                diagonal = np.where(inverse_std > 0.0, found.inverse_diagonal() * inverse_std**2, math.inf)
             of_intercept = [1.0 + found.inverse_form(mean)] if bench.problem.fit_intercept else []
             bench.record.told["inverse_diagonal"] = tuple((np.concatenate([diagonal, of_intercept]) / weight).tolist())
 
@@ -150,10 +154,12 @@ class Normal:
         """Return the strengths for the weights of features divided by their unbiased standard deviations."""
         problem, facts = self._bench.problem, self._bench.facts
         # How much smaller pyspark.ml's deviations are, of features and of the label.
-        ratio = math.sqrt(max(1.0 - facts.weight_squared / facts.weight**2, 0.0)) or 1.0
+        ratio = math.sqrt(max(1.0 - facts.weight_squared / facts.weight / facts.weight, 0.0)) or 1.0
         if problem.standardize:
             return np.full(problem.dim, problem.l1 * ratio), np.full(problem.dim, problem.l2 * ratio)
-        return problem.l1 * inverse_std, problem.l2 / ratio * inverse_std**2
+        # What is infinite makes a weight 0, and so does what is nearly that.
+        squares = np.minimum(np.minimum(inverse_std, LARGE) ** 2 * (problem.l2 / ratio), LARGE**2)
+        return problem.l1 * inverse_std, squares
 
     def result(self) -> Parameters:
         return self._bench.beginning

@@ -53,6 +53,10 @@ class Optimizer:
         for vector in self._gradient.each:
             vector.zero()
 
+    def decayed(self, model: Parameters) -> tuple[DCV, ...]:
+        """Return what of a model an L2 penalty is on."""
+        return model.each if self._name in DECAYING else (model.weight,)
+
     def catching_up(self) -> CatchUp | None:
         """Return how to bring columns up to date before they are read; None: they always are."""
         problem = self._problem

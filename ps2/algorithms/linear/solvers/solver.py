@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.losses.loss import Loss
 from ps2.algorithms.linear.parameters import Parameters, Space
 from ps2.algorithms.linear.problem import Problem, Recipe
@@ -50,7 +51,7 @@ class Bench:
     Attributes:
         space: where vectors are made.
         beginning: the parameters to begin with.
-        tally: of ``CONTROL`` and ``TALLY`` columns.
+        tally: of ``controls(problem)`` and ``TALLY`` columns.
         record: what has been done so far.
         workers: how many there are.
         first_clock: of the run, in which the solver's clock 0 is.
@@ -70,7 +71,7 @@ class Bench:
     workers: int
     first_clock: int
     scale: DCV | None = None
-    center: DCV | None = None
+    center: Center | None = None
     box: Box | None = None
 
     @property

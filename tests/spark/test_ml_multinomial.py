@@ -1,0 +1,114 @@
+"""The multinomial model where pyspark.ml's own tests of it are hard: the same minimum, the same forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pyspark.ml import classification
+from pyspark.ml.common import _java2py, _py2java
+from pyspark.ml.linalg import DenseMatrix, SparseMatrix, Vectors
+from pyspark.sql import functions as F
+
+from ps2 import algorithms
+from ps2.algorithms.linear.ml.models import as_matrix
+
+pytestmark = pytest.mark.usefixtures("ps")
+
+ROWS = 3000
+MEANS = np.array([5.843, 3.057, 3.758, 10.199])
+# The last feature hardly varies.
+VARIANCES = np.array([0.6856, 0.1899, 3.116, 0.001])
+WEIGHTS = np.array(
+    [[0, 0, 0, 0], [-0.57997, 0.912083, -0.371077, -0.819866], [-0.16624, -0.84355, -0.048509, -0.301789]]
+)
+INTERCEPTS = np.array([0, 2.688191, 4.170682])
+
+
+@pytest.fixture(scope="module")
+def df(spark):
+    rng = np.random.default_rng(42)
+    x = rng.normal(size=(ROWS, 4)) * np.sqrt(VARIANCES) + MEANS
+    y = (x @ WEIGHTS.T + INTERCEPTS + rng.gumbel(size=(ROWS, 3))).argmax(axis=1)
+    rows = [(float(label), Vectors.dense(row), 0.1 + i % 10) for i, (label, row) in enumerate(zip(y, x, strict=True))]
+    return spark.createDataFrame(rows, ["label", "features", "weight"]).coalesce(2).cache()
+
+
+def both(df, **params):
+    return [
+        package.LogisticRegression(weightCol="weight", **params).fit(df) for package in (classification, algorithms)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("params", "exact"),
+    [
+        ({}, {"tol": 1e-12, "maxIter": 500}),
+        ({"standardization": False}, {"tol": 1e-12, "maxIter": 500}),
+        ({"elasticNetParam": 0.0001, "regParam": 0.5}, {}),
+        ({"elasticNetParam": 1.0, "regParam": 0.05, "tol": 1e-5, "maxIter": 160}, {}),
+        ({"elasticNetParam": 0.5, "regParam": 0.1, "tol": 1e-5, "standardization": False}, {}),
+    ],
+)
+def test_multinomial_when_a_column_hardly_varies_then_the_minimum_is_found(df, params, exact):
+    theirs = both(df, **{**params, **exact})[0]
+    ours = algorithms.LogisticRegression(weightCol="weight", **params).fit(df)
+    assert ours.summary.objectiveHistory[-1] <= theirs.summary.objectiveHistory[-1] + 2e-7
+    intercepts, its = ours.interceptVector.toArray(), theirs.interceptVector.toArray()
+    np.testing.assert_allclose(intercepts, its, rtol=0.02, atol=0.02 * np.abs(its).max())
+
+
+def test_multinomial_when_bounds_hold_intercepts_then_the_minimum_is_found(df):
+    params = {
+        "lowerBoundsOnCoefficients": DenseMatrix(3, 4, [1.0] * 12),
+        "lowerBoundsOnIntercepts": Vectors.dense([1.0] * 3),
+        "upperBoundsOnCoefficients": DenseMatrix(3, 4, [2.0] * 12),
+        "upperBoundsOnIntercepts": Vectors.dense([2.0] * 3),
+    }
+    theirs, ours = both(df, **params)
+    assert ours.summary.objectiveHistory[-1] <= theirs.summary.objectiveHistory[-1] + 1e-6
+    np.testing.assert_allclose(ours.interceptVector.toArray(), theirs.interceptVector.toArray(), rtol=0.03)
+
+
+@pytest.mark.parametrize("rows", range(1, 6))
+def test_matrix_when_entries_are_0_then_has_the_form_of_pysparks(sc, rows):
+    rng = np.random.default_rng(rows)
+    for width in range(1, 7):
+        for count in range(rows * width + 1):
+            entries = np.zeros(rows * width)
+            entries[rng.permutation(rows * width)[:count]] = 1.5
+            theirs = _java2py(sc, _py2java(sc, DenseMatrix(rows, width, entries, True)).compressed())
+            ours = as_matrix(entries.reshape(rows, width))
+            assert (type(ours), ours.isTransposed) == (type(theirs), theirs.isTransposed), (width, count)
+            np.testing.assert_array_equal(ours.toArray(), entries.reshape(rows, width))
+
+
+def constant(spark, label, classes=None):
+    frame = spark.createDataFrame([(label, Vectors.dense([value] * 5)) for value in (0.0, 1.0, 2.0)], ["y", "features"])
+    told = {} if classes is None else {"ml_attr": {"type": "nominal", "num_vals": classes}}
+    return frame.select(F.col("y").alias("label", metadata=told), "features")
+
+
+@pytest.mark.parametrize(
+    ("label", "classes", "family", "intercept"),
+    [
+        (4.0, None, "multinomial", True),
+        (4.0, 6, "multinomial", True),
+        (1.0, None, "mulTinomIAl", True),
+        (0.0, None, "multinomial", True),
+        (0.0, None, "multinomial", False),
+        (0.0, 2, "multinomial", True),
+        (1.0, None, "AuTo", True),
+        (0.0, None, "biNoMial", True),
+    ],
+)
+def test_rows_when_all_are_of_one_class_then_predictions_are_pysparks(spark, label, classes, family, intercept):
+    frame = constant(spark, label, classes)
+    theirs, ours = (
+        package.LogisticRegression(family=family, fitIntercept=intercept).fit(frame)
+        for package in (classification, algorithms)
+    )
+    columns = ("rawPrediction", "probability", "prediction")
+    assert ours.transform(frame).select(*columns).collect() == theirs.transform(frame).select(*columns).collect()
+    assert (len(ours.interceptVector), ours.summary.totalIterations) == (len(theirs.interceptVector), 0)
+    form = [(type(one.coefficientMatrix), one.coefficientMatrix.isTransposed) for one in (ours, theirs)]
+    assert (form[0], form[0][0]) == (form[1], SparseMatrix)

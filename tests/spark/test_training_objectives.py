@@ -1,0 +1,116 @@
+"""The history of a training has the objective of each step's model, and one that diverges is an error."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from training import make, objective, trained
+
+from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.training.faults import ColumnNames
+from ps2.errors import DivergedError, InputError
+
+WEIGHTED = ColumnNames(weight="weight")
+STEPS = 3
+PROBLEM = Problem("logistic", 5, l2=0.3)
+WITH_L1 = replace(PROBLEM, l1=0.05)
+MACHINE = Problem("fmLogistic", 5, width=3, l2=0.3, standardize=False)
+MINIBATCH = Recipe(solver="minibatch", step_size=0.2)
+TRAININGS = {
+    **{
+        name: (WITH_L1, replace(MINIBATCH, optimizer=name))
+        for name in ("sgd", "momentum", "adagrad", "rmsprop", "adam")
+    },
+    "ftrl": (WITH_L1, replace(MINIBATCH, optimizer="ftrl")),
+    "lazy ftrl": (WITH_L1, replace(MINIBATCH, optimizer="ftrl", lazy=True)),
+    "ma-sgd": (PROBLEM, Recipe(solver="ma-sgd", step_size=0.2, local_batch=8, seed=3)),
+    "ftsgd": (PROBLEM, Recipe(solver="ftsgd", step_size=0.2)),
+    "hinge": (replace(PROBLEM, loss="squaredHinge"), Recipe(solver="ma-sgd", step_size=0.1)),
+    "machine, adam": (MACHINE, MINIBATCH),
+    "machine, adamW": (MACHINE, replace(MINIBATCH, optimizer="adamW")),
+    "machine, gd": (MACHINE, replace(MINIBATCH, optimizer="gd")),
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return make(cuts=(20,))
+
+
+@pytest.fixture(scope="module")
+def frame(spark, rows):
+    return rows.frame(spark)
+
+
+def fitted(ps, frame, rows, problem, recipe):
+    made = trained(ps, frame, rows, problem, recipe, WEIGHTED)
+    w = made.weight.pull().reshape(problem.dim, problem.width)
+    made.weight.free()
+    return w, made.biases, made.history
+
+
+def worth(problem, recipe, rows, w, b):
+    """The objective of a model; solvers of pyspark.ml's machines let the intercept decay, too."""
+    if problem.loss != "fmLogistic":
+        return objective(problem, rows, w, b)
+    pairs = ((rows.x @ w[:, 1:]) ** 2 - rows.x**2 @ w[:, 1:] ** 2).sum(axis=1) / 2
+    losses = np.logaddexp(0, (1 - 2 * rows.y) * (b[0] + rows.x @ w[:, 0] + pairs))
+    decayed = b[0] ** 2 if recipe.optimizer in ("gd", "adamW") else 0.0
+    return rows.c @ losses / rows.c.sum() + problem.l2 / 2 * ((w**2).sum() + decayed)
+
+
+@pytest.mark.parametrize("name", TRAININGS)
+def test_history_when_steps_are_taken_then_it_is_their_models_objectives(ps, rows, frame, name):
+    problem, recipe = TRAININGS[name]
+    models = [fitted(ps, frame, rows, problem, replace(recipe, steps=steps)) for steps in range(STEPS + 1)]
+    # FTSGD looks at what its first step has made.
+    known = models if name != "ftsgd" else models[-1:]
+    expected = [worth(problem, recipe, rows, w, b) for w, b, _ in known]
+    history = models[-1][2]
+    assert history.objective[-len(known) :] == pytest.approx(expected, rel=1e-6)
+    assert (len(history.objective), history.steps, len(history.seconds)) == (STEPS + 1, STEPS, STEPS)
+
+
+@pytest.mark.parametrize("staleness", [0, 2, None])
+def test_history_when_minibatches_are_small_then_its_end_is_of_all_rows(ps, rows, frame, staleness):
+    recipe = replace(MINIBATCH, optimizer="adagrad", fraction=0.3, steps=20, staleness=staleness)
+    w, b, history = fitted(ps, frame, rows, WITH_L1, recipe)
+    # With staleness the last look may miss the last steps.
+    assert history.objective[-1] == pytest.approx(objective(WITH_L1, rows, w, b), rel=1e-6 if staleness == 0 else 0.05)
+
+
+DIVERGING = {
+    "gd": (replace(MACHINE, loss="fmSquared", l2=0.0), replace(MINIBATCH, optimizer="gd", step_size=100.0)),
+    "ma-sgd": (replace(PROBLEM, loss="squared", l2=0.0), Recipe(solver="ma-sgd", step_size=20.0)),
+    "ftsgd": (replace(PROBLEM, loss="squared"), Recipe(solver="ftsgd", step_size=1e30, local_steps=1)),
+    "sgd": (replace(PROBLEM, loss="squared", l2=0.0), replace(MINIBATCH, optimizer="sgd", step_size=1e3)),
+    "adam": (replace(PROBLEM, l2=0.0), replace(MINIBATCH, optimizer="adam", step_size=1e9)),
+    "hinge": (replace(PROBLEM, loss="hinge"), replace(MINIBATCH, optimizer="momentum", step_size=1e200)),
+}
+
+
+@pytest.mark.parametrize("steps", [1, 60])
+@pytest.mark.parametrize("name", DIVERGING)
+def test_training_when_its_step_is_far_too_large_then_is_an_error(ps, rows, frame, name, steps):
+    problem, recipe = DIVERGING[name]
+    with pytest.raises(
+        DivergedError, match=rf"has diverged: .*; stepSize {recipe.step_size:g} is too large".replace("+", r"\+")
+    ):
+        fitted(ps, frame, rows, problem, replace(recipe, steps=steps))
+
+
+def test_training_when_it_ends_worse_than_it_began_then_warns(ps, rows, frame, caplog):
+    with caplog.at_level(logging.WARNING):
+        fitted(ps, frame, rows, replace(PROBLEM, l2=0.0), replace(MINIBATCH, step_size=9.0, steps=1))
+    assert "the objective has grown from" in caplog.text
+    assert "stepSize 9 is too large" in caplog.text
+
+
+def test_training_when_the_first_model_overflows_then_names_the_data(ps, spark):
+    rows = make(cuts=(20,))
+    rows.x[3] = 1e300
+    with pytest.raises(InputError, match="before the first step: labels, weights or features are too large"):
+        fitted(ps, rows.frame(spark), rows, MACHINE, replace(MINIBATCH, steps=2))
