@@ -23,6 +23,8 @@ from ps2.server.servicer import ServerServicer
 from ps2.wire.control import ServerControl
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.serving import RpcServer
+from ps2.wire.transport import GrpcTransport
+from tests.certificates import write
 from tests.contract.servers import (
     BLOCK,
     DIM,
@@ -259,6 +261,23 @@ def test_request_when_it_takes_longer_than_keepalive_then_it_is_waited_for(hangi
         (outcome,) = outcomes(transport, hanging.address, reading(op("sum", 0)))
         timer.join()
     assert isinstance(outcome, StaleRouteError)
+
+
+def test_request_when_it_takes_longer_than_keepalive_then_tls_waits(tmp_path, monkeypatch):
+    """The counts are those of what is encrypted, at both ends."""
+    engine, looks = Waits(1 << 24, False), []
+    quick = WireConfig(unix_sockets=False, tls=write(tmp_path), keepalive_s=0.4, keepalive_timeout_s=5.0)
+    with serving(engine, wire=quick) as server:
+        transport = GrpcTransport(TOKEN, quick)
+        monkeypatch.setattr(transport, "_look", lambda *of, look=transport._look: looks.append(look(*of)) or looks[-1])
+        timer = threading.Timer(1.5, engine.go_on.set)
+        timer.start()
+        (outcome,) = outcomes(transport, server.address, reading(op("sum", 0)))
+        timer.join()
+        transport.close()
+    assert isinstance(outcome, StaleRouteError)
+    here, there = looks[-1].here, looks[-1].there
+    assert (here.sent, here.received) == (there.received, there.sent)
 
 
 class TakesItsTime(ServerServicer):
