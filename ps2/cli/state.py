@@ -73,8 +73,15 @@ class LaunchedFleet:
 def root() -> Path:
     """Return the folder of all launched fleets."""
     home = os.environ.get("XDG_STATE_HOME", "")
-    # The XDG specification: a relative path is to be ignored.
-    return (Path(home) if os.path.isabs(home) else Path.home() / ".local" / "state") / "ps2"
+    if os.path.isabs(home):  # the XDG specification: a relative path is to be ignored
+        return Path(home) / "ps2"
+    try:
+        return Path.home() / ".local" / "state" / "ps2"
+    except RuntimeError as error:  # a uid that the system has no entry for, as containers have
+        raise ConfigError(
+            f"what is remembered of launched fleets has no place: user {os.getuid()} has neither a home directory nor "
+            "HOME; set XDG_STATE_HOME to a folder of this user's"
+        ) from error
 
 
 def folder_of(name: str) -> Path:

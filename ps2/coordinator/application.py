@@ -11,6 +11,7 @@ from ps2.certificates import Tls
 from ps2.client.fleet import Access, seal
 from ps2.client.task import EPOCH_PROPERTY, FLEET_VARIABLE, STOPPED_PROPERTY
 from ps2.config import is_loopback, split_address
+from ps2.coordinator.connect import refuse_connect
 from ps2.coordinator.launchers.submission import Submission
 from ps2.coordinator.launchers.submission import beside as submission_beside
 from ps2.coordinator.master import Master
@@ -36,6 +37,7 @@ def spark_context_of(spark: Any) -> Any:
         from pyspark import SparkContext
 
         return SparkContext._active_spark_context
+    refuse_connect("spark: a SparkSession", spark)
     context = getattr(spark, "sparkContext", spark)
     if not hasattr(context, "setLocalProperty"):
         raise ConfigError(f"spark: expected a SparkSession or SparkContext, got {type(spark).__name__}")

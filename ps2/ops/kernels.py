@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
+from ps2.ops.compiling import compile_kept
 from ps2.ops.table import Array
 
 Int32s = npt.NDArray[np.int32]
@@ -28,23 +28,14 @@ REASSOCIATE = {"reassoc", "contract", "arcp", "nsz"}
 HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: neighbouring rows go to cells far apart
 
 
-def _compile(fn: F, **options: Any) -> F:
-    try:
-        compiled: F = njit(cache=True, nogil=True, error_model="numpy", **options)(fn)
-    except RuntimeError:
-        # No directory that a compiled kernel could be kept in: a read-only install and no home directory.
-        compiled = njit(nogil=True, error_model="numpy", **options)(fn)
-    return compiled
-
-
 def kernel(fn: F) -> F:
     """Compile a function on its first call, to run without the GIL and with IEEE division."""
-    return _compile(fn)
+    return compile_kept(fn)
 
 
 def reduction(fn: F) -> F:
     """Compile as ``kernel`` does, and allow a sum to be taken in any order."""
-    return _compile(fn, fastmath=REASSOCIATE)
+    return compile_kept(fn, fastmath=REASSOCIATE)
 
 
 @kernel

@@ -8,7 +8,7 @@ import logging
 import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +18,7 @@ import numpy as np
 from ps2.matrix.partition import DTYPES, Partition
 from ps2.ops import kernels, packing, sorting
 from ps2.ops.all import TABLE
+from ps2.ops.compiling import warn_once
 from ps2.ops.kernels import FEW
 from ps2.ops.keyindex import KeyIndex
 from ps2.ops.modules import brought
@@ -140,15 +141,24 @@ def compiling_alone(
     folder: Path, lock: str = "ps2-kernels.lock", sources: Sequence[Path] | None = None
 ) -> Iterator[bool]:
     """Yield whether the kernels are to be compiled; until they are, hold a lock in numba's cache folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / lock, "a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        file.seek(0)
-        compiled, wanted = file.read(), _fingerprint(sources)
+    with ExitStack() as opened:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = opened.enter_context(open(folder / lock, "ab+", buffering=0))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            compiled, wanted = file.read().decode(), _fingerprint(sources)
+        except OSError as error:
+            warn_once(error)
+            yield True
+            return
         yield compiled != wanted
         if compiled != wanted:
-            file.truncate(0)
-            file.write(wanted)
+            try:
+                file.truncate(0)
+                file.write(wanted.encode())
+            except OSError as error:  # the disk is full
+                warn_once(error)
 
 
 def _fingerprint(sources: Sequence[Path] | None) -> str:

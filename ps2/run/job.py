@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ps2.coordinator.connect import refuse_connect
 from ps2.errors import ConfigError, UsageError
 from ps2.run.compiled import importable_name
 from ps2.run.work import Function, work
@@ -183,11 +184,7 @@ class _Frame:
 
 def _source(data: Any) -> _Rdd | _Frame:
     kind = type(data)
-    if kind.__module__.startswith("pyspark.sql.connect"):
-        raise ConfigError(
-            "run: a DataFrame of Spark Connect cannot be used: the driver's program has no SparkContext there; make "
-            "the SparkSession without remote()"
-        )
+    refuse_connect("run: a DataFrame", data)
     if hasattr(data, "mapInArrow"):
         if data.isStreaming:
             raise ConfigError(

@@ -153,3 +153,14 @@ def test_pipe_when_thousands_of_files_are_open_then_is_looked_at():
     assert (before, processes.has_come(high, 10)) == (False, True)
     for descriptor in (reading, writing, high):
         os.close(descriptor)
+
+
+def test_root_when_the_user_has_no_home_then_the_error_names_the_variable():
+    # Only root may become a user whom the system does not know.
+    become = "os.setuid(54321)" if os.getuid() == 0 else "pwd.getpwuid = {}.__getitem__"
+    script = f"import os, pwd; from ps2.cli import state; {become}; state.root()"
+    bare = {name: value for name, value in os.environ.items() if name not in ("HOME", "XDG_STATE_HOME")}
+    done = subprocess.run([sys.executable, "-c", script], env=bare, capture_output=True, text=True, check=False)
+    said = done.stderr.splitlines()[-1]
+    assert said.startswith("ps2.errors.ConfigError")
+    assert "XDG_STATE_HOME" in said

@@ -6,11 +6,13 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from ps2.coordinator.connect import refuse_connect
 from ps2.errors import InputError
 
 
 def check_frame(dataset: Any) -> None:
     """Raise InputError unless ``dataset`` is a DataFrame of Spark; there are others of that name."""
+    refuse_connect("dataset: a DataFrame", dataset)
     if isinstance(dataset, DataFrame):
         return
     kind = type(dataset)
