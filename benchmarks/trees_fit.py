@@ -27,6 +27,7 @@ class Settings:
         leaves: of a tree, at most; 0: as many as the depth allows.
         reg_lambda: L2 penalty on leaves.
         min_rows, min_hessian: of a leaf.
+        sums: bits of sums in histograms.
     """
 
     trees: int
@@ -37,6 +38,7 @@ class Settings:
     reg_lambda: float = 1.0
     min_rows: int = 1
     min_hessian: float = 1.0
+    sums: int = 64
 
     def ours(self) -> dict[str, Any]:
         return {
@@ -47,6 +49,7 @@ class Settings:
             "regLambda": self.reg_lambda,
             "minInstancesPerNode": self.min_rows,
             "minChildWeight": self.min_hessian,
+            "histogramBits": self.sums,
             **({"growth": "leaf", "maxLeaves": self.leaves} if self.leaves else {}),
         }
 

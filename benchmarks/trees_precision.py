@@ -1,9 +1,9 @@
-"""What whole numbers in the place of gradients cost: AUC by bits of a row's gradient, on several sets of rows."""
+"""What whole numbers in the place of gradients cost: AUC by bits of sums in histograms, on several sets of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,12 +15,10 @@ from benchmarks.trees_data import Rows
 from benchmarks.trees_fit import Settings, fit
 from benchmarks.trees_part import Asked, spark_and_servers
 from benchmarks.trees_peers import peers
-from ps2.algorithms.trees import trainer
 
 SETTINGS = Settings(trees=50, depth=6, bins=256)
-# Sums of int64 have the most, 30; sums of int32 over 16 million rows, of which there are never more, 6.
-FULL = 30
-BITS = (FULL, 10, 6)
+FULL = 64
+BITS = (FULL, 32)
 HELD_OUT = 200_000
 # Of rows; a quarter of those of the part dense do.
 SHARE = 4
@@ -40,7 +38,7 @@ def measure(asked: Asked) -> Part:
     away = {name: np.array(found) - scores[REFERENCE] for name, found in scores.items()}
     sizes = [
         {
-            "gradients": name,
+            "sums": name,
             "AUC": f"{np.mean(found):.5f}",
             "of sets of rows": f"{min(found):.5f}-{max(found):.5f}",
             "away": f"{away[name].mean():+.5f}",
@@ -59,27 +57,10 @@ def measure(asked: Asked) -> Part:
 
 def _trained(rows: Rows, asked: Asked) -> Iterator[tuple[str, Any]]:
     for bits in BITS:
-        with gradients_of(bits):
-            yield f"ours, {bits} bits", fit(rows, SETTINGS)
+        yield f"ours, {bits} bits", fit(rows, replace(SETTINGS, sums=bits))
     native = [name for name in asked.peers if name in ("xgboost", "lightgbm")]
     for name, train in peers(native, rows, SETTINGS).items():
         yield name, train()
-
-
-@contextmanager
-def gradients_of(bits: int) -> Iterator[None]:
-    """Let trainings give a row's gradient so many bits: as many as with sums of int32 over 2^(30 - bits) rows."""
-    module: Any = trainer
-    scales_of, most_rows = module.scales_of, module.MOST_ROWS_OF_INT32
-
-    def scales(most_h: float, most_g: float, rows: int, dtype: Any) -> Any:
-        return scales_of(most_h, most_g, rows if bits == FULL else max(rows, 1 << (FULL - bits)), dtype)
-
-    module.scales_of, module.MOST_ROWS_OF_INT32 = scales, 0 if bits == FULL else most_rows
-    try:
-        yield
-    finally:
-        module.scales_of, module.MOST_ROWS_OF_INT32 = scales_of, most_rows
 
 
 if __name__ == "__main__":

@@ -140,5 +140,9 @@ class NotColocatedWarning(UserWarning):
     """Two vectors of one operation are not co-located: their data travelled through the network."""
 
 
+class PrecisionWarning(UserWarning):
+    """Numbers that float64 cannot hold were rounded."""
+
+
 class CheckpointWarning(UserWarning):
     """A checkpoint by interval could not be made; the one before stays the newest."""

@@ -36,7 +36,7 @@ def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: Recipe, 
     """Grow a tree of all rows.
 
     Args:
-        pairs: int32, shape (n, 2): hessians and gradients, times ``scales``.
+        pairs: int64, shape (n, 2): hessians and gradients, times ``scales``.
     """
     herd = Herd(rows, np.arange(len(pairs), dtype=np.int32))
     totals = np.array([*growing_kernels.sum_pairs(herd.of(0), pairs), len(pairs)])

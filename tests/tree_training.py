@@ -10,7 +10,7 @@ from cut_points import cuts_from
 
 from ps2.algorithms.trees import growing_kernels, ops, search_kernels
 from ps2.algorithms.trees.binning import Bins, Columns, distinct
-from ps2.algorithms.trees.gradients import Objective, quantised
+from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, child_bounds, scales_of
 from ps2.algorithms.trees.tree import Draft, Forest
 
@@ -49,7 +49,7 @@ def bins_of(x, recipe):
         absent = x.shape[0] - entries if sparse and recipe.absent == "zero" else 0
         missing[f] = present < entries or (sparse and recipe.absent == "missing" and entries < x.shape[0])
         if f in recipe.categories:
-            cuts.append(np.arange(recipe.categories[f], dtype=np.float32))
+            cuts.append(np.arange(recipe.categories[f], dtype=np.float64))
         else:
             cuts.append(cuts_from(found.bits[mine], found.bits[mine], found.weights[mine], 4000, int(absent)))
     if sparse and recipe.absent == "missing":
@@ -74,10 +74,10 @@ def train(x, y, recipe, weights=None, seed=0):
     margins, trees = np.tile(np.array(recipe.base, np.float64), (n, 1)), []
     objective = Objective(recipe.loss, width, recipe.shape)
     for _ in range(recipe.rounds):
-        pairs, most, _ = objective.gradients(margins, y, weights)
-        scales = scales_of(*most, n, recipe.sums)
+        pairs, _ = objective.gradients(margins, y, weights)
+        scales = scales_of(*sums_below(exponents_of(pairs, weights))[:2], recipe.sums)
         for c in range(width):
-            whole = quantised(pairs[c], np.arange(n), seed + len(trees), scales)
+            whole = quantised(pairs[c], np.arange(n), seed + len(trees), scales, recipe.sums)
             trees.append(grow(rows, whole, scales, margins[:, c], recipe))
     return Forest(tuple(trees), np.array(recipe.base), x.shape[1], recipe.loss, recipe.shape, recipe.absent), margins
 

@@ -39,11 +39,11 @@ def tree_of(saved):
     categorical = np.array(saved["split_type"]) == 1
     return Tree(
         np.where(leaf, -1, saved["split_indices"]).astype(np.int32),
-        np.where(leaf | categorical, 0, np.nextafter(conditions, np.float32(-np.inf))).astype(np.float32),
+        np.where(leaf | categorical, 0, np.nextafter(conditions, np.float32(-np.inf))).astype(np.float64),
         np.array(saved["default_left"], np.bool_),
         left,
         np.array(saved["right_children"], np.int32),
-        np.where(leaf, conditions, np.array(saved["base_weights"], np.float32)).astype(np.float32),
+        np.where(leaf, conditions, np.array(saved["base_weights"], np.float32)).astype(np.float64),
         np.array(saved["loss_changes"], np.float64),
         np.array(saved["sum_hessian"], np.float64),
         np.zeros(len(left), np.int64),

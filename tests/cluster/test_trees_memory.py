@@ -19,10 +19,10 @@ FEATURES = 4_992
 
 def test_histograms_when_they_become_too_many_then_the_error_says_how_many_and_how_large():
     none = np.zeros(FEATURES, np.int32)
-    bins = Bins(np.zeros(FEATURES, np.float32), np.arange(FEATURES + 1), none, none > 0, block=32)
-    problem, recipe = Problem(Objective("logistic"), FEATURES, (0.0,)), Recipe(depth=12)
+    bins = Bins(np.zeros(FEATURES), np.arange(FEATURES + 1), none, none > 0, block=32)
+    problem, recipe = Problem(Objective("logistic"), FEATURES, (0.0,)), Recipe(depth=12, bits=32)
     with PS2Context.getOrCreate(servers=2, memoryLimit=4 << 20):
-        fleet = OnFleet.make(bins, problem, recipe, 10**5, "int32")
+        fleet = OnFleet.make(bins, problem, recipe, 10**5)
         assert fleet.histograms.rows == 18
         layout = fleet.histograms.pull([LAYOUT])
         fleet.make_room(40)

@@ -29,7 +29,7 @@ NODES, FEATURES = 3, 40
 def test_best_splits_when_servers_find_them_then_they_are_those_of_one_histogram(ps, dtype):
     rng = np.random.default_rng(0)
     sizes = rng.integers(2, 9, FEATURES)
-    cuts = np.concatenate([np.arange(size - 1) for size in sizes]).astype(np.float32)
+    cuts = np.concatenate([np.arange(size - 1.0) for size in sizes])
     none = np.zeros(FEATURES, np.int32)
     bins = Bins(cuts, np.append(0, np.cumsum(sizes - 1)), none, none > 0, block=8)
     layout = layout_of(bins.sizes, bins.first, None, np.zeros(FEATURES, np.int64), 2)
@@ -71,14 +71,14 @@ def test_add_histograms_when_some_name_their_bins_and_others_have_all_then_serve
     rng = np.random.default_rng(1)
     features, size, count = 600, 32, 400
     none = np.zeros(features, np.int32)
-    cuts, offsets = np.tile(np.arange(size - 1, dtype=np.float32), features), np.arange(features + 1) * (size - 1)
+    cuts, offsets = np.tile(np.arange(size - 1.0), features), np.arange(features + 1) * (size - 1)
     rows = DenseRows(
         Bins(cuts, offsets, none, none > 0, block=size), rng.integers(0, size, (features, count), np.uint8)
     )
     assert features * size * channels * np.dtype(dtype).itemsize > SMALL_BYTES
     order = np.arange(count, dtype=np.int32)
     nodes = {2: order[:5], 3: order, 4: order[5:200], 5: order[200:203], 6: order[:4]}
-    pairs = rng.integers(1, 50, (count, channels)).astype(np.int32)
+    pairs = rng.integers(1, 50, (count, channels)).astype(dtype)
     histograms, parts = Histograms(rows, channels, dtype), [{}, {}]
     for row, mine in nodes.items():
         for part, some in zip(parts, (mine[::2], mine[1::2]), strict=True):

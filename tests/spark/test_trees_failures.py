@@ -12,7 +12,7 @@ from faults import processes
 
 from ps2 import DCV, PS2Context
 from ps2.algorithms.trees import trainer, worker
-from ps2.algorithms.trees.quantiles import Quantiles
+from ps2.algorithms.trees.quantiles import TURNS, Quantiles
 
 # What is grown of which rows, and how.
 KINDS = {
@@ -62,10 +62,10 @@ class DyingHalf(worker.Half):
 
 # By kind, the clocks of deaths.
 DEATHS = {
-    "level": (2, 4, 12),  # quantiles; gradients; in the second tree
-    "leaf, of sparse rows": (4, 12),
-    "softmax": (9,),
-    "absolute": (8, 9),  # coarse and fine cells of residuals
+    "level": (2, 3, 9, 17),  # both halves of values; cells; in the second tree
+    "leaf, of sparse rows": (5, 17),
+    "softmax": (14,),
+    "absolute": (13, 14),  # coarse and fine cells of residuals
 }
 
 
@@ -136,9 +136,9 @@ def test_trees_when_servers_are_killed_while_cut_points_are_found_then_are_the_s
     def dying(step):
         take = getattr(Quantiles, step)
 
-        def taking(quantiles):
+        def taking(quantiles, *given):
             taken.append(step)
-            made = take(quantiles)
+            made = take(quantiles, *given)
             if taken.count(step) == 1:
                 processes.kill(processes.servers_of(ps)[0])
                 ps.vector("kept").pull()  # waits until all have gone back
@@ -146,12 +146,12 @@ def test_trees_when_servers_are_killed_while_cut_points_are_found_then_are_the_s
 
         return taking
 
-    steps = ["find_many", "add_zeros", "cut"]
+    steps = {"_find_many": 2, "_find_heavy": TURNS - 1, "cut": 1}
     for step in steps:
         monkeypatch.setattr(Quantiles, step, dying(step))
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), checkpointEverySteps=1) as ps:
         DCV.dense(2, name="kept")
         made = grow(ps, spark, "level")
         assert [each.rolledBack for each in ps.recoveries] == [True] * 3
-    assert taken == [step for step in steps for _ in range(2)]
+    assert taken == [step for step, times in steps.items() for _ in range(times + 1)]
     assert digest(made.forest) == whole["level"]

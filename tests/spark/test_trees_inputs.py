@@ -12,7 +12,7 @@ from ps2.errors import ConfigError, InputError
 
 pytestmark = pytest.mark.usefixtures("ps")
 
-SMALLEST = float(np.float32(1e-45))
+SMALLEST, LARGEST = 5e-324, 1.7e308
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +37,15 @@ def test_values_when_they_are_zeros_of_either_sign_then_they_are_one(spark):
     assert len(made.trees[0]) == 3
 
 
-def test_values_when_they_are_the_smallest_and_the_largest_of_float32_then_they_are_parted(spark):
-    values = [-3e38, -SMALLEST, 0.0, SMALLEST, 3e38]
+def test_values_when_they_are_the_smallest_and_the_largest_then_they_are_parted(spark):
+    values = [-LARGEST, -SMALLEST, 0.0, SMALLEST, LARGEST]
     rows = column_of(spark, values, [3, 1, 4, 1, 5])
     made = GBTRegressor(maxIter=1, maxDepth=4, minChildWeight=0.0, stepSize=1.0, regLambda=0.0).fit(rows)
     assert [made.predict([value]) for value in values] == pytest.approx([3, 1, 4, 1, 5], abs=1e-4)
 
 
-def test_values_when_float32_cannot_hold_them_then_input_error_names_one(spark):
-    rows = column_of(spark, [0.0, 1.0, 1e308], [0, 1, 1])
+def test_values_when_they_are_infinite_then_input_error_names_one(spark):
+    rows = column_of(spark, [0.0, 1.0, np.inf], [0, 1, 1])
     with pytest.raises(InputError, match=r"features: 1 of 3 rows hold .*infinite values"):
         GBTClassifier(maxIter=1).fit(rows)
 

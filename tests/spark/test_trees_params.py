@@ -258,7 +258,7 @@ def test_base_when_it_is_a_quantile_then_is_the_weighted_one_wherever_rows_lie(s
     held = rng.random(len(y)) < 0.2
     share = {"absolute": 0.5, "quantile": 0.3}[loss]
     counted = np.repeat(y[~held], (w[~held] * 8).astype(int))
-    expected = np.float32(np.quantile(counted, share, method="inverted_cdf"))
+    expected = np.quantile(counted, share, method="inverted_cdf")
     rows = list(zip(y.tolist(), w.tolist(), held.tolist(), strict=True))
     facts = Facts(int((~held).sum()), float(w[~held].sum()), 0.0, (), 0.0, 0.0)
     for partitions, order in ((1, rows), (3, rows[::-1])):

@@ -7,20 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from cut_points import cuts_from, fine_cells
+from cut_points import cells_of, cuts_from
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ps2.algorithms.trees import binning
-from ps2.algorithms.trees.binning import Bins, Columns, Distinct, Refinement, cuts_between, from_bits
+from ps2.algorithms.trees.binning import Bins, Cells, Columns, Distinct, Refinement, cuts_between, from_bits
 from ps2.errors import ConfigError, InputError
 
-floats = st.floats(width=32, allow_nan=False)
+floats = st.floats(allow_nan=False)
+TURNS = 6
 
 
 def exact_cuts(values, weights, bins):
     """Return the cuts that distinct values with weights lead to: the reference."""
-    distinct, place = np.unique(values.astype(np.float32) + np.float32(0), return_inverse=True)
+    distinct, place = np.unique(values + 0.0, return_inverse=True)
     bits = binning.ordered_bits(distinct)
     return cuts_from(bits, bits, np.bincount(place, weights).astype(np.int64), bins)
 
@@ -30,47 +31,58 @@ def summed_up(parts, bins):
     columns = [Columns.of_dense(x) for x, _ in parts]
     weights = [w for _, w in parts]
     found = [binning.distinct(c, bins, w) for c, w in zip(columns, weights, strict=True)]
-    keys, place = np.unique(np.concatenate([d.keys for d in found]), return_inverse=True)
-    summed = np.zeros(len(keys), np.int64)
-    np.add.at(summed, place, np.concatenate([d.weights for d in found]))
-    few = Distinct.of_keys(keys, summed, bins, np.unique(np.concatenate([d.many for d in found])))
-    pairs = list(zip(columns, weights, strict=True))
-    refinement = Refinement.of(sum(binning.coarse(c, few.many, w) for c, w in pairs), bins)
-    total = sum(binning.fine(c, few.many, refinement, w) for c, w in pairs)
+    held = np.concatenate([np.column_stack([d.features.astype(np.uint64), d.bits]) for d in found])
+    values, place = np.unique(held, axis=0, return_inverse=True)
+    summed = np.zeros(len(values), np.int64)
+    np.add.at(summed, place.reshape(-1), np.concatenate([d.weights for d in found]))
+    many = np.unique(np.concatenate([d.many for d in found]))
+    few = Distinct(values[:, 0].astype(np.int64), values[:, 1], summed, many).without(many, bins)
+    cells = cells_after(list(zip(columns, weights, strict=True)), few.many, bins)
     cuts = []
     for feature in range(columns[0].features):
         if feature in few.many:
-            place = int(np.searchsorted(few.many, feature))
-            piece = total[refinement.begin[place] : refinement.begin[place + 1]]
-            cuts.append(cuts_from(*fine_cells(refinement, place), piece, bins))
+            cuts.append(cuts_from(*cells_of(cells, int(np.searchsorted(few.many, feature))), bins))
         else:
             mine = few.features == feature
             cuts.append(cuts_from(few.bits[mine], few.bits[mine], few.weights[mine], bins))
     return cuts
 
 
-def cells_of(bins, zeros):
-    """Return the refinement of features of 60 rows each, the weights in its cells, and those that are in none."""
-    rng = np.random.default_rng(bins)
-    x = np.exp(rng.normal(size=(60, 5))) * rng.choice([-1, 1], (60, 5))
-    x[:20, 2], x[:, 3] = 7.0, np.abs(x[:, 3])
-    columns, every = Columns.of_dense(x), np.arange(5)
-    absent = zeros * np.arange(1, 6)
-    coarse = binning.coarse(columns, every)
-    coarse[:, int(binning.ZERO) >> 20] += absent
-    refinement = Refinement.of(coarse, bins)
-    return refinement, binning.fine(columns, every, refinement), absent
+def cells_after(parts, features, bins, absent=None, turns=TURNS):
+    """Return the cells of some features of (columns, weights) of several workers, all turns taken."""
+    cells = Cells.whole(len(features))
+    for turn in range(turns):
+        refinement = Refinement.of(cells, bins, turn)
+        sums = sum(binning.children(c, features, cells, refinement, w) for c, w in parts)
+        if absent is not None and not turn:
+            sums[refinement.begin[:-1] + (int(binning.ZERO) >> 52)] += absent
+        cells = cells.parted(refinement, sums)
+    return cells
 
 
 @pytest.mark.parametrize("bins", [2, 7, 40, 100])
 @pytest.mark.parametrize("zeros", [0, 1, 20])
 def test_cuts_of_many_when_features_are_cut_at_once_then_they_are_those_of_each(bins, zeros):
-    refinement, cells, absent = cells_of(bins, zeros)
-    cuts, sizes = binning.cuts_of_many(refinement, cells, bins, absent)
+    rng = np.random.default_rng(bins)
+    x = np.exp(rng.normal(size=(60, 5))) * rng.choice([-1, 1], (60, 5))
+    x[:20, 2], x[:, 3] = 7.0, np.abs(x[:, 3])
+    absent = zeros * np.arange(1, 6)
+    cells = cells_after([(Columns.of_dense(x), np.ones(60, np.int64))], np.arange(5), bins, absent)
+    assert [int(cells_of(cells, place)[2].sum()) for place in range(5)] == (60 + absent).tolist()
+    cuts, sizes = binning.cuts_of_many(cells, bins)
     for place, found in enumerate(np.split(cuts, np.cumsum(sizes)[:-1])):
-        piece = cells[refinement.begin[place] : refinement.begin[place + 1]]
-        one = cuts_from(*fine_cells(refinement, place), piece, bins, int(absent[place]))
-        np.testing.assert_array_equal(found, one)
+        np.testing.assert_array_equal(found, cuts_from(*cells_of(cells, place), bins))
+
+
+@pytest.mark.parametrize("base", [1.0, 20240115.0, 1.7e12, -1e-9])
+def test_cells_when_values_lie_close_together_then_bins_are_as_even_as_elsewhere(base):
+    step = np.spacing(base)
+    x = base + np.append(np.arange(5000) * step, [1e300, -1e300])
+    cells = cells_after([(Columns.of_dense(x[:, None]), np.ones(len(x), np.int64))], np.arange(1), 32)
+    cuts, _ = binning.cuts_of_many(cells, 32)
+    held = np.bincount(np.searchsorted(cuts, x))
+    assert len(held) >= 30
+    assert held.max() < 1.5 * len(x) / 32
 
 
 def test_value_counts_when_zeros_are_not_held_then_they_are_a_value():
@@ -93,7 +105,7 @@ def table(rows=3000, seed=0):
 
 @given(st.lists(floats, min_size=1))
 def test_ordered_bits_when_values_ascend_then_they_do_and_lead_back(values):
-    values = np.array(values, np.float32)
+    values = np.array(values)
     bits = binning.ordered_bits(values)
     np.testing.assert_array_equal(from_bits(bits), values)
     np.testing.assert_array_equal(bits[:, None] < bits, values[:, None] < values)
@@ -102,11 +114,23 @@ def test_ordered_bits_when_values_ascend_then_they_do_and_lead_back(values):
 @given(st.lists(floats, min_size=2, max_size=20, unique=True))
 @example([float(np.finfo(np.float32).min), -np.inf])
 @example([float(np.finfo(np.float32).max), np.inf])
+@example([float(np.finfo(np.float64).min), float(np.finfo(np.float64).max), np.inf])
+@example([20240115.0, 20240116.0])
 def test_cuts_between_when_values_are_neighbours_then_each_cut_parts_two(values):
-    values = np.unique(np.array(values, np.float32) + np.float32(0))
+    values = np.unique(np.array(values) + 0.0)
     cuts = cuts_between(values[:-1], values[1:])
     assert (values[:-1] <= cuts).all()
     assert (cuts < values[1:]).all()
+    with np.errstate(over="ignore"):
+        short, cut = values.astype(np.float32), cuts.astype(np.float32)
+        apart = short[:-1] < short[1:]
+        # As float32, whose cuts are no others, too.
+        fits = apart & (np.floor(cuts) == cuts) & (np.abs(cuts) < 1e6)
+        assert (cut == cuts)[fits].all()
+        exact = cut == cuts
+        assert (short[:-1] <= cut)[exact & apart].all()
+        assert (cut < short[1:])[exact & apart].all()
+        assert not exact[~apart & (values[:-1] != short[:-1]) & (cuts != values[:-1])].any()
     assert np.isfinite(cuts[np.isfinite(values[1:]) & np.isfinite(values[:-1])]).all()
 
 
@@ -136,7 +160,7 @@ def test_cuts_when_values_are_many_then_bins_weigh_as_much_as_exact_ones_nearly(
     x, weights = table(rows=20_000)
     for feature in (0, 2, 3, 5):
         mine = ~np.isnan(x[:, feature])
-        values = x[mine, feature].astype(np.float32)
+        values = x[mine, feature]
         cuts = summed_up([(x, weights)], bins)[feature]
         exact = exact_cuts(values, weights[mine], bins)
         assert bins * 0.8 <= len(cuts) + 1 <= bins
@@ -149,7 +173,7 @@ def test_cuts_when_values_are_many_then_bins_weigh_as_much_as_exact_ones_nearly(
 
 
 def test_cuts_from_when_zeros_are_absent_then_they_weigh_as_if_they_were_there():
-    values = np.array([-2.0, -1.0, 0.0, 3.0, 4.0], np.float32)
+    values = np.array([-2.0, -1.0, 0.0, 3.0, 4.0])
     bits, weights = binning.ordered_bits(values), np.array([1, 1, 7, 1, 1])
     rest = values != 0
     for bins in (2, 3, 5, 9):
@@ -183,7 +207,7 @@ def columns_of(columns):
 
 
 def test_cuts_from_when_nothing_is_there_then_there_is_none():
-    empty = np.empty(0, np.uint32)
+    empty = np.empty(0, np.uint64)
     assert len(cuts_from(empty, empty, np.empty(0, np.int64), 8)) == 0
     assert len(cuts_from(empty, empty, np.empty(0, np.int64), 8, absent=3)) == 0
 
@@ -210,7 +234,7 @@ def test_distinct_when_columns_are_sparse_then_they_are_those_of_their_entries()
 
 def bins_of(cuts, categories, missing):
     offsets = np.append(0, np.cumsum([len(c) for c in cuts]))
-    return Bins(np.concatenate(cuts).astype(np.float32), offsets, np.array(categories, np.int32), np.array(missing))
+    return Bins(np.concatenate(cuts).astype(np.float64), offsets, np.array(categories, np.int32), np.array(missing))
 
 
 def sample(rows=500, seed=4):
@@ -226,7 +250,7 @@ def sample(rows=500, seed=4):
 def expected_bins(x, bins):
     out = np.empty(x.T.shape, np.int64)
     for f in range(bins.features):
-        cuts, values = bins.cuts[bins.offsets[f] : bins.offsets[f + 1]], x[:, f].astype(np.float32)
+        cuts, values = bins.cuts[bins.offsets[f] : bins.offsets[f + 1]], x[:, f]
         out[f] = np.searchsorted(cuts, values)
         lost = np.isnan(values) | (~np.isin(values, cuts) if bins.categories[f] else False)
         out[f][lost] = bins.missing_bin[f]
@@ -234,12 +258,25 @@ def expected_bins(x, bins):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_bin_dense_when_binned_then_bins_are_those_of_searchsorted(dtype):
+@pytest.mark.parametrize("rows", [1, 500])
+def test_bin_dense_when_binned_then_bins_are_those_of_searchsorted(dtype, rows):
     x, bins = sample()
+    x = x[:rows].astype(dtype)
     assert bins.sizes.tolist() == [4, 3, 4, 1]
-    found = bins.bin_dense(Columns.of_dense(x.astype(dtype)))
+    found = bins.bin_dense(Columns.of_dense(x))
     assert found.dtype == np.uint8
-    np.testing.assert_array_equal(found, expected_bins(x, bins))
+    np.testing.assert_array_equal(found, expected_bins(x.astype(np.float64), bins))
+
+
+def test_bin_dense_when_cuts_lie_close_together_then_bins_are_those_of_searchsorted():
+    cuts = 20240115.0 + np.arange(300) / 8
+    x = 20240114.5 + np.arange(1000)[:, None] / 16
+    bins = bins_of([cuts], [0], [False])
+    np.testing.assert_array_equal(bins.bin_dense(Columns.of_dense(x)), expected_bins(x, bins))
+    begins, columns = bins.bin_sparse(sp.csr_array(x), "zero")
+    found = np.zeros(1000, np.int64)
+    found[np.diff(begins) > 0] = columns
+    np.testing.assert_array_equal(found, expected_bins(x, bins)[0])
 
 
 @pytest.mark.parametrize("absent", ["zero", "missing"])
@@ -283,7 +320,7 @@ def test_bins_when_missing_values_have_none_then_the_error_names_the_feature(fea
 
 def test_threshold_when_asked_then_it_is_the_cut_and_infinity_at_the_end():
     _, bins = sample()
-    assert [bins.threshold(0, b) for b in range(4)] == [-1.0, float(np.float32(0.1)), 1.0, np.inf]
+    assert [bins.threshold(0, b) for b in range(4)] == [-1.0, 0.1, 1.0, np.inf]
 
 
 def test_first_when_columns_are_cut_in_blocks_then_no_feature_lies_across():

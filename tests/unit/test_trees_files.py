@@ -20,7 +20,7 @@ def forest(sets=True):
         draft, leaves = Draft(0.5, 10.0, 10), [0]
         for split in range(seed * 4):
             node = leaves.pop(0)
-            test = rng.random(5) < 0.5 if sets and split % 2 else float(np.float32(rng.normal()))
+            test = rng.random(5) < 0.5 if sets and split % 2 else float(rng.normal())
             draft.split(node, int(rng.integers(4)), test, bool(rng.integers(2)), rng.random())
             leaves += [draft.add_child(node, rng.normal(), rng.random(), int(rng.integers(100))) for _ in range(2)]
         trees.append(draft.finish())
@@ -74,7 +74,7 @@ def test_load_when_a_file_has_changed_or_is_gone_then_the_error_names_it(name, t
 
 def test_read_when_the_metadata_are_of_another_version_or_lack_something_then_the_error_says_so(tmp_path):
     content = saved(tmp_path, forest())
-    with pytest.raises(UsageError, match=r"expected trees of format 'ps2\.forest\.v1', got 'ps2\.forest\.v9'"):
+    with pytest.raises(UsageError, match=r"expected trees of format 'ps2\.forest\.v2', got 'ps2\.forest\.v9'"):
         read_forest("here", str(tmp_path), content | {"format": "ps2.forest.v9"})
     with pytest.raises(UsageError, match="got None"):
         read_forest("here", str(tmp_path), None)

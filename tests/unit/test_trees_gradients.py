@@ -7,7 +7,7 @@ import pytest
 import xgboost
 
 from ps2.algorithms.trees import gradient_kernels as kernels
-from ps2.algorithms.trees.gradients import CODES, Objective
+from ps2.algorithms.trees.gradients import CODES, Objective, exponents_of, sums_below
 
 SHAPE, STEP = 0.7, 1e-5
 NONE = np.empty(0)
@@ -20,8 +20,7 @@ def sample(name, rows=200, seed=0):
 
 
 def pairs_of(name, margins, y, weights=NONE):
-    pairs, most, _ = Objective(name, shape=SHAPE).gradients(margins[:, None], y, weights)
-    return pairs[0], most
+    return Objective(name, shape=SHAPE).gradients(margins[:, None], y, weights)[0][0]
 
 
 def each_loss(name, margins, y):
@@ -32,25 +31,24 @@ def each_loss(name, margins, y):
 def test_gradients_when_computed_then_they_are_derivatives_of_the_loss(name):
     margins, y, _ = sample(name)
     slopes = (each_loss(name, margins + STEP, y) - each_loss(name, margins - STEP, y)) / (2 * STEP)
-    np.testing.assert_allclose(pairs_of(name, margins, y)[0][:, 1], slopes, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(pairs_of(name, margins, y)[:, 1], slopes, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["logistic", "squared", "poisson"])
 def test_hessians_when_losses_are_curved_then_they_are_derivatives_of_gradients(name):
     margins, y, _ = sample(name)
-    slopes = (pairs_of(name, margins + STEP, y)[0] - pairs_of(name, margins - STEP, y)[0])[:, 1] / (2 * STEP)
-    np.testing.assert_allclose(pairs_of(name, margins, y)[0][:, 0], slopes, rtol=1e-4, atol=1e-6)
+    slopes = (pairs_of(name, margins + STEP, y) - pairs_of(name, margins - STEP, y))[:, 1] / (2 * STEP)
+    np.testing.assert_allclose(pairs_of(name, margins, y)[:, 0], slopes, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", CODES)
-def test_gradients_when_rows_have_weights_then_they_are_multiplied_and_the_largest_is_told(name):
+def test_gradients_when_rows_have_weights_then_they_are_multiplied(name):
     margins, y, weights = sample(name)
     weights[::7] = 0.0
-    plain, _ = pairs_of(name, margins, y)
+    plain = pairs_of(name, margins, y)
     margins[::7] = np.inf
-    found, most = pairs_of(name, margins, y, weights)
+    found = pairs_of(name, margins, y, weights)
     np.testing.assert_allclose(found, plain * weights[:, None])
-    np.testing.assert_allclose(most, np.abs(found).max(axis=0))
     total, weight = Objective(name, shape=SHAPE).losses(margins[:, None], y, weights)
     kept = weights > 0
     np.testing.assert_allclose(total, (each_loss(name, margins[kept], y[kept]) * weights[kept]).sum())
@@ -59,7 +57,7 @@ def test_gradients_when_rows_have_weights_then_they_are_multiplied_and_the_large
 
 @pytest.mark.parametrize("margin", [-800.0, -40.0, 0.0, 40.0, 800.0])
 def test_logistic_when_margins_are_far_out_then_nothing_is_lost_or_infinite(margin):
-    (pair,), _ = pairs_of("logistic", np.array([margin]), np.array([1.0]))
+    (pair,) = pairs_of("logistic", np.array([margin]), np.array([1.0]))
     np.testing.assert_allclose(pair[1], -np.exp(-np.logaddexp(0, margin)), rtol=1e-12)
     assert pair[0] > 0
     np.testing.assert_allclose(each_loss("logistic", [margin], [1.0]), np.logaddexp(0, -margin), rtol=1e-12)
@@ -70,8 +68,7 @@ def test_softmax_when_computed_then_they_are_derivatives_of_the_loss():
     margins, y, weights = rng.normal(size=(50, 4)) * 3, rng.integers(0, 4, 50).astype(float), rng.random(50)
     weights[::5] = 0.0
     softmax = Objective("softmax", 4)
-    out, most, _ = softmax.gradients(margins, y, weights)
-    np.testing.assert_allclose(most, np.abs(out).max(axis=(0, 1)))
+    out, _ = softmax.gradients(margins, y, weights)
     p = np.exp(margins) / np.exp(margins).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(out[:, :, 0].T, 2 * p * (1 - p) * weights[:, None], rtol=1e-10)
     for c in range(4):
@@ -83,17 +80,43 @@ def test_softmax_when_computed_then_they_are_derivatives_of_the_loss():
         np.testing.assert_allclose(out[c, :, 1], np.subtract(*ends) / (2 * STEP), rtol=1e-4, atol=1e-6)
 
 
+def sums_of(pairs):
+    return np.abs(pairs).sum(axis=(0, 1))
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-9, 1.0, 3.7, 1e12, 1e300])
+def test_sums_below_when_summed_by_exponents_then_are_twice_at_most(size):
+    rng = np.random.default_rng(5)
+    pairs = size * rng.normal(size=(2, 300, 2)) * np.exp(3 * rng.normal(size=(2, 300, 2)))
+    pairs[:, ::3] = 0.0
+    weights = size * rng.random(300)
+    found = sums_below(exponents_of(pairs, weights))
+    exact = np.append(sums_of(pairs), weights.sum())
+    assert (exact <= found).all()
+    assert (found <= 2 * exact * (1 + 1e-12)).all()
+    parts = [exponents_of(pairs[:, part], weights[part]) for part in (slice(0, 70), slice(70, None))]
+    assert sums_below(sum(parts)).tolist() == found.tolist()
+
+
+def test_sums_below_when_a_gradient_is_infinite_then_it_is_and_without_weights_rows_count_1():
+    assert sums_below(exponents_of(np.array([[[0.25, np.inf], [0.5, 1.0]]]), NONE)).tolist() == [1.5, np.inf, 2.0]
+
+
 @pytest.mark.parametrize("step", [0.0, 0.3, 4.0])
 @pytest.mark.parametrize("name", [*CODES, "softmax"])
-def test_most_after_when_margins_move_by_a_step_then_no_hessian_or_gradient_is_larger(name, step):
+def test_bounds_after_when_margins_move_by_a_step_then_sums_are_below(name, step):
     rng = np.random.default_rng(3)
     width = 3 if name == "softmax" else 1
     y = rng.integers(0, 3, 500).astype(float) if width == 3 else sample(name, 500)[1]
     objective, weights, margins = Objective(name, width, SHAPE), rng.random(500) + 0.5, rng.normal(size=(500, width))
-    most = (*objective.gradients(margins, y, weights)[1], weights.max())
-    moved = margins + step * rng.choice([-1.0, 1.0], margins.shape)
-    found, bounds = objective.gradients(moved, y, weights)[1], np.array(objective.most_after(most, step))
-    assert (found <= bounds * (1 + 1e-12)).all()
+    before = np.append(sums_of(objective.gradients(margins, y, weights)[0]), weights.sum())
+    moves = step * rng.random(margins.shape) * rng.choice([-1.0, 1.0], margins.shape)
+    found = sums_of(objective.gradients(margins + moves, y, weights)[0])
+    assert (found <= np.array(objective.bounds_after(before, step)) * (1 + 1e-12)).all()
+    if width == 1:
+        known = objective.bounds_after(before, step, float(weights @ np.abs(moves[:, 0])))
+        assert (found <= np.array(known) * (1 + 1e-12)).all()
+        assert known[1] <= objective.bounds_after(before, step)[1]
 
 
 @pytest.mark.parametrize("name", [*CODES, "softmax"])
@@ -105,7 +128,7 @@ def test_gradients_when_computed_then_losses_come_with_them(name):
         margins, y = np.random.default_rng(4).normal(size=(200, 3)), np.arange(200) % 3.0
     margins, objective = margins.reshape(200, width), Objective(name, width, SHAPE)
     np.testing.assert_allclose(
-        objective.gradients(margins, y, weights)[2], objective.losses(margins, y, weights), rtol=1e-12
+        objective.gradients(margins, y, weights)[1], objective.losses(margins, y, weights), rtol=1e-12
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 import xgboost
 
 from ps2.algorithms.trees import growth
-from ps2.algorithms.trees.gradients import Objective, quantised
+from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
 from ps2.algorithms.trees.growing import scales_of
 from ps2.algorithms.trees.order import Node, Order
 from ps2.algorithms.trees.predict import Predictor
@@ -41,13 +41,13 @@ def data(rows=400, seed=0):
 
 def grown(x, y, recipe, batch=growth.BATCH, share=growth.BATCH_SHARE):
     """Grow the first tree for squared losses."""
-    pairs, most, _ = Objective("squared").gradients(np.zeros((len(y), 1)), y)
-    scales = scales_of(*most, len(y), "int64")
+    pairs, _ = Objective("squared").gradients(np.zeros((len(y), 1)), y)
+    scales = scales_of(*sums_below(exponents_of(pairs, np.empty(0)))[:2], "int64")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(growth, "BATCH", batch)
         patch.setattr(growth, "BATCH_SHARE", share)
         rows = tree_training.binned(x, tree_training.Recipe())
-        return grow(rows, quantised(pairs[0], np.arange(len(y)), 0, scales), scales, recipe)
+        return grow(rows, quantised(pairs[0], np.arange(len(y)), 0, scales, "int64"), scales, recipe)
 
 
 def one_by_one(x, y, recipe, batch=1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 import scipy.sparse as sp
 import xgboost
 
+from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.predict import Predictor
+from ps2.algorithms.trees.tree import Forest
 from tests.tree_training import Recipe, train
 from tests.xgboost_trees import assert_same, forest_of, rows_of_few_values
 
@@ -150,6 +153,37 @@ def test_trees_when_sums_are_of_32_bits_then_they_fit_as_well():
         _, margins = train(x, y, Recipe(rounds=20, depth=4, sums=sums))
         errors.append(np.mean((margins[:, 0] - y) ** 2))
     np.testing.assert_allclose(*errors, rtol=1e-3)
+
+
+def of_all_sizes(name, rows=4000):
+    """Return a loss, labels, weights and margins before the tree, of sums over many orders of magnitude."""
+    rng = np.random.default_rng(8)
+    y, weights, base = rng.random(rows) * 10, np.ones(rows), 0.0
+    if name == "one huge label":
+        y[7] = 1e9
+    elif name == "heavy tails":
+        y = rng.pareto(0.5, rows)
+    elif name == "weights":
+        weights = 10.0 ** rng.integers(-9, 1, rows)
+    elif name == "counts":
+        return "poisson", np.floor(10.0 ** (6 * rng.random(rows))), weights, 3.0
+    elif name == "certain":
+        return "logistic", (y < 1).astype(float), weights, -25.0
+    return "squared", y, weights, base
+
+
+@pytest.mark.parametrize("name", ["one huge label", "heavy tails", "weights", "counts", "certain"])
+def test_leaves_when_rows_are_of_all_sizes_then_say_what_their_own_sums_do(name):
+    loss, y, weights, base = of_all_sizes(name)
+    x = np.random.default_rng(9).integers(0, 6, size=(len(y), 4)).astype(float)
+    recipe = Recipe(loss, depth=4, rate=1.0, reg_lambda=0.0, min_child_weight=0.0, min_gain=0.0, base=(base,))
+    (tree,) = train(x, y, recipe, weights)[0].trees
+    (pairs,), _ = Objective(loss).gradients(np.full((len(y), 1), base), y, weights)
+    leaves = Predictor(Forest((tree,), np.zeros(1), 4)).leaves(x)[:, 0]
+    assert len(tree.leaves) > 8
+    for leaf in tree.leaves:
+        h, g = (math.fsum(column) for column in pairs[leaves == leaf].T)
+        np.testing.assert_allclose(tree.value[leaf], -g / h, rtol=1e-7)
 
 
 def test_trees_when_they_may_not_be_split_then_they_are_a_leaf():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.on_fleet import check_room, sums_dtype
+from ps2.algorithms.trees.on_fleet import check_room
 from ps2.algorithms.trees.problem import Problem, Recipe
 from ps2.algorithms.trees.quantiles import unit_of, whole
-from ps2.errors import LimitError
+from ps2.errors import ConfigError, LimitError
 
 GIB = 1 << 30
 ROWS = 20_000_000
@@ -43,8 +43,11 @@ def test_room_when_features_have_categories_then_these_are_bins_unless_there_is_
         check_room(of_categories, Recipe(), ROWS, [(GIB, GIB)])
 
 
-def test_sums_when_rows_are_more_than_int32_holds_then_are_int64():
-    assert [sums_dtype(rows) for rows in (1, 2**24, 2**24 + 1, 2**31)] == ["int32", "int32", "int64", "int64"]
+def test_room_when_rows_are_more_than_32_bits_are_for_then_config_error():
+    given = problem(), Recipe(bits=32)
+    check_room(*given, 2**24, [(GIB, 0)])
+    with pytest.raises(ConfigError, match="histogramBits: expected 64 for 16,777,217 rows, got 32"):
+        check_room(*given, 2**24 + 1, [(GIB, 0)])
 
 
 @pytest.mark.parametrize("mean", [1.0, 0.5, 0.3, 3e-200, 7e100])

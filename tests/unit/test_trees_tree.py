@@ -28,7 +28,7 @@ def test_draft_when_finished_then_it_is_a_tree_with_values_times_the_rate():
     assert tree.right.tolist() == [2, 4, -1, -1, -1]
     assert tree.set_of(0).tolist() == []
     assert tree.set_of(1).tolist() == [True, False, False, True]
-    np.testing.assert_array_equal(tree.value, np.array([0.25, -0.5, 1.0, -2.0, 5e-6], np.float32))
+    np.testing.assert_array_equal(tree.value, np.array([0.25, -0.5, 1.0, -2.0, 5e-6]))
     assert (tree.depth, tree.leaves.tolist()) == (2, [3, 4, 2])
 
 

@@ -12,7 +12,7 @@ import xgboost
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.tree import Draft, Forest
 from ps2.algorithms.trees.xgboost_file import save_xgboost
-from ps2.errors import RecoveryError
+from ps2.errors import RecoveryError, UsageError
 
 FEATURES, CATEGORIES = 5, 6
 LINKS = {
@@ -30,7 +30,7 @@ def forest(loss, trees=12, width=1, sets=True, seed=0):
         draft, leaves = Draft(0.0, 1.0, 1), [0]
         for _ in range(10):
             node, feature = leaves.pop(rng.integers(len(leaves))), int(rng.integers(FEATURES))
-            test = float(rng.choice([-1.0, 0.0, 1.0, 0.1, 2.5, np.inf]))
+            test = float(rng.choice([-1.0, 0.0, 1.0, np.float32(0.1), 2.5, np.inf]))
             if sets and feature == FEATURES - 1:
                 test = rng.random(CATEGORIES) < 0.5
             draft.split(node, feature, test, bool(rng.integers(2)), 1.0 + node)
@@ -146,3 +146,24 @@ def test_saved_when_names_are_given_then_xgboost_has_them(tmp_path):
 def test_saved_when_the_folder_is_not_there_then_the_error_names_the_file(tmp_path):
     with pytest.raises(RecoveryError, match=r"model\.json"):
         save_xgboost(str(tmp_path / "none" / "model.json"), forest("squared"))
+
+
+def stump(threshold, base=0.0, leaves=(-1.0, 1.0)):
+    draft = Draft(0.0, 1.0, 1)
+    draft.split(0, 0, threshold, False, 1.0)
+    for value in leaves:
+        draft.add_child(0, value, 1.0, 1)
+    return Forest((draft.finish(),), np.array([base]), 1)
+
+
+@pytest.mark.parametrize("threshold", [20240115.5, 1e300, -1e-320])
+def test_saved_when_float32_cannot_part_a_features_values_then_it_is_refused(threshold, tmp_path):
+    with pytest.raises(UsageError, match=r"tree 0: xgboost rounds features to float32, .* feature 0 on both sides of"):
+        save_xgboost(str(tmp_path / "model.json"), stump(threshold))
+
+
+@pytest.mark.parametrize(("base", "leaves"), [(1.7e9, (-10.0, 9.0)), (1e39, (-1e38, 1e38)), (0.0, (1e39, -1e39))])
+def test_saved_when_float32_cannot_hold_margins_then_it_is_refused(base, leaves, tmp_path):
+    with pytest.raises(UsageError, match="xgboost adds margins up in float32"):
+        save_xgboost(str(tmp_path / "model.json"), stump(0.5, base, leaves))
+    assert not (tmp_path / "model.json").exists()

@@ -1,10 +1,9 @@
 """From values to bins: what rows hold in a feature, summed up; cut points; the columns of a histogram.
 
 Cut points come of weights that are whole numbers, so they do not depend on how rows lie. A feature with few distinct
-values has a bin for each (``distinct``). Others are summed up twice: how much weight lies in each of 4,096 coarse cells
-of their ordered bits (``coarse``), then, where there is much of it, in finer ones (``Refinement``, ``fine``). In either
-form a feature's part is a contiguous piece of int64 to which others' are added. Then ``cuts_of_few`` and
-``cuts_of_many`` make cuts of them.
+values has a bin for each (``distinct``). Others are summed up several times, by cells of their ordered bits: first by
+the first 12 of these (``Cells.whole``), then what weighs much by finer cells (``Refinement``, ``children``), as fine as
+two float64 can be apart. Then ``cuts_of_few`` and ``cuts_of_many`` make cuts of them.
 """
 
 from __future__ import annotations
@@ -26,14 +25,17 @@ from ps2.ops.parallel import over_blocks
 Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-UInt32s = npt.NDArray[np.uint32]
-Float32s = npt.NDArray[np.float32]
+UInt64s = npt.NDArray[np.uint64]
+Float64s = npt.NDArray[np.float64]
 
 NO_WEIGHTS = readable(np.empty(0, np.int64))
 NO_ROWS = readable(np.empty(0, np.int32))
 ZERO = kernels.SIGN
-# A fine cell should hold at most the weight of a bin over this: that bounds how far a cut is from the exact quantile.
-FINENESS = 16
+# A cell should hold at most the weight of a bin over this: that bounds how far a cut is from the exact quantile. Of
+# cells that have been cut by it already, those are cut again that hold so many times as much, into more.
+FINENESS, SPARE, LEAST_CHILDREN = 16, 4, 1 << 13
+# Of all values, and by how many of their first bits they are summed up first: sign and exponent.
+BITS, COARSE_BITS = 64, 12
 # What a value costs in a kernel, in additions.
 COST = 8
 
@@ -43,13 +45,13 @@ class Columns:
     """Values by feature, as ordered bits.
 
     Attributes:
-        bits: uint32, those of a feature lie together; missing ones are the largest.
+        bits: uint64, those of a feature lie together; missing ones are the largest.
         begin: int64, shape (features + 1,).
         rows: int32, of sparse columns: the row of each value; dense ones have all rows, and this is empty.
         count: of rows.
     """
 
-    bits: UInt32s
+    bits: UInt64s
     begin: Int64s
     rows: Int32s
     count: int
@@ -58,7 +60,7 @@ class Columns:
     def of_dense(x: Array) -> Columns:
         """Take all values of rows, float32 or float64, shape (n, features)."""
         count, features = x.shape
-        bits = np.empty((features, count), np.uint32)
+        bits = np.empty((features, count), np.uint64)
         over_blocks(kernels.to_columns, (np.arange(features),), readable(x), bits, cost=COST * count)
         return Columns(readable(bits.reshape(-1)), readable(np.arange(features + 1) * count), NO_ROWS, count)
 
@@ -89,46 +91,39 @@ class Distinct:
 
     Attributes:
         features: int64: of each value; they ascend.
-        bits: uint32, the values: they ascend within a feature.
+        bits: uint64, the values: they ascend within a feature.
         weights: int64.
         many: int64: the features that have more.
     """
 
     features: Int64s
-    bits: UInt32s
+    bits: UInt64s
     weights: Int64s
     many: Int64s
 
-    @property
-    def keys(self) -> Int64s:
-        """A key for each value, feature << 32 | bits: those of sparse columns of a DCV to which weights are added."""
-        return (self.features << 32) | self.bits.astype(np.int64)
-
-    @staticmethod
-    def of_keys(keys: Int64s, weights: Int64s, limit: int, many: Int64s) -> Distinct:
-        """Put together what others found: keys that are sorted and unique.
+    def without(self, many: Int64s, limit: int) -> Distinct:
+        """Return the values of features that do not have more than ``limit``.
 
         Args:
-            many: features that are known to have more than ``limit``; their keys are dropped.
+            many: features that are known to have more.
         """
-        features, counts = np.unique(keys >> 32, return_counts=True)
+        features, counts = np.unique(self.features, return_counts=True)
         many = np.union1d(many, features[counts > limit])
-        few = ~np.isin(keys >> 32, many)
-        bits = (keys[few] & 0xFFFFFFFF).astype(np.uint32)
-        return Distinct(keys[few] >> 32, bits, weights[few], many)
+        few = ~np.isin(self.features, many)
+        return Distinct(self.features[few], self.bits[few], self.weights[few], many)
 
 
-def ordered_bits(values: Array) -> UInt32s:
-    """Return uint32 that ascend as the values do, as float32; 0 and -0 are the same, NaN is the largest."""
-    bits = np.empty(len(values), np.uint32)
+def ordered_bits(values: Array) -> UInt64s:
+    """Return uint64 that ascend as float64 values do; 0 and -0 are the same, NaN is the largest."""
+    bits = np.empty(len(values), np.uint64)
     over_blocks(kernels.to_bits, (readable(values), bits))
     return readable(bits)
 
 
-def from_bits(bits: UInt32s) -> Float32s:
-    """Return the float32 that have such ordered bits."""
-    bits = np.asarray(bits, np.uint32)
-    return np.where(bits & kernels.SIGN, bits ^ kernels.SIGN, ~bits).astype(np.uint32).view(np.float32)
+def from_bits(bits: UInt64s) -> Float64s:
+    """Return the float64 that have such ordered bits."""
+    bits = np.asarray(bits, np.uint64)
+    return np.where(bits & kernels.SIGN, bits ^ kernels.SIGN, ~bits).view(np.float64)
 
 
 def distinct(columns: Columns, limit: int, weights: Int64s = NO_WEIGHTS) -> Distinct:
@@ -139,7 +134,7 @@ def distinct(columns: Columns, limit: int, weights: Int64s = NO_WEIGHTS) -> Dist
         weights: of rows, whole numbers, not negative; none: each counts 1.
     """
     start = np.append(0, np.cumsum(np.minimum(np.diff(columns.begin), limit)))
-    values, counts = np.empty(start[-1], np.uint32), np.empty(start[-1], np.int64)
+    values, counts = np.empty(start[-1], np.uint64), np.empty(start[-1], np.int64)
     found = np.empty(columns.features, np.int64)
     held = (columns.bits, columns.begin, columns.rows, readable(weights))
     rest = (*held, limit, readable(start), values, counts, found)
@@ -158,48 +153,131 @@ def missing(columns: Columns, weights: Int64s = NO_WEIGHTS) -> Int64s:
     return out
 
 
-def coarse(columns: Columns, features: Int64s, weights: Int64s = NO_WEIGHTS) -> Array:
-    """Return the weights in the coarse cells of some features, int64, shape (len(features), COARSE)."""
-    out = np.zeros((len(features), kernels.COARSE), np.int64)
-    held = (columns.bits, columns.begin, columns.rows, readable(weights))
-    over_blocks(kernels.count_coarse, (np.arange(len(features)),), readable(features), *held, out, cost=columns._cost())
-    return out
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Intervals of some features' ordered bits that hold weight.
+
+    Attributes:
+        begin: int64, shape (features + 1,): where each feature's cells begin.
+        first: uint64: the least bits of each; they ascend within a feature.
+        width: uint64: of each the logarithm, to base 2, of how many bits there are.
+        weights: int64: what each holds.
+    """
+
+    begin: Int64s
+    first: UInt64s
+    width: UInt64s
+    weights: Int64s
+
+    @staticmethod
+    def whole(features: int) -> Cells:
+        """Return a cell of all values for each feature, as if it held 1."""
+        return Cells(
+            np.arange(features + 1),
+            np.zeros(features, np.uint64),
+            np.full(features, BITS, np.uint64),
+            np.ones(features, np.int64),
+        )
+
+    @property
+    def features(self) -> Int64s:
+        """The place of the feature that each is of, int64."""
+        return np.repeat(np.arange(len(self.begin) - 1), np.diff(self.begin))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are of all values yet."""
+        return bool(len(self.width) and self.width[0] == BITS)
+
+    def parted(self, refinement: Refinement, sums: Int64s) -> Cells:
+        """Return the cells with those that are cut replaced by their children.
+
+        Args:
+            sums: int64: the weights of all children. Zeros that rows do not hold are in none: their weight is what a
+                cell holds more than its children do.
+        """
+        at, start = refinement.at, refinement.start
+        if not len(at):
+            return self
+        if not self.is_whole:
+            rest = self.weights[at] - np.add.reduceat(sums, start)
+            zeros = self.first[at] == ZERO
+            sums = sums.copy()
+            sums[start[zeros]] += rest[zeros]
+        held = np.flatnonzero(sums)
+        parent = np.searchsorted(start, held, side="right") - 1
+        width = (self.width[at] - refinement.depth)[parent]
+        first = self.first[at[parent]] + ((held - start[parent]).astype(np.uint64) << width)
+        keep = np.ones(len(self.first), np.bool_)
+        keep[at] = False
+        features = np.concatenate([self.features[keep], self.features[at[parent]]])
+        first = np.concatenate([self.first[keep], first])
+        order = np.lexsort((first, features))
+        return Cells(
+            readable(np.searchsorted(features[order], np.arange(len(self.begin)))),
+            readable(first[order]),
+            readable(np.concatenate([self.width[keep], width])[order]),
+            readable(np.concatenate([self.weights[keep], sums[held]])[order]),
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Refinement:
-    """How coarse cells are cut into fine ones: the more weight, the finer.
+    """How cells are cut: the more weight, the finer.
 
     Attributes:
-        depth: uint8, shape (features, COARSE): each is cut into 2 to that many.
-        start: int64, shape (features, COARSE): where its fine cells begin among all.
-        begin: int64, shape (features + 1,): where each feature's fine cells begin: a contiguous piece.
+        at: int64: which cells are; depth: uint64: each into 2 to that many children.
+        start: int64: where its children begin among all.
+        cell_begin: int64, shape (features + 1,): where each feature's cells begin in ``at``.
+        begin: int64, shape (features + 1,): where each feature's children begin: a contiguous piece.
     """
 
-    depth: npt.NDArray[np.uint8]
+    at: Int64s
+    depth: UInt64s
     start: Int64s
+    cell_begin: Int64s
     begin: Int64s
 
     @staticmethod
-    def of(total: Array, bins: int) -> Refinement:
-        """Decide by the weights in all coarse cells, int64, shape (features, COARSE), for so many bins a feature."""
-        # No more fine cells than there are values, if they weigh 1.
-        depth = np.zeros(total.shape, np.uint8)
-        kernels.choose_depths(readable(total), FINENESS * bins, depth)
-        sizes = np.where(total > 0, 1 << depth.astype(np.int64), 0)
-        ends = np.cumsum(sizes).reshape(total.shape)
-        return Refinement(readable(depth), readable(ends - sizes), readable(np.append(0, ends[:, -1])))
+    def of(cells: Cells, bins: int, turn: int) -> Refinement:
+        """Decide by what the cells hold, for so many bins a feature.
+
+        Args:
+            turn: how often cells have been cut before.
+        """
+        if cells.is_whole:
+            depth = np.full(len(cells.first), COARSE_BITS, np.uint64)
+        else:
+            share = FINENESS * bins
+            spare, budget = (1, 2 * share) if turn == 1 else (SPARE, max(2 * share, LEAST_CHILDREN))
+            depth = np.zeros(len(cells.first), np.uint64)
+            held = (readable(cells.begin), readable(cells.width), readable(cells.weights))
+            kernels.choose_depths(*held, share, spare, budget, depth)
+        at = np.flatnonzero(depth)
+        depth = depth[at]
+        ends = np.append(0, np.cumsum(1 << depth.astype(np.int64)))
+        cell_begin = np.searchsorted(cells.features[at], np.arange(len(cells.begin)))
+        return Refinement(at, readable(depth), readable(ends[:-1]), readable(cell_begin), readable(ends[cell_begin]))
 
 
-def fine(columns: Columns, features: Int64s, refinement: Refinement, weights: Int64s = NO_WEIGHTS) -> Int64s:
-    """Return the weights in the fine cells of some features, those of a ``Refinement`` of the same, int64."""
+def children(
+    columns: Columns, features: Int64s, cells: Cells, refinement: Refinement, weights: Int64s = NO_WEIGHTS
+) -> Int64s:
+    """Return the weights in the children of some features' cells, int64.
+
+    Args:
+        features: in ``columns``, whose cells these are.
+    """
     out = np.zeros(refinement.begin[-1], np.int64)
-    held = (columns.bits, columns.begin, columns.rows, readable(weights), refinement.depth, refinement.start, out)
-    over_blocks(kernels.count_fine, (np.arange(len(features)),), readable(features), *held, cost=columns._cost())
+    held = (columns.bits, columns.begin, columns.rows, readable(weights), refinement.cell_begin)
+    cut = (readable(cells.first[refinement.at]), readable(cells.width[refinement.at]))
+    rest = (*held, *cut, refinement.depth, refinement.start, out)
+    places = (np.arange(len(features)),)
+    over_blocks(kernels.count_children, places, readable(features), *rest, cost=columns._cost())
     return out
 
 
-def cuts_of_few(found: Distinct, absent: Int64s) -> tuple[Float32s, Int64s]:
+def cuts_of_few(found: Distinct, absent: Int64s) -> tuple[Float64s, Int64s]:
     """Return the cut points of all features that have few values: one between each two.
 
     Args:
@@ -212,11 +290,13 @@ def cuts_of_few(found: Distinct, absent: Int64s) -> tuple[Float32s, Int64s]:
     # A feature that has no value but zeros has no cut.
     zeros = np.unique(found.features[some])
     zeros = zeros[absent[zeros] != 0]
-    zeros = (zeros[~np.isin(zeros, found.many)] << 32) | int(ZERO)
-    # Not np.unique, which takes ten times as long for integers that are nearly sorted.
-    keys = np.sort(np.concatenate((found.keys[some], zeros)))
-    keys = keys[np.diff(keys, prepend=-1) > 0]
-    values, features = from_bits((keys & 0xFFFFFFFF).astype(np.uint32)), keys >> 32
+    zeros = zeros[~np.isin(zeros, found.many)]
+    features = np.concatenate((found.features[some], zeros))
+    bits = np.concatenate((found.bits[some], np.full(len(zeros), ZERO)))
+    order = np.lexsort((bits, features))
+    features, bits = features[order], bits[order]
+    new = np.append(True, (features[1:] != features[:-1]) | (bits[1:] != bits[:-1]))[: len(bits)]
+    values, features = from_bits(bits[new]), features[new]
     pairs = features[1:] == features[:-1]
     begins = np.searchsorted(features[1:][pairs], np.arange(len(absent) + 1))
     return cuts_between(values[:-1][pairs], values[1:][pairs]), begins
@@ -231,31 +311,34 @@ def value_counts(found: Distinct, absent: Int64s) -> Int64s:
     return counts + ((absent != 0) & ~with_zero)
 
 
-def cuts_of_many(refinement: Refinement, cells: Int64s, bins: int, absent: Int64s) -> tuple[Float32s, Int64s]:
+def cuts_of_many(cells: Cells, bins: int) -> tuple[Float64s, Int64s]:
     """Return the cut points of features that have many values, feature by feature, and how many each has.
 
     Args:
-        cells: int64: the weights in all fine cells.
         bins: of a feature, at most.
-        absent: int64, shape (features,): weight of each feature's zeros that are in no cell; they have one.
     """
-    features = len(refinement.begin) - 1
-    low, high = np.empty(features * bins, np.uint32), np.empty(features * bins, np.uint32)
+    features = len(cells.begin) - 1
+    low, high = np.empty(features * bins, np.uint64), np.empty(features * bins, np.uint64)
     sizes = np.empty(features, np.int64)
-    given = (refinement.depth, refinement.start, refinement.begin, readable(cells), readable(absent))
-    count = kernels.cut_cells(*given, bins, low, high, sizes)
+    begin, first, width, weights = map(readable, (cells.begin, cells.first, cells.width, cells.weights))
+    count = kernels.cut_cells(begin, first, width, weights, bins, low, high, sizes)
     return cuts_between(from_bits(low[:count]), from_bits(high[:count])), sizes
 
 
-def cuts_between(below: Float32s, above: Float32s) -> Float32s:
-    """Return float32 that are at least ``below``, and less than ``above``: in the middle, but never infinite."""
-    most = np.float64(np.finfo(np.float32).max)
-    low, high = np.clip(below, -most, most).astype(np.float64), np.clip(above, -most, most).astype(np.float64)
-    middle = low + (high - low) / 2
-    cuts = middle.astype(np.float32)
-    with np.errstate(over="ignore"):  # where it is not taken
-        cuts = np.where(cuts > middle, np.nextafter(cuts, np.float32(-np.inf)), cuts)
-    return np.where(cuts < above, cuts, below).astype(np.float32)
+def cuts_between(below: Float64s, above: Float64s) -> Float64s:
+    """Return float64 that are at least ``below``, and less than ``above``: near the middle, but never infinite.
+
+    Where float32 can tell these apart, cuts are float32 numbers, and part them as float32, too.
+    """
+    most = np.finfo(np.float64).max
+    low, high = np.clip(below, -most, most), np.clip(above, -most, most)
+    middle = low / 2 + high / 2
+    with np.errstate(over="ignore", under="ignore"):
+        short = middle.astype(np.float32)
+        short = np.where(short > middle, np.nextafter(short, np.float32(-np.inf)), short)
+        is_short = (below.astype(np.float32) <= short) & (short < above.astype(np.float32)) & (below <= short)
+    middle = np.where(middle < above, np.maximum(middle, low), low)
+    return np.where(is_short & np.isfinite(short), short.astype(np.float64), middle)
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,7 +349,7 @@ class Bins:
     has k bins. Then comes, where ``missing`` says so, one for missing values, and for what is no category.
 
     Attributes:
-        cuts: float32: each feature's ascend; of a categorical one they are the categories themselves.
+        cuts: float64: each feature's ascend; of a categorical one they are the categories themselves.
         offsets: int64, shape (features + 1,): where each feature's cuts begin.
         categories: int32, shape (features,); 0: it is numeric.
         missing: bool, shape (features,).
@@ -274,7 +357,7 @@ class Bins:
             can be cut there. At least the bins of any feature; 0: they lie side by side.
     """
 
-    cuts: Float32s
+    cuts: Float64s
     offsets: Int64s
     categories: Int32s
     missing: npt.NDArray[np.bool_]
@@ -323,7 +406,7 @@ class Bins:
         return float(self.cuts[at]) if at < self.offsets[feature + 1] else float("inf")
 
     @cached_property
-    def _for_kernels(self) -> tuple[UInt32s, Int64s, Int32s, Int32s]:
+    def _for_kernels(self) -> tuple[UInt64s, Int64s, Int32s, Int32s]:
         return ordered_bits(self.cuts), readable(self.offsets), readable(self.categories), self.missing_bin
 
     def bin_dense(self, columns: Columns) -> Array:

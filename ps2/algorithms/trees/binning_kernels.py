@@ -1,6 +1,6 @@
 """Compiled loops from values to cut points and bins.
 
-A value is seen as its ordered bits: uint32 that ascend as float32 values do. NaN, which is missing, is the largest. A
+A value is seen as its ordered bits: uint64 that ascend as float64 values do. NaN, which is missing, is the largest. A
 feature's values lie together: in ``bits``, from ``begin[feature]`` on. Weights are whole numbers, so that sums do not
 depend on an order; an empty array means that all rows count 1.
 """
@@ -17,15 +17,12 @@ from ps2.ops.kernels import HASH, kernel
 Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-UInt32s = npt.NDArray[np.uint32]
+UInt64s = npt.NDArray[np.uint64]
 
-MISSING = np.uint32(0xFFFFFFFF)
-SIGN = np.uint32(0x80000000)
-# Ordered bits are cut into coarse cells by the first 12 of them (sign, exponent, 3 of the mantissa), and these into at
-# most 2 to the 20 fine cells.
-FINE_BITS = 20
-COARSE = 1 << (32 - FINE_BITS)
-LOW = np.uint32((1 << FINE_BITS) - 1)
+MISSING = np.uint64(0xFFFFFFFFFFFFFFFF)
+SIGN = np.uint64(1 << 63)
+# How often, at least and at most, a cell that is cut is halved.
+LEAST_DEPTH, MOST_DEPTH = 4, 20
 # First bits by which the bins of dense columns are looked up, at most.
 LOOKED_UP = 16
 # Rows of a block that is turned into columns.
@@ -35,30 +32,30 @@ TILE = 512
 @kernel
 def to_columns(features: Int64s, x: Array, bits: Array) -> None:
     """Set ``bits[f]`` to the ordered bits of column f of ``x``, rows by features of float32 or float64."""
-    one = np.empty(1, np.float32)
-    word = one.view(np.uint32)
+    one = np.empty(1, np.float64)
+    word = one.view(np.uint64)
     for begin in range(0, x.shape[0], TILE):
         for f in features:
             for i in range(begin, min(begin + TILE, x.shape[0])):
-                one[0] = np.float32(x[i, f]) + np.float32(0.0)  # -0 is 0
+                one[0] = x[i, f] + 0.0  # -0 is 0
                 bits[f, i] = _ordered(word[0], one[0])
 
 
 @kernel
-def to_bits(values: Array, out: UInt32s) -> None:
+def to_bits(values: Array, out: UInt64s) -> None:
     """Set ``out`` to the ordered bits of values."""
-    one = np.empty(1, np.float32)
-    word = one.view(np.uint32)
+    one = np.empty(1, np.float64)
+    word = one.view(np.uint64)
     for i in range(len(values)):
-        one[0] = np.float32(values[i]) + np.float32(0.0)
+        one[0] = values[i] + 0.0
         out[i] = _ordered(word[0], one[0])
 
 
 @kernel
-def _ordered(word: np.uint32, value: float) -> np.uint32:
+def _ordered(word: np.uint64, value: float) -> np.uint64:
     if value != value:
         return MISSING
-    return np.uint32(~word) if word & SIGN else np.uint32(word | SIGN)
+    return np.uint64(~word) if word & SIGN else np.uint64(word | SIGN)
 
 
 @kernel
@@ -71,13 +68,13 @@ def _weight(position: int, begin: int, rows: Int32s, weights: Int64s) -> int:
 @kernel
 def count_distinct(
     features: Int64s,
-    bits: UInt32s,
+    bits: UInt64s,
     begin: Int64s,
     rows: Int32s,
     weights: Int64s,
     limit: int,
     start: Int64s,
-    values: UInt32s,
+    values: UInt64s,
     counts: Int64s,
     found: Int64s,
 ) -> None:
@@ -101,7 +98,8 @@ def count_distinct(
             value = bits[position]
             if value == MISSING:
                 continue
-            at = np.int64((np.uint64(value) * HASH) >> np.uint64(40)) & (size - 1)
+            # Whole numbers, and all that float32 can hold, differ in their upper bits alone.
+            at = np.int64(((value ^ (value >> np.uint64(32))) * HASH) >> np.uint64(40)) & (size - 1)
             while cells[at] >= 0 and seen[cells[at]] != value:
                 at = (at + 1) & (size - 1)
             if cells[at] < 0:
@@ -117,7 +115,7 @@ def count_distinct(
 
 
 @kernel
-def count_missing(features: Int64s, bits: UInt32s, begin: Int64s, rows: Int32s, weights: Int64s, out: Int64s) -> None:
+def count_missing(features: Int64s, bits: UInt64s, begin: Int64s, rows: Int32s, weights: Int64s, out: Int64s) -> None:
     """Set ``out[f]`` to the weight of each feature's missing values."""
     for f in features:
         out[f] = 0
@@ -127,39 +125,44 @@ def count_missing(features: Int64s, bits: UInt32s, begin: Int64s, rows: Int32s, 
 
 
 @kernel
-def count_coarse(
-    places: Int64s, features: Int64s, bits: UInt32s, begin: Int64s, rows: Int32s, weights: Int64s, out: Array
-) -> None:
-    """Add the weights of some features' values to their coarse cells, ``out[place]``; of missing ones to none."""
-    for place in places:
-        f = features[place]
-        for position in range(begin[f], begin[f + 1]):
-            if bits[position] != MISSING:
-                cell = bits[position] >> np.uint32(FINE_BITS)
-                out[place, cell] += _weight(position, begin[f], rows, weights)
-
-
-@kernel
-def count_fine(
+def count_children(
     places: Int64s,
     features: Int64s,
-    bits: UInt32s,
+    bits: UInt64s,
     begin: Int64s,
     rows: Int32s,
     weights: Int64s,
-    depth: Array,
-    start: Array,
+    cell_begin: Int64s,
+    first: UInt64s,
+    width: UInt64s,
+    depth: UInt64s,
+    start: Int64s,
     out: Int64s,
 ) -> None:
-    """Add weights to fine cells: coarse cell c of a place has 2 to ``depth[place, c]``, from ``start[place, c]`` on."""
+    """Add the weights of some features' values to the children of the cells that they are in; of missing ones to none.
+
+    Args:
+        cell_begin: where the cells of each place begin, and the last ones end; a cell begins at its ``first`` bits, has
+            2 to ``width`` of them, and 2 to ``depth`` children, from ``start`` on.
+    """
     for place in places:
         f = features[place]
+        low, count = cell_begin[place], cell_begin[place + 1] - cell_begin[place]
+        if count == 0:
+            continue
         for position in range(begin[f], begin[f + 1]):
             value = bits[position]
-            if value != MISSING:
-                cell = value >> np.uint32(FINE_BITS)
-                fine = (value & LOW) >> np.uint32(FINE_BITS - depth[place, cell])
-                out[start[place, cell] + np.int64(fine)] += _weight(position, begin[f], rows, weights)
+            if value == MISSING:
+                continue
+            at, size = low, count
+            while size > 1:
+                half = size >> 1
+                if first[at + half] <= value:
+                    at += half
+                size -= half
+            child = (value - first[at]) >> (width[at] - depth[at])
+            if first[at] <= value and child < np.uint64(1) << depth[at]:
+                out[start[at] + np.int64(child)] += _weight(position, begin[f], rows, weights)
 
 
 @kernel
@@ -204,65 +207,57 @@ def choose_ends(counts: Int64s, bins: int, ends: Int64s) -> int:
 
 
 @kernel
-def choose_depths(total: Array, share: int, depth: Array) -> None:
-    """Set how deep coarse cells are cut: the least depth with held * share <= 2^depth weight, in whole numbers.
+def choose_depths(
+    begin: Int64s, width: UInt64s, weights: Int64s, share: int, spare: int, budget: int, depth: UInt64s
+) -> None:
+    """Set how often each feature's cells are halved: 0, unless they weigh more than ``spare`` shares of the feature.
 
     Args:
-        total: weights in the coarse cells, shape (features, COARSE).
-        share: fine cells that a feature should have at least, were all its weight evenly spread.
+        begin: where each feature's cells begin.
+        share: of how many the feature's weight is the sum.
+        budget: children that a feature's cells should have in all, the heavier the more.
     """
-    for f in range(total.shape[0]):
-        weight = total[f].sum()
-        for cell in range(total.shape[1]):
-            held = total[f, cell]
-            # No more fine cells than there are values, if they weigh 1.
-            while held > 0 and depth[f, cell] < FINE_BITS:
-                deeper = np.int64(depth[f, cell])
-                if held * share <= weight << deeper or held <= 1 << deeper:
-                    break
-                depth[f, cell] += 1
+    for f in range(len(begin) - 1):
+        total = weights[begin[f] : begin[f + 1]].sum()
+        heavy = np.int64(0)
+        for cell in range(begin[f], begin[f + 1]):
+            if width[cell] > 0 and weights[cell] * share > spare * total:
+                heavy += weights[cell]
+        for cell in range(begin[f], begin[f + 1]):
+            if width[cell] > 0 and weights[cell] * share > spare * total:
+                halved = LEAST_DEPTH
+                while halved < MOST_DEPTH and heavy << halved < budget * weights[cell]:
+                    halved += 1
+                depth[cell] = min(np.uint64(halved), width[cell])
 
 
 @kernel
 def cut_cells(
-    depth: Array,
-    start: Array,
     begin: Int64s,
-    cells: Int64s,
-    absent: Int64s,
+    first: UInt64s,
+    width: UInt64s,
+    weights: Int64s,
     bins: int,
-    low: UInt32s,
-    high: UInt32s,
+    low: UInt64s,
+    high: UInt64s,
     sizes: Int64s,
 ) -> int:
-    """Choose the cuts of features in fine cells; return how many there are in all.
+    """Choose the cuts of features in their cells; return how many there are in all.
 
     Args:
-        depth, start, begin: as of a ``Refinement``; cells: weights of the fine cells.
-        absent: weight of each feature's zeros that are in no cell.
+        begin: where each feature's cells begin; first, width, weights: of the cells, which ascend.
         low, high: get the ordered bits between which each cut lies.
         sizes: gets how many cuts each feature has.
     """
     made = 0
     for f in range(len(sizes)):
-        room = begin[f + 1] - begin[f]
-        firsts, lasts = np.empty(room, np.uint32), np.empty(room, np.uint32)
-        weights, ends = np.empty(room, np.int64), np.empty(room, np.int64)
-        count = 0
-        for cell in range(COARSE):
-            next = start[f, cell + 1] if cell + 1 < COARSE else begin[f + 1]
-            width = np.int64(1) << np.int64(FINE_BITS - depth[f, cell])
-            for at in range(start[f, cell], next):
-                first = (np.int64(cell) << FINE_BITS) + (at - start[f, cell]) * width
-                weight = cells[at] + (absent[f] if first == SIGN else 0)
-                if weight > 0:
-                    firsts[count], lasts[count], weights[count] = first, first + width - 1, weight
-                    count += 1
+        ends = np.empty(begin[f + 1] - begin[f], np.int64)
         sizes[f] = 0
-        if count > 0:
-            sizes[f] = choose_ends(weights[:count], bins, ends)
+        if len(ends) > 0:
+            sizes[f] = choose_ends(weights[begin[f] : begin[f + 1]], bins, ends)
         for i in range(sizes[f]):
-            low[made], high[made] = lasts[ends[i]], firsts[ends[i] + 1]
+            cell = begin[f] + ends[i]
+            low[made], high[made] = first[cell] + ((np.uint64(1) << width[cell]) - np.uint64(1)), first[cell + 1]
             made += 1
     return made
 
@@ -280,7 +275,7 @@ def place_bins(sizes: Int64s, block: int, first: Int64s) -> None:
 
 
 @kernel
-def _bin_from(bin: int, value: int, cuts: UInt32s, begin: int, end: int, categories: int, missing: int) -> int:
+def _bin_from(bin: int, value: np.uint64, cuts: UInt64s, begin: int, end: int, categories: int, missing: int) -> int:
     """Return the bin of a value, at least ``bin``: how many cuts are below it.
 
     Of what is no category, return that of missing values; a category's cut is itself.
@@ -296,7 +291,7 @@ def _bin_from(bin: int, value: int, cuts: UInt32s, begin: int, end: int, categor
 
 @kernel
 def bin_columns(
-    features: Int64s, bits: Array, cuts: UInt32s, offsets: Int64s, categories: Int32s, missing: Int32s, out: Array
+    features: Int64s, bits: Array, cuts: UInt64s, offsets: Int64s, categories: Int32s, missing: Int32s, out: Array
 ) -> int:
     """Set ``out[f]`` to the bins of dense columns; return a feature with missing values and no bin for them, or -1.
 
@@ -305,21 +300,23 @@ def bin_columns(
         missing: the bin of missing values; -1: there is none.
     """
     fault = -1
-    # How many cuts are below what begins with some bits: as many bits as pays. From there it is a step to the bin.
-    kept = 0
+    # How many cuts are below what begins with some bits: as many bits as pays. From there it is few steps to the bin.
+    kept = 1
     while kept < LOOKED_UP and 8 << kept <= bits.shape[1]:
         kept += 1
-    shift = np.uint64(32 - kept)
-    below = np.empty(1 << kept, np.int32)
+    shift = np.uint64(64 - kept)
+    below = np.empty((1 << kept) + 1, np.int32)
     for f in features:
         begin, end = offsets[f], offsets[f + 1]
         count = 0
-        for cell in range(len(below)):
+        for cell in range(len(below) - 1):
             while begin + count < end and cuts[begin + count] < np.uint64(cell) << shift:
                 count += 1
             below[cell] = count
+        below[-1] = end - begin
         for i in range(bits.shape[1]):
-            start = below[np.uint64(bits[f, i]) >> shift]
+            low, high = below[np.int64(bits[f, i] >> shift)], below[np.int64(bits[f, i] >> shift) + 1]
+            start = low + _halved(bits[f, i], cuts, begin + low, begin + high)
             bin = _bin_from(start, bits[f, i], cuts, begin, end, categories[f], missing[f])
             if bin < 0:
                 fault = f
@@ -329,7 +326,7 @@ def bin_columns(
 
 
 @kernel
-def _halved(value: int, cuts: UInt32s, begin: int, end: int) -> int:
+def _halved(value: np.uint64, cuts: UInt64s, begin: int, end: int) -> int:
     """Return how many cuts are below a value, or one less."""
     low, size = begin, end - begin
     while size > 1:
@@ -344,8 +341,8 @@ def _halved(value: int, cuts: UInt32s, begin: int, end: int) -> int:
 def bin_rows(
     indptr: Array,
     columns: Array,
-    bits: UInt32s,
-    cuts: UInt32s,
+    bits: UInt64s,
+    cuts: UInt64s,
     offsets: Int64s,
     categories: Int32s,
     missing: Int32s,

@@ -14,17 +14,17 @@ import numpy as np
 from ps2.algorithms.estimators.array_files import load_content, read_array, reading, write_arrays
 from ps2.algorithms.trees.tree import Absent, Forest, Tree
 
-FORMAT = "ps2.forest.v1"
+FORMAT = "ps2.forest.v2"
 SETS = ("set_begin", "set_flags")
 # A node's numbers, and how many categories its set tells of.
 NODE = np.dtype(
     [
         ("feature", "<i4"),
-        ("threshold", "<f4"),
+        ("threshold", "<f8"),
         ("default_left", "?"),
         ("left", "<i4"),
         ("right", "<i4"),
-        ("value", "<f4"),
+        ("value", "<f8"),
         ("gain", "<f8"),
         ("cover", "<f8"),
         ("count", "<i8"),

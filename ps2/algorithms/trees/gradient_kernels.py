@@ -16,12 +16,16 @@ from ps2.ops.kernels import kernel
 
 Array = npt.NDArray[Any]
 Float64s = npt.NDArray[np.float64]
-Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
 
 LOGISTIC, SQUARED, ABSOLUTE, HUBER, POISSON, QUANTILE = range(6)
 # The least hessian of a row, as in xgboost.
 LEAST = 1e-16
+# Exponents that a float64 may have, as its bits say them.
+EXPONENTS = 1 << 11
+MANTISSA_BITS = np.uint64(52)
+EXPONENT_MASK = np.uint64(EXPONENTS - 1)
 
 
 @kernel
@@ -73,13 +77,9 @@ def loss_at(code: int, shape: float, margin: float, y: float) -> float:
 @kernel
 def gradients(
     margins: Float64s, y: Float64s, weights: Float64s, code: int, shape: float, out: Float64s
-) -> tuple[float, float, float, float]:
-    """Set ``out``, shape (n, 2), to hessians and gradients.
-
-    Returns:
-        The largest hessian and the largest gradient; the sums of losses and of weights, as of ``losses``.
-    """
-    most_h, most_g, total, of_weights = 0.0, 0.0, 0.0, 0.0
+) -> tuple[float, float]:
+    """Set ``out``, shape (n, 2), to hessians and gradients; return the sums of losses and of weights."""
+    total, of_weights = 0.0, 0.0
     for i in range(len(y)):
         weight = weights[i] if len(weights) else 1.0
         if not weight > 0.0:
@@ -94,10 +94,9 @@ def gradients(
             g, h = gradient_at(code, shape, margins[i], y[i])
             loss = loss_at(code, shape, margins[i], y[i])
         out[i, 0], out[i, 1] = h * weight, g * weight
-        most_h, most_g = max(most_h, out[i, 0]), max(most_g, abs(out[i, 1]))
         total += weight * loss
         of_weights += weight
-    return most_h, most_g, total, of_weights
+    return total, of_weights
 
 
 @kernel
@@ -113,11 +112,9 @@ def losses(margins: Float64s, y: Float64s, weights: Float64s, code: int, shape: 
 
 
 @kernel
-def softmax_gradients(
-    margins: Float64s, y: Float64s, weights: Float64s, out: Float64s
-) -> tuple[float, float, float, float]:
+def softmax_gradients(margins: Float64s, y: Float64s, weights: Float64s, out: Float64s) -> tuple[float, float]:
     """Set ``out``, shape (classes, n, 2), as ``gradients`` does; the hessian is 2 p (1 - p), as in xgboost."""
-    most_h, most_g, loss, of_weights = 0.0, 0.0, 0.0, 0.0
+    loss, of_weights = 0.0, 0.0
     classes = margins.shape[1]
     odds = np.empty(classes)
     for i in range(len(y)):
@@ -135,10 +132,9 @@ def softmax_gradients(
             rest = (total - odds[c]) / total
             out[c, i, 0] = max(2.0 * p * rest, LEAST) * weight
             out[c, i, 1] = (-rest if c == y[i] else p) * weight
-            most_h, most_g = max(most_h, out[c, i, 0]), max(most_g, abs(out[c, i, 1]))
         loss += weight * (np.log(total) + most - margins[i, np.int64(y[i])])
         of_weights += weight
-    return most_h, most_g, loss, of_weights
+    return loss, of_weights
 
 
 @kernel
@@ -155,8 +151,30 @@ def softmax_losses(margins: Float64s, y: Float64s, weights: Float64s) -> tuple[f
 
 
 @kernel
-def quantise(pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float], out: Int32s) -> None:
-    """Set ``out``, int32 of shape (n, 2), to hessians and gradients times their scales, as whole numbers.
+def count_exponents(words: UInt64s, counts: Int64s) -> None:
+    """Count numbers by exponent; zeros count nowhere.
+
+    Args:
+        words: bits of float64, shape (n, k), by row and kind.
+        counts: shape (k, EXPONENTS), added to.
+    """
+    for i in range(words.shape[0]):
+        for kind in range(words.shape[1]):
+            word = words[i, kind] << np.uint64(1)  # without the sign
+            if word != 0:
+                counts[kind, (word >> (MANTISSA_BITS + np.uint64(1))) & EXPONENT_MASK] += 1
+
+
+@kernel
+def _rounded(value: float, draw: float) -> np.int64:
+    """Round down or, if the fraction is above a draw, up: what has no fraction stays as it is."""
+    whole = np.floor(value)
+    return np.int64(whole) + np.int64(draw < value - whole)
+
+
+@kernel
+def quantise(pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float], out: Array) -> None:
+    """Set ``out``, int32 or int64 of shape (n, 2), to hessians and gradients times their scales, as whole numbers.
 
     What lies between two goes up as often as it is near the upper one: a row's own number decides, never its place.
     A hessian above 0 is 1 at least.
@@ -171,5 +189,5 @@ def quantise(pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float]
         state = scrambled(np.uint64(key) + GOLDEN * np.uint64(ids[i]))
         by_h = np.float64(state >> np.uint64(11)) * TO_UNIT
         by_g = np.float64(scrambled(state + GOLDEN) >> np.uint64(11)) * TO_UNIT
-        out[i, 0] = max(np.floor(pairs[i, 0] * scales[0] + by_h), 1.0)
-        out[i, 1] = np.floor(pairs[i, 1] * scales[1] + by_g)
+        out[i, 0] = max(_rounded(pairs[i, 0] * scales[0], by_h), np.int64(1))
+        out[i, 1] = _rounded(pairs[i, 1] * scales[1], by_g)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,8 +13,8 @@ from ps2.algorithms.trees import gradient_kernels as kernels
 from ps2.algorithms.trees.tree import LossName
 from ps2.ops.guards import readable
 
+Array = npt.NDArray[Any]
 Float64s = npt.NDArray[np.float64]
-Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
 CODES: dict[LossName, int] = {
@@ -27,6 +28,11 @@ CODES: dict[LossName, int] = {
 NO_WEIGHTS = readable(np.empty(0))
 # As xgboost's max_delta_step.
 MOST_OF_POISSON = 0.7
+# Of which exponents are counted: hessians, gradients and weights. A number of exponent e is below 2^(e - FROM_BITS).
+KINDS = 3
+FROM_BITS = 1022
+# Covers are sums of whole numbers, which are off by less.
+SLACK = 1 + 1e-6
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,7 @@ class Objective:
 
     def gradients(
         self, margins: Float64s, y: Float64s, weights: Float64s = NO_WEIGHTS, out: Float64s | None = None
-    ) -> tuple[Float64s, tuple[float, float], tuple[float, float]]:
+    ) -> tuple[Float64s, tuple[float, float]]:
         """Compute hessians and gradients, and losses with them.
 
         Args:
@@ -58,16 +64,15 @@ class Objective:
             out: what it returned before, to be written to: new memory costs as much as to compute them.
 
         Returns:
-            Shape (width, n, 2): hessian, then gradient; the largest hessian, and the largest gradient; what ``losses``
-            returns.
+            Shape (width, n, 2): hessian, then gradient; what ``losses`` returns.
         """
         pairs = np.empty((self.width, len(y), 2)) if out is None else out
         held = (readable(margins if self.loss == "softmax" else margins[:, 0]), readable(y), readable(weights))
         if self.loss == "softmax":
-            found = kernels.softmax_gradients(*held, pairs)
+            losses = kernels.softmax_gradients(*held, pairs)
         else:
-            found = kernels.gradients(*held, CODES[self.loss], self.shape, pairs[0])
-        return pairs, (found[0], found[1]), (found[2], found[3])
+            losses = kernels.gradients(*held, CODES[self.loss], self.shape, pairs[0])
+        return pairs, losses
 
     def losses(self, margins: Float64s, y: Float64s, weights: Float64s = NO_WEIGHTS) -> tuple[float, float]:
         """Sum losses, each times its row's weight, and weights; args as of ``gradients``."""
@@ -76,25 +81,29 @@ class Objective:
             return kernels.softmax_losses(*held)
         return kernels.losses(*held, CODES[self.loss], self.shape)
 
-    def most_after(self, most: tuple[float, float, float], step: float) -> tuple[float, float]:
-        """Return how large hessians and gradients may have become when no margin has moved by more than a step.
+    def bounds_after(self, bounds: Float64s, step: float, moved: float = math.inf) -> tuple[float, float]:
+        """Return what hessians and absolute gradients sum up to at most when margins have moved.
 
         So a tree's scales are known before anybody has computed its gradients.
 
         Args:
-            most: before: the largest hessian, gradient and weight of all rows.
-            step: of any margin, not negative.
+            bounds: before: of the sums of hessians, absolute gradients and weights (``sums_below``).
+            step: by how much any margin may have moved.
+            moved: what all rows' moves, each times the row's weight, sum up to, if that is known.
         """
-        h, g, weight = most
+        h, g, weight = bounds.tolist()
         with np.errstate(over="ignore"):
             # The logarithms of a probability's derivatives are 1 at most; in "softmax" all margins may move.
             factor = float(np.exp(2 * step if self.loss == "softmax" else step))
         if self.loss in ("logistic", "softmax"):
-            return min(h * factor, self.most_hessian * weight), min(g * factor, weight)
+            # The absolute gradients of a row's classes sum up to 2 at most.
+            most_g = min(self.width, 2) * weight
+            return min(h * factor, self.width * self.most_hessian * weight), min(g * factor, most_g)
         if self.loss == "poisson":
             return h * factor, g + h * (factor - 1)
         of_one = {"huber": self.shape, "absolute": 1.0, "quantile": max(self.shape, 1 - self.shape)}.get(self.loss)
-        return weight, min(g + weight * step, math.inf if of_one is None else of_one * weight)
+        far = g + min(weight * step, moved * SLACK)
+        return weight, far if of_one is None else min(far, of_one * weight)
 
     @property
     def most_weight(self) -> float:
@@ -150,8 +159,48 @@ class Objective:
         return np.array([label_mean if self.label_share is None else quantile])
 
 
-def quantised(pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float], out: Int32s | None = None) -> Int32s:
-    """Return hessians and gradients as whole numbers, int32, shape (n, 2).
+def exponents_of(pairs: Float64s, weights: Float64s) -> Int64s:
+    """Count rows by the exponents of hessians, gradients and weights: whole numbers, the same in any order.
+
+    Args:
+        pairs: shape (width, n, 2).
+        weights: shape (n,); none: each row counts 1.
+
+    Returns:
+        int64, shape (KINDS, EXPONENTS).
+    """
+    counts = np.zeros((KINDS, kernels.EXPONENTS), np.int64)
+    kernels.count_exponents(readable(pairs.view(np.uint64).reshape(-1, 2)), counts[:2])
+    if len(weights):
+        kernels.count_exponents(readable(weights.view(np.uint64)[:, None]), counts[2:])
+    else:
+        counts[2, FROM_BITS] = pairs.shape[1]
+    return counts
+
+
+def sums_below(counts: Int64s) -> Float64s:
+    """Return bounds of the sums of hessians, absolute gradients and weights, at most twice these: float64, (KINDS,).
+
+    Args:
+        counts: of all workers, as of ``exponents_of``.
+    """
+    bounds = np.zeros(KINDS)
+    for kind, exponent in zip(*np.nonzero(counts), strict=True):
+        # In this order always, so that not even the last bit depends on how rows lie.
+        most = math.inf if exponent == kernels.EXPONENTS - 1 else math.ldexp(1.0, int(exponent) - FROM_BITS)
+        bounds[kind] += int(counts[kind, exponent]) * most
+    return bounds
+
+
+def quantised(
+    pairs: Float64s,
+    ids: Int64s,
+    key: int,
+    scales: tuple[float, float],
+    dtype: npt.DTypeLike,
+    out: Array | None = None,
+) -> Array:
+    """Return hessians and gradients as whole numbers, shape (n, 2).
 
     What lies between two goes up as often as it is near the upper one: by a hash of the key and the row's number, so a
     row has the same numbers wherever it lies. A hessian above 0 is 1 at least; a row without one has zeros.
@@ -161,8 +210,9 @@ def quantised(pairs: Float64s, ids: Int64s, key: int, scales: tuple[float, float
         ids: int64: of the rows, among all workers'.
         key: of seed and tree.
         scales: of hessians and gradients: ``growing.scales_of``.
+        dtype: "int32" or "int64".
         out: what it returned before, to be written to.
     """
-    out = np.empty(pairs.shape, np.int32) if out is None else out
+    out = np.empty(pairs.shape, dtype) if out is None else out
     kernels.quantise(readable(pairs), readable(ids), key, scales, out)
     return out

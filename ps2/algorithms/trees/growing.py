@@ -77,13 +77,13 @@ class DenseRows:
     bins: Bins
     columns: Array
 
-    def add_histogram(self, order: Int32s, pairs: Int32s, out: Array) -> None:
+    def add_histogram(self, order: Int32s, pairs: Array, out: Array) -> None:
         """Add the rows of a node to its histogram.
 
         Args:
             order: int32: numbers of rows.
-            pairs: int32, shape (rows, channels): quantised hessians and gradients, perhaps a third.
-            out: int32 (if no sum can exceed it) or int64, shape (bins, channels).
+            pairs: int32 or int64, shape (rows, channels): quantised hessians and gradients, perhaps a third.
+            out: of the same dtype, which no sum exceeds, shape (bins, channels).
         """
         held = (readable(self.columns), self.bins.first, *_packed(pairs, out))
         features = np.flatnonzero(self.bins.columns)
@@ -123,7 +123,7 @@ class SparseRows:
     columns: Int32s
     absent: Absent
 
-    def histogram(self, order: Int32s, pairs: Int32s, scratch: Scratch) -> tuple[Int64s, Array]:
+    def histogram(self, order: Int32s, pairs: Array, scratch: Scratch) -> tuple[Int64s, Array]:
         """Return the histogram of a node's rows where it is not empty.
 
         Args: as of ``DenseRows.add_histogram``.
@@ -157,7 +157,7 @@ class Scratch:
     """Room for the histogram of one node of sparse rows: zeros between two uses.
 
     Args:
-        bins: how many there are; channels: 2 or 3; dtype: "int32" (if no sum can exceed it) or "int64".
+        bins: how many there are; channels: 2 or 3; dtype: "int32" or "int64", as pairs have it.
     """
 
     def __init__(self, bins: int, channels: int, dtype: npt.DTypeLike) -> None:
@@ -165,28 +165,27 @@ class Scratch:
         self.touched = np.zeros(-(-bins // WORD_BITS), np.uint64)
 
 
-def scales_of(most_h: float, most_g: float, rows: int, dtype: npt.DTypeLike) -> tuple[float, float]:
+def scales_of(below_h: float, below_g: float, dtype: npt.DTypeLike) -> tuple[float, float]:
     """Return what hessians and gradients are multiplied by, to be whole numbers whose sums fit: powers of two.
 
-    A number is moved by less than 1 over its scale, by chance up or down: at most 2^-29 of the largest with sums in
-    int64; n / 2^28 of it with sums in int32 over n rows.
+    A number is moved by less than 1 over its scale, by chance up or down: with sums in int64 by 2^-60 of what all rows
+    sum up to, or little more, so no total is less exact than additions of float64 would make it; in int32 by 2^-28.
 
     Args:
-        most_h, most_g: largest hessian, and largest absolute gradient, of all rows of all workers.
-        rows: how many there are in all.
+        below_h, below_g: bounds of the sums of hessians, and of absolute gradients, of all rows of all workers.
         dtype: of the sums: "int32" or "int64".
 
     Raises:
         ConfigError: a gradient is not finite.
     """
-    if not (np.isfinite(most_h) and np.isfinite(most_g)):
+    if not (np.isfinite(below_h) and np.isfinite(below_g)):
         raise ConfigError(
-            f"gradients: expected finite numbers, got up to {most_g}, hessians up to {most_h}; a smaller stepSize, or "
-            "a larger regLambda, keeps margins from running away"
+            f"gradients: expected finite numbers, but they sum up to {below_g}, hessians to {below_h}; a smaller "
+            "stepSize, or a larger regLambda, keeps margins from running away"
         )
-    # A sum of so many, each up to 2^bits and rounded up, stays below the dtype's largest.
-    bits = min(30, np.iinfo(dtype).bits - 2 - int(np.ceil(np.log2(max(rows, 1)))))
-    h, g = (2.0 ** min(bits - np.ceil(np.log2(most)), MOST_EXPONENT) if most > 0 else 1.0 for most in (most_h, most_g))
+    # Half of what the dtype holds: each row may be rounded up.
+    bits = np.iinfo(dtype).bits - 2
+    h, g = (2.0 ** min(bits - np.frexp(below)[1], MOST_EXPONENT) if below > 0 else 1.0 for below in (below_h, below_g))
     return float(h), float(g)
 
 
@@ -199,7 +198,7 @@ def child_bounds(w_left: float, w_right: float, sign: int, bounds: Array) -> tup
     return left, right
 
 
-def _packed(pairs: Int32s, out: Array) -> tuple[Array, Array]:
+def _packed(pairs: Array, out: Array) -> tuple[Array, Array]:
     """Return pairs and sums as kernels add them: two int32 as one int64."""
     if out.dtype == np.int32 and out.shape[1] == 2:
         return readable(pairs).view(np.int64), out.view(np.int64)

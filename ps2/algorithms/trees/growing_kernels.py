@@ -1,11 +1,11 @@
 """Compiled loops over the rows of open nodes: histograms, and rows that move to the children of their node.
 
 The rows of a node lie together in ``order``: numbers of rows, ascending within a node. Each row has its quantised
-hessian and gradient side by side, int32. Sums are whole numbers, so they are the same in any order.
+hessian and gradient side by side, int64 or int32. Sums are whole numbers, so they are the same in any order.
 
-Where sums fit into int32, a pair of them is added to at once, as one int64: the hessian, which is never negative, in
-the low half, the gradient in the high one. So ``pairs`` and ``out`` are one number a row and a bin then; where they are
-two (or three: with the third one's, such as how many rows there are), they are added to one by one.
+Where sums are int32, a pair of them is added to at once, as one int64: the hessian, which is never negative, in
+the low half, the gradient in the high one. So ``pairs`` and ``out`` are one number a row and a bin then, else two, or
+three: with the third one's, such as how many rows there are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def add_dense(order: Int32s, features: Int64s, columns: Array, first: Int64s, pa
         first: where each feature's bins begin.
         pairs: shape (rows, channels); out: shape (bins, channels). With one channel, see above.
     """
-    together = len(features) // AT_ONCE * AT_ONCE if pairs.shape[1] == 1 else 0
+    together = len(features) // AT_ONCE * AT_ONCE if pairs.shape[1] < 3 else 0
     for begin in range(0, len(order), TILE):
         tile = order[begin : begin + TILE]
         for at in range(0, together, AT_ONCE):
@@ -50,17 +50,30 @@ def add_dense(order: Int32s, features: Int64s, columns: Array, first: Int64s, pa
 
 @kernel
 def _add_four(order: Int32s, features: Int64s, columns: Array, first: Int64s, pairs: Array, out: Array) -> None:
-    """Add to four features at once, with one channel: a row is looked up once for all, and no addition waits."""
+    """Add to four features at once, up to two channels: a row is looked up once for all, and no addition waits."""
     c0, c1, c2, c3 = columns[features[0]], columns[features[1]], columns[features[2]], columns[features[3]]
     b0, b1 = np.uint64(first[features[0]]), np.uint64(first[features[1]])
     b2, b3 = np.uint64(first[features[2]]), np.uint64(first[features[3]])
+    if pairs.shape[1] == 1:
+        for i in range(len(order)):
+            row = np.uint64(order[i])
+            pair = pairs[row, 0]
+            out[b0 + np.uint64(c0[row]), 0] += pair
+            out[b1 + np.uint64(c1[row]), 0] += pair
+            out[b2 + np.uint64(c2[row]), 0] += pair
+            out[b3 + np.uint64(c3[row]), 0] += pair
+        return
     for i in range(len(order)):
         row = np.uint64(order[i])
-        pair = pairs[row, 0]
-        out[b0 + np.uint64(c0[row]), 0] += pair
-        out[b1 + np.uint64(c1[row]), 0] += pair
-        out[b2 + np.uint64(c2[row]), 0] += pair
-        out[b3 + np.uint64(c3[row]), 0] += pair
+        h, g = pairs[row, 0], pairs[row, 1]
+        for bin in (
+            b0 + np.uint64(c0[row]),
+            b1 + np.uint64(c1[row]),
+            b2 + np.uint64(c2[row]),
+            b3 + np.uint64(c3[row]),
+        ):
+            out[bin, 0] += h
+            out[bin, 1] += g
 
 
 @kernel

@@ -257,7 +257,7 @@ class Growth:
 
     def _said(self, node: Node) -> int:
         """Return the value of a leaf as it will be in the tree."""
-        return told.as_bits(float(np.float32(self._weight(node) * self._recipe.rate)))
+        return told.as_bits(self._weight(node) * self._recipe.rate)
 
     def _weight(self, node: Node) -> float:
         return self._weight_of(node.totals, node.bounds)

@@ -95,11 +95,12 @@ class GBTModel:
         return self.head.probability(self.head.raw(self.margins(x)))
 
     def saveXGBoost(self, path: str) -> None:
-        """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same.
+        """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same, as far as float32 goes.
 
         xgboost takes what a sparse matrix does not hold for missing, whatever ``forest.absent`` is.
 
         Raises:
+            UsageError: xgboost, whose numbers are float32, would part rows of training otherwise, or round leaves away.
             RecoveryError: the file system refuses.
         """
         save_xgboost(path, self.forest)

@@ -20,13 +20,13 @@ from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all, known
 from ps2.client.matrix import DCVMatrix
-from ps2.errors import LimitError
+from ps2.errors import ConfigError, LimitError
 
 Array = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
 
-# Of more rows, sums of int32 would leave too few bits to a row.
-MOST_ROWS_OF_INT32 = 1 << 24
+# Of more rows, sums of 32 bits would leave too few to a row.
+MOST_ROWS_OF_32_BITS = 1 << 24
 # Histograms that there is room for from the beginning, the layout beside them.
 FIRST_ROWS = 16
 # What each feature takes until bins are known: ``held``, ``missing`` and ``many`` of ``Quantiles``; then its shape.
@@ -51,12 +51,13 @@ class OnFleet:
     channels: int
 
     @staticmethod
-    def make(bins: Bins, problem: Problem, recipe: Recipe, rows: int, dtype: str) -> OnFleet:
+    def make(bins: Bins, problem: Problem, recipe: Recipe, rows: int) -> OnFleet:
         """Make room for histograms, and tell the servers what the bins are.
 
         Raises:
             LimitError: they cannot fit.
         """
+        dtype = recipe.sums_dtype
         columns = max(-(-int(bins.first[-1]) // bins.block), 1) * bins.block * recipe.channels
         count, align = rows_with_marks(first_rows(recipe, rows)), bins.block * recipe.channels
         with _explaining(bins, count, columns * np.dtype(dtype).itemsize):
@@ -67,7 +68,7 @@ class OnFleet:
         layout = np.zeros((1, first.dim), dtype)
         layout[0, : int(bins.first[-1]) * recipe.channels] = no_rows.layout(monotone, recipe.channels)
         histograms.push([LAYOUT], layout)
-        cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1), DCV.dense(bins.features, 1, "int32")
+        cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1, "float64"), DCV.dense(bins.features, 1, "int32")
         if len(bins.cuts):
             cuts.push(bins.cuts)
         sizes.push(shapes_of(bins))
@@ -165,15 +166,21 @@ def _explaining(bins: Bins, rows: int, size: int) -> Iterator[None]:
 
 
 def check_room(problem: Problem, recipe: Recipe, rows: int, servers: Sequence[tuple[int, int]]) -> None:
-    """Raise LimitError if a training cannot fit servers, whatever is in its rows.
+    """Raise an error if a training cannot be, whatever is in its rows.
 
     Of numeric features this counts what finds their cut points; how many have bins that can part rows is known then.
 
     Args:
         rows: to train on.
         servers: of each the memory limit, and what is taken of it, in bytes.
+
+    Raises:
+        LimitError: it cannot fit the servers.
+        ConfigError: sums of 32 bits cannot be of so many rows.
     """
-    histograms, itemsize = first_rows(recipe, rows), np.dtype(sums_dtype(rows)).itemsize
+    if recipe.bits == 32 and rows > MOST_ROWS_OF_32_BITS:
+        raise ConfigError(f"histogramBits: expected 64 for {rows:,} rows, got 32, for {MOST_ROWS_OF_32_BITS:,} at most")
+    histograms, itemsize = first_rows(recipe, rows), np.dtype(recipe.sums_dtype).itemsize
     bins = _least_bins(problem)
     needed = problem.dim * FEATURE_BYTES + bins * rows_with_marks(histograms) * recipe.channels * itemsize
     left = sum(max(limit - taken, 0) for limit, taken in servers)
@@ -198,8 +205,3 @@ def first_rows(recipe: Recipe, rows: int) -> int:
     One is the layout; the last level of a tree has no histograms, and no node is without rows. Marks come on top.
     """
     return 1 + min(1 << max(recipe.depth - 1, 0), recipe.most_leaves, rows, FIRST_ROWS)
-
-
-def sums_dtype(rows: int) -> str:
-    """Return the dtype of histograms."""
-    return "int32" if rows <= MOST_ROWS_OF_INT32 else "int64"

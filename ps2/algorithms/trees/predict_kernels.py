@@ -2,7 +2,7 @@
 
 Eight rows go down a tree side by side: the steps of one do not wait for those of another, and none is a branch that
 could be mispredicted. A row that has reached a leaf stays there: a leaf is its own left child, and sends no row right.
-The nodes of a tree lie together, children next to each other, 16 bytes each, and all rows of a block walk one tree
+The nodes of a tree lie together, children next to each other, 24 bytes each, and all rows of a block walk one tree
 before the next, so that it stays in the first cache.
 """
 
@@ -18,14 +18,14 @@ from ps2.ops.kernels import kernel
 Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
+Float64s = npt.NDArray[np.float64]
 UInt32s = npt.NDArray[np.uint32]
-Float32s = npt.NDArray[np.float32]
 # Whether each tree has sets; where each begins in their flags; the flags.
 Sets = tuple[Array, Int64s, Array]
 
 # ``where``: feature << 2, + 2 if there is a set, + 1 if NaN goes left. ``threshold``: of a set, its number. Unsigned,
 # as for a signed index numba asks whether it counts from the end.
-NODE = np.dtype([("threshold", np.float32), ("where", np.uint32), ("left", np.uint32), ("value", np.float32)])
+NODE = np.dtype([("threshold", np.float64), ("value", np.float64), ("where", np.uint32), ("left", np.uint32)])
 # Rows that walk together, and what a block of sparse ones may take when they are laid out, in numbers.
 BLOCK = 256
 LANES = 8
@@ -40,7 +40,7 @@ DEFAULT_LEFT, HAS_SET, SHIFT = np.uint32(1), np.uint32(2), np.uint32(2)
 def _step(x: Array, nodes: Array, row: np.uint64, at: np.uint64) -> np.uint64:
     """Return the place of the child, or of the leaf itself, that a row at ``at`` goes to."""
     where = nodes[at].where
-    value = np.float32(x[row, np.uint64(where >> SHIFT)])
+    value = np.float64(x[row, np.uint64(where >> SHIFT)])
     right = (value > nodes[at].threshold) | ((value != value) & ((where & DEFAULT_LEFT) == 0))
     return np.uint64(nodes[at].left + np.uint32(right))
 
@@ -51,7 +51,7 @@ def _step_by_set(
 ) -> np.uint64:
     """Do what ``_step`` does where there is a set."""
     where, number = nodes[at].where, np.int64(nodes[at].threshold)
-    value = np.float32(x[row, np.uint64(where >> SHIFT)])
+    value = np.float64(x[row, np.uint64(where >> SHIFT)])
     right = (where & DEFAULT_LEFT) == 0
     if value >= 0 and value < set_begin[number + 1] - set_begin[number] and value == np.floor(value):
         right = not set_flags[set_begin[number] + np.int64(value)]
@@ -144,7 +144,7 @@ def dense_leaves(x: Array, out: Array, nodes: Array, sets: Sets, roots: UInt32s,
 
 @kernel
 def _lay_out(
-    begin: int, end: int, indptr: Array, columns: Array, values: Array, places: Int32s, absent: float, block: Float32s
+    begin: int, end: int, indptr: Array, columns: Array, values: Array, places: Int32s, absent: float, block: Float64s
 ) -> None:
     """Lay some sparse rows out: ``places[column]`` is a column's in ``block``, -1 if no tree asks for it."""
     block[: end - begin] = absent
@@ -170,7 +170,7 @@ def sparse_margins(
 ) -> None:
     """Do what ``dense_margins`` does, for consecutive ``rows`` of a sparse matrix (indptr, indices, data)."""
     size = max(LANES, min(BLOCK, LAID_OUT // used))
-    at, block = np.empty(size + LANES, np.uint32), np.empty((size, used), np.float32)
+    at, block = np.empty(size + LANES, np.uint32), np.empty((size, used))
     for begin in range(0, len(rows), size):
         end = min(begin + size, len(rows))
         _lay_out(rows[begin], rows[end - 1] + 1, *matrix, places, absent, block)
@@ -192,7 +192,7 @@ def sparse_leaves(
 ) -> None:
     """Do what ``dense_leaves`` does, for consecutive ``rows`` of a sparse matrix (indptr, indices, data)."""
     size = max(LANES, min(BLOCK, LAID_OUT // used))
-    at, block = np.empty(size + LANES, np.uint32), np.empty((size, used), np.float32)
+    at, block = np.empty(size + LANES, np.uint32), np.empty((size, used))
     for begin in range(0, len(rows), size):
         end = min(begin + size, len(rows))
         _lay_out(rows[begin], rows[end - 1] + 1, *matrix, places, absent, block)

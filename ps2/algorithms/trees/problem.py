@@ -24,6 +24,7 @@ WEIGHT_BITS, WEIGHTS_BITS = 20, 29
 GrowthName = Literal["level", "leaf"]
 # What tells the weight of a node.
 WeighedBy = Literal["hessians", "rows", "weights"]
+Bits = Literal[64, 32]
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,8 @@ class Recipe:
         min_rows: the least number of rows of a node.
         fraction: of the rows that a tree is grown of.
         features: that a node may be split by, drawn for each; 0: all.
-        monotone: -1, 0 or 1 a feature: how predictions may follow it; empty: anyhow.
+        monotone: -1, 0 or 1 a feature: how predictions may follow it; empty, as zeros alone are made: anyhow.
+        bits: of sums in histograms: 64, or 32, which take half the room and time, and lose what ``scales_of`` says.
         seed: of rounding and sampling.
         validate: stop by the loss of rows held out.
         validation_tol: it has to get smaller by this part of itself.
@@ -106,6 +108,7 @@ class Recipe:
     fraction: float = 1.0
     features: int = 0
     monotone: tuple[int, ...] = ()
+    bits: Bits = 64
     seed: int = 0
     validate: bool = False
     validation_tol: float = 0.01
@@ -116,6 +119,10 @@ class Recipe:
             raise ConfigError(f"depth: expected a number in [0, {MOST_DEPTH}], got {self.depth}")
         if self.growth not in get_args(GrowthName):
             raise ConfigError(f"growth: expected one of {', '.join(get_args(GrowthName))}, got {self.growth!r}")
+        if self.bits not in get_args(Bits):
+            raise ConfigError(f"bits: expected one of {', '.join(map(str, get_args(Bits)))}, got {self.bits}")
+        if not any(self.monotone):
+            object.__setattr__(self, "monotone", ())
         if self.leaves < 0:
             raise ConfigError(f"leaves: expected a number that is not negative, got {self.leaves}")
         if self._is_weighed and self.weighed_by == "weights" and self.min_rows > 1:
@@ -145,6 +152,11 @@ class Recipe:
         if self._is_weighed and self.weighed_by != "hessians":
             return self.weighed_by
         return "rows" if self.min_rows > 1 else None
+
+    @property
+    def sums_dtype(self) -> str:
+        """Of histograms."""
+        return f"int{self.bits}"
 
     @property
     def channels(self) -> int:

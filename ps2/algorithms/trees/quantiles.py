@@ -3,15 +3,17 @@
 Features that have categories need none: their bins are the categories.
 
 In clock 0 workers count the rows that hold a feature. Of one that is too rare to ever part a node, nothing else is
-asked: it has no cut points. In clock 1 they add the values of features that have few; in clock 2, of the others, the
-weights in coarse cells; in clock 3 those in finer ones. Between them the driver only looks at sums, so cut points are
-the same however rows lie.
+asked: it has no cut points. In clock 1 they add the values of features that have few, by the upper half of their bits,
+and, where there is something in it, in clock 2 by the lower half. From clock 3 on they add, of the others, the weights
+in cells, in every clock of those that were too heavy: after the last, no two values that weigh much are in one. Between
+them the driver only looks at sums, so cut points are the same however rows lie.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,18 +21,20 @@ import numpy.typing as npt
 
 from ps2.algorithms.training.names import UNNAMED, Names
 from ps2.algorithms.training.run import FIRST_CLOCK
-from ps2.algorithms.trees import binning, binning_kernels
+from ps2.algorithms.trees import binning
 from ps2.algorithms.trees.binning import (
+    BITS,
+    COARSE_BITS,
     ZERO,
     Bins,
+    Cells,
     Columns,
     Distinct,
     Refinement,
-    coarse,
+    children,
     cuts_of_few,
     cuts_of_many,
     distinct,
-    fine,
     value_counts,
 )
 from ps2.algorithms.trees.marks import WORD_BITS
@@ -45,21 +49,27 @@ from ps2.ops.guards import readable
 Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-Float32s = npt.NDArray[np.float32]
+Float64s = npt.NDArray[np.float64]
+UInt64s = npt.NDArray[np.uint64]
 
-CLOCKS = 4
+# How often cells are cut, and clocks: those before the first cells as well.
+TURNS = 6
+CLOCKS = 3 + TURNS
 # Of the run: the first one of the trees.
 END = FIRST_CLOCK + CLOCKS
-# A key is a feature and a value's bits, or a feature and a cell's number.
+# A key is a feature and the upper half of a value's bits, the number of such a key and the lower half, or a feature and
+# a cell's number.
 FEATURE_BITS = 32
+HALF_BITS = np.uint64(32)
 LOW = (1 << FEATURE_BITS) - 1
-# Features whose cells are looked at together: 4,096 coarse ones each.
+# Features whose cells are looked at together: 4,096 in the first turn each.
 CHUNK = 256
 # Bins of a block of columns, where there would be so many blocks.
 LARGE_BLOCK = 1 << 12
 LEAST_BLOCKS = 64
-# What the mean weight of rows is counted as, about.
+# What the mean weight of rows is counted as, about; and what each row counts beside its weight.
 WEIGHT_BITS = 8
+OF_ROW = 1 << WEIGHT_BITS
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +85,11 @@ class Quantiles:
         total: int64, one column: the weight of all rows.
         missing: int64, a column a feature: the weight of its missing values, those aside that rows do not hold.
         many: int32, a column a feature: above 0, where it has more values than bins.
-        values, coarse, fine: sparse, int64: weights by key.
+        values: sparse, int64: weights by feature and upper half.
+        numbers: sparse, int64: of such keys whose values are not known by it: numbers, from 1 on.
+        lows: sparse, int64: weights of these by number and lower half.
+        turns: sparse, int64: weights by feature and cell, of each turn.
+        heavy: int64, one column: how many features have cells that the next turn cuts.
     """
 
     problem: Problem
@@ -87,8 +101,10 @@ class Quantiles:
     missing: DCV
     many: DCV
     values: DCV
-    coarse: DCV
-    fine: DCV
+    numbers: DCV
+    lows: DCV
+    turns: tuple[DCV, ...]
+    heavy: DCV
 
     @staticmethod
     def make(
@@ -107,11 +123,16 @@ class Quantiles:
         missing = names.give(lambda name: DCV.dense(dim, 1, "int64", name=name))
         many = names.give(lambda name: DCV.dense(dim, 1, "int32", name=name))
         keys = dim << FEATURE_BITS
-        of_keys = [names.give(lambda name: DCV.sparse(keys, 1, "int64", name=name)) for _ in range(3)]
-        return Quantiles(problem, bins, unit, least, held, total, missing, many, *of_keys)
+        values, numbers = (names.give(lambda name: DCV.sparse(keys, 1, "int64", name=name)) for _ in range(2))
+        lows = names.give(lambda name: DCV.sparse(2**63, 1, "int64", name=name))
+        turns = tuple(names.give(lambda name: DCV.sparse(keys, 1, "int64", name=name)) for _ in range(TURNS))
+        heavy = names.give(lambda name: DCV.dense(1, 1, "int64", name=name))
+        dense = held, total, missing, many
+        return Quantiles(problem, bins, unit, least, *dense, values, numbers, lows, turns, heavy)
 
     def free(self) -> None:
-        free_all([self.held, self.total, self.missing, self.many, self.values, self.coarse, self.fine])
+        dense = [self.held, self.total, self.missing, self.many, self.heavy]
+        free_all([*dense, self.values, self.numbers, self.lows, *self.turns])
 
     # -- workers ---------------------------------------------------------------------------------------------------
 
@@ -138,7 +159,7 @@ class Quantiles:
                 if part is None:
                     used = self._common(rows)
                     part = _Part.of(self, used)
-                (part.add_values, part.add_coarse, part.add_fine)[clock - FIRST_CLOCK - 1]()
+                part.take_turn(clock - FIRST_CLOCK - 1)
         return None if part is None or used is not rows or not part.columns.dense else part.columns
 
     def _count(self, rows: LocalRows) -> None:
@@ -156,39 +177,54 @@ class Quantiles:
 
     # -- the driver ------------------------------------------------------------------------------------------------
 
-    def find_many(self) -> None:
-        """After clock 1: tell workers which features have more values than bins."""
+    def look(self, clock: int) -> None:
+        """Go on after a clock, all but the last one: tell workers what to add in the next."""
+        if clock == 1:
+            self._number(self._find_many())
+        elif clock == 2:
+            self._find_many()
+        elif clock > 2:
+            self._find_heavy(clock - 2)
+
+    def _find_many(self) -> Int64s:
+        """Find the features that have more values than bins, as far as is known; return them."""
         found, absent = self._values(np.empty(0, np.int64))
         many = np.flatnonzero((self.many.pull() > 0) | (value_counts(found, absent) > self.bins))
         self.many.zero()
         if len(many):
             self.many.push(np.ones(len(many), np.int32), many)
+        return many
 
-    def add_zeros(self) -> None:
-        """After clock 2: add the rows that do not hold a feature to the coarse cell of zeros."""
+    def _number(self, many: Int64s) -> None:
+        """Number the keys of values that the lower half tells apart, but for those of features with many."""
+        keys, _ = self.numbers.pull()
+        few = ~np.isin(keys >> FEATURE_BITS, many)
+        if len(keys):
+            self.numbers.push(np.where(few, np.cumsum(few), 0), keys)
+
+    def _find_heavy(self, turn: int) -> None:
+        """Count the features whose cells the next turn cuts, after so many of them."""
         many = np.flatnonzero(self.many.pull())
-        if not len(many) or self.problem.absent == "missing":
-            return
-        keys, weights = self.coarse.pull()
-        absent = self._zeros(many, _sums_of(keys, weights, many))
-        cell = int(ZERO) >> binning_kernels.FINE_BITS
-        self.coarse.add(absent, (many << FEATURE_BITS) + cell)
+        if turn == 1 and len(many) and self.problem.absent == "zero":
+            # Rows that do not hold a feature are in the cell of zeros.
+            keys, weights = self.turns[0].pull()
+            absent = self._zeros(many, _sums_of(keys, weights, many))
+            self.turns[0].add(absent, (many << FEATURE_BITS) + (int(ZERO) >> (BITS - COARSE_BITS)))
+        heavy = 0
+        if len(many) and (turn == 1 or self.heavy.pull()[0]):
+            for _, cells in self._cells(many, turn):
+                heavy += int((np.diff(Refinement.of(cells, self.bins, turn).cell_begin) > 0).sum())
+        self.heavy.push(np.array([heavy]))
 
     def cut(self) -> Bins:
-        """After clock 3: return the bins."""
+        """After the last clock: return the bins."""
         many = np.flatnonzero(self.many.pull())
         few, begins = cuts_of_few(*self._values(many))
         of_few = np.repeat(np.arange(self.problem.dim), np.diff(begins))
         categories, of_categories = _categories(self.problem)
         cuts, of_features = [few, categories], [of_few, of_categories]
-        keys, weights = self.fine.pull() if len(many) else (many, many)
-        absent = self._zeros(many, _sums_of(keys, weights, many))
-        for some, refinement in self._refinements(many):
-            mine = _of_features(keys, some)
-            cells = np.zeros(refinement.begin[-1], np.int64)
-            places = np.searchsorted(some, keys[mine] >> FEATURE_BITS)
-            cells[refinement.begin[places] + (keys[mine] & LOW)] = weights[mine]
-            found, sizes = cuts_of_many(refinement, cells, self.bins, absent[np.searchsorted(many, some)])
+        for some, cells in self._cells(many, TURNS):
+            found, sizes = cuts_of_many(cells, self.bins)
             cuts.append(found)
             of_features.append(np.repeat(some, sizes))
         at = np.concatenate(of_features)
@@ -207,17 +243,36 @@ class Quantiles:
         keys, weights = self.values.pull()
         every = np.arange(self.problem.dim)
         absent = self._zeros(every, _sums_of(keys, weights, every))
-        return Distinct.of_keys(keys, weights, len(keys), many), absent
+        bits = (keys & LOW).astype(np.uint64) << HALF_BITS
+        features, low_keys = keys >> FEATURE_BITS, self.lows.pull()
+        if len(low_keys[0]):
+            # In the place of those that have been numbered.
+            numbered, numbers = self.numbers.pull()
+            numbered = numbered[numbers > 0]  # in this order
+            known = ~np.isin(keys, numbered)
+            of = numbered[(low_keys[0] >> FEATURE_BITS) - 1]
+            lows = (of & LOW).astype(np.uint64) << HALF_BITS | (low_keys[0] & LOW).astype(np.uint64)
+            features = np.concatenate([features[known], of >> FEATURE_BITS])
+            bits = np.concatenate([bits[known], lows])
+            weights = np.concatenate([weights[known], low_keys[1]])
+            order = np.lexsort((bits, features))
+            features, bits, weights = features[order], bits[order], weights[order]
+        return Distinct(features, bits, weights, many).without(many, len(keys) + len(low_keys[0])), absent
 
-    def _refinements(self, many: Int64s) -> Iterator[tuple[Int64s, Refinement]]:
-        """Yield some features at a time, and how their coarse cells are cut."""
-        keys, weights = self.coarse.pull() if len(many) else (many, many)
+    def _cells(self, many: Int64s, turns: int) -> Iterator[tuple[Int64s, Cells]]:
+        """Yield some features at a time, and their cells after so many turns."""
+        pulled = [turn.pull() for turn in self.turns[:turns]] if len(many) else []
         for begin in range(0, len(many), CHUNK):
             some = many[begin : begin + CHUNK]
-            mine = _of_features(keys, some)
-            cells = np.zeros((len(some), binning_kernels.COARSE), np.int64)
-            cells[np.searchsorted(some, keys[mine] >> FEATURE_BITS), keys[mine] & LOW] = weights[mine]
-            yield some, Refinement.of(cells, self.bins)
+            cells = Cells.whole(len(some))
+            for turn, (keys, weights) in enumerate(pulled):
+                refinement = Refinement.of(cells, self.bins, turn)
+                mine = _of_features(keys, some)
+                places = np.searchsorted(some, keys[mine] >> FEATURE_BITS)
+                sums = np.zeros(refinement.begin[-1], np.int64)
+                sums[refinement.begin[places] + (keys[mine] & LOW)] = weights[mine]
+                cells = cells.parted(refinement, sums)
+            yield some, cells
 
 
 def unit_of(mean_weight: float, bits: int) -> float:
@@ -233,7 +288,7 @@ def whole(weights: Array, unit: float) -> Int64s:
     return np.maximum(np.rint(weights / unit), 1).astype(np.int64)
 
 
-def bins_of(problem: Problem, cuts: Float32s, offsets: Int64s, missing: npt.NDArray[np.bool_]) -> Bins:
+def bins_of(problem: Problem, cuts: Float64s, offsets: Int64s, missing: npt.NDArray[np.bool_]) -> Bins:
     """Return the bins of all features: those of one in one block of columns, as wide as the largest needs."""
     categories = np.zeros(problem.dim, np.int32)
     categories[list(problem.categories)] = list(problem.categories.values())
@@ -253,12 +308,12 @@ def of_shapes(shapes: Int32s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
     return (shapes >> 1).astype(np.int64), (shapes & 1).astype(np.bool_)
 
 
-def _categories(problem: Problem) -> tuple[Float32s, Int64s]:
+def _categories(problem: Problem) -> tuple[Float64s, Int64s]:
     """Return all categories, which are the cuts of their features, and the feature of each."""
     counts = np.array(list(problem.categories.values()), np.int64)
     features = np.repeat(np.array(list(problem.categories), np.int64), counts)
     within = np.arange(len(features)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return within.astype(np.float32), features
+    return within.astype(np.float64), features
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,7 +334,8 @@ class _Part:
     def of(sums: Quantiles, rows: LocalRows) -> _Part:
         weights = np.empty(0, np.int64)
         if sums.weight_unit and rows.weights is not None:
-            weights = whole(rows.weights, sums.weight_unit)
+            # Else rows that weigh little beside others would have no cut among them.
+            weights = OF_ROW + whole(rows.weights, sums.weight_unit)
         dim = sums.problem.dim
         if is_dense(rows.x, dim):
             x = laid_out(with_all_columns(rows, dim), sums.problem.absent)
@@ -291,36 +347,60 @@ class _Part:
         some = np.flatnonzero(lacking)
         self.sums.missing.add(lacking[some], self.features[some])
 
-    def add_values(self) -> None:
-        weight = self.weights.sum() if len(self.weights) else self.columns.count
-        self.sums.total.add(np.array([weight], np.int64))
+    def take_turn(self, clock: int) -> None:
+        """Add what is asked for in a clock after the first."""
+        if clock == 0:
+            self._add_values()
+        elif clock == 1:
+            self._add_lows()
+        else:
+            self._add_cells(clock - 2)
+
+    @cached_property
+    def _numeric(self) -> Distinct:
+        """The values of numeric features that have few here; their numbers are those of all workers."""
         found = distinct(self.columns, self.sums.bins, self.weights)
-        numeric = ~np.isin(self.features, list(self.sums.problem.categories))
-        many = found.many[numeric[found.many]]
-        if len(many):
-            self.sums.many.add(np.ones(len(many), np.int32), self.features[many])
-        some = np.flatnonzero(numeric[found.features])
-        self.sums.values.add(found.weights[some], self._keys(found.features[some], found.bits[some]))
+        categories = list(self.sums.problem.categories)
+        some = ~np.isin(self.features[found.features], categories)
+        many = self.features[found.many]
+        numbers = self.features[found.features[some]]
+        return Distinct(numbers, found.bits[some], found.weights[some], many[~np.isin(many, categories)])
 
-    def add_coarse(self) -> None:
-        many = np.flatnonzero(np.isin(self.features, np.flatnonzero(self.sums.many.pull())))
-        for begin in range(0, len(many), CHUNK):
-            some = many[begin : begin + CHUNK]
-            cells = coarse(self.columns, some, self.weights)
-            at = np.nonzero(cells)
-            self.sums.coarse.add(cells[at], self._keys(some[at[0]], at[1]))
+    def _add_values(self) -> None:
+        sums, found = self.sums, self._numeric
+        weight = self.weights.sum() if len(self.weights) else self.columns.count
+        sums.total.add(np.array([weight], np.int64))
+        if len(found.many):
+            sums.many.add(np.ones(len(found.many), np.int32), found.many)
+        keys = _keys(found.features, found.bits >> HALF_BITS)
+        sums.values.add(found.weights, keys)
+        halves = np.unique(keys[found.bits & np.uint64(LOW) != 0])
+        sums.numbers.add(np.ones(len(halves), np.int64), halves)
 
-    def add_fine(self) -> None:
+    def _add_lows(self) -> None:
+        found, many = self._numeric, np.flatnonzero(self.sums.many.pull())
+        few = ~np.isin(found.features, many)
+        keys, place = np.unique(_keys(found.features[few], found.bits[few] >> HALF_BITS), return_inverse=True)
+        numbers = self.sums.numbers.pull(keys)[place]
+        some = numbers > 0
+        lows = _keys(numbers[some], found.bits[few][some] & np.uint64(LOW))
+        self.sums.lows.add(found.weights[few][some], lows)
+
+    def _add_cells(self, turn: int) -> None:
+        if turn and not self.sums.heavy.pull()[0]:
+            return
         many = np.intersect1d(self.features, np.flatnonzero(self.sums.many.pull()))
-        for some, refinement in self.sums._refinements(many):
+        for some, cells in self.sums._cells(many, turn):
+            refinement = Refinement.of(cells, self.sums.bins, turn)
             mine = np.searchsorted(self.features, some)
-            cells = fine(self.columns, mine, refinement, self.weights)
-            at = np.flatnonzero(cells)
+            sums = children(self.columns, mine, cells, refinement, self.weights)
+            at = np.flatnonzero(sums)
             place = np.searchsorted(refinement.begin, at, side="right") - 1
-            self.sums.fine.add(cells[at], self._keys(mine[place], at - refinement.begin[place]))
+            self.sums.turns[turn].add(sums[at], _keys(some[place], at - refinement.begin[place]))
 
-    def _keys(self, features: Int64s, low: Array) -> Int64s:
-        return (self.features[features] << FEATURE_BITS) | low.astype(np.int64)
+
+def _keys(high: Int64s, low: Array) -> Int64s:
+    return (high << FEATURE_BITS) | low.astype(np.int64)
 
 
 def _of_features(keys: Int64s, features: Int64s) -> slice:

@@ -170,7 +170,7 @@ class Histograms:
         self._scratch = Scratch(count if isinstance(rows, SparseRows) else 0, channels, dtype)
         self._shape, self._dtype = (count, channels), np.dtype(dtype)
 
-    def of(self, order: Int32s, pairs: Int32s) -> tuple[Int64s | None, Array]:
+    def of(self, order: Int32s, pairs: Array) -> tuple[Int64s | None, Array]:
         """Return the sums of some rows, shape (n, channels), and the bins that have them, ascending; None: all bins.
 
         Bins that are left out are empty; where few are, all of them travel in less time than the others' numbers.

@@ -311,7 +311,7 @@ def _keep(
             lefts[node, c] += sums[order[i], c]
     if lost == count:
         # Nothing tells where missing values go: with the zeros that sparse rows do not hold, else with most others.
-        taken = 2 * lefts[node, 0] >= total[0]
+        taken = lefts[node, 0] >= total[0] - lefts[node, 0]
         if implied >= 0 and not flags & HAS_MISSING:
             if not flags & CATEGORICAL:
                 taken = implied <= places[last]

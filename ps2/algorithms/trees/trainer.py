@@ -17,15 +17,16 @@ from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, 
 from ps2.algorithms.training.run import Training, run_training
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, WEIGHT
+from ps2.algorithms.trees.gradients import KINDS, sums_below
 from ps2.algorithms.trees.growing import scales_of
 from ps2.algorithms.trees.growth import Found, Growth
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles, Sought
-from ps2.algorithms.trees.on_fleet import OnFleet, check_room, sums_dtype
+from ps2.algorithms.trees.on_fleet import OnFleet, check_room
 from ps2.algorithms.trees.problem import Problem, Recipe
 from ps2.algorithms.trees.quantiles import CLOCKS, END, Quantiles
 from ps2.algorithms.trees.told import NO_ENDS, NONE, VALUE, Log, Task, Told, has_gradients
 from ps2.algorithms.trees.tree import Forest, Tree
-from ps2.algorithms.trees.worker import MOST, Half, Sums, count_keys
+from ps2.algorithms.trees.worker import Half, Sums, count_keys
 from ps2.client.batch import batch
 
 Int64s = npt.NDArray[np.int64]
@@ -65,6 +66,7 @@ def train(
 
     Raises:
         LimitError: histograms cannot fit the servers.
+        ConfigError: sums of 32 bits cannot be of so many rows.
         NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
             another one.
         InputError: a row cannot be used; says how many, and names one.
@@ -78,7 +80,7 @@ def train(
     try:
         driver.go_on_from(names.begun)
         if not driver.is_over:
-            form = Form(problem.dim, problem.classes, "float32", missing=True, categories=problem.categories)
+            form = Form(problem.dim, problem.classes, missing=True, categories=problem.categories)
             run_training(ps, Training(table, form, driver.half, driver.on_clock, 0, recipe.seed, names.begun))
         return Trained(driver.forest(), driver.history())
     finally:
@@ -110,7 +112,7 @@ class _State:
     Attributes:
         trees: how many are finished.
         scales, totals, answers: of the tree that grows: what it began with, and what the servers have said so far.
-        most: the largest hessian, gradient and weight in the tree's round.
+        below: bounds of the sums of hessians, gradients and weights in the tree's round: ``sums_below``.
         is_recorded: whether the loss before the tree's round is known already.
         ends: of the tree, when it has grown and its leaves are to say quantiles: as in ``Told``.
         sought: where these are.
@@ -121,7 +123,7 @@ class _State:
     scales: tuple[float, float] = (1.0, 1.0)
     totals: Int64s | None = None
     answers: tuple[Found | None, ...] = ()
-    most: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    below: Float64s = field(default_factory=lambda: np.zeros(3))
     is_recorded: bool = False
     ends: Int64s = field(default_factory=lambda: NO_ENDS)
     sought: Sought | None = None
@@ -141,15 +143,14 @@ class _Driver:
         self.record = record
         self._problem, self._recipe = problem, recipe
         self._rows = facts.rows
-        self._dtype = sums_dtype(facts.rows)
         mean = None if table.columns.weight is None else facts.weight / facts.rows
         self._diary = Diary.of(names, settings_of(problem, recipe, facts.rows, mean))
-        self._log, self._sums = Log.make(names), Sums.make(table.workers)
+        self._log, self._sums = Log.make(names), Sums.make()
         self._quantiles = Quantiles.make(problem, recipe.bins, mean, names, least_rows(problem, recipe, mean))
         share = problem.objective.leaf_share
         # Bounds of monotone features are of what gradients say.
         self._leaf_quantiles = None if share is None or recipe.monotone else LeafQuantiles.make(share, mean)
-        self.half = Half(problem, recipe, self._quantiles, self._log, self._sums, self._dtype, self._leaf_quantiles)
+        self.half = Half(problem, recipe, self._quantiles, self._log, self._sums, self._leaf_quantiles)
         self._fleet: OnFleet | None = None
         self._trees: list[Tree] = []
         self._states: list[_State] = []  # by clock, from ``END`` on
@@ -200,13 +201,11 @@ class _Driver:
 
     def on_clock(self, clock: int) -> None:
         """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has gone back."""
-        if clock == 1:
-            self._quantiles.find_many()
-        elif clock == 2:
-            self._quantiles.add_zeros()
+        if clock < CLOCKS - 1:
+            self._quantiles.look(clock)
         elif clock == CLOCKS - 1:
             self._prepare()
-        elif clock >= CLOCKS:
+        else:
             self._after(clock - CLOCKS)
 
     def _after(self, at: int) -> None:
@@ -234,7 +233,7 @@ class _Driver:
         if self._fleet is not None:
             self._fleet.free()
         bins = self._quantiles.cut()
-        self._fleet = OnFleet.make(bins, self._problem, self._recipe, self._rows, self._dtype)
+        self._fleet = OnFleet.make(bins, self._problem, self._recipe, self._rows)
         self._states = [_State(Task.BEGIN, 0)]
         self._trees, self._growth = [], None
         self._tell(0, Told(Task.BEGIN, 0))
@@ -261,9 +260,9 @@ class _Driver:
         state, is_enough = self._take_sums(state)
         if is_enough or state.trees == self._all_trees:
             return self._stop(state)
-        scales = scales_of(*state.most[:2], self._rows, self._dtype)
+        scales = scales_of(float(state.below[0]), float(state.below[1]), self._recipe.sums_dtype)
         self._tell(len(self._states), Told(Task.ROOT, state.trees, scales))
-        return _State(Task.ROOT, state.trees, scales, most=state.most)
+        return _State(Task.ROOT, state.trees, scales, below=state.below)
 
     @property
     def _all_trees(self) -> int:
@@ -278,7 +277,7 @@ class _Driver:
 
         A driver before may have wanted no more rounds: then there are no totals of a root yet.
         """
-        totals, counts, sums, most, (lap_s, task) = self._diary.hear(lambda: self._heard(state))
+        totals, counts, sums, below, (lap_s, task) = self._diary.hear(lambda: self._heard(state))
         if state.is_after_tree and not state.is_recorded:
             self._trees[-1] = replace(self._trees[-1], count=counts)
         state = replace(state, totals=totals if state.task == task == Task.ROOT else None)
@@ -293,19 +292,20 @@ class _Driver:
             self.record.step_before(loss, lap_s)
         elif state.trees:
             self.record.step(loss, {"leaves": self._leaves(len(self._trees))})
-        h, g, weight = most.tolist()
-        return replace(state, most=(h, g, weight), is_recorded=True), is_enough
+        return replace(state, below=below, is_recorded=True), is_enough
 
     def _heard(self, state: _State) -> list[Int64s | Float64s]:
-        """Return the totals of a root, the rows in each node of the tree before, the tally, the largest numbers of any
-        worker, how long the step took, and what the workers were told to do."""
+        """Return the totals of a root, the rows in each node of the tree before, the tally, bounds of sums of
+        gradients, how long the step took, and what the workers were told to do."""
         sums, keys = self._sums, count_keys(state.trees - 1, len(self._trees[-1]) if state.is_after_tree else 0)
         with batch():
-            taken = sums.totals.pull(), sums.counts.pull(keys), sums.tally.pull(), sums.most.pull()
+            taken = sums.totals.pull(), sums.counts.pull(keys), sums.tally.pull(), sums.exponents.pull()
             sums.totals.zero()
             sums.tally.zero()
-        totals, counts, tally, most = (deferred.result() for deferred in taken)
-        return [totals, counts, tally, most.reshape(-1, MOST).max(axis=0), np.array([self.record.lap_s, state.task])]
+            sums.exponents.zero()
+        totals, counts, tally, exponents = (deferred.result() for deferred in taken)
+        below = sums_below(exponents.reshape(KINDS, -1))
+        return [totals, counts, tally, below, np.array([self.record.lap_s, state.task])]
 
     def _is_enough(self, sums: Float64s) -> bool:
         """Note the loss of the rows held out; tell whether it does not get better any more, as pyspark.ml does."""
@@ -355,10 +355,22 @@ class _Driver:
             return _State(Task.BEGIN, trees)
         scales = state.scales
         if trees % width == 0:
-            step = max(float(abs(tree.value[tree.leaves]).max()) for tree in self._trees[-width:])
-            most = self._problem.objective.most_after(state.most, step)
-            scales = scales_of(*most, self._rows, self._dtype)
-        return _State(Task.ROOT, trees, scales, most=state.most)
+            below = self._problem.objective.bounds_after(state.below, *self._moves())
+            scales = scales_of(*below, self._recipe.sums_dtype)
+        return _State(Task.ROOT, trees, scales, below=state.below)
+
+    def _moves(self) -> tuple[float, float]:
+        """Return by how much the last round has moved any margin, and all of them, each times its row's weight.
+
+        The latter is known of losses whose hessian is the weight, if the tree was grown of all rows; else it is
+        infinity.
+        """
+        last = self._trees[-self._problem.objective.width :]
+        said = [abs(tree.value[tree.leaves]) for tree in last]
+        step = max(float(values.max()) for values in said)
+        if self._problem.objective.loss != "squared" or self._recipe.fraction < 1:
+            return step, math.inf
+        return step, math.fsum(last[0].cover[last[0].leaves] * said[0])
 
     def _after_coarse(self, state: _State) -> _State:
         """All have added the residuals of a tree's leaves: find where the quantiles are."""
@@ -379,7 +391,7 @@ class _Driver:
         (found,) = self._diary.hear(lambda: [quantiles.find_fine(sought)])
         tree = self._growth.finish()
         tree.value[leaves] = found * self._recipe.rate
-        ends[leaves, VALUE] = tree.value[leaves].astype(np.float64).view(np.int64)
+        ends[leaves, VALUE] = tree.value[leaves].view(np.int64)
         following = self._after_tree(state, tree)
         self._tell(len(self._states), Told(following.task, following.trees, following.scales, ends=ends))
         return following

@@ -1,7 +1,7 @@
 """Trees as arrays, and forests of them.
 
-What a tree sees of a row are float32 numbers, as in xgboost: a row of float64 is rounded first. So a threshold parts
-the same rows here and in a model that was saved for xgboost.
+Thresholds and leaves are float64, as features, labels and margins are. Where float32 can part the values on both sides
+of it, a threshold is a float32 number: so a model that is saved for xgboost parts the same rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import numpy.typing as npt
 Bools = npt.NDArray[np.bool_]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-Float32s = npt.NDArray[np.float32]
 Float64s = npt.NDArray[np.float64]
 
 LossName = Literal["logistic", "softmax", "squared", "absolute", "huber", "poisson", "quantile"]
@@ -38,10 +37,10 @@ class Tree:
 
     Attributes:
         feature: int32, shape (n,); -1 at leaves.
-        threshold: float32, shape (n,); 0 at leaves and where there is a set.
+        threshold: float64, shape (n,); 0 at leaves and where there is a set.
         default_left: bool, shape (n,).
         left, right: int32, shape (n,), numbers of nodes; -1 at leaves.
-        value: float32, shape (n,): what a leaf adds to the margin, learning rate included; at other nodes, what they
+        value: float64, shape (n,): what a leaf adds to the margin, learning rate included; at other nodes, what they
             would add if they were leaves.
         gain: float64, shape (n,): by how much the split lessens twice the objective; 0 at leaves.
         cover: float64, shape (n,): sum of the rows' hessians.
@@ -51,11 +50,11 @@ class Tree:
     """
 
     feature: Int32s
-    threshold: Float32s
+    threshold: Float64s
     default_left: Bools
     left: Int32s
     right: Int32s
-    value: Float32s
+    value: Float64s
     gain: Float64s
     cover: Float64s
     count: Int64s
@@ -113,7 +112,7 @@ class Tree:
         if len(flags):
             categories = "{" + ",".join(java_number(c) for c in np.flatnonzero(flags)) + "}"
             return f"{what} in {categories}", f"{what} not in {categories}"
-        threshold = java_number(self.threshold[node])
+        threshold = java_number(shortest(self.threshold[node]))
         return f"{what} <= {threshold}", f"{what} > {threshold}"
 
     def _walk(self) -> Iterator[tuple[int, int]]:
@@ -242,17 +241,24 @@ class Draft:
 
         return Tree(
             all_of("feature", np.int32),
-            all_of("threshold", np.float32),
+            all_of("threshold", np.float64),
             all_of("default_left", np.bool_),
             all_of("left", np.int32),
             all_of("right", np.int32),
-            (all_of("value", np.float64) * rate).astype(np.float32),
+            all_of("value", np.float64) * rate,
             all_of("gain", np.float64),
             all_of("cover", np.float64),
             all_of("count", np.int64),
             np.append(0, np.cumsum([len(node.flags) for node in self._nodes])),
             np.concatenate([node.flags for node in self._nodes]),
         )
+
+
+def shortest(threshold: np.float64) -> np.generic:
+    """Return a threshold as float32, which has fewer decimals, if it is one."""
+    with np.errstate(over="ignore"):
+        short = np.float32(threshold)
+    return short if short == threshold else threshold
 
 
 def java_number(value: float | np.generic) -> str:

@@ -6,8 +6,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from ps2.algorithms.trees import binning, growing_kernels
-from ps2.algorithms.trees.binning import NO_WEIGHTS, Bins, Columns, Refinement
-from ps2.algorithms.trees.gradients import Objective, quantised
+from ps2.algorithms.trees.binning import NO_WEIGHTS, Bins, Cells, Columns, Refinement
+from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, mark, subtract
 from ps2.algorithms.trees.predict import Predictor
@@ -53,7 +53,7 @@ def _bounds() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _bins() -> Bins:
-    return Bins(np.zeros(1, np.float32), np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.bool_))
+    return Bins(np.zeros(1), np.array([0, 1]), np.zeros(1, np.int32), np.zeros(1, np.bool_))
 
 
 def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
@@ -61,8 +61,11 @@ def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
     for columns in (Columns.of_dense(x), Columns.of_sparse(sparse)):
         for weights in (NO_WEIGHTS, readable(np.ones(1, np.int64))):
             binning.distinct(columns, 2, weights)
-            refinement = Refinement.of(binning.coarse(columns, some, weights), 2)
-            binning.cuts_of_many(refinement, binning.fine(columns, some, refinement, weights), 2, some)
+            cells = Cells.whole(1)
+            for turn in range(2):
+                refinement = Refinement.of(cells, 2, turn)
+                cells = cells.parted(refinement, binning.children(columns, some, cells, refinement, weights))
+            binning.cuts_of_many(cells, 2)
             binning.missing(columns, weights)
     _bins().bin_dense(Columns.of_dense(x))
     _bins().bin_sparse(sparse, "zero")
@@ -72,18 +75,18 @@ def _grow() -> None:
     for objective in (Objective("logistic"), Objective("softmax", 2)):
         margins, y = np.zeros((1, objective.width)), np.zeros(1)
         objective.losses(margins, y)
-        pairs, *_ = objective.gradients(margins, y)
-    whole = quantised(pairs[0], np.zeros(1, np.int64), 0, (1.0, 1.0))
+        pairs, _ = objective.gradients(margins, y)
+    exponents_of(pairs, np.ones(1))
     for value in (np.float32, np.float64):
         row = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.ones((1, 1), value)), np.zeros(1))
         draw(row_ids(row, "zero"), 0, 0.5)
         whole_weights(readable(np.ones(1)), readable(np.zeros(1, np.int64)), 1.0)
-    growing_kernels.sum_pairs(ORDER, whole)
     growing_kernels.add_to_rows(ORDER, np.zeros((1, 1))[:, 0], 0.0)
     split = Split(0, 0, False, np.empty(0, np.int64))
-    for channels in (2, 3):
-        given = np.ones((1, channels), np.int32)
-        for dtype in (np.int32, np.int64):
+    for dtype in (np.int32, np.int64):
+        growing_kernels.sum_pairs(ORDER, quantised(pairs[0], np.zeros(1, np.int64), 0, (1.0, 1.0), dtype))
+        for channels in (2, 3):
+            given = np.ones((1, channels), dtype)
             for unsigned in (np.uint8, np.uint16):
                 dense = DenseRows(_bins(), np.zeros((1, 1), unsigned))
                 dense.add_histogram(ORDER, given, np.zeros((2, channels), dtype))

@@ -13,7 +13,8 @@ from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.tally import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, ROWS, SUMS, WEIGHT
 from ps2.algorithms.trees import growing_kernels, told
 from ps2.algorithms.trees.binning import Bins, Columns
-from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective, quantised
+from ps2.algorithms.trees.gradient_kernels import EXPONENTS
+from ps2.algorithms.trees.gradients import KINDS, NO_WEIGHTS, Objective, exponents_of, quantised
 from ps2.algorithms.trees.growth import ROOT
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
 from ps2.algorithms.trees.on_fleet import add_histograms
@@ -34,8 +35,6 @@ Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[np.float64]
 
 NO_COUNTS = np.empty(0, np.int64)
-# Numbers that each worker has in ``most``: its largest hessian, gradient and weight.
-MOST = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,24 +43,25 @@ class Sums:
 
     Attributes:
         tally: float64, as in ``ps2.algorithms.training.tally``.
-        most: float64, MOST columns a worker, which writes its own.
+        exponents: int64: how many hessians, gradients and weights have each, as of ``exponents_of``.
         totals: int64: sums of hessians and gradients, and of the third channel.
         counts: sparse, int64: a tree's rows in each node, by ``count_keys``.
     """
 
     tally: DCV
-    most: DCV
+    exponents: DCV
     totals: DCV
     counts: DCV
 
     @staticmethod
-    def make(workers: int) -> Sums:
+    def make() -> Sums:
         # Each on one server.
-        tally, most = (DCV.dense(dim, 1, "float64", align=dim) for dim in (SUMS, workers * MOST))
-        return Sums(tally, most, DCV.dense(3, 1, "int64", align=3), DCV.sparse(2**63, 1, "int64"))
+        tally = DCV.dense(SUMS, 1, "float64", align=SUMS)
+        exponents, totals = (DCV.dense(dim, 1, "int64", align=dim) for dim in (KINDS * EXPONENTS, 3))
+        return Sums(tally, exponents, totals, DCV.sparse(2**63, 1, "int64"))
 
     def free(self) -> None:
-        free_all([self.tally, self.most, self.totals, self.counts])
+        free_all([self.tally, self.exponents, self.totals, self.counts])
 
 
 def count_keys(tree: int, nodes: int) -> Int64s:
@@ -73,7 +73,6 @@ class Half:
     """What each worker does; picklable.
 
     Attributes:
-        sums_dtype: of histograms.
         leaf_quantiles: of the residuals of leaves' rows, if that is what leaves say.
     """
 
@@ -82,7 +81,6 @@ class Half:
     quantiles: Quantiles
     log: Log
     sums: Sums
-    sums_dtype: str
     leaf_quantiles: LeafQuantiles | None = None
 
     @property
@@ -129,9 +127,9 @@ class _Grower:
         self._moving: list[tuple[Herd, Float64s]] = []
         # Hessians and gradients of a round; of a tree, as whole numbers.
         self._pairs: Float64s | None = None
-        self._quantised: Int32s | None = None
+        self._quantised: Array | None = None
         # What rows weigh, as whole numbers, where the weight of nodes is asked for and nothing else tells it.
-        self._whole_weights: Int32s | None = None
+        self._whole_weights: Array | None = None
 
     def go_on(self, clock: int) -> bool:
         """Take part in a clock, after all those before it that this attempt has not seen; return whether more come."""
@@ -178,12 +176,10 @@ class _Grower:
         # What is missing in none of the rows that bins were made of may be in these.
         lenient = replace(bins, missing=np.ones(bins.features, np.bool_), block=0)
         self._held_out = None if held_out is None else _Group.of(problem, held_out, lenient)
-        self._histograms = Histograms(self._training.rows, recipe.channels, self._half.sums_dtype)
+        self._histograms = Histograms(self._training.rows, recipe.channels, recipe.sums_dtype)
         self._matrix = DCVMatrix.known(told.matrices[0])
-        weights = self._training.weights
         if recipe.third == "weights":
-            self._whole_weights = whole_weights(weights, readable(self._ids), recipe.weight_unit)
-        self._most_weight = float(weights.max(initial=0.0)) if rows.weights is not None else float(len(rows) > 0)
+            self._whole_weights = whole_weights(self._training.weights, readable(self._ids), recipe.weight_unit)
 
     def _read_bins(self, matrices: tuple[int, int, int]) -> Bins:
         """Read what the driver has made of cut points: see ``shapes_of``."""
@@ -194,19 +190,19 @@ class _Grower:
         offsets = np.append(0, np.cumsum(counts))
         return bins_of(self._half.problem, answers[0].result()[: offsets[-1]], offsets, missing)
 
-    def _compute_gradients(self) -> tuple[Float64s, Float64s]:
-        """Compute those of a round; return the tally, and the largest ones."""
+    def _compute_gradients(self) -> tuple[Float64s, Int64s]:
+        """Compute those of a round; return the tally, and how many have which exponents."""
         of, objective = self._training, self._half.problem.objective
-        self._pairs, most, losses = objective.gradients(of.margins, of.y, of.weights, self._pairs)
+        self._pairs, losses = objective.gradients(of.margins, of.y, of.weights, self._pairs)
         tally = np.zeros(SUMS)
         tally[[LOSS, WEIGHT]] = losses
         if self._held_out is not None:
             tally[[HELD_LOSS, HELD_WEIGHT]] = self._held_out.losses(objective)
         tally[ROWS], tally[BYTES] = len(of.y), self._moved_bytes
         self._moved_bytes = 0
-        return tally, np.array([*most, self._most_weight])
+        return tally, exponents_of(self._pairs, of.weights).reshape(-1)
 
-    def _tell(self, told: Told, counts: Int64s, gradients: tuple[Float64s, Float64s] | None) -> None:
+    def _tell(self, told: Told, counts: Int64s, gradients: tuple[Float64s, Int64s] | None) -> None:
         """Add to the sums of a clock, in one request a server.
 
         Args:
@@ -230,7 +226,8 @@ class _Grower:
                 sums.counts.add(counts, count_keys(told.tree - 1, len(counts)))
             if gradients is not None:
                 sums.tally.add(gradients[0])
-                sums.most.push(gradients[1], np.arange(MOST) + MOST * self._rank)
+                some = np.flatnonzero(gradients[1])
+                sums.exponents.add(gradients[1][some], some)
             if root is not None:
                 sums.totals.add(root)
             self._moved_bytes += add_histograms(self._matrix, histograms)
@@ -240,12 +237,13 @@ class _Grower:
         recipe, output = self._half.recipe, told.tree % self._half.problem.objective.width
         assert self._pairs is not None
         key = key_of(recipe.seed, told.tree)
-        self._quantised = quantised(self._pairs[output], self._ids, key, told.scales, self._quantised)
+        given = self._pairs[output], self._ids, key, told.scales, recipe.sums_dtype
+        self._quantised = quantised(*given, self._quantised)
         self._summed = self._quantised
         if recipe.third is not None:
-            ones = np.ones(len(self._quantised), np.int32)
-            third = ones if self._whole_weights is None else self._whole_weights
-            self._summed = np.column_stack([self._quantised, third])
+            third = self._whole_weights
+            third = np.ones(len(self._quantised)) if third is None else third
+            self._summed = np.column_stack([self._quantised, third.astype(recipe.sums_dtype)])
         drawn = np.ones(len(self._ids), bool)
         if recipe.fraction < 1:
             # The trees of one round are grown of the same rows.

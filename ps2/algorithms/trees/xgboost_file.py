@@ -3,6 +3,9 @@
 What differs is said otherwise there, and means the same: rows go left below a threshold, not at it too; sets name the
 categories that go right; the base is in the leaves of the first trees, as xgboost keeps a base score in float32 and,
 for some losses, behind a link function, which would lose digits.
+
+All numbers of xgboost are float32: features are rounded to it, and margins added up in it. A forest that would part
+rows of training otherwise, or lose what its leaves say, is refused.
 """
 
 from __future__ import annotations
@@ -13,8 +16,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from ps2.algorithms.trees.tree import LEAF, Bools, Draft, Float32s, Forest, Int64s, Tree
+from ps2.algorithms.trees.tree import LEAF, Bools, Draft, Float64s, Forest, Int64s, Tree
+from ps2.errors import UsageError
 from ps2.storage.files import place, write_whole
 
 VERSION = (3, 2, 0)
@@ -22,6 +27,8 @@ VERSION = (3, 2, 0)
 NO_PARENT = 2**31 - 1
 OF_SET = float(np.finfo(np.float32).smallest_subnormal)
 LARGEST = np.finfo(np.float32).max
+# By what part of their range margins may be rounded.
+ROUNDED = 1e-3
 # Base scores whose margin is 0.
 NEUTRAL = {"logistic": 0.5, "poisson": 1.0}
 
@@ -37,6 +44,7 @@ def save_xgboost(url: str, forest: Forest, names: Sequence[str] = ()) -> None:
 
     Raises:
         ConfigError: the URL is none.
+        UsageError: float32 cannot hold what the forest says.
         RecoveryError: the file system refuses.
     """
     fs, path = place(url, "path")
@@ -44,7 +52,8 @@ def save_xgboost(url: str, forest: Forest, names: Sequence[str] = ()) -> None:
 
 
 def as_xgboost(forest: Forest, names: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the model as JSON has it."""
+    """Return the model as JSON has it; UsageError if float32 cannot hold it."""
+    _check(forest)
     trees = _with_base(forest)
     categorical = np.zeros(forest.features, np.bool_)
     for tree in trees:
@@ -79,6 +88,35 @@ def as_xgboost(forest: Forest, names: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
+def _check(forest: Forest) -> None:
+    """Raise UsageError if xgboost would part rows of training otherwise, or round away what leaves say."""
+    for number, tree in enumerate(forest.trees):
+        with np.errstate(over="ignore"):
+            lost = np.flatnonzero(tree.threshold != tree.threshold.astype(np.float32))
+        if len(lost):
+            node = lost[0]
+            raise UsageError(
+                f"tree {number}: xgboost rounds features to float32, in which the values of feature "
+                f"{tree.feature[node]} on both sides of {tree.threshold[node]!s} are the same: subtract an offset from "
+                "the feature, or scale it, before training"
+            )
+    for output, base in enumerate(forest.base.tolist()):
+        least, most = _range(forest.trees[output :: forest.width])
+        largest = max(abs(base + least), abs(base + most))
+        if largest > float(LARGEST) or np.spacing(np.float32(largest)) / 2 > ROUNDED * (most - least) > 0:
+            raise UsageError(
+                f"xgboost adds margins up in float32: of up to {largest:g}, they are off by more than {ROUNDED:g} of "
+                f"the {most - least:g} that the trees' leaves differ by: subtract an offset from the labels, or scale "
+                "them, before training"
+            )
+
+
+def _range(trees: Sequence[Tree]) -> tuple[float, float]:
+    """Return the least and the most that trees may add up to."""
+    leaves: list[Float64s] = [tree.value[tree.feature == LEAF] for tree in trees]
+    return sum(float(one.min()) for one in leaves), sum(float(one.max()) for one in leaves)
+
+
 def _objective(forest: Forest) -> dict[str, Any]:
     regression: dict[str, Any] = {"reg_loss_param": {"scale_pos_weight": "1"}}
     shape = f"{forest.shape:.9g}"
@@ -99,7 +137,7 @@ def _with_base(forest: Forest) -> list[Tree]:
     """Return the trees, the first of each output with its base in the leaves; at least one an output."""
     trees = list(forest.trees) or [Draft(0.0, 0.0, 0).finish() for _ in range(forest.width)]
     for output, base in enumerate(forest.base):
-        trees[output] = replace(trees[output], value=(trees[output].value + base).astype(np.float32))
+        trees[output] = replace(trees[output], value=trees[output].value + base)
     return trees
 
 
@@ -110,9 +148,11 @@ def _tree(tree: Tree, number: int, features: int) -> dict[str, Any]:
     held = np.flatnonzero(sizes)
     to_the_right = [_right(tree.set_of(node)) for node in held.tolist()]
     ends = np.append(0, np.cumsum([len(one) for one in to_the_right])).astype(np.int64)
-    conditions = np.where(leaf, tree.value, np.where(sizes > 0, OF_SET, below(tree.threshold)))
+    conditions = np.where(
+        leaf, tree.value.astype(np.float32), np.where(sizes > 0, OF_SET, below(tree.threshold.astype(np.float32)))
+    )
     return {
-        "base_weights": tree.value.tolist(),
+        "base_weights": tree.value.astype(np.float32).tolist(),
         "categories": [int(category) for one in to_the_right for category in one],
         "categories_nodes": held.tolist(),
         "categories_segments": ends[:-1].tolist(),
@@ -142,7 +182,7 @@ def _right(flags: Bools) -> Int64s:
     return some if len(some) else np.array([len(flags)])
 
 
-def below(threshold: Float32s) -> Float32s:
+def below(threshold: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Return what numbers are below that are at most a threshold; for infinity the largest, as JSON has none."""
     up = np.float32(np.inf)
     return np.nextafter(np.minimum(threshold, np.nextafter(LARGEST, -up)), up)

@@ -126,6 +126,14 @@ class _Job:
     help="Share of the rows that a tree is grown of.",
 )
 @click.option(
+    "--histogram-bits",
+    "histogramBits",
+    type=int,
+    default=64,
+    show_default=True,
+    help="Of sums in histograms: 64, as exact as float64's, or 32, which take half the room and lose small gradients.",
+)
+@click.option(
     "--absent-as-missing",
     "absentAsMissing",
     is_flag=True,

@@ -12,11 +12,13 @@ import numpy as np
 from ps2.algorithms.estimators.attributes import categories_of
 from ps2.algorithms.estimators.estimator import FleetEstimator
 from ps2.algorithms.estimators.tables import Survey
+from ps2.algorithms.estimators.wide_integers import warn_of_wide_integers
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.layout import MOST_CATEGORIES
 from ps2.algorithms.trees.ml.label_quantile import label_quantile
+from ps2.algorithms.trees.ml.label_sums import label_sums
 from ps2.algorithms.trees.ml.params import TreeSetters, check_tree_params, features_of, recipe_of, resolved
 from ps2.algorithms.trees.model import GBTModel
 from ps2.algorithms.trees.problem import Problem, Recipe
@@ -46,10 +48,9 @@ class TreeEstimator(FleetEstimator, TreeSetters):
 
     def _found(self, plan: Recipe, found: Survey, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
         objective = self._objective(found)
-        if plan.monotone and len(plan.monotone) != found.dim:
-            raise ConfigError(
-                f"monotoneConstraints: expected one for each of {found.dim} features, got {len(plan.monotone)}"
-            )
+        signs = self.getMonotoneConstraints() if self.isSet("monotoneConstraints") else []
+        if signs and len(signs) != found.dim:
+            raise ConfigError(f"monotoneConstraints: expected one for each of {found.dim} features, got {len(signs)}")
         drawn = features_of(self.getFeatureSubsetStrategy(), found.dim)
         recipe = resolved(
             replace(plan, features=drawn), self, objective, found.facts, self._columns().weight is not None
@@ -57,6 +58,7 @@ class TreeEstimator(FleetEstimator, TreeSetters):
         categories = categories_of(found.features)
         check_categories(categories, plan.monotone)
         table = dealt()
+        warn_of_wide_integers(table.frame, found.features)
         absent: Absent = "missing" if self.getAbsentAsMissing() else "zero"
         problem = Problem(objective, found.dim, self._base(objective, found, table), absent, categories)
 
@@ -72,9 +74,13 @@ class TreeEstimator(FleetEstimator, TreeSetters):
         if self.isSet("baseScore"):
             return self._given_base(objective, self.getBaseScore())
         quantile = 0.0 if share is None else label_quantile(table, share, facts)
-        base = objective.base(facts.label_mean, np.array(facts.class_weights), quantile, facts.weight / facts.rows)
-        # The last digits of a mean depend on how rows lie.
-        return tuple(np.asarray(base, np.float32).astype(float).tolist())
+        mean, of_classes, row_weight = facts.label_mean, facts.class_weights, 1.0
+        if share is None and (not of_classes or table.columns.weight is not None):
+            # Those of facts are sums whose last digits depend on how rows lie.
+            sums = label_sums(table, of_classes=bool(of_classes))
+            mean, row_weight = sums.mean, sums.weight / facts.rows
+            of_classes = tuple(sums.class_weights.get(label, 0.0) for label in range(len(of_classes)))
+        return tuple(objective.base(mean, np.array(of_classes), quantile, row_weight).tolist())
 
     def _given_base(self, objective: Objective, score: float) -> tuple[float, ...]:
         if objective.loss == "softmax":

@@ -50,7 +50,7 @@ def losses_by_round(frame: DataFrame, columns: ColumnNames, model: GBTModel, los
 def _sums(batches: Any, columns: ColumnNames, model: GBTModel, loss_name: LossName) -> Float64s:
     """Return the summed losses of each round, and the sum of weights."""
     forest, classes = model.forest, model.classes
-    reading = read(batches, columns, Form(model.dim, classes, "float32", missing=True))
+    reading = read(batches, columns, Form(model.dim, classes, missing=True))
     if error := error_of(reading.faults[None], columns):
         raise error
     rows = reading.training

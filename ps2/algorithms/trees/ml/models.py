@@ -129,11 +129,12 @@ class ForestModel(FleetModel, TreeParams):
         return losses_by_round(dataset, columns, self._trained, loss)
 
     def saveXGBoost(self, path: str) -> None:
-        """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same.
+        """Write xgboost's JSON model: ``xgboost.Booster(model_file=path)`` predicts the same, as far as float32 goes.
 
         xgboost takes what a sparse matrix does not hold for missing: as this model, if ``absentAsMissing`` was set.
 
         Raises:
+            UsageError: xgboost, whose numbers are float32, would part rows of training otherwise, or round leaves away.
             RecoveryError: the file system refuses.
         """
         self._trained.saveXGBoost(path)

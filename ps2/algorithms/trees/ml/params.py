@@ -25,7 +25,7 @@ from ps2.algorithms.estimators.params import (
 )
 from ps2.algorithms.training.table import Facts
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.problem import LEAST_GAIN, MOST_DEPTH, GrowthName, Recipe, weight_bits
+from ps2.algorithms.trees.problem import LEAST_GAIN, MOST_DEPTH, Bits, GrowthName, Recipe, weight_bits
 from ps2.algorithms.trees.quantiles import unit_of
 from ps2.errors import ConfigError
 
@@ -34,6 +34,7 @@ P = TypeVar("P", bound="TreeParams")
 MOST_BINS = 4000
 SHARE_ABOVE_0: Check = (lambda value: 0 < value <= 1, "a number in (0, 1]")
 GROWTHS = get_args(GrowthName)
+BITS = get_args(Bits)
 # Leaves of a tree where nothing is said of them; of growth by leaf as many as LightGBM's.
 MOST_LEAVES: Mapping[GrowthName, int] = {"level": 0, "leaf": 31}
 STRATEGIES = ("auto", "all", "onethird", "sqrt", "log2")
@@ -54,7 +55,7 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 # half as large. Newton's step of rows that are alike is the inverse of a probability, which may be tiny.
 MOST_OF_CLASSES = 8.0
 # Gains are rounding where residuals are so small a part of the labels.
-ROUNDED_PART = 1e-10
+ROUNDED_PART = 1e-14
 
 
 class TreeParams(FleetParams, _GBTParams):
@@ -78,6 +79,7 @@ class TreeParams(FleetParams, _GBTParams):
         "minSplitLoss": NOT_NEGATIVE,
         "minChildWeight": NOT_NEGATIVE,
         "baseScore": (math.isfinite, "a finite number"),
+        "histogramBits": (lambda bits: bits in BITS, f"one of {', '.join(map(str, BITS))}"),
         "monotoneConstraints": (lambda signs: set(signs) <= {-1, 0, 1}, "-1, 0 or 1 for each feature"),
     }
 
@@ -110,6 +112,12 @@ class TreeParams(FleetParams, _GBTParams):
         TypeConverters.toListInt,
     )
 
+    histogramBits: Param[int] = own_param(
+        "histogramBits",
+        "of the sums in histograms: 64, as exact as float64's, or 32, for half the room and traffic, which lose what "
+        "is below a 2^28th of all rows' gradients",
+        TypeConverters.toInt,
+    )
     absentAsMissing: Param[bool] = own_param(
         "absentAsMissing",
         "what a sparse vector does not hold is missing, as to xgboost, instead of 0",
@@ -125,7 +133,7 @@ class TreeParams(FleetParams, _GBTParams):
 
     def _set_defaults(self) -> None:
         self._setDefault(**DEFAULTS["pyspark"], regAlpha=0.0, minSplitLoss=0.0, seed=0)
-        self._setDefault(growth="level", absentAsMissing=False, defaults="pyspark")
+        self._setDefault(growth="level", absentAsMissing=False, histogramBits=64, defaults="pyspark")
 
     getGrowth = getter(growth)
     getMaxLeaves = getter(maxLeaves)
@@ -135,6 +143,7 @@ class TreeParams(FleetParams, _GBTParams):
     getMinChildWeight = getter(minChildWeight)
     getBaseScore = getter(baseScore)
     getMonotoneConstraints = getter(monotoneConstraints)
+    getHistogramBits = getter(histogramBits)
     getAbsentAsMissing = getter(absentAsMissing)
     getDefaults = getter(defaults)
 
@@ -159,6 +168,7 @@ class TreeSetters(TreeParams, FleetSetters):
     setMinChildWeight = setter(TreeParams.minChildWeight)
     setBaseScore = setter(TreeParams.baseScore)
     setMonotoneConstraints = setter(TreeParams.monotoneConstraints)
+    setHistogramBits = setter(TreeParams.histogramBits)
     setAbsentAsMissing = setter(TreeParams.absentAsMissing)
     setDefaults = setter(TreeParams.defaults)
 
@@ -201,6 +211,7 @@ def recipe_of(params: TreeParams) -> Recipe:
         min_rows=params.getMinInstancesPerNode(),
         fraction=params.getSubsamplingRate(),
         monotone=tuple(params.getMonotoneConstraints()) if params.isSet("monotoneConstraints") else (),
+        bits=64 if params.getHistogramBits() == 64 else 32,
         # A seed of pyspark.ml may be a hash, of either sign.
         seed=params.getSeed() % 2**63,
         validate=params.isSet("validationIndicatorCol"),

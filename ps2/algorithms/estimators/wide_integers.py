@@ -1,0 +1,54 @@
+"""Integers that float64 cannot hold: features are float64, and what it rounds is told."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, LongType, StructField
+
+from ps2.algorithms.estimators.tables import column
+from ps2.errors import PrecisionWarning
+
+# Holds any integer of 64 bits, and float64 near these.
+EXACT = "decimal(38,0)"
+
+
+def warn_of_wide_integers(frame: DataFrame, fields: Sequence[StructField]) -> None:
+    """Warn of columns with integers above 2^53 that are no float64; a job, if there are columns of such a type.
+
+    Args:
+        fields: of the features.
+    """
+    found = {field.name: _is_rounded(field) for field in fields}
+    rounded = {
+        name: F.max(value.cast("int")).alias(str(n))
+        for n, (name, value) in enumerate(found.items())
+        if value is not None
+    }
+    if not rounded:
+        return
+    names = [name for name, most in zip(rounded, frame.agg(*rounded.values()).head() or (), strict=True) if most]
+    if names:
+        warnings.warn(
+            PrecisionWarning(
+                f"columns {', '.join(map(repr, names))}: integers above 2^53 are rounded to float64, as features are: "
+                "those that become the same number cannot be told apart; subtract an offset, or index them"
+            ),
+            stacklevel=2,
+        )
+
+
+def _is_rounded(field: StructField) -> Column | None:
+    """Return whether a row's feature is rounded; None: its type has no such integers."""
+
+    def differs(value: Column) -> Column:
+        return value.cast("double").cast(EXACT) != value.cast(EXACT)
+
+    if isinstance(field.dataType, LongType):
+        return differs(column(field.name))
+    if isinstance(field.dataType, ArrayType) and isinstance(field.dataType.elementType, LongType):
+        return F.exists(column(field.name), differs)
+    return None

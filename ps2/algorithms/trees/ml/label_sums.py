@@ -1,0 +1,83 @@
+"""Sums of labels and weights to the last digit, however rows lie: where margins begin."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.training.table import Table
+
+# A float64 is a whole number of 53 bits times a power of two; its lower bits are summed up beside the upper ones.
+BITS, LOW_BITS = 53, 27
+WEIGHT, WEIGHTED = range(2)
+
+
+@dataclass(frozen=True)
+class LabelSums:
+    """What labels and weights sum up to, rounded once.
+
+    Attributes:
+        weight: of all rows; mean: of labels, by weight.
+        class_weights: of each class that has rows, if labels are classes.
+    """
+
+    weight: float
+    mean: float
+    class_weights: Mapping[int, float]
+
+
+def label_sums(table: Table, of_classes: bool) -> LabelSums:
+    """Sum up the rows that are trained on: one job, and the same answer however they lie.
+
+    Tasks add up the bits of weights, and of labels times weights, as whole numbers, by the exponents of these.
+    """
+    exact: dict[tuple[int, int], Fraction] = defaultdict(Fraction)
+    for label, kind, exponent, high, low in _parts(rows_of(table), of_classes):
+        exact[label, kind] += ((high << LOW_BITS) + low) * Fraction(2) ** (exponent - BITS)
+    weight, weighted = (sum(value for (_, kind), value in exact.items() if kind == wanted) for wanted in range(2))
+    by_class = {label: float(value) for (label, kind), value in exact.items() if kind == WEIGHT}
+    return LabelSums(float(weight), float(weighted / weight), by_class if of_classes else {})
+
+
+def rows_of(table: Table) -> DataFrame:
+    """Return labels y and weights w of the rows that are trained on."""
+    columns, rows = table.columns, table.frame
+    assert columns.label is not None
+    if columns.validation is not None:
+        rows = rows.where(~column(columns.validation))
+    weight = F.lit(1.0) if columns.weight is None else column(columns.weight).cast("double")
+    return rows.select(column(columns.label).cast("double").alias("y"), weight.alias("w")).where("w > 0")
+
+
+def _parts(rows: DataFrame, of_classes: bool) -> Any:
+    """Return sums of upper and lower bits by class (0 if there are none), kind and exponent."""
+
+    def summed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            y, w = (batch[name].to_numpy(zero_copy_only=False) for name in ("y", "w"))
+            labels = y.astype(np.int64) if of_classes else np.zeros(len(y), np.int64)
+            for kind, values in ((WEIGHT, w), (WEIGHTED, w * y)):
+                yield _summed(labels, kind, values)
+
+    parts = rows.mapInArrow(summed, "label long, kind long, exponent long, high long, low long")
+    return parts.groupBy("label", "kind", "exponent").agg(F.sum("high"), F.sum("low")).collect()
+
+
+def _summed(labels: np.ndarray, kind: int, values: np.ndarray) -> pa.RecordBatch:
+    fractions, exponents = np.frexp(values)
+    wholes = np.ldexp(fractions, BITS).astype(np.int64)
+    keys, place = np.unique(np.column_stack([labels, exponents]), axis=0, return_inverse=True)
+    sums = np.zeros((2, len(keys)), np.int64)
+    for out, bits in zip(sums, (wholes >> LOW_BITS, wholes & ((1 << LOW_BITS) - 1)), strict=True):
+        np.add.at(out, place.reshape(-1), bits)
+    found = (keys[:, 0], np.full(len(keys), kind), keys[:, 1].astype(np.int64), *sums)
+    return pa.RecordBatch.from_arrays([pa.array(one) for one in found], ["label", "kind", "exponent", "high", "low"])

@@ -1,0 +1,99 @@
+"""Cut points of float64 features, by sums on servers that several workers add to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from ps2.algorithms.trees.gradients import Objective
+from ps2.algorithms.trees.problem import Problem
+from ps2.algorithms.trees.quantiles import CLOCKS, Quantiles, _Part
+from ps2.data.rows import LocalRows
+
+pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
+
+ROWS, BINS = 600, 40
+
+
+def features():
+    """Columns of few and of many values; of these some lie close together."""
+    rng = np.random.default_rng(0)
+    steps = rng.permutation(ROWS)
+    return np.column_stack(
+        [
+            steps % 2 + 20240115.0,
+            (steps % 7) * 0.1,
+            steps % 30 + 2.0**40 + 0.25,
+            1.7e12 + steps / 1024,
+            np.where(steps < 300, 0.0, rng.normal(size=ROWS)),
+            np.where(steps == 0, -1e300, 1.0 + steps * 2.0**-52),
+            np.exp(rng.normal(size=ROWS)),
+            np.full(ROWS, 0.1),
+        ]
+    )
+
+
+def cut(x, workers, weights=None, sparse=False):
+    problem = Problem(Objective("logistic"), x.shape[1], (0.0,))
+    sums = Quantiles.make(problem, BINS, None if weights is None else float(weights.mean()))
+    parts = []
+    for mine in np.array_split(np.arange(len(x)), workers):
+        held = sp.csr_array(x[mine]) if sparse else full(x[mine])
+        of_rows = None if weights is None else weights[mine]
+        parts.append(_Part.of(sums, LocalRows(np.arange(x.shape[1]), held, np.zeros(len(mine)), of_rows)))
+    for clock in range(1, CLOCKS):
+        for part in parts:
+            part.take_turn(clock - 1)
+        if clock < CLOCKS - 1:
+            sums.look(clock)
+    bins = sums.cut()
+    sums.free()
+    return bins
+
+
+def full(x):
+    columns = np.tile(np.arange(x.shape[1]), len(x))
+    return sp.csr_array((x.reshape(-1), columns, np.arange(len(x) + 1) * x.shape[1]), shape=x.shape)
+
+
+def cuts_of(bins, feature):
+    return bins.cuts[bins.offsets[feature] : bins.offsets[feature + 1]]
+
+
+def test_cuts_when_values_are_few_then_each_two_are_parted(ps):
+    x = features()
+    bins = cut(x, 2)
+    for feature in (0, 1, 2, 7):
+        values = np.unique(x[:, feature])
+        cuts = cuts_of(bins, feature)
+        assert len(cuts) == len(values) - 1
+        assert ((values[:-1] <= cuts) & (cuts < values[1:])).all()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cuts_when_values_are_many_then_bins_hold_about_as_much(ps, weighted):
+    x = features()
+    weights = np.random.default_rng(1).integers(1, 4, ROWS) / 2 if weighted else None
+    bins = cut(x, 2, weights)
+    for feature in (3, 4, 5, 6):
+        held = np.sort(np.bincount(np.searchsorted(cuts_of(bins, feature), x[:, feature])))
+        assert len(held) >= 0.8 * BINS
+        assert held[-2] <= 2 * ROWS / BINS
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_cuts_when_rows_lie_otherwise_then_are_the_same(ps, weighted, sparse):
+    x, order = features(), np.random.default_rng(2).permutation(ROWS)
+    if sparse:
+        x[:, 1:7][np.random.default_rng(3).random((ROWS, 6)) < 0.9] = 0
+        x[:, [0, 7]] = 0
+    weights = np.random.default_rng(1).random(ROWS) if weighted else None
+    one = cut(x, 1, weights, sparse)
+    three = cut(x[order], 3, None if weights is None else weights[order], sparse)
+    np.testing.assert_array_equal(one.cuts, three.cuts)
+    np.testing.assert_array_equal(one.offsets, three.offsets)
+    if sparse:
+        dense = cut(x, 2, weights)
+        np.testing.assert_array_equal(one.cuts, dense.cuts)
