@@ -26,7 +26,7 @@ from benchmarks.frame import command, facts, machine, publish, read_numbers, tel
 from benchmarks.scale_clients import Asked
 from ps2 import PS2Context
 from ps2.cli.output import Column, print_table
-from ps2.config import WireConfig, new_token
+from ps2.config import Place, WireConfig, new_token
 from ps2.errors import StoppedError
 from ps2.run.clocks import Clocks
 from ps2.run.face import Face
@@ -108,7 +108,7 @@ def _measured(workers: int, clocks: int) -> Line:
         ps = ending.enter_context(PS2Context.getOrCreate(None, servers=SERVERS))
         token = new_token()
         run = Run(workers, Clocks(workers, 0), _Nobody())
-        face = Face(run, "127.0.0.1:0", token, WireConfig())
+        face = Face(run, Place(), token, WireConfig())
         ending.callback(face.stop)
         ending.callback(run.fail, StoppedError("it is over"))
         here = psutil.Process()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import secrets
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
 from ps2.certificates import Tls, check_private
 from ps2.errors import AuthError, ConfigError
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = "127.0.0.1"
 TOKEN_FILE_VARIABLE = "PS2_TOKEN_FILE"
 UNIX_SOCKETS_VARIABLE = "PS2_UNIX_SOCKETS"
 LANES_VARIABLE = "PS2_LANES"
@@ -19,6 +21,7 @@ CONTAINER_VARIABLE = "PS2_CONTAINER"
 NODE_VARIABLE = "PS2_NODE"
 DEFAULT_PORT = 7070
 MAX_PORT = 65535
+ANY_PORT = range(1)
 MIN_TOKEN_CHARS = 16
 MAX_TOKENS = 2
 MAX_BYTES = 2**63 - 1  # that an int64 counts
@@ -58,12 +61,14 @@ class RetryConfig:
     Attributes:
         total_s: time from the first failure until the error is raised, while nobody knows of a reason.
         recovery_s: the same, while the coordinator brings a lost server back.
+        first_contact_s: the same, where the master was never reached by this process.
         first_pause_s: pause after the first failure; doubles up to ``longest_pause_s``.
         longest_pause_s: longest pause between two attempts.
     """
 
     total_s: float = 60.0
     recovery_s: float = 600.0
+    first_contact_s: float = 10.0
     first_pause_s: float = 0.02
     longest_pause_s: float = 0.5
 
@@ -73,8 +78,8 @@ class ServerConfig:
     """One server process.
 
     Attributes:
-        listen: ``host:port``; port 0 takes a free one.
-        data_port: where data are taken without gRPC; 0 takes a free one.
+        listen: ``host:port``, or ``host:first-last``, whose first free port is taken; port 0 is any.
+        data_ports: of which the first free one takes data without gRPC; 0 is any.
         advertise: host that others reach it by, where that is not the one it listens on.
         memory_limit_bytes: most that shards and requests under way may take together.
         threads: gRPC requests served at once; further ones wait. Each data connection has a thread of its own.
@@ -91,7 +96,7 @@ class ServerConfig:
     """
 
     listen: str = "127.0.0.1:0"
-    data_port: int = 0
+    data_ports: range = ANY_PORT
     advertise: str | None = None
     memory_limit_bytes: int = 1 << 30
     threads: int = 16
@@ -178,18 +183,102 @@ def read_token(path: str | os.PathLike[str]) -> str:
 
 def split_address(address: str) -> tuple[str, int]:
     """Split ``host:port`` (``[v6]:port``), or raise ConfigError."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > MAX_PORT:
+    host, ports = split_listen(address)
+    if len(ports) != 1:
         raise ConfigError(f"address: expected HOST:PORT, got {address!r}")
-    return host.strip("[]"), int(port)
+    return host, ports.start
+
+
+def split_listen(listen: str) -> tuple[str, range]:
+    """Split where to listen, ``host:port`` or ``host:first-last``, or raise ConfigError."""
+    host, colon, ports = listen.rpartition(":")
+    if not colon or not host or not set(ports) <= set("0123456789-"):
+        raise ConfigError(f"address: expected HOST:PORT, got {listen!r}")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        # Of "::1:7070" nobody can tell what is the port.
+        raise ConfigError(f"address: expected HOST:PORT, an address of IPv6 in brackets ([::1]:7070), got {listen!r}")
+    return host_of(host, f"address: expected HOST:PORT, got {listen!r}"), ports_of(
+        ports, f"address: expected HOST:PORT, got {listen!r}"
+    )
 
 
 def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def host_of(text: str, called: str) -> str:
+    """Return a host as it is used: a name or an address, of IPv6 without its brackets; raise ConfigError."""
+    host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    is_plain = bool(host) and not any(letter.isspace() or letter in "[]/,@" for letter in host)
+    if not is_plain or (":" in host and _address(host) is None):
+        raise ConfigError(f"{called}: expected a name or an address of a host, without a port, got {text!r}")
+    return host
+
+
+def ports_of(text: str, called: str) -> range:
+    """Read a port, 0 for any that is free, or the first and the last one of a range; raise ConfigError."""
+    first, dash, last = text.partition("-")
+    if not text.isascii() or not first.isdecimal() or not (last.isdecimal() or not dash):
+        raise ConfigError(f"{called}: expected a port, or the first and the last of some (40000-40020), got {text!r}")
+    ports = range(int(first), int(last or first) + 1)
+    if not ports or ports[-1] > MAX_PORT or (dash and not ports[0]):
+        raise ConfigError(f"{called}: expected ports from 1 to {MAX_PORT}, in ascending order, got {text!r}")
+    return ports
+
+
+def said_of(ports: range) -> str:
+    """Return ports as they are written."""
+    return str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}"
+
+
 def is_loopback(host: str) -> bool:
-    return host in LOOPBACK or host.startswith("127.")
+    """Tell whether a host is each host itself."""
+    address = _address(host)
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return host == "localhost" if mapped is None else mapped.is_loopback
+
+
+def is_wildcard(host: str) -> bool:
+    """Tell whether a host stands for all addresses of the host that it is used on."""
+    address = _address(host)
+    return address is not None and address.is_unspecified
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    with suppress(ValueError):
+        return ip_address(host)
+    return None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process listens, and what others reach it by.
+
+    Attributes:
+        host: that it listens at.
+        advertised: host that others are told; never a wildcard.
+        ports: of which it takes the first that are free; 0 is any.
+    """
+
+    host: str = LOOPBACK
+    advertised: str = LOOPBACK
+    ports: range = ANY_PORT
+
+    @property
+    def listen(self) -> str:
+        """``host:port``, or ``host:first-last``."""
+        return join_address(self.host, 0).removesuffix("0") + said_of(self.ports)
+
+    def reached(self, address: str) -> str:
+        """Return what others are told of an address that was taken here."""
+        return join_address(self.advertised, split_address(address)[1])
+
+    @property
+    def near(self) -> Place:
+        """The same for other processes of this host, wherever what others are told leads."""
+        loopback = "::1" if ":" in self.host else LOOPBACK
+        own = loopback if is_wildcard(self.host) else self.host
+        return replace(self, advertised=own)
 
 
 def unencrypted(tls: object | None, *addresses: str) -> str | None:

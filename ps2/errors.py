@@ -80,6 +80,10 @@ class UnavailableError(TransientError, ConnectionError):
     """A server or the master cannot be reached."""
 
 
+class UnreachableError(UnavailableError):
+    """What this process is to connect to has never been reached from here: an address, or a firewall, is wrong."""
+
+
 class LostError(UnavailableError):
     """A server is gone and nothing brings it back: trying again does not help, what it held has to be made anew."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import time
+from collections.abc import Mapping
+from itertools import combinations
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -15,15 +16,19 @@ import click
 
 from ps2.certificates import TlsFiles
 from ps2.cli.background import go_to_background
-from ps2.cli.server import ops_option, parse_bytes
+from ps2.cli.server import ops_option, parse_bytes, parse_host, parse_ports
 from ps2.cli.target import controlled
 from ps2.cli.tls import tls_options
 from ps2.config import (
+    ANY_PORT,
     DEFAULT_PORT,
     MAX_PORT,
     TOKEN_FILE_VARIABLE,
     FleetConfig,
+    Place,
+    host_of,
     is_loopback,
+    is_wildcard,
     join_address,
     new_token,
     read_token,
@@ -43,7 +48,7 @@ Examples:
   ps2 launch --servers 2                                  two servers on 127.0.0.1:7070 and :7071, until Ctrl-C
   ps2 launch --servers 4 --detach --memory-limit 8g       in the background, until 'ps2 stop'
   ps2 launch --servers 2 --detach --name ads --port 7170  a second fleet beside it
-  ps2 launch --servers 1 --host 0.0.0.0 --token-file fleet.token --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem
+  ps2 launch --servers 1 --host :: --token-file fleet.token --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem
   ps2 launch --on spark --servers 8 --memory 4g -- --master yarn --queue servers --archives env.tar.gz#environment
 
 \b
@@ -56,7 +61,6 @@ START_POLL_S = 0.05
 WATCH_POLL_S = 0.2
 # 'ps2 stop' ends the servers one by one; that is no accident.
 STOP_TOGETHER_S = 10.0
-WILDCARDS = ("0.0.0.0", "::")
 
 
 class _Wish:
@@ -95,11 +99,32 @@ class _Wish:
 @click.option("--detach", is_flag=True, help="Return once they run; 'ps2 stop' ends them.")
 @click.option(
     "--host",
-    help="Where they listen; with --on spark, where containers reach this process  [default: 127.0.0.1; with --on "
-    "spark this host's name].",
+    help="Where they listen; with --on spark, where this process does, which containers reach  [default: 127.0.0.1; "
+    "with --on spark this host's name].",
+)
+@click.option(
+    "--advertise",
+    metavar="HOST",
+    callback=parse_host,
+    help="Host that drivers reach them by, or containers this process  [default: --host; for 0.0.0.0 and :: this "
+    "host's name, or an address of it].",
 )
 @click.option(
     "--port", type=click.IntRange(1, MAX_PORT), default=DEFAULT_PORT, show_default=True, help="Port of the first one."
+)
+@click.option(
+    "--data-port",
+    type=click.IntRange(1, MAX_PORT),
+    metavar="BASE",
+    help="Take data without gRPC on this port of the first server, the second's is the next one, and so on  [default: "
+    "any that are free].",
+)
+@click.option(
+    "--ports",
+    callback=parse_ports,
+    default="0",
+    metavar="FIRST-LAST",
+    help="With --on spark: ports of which this process takes the first that is free  [default: any].",
 )
 @click.option(
     "--token-file",
@@ -140,7 +165,10 @@ def launch(
     servers: int,
     detach: bool,
     host: str | None,
+    advertise: str | None,
     port: int,
+    data_port: int | None,
+    ports: range,
     token_file: Path | None,
     memory_limit: int | None,
     metrics_port: int | None,
@@ -155,11 +183,14 @@ def launch(
     from ps2.cli.state import LaunchedServer, claim, remove
     from ps2.processes import ProcessId
     from ps2.server.memory import available_bytes
+    from ps2.wire.sockets import loopback_host, reachable_host
     from ps2.wire.tls import check_serving
 
+    host = None if host is None else host_of(host, "--host")
     if on == "spark":
-        if metrics_port is not None:
-            raise ConfigError("--metrics-port: servers in containers have no ports that are known before")
+        for option, value in (("--metrics-port", metrics_port), ("--data-port", data_port)):
+            if value is not None:
+                raise ConfigError(f"{option}: servers in containers have no ports that are known before")
         # Before anything has a thread.
         all_is_well = go_to_background() if detach else None
         from ps2.cli.contained import run
@@ -168,22 +199,25 @@ def launch(
 
         token = new_token() if token_file is None else read_token(token_file)
         memory = memory_limit or DEFAULT_MEMORY_BYTES
-        host = host or _own_host()
+        host = host or reachable_host()
+        place = Place(host, advertise or (reachable_host() if is_wildcard(host) else host), ports)
         if tls is not None:
-            check_serving(tls, host)
-        wanted = ContainedServers(servers, token, host, memory, ops, keep_addresses=True, tls=tls)
+            check_serving(tls, place.advertised)
+        wanted = ContainedServers(servers, token, place, memory, ops, keep_addresses=True, tls=tls)
         run(wanted, submit, name, token_file, start_timeout, _Wish(), all_is_well)
         return
     if submit:
         raise ConfigError(f"{' '.join(submit)}: options of spark-submit go with --on spark")
-    host = host or "127.0.0.1"
-    _check_ports(servers, port, metrics_port)
+    if ports != ANY_PORT:
+        raise ConfigError("--ports goes with --on spark: --port and --data-port say which those of servers are")
+    host = host or loopback_host()
+    _check_ports(servers, {"--port": port, "--data-port": data_port, "--metrics-port": metrics_port})
     if token_file is not None:
         token_file = token_file.absolute()
         read_token(token_file)
     limit = memory_limit or int(available_bytes() * MEMORY_SHARE) // servers
     listen = [join_address(host, port + index) for index in range(servers)]
-    seen_as = _own_host() if host in WILDCARDS else host
+    seen_as = advertise or (reachable_host() if is_wildcard(host) else host)
     addresses = [join_address(seen_as, port + index) for index in range(servers)]
     if tls is not None:
         check_serving(tls, *dict.fromkeys(split_address(address)[0] for address in addresses))
@@ -193,7 +227,16 @@ def launch(
         undo.callback(remove, fleet)
         if token_file is None:
             write_token(fleet.token_file, new_token())
-        options = ServerOptions(fleet.token_file, limit, metrics_port, ops, exit_with_parent=not detach, tls=tls)
+        options = ServerOptions(
+            fleet.token_file,
+            limit,
+            seen_as,
+            data_port,
+            metrics_port,
+            ops,
+            exit_with_parent=not detach,
+            tls=tls,
+        )
         started = ServerProcesses(listen, fleet.folder, options)
         undo.callback(started.stop)
         processes = started.start()
@@ -208,21 +251,15 @@ def launch(
             _watch(fleet, started, wish)
 
 
-def _check_ports(servers: int, port: int, metrics_port: int | None) -> None:
-    for option, first in (("--port", port), ("--metrics-port", metrics_port)):
-        if first is not None and first + servers - 1 > MAX_PORT:
-            raise ConfigError(f"{option}: {servers} servers from {first} on need ports up to {first + servers - 1}")
-    if metrics_port is not None and abs(metrics_port - port) < servers:
-        raise ConfigError(f"--metrics-port: {servers} ports from {metrics_port} on overlap those from --port {port} on")
-
-
-def _own_host() -> str:
-    """Return the name that other hosts know this one by, if it can be resolved at all."""
-    try:
-        socket.getaddrinfo(socket.gethostname(), None)
-    except OSError:
-        return "127.0.0.1"
-    return socket.gethostname()
+def _check_ports(servers: int, first: Mapping[str, int | None]) -> None:
+    """Raise ConfigError if the servers' ports overlap, or there are not so many; ``first``: by option, None is none."""
+    given = {option: port for option, port in first.items() if port is not None}
+    for option, port in given.items():
+        if port + servers - 1 > MAX_PORT:
+            raise ConfigError(f"{option}: {servers} servers from {port} on need ports up to {port + servers - 1}")
+    for (option, port), (other, another) in combinations(given.items(), 2):
+        if abs(port - another) < servers:
+            raise ConfigError(f"{other}: {servers} ports from {another} on overlap those from {option} {port} on")
 
 
 def _wait_answering(fleet: LaunchedFleet, started: ServerProcesses, wish: _Wish) -> None:

@@ -89,6 +89,8 @@ def _service(fleet: Fleet) -> Object:
     return {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
+        # Of a cluster with both families, names stand for addresses of both; of one with one, for those.
+        "ipFamilyPolicy": "PreferDualStack",
         "selector": _labels(fleet),
         "ports": [{"name": name, "port": port, "targetPort": name} for name, port in _ports().items()],
     }
@@ -190,7 +192,7 @@ def _container(fleet: Fleet) -> Object:
 
 def _arguments(fleet: Fleet) -> list[str]:
     arguments = [
-        f"--listen=0.0.0.0:{GRPC_PORT}",
+        f"--listen=[::]:{GRPC_PORT}",
         f"--data-port={DATA_PORT}",
         f"--advertise=$(POD_NAME).{fleet.name}.$(POD_NAMESPACE).svc",
         f"--token-file={SECRETS}/token",

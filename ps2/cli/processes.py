@@ -20,6 +20,8 @@ class ServerOptions:
     Attributes:
         token_file: of the fleet.
         memory_limit_bytes: of each server.
+        advertise: host that clients reach them by; None: that they listen at.
+        data_port: of the first server, the second has the next one, and so on; None is any.
         metrics_port: of the first server, the second has the next one, and so on; None is no metrics.
         ops: modules that declare operations.
         tls: certificates of all of them; None: there is no TLS.
@@ -28,6 +30,8 @@ class ServerOptions:
 
     token_file: Path
     memory_limit_bytes: int
+    advertise: str | None = None
+    data_port: int | None = None
     metrics_port: int | None = None
     ops: tuple[str, ...] = ()
     exit_with_parent: bool = False
@@ -77,6 +81,10 @@ class ServerProcesses:
             *("server", "--listen", self._listen[index]),
             *("--token-file", str(options.token_file), "--memory-limit", str(options.memory_limit_bytes)),
         ]
+        if options.advertise is not None:
+            arguments += ["--advertise", options.advertise]
+        if options.data_port is not None:
+            arguments += ["--data-port", str(options.data_port + index)]
         if options.metrics_port is not None:
             arguments += ["--metrics-port", str(options.metrics_port + index)]
         for module in options.ops:

@@ -9,14 +9,24 @@ import click
 
 from ps2.certificates import TlsFiles
 from ps2.cli.tls import tls_options
-from ps2.config import DEFAULT_PORT, MAX_BYTES, MAX_PORT, TOKEN_FILE_VARIABLE, ServerConfig
+from ps2.config import (
+    DEFAULT_PORT,
+    MAX_BYTES,
+    MAX_PORT,
+    TOKEN_FILE_VARIABLE,
+    ServerConfig,
+    host_of,
+    is_wildcard,
+    join_address,
+    ports_of,
+)
 from ps2.errors import ConfigError
 
 EPILOG = """\b
 Examples:
   ps2 server --listen 127.0.0.1:7070 --token-file fleet.token
-  ps2 server --listen 0.0.0.0:7070 --advertise host1 --token-file /run/secrets/ps2
-  ps2 server --listen 0.0.0.0:7070 --token-file fleet.token --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem
+  ps2 server --listen [::]:7070 --advertise host1 --token-file /run/secrets/ps2
+  ps2 server --listen [::]:7070 --token-file fleet.token --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem
   ps2 server --master driver-host:40123 --index 0 --token-file fleet.token
 """
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -35,6 +45,19 @@ def parse_bytes(text: str) -> int:
     return int(digits) * UNITS[unit]
 
 
+def parse_ports(context: click.Context, option: click.Parameter, text: str | None) -> range | None:
+    """Read a port, or the first and the last one of a range."""
+    return None if text is None else ports_of(text, option.opts[0])
+
+
+def parse_host(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """Read a host that others are told: an address of IPv6 may be in brackets."""
+    host = None if text is None else host_of(text, option.opts[0])
+    if host is not None and is_wildcard(host):
+        raise ConfigError(f"{option.opts[0]}: expected a host that others reach this one by, got {text}")
+    return host
+
+
 ops_option = click.option(
     "--ops",
     multiple=True,
@@ -49,17 +72,26 @@ ops_option = click.option(
     "--listen",
     default=None,
     metavar="HOST:PORT",
-    help=f"Where to listen  [default: 127.0.0.1:{DEFAULT_PORT}; with --master a free port on 127.0.0.1].",
+    help="Where to listen: [::]:7070 is all addresses of this host, HOST:FIRST-LAST the first free port of those  "
+    f"[default: 127.0.0.1:{DEFAULT_PORT}; with --master a free port on 127.0.0.1].",
 )
 @click.option(
     "--data-port",
-    type=click.IntRange(0, MAX_PORT),
-    default=ServerConfig.data_port,
+    "data_ports",
+    callback=parse_ports,
+    default="0",
     metavar="PORT",
     show_default=True,
-    help="Take data there without gRPC, on the host of --listen; 0 takes a free port, which clients are told.",
+    help="Take data there without gRPC, on the host of --listen; of FIRST-LAST the first free port, of 0 any, which "
+    "clients are told.",
 )
-@click.option("--advertise", metavar="HOST", help="Host that clients reach this server by.")
+@click.option(
+    "--advertise",
+    metavar="HOST",
+    callback=parse_host,
+    help="Host that clients reach this server by  [default: that of --listen; for 0.0.0.0 and :: this host's name, or "
+    "an address of it].",
+)
 @click.option("--master", metavar="HOST:PORT", help="Register with this coordinator, and end when it is gone.")
 @click.option(
     "--index", type=click.IntRange(0), default=0, show_default=True, help="Which server of the fleet (with --master)."
@@ -103,7 +135,7 @@ ops_option = click.option(
 @click.option("--announce", type=int, hidden=True)
 def server(
     listen: str | None,
-    data_port: int,
+    data_ports: range,
     advertise: str | None,
     master: str | None,
     index: int,
@@ -126,6 +158,7 @@ def server(
     from ps2.server.memory import available_bytes
     from ps2.server.process import Home, Parent, serve
     from ps2.server.tokens import kept_tokens
+    from ps2.wire.sockets import loopback_host
 
     if token_file is None and not insecure:
         raise ConfigError("give --token-file (or PS2_TOKEN_FILE), or --insecure on loopback")
@@ -135,8 +168,8 @@ def server(
         raise ConfigError("--drain: a server with --master is ended, and replaced, by its coordinator")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = ServerConfig(
-        listen=listen or ("127.0.0.1:0" if master else f"127.0.0.1:{DEFAULT_PORT}"),
-        data_port=data_port,
+        listen=listen or join_address(loopback_host(), 0 if master else DEFAULT_PORT),
+        data_ports=data_ports,
         advertise=advertise,
         memory_limit_bytes=memory_limit or int(available_bytes() * 0.8),
         threads=threads,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from ps2.config import RetryConfig
-from ps2.errors import TransientError, UnavailableError
+from ps2.errors import TransientError, UnavailableError, UnreachableError
 from ps2.interrupts import sleep
 
 
@@ -25,9 +25,13 @@ class Patience:
         if self._failing_s is None:
             self._failing_s = self._unexplained_s = now_s
         failing_s, unexplained_s = now_s - self._failing_s, now_s + self._pause_s - self._unexplained_s
-        if failing_s > self._retry.recovery_s or unexplained_s > self._retry.total_s:
+        master = self._doubt if isinstance(self._doubt, UnreachableError) else None
+        total_s = min(self._retry.total_s, self._retry.first_contact_s) if master is not None else self._retry.total_s
+        if failing_s > self._retry.recovery_s or unexplained_s > total_s:
             if self._doubt is None:
                 raise error
+            if master is not None:
+                raise master from error
             raise UnavailableError(f"{error}; nor does the master answer: {self._doubt}") from error
         sleep(self._pause_s)
         self._pause_s = min(2 * self._pause_s, self._retry.longest_pause_s)

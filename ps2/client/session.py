@@ -26,6 +26,7 @@ from ps2.errors import (
     LostError,
     RecoveringError,
     TransientError,
+    UnreachableError,
     UsageError,
 )
 from ps2.interrupts import shielded
@@ -48,10 +49,12 @@ class Session:
     wire: WireConfig = field(default_factory=WireConfig)
     # Called in the driver with epoch and step, before RolledBack is raised.
     on_rollback: Callable[[int, int | None], None] = lambda epoch, step: None
+    # Where this process reaches the master; "": where all others do.
+    master_address: str = ""
 
     def __post_init__(self) -> None:
         self.retry = replace(self.retry, recovery_s=self.fleet.retry_timeout_s)
-        self._master = MasterControl(self.transport, self.fleet.master)
+        self._master = MasterControl(self.transport, self.master_address or self.fleet.master)
         self.ids = MutationIds(self.fleet.id)
         self.age = Age(self.ids, self.on_rollback)
         self._pid = os.getpid()
@@ -323,6 +326,8 @@ class Session:
             except LostError:
                 raise
             except TransientError as error:
+                if isinstance(error, UnreachableError):
+                    patience.doubt(error)
                 patience.wait(error)
                 if isinstance(error, RecoveringError):
                     patience.explain()

@@ -10,12 +10,12 @@ from typing import Any
 from ps2.certificates import Tls
 from ps2.client.fleet import Access, seal
 from ps2.client.task import EPOCH_PROPERTY, FLEET_VARIABLE, STOPPED_PROPERTY
-from ps2.config import is_loopback, split_address
 from ps2.coordinator.connect import refuse_connect
 from ps2.coordinator.launchers.submission import Submission
 from ps2.coordinator.launchers.submission import beside as submission_beside
 from ps2.coordinator.master import Master
 from ps2.coordinator.options import Options
+from ps2.coordinator.place import out_of_reach
 from ps2.coordinator.stages import StageWatch
 from ps2.errors import ConfigError, StoppedError
 from ps2.run.spark_job import is_stopped
@@ -68,13 +68,9 @@ class Application:
     def reach(self, context: Any) -> None:
         """Hand the fleet's token to the Python workers of Spark's tasks, by Spark's own means."""
         self.context = context
-        host, _ = split_address(self._access.fleet.master)
-        if is_loopback(host) and not context.master.startswith("local"):
-            log.warning(
-                "tasks of %s may run on other hosts and cannot reach the fleet on %s; give bindAddress",
-                context.master,
-                host,
-            )
+        servers = tuple(self._master.roster.addresses())
+        if (warning := out_of_reach(context, self._access.fleet.master, servers)) is not None:
+            log.warning("%s", warning)
         self._access = replace(self._access, application=context.applicationId)
         self._hand_over()
         if not any(watch.watches(context) for watch in self.stages):
@@ -119,20 +115,17 @@ class Application:
         context.setLocalProperty(STOPPED_PROPERTY, f"{stopped} {id}" if stopped else id)
 
 
-def beside(context: Any, options: Options) -> tuple[Options, Submission | None]:
-    """Return what is asked for as this application's cluster wants it, and how a fleet of containers is submitted.
+def beside(context: Any, options: Options) -> Submission | None:
+    """Return how a fleet of containers is submitted to this application's cluster; None: the fleet is none of those.
 
     Args:
         context: the SparkContext; None: there is none.
     """
     if options.launcher != "spark":
-        return options, None
+        return None
     if context is None:
         raise ConfigError("launcher='spark' needs a SparkSession, whose cluster the fleet is for")
-    settings = dict(context.getConf().getAll())
-    if options.bind == Options().bind:  # executors reach the driver there
-        options = replace(options, bind=settings.get("spark.driver.host", options.bind))
-    return options, submission_beside(settings, options.conf, context.pythonExec)
+    return submission_beside(dict(context.getConf().getAll()), options.conf, context.pythonExec)
 
 
 def _check_runs(context: Any) -> None:

@@ -26,6 +26,8 @@ from ps2.coordinator.beginning import named_vector
 from ps2.coordinator.checkpoints import Checkpoint
 from ps2.coordinator.fleet import Fleet
 from ps2.coordinator.options import LaunchedBy, Options, addresses
+from ps2.coordinator.options import ports as ports_asked
+from ps2.coordinator.place import place_of
 from ps2.coordinator.recovery import Recover, Recovery
 from ps2.coordinator.slots import wait_for_slots
 from ps2.coordinator.steps import Steps
@@ -66,7 +68,9 @@ class PS2Context:
         fleet: str | Sequence[str] | None = None,
         tokenFile: str | None = None,
         strict: bool = False,
-        bindAddress: str = "127.0.0.1",
+        bindAddress: str | None = None,
+        advertiseAddress: str | None = None,
+        ports: str | int | None = None,
         memoryLimit: int | None = None,
         checkpointDir: str | None = None,
         checkpointEveryS: float | None = None,
@@ -97,7 +101,13 @@ class PS2Context:
                 named there is taken over; see ``vector``.
             tokenFile: the fleet's token, with ``fleet``.
             strict: make operations between vectors that are not co-located an error instead of a warning.
-            bindAddress: host that the master and a local fleet listen on; tasks on other hosts need one they can reach.
+            bindAddress: host that the master, runs and a local fleet listen on. Default: with Spark on this host alone
+                loopback; on a cluster ``spark.driver.bindAddress``, else ``spark.driver.host``. ``::`` is all of both
+                families.
+            advertiseAddress: host that tasks and servers are told, where that is not bindAddress. Default: on a cluster
+                ``spark.driver.host``, for a bindAddress of ``0.0.0.0`` or ``::`` that or this host's name.
+            ports: "40000-40020": of which all that listens here takes the first that are free: the master first, two
+                for each server of a local fleet, one for a run. Default: any.
             memoryLimit: bytes that each server of a local fleet may take; default: its share of the machine's memory.
             checkpointDir: path or fsspec URL, reachable for the servers, where checkpoints go. Lost servers are
                 replaced and get their shards back from the newest complete one.
@@ -118,8 +128,7 @@ class PS2Context:
             ops: modules that declare operations of yours (docs/kernels.md), by name: loaded here, in tasks and, if the
                 fleet is local, by its servers; those of an attached one were told by ``ps2 launch --ops``.
             launcher: what starts the servers. "local": child processes. "spark": a second Spark application on the same
-                cluster, one server a container (docs/deploy.md); the master then listens on ``spark.driver.host``
-                unless there is a bindAddress, and memoryLimit is 1 GiB by default.
+                cluster, one server a container (docs/deploy.md); memoryLimit is 1 GiB by default.
             conf: Spark's settings of that second application, before those that it shares with this one.
             startTimeoutS: how long all servers may take to start; default 60 s, in containers 120 s.
             tlsCert: encrypt all that goes between hosts (docs/security.md): file of this driver's certificate (PEM),
@@ -146,6 +155,8 @@ class PS2Context:
                 token_file=tokenFile,
                 strict=strict,
                 bind=bindAddress,
+                advertise=advertiseAddress,
+                ports=ports_asked(ports),
                 memory_limit=memoryLimit,
                 checkpoint_dir=checkpointDir,
                 checkpoint_every_s=checkpointEveryS,
@@ -191,29 +202,29 @@ class PS2Context:
         self._run_token = self._token or new_token()
         id = uuid.uuid4().hex[:12]
         load_modules(options.ops)
-        options, submission = beside(spark_context, options)
+        submission = beside(spark_context, options)
+        place = place_of(options, spark_context, self._token is not None)
         with contextlib.ExitStack() as undo:
             if options.tls is not None:
-                check_serving(options.tls, options.bind)
-            elif (warning := unencrypted(None, join_address(options.bind, 0), *options.fleet)) is not None:
+                check_serving(options.tls, place.advertised)
+            elif (warning := unencrypted(None, join_address(place.host, 0), *options.fleet)) is not None:
                 log.warning("%s", warning)
             transport = GrpcTransport(self._token, WireConfig(tls=options.tls))
             undo.callback(transport.close)
-            self._fleet = fleet = Fleet(id, options, self._token, transport, submission)
+            self._fleet = fleet = Fleet(id, options, place, self._token, transport, submission)
             undo.callback(fleet.face.stop, 0)
             undo.callback(fleet.launcher.stop)
-            ref = FleetRef(id, fleet.face.address, options.strict, options.retry_timeout_s)
+            ref = FleetRef(id, fleet.address, options.strict, options.retry_timeout_s)
             own_run_token = None if self._token else self._run_token
             access = Access(ref, self._token, "", own_run_token, options.ops)
             self._application = Application(access, options.tls, fleet.master, fleet.control)
             fleet.on_look = self._application.renew
-            self._session = Session(ref, transport, on_rollback=self._rolled_back)
+            self._session = Session(ref, transport, on_rollback=self._rolled_back, master_address=fleet.home)
             self._steps = Steps(fleet.checkpoints, self._session, fleet.master, options)
             fleet.supervisor.has_way_back = self._steps.has_way_back
             fleet.supervisor.parting.take = self._steps.hand_over
             undo.callback(self._steps.close)
-            bind = join_address(options.bind, 0)
-            face = partial(Face, bind=bind, token=self._run_token, wire=WireConfig(tls=options.tls))
+            face = partial(Face, place=place, token=self._run_token, wire=WireConfig(tls=options.tls))
             self._runs = Runs(fleet.master, fleet.control, self._session, self._steps, face)
             fleet.master.on_going_back = self._runs.go_back
             fleet.master.on_roll_back = self._runs.roll_back

@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from ps2.config import FleetConfig, join_address
+from ps2.config import FleetConfig, Place
 from ps2.coordinator.beginning import start_from
 from ps2.coordinator.checkpoints import Checkpoints
 from ps2.coordinator.launchers.attach import AttachLauncher
@@ -22,6 +22,7 @@ from ps2.coordinator.recovery import Policy
 from ps2.coordinator.servicer import listen
 from ps2.coordinator.supervisor import Supervisor
 from ps2.coordinator.turns import Turns
+from ps2.errors import LaunchError, UnavailableError
 from ps2.ops.modules import check_loaded
 from ps2.wire.control import ServerControl
 from ps2.wire.transport import GrpcTransport
@@ -40,6 +41,8 @@ class Fleet:
     """Servers that have begun, with what ``options`` ask for on them; if they cannot, none is left.
 
     Attributes:
+        address: ``host:port`` by which tasks and servers reach the master.
+        home: the same, for processes of this host.
         on_look: is called whenever somebody has looked after the servers.
     """
 
@@ -47,11 +50,15 @@ class Fleet:
         self,
         id: str,
         options: Options,
+        place: Place,
         token: str | None,
         transport: GrpcTransport,
         submission: Submission | None = None,
     ) -> None:
-        """``submission``: how servers in containers are; None: they are processes here, or run already."""
+        """Args:
+        place: where the master listens, and local servers.
+        submission: how servers in containers are submitted; None: they are processes here, or run already.
+        """
         self.on_look: Callable[[], None] = lambda: None
         self._is_attached = bool(options.fleet)
         self._stopping = threading.Event()
@@ -61,26 +68,37 @@ class Fleet:
         with contextlib.ExitStack() as undo:
             self.control = ServerControl(transport)
             self.master = Master(self.control, config, id, options.replicas)
-            self.face = listen(self.master, join_address(options.bind, 0), token, options.tls)
+            self.face = listen(self.master, place.listen, token, options.tls)
+            self.address = place.reached(self.face.address)
+            # With TLS it is to be reached by the name of its certificate.
+            self.home = self.address if options.tls is not None else place.near.reached(self.face.address)
             undo.callback(self.face.stop, 0)
             self.launcher: Launcher
             if options.fleet:
                 self.launcher = AttachLauncher(options.fleet, self.control, self.master.roster.register, id)
             elif submission is not None:
                 memory = options.memory_limit or DEFAULT_MEMORY_BYTES
-                wanted = ContainedServers(options.count, str(token), options.bind, memory, options.ops, tls=options.tls)
+                wanted = ContainedServers(options.count, str(token), place, memory, options.ops, tls=options.tls)
                 self.launcher = SparkLauncher(wanted, submission)
             else:
                 self.launcher = LocalLauncher(
-                    options.count, str(token), options.bind, options.memory_limit, options.ops, options.tls
+                    options.count, str(token), place, options.memory_limit, options.ops, options.tls
                 )
             undo.callback(self.launcher.stop)
             self.checkpoints = Checkpoints(self.master, self.control, options.checkpoint_dir, options.keep)
             policy = Policy(options.replicas, options.recover)
             self.supervisor = Supervisor(self.master, self.launcher, self.control, self.checkpoints, policy)
-            self.supervisor.start(self.face.address)
-            for address in self.master.roster.addresses():
-                check_loaded(options.ops, self.control.hello(address).operations, f"server {address}")
+            try:
+                self.supervisor.start(self.address if submission is not None else self.home)
+                for address in self.master.roster.addresses():
+                    check_loaded(options.ops, self.control.hello(address).operations, f"server {address}")
+            except UnavailableError as error:
+                if place.advertised == place.host or not isinstance(self.launcher, LocalLauncher):
+                    raise
+                raise LaunchError(
+                    f"advertiseAddress: this host does not reach its own servers at {place.advertised}, by which tasks "
+                    f"and the driver are to: {error}"
+                ) from error
             start_from(self.master, self.supervisor, self.checkpoints, self.control, options)
             undo.pop_all()
         self._watcher = threading.Thread(target=self._monitor, name="ps2-monitor", daemon=True)

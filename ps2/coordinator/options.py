@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
 from ps2.certificates import TlsFiles
-from ps2.config import MAX_BYTES, split_address
+from ps2.config import ANY_PORT, MAX_BYTES, host_of, is_wildcard, ports_of, split_address
 from ps2.coordinator.recovery import Recover
 from ps2.errors import ConfigError
 
@@ -19,6 +19,7 @@ CONTAINERS_TIMEOUT_S = 120.0
 # Names of fields as callers know them, where they differ.
 CALLED = {
     "bind": "bindAddress",
+    "advertise": "advertiseAddress",
     "memory_limit": "memoryLimit",
     "checkpoint_dir": "checkpointDir",
     "checkpoint_every_s": "checkpointEveryS",
@@ -40,7 +41,9 @@ class Options:
     fleet: tuple[str, ...] = ()
     token_file: str | None = None
     strict: bool = False
-    bind: str = "127.0.0.1"
+    bind: str | None = None
+    advertise: str | None = None
+    ports: range = ANY_PORT
     memory_limit: int | None = None
     checkpoint_dir: str | None = None
     checkpoint_every_s: float | None = None
@@ -67,6 +70,7 @@ class Options:
             missing = "tlsCa" if self.tls.cert else "tlsCert and tlsKey"
             raise ConfigError(f"a driver connects to servers and is connected to by tasks; give {missing} as well")
         self._check_launcher()
+        self._check_place()
         self._check_whole("servers", 1, MAX_SERVERS)
         self._check_whole("checkpoint_every_steps", 1)
         self._check_whole("keep", 1)
@@ -129,6 +133,34 @@ class Options:
         if self.conf and self.launcher != "spark":
             raise ConfigError("conf goes with launcher='spark': it is that of the fleet's Spark application")
 
+    def _check_place(self) -> None:
+        for name in ("bind", "advertise"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"{CALLED[name]}: expected a name or an address of a host, got {value!r}")
+            if value is not None and host_of(value, CALLED[name]) != value:
+                object.__setattr__(self, name, host_of(value, CALLED[name]))
+        if self.advertise is not None and is_wildcard(self.advertise):
+            raise ConfigError(f"advertiseAddress: expected a host that others reach this one by, got {self.advertise}")
+        if self.ports != ANY_PORT and self.ports_needed > len(self.ports):
+            raise ConfigError(
+                f"ports: {self.ports_needed} are needed, for the master, a run{self._ports_for}; got {len(self.ports)} "
+                f"({self.ports[0]}-{self.ports[-1]})"
+            )
+
+    @property
+    def ports_needed(self) -> int:
+        """How many ports are taken on this host, at most."""
+        if self.fleet:
+            return 2
+        return 3 if self.launcher == "spark" else 2 + 2 * self.count
+
+    @property
+    def _ports_for(self) -> str:
+        if self.fleet:
+            return ""
+        return " and what containers report to" if self.launcher == "spark" else " and two for each server"
+
     def _check_whole(self, name: str, low: int, high: int | None = None) -> None:
         value, called = getattr(self, name), CALLED.get(name, name)
         if value is None:
@@ -156,7 +188,21 @@ def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
     if not found:
         raise wrong
     for address in found:
-        split_address(address)
+        host, port = split_address(address)
+        if is_wildcard(host) or not port:
+            raise ConfigError(f"fleet: {address} is where a server may listen; expected what it is reached by")
+    return found
+
+
+def ports(given: object) -> range:
+    """Return the ports that the driver may take: 40000, "40000-40020"; None: any."""
+    if given is None:
+        return ANY_PORT
+    if not isinstance(given, str) and not is_whole(given):
+        raise ConfigError(f"ports: expected a text such as '40000-40020', got {given!r}")
+    found = ports_of(str(given).strip(), "ports")
+    if found == ANY_PORT:
+        raise ConfigError("ports: expected the first and the last of some (40000-40020), got 0; leave it out for any")
     return found
 
 

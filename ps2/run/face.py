@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
-from ps2.config import WireConfig, is_loopback, join_address, split_address
+from ps2.config import Place, WireConfig, is_loopback, join_address
 from ps2.errors import ConfigError, LimitError, PS2Error
 from ps2.run.servicer import Answers, refusal
 from ps2.run.state import Question, Run, Seat
@@ -58,20 +58,19 @@ class Asker:
 class Face:
     """Listens until it is stopped; ``address`` says where."""
 
-    def __init__(self, run: Run, bind: str, token: str | None, wire: WireConfig) -> None:
+    def __init__(self, run: Run, place: Place, token: str | None, wire: WireConfig) -> None:
         """Begin.
 
         Args:
-            bind: ``host:port``; port 0 takes a free one.
+            place: to listen at, and to be reached by.
 
         Raises:
             ConfigError: no token, and not on loopback.
-            LaunchError: the port is taken.
+            LaunchError: the ports are taken.
             ConfigError, AuthError: certificates cannot be used.
         """
-        host, port = split_address(bind)
-        if token is None and not is_loopback(host):
-            raise ConfigError(f"bind: {bind} is not loopback, so a token is required")
+        if token is None and not is_loopback(place.host):
+            raise ConfigError(f"bind: {place.host} is not loopback, so a token is required")
         self._run = run
         self._answers = Answers(run)
         self._wire = wire
@@ -81,8 +80,8 @@ class Face:
         self._due: list[tuple[float, int, Asker]] = []  # a heap
         self._numbers = itertools.count()
         self._stopped = False
-        listener = listen_tcp(host, port)
-        self.address = join_address(host, listener.getsockname()[1])
+        listener = listen_tcp(place.host, place.ports)
+        self.address = join_address(place.advertised, listener.getsockname()[1])
         self._selector = selectors.DefaultSelector()
         # Sockets: who rings after the end gets an error, and never writes to a file that has taken a pipe's number.
         self._bell, self._ring = socket.socketpair()

@@ -36,7 +36,7 @@ from ps2.run.face import Face
 from ps2.run.job import Job, check_call, pickled
 from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
-from ps2.run.spark_job import CallJobs, Tasks, cancelled, is_stopped, said_by_spark
+from ps2.run.spark_job import CallJobs, Tasks, cancelled, is_stopped, not_reached, said_by_spark
 from ps2.run.state import Run
 from ps2.run.timeline import to_table
 from ps2.run.work import Function
@@ -322,6 +322,8 @@ class _Drive:
             clock, traceback = self._run.failures[rank]
             # Spark's own error would bury the user's: it has all of that once more, inside Java's.
             raise WorkerError(f"run: rank {rank} failed in clock {clock}:\n{traceback}") from None
+        if (error := not_reached(str(failed))) is not None:
+            raise error from None
         if (wrong_python := interpreter.explained(self._spark, str(failed))) is not None:
             raise wrong_python from None
         applied = self._run.applied()

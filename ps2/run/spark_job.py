@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ps2.coordinator.slots import total_slots
-from ps2.errors import SlotsError
+from ps2.errors import ConfigError, SlotsError, UnreachableError
 from ps2.interrupts import sleep
 from ps2.run.state import Run
 
@@ -20,11 +20,19 @@ EXECUTOR_TIMEOUT_S = 120.0
 # Spark's listeners may tell late.
 LOOK_S = 1.0
 POLL_S = 0.1
+MOST_TASKS = 2**31 - 1
 # Of what Spark says.
 MAX_CHARS = 300
 CANCELLED = re.compile(
     r"^: org\.apache\.spark\.SparkException: (?:\[\w+\] )?(Job \d+ cancelled.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE
 )
+# Between the traceback of an error and that of the one that it led to.
+LED_TO = re.compile(
+    r"\n\n(?:The above exception was the direct cause of the following exception|"
+    r"During handling of the above exception, another exception occurred):\n\n\Z"
+)
+RAISED = re.compile(r"^Traceback .*\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
+UNREACHED = re.compile(rf"^{UnreachableError.__module__}\.{UnreachableError.__name__}: (.*)", re.MULTILINE)
 
 
 class Tasks:
@@ -47,6 +55,8 @@ class Tasks:
             return
         self._looked_s = now_s
         absent = self._run.absent()
+        if len(absent) == self._run.workers and not self._run.failures:
+            self._check_reach()
         if not absent or self.active() > self._run.attempts:
             self._since_s = None
             return
@@ -57,6 +67,15 @@ class Tasks:
                 f"run: {self._run.workers} workers need a task slot each, and Spark at {self._spark.master} has "
                 f"{total_slots(self._spark)}; ranks {absent} have had none for {timeout_s:.0f} s"
             )
+
+    def _check_reach(self) -> None:
+        """Raise ConfigError if a worker has ended as it could not reach the run, and no other has reached it either.
+
+        Spark would start it again and again, with the same end.
+        """
+        for said in failures(self._spark, self._tag):
+            if (error := not_reached(said)) is not None:
+                raise error
 
     def wait_for_end(self, timeout_s: float) -> int:
         """Wait until no task runs any more; return how many still do."""
@@ -160,7 +179,46 @@ def said_by_spark(error: Exception | None) -> tuple[int | None, str]:
     found = re.search(r"Job aborted due to stage failure: [^\n]*", text)
     words = found[0] if found else " ".join(text.split("\n")[:2])
     # Where a worker could not even start, such as without NumPy, what its Python says is all there is.
-    if raised := re.search(r"^Traceback .*\n(?:[ \t].*\n)*(\S.*)", text[text.find("Traceback") :], re.MULTILINE):
-        words = f"{words[: MAX_CHARS - len(raised[1]) - 1]} {raised[1]}"
+    if raised := outermost(text):
+        words = f"{words[: max(0, MAX_CHARS - len(raised) - 1)]} {raised}"
     task = re.search(r"Task (\d+) in stage \S+ failed", words)
     return int(task[1]) if task else None, words[:MAX_CHARS]
+
+
+def outermost(text: str) -> str | None:
+    """Return the line of the error that a text's first traceback ends in, after all those that led to it."""
+    last, text = None, text[max(0, text.find("Traceback")) :]
+    for found in RAISED.finditer(text):
+        if last is not None and not LED_TO.search(text[last.end() : found.start()]):
+            break
+        last = found
+    return last[1] if last else None
+
+
+def not_reached(said: str) -> ConfigError | None:
+    """Return the error of a run whose worker said that it could not reach it; None: it did not say so."""
+    found = UNREACHED.search(said)
+    return ConfigError(f"run: {found[1]}") if found else None
+
+
+def failures(spark_context: Any, tag: str) -> list[str]:
+    """Return what Spark says of tasks that have failed, of jobs with a tag that are under way."""
+    from py4j.protocol import Py4JError
+
+    said = []
+    try:
+        if is_stopped(spark_context):
+            return []
+        scala_context, tracker = spark_context._jsc.sc(), spark_context.statusTracker()
+        found = [tracker.getJobInfo(job) for job in scala_context.statusTracker().getJobIdsForTag(tag)]
+        for stage in (stage for job in found if job is not None for stage in job.stageIds):
+            info = tracker.getStageInfo(stage)
+            if info is None or not info.numFailedTasks:
+                continue
+            tasks = scala_context.statusStore().taskList(stage, info.currentAttemptId, MOST_TASKS)
+            messages = [tasks.apply(at).errorMessage() for at in range(tasks.size())]
+            said += [message.get() for message in messages if message.isDefined()]
+    except (Py4JError, OSError):  # it is stopping
+        if not is_stopped(spark_context):
+            raise
+    return said

@@ -26,13 +26,14 @@ from prometheus_client.utils import floatToGoString
 from ps2.config import join_address
 from ps2.errors import LaunchError
 from ps2.server.metrics import BUCKETS_S
-from ps2.wire.sockets import hang_up, resolve
+from ps2.wire.sockets import hang_up, listening_socket
 from ps2.wire.standing import OperationStatus, ServerStatus, metrics_of
 
 # Prometheus itself waits so long for a scrape.
 SCRAPE_TIMEOUT_S = 10.0
 MAX_SCRAPES = 32
 PAUSE_S = 0.1
+BACKLOG = 32
 # Of probes, such as a kubelet's.
 READY_PATH = "/ready"
 NOT_READY = b"no driver has given this server its shards yet\n"
@@ -88,8 +89,7 @@ class Exposition:
         registry.register(collector)
         ProcessCollector(registry=registry)
         try:
-            family, place = resolve(host, port)
-            self._server = _HttpServer(family, place, timeout_s)
+            self._server = _HttpServer(listening_socket(host, [port], BACKLOG), timeout_s)
         except OSError as error:
             raise LaunchError(f"cannot serve metrics on port {port} of {host} (--metrics-port): {error}") from error
         self._server.set_app(_with_ready(make_wsgi_app(registry), ready))
@@ -108,12 +108,17 @@ class _HttpServer(socketserver.ThreadingMixIn, WSGIServer):
 
     daemon_threads = True
 
-    def __init__(self, family: int, place: Any, timeout_s: float) -> None:
-        self.address_family = family
+    def __init__(self, listener: socket.socket, timeout_s: float) -> None:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._ends_s: dict[socket.socket, float] = {}  # the oldest comes first
-        super().__init__(place[:2], _Silent)
+        place = listener.getsockname()[:2]
+        super().__init__(place, _Silent, bind_and_activate=False)
+        self.socket.close()
+        self.socket, self.server_address = listener, place
+        # Not by ``server_bind``, which would ask for this host's name.
+        self.server_name, self.server_port = place
+        self.setup_environ()
 
     def get_request(self) -> Any:
         """Accept a connection; after one that could not be, for want of descriptors, wait a moment."""

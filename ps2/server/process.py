@@ -7,7 +7,6 @@ import logging
 import math
 import shutil
 import signal
-import socket
 import threading
 import time
 import uuid
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ps2 import __version__
-from ps2.config import ServerConfig, WireConfig, join_address, split_address, unencrypted
+from ps2.config import ServerConfig, WireConfig, is_wildcard, join_address, split_address, split_listen, unencrypted
 from ps2.errors import LaunchError, NotFoundError, PS2Error, TransientError
 from ps2.ops.modules import load_modules
 from ps2.ops.parallel import set_cores
@@ -32,6 +31,7 @@ from ps2.wire.master_control import MasterControl
 from ps2.wire.pb import server_pb2
 from ps2.wire.proof import Tokens
 from ps2.wire.serving import RpcServer
+from ps2.wire.sockets import reachable_host
 from ps2.wire.tls import fault_of
 from ps2.wire.transport import GrpcTransport
 
@@ -120,16 +120,19 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
     wire = WireConfig(tls=config.tls)
     engine = Engine(config.memory_limit_bytes, config.allow_udf and token is not None)
     engine.fence.waits = home is not None
-    host, _ = split_address(config.listen)
-    data = DataServer(engine, host, config.data_port, token, server_id, wire)
-    servicer = ServerServicer(engine, server_id, wire, stop.set, data, token)
-    try:
-        server = RpcServer(
-            server_pb2.DESCRIPTOR.services_by_name["Server"], servicer, config.listen, token, config.threads, wire
-        )
-    except PS2Error:
-        data.stop(0)
-        raise
+    host, _ = split_listen(config.listen)
+    service = server_pb2.DESCRIPTOR.services_by_name["Server"]
+    exposition: Exposition | None = None
+    with ExitStack() as begun:
+        data = DataServer(engine, host, config.data_ports, token, server_id, wire)
+        begun.callback(data.stop, 0)
+        servicer = ServerServicer(engine, server_id, wire, stop.set, data, token)
+        if config.metrics_port is not None:  # before anybody is answered, and takes it that all is well
+            info = {"version": __version__, "server_id": server_id, "index": str(home.index) if home else ""}
+            exposition = _expose(servicer, engine, info, (host, config.metrics_port))
+            begun.callback(exposition.stop)
+        server = RpcServer(service, servicer, config.listen, token, config.threads, wire)
+        begun.pop_all()
     address = _advertised(server.address, config.advertise)
     log.info(
         "listening on %s, advertised as %s, memory limit %s bytes", server.address, address, config.memory_limit_bytes
@@ -148,13 +151,8 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
         undo.callback(server.stop, GRACE_S)
         undo.callback(data.stop, GRACE_S)
         undo.callback(log.info, "stopping")
-        if config.metrics_port is not None:
-            info = {
-                "version": __version__,
-                "server_id": server_id,
-                "index": str(home.index) if home else "",
-            }
-            undo.callback(_expose(servicer, engine, info, (host, config.metrics_port)).stop)
+        if exposition is not None:
+            undo.callback(exposition.stop)
         if home is not None:
             master = MasterControl(GrpcTransport(token, wire), home.master)
             try:
@@ -243,8 +241,6 @@ def _heartbeat(heart: Heart, interval_s: float, orphan_timeout_s: float, stop: t
 
 def _advertised(bound: str, advertise: str | None) -> str:
     host, port = split_address(bound)
-    if advertise is not None:
-        return join_address(advertise, port)
-    if host in ("0.0.0.0", "::"):
-        return join_address(socket.gethostname(), port)
-    return bound
+    if advertise is None and is_wildcard(host):
+        advertise = reachable_host()
+    return join_address(advertise or host, port)

@@ -16,6 +16,7 @@ from ps2.errors import AuthError, ProtocolError, PS2Error, UnavailableError
 from ps2.wire import proof
 from ps2.wire.pb import auth_pb2 as pb
 from ps2.wire.proof import ClientSession, Tokens
+from ps2.wire.reach import unreachable
 from ps2.wire.status import MAX_METADATA_BYTES, detail_of, from_bare, from_rpc
 from ps2.wire.tls import Renewed, channel_credentials
 from ps2.wire.tls_probe import explain
@@ -36,6 +37,9 @@ NUMBERS = itertools.count()
 REFUSAL_S = 1.0
 NOT_PROVEN = "an answer came without a proof that a server of the fleet gave it"
 
+# By service of the contract.
+LISTENING = {"Master": "the driver's master", "Launcher": "the fleet's launcher"}
+
 # What a channel comes to by itself, and a caller may try again.
 BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
 
@@ -48,6 +52,11 @@ class Trust:
         self._sure = sure
         self._lock = threading.Lock()
         self._proven: dict[str, bytes] = {}
+
+    @property
+    def told(self) -> bool:
+        """Whether the client was told by the driver where to go, as tasks are."""
+        return self._sure
 
     @property
     def sure(self) -> bool:
@@ -74,6 +83,8 @@ class Channel:
         self._trust = trust
         self._timeout_s = wire.keepalive_timeout_s
         self._session: ClientSession | None = None
+        self._reached = False
+        self._what = "a server"
         self._wire = wire
         self._credentials = Renewed(wire.tls, channel_credentials) if wire.tls is not None else None
         self._opened_with: grpc.ChannelCredentials | None = None
@@ -94,6 +105,7 @@ class Channel:
             PS2Error: what the other side says that the call came to.
         """
         path = f"/ps2.v1.{method}"
+        self._what = LISTENING.get(method.partition("/")[0], "a server")
         channel = self._open()
         rpc: Any = channel.unary_unary(path)
         deadline_s = time.monotonic() + timeout_s
@@ -118,6 +130,7 @@ class Channel:
                 continue
             self._answered = True
             if session is None or _shown(call.trailing_metadata(), session, "reply", number, reply):
+                self._reached = True
                 return reply
             self._meet(left_s)
             break
@@ -186,6 +199,8 @@ class Channel:
             why = explain(self._address, self._wire.tls)
             if why is not None:
                 return UnavailableError(str(why)) if self._trust.sure else why
+        if error.code() == grpc.StatusCode.UNAVAILABLE and self._trust.told and not self._reached:
+            return unreachable(self._what, self._address, error.details())
         return from_bare(error, self._address)
 
     def _meet(self, timeout_s: float) -> ClientSession | None:
@@ -218,6 +233,7 @@ class Channel:
             raise self._stranger(AuthError, f"the server of {other}: calls are passed on to it, or it has two names")
         key = proof.session_key(token, client_nonce, reply.nonce)
         self._session = ClientSession(client_nonce, reply.nonce, key)
+        self._reached = True
         return self._session
 
     def _stranger(self, cls: type[PS2Error], who: str) -> PS2Error:

@@ -11,7 +11,7 @@ import logging
 import select
 import socket
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -105,12 +105,21 @@ class DataServer:
     """Listens until it is stopped. ``port`` and ``unix_name`` say where ("" if there is no Unix socket)."""
 
     def __init__(
-        self, service: Service, host: str, port: int, token: str | Tokens | None, server_id: str, wire: WireConfig
+        self,
+        service: Service,
+        host: str,
+        ports: Sequence[int],
+        token: str | Tokens | None,
+        server_id: str,
+        wire: WireConfig,
     ) -> None:
         """Bind and start.
 
+        Args:
+            ports: of which the first that is free is taken; 0 is any.
+
         Raises:
-            LaunchError: the port is taken.
+            LaunchError: the ports are taken.
             ConfigError, AuthError: the certificates cannot be used.
         """
         self._service = service
@@ -125,7 +134,7 @@ class DataServer:
         self._idle = threading.Condition(self._lock)
         self._busy = 0
         self._stopped = False
-        listeners = [listen_tcp(host, port)]
+        listeners = [listen_tcp(host, ports)]
         self.port: int = listeners[0].getsockname()[1]
         self.unix_name = ""
         if wire.unix_sockets and (listener := _listen_unix(server_id)) is not None:

@@ -17,7 +17,7 @@ from ps2.wire.codec import error_parts
 from ps2.wire.framing import written_by_pieces
 from ps2.wire.introduction import admit
 from ps2.wire.proof import Tokens
-from ps2.wire.sockets import close, hang_up, resolve, send_all, tune
+from ps2.wire.sockets import close, hang_up, listening_socket, send_all, tune
 from ps2.wire.tls import Renewed, server_context
 from ps2.wire.tls_connection import Connection, TlsConnection
 
@@ -194,18 +194,10 @@ def part(connection: Connection, error: PS2Error) -> None:
                 break
 
 
-def listen_tcp(host: str, port: int) -> socket.socket:
-    """Return a listening socket; raises LaunchError."""
+def listen_tcp(host: str, ports: Sequence[int]) -> socket.socket:
+    """Return a socket that listens on the first of the ports that is free; raises LaunchError."""
     try:
-        family, address = resolve(host, port)
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(BACKLOG)
-        except OSError:
-            listener.close()
-            raise
+        return listening_socket(host, ports, BACKLOG)
     except OSError as error:
-        raise LaunchError(f"cannot take data on port {port} of {host}: {error}") from error
-    return listener
+        which = f"port {ports[0]}" if len(ports) == 1 else f"any of the ports {ports[0]}-{ports[-1]}"
+        raise LaunchError(f"cannot take data on {which} of {host}: {error}") from error

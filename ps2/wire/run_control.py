@@ -10,11 +10,14 @@ from dataclasses import asdict, dataclass
 from ps2.config import WireConfig
 from ps2.errors import LimitError, PS2Error, RolledBack, StoppedError, UnavailableError
 from ps2.wire.pb import run_pb2 as pb
+from ps2.wire.reach import unreachable
 from ps2.wire.status import from_detail
 from ps2.wire.talk import Talk
 
 # From the first failure until an attempt takes it that the driver has gone.
 GIVE_UP_S = 10.0
+# From the beginning of the first attempt, where none has ever reached it: the driver listens before any worker begins.
+FIRST_CONTACT_S = 3.0
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
 # Whom a worker means to meet at its run's address.
@@ -96,6 +99,7 @@ class RunControl:
     """One attempt's questions to the coordinator. One thread asks at a time, but for ``ahead``.
 
     When the connection is cut, it comes back by itself: it joins again and asks again. All methods raise:
+        UnreachableError: the driver was never reached.
         UnavailableError: the driver could not be reached for ``GIVE_UP_S``.
         StoppedError, WorkerError: the run has ended, or another attempt has the place.
     """
@@ -112,6 +116,7 @@ class RunControl:
         self._epoch = 0  # that the worker knows of
         self._clock = 0  # that it is in, or before
         self._failing_s: float | None = None  # since when
+        self._reached = False
         self._final: PS2Error | None = None
 
     def join(self, rank: int, attempt: int, host: str, pid: int) -> Seated:
@@ -204,6 +209,8 @@ class RunControl:
             raise self._final
         if metrics:
             message.metrics.extend(pb.Metric(**asdict(metric)) for metric in metrics)
+        if not self._reached:
+            self._failing_s = self._failing_s or time.monotonic()
         self._number += 1
         message.number, message.epoch = self._number, self._epoch
         pause_s = FIRST_PAUSE_S
@@ -224,13 +231,13 @@ class RunControl:
             self._talk = self._new_talk()
             if message is not self._join:
                 joined = _told(self._talk.ask(self._join)).joined
-                self._failing_s = None
+                self._reached, self._failing_s = True, None
                 if joined.done and message.WhichOneof("ask") == "leave":
                     return pb.CoordinatorMessage(left=pb.Left())
                 if joined.done:
                     raise StoppedError(f"another attempt of rank {self._join.join.rank} has left with a result")
         answer = _told(self._talk.ask(message))
-        self._failing_s = None
+        self._reached, self._failing_s = True, None
         return answer
 
     def _new_talk(self) -> Talk[pb.CoordinatorMessage]:
@@ -245,6 +252,11 @@ class RunControl:
         now_s = time.monotonic()
         if self._failing_s is None:
             self._failing_s = now_s
+        # A firewall answers nothing, and neither does a driver that is busy.
+        first_s = 1.5 * GIVE_UP_S if isinstance(error.__cause__, TimeoutError) else FIRST_CONTACT_S
+        if not self._reached and now_s - self._failing_s > first_s:
+            self._final = unreachable("the driver's run", self._address, error.__cause__ or error)
+            raise self._final from error
         if now_s - self._failing_s > GIVE_UP_S:
             self._final = UnavailableError(
                 f"the driver of this run cannot be reached at {self._address}, tried for {GIVE_UP_S:.0f} s: {error}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn, TypeVar
 
@@ -14,14 +14,14 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError, Message
 from grpc_health.v1 import health_pb2
 
-from ps2.config import WireConfig, is_loopback, join_address, split_address
+from ps2.config import WireConfig, is_loopback, join_address, split_listen
 from ps2.errors import AuthError, ConfigError, LaunchError, ProtocolError, PS2Error
 from ps2.wire import channel
 from ps2.wire.channel import CALL_KEY, CHALLENGE, NONCE_KEY, PROOF_KEY
 from ps2.wire.codec import MAX_HEADER_BYTES
 from ps2.wire.pb import auth_pb2
 from ps2.wire.proof import NONCE_BYTES, Admitted, Claim, Gatekeeper, Tokens
-from ps2.wire.sockets import open_files, resolve
+from ps2.wire.sockets import is_free, open_files, resolve
 from ps2.wire.status import MAX_METADATA_BYTES, internal_error, to_status
 from ps2.wire.tls import server_credentials
 
@@ -60,16 +60,17 @@ class RpcServer:
         Args:
             service: of the contract; ``servicer`` has one method an rpc, named like it. That of a stream takes
                 frames as they come, and yields those that answer them.
-            listen: ``host:port``; port 0 takes a free one. A name stands for the first of its addresses, as for
-                data: gRPC would listen at all of them, and be content where another process has the port at some.
+            listen: ``host:port``, or ``host:first-last``, whose first free port is taken; port 0 is any. A name stands
+                for the first of its addresses that this host has, as for data: gRPC would listen at all of them, and
+                be content where another process has the port at some.
             token: that callers prove to know, and the server to them; None only on loopback.
 
         Raises:
             ConfigError: no token, and not on loopback.
             ConfigError, AuthError: certificates cannot be used.
-            LaunchError: the port is taken, or the host is not this machine's.
+            LaunchError: the ports are taken, or the host is not this machine's.
         """
-        host, port = split_address(listen)
+        host, ports = split_listen(listen)
         if token is None and not is_loopback(host):
             raise ConfigError(f"listen: {listen} is not loopback, so a token is required")
         self._threads = _Threads(threads, "ps2-rpc")
@@ -79,16 +80,29 @@ class RpcServer:
         gatekeeper = Gatekeeper(tokens) if tokens is not None else None
         self._server.add_generic_rpc_handlers((_Handlers(service, servicer, gatekeeper, self._strangers),))
         try:
-            _, (place, *_) = resolve(host, port)
-            at = join_address(place, port)
-            if wire.tls is None:
-                bound = self._server.add_insecure_port(at)
-            else:
-                bound = self._server.add_secure_port(at, server_credentials(wire.tls))
+            bound = self._bind(host, ports, wire)
         except (OSError, RuntimeError) as error:
-            raise LaunchError(f"cannot listen on {listen}: the port is in use, or the host is not this one") from error
-        self.address = join_address(host, bound or port)
+            which = "the port is" if len(ports) == 1 else "all of the ports are"
+            raise LaunchError(f"cannot listen on {listen}: {which} in use, or the host is not this one") from error
+        self.address = join_address(host, bound)
         self._server.start()
+
+    def _bind(self, host: str, ports: Sequence[int], wire: WireConfig) -> int:
+        """Take the first of the ports that is free; return it. Raises OSError or RuntimeError if none is."""
+        for port in ports:
+            family, (place, _, *rest) = resolve(host, port)
+            # gRPC would print what it comes to.
+            if port != ports[-1] and not is_free(family, (place, port, *rest)):
+                continue
+            at = join_address(place, port)
+            try:
+                if wire.tls is None:
+                    return self._server.add_insecure_port(at)
+                return self._server.add_secure_port(at, server_credentials(wire.tls))
+            except RuntimeError:
+                if port == ports[-1]:
+                    raise
+        raise OSError("no port was given")
 
     def stop(self, grace_s: float) -> None:
         """Refuse new calls, wait for those under way at most ``grace_s``, and close."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 import socket
 import struct
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ps2.config import WireConfig
+import psutil
+
+from ps2.config import LOOPBACK, WireConfig, is_loopback, is_wildcard
 from ps2.interrupts import POLL_S, SHIELD, check
 from ps2.wire.liveness import new_name
 from ps2.wire.short import Handles
@@ -162,12 +166,31 @@ class PlainSocket(socket.socket):
         self.patience_s = 0.0
 
 
-def connect(family: int, address: object, timeout_s: float) -> PlainSocket:
-    """Connect a socket; raises OSError."""
+def connect(family: int, address: Any, timeout_s: float) -> PlainSocket:
+    """Connect a socket; raises OSError.
+
+    Args:
+        family: AF_UNIX; else ``address`` is a host and a port, and all addresses of the host are tried, for so long
+            together.
+    """
+    if family == socket.AF_UNIX:
+        return _connect(family, address, timeout_s)
+    host, port = address
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    last: OSError | None = None
+    for family, *_, place in found:
+        try:
+            return _connect(family, place, timeout_s / len(found))
+        except OSError as error:
+            last = last or error
+    raise last or OSError(f"{host} has no address")
+
+
+def _connect(family: int, address: Any, timeout_s: float) -> PlainSocket:
     connection = PlainSocket(family)
     try:
         connection.settimeout(timeout_s)
-        connection.connect(address)  # type: ignore[arg-type]
+        connection.connect(address)
     except BaseException:
         with suppress(OSError):
             connection.close()
@@ -175,10 +198,98 @@ def connect(family: int, address: object, timeout_s: float) -> PlainSocket:
     return connection
 
 
+def listening_socket(host: str, ports: Sequence[int], backlog: int) -> socket.socket:
+    """Return a socket that listens on the first of the ports that is free; raises OSError."""
+    family, (place, _, *rest) = resolve(host, ports[0])
+    for port in ports:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if is_wildcard(place) and family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            listener.bind((place, port, *rest))
+            listener.listen(backlog)
+            return listener
+        except OSError as error:
+            listener.close()
+            if error.errno != errno.EADDRINUSE or port == ports[-1]:
+                raise
+    raise OSError(errno.EADDRINUSE, "no port was given")
+
+
 def resolve(host: str, port: int) -> tuple[int, Any]:
-    """Return family and address to listen at; raises OSError."""
-    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    return family, address
+    """Return family and address to listen at: of a name, the first address that is one of this host; raises OSError.
+
+    ``::`` stands for all addresses of both families, on a host without IPv6 for those of IPv4.
+    """
+    if is_wildcard(host) and ":" in host and not has_ipv6():
+        host = "0.0.0.0"
+    first: OSError | None = None
+    for family, *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
+        try:
+            with socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.bind((address[0], 0, *address[2:]))
+        except OSError as error:
+            first = first or error
+        else:
+            return family, address
+    raise first or OSError(f"{host} has no address")
+
+
+def is_free(family: int, address: Any) -> bool:
+    """Tell whether nobody listens at an address of this host; who tries to at this moment is not disturbed."""
+    with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(address)
+        return True
+    return False
+
+
+def has_ipv6() -> bool:
+    """Tell whether processes of this host can meet over IPv6."""
+    return _is_own("::1")
+
+
+def loopback_host() -> str:
+    """Return the address by which a process of this host reaches another."""
+    return LOOPBACK if _is_own(LOOPBACK) or not has_ipv6() else "::1"
+
+
+def reachable_host() -> str:
+    """Return what other hosts can reach this one by: its name, if that stands for more than loopback, or an address.
+
+    A host that nothing but loopback leads to has no other.
+    """
+    name = socket.gethostname()
+    with suppress(OSError):
+        if any(
+            _is_own(str(place[0])) and not is_loopback(str(place[0])) for *_, place in socket.getaddrinfo(name, None)
+        ):
+            return name
+    return next(_own_addresses(), loopback_host())
+
+
+def _own_addresses() -> Iterator[str]:
+    """Yield addresses of this host that others may reach, first those from which it reaches others."""
+    for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((elsewhere, 9))  # nothing is sent
+            yield str(probe.getsockname()[0])
+    is_up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    for name, found in psutil.net_if_addrs().items():
+        for each in found:
+            if name in is_up and each.family in (socket.AF_INET, socket.AF_INET6):
+                address = ip_address(each.address)
+                if not address.is_loopback and not address.is_link_local:
+                    yield each.address
+
+
+def _is_own(address: str) -> bool:
+    """Tell whether an address is one of this host's."""
+    with suppress(OSError), socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
+        probe.bind((address, 0))
+        return True
+    return False
 
 
 def hang_up(connection: Connection) -> None:

@@ -35,6 +35,7 @@ STATUS: dict[type[PS2Error], grpc.StatusCode] = {
     errors.LaunchError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.TransientError: grpc.StatusCode.UNAVAILABLE,
     errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
+    errors.UnreachableError: grpc.StatusCode.UNAVAILABLE,
     errors.LostError: grpc.StatusCode.UNAVAILABLE,
     errors.RecoveringError: grpc.StatusCode.UNAVAILABLE,
     errors.StaleRouteError: grpc.StatusCode.FAILED_PRECONDITION,

@@ -73,7 +73,7 @@ class _Peer:
     """A server that was met.
 
     Attributes:
-        places: where it takes data, the best first: (family, address).
+        places: where it takes data, the best first: (family, address); a name's addresses are of any family.
         idle: connections to it that nobody uses now.
     """
 
@@ -234,7 +234,7 @@ class GrpcTransport:
             places.append((socket.AF_UNIX, abstract(reply.data_socket)))
         if reply.data_port:
             host, _ = split_address(address)
-            places.append((socket.AF_INET6 if ":" in host else socket.AF_INET, (host, reply.data_port)))
+            places.append((socket.AF_UNSPEC, (host, reply.data_port)))
         with self._lock:
             return self._peers.setdefault(address, _Peer(reply.server_id, places)), True
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from ps2.config import WireConfig
+from ps2.config import ANY_PORT, LOOPBACK, WireConfig
 from ps2.errors import PS2Error
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server.engine import Engine
@@ -60,13 +60,15 @@ class Waits(Engine):
 class Served:
     """A server of that engine; ``places`` are the data port and Unix socket that it tells clients of."""
 
-    def __init__(self, engine, listen="127.0.0.1:0", token=TOKEN, places=None, server_id=None, wire=None):
+    def __init__(
+        self, engine, listen="127.0.0.1:0", token=TOKEN, places=None, server_id=None, wire=None, host=LOOPBACK
+    ):
         wire = wire or WireConfig()
         self.engine = engine
         engine.lanes.load()
         # A Unix socket is named after its server.
         self.id = server_id or f"{SERVER_ID}-{id(self)}"
-        self.data = DataServer(engine, "127.0.0.1", 0, token, self.id, wire)
+        self.data = DataServer(engine, host, ANY_PORT, token, self.id, wire)
         try:
             port, unix_name = places(self.data) if places else (self.data.port, self.data.unix_name)
             told = SimpleNamespace(port=port, unix_name=unix_name, connections=0, carried=self.data.carried)

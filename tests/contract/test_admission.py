@@ -197,4 +197,4 @@ def test_port_when_another_has_it_at_the_names_address_then_launch_error(engine)
 
 def test_data_port_when_in_use_then_launch_error_names_it(server):
     with pytest.raises(LaunchError, match=f"port {server.data.port} of 127.0.0.1"):
-        DataServer(server.engine, "127.0.0.1", server.data.port, TOKEN, "id", WireConfig())
+        DataServer(server.engine, "127.0.0.1", [server.data.port], TOKEN, "id", WireConfig())

@@ -142,9 +142,9 @@ def test_server_when_stopped_then_nobody_listens_at_once(carrier):
 
 
 def test_server_when_stopped_then_another_takes_its_port_and_name_at_once(engine):
-    first = DataServer(engine, "127.0.0.1", 0, TOKEN, SERVER_ID, WireConfig())
+    first = DataServer(engine, "127.0.0.1", [0], TOKEN, SERVER_ID, WireConfig())
     first.stop(0)
-    second = DataServer(engine, "127.0.0.1", first.port, TOKEN, SERVER_ID, WireConfig())
+    second = DataServer(engine, "127.0.0.1", [first.port], TOKEN, SERVER_ID, WireConfig())
     second.stop(0)
     assert (second.port, second.unix_name) == (first.port, SERVER_ID)
 

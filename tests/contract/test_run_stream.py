@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 from faults.proxy import PROXY_HOST, SERVER_HOST, Network, Proxy
 
-from ps2.config import WireConfig, split_address
+from ps2.config import Place, WireConfig, split_address
 from ps2.errors import (
     AuthError,
     LimitError,
@@ -66,7 +66,7 @@ def start(stack):
 
     def make(workers, staleness=0, host="127.0.0.1"):
         run = Run(workers, Clocks(workers, staleness), Ignores())
-        face = Face(run, f"{host}:0", TOKEN, WireConfig())
+        face = Face(run, Place(host, host), TOKEN, WireConfig())
         stack.callback(face.stop)
         stack.callback(run.fail, StoppedError("the test is over"))
         return run, face.address
@@ -328,7 +328,7 @@ def test_ahead_when_an_attempt_has_no_place_then_it_is_refused(start, join, stac
 def test_workers_when_there_is_tls_then_questions_and_long_results_go_through(stack, pool, tmp_path):
     wire = WireConfig(tls=write(tmp_path))
     run = Run(2, Clocks(2, 0), Ignores())
-    face = Face(run, "127.0.0.1:0", TOKEN, wire)
+    face = Face(run, Place(), TOKEN, wire)
     stack.callback(face.stop)
     stack.callback(run.fail, StoppedError("the test is over"))
 

@@ -7,7 +7,7 @@ import pytest
 from ps2.client import patience as patiences
 from ps2.client.patience import Patience
 from ps2.config import RetryConfig
-from ps2.errors import UnavailableError
+from ps2.errors import UnavailableError, UnreachableError
 
 RETRY = RetryConfig(total_s=10, recovery_s=100, first_pause_s=1, longest_pause_s=4)
 
@@ -63,3 +63,11 @@ def test_wait_when_it_is_explained_for_a_while_then_the_total_counts_from_there(
     with pytest.raises(UnavailableError):
         until_it_gives_up(Patience(RETRY), explained=lambda: clock.now_s < 1050)
     assert 1050 < clock.now_s < 1050 + RETRY.longest_pause_s + RETRY.total_s
+
+
+def test_wait_when_the_master_was_never_reached_then_it_gives_up_early(clock):
+    patience = Patience(RetryConfig(total_s=60, first_contact_s=10, first_pause_s=1, longest_pause_s=4))
+    patience.doubt(UnreachableError("the driver's master"))
+    with pytest.raises(UnreachableError, match=r"^the driver's master$"):
+        until_it_gives_up(patience)
+    assert sum(clock.pauses) <= 10

@@ -29,11 +29,11 @@ def service():
 
 def test_the_server_that_the_unit_starts_takes_a_driver_and_ends_when_it_is_told_to(service, tmp_path, until):
     command = service["ExecStart"]
-    assert command.startswith("/opt/ps2/bin/ps2 server --listen 0.0.0.0:7070 --data-port 7071 ")
+    assert command.startswith("/opt/ps2/bin/ps2 server --listen [::]:7070 --data-port 7071 ")
     address = f"127.0.0.1:{free_port()}"
     # Here others listen there, and the token is where LoadCredential of this unit brings it.
     program = str(Path(sys.executable).with_name("ps2"))
-    for there, here in (("/opt/ps2/bin/ps2", program), ("0.0.0.0:7070", address), ("port 7071", "port 0")):
+    for there, here in (("/opt/ps2/bin/ps2", program), ("[::]:7070", address), ("port 7071", "port 0")):
         command = command.replace(there, here)
     credential, source = service["LoadCredential"].split(":")
     assert (credential, source) == ("token", "/etc/ps2/token")

@@ -25,6 +25,7 @@ from ps2.errors import ConfigError, PS2Error, UnavailableError
 from ps2.processes import has_come
 from ps2.programs import command, import_path
 from ps2.wire.launcher_control import LauncherControl, Report
+from ps2.wire.reach import unreachable
 from ps2.wire.transport import GrpcTransport
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ def own_address(launcher: str) -> str:
         with socket.create_connection((host, port), timeout=10) as probe:
             return str(probe.getsockname()[0])
     except OSError as error:
-        raise UnavailableError(f"the launcher at {launcher} cannot be reached from this container: {error}") from error
+        raise unreachable("the fleet's launcher", launcher, error) from error
 
 
 def listening(own: str, before: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ps2.certificates import TlsFiles
-from ps2.config import write_token
+from ps2.config import Place, said_of, write_token
 from ps2.coordinator.launchers.child import Child, end, how_it_ended
 from ps2.coordinator.launchers.forking import ForkServer
 from ps2.errors import LaunchError
@@ -30,17 +30,18 @@ class LocalLauncher:
         self,
         servers: int,
         token: str,
-        host: str = "127.0.0.1",
+        place: Place | None = None,
         memory_limit_bytes: int | None = None,
         ops: Sequence[str] = (),
         tls: TlsFiles | None = None,
     ) -> None:
         """Args:
+        place: where they listen, and what others reach them by; None: loopback.
         ops: modules that declare operations, for the servers to load.
         tls: of servers; None: there is no TLS.
         """
         self._servers = servers
-        self._host = host
+        self._place = place or Place()
         self._memory = memory_limit_bytes or int(available_bytes() * MEMORY_SHARE) // servers
         self._token = token
         self._ops = list(ops)
@@ -100,7 +101,8 @@ class LocalLauncher:
 
     def _arguments(self, index: int, master: str) -> list[str]:
         return [
-            *("server", "--master", master, "--index", str(index), "--listen", f"{self._host}:0"),
+            *("server", "--master", master, "--index", str(index), "--listen", self._place.listen),
+            *("--data-port", said_of(self._place.ports), "--advertise", self._place.advertised),
             *("--token-file", str(self._token_file), "--memory-limit", str(self._memory)),
             *("--exit-with-parent", str(os.getpid()), "--scratch", str(self._folder)),
             *(word for module in self._ops for word in ("--ops", module)),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ps2 import __version__
 from ps2.certificates import TlsFiles
-from ps2.config import join_address
+from ps2.config import Place
 from ps2.coordinator.launchers.application import FleetApplication
 from ps2.coordinator.launchers.hosts import Hosts
 from ps2.coordinator.launchers.servicer import listen
@@ -31,7 +31,7 @@ class ContainedServers:
     """What all servers of a fleet in containers are started with.
 
     Attributes:
-        bind: host of this process that containers reach.
+        place: where this process listens, and what containers reach it by.
         memory_bytes: that each server's arrays may take.
         ops: modules that declare operations.
         tls: of servers, and of this process; None: there is no TLS.
@@ -40,7 +40,7 @@ class ContainedServers:
 
     servers: int
     token: str
-    bind: str
+    place: Place
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     ops: tuple[str, ...] = ()
     keep_addresses: bool = False
@@ -64,7 +64,7 @@ class SparkLauncher:
         self._generation = 0
         self._folder = Path(tempfile.mkdtemp(prefix="ps2-"))
         try:
-            self._face = listen(self._hosts, join_address(wanted.bind, 0), wanted.token, wanted.tls)
+            self._face = listen(self._hosts, wanted.place.listen, wanted.token, wanted.tls)
         except Exception:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
@@ -143,7 +143,7 @@ class SparkLauncher:
         asked = {
             "servers": self.servers,
             "memory_bytes": self._wanted.memory_bytes,
-            "launcher": self._face.address,
+            "launcher": self._wanted.place.reached(self._face.address),
             "token": self._wanted.token,
             "tls": asdict(self._wanted.tls.current()) if self._wanted.tls is not None else None,
             "tag": f"ps2-{uuid.uuid4().hex[:12]}",

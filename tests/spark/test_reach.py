@@ -1,0 +1,39 @@
+"""Workers that cannot reach their driver end the run at once, and say what decides about it."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from ps2 import PS2Context
+from ps2.config import new_token, write_token
+from ps2.errors import ConfigError
+from ps2.wire.sockets import is_free
+from tests.ports import free_port
+
+# Of this host, where nobody listens.
+ELSEWHERE = "127.0.0.2"
+
+
+def test_a_run_when_its_driver_is_told_to_be_elsewhere_then_it_says_so(spark, sc, until, tmp_path):
+    token = tmp_path / "token"
+    write_token(token, new_token())
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    command = [sys.executable, "-m", "ps2.cli.main", "server", "--listen", address, "--token-file", str(token)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: not is_free(socket.AF_INET, ("127.0.0.1", port)), "the server listens", 20)
+        given = {"fleet": address, "tokenFile": str(token), "advertiseAddress": ELSEWHERE}
+        with PS2Context.getOrCreate(spark, **given) as ps, pytest.raises(ConfigError) as caught:
+            ps.run(sc.parallelize(range(2), 2), lambda worker, rows: None)
+    finally:
+        server.terminate()
+        server.wait()
+    said = str(caught.value)
+    assert said.startswith(f"run: the driver's run at {ELSEWHERE}:")
+    assert "Connection refused" in said
+    assert "bindAddress" in said
