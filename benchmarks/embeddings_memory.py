@@ -83,8 +83,8 @@ def _taken(ps: Any, recipe: Recipe) -> int:
             put_aliases(fleet.vectors, fleet.contexts, draws.whole, draws.others)
             del draws
         shared = ps.sparkContext.broadcast(frequencies)
-        half = Half(Plan(recipe, Clocks(1, BATCHES), fleet, 1), lambda worker, rows: drawn, lambda: shared.value)
-        ps.run(ps.sparkContext.parallelize([0], 1), half, 1, STALENESS, onClock=look)
+        half = Half(Plan(recipe, Clocks(1, BATCHES), fleet, 1), lambda: shared.value)
+        ps.run(ps.sparkContext.parallelize([0], 1), half, 1, STALENESS, read=lambda worker, rows: drawn, onClock=look)
         shared.destroy()
         return most
     finally:

@@ -169,10 +169,14 @@ def _trained(ps: Any, recipe: Recipe) -> float:
             draws = Draws.of(recipe, frequencies)
             put_aliases(fleet.vectors, fleet.contexts, draws.whole, draws.others)
         shared = ps.sparkContext.broadcast(frequencies)
-        half = Half(Plan(recipe, Clocks(1, BATCHES), fleet, THREADS), lambda worker, rows: drawn, lambda: shared.value)
+        half = Half(Plan(recipe, Clocks(1, BATCHES), fleet, THREADS), lambda: shared.value)
         ends: list[float] = []
+
+        def clocked(clock: int) -> None:
+            ends.append(time.perf_counter())
+
         rdd = ps.sparkContext.parallelize([0], 1)
-        ps.run(rdd, half, 1, STALENESS, onClock=lambda clock: ends.append(time.perf_counter()))
+        ps.run(rdd, half, 1, STALENESS, read=lambda worker, rows: drawn, onClock=clocked)
         return 1e6 * _between(ends) / drawn.each
     finally:
         fleet.free()

@@ -72,6 +72,8 @@ class Session:
         self._outbox = Outbox(self._delivery.send_all)
         # Rows of handles that were garbage-collected; the collector may run anywhere, so it only notes them here.
         self._dropped: deque[tuple[int, int, str]] = deque()
+        # What the master could not be told of them yet.
+        self._untold: deque[tuple[Callable[[], None], RequestId | None]] = deque()
 
     @shielded
     def run(self, plans: Sequence[Plan[Any]], id: RequestId | None = None) -> list[Any]:
@@ -302,19 +304,31 @@ class Session:
                 handles.setdefault((matrix, holder), []).append(row)
         for (matrix, holder), rows in handles.items():
             # No mutation of a task has the number that this would take: the collector runs when it likes.
-            of_task = holder != self.ids.session
-            with contextlib.nullcontext() if of_task else self._new_id() as id:
-                self.ask(functools.partial(self._master.drop_rows, matrix, rows, holder, id))
+            id = None if holder != self.ids.session else self._take_id()
+            self._untold.append((functools.partial(self._master.drop_rows, matrix, rows, holder, id), id))
+        with contextlib.suppress(IndexError):
+            while True:
+                tell, id = self._untold.popleft()
+                try:
+                    self.ask(tell)
+                except TransientError:
+                    self._untold.append((tell, id))  # the next call for rows tells it, by the same id
+                    raise
+                if id is not None:
+                    self.ids.done(id)
 
     @contextlib.contextmanager
     def _new_id(self) -> Iterator[RequestId]:
         """The id of a call to the master, given up afterwards."""
-        # A worker's next attempt asks once more for what it had before its first clock.
-        id = replace(self.ids.next(), settled=0) if self.ids.run is not None else self.ids.next()
+        id = self._take_id()
         try:
             yield id
         finally:
             self.ids.done(id)
+
+    def _take_id(self) -> RequestId:
+        # A worker's next attempt asks once more for what it had before its first clock.
+        return replace(self.ids.next(), settled=0) if self.ids.run is not None else self.ids.next()
 
     @shielded
     def ask(self, call: Callable[[], T]) -> T:

@@ -116,6 +116,7 @@ class RunIds:
         settled: no mutation of an earlier phase ever comes again.
         epoch: how often the fleet had gone back to a checkpoint when the worker was last told where it stands.
         seen: the same, of what it reads; if that is more, its clock will be done again, and its changes are dropped.
+        number: of the next mutation in this phase.
     """
 
     series: str
@@ -125,20 +126,19 @@ class RunIds:
     settled: int = 0
     epoch: int = 0
     seen: int = 0
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    number: int = 0
 
     @property
     def clock(self) -> int:
         """The clock that what is done now belongs to."""
         return self.phase // 2
 
-    def enter(self, phase: int) -> None:
-        """Begin a phase."""
-        self.phase = phase
-        self._numbers = itertools.count()
+    def enter(self, phase: int, number: int = 0) -> None:
+        """Begin a phase, or go on in it with a mutation of some number."""
+        self.phase, self.number = phase, number
 
     def next(self) -> RequestId:
-        number = next(self._numbers)
+        number, self.number = self.number, self.number + 1
         if number >> PHASE_BITS:
             raise UsageError(f"a worker changes vectors at most {1 << PHASE_BITS} times in a clock")
         return RequestId(

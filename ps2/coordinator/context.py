@@ -221,6 +221,7 @@ class PS2Context:
             fleet.on_look = self._application.renew
             self._session = Session(ref, transport, on_rollback=self._rolled_back, master_address=fleet.home)
             self._steps = Steps(fleet.checkpoints, self._session, fleet.master, options)
+            self._steps.settled = self._settled
             fleet.supervisor.has_way_back = self._steps.has_way_back
             fleet.supervisor.parting.take = self._steps.hand_over
             undo.callback(self._steps.close)
@@ -350,6 +351,8 @@ class PS2Context:
         seed: int = 0,
         priority: Literal["magnitude"] | None = None,
         bandwidthLimit: float | None = None,
+        read: Callable[..., Any] | None = None,
+        onEnd: Callable[[], object] | None = None,
     ) -> RunResult:
         """Run workers that stay: one Spark stage whose tasks keep their rows and loop over clocks.
 
@@ -382,6 +385,12 @@ class PS2Context:
             seed: of ``worker.rng``; not negative.
             priority: "magnitude": of updates with ``wait=False``, the large ones leave first.
             bandwidthLimit: bytes a second that updates with ``wait=False`` take, of each worker.
+            read: called first, as ``read(worker, rows)``, once in each task; ``worker_fn`` gets what it returns in the
+                place of rows, and does not change it. With it, a worker whose work fails because the fleet went back to
+                a checkpoint does that anew, in the same task: Spark, which limits how often a task fails, is not told.
+            onEnd: called here when all workers have returned, before they are let go, to read what they made. If
+                the fleet goes back to a checkpoint meanwhile, workers and ``onClock`` go on from there, and it is
+                called again in the end.
 
         Returns:
             What the workers returned, by rank, like a list; and where the time went: ``summary()`` prints it,
@@ -398,7 +407,9 @@ class PS2Context:
         """
         self._check_running()
         spark_context = self._application.running("run")
-        options = RunOptions(workers, staleness, onClock, onLog, timeoutS, firstClock, seed, priority, bandwidthLimit)
+        options = RunOptions(
+            *(workers, staleness, onClock, onLog, timeoutS, firstClock, seed, priority, bandwidthLimit, read, onEnd)
+        )
         return self._runs.run(spark_context, data, worker_fn, options)
 
     @shielded
@@ -454,6 +465,21 @@ class PS2Context:
         """The driver's loop is being told that the fleet went back: what it submits from now on is of that."""
         self._steps.next = step or 0
         self._application.go_back(epoch)
+
+    def _settled(self) -> list[Recovery]:
+        """Wait until all servers answer, as none is being brought back; return what has become of lost ones.
+
+        Raises:
+            LostError: one is lost for good.
+        """
+
+        def ask() -> None:
+            self._fleet.master.roster.check_all_there()
+            for address in self.servers:
+                self._fleet.control.status(address)
+
+        self._session.ask(ask)
+        return self.recoveries
 
     def _check_running(self) -> None:
         if self._stopped:

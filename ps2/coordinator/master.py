@@ -6,13 +6,14 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from ps2.config import FleetConfig
 from ps2.coordinator.catalog import Catalog, Entry, Grant, Taken
 from ps2.coordinator.ledger import LateRow, LateRows, Ledger
 from ps2.coordinator.recovery import backup_of
+from ps2.coordinator.releases import Releases
 from ps2.coordinator.roster import Roster
 from ps2.errors import (
     BusyError,
@@ -91,6 +92,8 @@ class Master:
         self._ledger = Ledger()
         self._ended = EndedStages()
         self._late = LateRows()
+        self._due: dict[int, dict[int, int]] = {}  # rows of stages that are over, by matrix; with their generations
+        self.releases = Releases(servers, self.roster.members)
 
     # -- recovery --------------------------------------------------------------------------------------------------
 
@@ -211,13 +214,12 @@ class Master:
                     self._servers.create_matrix(backup, entry.id, entry.spec, partitions, copies=True)
                 self._servers.create_matrix(address, entry.id, entry.spec, partitions)
 
-    def _holders(self, entry: Entry) -> list[str]:
-        """Return the address of each server that has shards of a matrix, or copies of them."""
-        addresses = self.roster.addresses()
+    def _holders(self, entry: Entry) -> list[int]:
+        """Return the index of each server that has shards of a matrix, or copies of them."""
         owners = set(entry.owners)
         if self._replicas:
-            owners |= {backup_of(owner, len(addresses)) for owner in entry.owners}
-        return [addresses[owner] for owner in sorted(owners)]
+            owners |= {backup_of(owner, len(self.roster.addresses())) for owner in entry.owners}
+        return sorted(owners)
 
     def matrix(self, id: int) -> Located:
         with self._lock:
@@ -314,16 +316,31 @@ class Master:
             self._ended.add(series, below, live)
             due = self._late.take(self._ended)
         self._ledger.end(self._ended)
-        by_matrix: dict[int, dict[int, int]] = {}
         with self._lock:
             for late in due:
                 if not (late.orphan and self._is_held(late)):  # another attempt may have been handed it since
-                    by_matrix.setdefault(late.matrix, {})[late.row] = late.born
-        for matrix, born in by_matrix.items():
-            try:
-                self._free_rows(matrix, list(born), born)
-            except PS2Error as error:
-                log.warning("taking back rows %s of matrix %x: %s", list(born), matrix, error)
+                    self._due.setdefault(late.matrix, {})[late.row] = late.born
+        if due:
+            with suppress(RecoveringError), self.changing():  # else they are taken back later
+                self._take_due()
+
+    def catch_up(self) -> None:
+        """Take back, and let servers free, what could not be when it was time; do nothing if rows just change."""
+        if not (self._due or len(self.releases)) or not self._changing.acquire(blocking=False):
+            return
+        try:
+            self._take_due()
+            with self._lock:
+                free = {entry.id: list(entry.retired) for entry in self._catalog.entries()}
+            self.releases.catch_up(free)
+        finally:
+            self._changing.release()
+
+    def _take_due(self) -> None:
+        with self._lock:
+            due, self._due = self._due, {}
+        for matrix, born in due.items():
+            self._free_now(matrix, list(born), born)
 
     def _is_held(self, late: LateRow) -> bool:
         taken = self._catalog.get(late.matrix).taken.get(late.row) if late.matrix in self._catalog.ids() else None
@@ -332,23 +349,26 @@ class Master:
     def _free_rows(self, id: int, rows: Sequence[int], born: Mapping[int, int] | None = None) -> None:
         """Take rows back; with ``born``, those that are of these generations still."""
         with self.changing():
-            with self._lock:
-                if id not in self._catalog.ids():
-                    return
-                entry = self._catalog.get(id)
-                if born is not None:
-                    rows = [row for row in rows if entry.born.get(row) == born[row]]
-                names = len(self._catalog.names)
-                freed = self._catalog.retire(entry, rows)
-                if not entry.used:
-                    self._catalog.remove(id)
-                renamed = len(self._catalog.names) < names
+            self._free_now(id, rows, born)
+
+    def _free_now(self, id: int, rows: Sequence[int], born: Mapping[int, int] | None = None) -> None:
+        with self._lock:
+            if id not in self._catalog.ids():
+                return
+            entry = self._catalog.get(id)
+            if born is not None:
+                rows = [row for row in rows if entry.born.get(row) == born[row]]
+            names = len(self._catalog.names)
+            freed = self._catalog.retire(entry, rows)
             if not entry.used:
-                self._drop(entry)
-            elif freed:
-                self._retire(entry, freed)
-            if renamed:
-                self.publish()
+                self._catalog.remove(id)
+            renamed = len(self._catalog.names) < names
+        if not entry.used:
+            self._drop(entry)
+        elif freed:
+            self.releases.retire(entry.id, freed, self._holders(entry))
+        if renamed:
+            self.publish()
 
     def free_all(self) -> None:
         """Drop every matrix (of a fleet that lives on without us)."""
@@ -374,22 +394,9 @@ class Master:
 
     def _update_rows(self, entry: Entry, rows: int = 0, reused: Sequence[int] = ()) -> None:
         with self.roster.explaining():
-            for address in self._holders(entry):
-                self._servers.update_rows(address, entry.id, rows, (), reused)
-
-    def _retire(self, entry: Entry, freed: Sequence[int]) -> None:
-        for address in self._holders(entry):
-            try:
-                self._servers.update_rows(address, entry.id, 0, freed, ())
-            except PS2Error as error:
-                # They are made zero before they are handed out again, so this costs memory and nothing else; and they
-                # are free here: asked once more, it would be another's rows that are freed.
-                log.warning("taking back rows %s of matrix %x on %s: %s", list(freed), entry.id, address, error)
+            addresses = self.roster.addresses()
+            for index in self._holders(entry):
+                self._servers.update_rows(addresses[index], entry.id, rows, (), reused)
 
     def _drop(self, entry: Entry) -> None:
-        for address in self._holders(entry):
-            try:
-                self._servers.free_matrix(address, entry.id)
-            except PS2Error as error:
-                # A server that is gone holds nothing of the matrix any more.
-                log.warning("freeing matrix %x on %s: %s", entry.id, address, error)
+        self.releases.free_matrix(entry.id, self._holders(entry))

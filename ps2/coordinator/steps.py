@@ -7,13 +7,14 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from ps2.client.session import Session
 from ps2.coordinator.checkpoints import Checkpoint, Checkpoints, Newest
 from ps2.coordinator.master import Master
 from ps2.coordinator.options import Options
+from ps2.coordinator.recovery import Recovery
 from ps2.coordinator.turns import Turns
 from ps2.errors import CheckpointWarning, ConfigError, PS2Error, RecoveryError, RolledBack, UsageError
 from ps2.interrupts import shielded
@@ -35,6 +36,8 @@ class Steps:
         self._inside = False  # a step, until the checkpoint at its end is made
         # Checkpoints that a loop of steps can go on from: all others hold a part of a step, or whatever a run left.
         self._cuts: deque[str] = deque(maxlen=CUTS)
+        # Waits until all servers answer; returns what has become of lost ones.
+        self.settled: Callable[[], Sequence[Recovery]] = lambda: ()
         # The run of workers that is under way, whose clocks are the steps.
         self.run: Run | None = None
         newest = checkpoints.newest
@@ -134,8 +137,18 @@ class Steps:
 
     def checkpoint_beginning(self) -> None:
         """Let all go back to the beginning of a run at least, if all go back together."""
-        if self._options.recover != "shard" and self._options.checkpoint_dir is not None:
-            self.checkpoint(None, None)
+        if self._options.recover == "shard" or self._options.checkpoint_dir is None:
+            return
+        while True:
+            before = len(self.settled())
+            try:
+                self.checkpoint(None, None)
+                return
+            except RecoveryError:
+                # A server may have been lost meanwhile: if it came back with all that it had, this is to be made again.
+                since = self.settled()[before:]
+                if not since or any(recovery.source == "checkpoint" for recovery in since):
+                    raise
 
     @shielded
     def end_run(self) -> None:

@@ -159,6 +159,8 @@ class Supervisor:
         self._master.roster.tick()
         self.parting.look(self._launcher.leaving)
         indices = set(self._master.roster.lost(self._launcher.replaces)) | self._pending
+        if not indices:
+            self._master.catch_up()
         if not indices or time.monotonic() < self._next_attempt_s:
             return
         handed = self.parting.handed_over(indices)

@@ -20,11 +20,11 @@ RESULT = "rank int"
 MAIN_ALIAS = "__mp_main__"
 
 
-def pickled(worker_fn: Callable[..., Any]) -> Function:
-    """Pickle the users' function.
+def pickled(worker_fn: Callable[..., Any], read: Callable[..., Any] | None = None) -> Function:
+    """Pickle the users' function, and the one that makes what it works on of the rows.
 
     Raises:
-        UsageError: it is no function, or it cannot be pickled.
+        UsageError: one is no function, or cannot be pickled.
     """
     from pyspark import Broadcast, cloudpickle
 
@@ -43,12 +43,15 @@ def pickled(worker_fn: Callable[..., Any]) -> Function:
 
     code = io.BytesIO()
     check_call("run", worker_fn, "worker", "rows")
+    if read is not None:
+        check_call("run: read", read, "worker", "rows")
     # Where pyspark has made one (for pandas), NumPy's functions are found in it first, and no worker has it.
     alias = sys.modules.pop(MAIN_ALIAS, None)
     try:
-        Pickler(code).dump(worker_fn)
+        Pickler(code).dump((read, worker_fn))
     except Exception as error:  # a closure may hold anything, and each thing fails in its own way
-        raise UsageError(f"run: {worker_fn!r} cannot be pickled: {error}") from error
+        what = worker_fn if read is None else (read, worker_fn)
+        raise UsageError(f"run: {what!r} cannot be pickled: {error}") from error
     finally:
         if alias is not None:
             sys.modules[MAIN_ALIAS] = alias

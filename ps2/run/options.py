@@ -28,6 +28,8 @@ class RunOptions:
     seed: int = 0
     priority: str | None = None
     bandwidth_limit: float | None = None
+    read: Callable[..., Any] | None = None
+    on_end: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
         if self.workers is not None and (not is_whole(self.workers) or not 1 <= self.workers <= MAX_WORKERS):
@@ -36,7 +38,12 @@ class RunOptions:
             raise ConfigError(
                 f"staleness: expected 0 (BSP), a positive integer (SSP) or None (ASP), got {self.staleness!r}"
             )
-        for name, call in (("onClock", self.on_clock), ("onLog", self.on_log)):
+        for name, call in (
+            ("onClock", self.on_clock),
+            ("onLog", self.on_log),
+            ("read", self.read),
+            ("onEnd", self.on_end),
+        ):
             if call is not None and not callable(call):
                 raise ConfigError(f"{name}: expected a function, got {call!r}")
         for name, value in (("firstClock", self.first_clock), ("seed", self.seed)):

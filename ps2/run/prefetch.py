@@ -177,6 +177,12 @@ class Prefetches:
                 self.view.horizon = horizon
                 self._start()
 
+    def begin_again(self, view: Freshness) -> None:
+        """The worker begins its work anew: wait for all reads, and forget them."""
+        with self._lock:
+            self._forget()
+            self.view = view
+
     def meet(self) -> None:
         """The worker has met the others."""
         self.view.meetings += 1
@@ -184,10 +190,13 @@ class Prefetches:
     def close(self) -> None:
         """Wait for all reads."""
         with self._lock:
-            for prefetch in self._open:
-                prefetch.close()
-            self._open.clear()
+            self._forget()
         self._threads.shutdown()
+
+    def _forget(self) -> None:
+        for prefetch in self._open:
+            prefetch.close()
+        self._open.clear()
 
     def _start(self) -> None:
         self._open = [prefetch for prefetch in self._open if not prefetch.is_taken]

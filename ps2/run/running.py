@@ -99,6 +99,7 @@ class Runs:
         self._steps = steps
         self._listen = listen
         self._count = 0
+        self.returns = 0  # how often a run has gone back with the fleet, and on
         self._run: Run | None = None
         self._one_at_a_time = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -111,7 +112,7 @@ class Runs:
         self._thread = threading.current_thread()
         try:
             with Opening():
-                function = pickled(worker_fn)
+                function = pickled(worker_fn, options.read)
             if options.on_clock is not None:
                 check_call("onClock", options.on_clock, "clock")
             if options.on_log is not None:
@@ -154,8 +155,8 @@ class Runs:
     def roll_back(self, epoch: int, checkpoint: str) -> None:
         """The whole fleet has gone back to a checkpoint, and the clocks with it."""
         run = self._run
-        if run is not None:
-            run.roll_back(epoch, checkpoint)
+        if run is not None and run.roll_back(epoch, checkpoint):
+            self.returns += 1
 
 
 class _Drive:
@@ -172,7 +173,8 @@ class _Drive:
         self._closing = threading.Event()
         calls = options.on_clock is not None or runs._steps.by_clock
         clocks = Clocks(job.workers, options.staleness, options.first_clock, calls)
-        self._run = Run(job.workers, clocks, self._events, options.first_clock, runs._master.gone_back[0])
+        epoch, calls_end = runs._master.gone_back[0], options.on_end is not None
+        self._run = Run(job.workers, clocks, self._events, options.first_clock, epoch, calls_end)
 
     def drive(self) -> RunResult:
         runs = self._runs
@@ -278,25 +280,40 @@ class _Drive:
         self._events.wake()
 
     def _call(self) -> None:
-        """Call ``onClock`` for the clocks that all workers have finished."""
-        session, steps = self._runs._session, self._runs._steps
-        while (due := self._run.call_due()) is not None:
+        """Call ``onClock`` for the clocks that all workers have finished, and ``onEnd`` when they have returned."""
+        run, options = self._run, self._options
+        while (due := run.call_due()) is not None:
             clock, epoch = due
-            self._knows(epoch)
-            try:
-                if self._options.on_clock is not None:
-                    _call_user(self._options.on_clock, clock)
-                session.flush()
-                steps.end_clock(clock)
-            except Exception as error:
-                if self._run.error is not None:
-                    return  # that is why, or comes first
-                if isinstance(error, RolledBack) and session.epoch > self._run.epoch:
-                    return  # the run is about to be told, and calls again then
-                if self._run.epoch == epoch:
-                    raise
-                continue  # whatever it was, it was done to what is gone
-            self._run.called_back(clock)
+            if self._counts(epoch, lambda clock=clock: self._end_clock(clock)):  # type: ignore[misc]
+                run.called_back(clock)
+            elif run.epoch == epoch:
+                return  # it has ended, or is about to go back, and calls again then
+        end, ending = options.on_end, run.end_due()
+        if end is not None and ending is not None and self._counts(ending, lambda: _call_user(end)):
+            run.end_called(ending)
+
+    def _end_clock(self, clock: int) -> None:
+        if self._options.on_clock is not None:
+            _call_user(self._options.on_clock, clock)
+        self._runs._session.flush()
+        self._runs._steps.end_clock(clock)
+
+    def _counts(self, epoch: int, call: Callable[[], object]) -> bool:
+        """Call; tell whether that counts. It does not if the fleet has gone back, whatever has come of it.
+
+        Raises:
+            Exception: what the call raised, if the fleet has not.
+        """
+        self._knows(epoch)
+        try:
+            call()
+            self._runs._session.flush()
+        except Exception as error:
+            told = isinstance(error, RolledBack) and self._runs._session.epoch > epoch
+            if self._run.error is None and self._run.epoch == epoch and not told:
+                raise
+            return False
+        return True
 
     def _knows(self, epoch: int) -> None:
         """Note that this run has gone back with the fleet: what the driver does now needs no RolledBack for that."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import RLock
 from typing import Protocol, TypeVar
 
-from ps2.errors import InputError, LimitError, PS2Error, RolledBack, StoppedError, WorkerError
+from ps2.errors import InputError, LimitError, PS2Error, RecoveryError, RolledBack, StoppedError, WorkerError
 from ps2.run.clocks import Clocks, Cut, Release
 from ps2.run.meetings import Meetings, Point, where
 from ps2.run.records import MAX_TIMES, Metrics, Timeline
@@ -32,6 +33,8 @@ FATAL: dict[str, type[PS2Error]] = {"InputError": InputError, "LimitError": Limi
 
 # Moments of checkpoints that are remembered; the fleet goes back to one of the newest.
 CUTS = 100
+# So often the fleet may go back to one checkpoint: if it never comes to the next, it does not get on.
+MOST_RETURNS = 100
 # After which a worker that asks how far it may go is told, however far that is.
 AHEAD_S = 1.0
 
@@ -71,6 +74,7 @@ class Run:
     clock as if nothing had happened: it meets nobody, and what it makes there counts for nobody.
 
     Attributes:
+        calls_end: whether something is called when all workers have returned, before they are let go.
         lock: held while a question is gone on with.
         epoch: how often the fleet has gone back to a checkpoint.
         failures: the last error of each rank, as (clock, traceback).
@@ -83,6 +87,7 @@ class Run:
     listener: Listener
     first: int = 0
     epoch: int = 0
+    calls_end: bool = False
     failures: dict[int, tuple[int, str]] = field(default_factory=dict)
     results: dict[int, bytes] = field(default_factory=dict)
     metrics: Metrics = field(default_factory=Metrics)
@@ -105,8 +110,10 @@ class Run:
         self._finished_s: dict[int, float] = {}
         self._due_told: int | None = None
         self._calling: int | None = None
+        self._end_told = self._end_called = False
         self._error: PS2Error | None = None
         self._cuts: dict[str, Cut] = {}
+        self._returns: Counter[str] = Counter()  # by checkpoint: how often the fleet has gone back to it
         self._held = False
 
     # -- the workers' questions ------------------------------------------------------------------------------------
@@ -224,7 +231,7 @@ class Run:
         return self._meetings.value(point) or b""
 
     def leave(self, seat: Seat, clock: int, result: bytes, epoch: int) -> Question[bool]:
-        """A worker has returned, from a clock; let it go when all have, and ``onClock`` was called for all clocks.
+        """A worker has returned, from a clock; let it go when all have, and all calls have been made.
 
         Its task could not go on once it has ended, and until then the fleet may go back to a checkpoint: return False
         if it has, so that the worker's next attempt does again what is lost.
@@ -286,6 +293,19 @@ class Run:
                 self._tell_clocks(lambda: self.clocks.called_back(clock))
                 self._finished_s.pop(clock + 1, None)
 
+    def end_due(self) -> int | None:
+        """Return the epoch if the call at the end is to be made now; say ``end_called`` when it has returned."""
+        with self.lock:
+            is_due = self._all_returned() and not self._is_over() and self._error is None and not self._held
+            return self.epoch if is_due else None
+
+    def end_called(self, epoch: int) -> None:
+        """The call at the end has returned; made before the fleet went back, or while it does, it does not count."""
+        with self.lock:
+            if epoch == self.epoch and not self._held and self._all_returned():
+                self._end_called = True
+                self._wake_all()
+
     def fail(self, error: PS2Error) -> None:
         """End the run: whoever waits, or asks, is told why."""
         with self.lock:
@@ -346,22 +366,38 @@ class Run:
         with self.lock:
             return checkpoint in self._cuts
 
-    def roll_back(self, epoch: int, checkpoint: str) -> None:
-        """The fleet went back to a checkpoint; one from before this run is the end of it."""
+    def roll_back(self, epoch: int, checkpoint: str) -> bool:
+        """The fleet went back to a checkpoint; one from before this run is the end of it.
+
+        Returns:
+            Whether the run goes on from there.
+        """
         with self.lock:
             if self._error is not None or self._is_over():
-                return
+                return False
             self.epoch, self._held = epoch, False
             self._calling = self._due_told = None
+            self._end_told = False
             self._finished_s.clear()
             cut = self._cuts.get(checkpoint)
             if cut is None:
                 self.fail(RolledBack(f"the fleet went back to a checkpoint from before this run: {checkpoint}"))
-                return
+                return False
+            self._returns[checkpoint] += 1
+            if self._returns[checkpoint] > MOST_RETURNS:
+                self.fail(
+                    RecoveryError(
+                        f"run: servers were lost again and again: the fleet went back {self._returns[checkpoint]} "
+                        f"times to checkpoint {checkpoint} (clock {min(cut.applied)}), and the run never came to the "
+                        f"next one; it goes on from the same one {MOST_RETURNS} times at most"
+                    )
+                )
+                return False
             self.results.clear()
             self._unblock(self._meetings.roll_back(min(cut.applied), max(cut.applied)))
             self._tell_clocks(lambda: self.clocks.roll_back(cut))
             self._wake_all()
+            return True
 
     # -- within ----------------------------------------------------------------------------------------------------
 
@@ -369,8 +405,12 @@ class Run:
         there = self._seats.get(seat.rank)
         return there is None or (there.attempt == seat.attempt and there.number < seat.number)
 
-    def _is_over(self) -> bool:
+    def _all_returned(self) -> bool:
+        """Whether all workers have, and the calls for all clocks."""
         return len(self.results) == self.workers and self.clocks.due() is None
+
+    def _is_over(self) -> bool:
+        return self._all_returned() and (self._end_called or not self.calls_end)
 
     def _tell_clocks(self, event: Callable[[], Sequence[Release]]) -> None:
         """Apply an event to the clocks, and do what follows from it."""
@@ -393,6 +433,9 @@ class Run:
             self.listener.clock_due()
         if self._is_over():
             self._wake_all()
+        elif self._all_returned() and not self._end_told:
+            self._end_told = True
+            self.listener.clock_due()
         self._check_not_stuck()
 
     @contextmanager

@@ -18,18 +18,25 @@ from ps2.client.pace import Pace
 from ps2.client.sessions import session_of
 from ps2.client.task import RunIds, task_context, task_fleet
 from ps2.config import WireConfig
-from ps2.errors import LimitError, PS2Error
+from ps2.errors import LimitError, PS2Error, RolledBack
 from ps2.run.compiled import keep_compiled
 from ps2.run.worker import RunRef, Worker
 from ps2.wire.run_control import LIMIT_BYTES, RunControl
 
+# What is said of an attempt that ends with the fleet's return to a checkpoint.
+WENT_BACK = (
+    "The fleet had gone back to a checkpoint, and this attempt cannot go on from there. The task's next one can, as "
+    "long as Spark allows one: spark.task.maxFailures limits that; in local mode the F of local[N,F] does, by default "
+    "1. With ps.run(..., read=) an attempt goes back by itself.\n"
+)
+
 
 @dataclass(frozen=True)
 class Function:
-    """The user's function.
+    """The user's functions.
 
     Attributes:
-        code: pickled; unpickled where what goes wrong with it can be told.
+        code: pickled, after the one that reads rows or None; unpickled where what goes wrong with it can be told.
         broadcasts: what of ``sc.broadcast`` it holds: Spark sends with a task what it meets when it pickles the task.
     """
 
@@ -65,20 +72,31 @@ def _call(worker: Worker, control: RunControl, function: Function, rows: Iterato
     keep_compiled()  # before the users' modules are imported
     try:
         rows = _some(rows, worker)
-        result = cloudpickle.loads(function.code)(worker, rows)
-        worker._flush()
-        pickled = _pickled(result, worker)
+        read, work = cloudpickle.loads(function.code)
+
+        def finish(held: Any) -> None:
+            result = work(worker, held)
+            worker._flush()
+            pickled = _pickled(result, worker)
+            control.leave(pickled, worker._lap(), worker._take_metrics())
+
+        if read is None:
+            finish(rows)  # Spark gives them once
+        else:
+            held = read(worker, rows)
+            worker._again(lambda: finish(held))
     except (Exception, SystemExit) as error:
         if isinstance(error, LimitError):
             error = _FatalError(f"LimitError: rank {worker.rank} in clock {worker.clock}: {error}")
         fatal = isinstance(error, _FatalError)
         report = str(error) if fatal else "".join(traceback.format_exception(error))
+        if not fatal and (worker.goesBack or isinstance(error, RolledBack)):
+            report += WENT_BACK
         # If the run has ended, the driver has gone, or this is a child of the task: it is the error that counts.
         with suppress(PS2Error):
             worker._session.check_process()
             control.fail(report, worker._lap(), fatal, worker._take_metrics())
         raise
-    control.leave(pickled, worker._lap(), worker._take_metrics())
 
 
 class _FatalError(Exception):

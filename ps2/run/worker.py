@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, TypeVar
 import numpy as np
 
 from ps2.client.fleet import FleetRef
-from ps2.errors import RolledBack, UsageError
+from ps2.errors import PS2Error, RolledBack, UsageError
 from ps2.run.lookout import Lookout
 from ps2.run.prefetch import Freshness, Prefetch, Prefetches
 from ps2.run.rotating import Fetch, Rotations, Turn, check_staleness
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from ps2.client.matrix import DCVMatrix
     from ps2.client.session import Session
     from ps2.client.task import RunIds
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -80,31 +83,73 @@ class Worker:
         """Not for users: ``ps.run`` makes them."""
         self.rank = rank
         self.workers = place.workers
-        self.clock = ref.first
         self._ref = ref
-        self._resume = place.clock
         self._control = control
         self._session = session
         self._ids = ids
-        self._inside = False
-        self._left = False  # the loop was left within the clock that this still is in
-        self._ends_s = float("inf")  # of the clock's budget
-        # The first clock whose updates are not all on the servers, as of its end; None: all are.
-        self._open: int | None = None
-        own = ref.first if ref.staleness is None else ref.first + ref.staleness
-        self._prefetches = Prefetches(session, Freshness(ref.first, own, place.epoch))
+        self._prefetches = Prefetches(session, self._first_view(place))
         # With SSP alone reads may be sent before the clock that they are for is entered.
         self._lookout = Lookout(control, session.outbox, self._prefetches) if ref.staleness else None
-        self._turn: Turn | None = None
-        self._number = 0  # of meetings in this phase
         self._metrics: list[Logged] = []
         self._told_s = self._joined_s = time.monotonic()
         self._offset_s = place.run_s
         self._began_s = self._joined_s
         session.stopwatch.reset()
+        self._beginnings = 0
         ids.epoch = ids.seen = place.epoch
-        ids.settled = 2 * place.clock
-        ids.enter(2 * ref.first)
+        self._begin_at(place, 0, 0)
+
+    def _begin_at(self, place: Seated, mutations: int, meetings: int) -> None:
+        """Stand before the first clock, to go on with the one that the coordinator has told.
+
+        Args:
+            mutations, meetings: so many have been there before the first clock.
+        """
+        self.clock = self._ref.first
+        self._resume = place.clock
+        self._inside = False
+        self._left = False  # the loop was left within the clock that this still is in
+        self._ends_s = float("inf")  # of the clock's budget
+        # The first clock whose updates are not all on the servers, as of its end; None: all are.
+        self._open: int | None = None
+        self._turn: Turn | None = None
+        self._number = meetings  # in this phase
+        self._ids.settled = 2 * place.clock
+        self._ids.enter(2 * self._ref.first, mutations)
+
+    def _first_view(self, place: Seated) -> Freshness:
+        first, staleness = self._ref.first, self._ref.staleness
+        return Freshness(first, first if staleness is None else first + staleness, place.epoch)
+
+    def _again(self, work: Callable[[], None]) -> None:
+        """Do work, from before the first clock to its end; do it anew as often as it fails, and the fleet has gone back
+        to a checkpoint since it began.
+
+        A loop over clocks goes back by itself as far as it reaches. What fails then is what stands beyond it, or has
+        seen a part of what there was before.
+        """
+        mutations, meetings = self._ids.number, self._number
+        while True:
+            epoch = self._ids.epoch
+            try:
+                return work()
+            except Exception as error:
+                failure = error
+            try:
+                place = self._control.join_again()
+            except PS2Error:
+                raise failure from None  # the run is over, or the driver gone
+            if place.epoch == epoch or place.done:
+                raise failure
+            log.warning("rank %d goes back to clock %d with the fleet: %s", self.rank, place.clock, failure)
+            del failure
+            self._beginnings += 1
+            if self._lookout is not None:
+                self._lookout.close()
+            self._session.go_on(place.epoch)
+            self._session.outbox.discard()
+            self._prefetches.begin_again(self._first_view(place))
+            self._begin_at(place, mutations, meetings)
 
     def clocks(self, n: int, budgetS: float | None = None) -> Iterator[int]:
         """Yield the clocks up to ``n``, this one not included, each when the others allow it (``staleness``).
@@ -140,7 +185,7 @@ class Worker:
             self.clock = n
             self._begin(2 * n)
             return
-        begin = self.clock
+        begin, beginning = self.clock, self._beginnings
         target = max(begin, self._resume)
         self._bring(target, is_last=False)
         times = self._lap()
@@ -161,11 +206,13 @@ class Worker:
             try:
                 yield entry.clock
             except GeneratorExit:
-                self._left = True
+                # It may be a loop of before the work was begun anew, whose frame went later.
+                self._left = self._left or beginning == self._beginnings
                 raise
             finally:
-                self._inside = False
-                self._ends_s = float("inf")
+                if beginning == self._beginnings:
+                    self._inside = False
+                    self._ends_s = float("inf")
             target = entry.clock + 1
             self._bring(target, is_last=target >= n)
             times = self._lap()
@@ -231,6 +278,7 @@ class Worker:
                 f"rotations, slices, budgetS) = {first}, got {mine}"
             )
         self.barrier()
+        beginning = self._beginnings
         turns = Rotations(self, ring, self._ref.seed, rotations, fetch)
         with closing(self._clocks(turns.clocks, budget_s)) as clocks:
             try:
@@ -242,7 +290,7 @@ class Worker:
                         self._turn = turn
                         yield turn
             finally:
-                if self._lookout is not None:
+                if self._lookout is not None and beginning == self._beginnings:
                     self._lookout.leave()
 
     def within(self, items: Iterable[T]) -> Iterator[T]:

@@ -150,7 +150,13 @@ class ServerControl:
         self._call(address, "CreateMatrix", request, server_pb2.CreateMatrixReply)
 
     def update_rows(
-        self, address: str, matrix: int, rows: int = 0, freed: Sequence[int] = (), reused: Sequence[int] = ()
+        self,
+        address: str,
+        matrix: int,
+        rows: int = 0,
+        freed: Sequence[int] = (),
+        reused: Sequence[int] = (),
+        timeout_s: float = SERVER_TIMEOUT_S,
     ) -> None:
         """Grow a matrix to ``rows`` rows (0: leave it), take rows out of use, put rows in use again as zeros.
 
@@ -164,11 +170,11 @@ class ServerControl:
             route_version=self.route_version,
             number=next(self._row_changes),
         )
-        self._call(address, "UpdateRows", request, server_pb2.UpdateRowsReply)
+        self._call(address, "UpdateRows", request, server_pb2.UpdateRowsReply, timeout_s)
 
-    def free_matrix(self, address: str, matrix: int) -> None:
+    def free_matrix(self, address: str, matrix: int, timeout_s: float = SERVER_TIMEOUT_S) -> None:
         request = server_pb2.FreeMatrixRequest(matrix=matrix, route_version=self.route_version)
-        self._call(address, "FreeMatrix", request, server_pb2.FreeMatrixReply)
+        self._call(address, "FreeMatrix", request, server_pb2.FreeMatrixReply, timeout_s)
 
     def activate(self, address: str, order: Activation) -> None:
         """Let a server take part in the fleet as it is from now on, at ``self.route_version``."""

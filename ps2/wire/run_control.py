@@ -122,6 +122,14 @@ class RunControl:
     def join(self, rank: int, attempt: int, host: str, pid: int) -> Seated:
         """Take a rank's place; waits while another attempt is there."""
         self._join = pb.WorkerMessage(join=pb.Join(rank=rank, attempt=attempt, host=host, pid=pid))
+        return self._sit()
+
+    def join_again(self) -> Seated:
+        """Take the place anew, as the next attempt would; waits while the fleet goes back to a checkpoint."""
+        self._hang_up()
+        return self._sit()
+
+    def _sit(self) -> Seated:
         reply = self._ask(self._join).joined
         self._epoch, self._clock = reply.epoch, reply.clock
         return Seated(reply.workers, reply.clock, reply.epoch, reply.run_s, reply.done)

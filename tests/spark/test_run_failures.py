@@ -16,6 +16,7 @@ from ps2.errors import (
     DeadlineError,
     InputError,
     LimitError,
+    RolledBack,
     SlotsError,
     UsageError,
     WorkerError,
@@ -116,6 +117,14 @@ def test_a_run_when_a_worker_raises_in_every_attempt_then_the_error_ends_with_it
     assert "in raise_error" in text
     assert "py4j" not in text
     assert caught.value.__cause__ is None
+
+
+def test_a_run_when_attempts_end_as_the_fleet_went_back_then_says_so(ps, total, rows):
+    def goes_back(worker):
+        raise RolledBack("the fleet went back to a checkpoint")
+
+    with pytest.raises(WorkerError, match=r"as long as Spark allows one: spark\.task\.maxFailures limits that"):
+        ps.run(rows, counting(total, goes_back), workers=2)
 
 
 def test_a_run_when_a_worker_dies_in_every_attempt_then_the_error_names_rank_and_clock(ps, total, rows):

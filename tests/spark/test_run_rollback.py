@@ -125,3 +125,32 @@ def test_fleet_when_it_goes_back_to_an_earlier_loop_then_each_clock_runs_its_own
     kill_when(lambda run: run.clocks.waiting.get(0) == CLOCKS + 1)
     ps.run(sc.parallelize(range(WORKERS), WORKERS), work, WORKERS, timeoutS=WAIT_S)
     assert counts.pull().tolist() == [5] * WORKERS + [CLOCKS - 3] * WORKERS
+
+
+def test_fleet_when_it_goes_back_as_results_are_read_then_they_are_read_again(ps, by_value, sc):
+    counts, read = DCV.dense(WORKERS, 1, dtype="int64").fill(0), []
+
+    def work(worker, held):
+        for _ in worker.clocks(3):
+            counts.add(np.ones(1, np.int64), np.array([worker.rank]))
+        for _ in worker.clocks(CLOCKS):
+            counts.add(np.ones(1, np.int64), np.array([worker.rank]))
+        return held
+
+    def take():
+        if not read:
+            read.append("nothing")
+            ps._fleet.launcher._children[0].kill()
+        read.append(counts.pull().tolist())
+
+    rows, attempts = sc.parallelize(range(WORKERS), WORKERS), sc.accumulator(0)
+
+    def gather(worker, rows):
+        attempts.add(1)
+        return list(rows)
+
+    results = ps.run(rows, work, WORKERS, read=gather, onEnd=take, timeoutS=WAIT_S)
+    assert read[-1] == counts.pull().tolist() == [CLOCKS] * WORKERS
+    assert list(results) == [[0], [1]]
+    assert ps.recoveries[-1].rolledBack
+    assert attempts.value == WORKERS  # Spark was not told of anything

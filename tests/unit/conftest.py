@@ -32,6 +32,11 @@ class ControlInProcess:
     def join(self):
         return self.run.sit(self.seat)
 
+    def join_again(self):
+        self.seat = self.run.seat(self.seat.rank, self.seat.attempt)
+        self.entry = None
+        return self.join()
+
     def arrive(self, clock, applied, epoch, times, metrics=()):
         self.arrivals.append((clock, applied))
         self.times.append(times)

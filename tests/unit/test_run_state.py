@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from ps2.errors import InputError, StoppedError, WorkerError
+from ps2.errors import InputError, RecoveryError, StoppedError, WorkerError
 from ps2.run.clocks import Clocks
-from ps2.run.state import Run
+from ps2.run.state import MOST_RETURNS, Run
 from ps2.wire.run_control import ClockTimes, Logged
 from tests.questions import BlockingRun
 
@@ -435,3 +435,44 @@ def test_ahead_when_another_attempt_has_the_place_then_it_is_refused(start):
     workers = start(1, staleness=1)
     with pytest.raises(StoppedError, match="attempt 7 of rank 0"):
         workers.run.ahead(0, 7, 0, 1, 0)
+
+
+def test_roll_back_when_it_never_comes_on_then_ends_with_the_count(start):
+    workers = start(1)
+    workers.run.note_cut("checkpoint-7", workers.run.cut())
+    went_on = [workers.run.roll_back(epoch, "checkpoint-7") for epoch in range(1, MOST_RETURNS + 2)]
+    assert went_on == [*[True] * MOST_RETURNS, False]
+    assert isinstance(workers.run.error, RecoveryError)
+    assert f"went back {MOST_RETURNS + 1} times to checkpoint checkpoint-7 (clock 0)" in str(workers.run.error)
+
+
+# -- the call at the end -------------------------------------------------------------------------------------------
+
+
+def test_leave_when_the_end_is_called_for_then_waits_for_that(start, until):
+    workers = start(2)
+    workers.run.calls_end = True
+    asks = [workers.leave(0), workers.leave(1)]
+    until(lambda: workers.run.end_due() == 0, "all have returned")
+    assert not any(ask.done() for ask in asks)
+    assert workers.run.listener.due == 1
+    workers.run.end_called(0)
+    assert [ask.result(5) for ask in asks] == [True, True]
+    assert workers.run.end_due() is None
+
+
+def test_end_when_called_before_the_fleet_went_back_then_again(start, until):
+    workers = start(1)
+    workers.run.calls_end = True
+    workers.run.note_cut("checkpoint", workers.run.cut())
+    ask = workers.leave(0)
+    until(lambda: workers.run.end_due() == 0, "it has returned")
+    workers.run.hold()
+    workers.run.end_called(0)
+    workers.run.roll_back(1, "checkpoint")
+    assert not ask.result(5)
+    workers.run.end_called(0)
+    assert workers.run.end_due() is None
+    workers.sit(0).result(5)
+    workers.leave(0)
+    until(lambda: workers.run.end_due() == 1, "it has returned once more")

@@ -81,9 +81,7 @@ class Trainer:
         with ExitStack() as taken:
             taken.callback(driver.free)
             driver.go_on()
-            if not driver.is_over:
-                driver.run()
-            fitted = driver.fitted()
+            fitted = driver.fitted() if driver.is_over else driver.run()
             if self.kept is not None and self.recipe.name:
                 self.kept.push(taken.pop_all())
         return fitted
@@ -133,17 +131,20 @@ class _Driver:
         for clock in range(min(self._names.begun, self._clocks.count)):
             self.on_clock(clock)
 
-    def run(self) -> None:
-        training = self._training
+    def run(self) -> Fitted:
+        training, results = self._training, list[Fitted]()
         shared = training.ps.sparkContext.broadcast(training.frequencies)
         plan = Plan(self._recipe, self._clocks, self._fleet, self._threads)
-        half = Half(plan, training.read, lambda: shared.value)
+        half = Half(plan, lambda: shared.value)
         training.ps.run(
             *(training.frame, half, training.workers, STALENESS),
+            read=training.read,
             onClock=lambda clock: self.on_clock(clock - training.first),
+            onEnd=lambda: results.append(self.fitted()),
             firstClock=training.first + self._names.begun,
             seed=self._recipe.seed,
         )
+        return results[-1]
 
     def on_clock(self, clock: int) -> None:
         """Go on after a clock; it may be one again, when the fleet has gone back."""

@@ -25,16 +25,13 @@ class Half:
 
     Attributes:
         plan: what all do.
-        read: makes a worker's sentences of its rows.
         share: gives the words' frequencies, int64, shape (vocabulary,).
     """
 
     plan: Plan
-    read: Read
     share: Callable[[], Int64s]
 
-    def __call__(self, worker: Any, rows: Iterator[Any]) -> None:
-        sentences = self.read(worker, rows)
+    def __call__(self, worker: Any, sentences: Sentences | KeyedSentences) -> None:
         plan, share = self.plan, self.share
         if isinstance(sentences, KeyedSentences):
             keyed = sentences

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
 from pyspark.sql import DataFrame
 
+from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers, deal
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.model_files import EstimatorReader, EstimatorWriter
@@ -120,7 +121,7 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
         check_columns(dataset, columns)
         check_workers(dataset.sparkSession.sparkContext, workers)
         found = self._survey(dataset, columns)
-        made, history = self._found(plan, found, lambda: deal(dataset, columns, found, workers))
+        made, history = done_anew(lambda: self._found(plan, found, lambda: deal(dataset, columns, found, workers)))
         model = self._copyValues(made._resetUid(self.uid))
         model._remember(dataset, history)
         return model

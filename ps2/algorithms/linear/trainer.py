@@ -148,16 +148,19 @@ def train(
                 record.enter(clock - max(CLOCKS, begun - FIRST_CLOCK))
                 solver.on_clock(clock - CLOCKS)
 
+        def trained() -> Trained:
+            found = solver.result()
+            if scale is not None:
+                found.weight.mul(scale)
+            biases = np.asarray(found.bias.pull())
+            if not math.isfinite(found.weight.norm1() + np.abs(biases).sum()):
+                raise diverged(bench, "weights are no finite numbers")
+            return Trained(found.weight, biases, record.history())
+
         record.start()
-        run_training(ps, Training(table, form, half, on_clock, recipe.staleness, recipe.seed, begun))
-        found = solver.result()
-        if scale is not None:
-            found.weight.mul(scale)
-        biases = np.asarray(found.bias.pull())
-        if not math.isfinite(found.weight.norm1() + np.abs(biases).sum()):
-            raise diverged(bench, "weights are no finite numbers")
-        result = found.weight
-        return Trained(found.weight, biases, record.history())
+        made = run_training(ps, Training(table, form, half, on_clock, recipe.staleness, recipe.seed, begun), trained)
+        result = made.weight
+        return made
     finally:
         space.free(keep=result)
 

@@ -144,8 +144,8 @@ class OnFleet:
         return Look(float(likelihood[0]), sums, int(negative[0]))
 
     def is_made_anew(self, clock: int) -> bool:
-        """Tell whether workers may be making counts anew, if some are in a clock already, or in later ones."""
-        return bool(self.marks.pull(np.arange(clock, clock + self.shares_ring.staleness)).any())
+        """Tell whether workers are to make counts anew in a clock, or in one that they may be in by then."""
+        return bool(self.marks.pull(np.arange(clock, clock + self.shares_ring.staleness + 1)).any())
 
     def clear(self) -> None:
         """Make as if no token had ever been added."""

@@ -76,10 +76,10 @@ def train_online(
     names = names_of(recipe.name, ps)
     driver = _Driver(recipe, Record(on_step, Words("iteration", "-bound a token")), names)
     try:
-        if names.begun < FIRST_CLOCK + recipe.iterations:
-            training = Training(table, recipe.form, driver.half, driver.on_clock, 0, recipe.seed, names.begun)
-            run_training(ps, training)
-        return driver.fitted()
+        if names.begun >= FIRST_CLOCK + recipe.iterations:
+            return driver.fitted()
+        training = Training(table, recipe.form, driver.half, driver.on_clock, 0, recipe.seed, names.begun)
+        return run_training(ps, training, driver.fitted)
     finally:
         driver.free()
 

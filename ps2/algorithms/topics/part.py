@@ -72,7 +72,8 @@ class Part:
         if self._asked[0] != clock:
             self._ask(clock, 0)
         _, marks, shares = self._asked
-        if marks.result()[0]:
+        # What was marked before the fleet went back is of a clock that some may have done in part.
+        if marks.result()[0] == self._mark:
             self._make_anew(clock)
         self._others = np.zeros_like(self._own) if shares is None else shares.result().sum(axis=0)
         self.totals = self._others + self._own
@@ -139,7 +140,15 @@ class Part:
             return
         # Who enters that clock has seen what was marked in this one; and of that clock no request was ever applied.
         self._due = clock + self._ring.staleness + 1
-        self._fleet.marks.push(np.ones(1, np.int64), np.array([self._due]))
+        due = np.array([self._due])
+        # A checkpoint may hold the id of what was marked in this clock before, and then a push counts for nothing.
+        while not self._worker.goesBack and self._fleet.marks.pull(due)[0] != self._mark:
+            self._fleet.marks.push(np.array([self._mark]), due)
+
+    @property
+    def _mark(self) -> int:
+        """What marks a clock now: another number each time that the fleet has gone back."""
+        return int(self._worker.epoch) + 1
 
     def go_on(self) -> None:
         """Go on for an attempt before this one, or a driver: with the topics that were saved last, if there are any."""

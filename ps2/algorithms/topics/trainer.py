@@ -21,7 +21,7 @@ from ps2.algorithms.training.names import Names, names_of
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
 from ps2.algorithms.training.table import Table
-from ps2.errors import PS2Error
+from ps2.errors import PS2Error, RecoveryError
 
 Float64s = npt.NDArray[np.float64]
 
@@ -57,10 +57,11 @@ def train(
     driver = _Driver(Sizes(recipe, tokens, table.workers), Record(on_step, WORDS), names)
     try:
         driver.go_on()
-        if not driver.is_over:
-            half, on_clock = driver.half(), driver.on_clock
-            run_training(ps, Training(table, recipe.form, half, on_clock, recipe.lateness, recipe.seed, names.begun))
-        return driver.fitted()
+        if driver.is_over:
+            return driver.fitted()
+        half, on_clock = driver.half(), driver.on_clock
+        training = Training(table, recipe.form, half, on_clock, recipe.lateness, recipe.seed, names.begun)
+        return run_training(ps, training, driver.fitted)
     finally:
         driver.free()
 
@@ -124,6 +125,13 @@ class _Driver:
     def fitted(self) -> Fitted:
         """Return what was found, and leave the totals on the servers as they are in the end."""
         recipe = self._recipe
+        look = self._fleet.look(recipe.beta)
+        if look.negative or look.totals.sum() != self._sizes.tokens:
+            raise RecoveryError(
+                f"counts were being made anew when the last iteration ended, as servers were lost just before: "
+                f"expected counts of {self._sizes.tokens:,} tokens, none negative, got {look.totals.sum():,} tokens, "
+                f"and {look.negative:,} negative counts; train again, or a few iterations more"
+            )
         counts = self._fleet.counts.pull(columns=np.arange(recipe.vocabulary))
         last = self._fits.last(len(self._told))
         alpha = recipe.alphas if last is None else self._fleet.alpha(last)

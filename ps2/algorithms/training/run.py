@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,8 @@ from ps2.algorithms.training.reading import Reading, read
 from ps2.algorithms.training.table import Table
 from ps2.client.dcv import DCV
 
+T = TypeVar("T")
+
 FIRST_CLOCK = 1
 
 
@@ -24,7 +26,10 @@ class WorkerHalf(Protocol):
     """What each worker does; picklable."""
 
     def __call__(self, worker: Any, reading: Reading) -> None:
-        """Take part in the clocks from ``FIRST_CLOCK`` on."""
+        """Take part in the clocks from ``FIRST_CLOCK`` on.
+
+        When the fleet has gone back to a checkpoint, it may be called again, with the same rows.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +55,11 @@ class Training:
     first: int = 0
 
 
-def run_training(ps: Any, training: Training) -> None:
-    """Train on the servers of a context.
+def run_training(ps: Any, training: Training, result: Callable[[], T] = lambda: None) -> T:  # type: ignore[assignment,return-value]
+    """Train on the servers of a context; return the result.
+
+    Args:
+        result: reads it from the servers when all workers have ended, while the run can still go back.
 
     Raises:
         InputError: a row cannot be used; says how many, and names one.
@@ -66,27 +74,36 @@ def run_training(ps: Any, training: Training) -> None:
         elif error := error_of(faults.pull().reshape(table.workers, LENGTH), table.columns, training.form):
             raise error
 
+    results: list[T] = []
     try:
-        work = _Work(table.columns, training.form, training.half, faults)
         ps.run(
-            *(table.frame, work, table.workers, training.staleness),
+            *(table.frame, _Work(training.half, faults), table.workers, training.staleness),
+            read=_Read(table.columns, training.form),
             onClock=on_clock,
+            onEnd=lambda: results.append(result()),
             firstClock=training.first,
             seed=training.seed,
         )
     finally:
         faults.free()
+    return results[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Read:
+    columns: ColumnNames
+    form: Form
+
+    def __call__(self, worker: Any, batches: Iterator[Any]) -> Reading:
+        return read(batches, self.columns, self.form)
 
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    columns: ColumnNames
-    form: Form
     half: WorkerHalf
     faults: DCV
 
-    def __call__(self, worker: Any, batches: Iterator[Any]) -> None:
-        reading = read(batches, self.columns, self.form)
+    def __call__(self, worker: Any, reading: Reading) -> None:
         for _ in worker.clocks(FIRST_CLOCK):
             self.faults.push(reading.faults, np.arange(LENGTH) + worker.rank * LENGTH)
         self.half(worker, reading)

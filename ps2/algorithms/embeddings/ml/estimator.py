@@ -12,6 +12,7 @@ from ps2.algorithms.embeddings.ml.training_params import EmbeddingParams
 from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.embeddings.problem import Fitted, Recipe
 from ps2.algorithms.embeddings.trainer import Trainer
+from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers
 from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.training.record import StepReport, TrainingHistory
@@ -33,7 +34,7 @@ class EmbeddingEstimator(TrainingEstimator, EmbeddingParams):
         self._check()
         wanted = self.getNumWorkers() if self.isSet(self.numWorkers) else None
         check_workers(dataset.sparkSession.sparkContext, wanted)
-        embedding, history = self._embedded(dataset, wanted)
+        embedding, history = done_anew(lambda: self._embedded(dataset, wanted))
         model = self._copyValues(type(self)._MODEL(embedding)._resetUid(self.uid))
         model._remember(dataset, history)
         return model

@@ -1,0 +1,76 @@
+"""What of a fit a run cannot go back for: it is done anew, from its beginning."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from ps2.coordinator.context import PS2Context
+from ps2.errors import PS2Error, RecoveryError, RolledBack
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+# A fit begins so often at most.
+MOST_BEGINNINGS = 20
+
+
+def done_anew(fit: Callable[[], T]) -> T:
+    """Fit; begin again where a server was lost while no run could go back for it.
+
+    Before the run's first checkpoint, the one that the server comes back from is older, and lacks what the fit has put
+    there; and when all workers have ended, nobody does again what is missing.
+
+    Raises:
+        RecoveryError: it has begun ``MOST_BEGINNINGS`` times; or it goes on with a training of another driver.
+    """
+    for beginning in itertools.count(1):
+        before, failure = _losses(PS2Context.getActive()), None
+        try:
+            fitted = fit()
+        except PS2Error as error:
+            failure = error
+        ps = PS2Context.getActive()
+        if failure is not None and not _settled(ps):
+            raise failure
+        if _losses(ps) <= before:
+            if failure is not None:
+                raise failure
+            return fitted
+        assert ps is not None
+        with suppress(RolledBack):
+            ps._session.check_epoch(ps._fleet.master.gone_back)  # it is dealt with
+        if beginning == MOST_BEGINNINGS or ps._options.restore is not None:
+            why = (
+                f"a fit has begun {beginning} times"
+                if ps._options.restore is None
+                else "a fit that goes on with the training of a checkpoint does not begin anew: restore it once more"
+            )
+            raise RecoveryError(
+                f"servers were lost before a checkpoint held what the fit had put there, or after its workers had "
+                f"ended, and {why}: {ps.recoveries[-1]}"
+            ) from failure
+        log.warning("the fit begins anew, as servers came back without what it had put there: %s", ps.recoveries[-1])
+    raise AssertionError("it counts without end")
+
+
+def _losses(ps: Any) -> int:
+    """Return how many recoveries have lost what no run went back for."""
+    if ps is None or ps._options.recover == "shard":
+        return 0
+    return sum(recovery.source == "checkpoint" for recovery in ps.recoveries) - int(ps._runs.returns)
+
+
+def _settled(ps: Any) -> bool:
+    """Wait until all servers answer; False if they do not."""
+    if ps is None or ps._stopped:
+        return False
+    try:
+        ps._settled()
+    except PS2Error:
+        return False
+    return True

@@ -1,0 +1,70 @@
+"""Servers that are killed again and again while a fit is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+from faults import processes
+
+from ps2.coordinator.steps import Steps
+from ps2.wire.control import ServerControl
+
+
+@dataclass
+class Killed:
+    """What was killed.
+
+    Attributes:
+        clocks: at whose end a server was.
+        checkpoints: folders in whose middle one was.
+    """
+
+    ps: Any
+    clocks: list[int] = field(default_factory=list)
+    checkpoints: list[str] = field(default_factory=list)
+
+    def end_clock(self, clock: int) -> None:
+        if clock not in self.clocks:
+            self.clocks.append(clock)
+            self._kill()
+
+    def write(self, folder: str) -> None:
+        if folder not in self.checkpoints:
+            self.checkpoints.append(folder)
+            self._kill()
+
+    @property
+    def count(self) -> int:
+        return len(self.clocks) + len(self.checkpoints)
+
+    def _kill(self) -> None:
+        processes.kill(processes.servers_of(self.ps)[self.count % 2])
+
+
+@contextmanager
+def killing_at_each_clock_and_checkpoint(ps: Any) -> Iterator[Killed]:
+    """Kill one of two servers at the end of each clock, and in the middle of each checkpoint, once.
+
+    Before, a checkpoint is made: of what was never in one, nothing comes back.
+    """
+    ps.checkpoint()
+    killed = Killed(ps)
+    with ExitStack() as patched:
+        for owner, name, act in (
+            (Steps, "end_clock", killed.end_clock),
+            (ServerControl, "write", lambda address, checkpoint, folder: killed.write(folder)),
+        ):
+            patched.enter_context(mock.patch.object(owner, name, _after(act, getattr(owner, name))))
+        yield killed
+
+
+def _after(act: Callable[..., None], call: Callable[..., Any]) -> Callable[..., Any]:
+    def calling(self: Any, *args: Any) -> Any:
+        act(*args)
+        return call(self, *args)
+
+    return calling

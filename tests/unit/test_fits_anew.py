@@ -1,0 +1,99 @@
+"""A fit whose servers are lost where no run can go back for it: it begins anew, and not for ever."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from ps2.algorithms.estimators import anew
+from ps2.algorithms.estimators.anew import MOST_BEGINNINGS, done_anew
+from ps2.errors import RecoveryError, UnavailableError, UsageError
+
+
+class LosesServers:
+    """A context whose servers come back from ``source``; as ``PS2Context`` has it."""
+
+    def __init__(self, source="checkpoint", recover="auto", restore=None):
+        self.recoveries, self._stopped, self._source = [], False, source
+        self._options = SimpleNamespace(recover=recover, restore=restore)
+        self._runs = SimpleNamespace(returns=0)
+        self._session = SimpleNamespace(check_epoch=lambda newest: None)
+        self._fleet = SimpleNamespace(master=SimpleNamespace(gone_back=(0, None)))
+
+    def lose(self):
+        self.recoveries.append(SimpleNamespace(source=self._source))
+
+    def _settled(self):
+        return self.recoveries
+
+
+@pytest.fixture
+def context(monkeypatch):
+    """``context(...)``: such a context is the active one."""
+
+    def make(*args, **kwargs):
+        made = LosesServers(*args, **kwargs)
+        monkeypatch.setattr(anew, "PS2Context", SimpleNamespace(getActive=lambda: made))
+        return made
+
+    return make
+
+
+def losing(ps, times, error=None):
+    """A fit that returns how often it has begun, and loses servers so often."""
+    begun = []
+
+    def fit():
+        begun.append(1)
+        if len(begun) <= times:
+            ps.lose()
+            if error is not None:
+                raise error
+        return len(begun)
+
+    return fit
+
+
+def test_a_fit_when_a_loss_is_not_seen_by_it_then_begins_anew(context):
+    assert done_anew(losing(context(), 2)) == 3
+
+
+def test_a_fit_when_a_loss_makes_it_fail_then_begins_anew(context):
+    assert done_anew(losing(context(), 1, UnavailableError("gone"))) == 2
+
+
+def test_a_fit_when_its_run_went_back_for_it_then_is_done(context):
+    ps = context()
+
+    def fit():
+        ps.lose()
+        ps._runs.returns += 1
+        return "done"
+
+    assert done_anew(fit) == "done"
+
+
+@pytest.mark.parametrize("settings", [{"source": "replica"}, {"source": "handover"}, {"recover": "shard"}])
+def test_a_fit_when_nothing_is_to_be_done_again_then_is_done(context, settings):
+    assert done_anew(losing(context(**settings), 1)) == 1
+
+
+def test_a_fit_when_it_fails_by_itself_then_raises_that(context):
+    context()
+
+    def fit():
+        raise UsageError("of its own")
+
+    with pytest.raises(UsageError, match="of its own"):
+        done_anew(fit)
+
+
+def test_a_fit_when_servers_die_for_ever_then_names_the_count(context):
+    with pytest.raises(RecoveryError, match=f"a fit has begun {MOST_BEGINNINGS} times"):
+        done_anew(losing(context(), MOST_BEGINNINGS))
+
+
+def test_a_fit_when_it_goes_on_from_a_checkpoint_then_says_so(context):
+    with pytest.raises(RecoveryError, match="does not begin anew: restore it once more"):
+        done_anew(losing(context(restore="hdfs:///models"), 1))
