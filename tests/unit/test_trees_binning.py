@@ -71,7 +71,16 @@ def test_cuts_of_many_when_features_are_cut_at_once_then_they_are_those_of_each(
     assert [int(cells_of(cells, place)[2].sum()) for place in range(5)] == (60 + absent).tolist()
     cuts, sizes = binning.cuts_of_many(cells, bins)
     for place, found in enumerate(np.split(cuts, np.cumsum(sizes)[:-1])):
-        np.testing.assert_array_equal(found, cuts_from(*cells_of(cells, place), bins))
+        np.testing.assert_allclose(found, cuts_from(*cells_of(cells, place), bins), rtol=2.0**-22, atol=1e-40)
+        assert (np.diff(found) > 0).all()
+
+
+def test_cuts_of_many_when_values_are_spread_then_are_float32():
+    x = np.random.default_rng(0).normal(size=(20_000, 1))
+    cells = cells_after([(Columns.of_dense(x), np.ones(len(x), np.int64))], np.arange(1), 64)
+    cuts, _ = binning.cuts_of_many(cells, 64)
+    assert len(cuts) == 63
+    np.testing.assert_array_equal(cuts, cuts.astype(np.float32))
 
 
 @pytest.mark.parametrize("base", [1.0, 20240115.0, 1.7e12, -1e-9])

@@ -322,7 +322,16 @@ def cuts_of_many(cells: Cells, bins: int) -> tuple[Float64s, Int64s]:
     sizes = np.empty(features, np.int64)
     begin, first, width, weights = map(readable, (cells.begin, cells.first, cells.width, cells.weights))
     count = kernels.cut_cells(begin, first, width, weights, bins, low, high, sizes)
-    return cuts_between(from_bits(low[:count]), from_bits(high[:count])), sizes
+    below, above = from_bits(low[:count]), from_bits(high[:count])
+    # Between cells side by side is no float32 number, but one lies just below most of their bounds: little goes right
+    # for it, and the model can be saved for xgboost.
+    with np.errstate(over="ignore", under="ignore"):
+        bound = above.astype(np.float32)
+        short = np.nextafter(bound, np.float32(-np.inf)).astype(np.float64)
+    first_cut = np.diff(np.repeat(np.arange(features), sizes), prepend=-1) > 0
+    least = np.where(first_cut, -np.inf, np.roll(above, 1))
+    is_short = (high[:count] - low[:count] == 1) & (bound == above) & (short >= least) & np.isfinite(short)
+    return np.where(is_short, short, cuts_between(below, above)), sizes
 
 
 def cuts_between(below: Float64s, above: Float64s) -> Float64s:
@@ -337,7 +346,7 @@ def cuts_between(below: Float64s, above: Float64s) -> Float64s:
         short = middle.astype(np.float32)
         short = np.where(short > middle, np.nextafter(short, np.float32(-np.inf)), short)
         is_short = (below.astype(np.float32) <= short) & (short < above.astype(np.float32)) & (below <= short)
-    middle = np.where(middle < above, np.maximum(middle, low), low)
+    middle = np.where(middle < above, np.maximum(middle, low), below)
     return np.where(is_short & np.isfinite(short), short.astype(np.float64), middle)
 
 
