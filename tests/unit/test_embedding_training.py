@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -269,6 +270,14 @@ def test_damping_then_as_by_all_directions():
     np.testing.assert_allclose(found[0], expected, atol=0.02)
     assert np.linalg.norm(found[0][0]) < 0.95 * np.linalg.norm(changes[0])
     np.testing.assert_allclose(found[0][3], changes[3], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("loss", "has"), [(0.1, False), (4.16, False), (41.0, False), (42.0, True), (3.8e11, True), (math.inf, True)]
+)
+def test_a_loss_when_beyond_ten_times_that_of_zeros_then_diverged(loss, has):
+    assert replace(RECIPE, negative=5).has_diverged(loss) is has
+    assert RECIPE.has_diverged(math.nan)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,9 @@ Via = Literal["auto", "servers", "rows", "local"]
 MOST_WORDS = 2**31 - 1
 # Of the step size that a training begins with, what it ends with.
 LEAST_STEP = 1e-4
+# Of the loss of vectors of zeros. Trainings that learned something were measured to stay below it, whatever the step
+# size; those that ran away were at 16 times and far beyond.
+RUNAWAY = 10.0
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,10 @@ class Recipe:
     def loss_of_zeros(self) -> float:
         """The loss of a prediction and its negatives where all vectors are 0: each is as likely as not."""
         return (1 + self.negative) * math.log(2)
+
+    def has_diverged(self, loss: float) -> bool:
+        """Tell whether an epoch's mean loss is NaN, or so large that no epoch after it can find its way back."""
+        return not loss <= RUNAWAY * self.loss_of_zeros
 
     @property
     def sharing(self) -> int:

@@ -34,8 +34,6 @@ log = logging.getLogger(__name__)
 WORDS = Words("epoch", "loss")
 # Pages of the diary: of what was chosen in the beginning; of the first clock.
 CHOICE, FIRST_PAGE = 1, 2
-# As many times the loss of vectors that know nothing is none of a training that can still find its way.
-RUNAWAY = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +195,7 @@ class _Driver:
 
     def _check(self, loss: float) -> None:
         recipe = self._recipe
-        if not loss <= RUNAWAY * recipe.loss_of_zeros:
+        if recipe.has_diverged(loss):
             raise self._diverged(
                 f"epoch {len(self._told) + 1}: the loss is {loss:g}, where that of vectors of zeros is "
                 f"{recipe.loss_of_zeros:.3g}"
