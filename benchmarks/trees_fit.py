@@ -42,6 +42,7 @@ class Settings:
 
     def ours(self) -> dict[str, Any]:
         return {
+            "defaults": "xgboost",
             "maxIter": self.trees,
             "maxDepth": self.depth,
             "maxBins": self.bins,

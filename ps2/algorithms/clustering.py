@@ -237,5 +237,9 @@ class LDAModel(TrainedModel, LDAParams, Model):
         return described._as_pyspark(clustering.LocalLDAModel, topics.dim, local, spark._jsparkSession)
 
 
+# An instance of it to those who ask; to be derived from it, it would have to wrap an object in Java.
+clustering.LocalLDAModel.register(LDAModel)
+
+
 def _session() -> SparkSession:
     return SparkSession.builder.getOrCreate()

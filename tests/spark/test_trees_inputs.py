@@ -32,9 +32,9 @@ def column_of(spark, values, y):
 def test_values_when_they_are_zeros_of_either_sign_then_they_are_one(spark):
     signs = column_of(spark, [0.0, -0.0, 0.0, -0.0, 1.0, 1.0], [0, 5, 0, 5, 0, 0])
     made = GBTRegressor(maxIter=1, minChildWeight=0.0, stepSize=1.0, regLambda=0.0).fit(signs)
-    assert 0 <= made.trees[0].threshold[0] < 1
+    assert 0 <= made.trees[0].arrays.threshold[0] < 1
     assert made.predict([0.0]) == made.predict([-0.0]) == pytest.approx(2.5)
-    assert len(made.trees[0]) == 3
+    assert made.trees[0].numNodes == 3
 
 
 def test_values_when_they_are_the_smallest_and_the_largest_then_they_are_parted(spark):

@@ -42,7 +42,7 @@ def estimator():
 def test_features_when_most_have_one_value_then_they_take_no_room(frame_of, estimator):
     assert FEATURES * 8 * ROWS > 2 * LIMIT - FEATURES * 24
     made = estimator.fit(frame_of(500))
-    assert (made.numFeatures, len(made.trees[0])) == (FEATURES, 3)
+    assert (made.numFeatures, made.trees[0].numNodes) == (FEATURES, 3)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def test_regressor_when_values_are_missing_then_trees_are_xgboosts_split_by_spli
     model = GBTRegressor(maxIter=3, maxDepth=4, stepSize=0.3, baseScore=0.0).fit(frame)
     given = {"tree_method": "exact", "max_depth": 4, "eta": 0.3, "base_score": 0.0, "nthread": 1}
     booster = xgboost.train(given, xgboost.DMatrix(x, y), 3)
-    for ours, theirs in zip(model.trees, forest_of(booster, (0.0,)).trees, strict=True):
+    for ours, theirs in zip(model._trained.forest.trees, forest_of(booster, (0.0,)).trees, strict=True):
         assert_same(ours, theirs, x)
     np.testing.assert_allclose(predictions(model, frame), booster.predict(xgboost.DMatrix(x)), atol=1e-4)
     model.saveXGBoost(str(tmp_path / "model.json"))
@@ -78,7 +78,7 @@ def test_regressor_when_values_are_missing_then_trees_are_xgboosts_split_by_spli
 
 def test_regressor_when_features_have_categories_then_numpy_and_xgboost_predict_the_same(spark, of_kinds, tmp_path):
     _, model = of_kinds
-    by_sets = {int(f) for tree in model.trees for f in tree.feature[np.diff(tree.set_begin) > 0]}
+    by_sets = {int(f) for tree in model._trained.forest.trees for f in tree.feature[np.diff(tree.set_begin) > 0]}
     assert by_sets == {0, 1}
     x = np.vstack([kinds(seed=4)[0], [[KINDS - 1, 1.0, 0.0], [np.nan] * 3]])
     model.write().save(str(tmp_path / "model"))
@@ -109,7 +109,7 @@ def test_classifier_when_absent_is_missing_then_it_is_in_training_predictions_an
     sparse, dense = frame_of(spark, x, y, held), frame_of(spark, x, y)
     model = estimator.fit(sparse)
     assert digest(model._fitted.forest) == digest(estimator.fit(dense)._fitted.forest)
-    assert any((tree.feature >= 0).any() for tree in model.trees)
+    assert any((tree.arrays.feature >= 0).any() for tree in model.trees)
     expected = model._fitted.predictProbability(x)
     some = ~np.isnan(x)
     indptr = np.append(0, np.cumsum(some.sum(axis=1))).astype(np.int32)
@@ -135,7 +135,7 @@ def test_validation_when_only_rows_held_out_lack_a_feature_then_trees_are_the_sa
     for values in (x, lacking):
         frame = frame_of(spark, values, y).withColumn("held", F.monotonically_increasing_id() % 4 == 0)
         model = GBTRegressor(maxIter=3, validationIndicatorCol="held", validationTol=0.0).fit(frame)
-        made.append([digest_of(tree) for tree in model.trees])
+        made.append([digest_of(tree.arrays) for tree in model.trees])
         losses = model.evaluateEachIteration(frame.where("held"))
         assert losses[-1] == pytest.approx(min(model.summary.validationHistory))
     shared = min(map(len, made))
@@ -153,7 +153,7 @@ def test_trees_when_columns_tell_nothing_then_are_split_by_none_of_them(spark, p
     attrs = {"nominal": [{"idx": 3, "vals": ["only"]}]}
     frame = frame_of(spark, x, y).withMetadata("features", {"ml_attr": {"attrs": attrs, "num_attrs": 4}})
     model = GBTRegressor(maxIter=2, minChildWeight=0.0).fit(frame)
-    used = set(np.concatenate([tree.feature for tree in model.trees]))
+    used = set(np.concatenate([tree.arrays.feature for tree in model.trees]))
     assert {0} < used - {-1} <= {0, 3}  # of the last, all that is known is whether it is there
 
 

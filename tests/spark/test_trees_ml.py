@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 import xgboost
 from pyspark.ml.linalg import Vectors
+from pyspark.ml.regression import DecisionTreeRegressionModel
 from pyspark.sql import functions as F
 from tree_frames import data, frame_of, xgboosts
 
@@ -27,6 +28,12 @@ def binary(spark):
 @pytest.fixture(scope="module")
 def model(binary, ps):
     return GBTClassifier(maxIter=5, maxDepth=3, stepSize=0.5).fit(binary[2])
+
+
+@pytest.fixture(scope="module")
+def three_classes(spark):
+    x, y = data()
+    return frame_of(spark, x, np.digitize(y, [-0.5, 0.5]).astype(float)).cache()
 
 
 def test_classifier_when_values_are_few_then_margins_are_xgboosts(binary):
@@ -65,7 +72,7 @@ def test_classifier_when_grown_by_leaf_then_margins_are_xgboosts(spark, ps):
     theirs = {"tree_method": "hist", "grow_policy": "lossguide", "max_leaves": 6, "max_depth": 0, "num_class": 3}
     raw = [row.rawPrediction.toArray() for row in made.transform(frame).collect()]
     np.testing.assert_allclose(raw, xgboosts(x, y, 3, objective="multi:softprob", **theirs), atol=1e-4)
-    assert {len(tree.leaves) for tree in made.trees} == {6}
+    assert {len(tree.arrays.leaves) for tree in made.trees} == {6}
 
 
 def test_model_when_saved_then_spark_numpy_and_xgboost_predict_the_same(binary, model, tmp_path):
@@ -85,20 +92,49 @@ def test_model_when_saved_then_spark_numpy_and_xgboost_predict_the_same(binary, 
 def test_model_when_asked_then_tells_of_its_trees(binary, model):
     x = binary[0]
     assert model.getNumTrees == len(model.trees) == len(model.treeWeights) == 5
-    assert model.totalNumNodes == sum(map(len, model.trees))
+    assert model.totalNumNodes == sum(tree.numNodes for tree in model.trees)
     assert model.featureImportances.size == 4
     assert sum(model.featureImportances.values) == pytest.approx(1.0)
-    assert sum(model.getFeatureImportances("weight").values) == sum(int((t.feature >= 0).sum()) for t in model.trees)
+    assert sum(model.getFeatureImportances("weight").values) == sum(
+        int((t.arrays.feature >= 0).sum()) for t in model.trees
+    )
     with pytest.raises(ConfigError, match="importanceType: expected one of weight, gain, cover, totalGain, totalCover"):
         model.getFeatureImportances("share")
     assert model.toDebugString.startswith(f"GBTClassificationModel: uid = {model.uid}, numTrees=5, numClasses=2")
-    assert model.trees[0].count[0] == len(x)
+    assert model.trees[0].arrays.count[0] == len(x)
     leaves = model.predictLeaf(Vectors.dense(x[0].tolist()))
     assert leaves.size == 5
-    assert all(0 <= leaf < len(tree.leaves) for leaf, tree in zip(leaves, model.trees, strict=True))
+    assert all(0 <= leaf < len(tree.arrays.leaves) for leaf, tree in zip(leaves, model.trees, strict=True))
     with_leaves = model.copy({model.leafCol: "leaves"}).transform(binary[2]).first()
     assert (with_leaves.features.toArray() == x[0]).all()
     assert with_leaves.leaves == leaves
+
+
+def test_trees_when_summed_by_weight_then_are_the_margin(binary, model, tmp_path):
+    rows = binary[2].limit(7)
+    assert model.treeWeights == [1.0, 0.5, 0.5, 0.5, 0.5]
+    said = [[row.prediction for row in tree.transform(rows).collect()] for tree in model.trees]
+    raw = [row.rawPrediction[1] for row in model.transform(rows).collect()]
+    np.testing.assert_allclose(np.array(model.treeWeights) @ said, raw, rtol=1e-5, atol=1e-6)
+    assert "Tree 1 (weight 0.5)" in model.toDebugString
+    tree = model.copy({model.leafCol: "leaf"}).trees[1]
+    assert isinstance(tree, DecisionTreeRegressionModel)
+    first = tree.transform(rows).first()
+    assert [first.prediction, first.leaf] == [tree.predict(first.features), tree.predictLeaf(first.features)]
+    assert f"depth={tree.depth}, numNodes={tree.numNodes}, numFeatures=4\n  If (feature" in tree.toDebugString
+    assert sum(tree.featureImportances.values) == pytest.approx(1.0)
+    tree.write().save(str(tmp_path / "tree"))
+    assert type(tree).load(str(tmp_path / "tree")).predict(first.features) == first.prediction
+
+
+def test_trees_when_there_are_three_classes_then_each_has_a_first_one(three_classes):
+    model = GBTClassifier(maxIter=2, maxDepth=2, stepSize=0.5).fit(three_classes)
+    features = three_classes.first().features
+    said = np.array(model.treeWeights) * [tree.predict(features) for tree in model.trees]
+    assert model.treeWeights == [1.0] * 3 + [0.5] * 3
+    np.testing.assert_allclose(
+        said.reshape(2, 3).sum(axis=0), model.predictRaw(features).toArray(), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_evaluate_each_iteration_when_rows_were_trained_on_then_is_the_summarys(binary, model):
@@ -114,8 +150,8 @@ def test_weights_when_whole_numbers_then_are_rows_that_come_so_often(spark, ps):
     times = np.repeat(np.arange(90), 1 + np.arange(90) % 3)
     repeated = GBTClassifier(maxIter=2, maxDepth=3, baseScore=0.5).fit(frame_of(spark, x[times], y[times] > 0))
     for ours, theirs in zip(weighted.trees, repeated.trees, strict=True):
-        np.testing.assert_array_equal(ours.feature, theirs.feature)
-        np.testing.assert_allclose(ours.value, theirs.value, rtol=1e-4)
+        np.testing.assert_array_equal(ours.arrays.feature, theirs.arrays.feature)
+        np.testing.assert_allclose(ours.arrays.value, theirs.arrays.value, rtol=1e-4)
 
 
 @pytest.mark.parametrize("params", [{}, {"growth": "leaf", "maxLeaves": 12, "subsamplingRate": 0.8}])

@@ -100,7 +100,7 @@ def test_penalties_when_set_then_predictions_are_xgboosts(table, numbers, ours, 
 def test_leaves_when_the_loss_is_least_at_a_quantile_then_it_is_as_small_as_xgboosts(spark, table, loss, objective):
     x, y = table[0], 100 * table[1]
     params = {"maxIter": 1, "maxDepth": 3, "stepSize": 0.5, "lossShape": 0.3, "baseScore": 0.5}
-    made = GBTRegressor(lossType=loss, **params).fit(frame_of(spark, x, y))
+    made = GBTRegressor(lossType=loss, defaults="xgboost", **params).fit(frame_of(spark, x, y))
     # Of an even number of residuals xgboost takes the mean of two: later trees have other splits.
     theirs = y - xgboosts(x, y, 1, tree_method="hist", **objective)
     share = 0.5 if loss == "absolute" else 0.3
@@ -127,12 +127,30 @@ def test_a_tree_without_penalty_when_nodes_need_many_rows_then_is_pysparks(numbe
     ours = GBTRegressor(**params).fit(numbers)
     theirs = regression.GBTRegressor(**params).fit(numbers)
     np.testing.assert_allclose(predictions(ours, numbers), predictions(theirs, numbers), atol=1e-5)
-    counts = ours.trees[0].count[ours.trees[0].leaves]
+    counts = ours.trees[0].arrays.count[ours.trees[0].arrays.leaves]
     assert len(counts) > 4
     assert counts.min() >= 25
     assert ours.evaluateEachIteration(numbers, "absolute") == pytest.approx(
         theirs.evaluateEachIteration(numbers, "absolute"), rel=1e-5
     )
+
+
+def test_trees_when_the_loss_is_squared_then_they_are_pysparks(numbers):
+    params = {"maxIter": 4, "maxDepth": 3}
+    # A gradient of pyspark.ml's is twice the residual.
+    made = [GBTRegressor(stepSize=0.2, **params).fit(numbers), regression.GBTRegressor(**params).fit(numbers)]
+    ours, theirs = (predictions(model, numbers) for model in made)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
+    assert [model.treeWeights for model in made] == [[1.0, 0.2, 0.2, 0.2], [1.0, 0.1, 0.1, 0.1]]
+    assert [tree.numNodes for tree in made[0].trees] == [tree.numNodes for tree in made[1].trees]
+    with_leaves = [model.copy({model.leafCol: "leaf"}) for model in made]
+    for ours, theirs in (with_leaves, [model.trees[1] for model in with_leaves]):
+        fields = [model.transform(numbers).schema.fields[-2:] for model in (ours, theirs)]
+        told = [[(f.name, f.dataType, f.metadata) for f in of_one] for of_one in fields]
+        assert told[0] == told[1]
+    row = numbers.first().features
+    ours, theirs = (np.multiply(model.treeWeights, [tree.predict(row) for tree in model.trees]) for model in made)
+    np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
 @pytest.mark.parametrize("weight", [{}, {"weightCol": "w"}])
@@ -170,7 +188,7 @@ def test_min_rows_when_nodes_are_weighed_apart_then_config_error(three):
 def test_five_rows_when_nothing_is_set_then_are_told_apart(spark, maker):
     frame = frame_of(spark, np.arange(5.0)[:, None] * [1.0, 0.0, 0.0, 0.0], np.array([0.0, 0.0, 1.0, 1.0, 1.0]))
     made = maker().fit(frame)
-    assert made.trees[0].leaf_count == 2
+    assert made.trees[0].numNodes == 3
     assert (predictions(made, frame) > 0.5).tolist() == [False, False, True, True, True]
 
 
@@ -196,8 +214,10 @@ def test_labels_when_tiny_then_trees_part_them(numbers):
 def test_a_class_when_rare_then_leaves_stay_small(spark):
     x = np.arange(2000.0)[:, None] * [1.0, 0.0, 0.0, 0.0]
     made = GBTClassifier(maxIter=1, stepSize=1.0).fit(frame_of(spark, x, np.arange(2000) == 77))
-    assert max(made.trees[0].value) == 8.0
-    assert min(GBTClassifier(defaults="xgboost").fit(frame_of(spark, x, np.arange(2000) == 77)).trees[0].value) > -1
+    assert made.trees[0].arrays.value.max() == 8.0
+    assert (
+        min(GBTClassifier(defaults="xgboost").fit(frame_of(spark, x, np.arange(2000) == 77)).trees[0].arrays.value) > -1
+    )
 
 
 def test_defaults_when_xgboosts_then_so_are_predictions(table, numbers):

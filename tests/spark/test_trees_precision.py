@@ -74,7 +74,9 @@ def test_sums_of_32_bits_when_asked_for_then_trees_are_nearly_the_same(rows):
 
 
 def trees_of(made):
-    return [(tree.feature.tolist(), tree.threshold.tolist(), tree.value.tolist()) for tree in made.trees]
+    return [
+        (tree.feature.tolist(), tree.threshold.tolist(), tree.value.tolist()) for tree in made._trained.forest.trees
+    ]
 
 
 def test_features_when_float32_cannot_tell_them_apart_then_they_are_parted(spark, tmp_path):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from pyspark.ml import clustering
 
-from ps2.algorithms import LDA
+from ps2.algorithms import LDA, LDAModel
 from ps2.algorithms.topics.problem import OnlineRecipe, Recipe, check_room
 from ps2.errors import ConfigError, LimitError
 
@@ -38,6 +39,11 @@ def test_recipe_when_em_then_concentrations_are_pysparks_less_1(caplog):
     assert (made.iterations, made.alpha, made.beta) == (20, (12.5,), pytest.approx(0.1))
     assert plan(optimizer="em", k=2, docConcentration=[1.5, 3.0]).alpha == (0.5, 2.0)
     assert "topics are found by collapsed Gibbs sampling" in caplog.text
+
+
+def test_models_when_asked_then_are_instances_of_pysparks_local_ones():
+    assert issubclass(LDAModel, clustering.LocalLDAModel)
+    assert not issubclass(LDAModel, clustering.DistributedLDAModel)
 
 
 def test_recipe_when_params_are_set_then_has_them():

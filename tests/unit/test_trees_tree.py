@@ -55,6 +55,16 @@ def test_to_debug_string_when_asked_then_it_is_as_pyspark_ml_says_it():
     )
 
 
+def test_parts_when_summed_by_weight_then_are_the_forest():
+    forest = Forest((drafted().finish(0.5), drafted().finish(0.5)), np.array([0.25]), 2)
+    assert forest.weights(0.5) == [1.0, 0.5]
+    first, second = forest.parts(0.5)
+    assert (first.base.tolist(), second.base.tolist()) == ([0.25], [0.0])
+    np.testing.assert_array_equal(first.trees[0].value, forest.trees[0].value)
+    np.testing.assert_array_equal(second.trees[0].value, forest.trees[1].value * 2)
+    assert forest.to_debug_string("", 0.5).count("(weight 0.5)") == 1
+
+
 def test_to_debug_string_when_a_tree_is_deep_then_it_is_said_all_the_same():
     draft, node = Draft(0.0, 1.0, 1), 0
     for _ in range(2000):

@@ -32,6 +32,9 @@ LAYOUT, ROOT = 0, 2
 BATCH, BATCH_SHARE = 16, 8
 # What is lost by rounding when scores of nodes, each a square of a sum over a sum, are subtracted: this share of them.
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
+# What rows that are alike seem to gain, as their gradients are rounded by chance: the square of a normal error, whose
+# variance is 1/4 of a unit squared at most; the largest of very many, and more where equal rows are rounded alike.
+CHANCE = 100.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +54,7 @@ class Growth:
         scales: what hessians and gradients were multiplied by.
         totals: int64, shape (3,): the sums of all rows: hessians, gradients, and the third channel.
         tree: its number.
+        rate: what its leaves are multiplied by; None: the recipe's.
 
     Attributes:
         is_over: whether the tree is done.
@@ -60,7 +64,16 @@ class Growth:
         room: how many rows there have to be by then.
     """
 
-    def __init__(self, recipe: Recipe, bins: Bins, scales: tuple[float, float], totals: Int64s, tree: int = 0) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        bins: Bins,
+        scales: tuple[float, float],
+        totals: Int64s,
+        tree: int = 0,
+        rate: float | None = None,
+    ) -> None:
+        self._rate = recipe.rate if rate is None else rate
         self._recipe, self._bins, self._tree = recipe, bins, tree
         self._h_unit, self._g_unit = 1 / scales[0], 1 / scales[1]
         self.rules = np.array([self._g_unit, self._h_unit, recipe.reg_lambda, recipe.reg_alpha, recipe.min_hessian])
@@ -69,6 +82,9 @@ class Growth:
         self.clear: list[int] = []
         self.room = ROOT + 1
         self._free: list[int] = []
+        # Of the third number there are rows in any case but one.
+        rows = 0 if recipe.third == "weights" else int(totals[2])
+        self._rows_by_hessian = rows / max(int(totals[0]) * self._h_unit, self._h_unit)
         self._root = self._node(1, totals, recipe.bounds)
         self._root.number, self._root.row = 0, ROOT
         self._numbers = 1
@@ -142,7 +158,7 @@ class Growth:
             draft.split(number, split.feature, split.test(self._bins), split.default_left, node.gain)
             for child in node.children:
                 numbers[child] = draft.add_child(number, self._weight(child), self._cover(child), 0)
-        return draft.finish(self._recipe.rate)
+        return draft.finish(self._rate)
 
     def _at_once(self) -> int:
         """Return how many nodes a clock looks into."""
@@ -173,8 +189,9 @@ class Growth:
         weight = recipe.weight_of(self._cover(node), int(node.totals[2]))
         if recipe.min_info_gain > 0 and gain < recipe.min_info_gain * weight * (1 - ROUNDING):
             return False
+        units = self._g_unit**2 + (self._weight(node) * self._h_unit) ** 2
         scores = (self._score(sums, node.bounds) for sums in (node.totals, left, node.totals - left))
-        return gain > ROUNDING * sum(map(abs, scores))
+        return gain > max(CHANCE * units * self._rows_by_hessian, ROUNDING * sum(map(abs, scores)))
 
     def _score(self, totals: Int64s, bounds: Float64s) -> float:
         recipe, weight = self._recipe, self._weight_of(totals, bounds)
@@ -257,7 +274,7 @@ class Growth:
 
     def _said(self, node: Node) -> int:
         """Return the value of a leaf as it will be in the tree."""
-        return told.as_bits(self._weight(node) * self._recipe.rate)
+        return told.as_bits(self._weight(node) * self._rate)
 
     def _weight(self, node: Node) -> float:
         return self._weight_of(node.totals, node.bounds)

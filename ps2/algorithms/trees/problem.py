@@ -67,6 +67,7 @@ class Recipe:
         leaves: of a tree, at most; 0: any number.
         bins: of a feature, at most.
         rate: what leaves are multiplied by.
+        first_rate: that of the first tree of each output; None: the same.
         reg_lambda, reg_alpha: L2 and L1 penalties on leaves.
         most_weight: what leaves say at most, either way, before they are multiplied by the rate.
         least_gain: what gains have to be above to be more than rounding.
@@ -94,6 +95,7 @@ class Recipe:
     leaves: int = 0
     bins: int = 32
     rate: float = 0.1
+    first_rate: float | None = None
     reg_lambda: float = 1.0
     reg_alpha: float = 0.0
     most_weight: float = math.inf
@@ -184,6 +186,10 @@ class Recipe:
     def weight_of(self, hessian: float, third: int) -> float:
         """Return the weight of a node's rows by its sums; what is not asked for may be 0."""
         return hessian if self.weighed_by == "hessians" else third * self.weight_unit
+
+    def rate_of(self, tree: int, width: int) -> float:
+        """Return what the leaves of a tree are multiplied by; width: how many outputs there are."""
+        return self.rate if self.first_rate is None or tree >= width else self.first_rate
 
     def clocks(self, width: int) -> int:
         """Return how many the trees take at most: the first and the last loss, and those of each tree."""

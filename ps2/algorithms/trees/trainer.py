@@ -253,7 +253,8 @@ class _Driver:
     def _planted(self, state: _State) -> Growth:
         assert self._fleet is not None
         assert state.totals is not None
-        return Growth(self._recipe, self._fleet.bins, state.scales, state.totals, state.trees)
+        rate = self._recipe.rate_of(state.trees, self._problem.objective.width)
+        return Growth(self._recipe, self._fleet.bins, state.scales, state.totals, state.trees, rate)
 
     def _after_begin(self, state: _State) -> _State:
         """All have told losses and gradients before the first tree, or of a round that would be one too many."""
@@ -390,7 +391,7 @@ class _Driver:
         assert self._growth is not None
         (found,) = self._diary.hear(lambda: [quantiles.find_fine(sought)])
         tree = self._growth.finish()
-        tree.value[leaves] = found * self._recipe.rate
+        tree.value[leaves] = found * self._recipe.rate_of(state.trees, self._problem.objective.width)
         ends[leaves, VALUE] = tree.value[leaves].view(np.int64)
         following = self._after_tree(state, tree)
         self._tell(len(self._states), Told(following.task, following.trees, following.scales, ends=ends))

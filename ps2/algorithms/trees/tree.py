@@ -7,7 +7,7 @@ of it, a threshold is a float32 number: so a model that is saved for xgboost par
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -87,8 +87,8 @@ class Tree:
         """Return the flags of a node's set; none where the split is numeric."""
         return self.set_flags[self.set_begin[node] : self.set_begin[node + 1]]
 
-    def to_debug_string(self, indent: int = 0) -> str:
-        """Say the tree as pyspark.ml does: a line for each condition and each leaf."""
+    def to_debug_string(self, indent: int = 0, base: float = 0.0) -> str:
+        """Say the tree as pyspark.ml does: a line for each condition and each leaf; ``base``: what leaves say more."""
         lines: list[str] = []
         todo: list[tuple[int | str, int]] = [(0, indent)]
         while todo:
@@ -96,7 +96,7 @@ class Tree:
             if isinstance(node, str):
                 lines.append(" " * depth + node)
             elif self.feature[node] == LEAF:
-                lines.append(" " * depth + f"Predict: {java_number(self.value[node])}")
+                lines.append(" " * depth + f"Predict: {java_number(self.value[node] + base)}")
             else:
                 left, right = self._conditions(node)
                 lines.append(" " * depth + f"If ({left})")
@@ -154,10 +154,28 @@ class Forest:
     def nodes(self) -> int:
         return sum(map(len, self.trees))
 
-    def to_debug_string(self, header: str) -> str:
-        """Say all trees as pyspark.ml does, under a first line."""
-        said = (f"  Tree {t} (weight 1.0):\n" + tree.to_debug_string(4) for t, tree in enumerate(self.trees))
+    def to_debug_string(self, header: str, rate: float = 1.0) -> str:
+        """Say all trees as pyspark.ml does, under a first line; rate: as of ``parts``."""
+        said = (
+            f"  Tree {t} (weight {java_number(weight)}):\n" + part.trees[0].to_debug_string(4, float(part.base[0]))
+            for t, (weight, part) in enumerate(zip(self.weights(rate), self.parts(rate), strict=True))
+        )
         return f"{header}\n{''.join(said)}"
+
+    def weights(self, rate: float) -> list[float]:
+        """Return what ``parts`` are multiplied by to add up to margins: 1 the first one of an output, else the rate."""
+        return [1.0 if number < self.width else rate for number in range(len(self.trees))]
+
+    def parts(self, rate: float) -> Iterator[Forest]:
+        """Yield forests of one tree each, without learning rates; the first one of an output has its base.
+
+        Args:
+            rate: that the trees were trained with.
+        """
+        for number, (tree, weight) in enumerate(zip(self.trees, self.weights(rate), strict=True)):
+            base = self.base[number : number + 1] if number < self.width else np.zeros(1)
+            value = (tree.value.astype(np.float64) / weight).astype(tree.value.dtype)
+            yield Forest((replace(tree, value=value),), base, self.features, absent=self.absent)
 
     def importances(self) -> Float64s:
         """Return the features' shares of all gains, float64, shape (features,); zeros if nothing was split."""

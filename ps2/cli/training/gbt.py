@@ -186,7 +186,9 @@ def _estimator(job: _Job) -> Any:
             if name in job.params:
                 raise ConfigError(f"{option}: expected with --task regression only, got it with --task {job.task}")
     held = {} if job.validation is None else {"validationIndicatorCol": HELD_OUT}
-    estimator: Any = (GBTRegressor if job.task == "regression" else GBTClassifier)(**job.params, **held)
+    estimator: Any = (GBTRegressor if job.task == "regression" else GBTClassifier)(
+        defaults="xgboost", **job.params, **held
+    )
     with options_named():
         estimator._check()
     return estimator._resumable(TRAINING)

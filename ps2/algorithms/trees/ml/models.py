@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, get_args
 
-import numpy as np
 from pyspark.ml.linalg import Vector, Vectors
 from pyspark.sql import DataFrame
 
@@ -15,8 +14,10 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.trees.files import read_forest, write_forest
 from ps2.algorithms.trees.ml.evaluation import losses_by_round
 from ps2.algorithms.trees.ml.params import TreeParams
+from ps2.algorithms.trees.ml.tree_models import BoostedTreeModel
+from ps2.algorithms.trees.ml.vectors import as_sparse
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.tree import Float64s, LossName, ScoreName, Tree
+from ps2.algorithms.trees.tree import Forest, LossName, ScoreName
 from ps2.errors import ConfigError
 from ps2.run.drawing import needs_matplotlib
 
@@ -35,10 +36,10 @@ class ForestModel(FleetModel, TreeParams):
     @property
     def featureImportances(self) -> Vector:
         """Each feature's share of the gains of all splits."""
-        return _sparse(self._trained.forest.importances())
+        return as_sparse(self._trained.forest.importances())
 
     def getFeatureImportances(self, importanceType: ScoreName = "gain") -> Vector:
-        """Return a number for each feature as xgboost does; ``featureImportances`` are shares of "totalGain".
+        """Return a number for each feature as xgboost does.
 
         Args:
             importanceType: "weight": how many splits are by it; "totalGain", "totalCover": the sum of their gains, or
@@ -51,7 +52,7 @@ class ForestModel(FleetModel, TreeParams):
             raise ConfigError(
                 f"importanceType: expected one of {', '.join(get_args(ScoreName))}, got {importanceType!r}"
             )
-        return _sparse(self._trained.forest.scores(importanceType))
+        return as_sparse(self._trained.forest.scores(importanceType))
 
     def plotImportances(self, path: str | os.PathLike[str] | None = None, most: int = 20) -> Figure:
         """Draw the shares of the features that matter most, as bars.
@@ -77,14 +78,26 @@ class ForestModel(FleetModel, TreeParams):
         return chart
 
     @property
-    def trees(self) -> list[Tree]:
-        """The trees, as arrays; learning rates are in their leaves."""
-        return list(self._trained.forest.trees)
+    def trees(self) -> list[BoostedTreeModel]:
+        """The trees, as models: the sum of what they predict, each times its weight, is a row's margin.
+
+        The first one says what margins begin with as well; of more than two classes, the first one of each class.
+        """
+        return [self._tree(number, part) for number, part in enumerate(self._trained.forest.parts(self._rate))]
+
+    def _tree(self, number: int, part: Forest) -> BoostedTreeModel:
+        tree = BoostedTreeModel(GBTModel(part))._resetUid(f"{self.uid}_{number}")
+        shared = ("featuresCol", "featuresCols", "predictionCol", "leafCol", "labelCol")
+        return tree._set(**{name: self.getOrDefault(name) for name in shared if self.isSet(name)})
 
     @property
     def treeWeights(self) -> list[float]:
-        """What trees are multiplied by: 1."""
-        return [1.0] * self.getNumTrees
+        """What trees are multiplied by: 1 the first one (of each class), ``stepSize`` the others."""
+        return self._trained.forest.weights(self._rate)
+
+    @property
+    def _rate(self) -> float:
+        return float(self.getOrDefault("stepSize"))
 
     @property
     def getNumTrees(self) -> int:
@@ -99,7 +112,7 @@ class ForestModel(FleetModel, TreeParams):
     @property
     def toDebugString(self) -> str:
         """All trees in words."""
-        return self._trained.forest.to_debug_string(repr(self))
+        return self._trained.forest.to_debug_string(repr(self), self._rate)
 
     def __repr__(self) -> str:
         # With the blanks that pyspark.ml has, or has not.
@@ -112,6 +125,14 @@ class ForestModel(FleetModel, TreeParams):
     def predictLeaf(self, value: Any) -> Vector:
         """Return the leaf of each tree that one row comes to, counted from the left."""
         return Vectors.dense(self._trained.leaves(rows_of(value, self.numFeatures, missing=True))[0].tolist())
+
+    def _transform(self, dataset: DataFrame) -> DataFrame:
+        made, name = super()._transform(dataset), self.getLeafCol()
+        if not name:
+            return made
+        leaves = [{"idx": t, "num_vals": tree.leaf_count} for t, tree in enumerate(self._trained.forest.trees)]
+        attributes = {"attrs": {"nominal": leaves}} if leaves else {}
+        return made.withMetadata(name, {"ml_attr": {**attributes, "num_attrs": len(leaves)}})
 
     def _with_leaves(self, outputs: list[tuple[str, str]]) -> list[tuple[str, str]]:
         return [*outputs, (self.getLeafCol(), "leaf")]
@@ -145,8 +166,3 @@ class ForestModel(FleetModel, TreeParams):
     @classmethod
     def _read_content(cls, path: str, url: str, content: Any) -> GBTModel:
         return GBTModel(read_forest(path, url, content))
-
-
-def _sparse(numbers: Float64s) -> Vector:
-    some = np.flatnonzero(numbers)
-    return Vectors.sparse(len(numbers), some.tolist(), numbers[some].tolist())

@@ -125,8 +125,8 @@ class TreeParams(FleetParams, _GBTParams):
     )
     defaults: Param[str] = own_param(
         "defaults",
-        f"whose values params have that are not set ({', '.join(DEFAULTS['xgboost'])}), and whose least gain and "
-        "largest leaves trees have: pyspark's or xgboost's",
+        f"whose values params have that are not set ({', '.join(DEFAULTS['xgboost'])}), and whose first tree, least "
+        "gain and largest leaves there are: pyspark's or xgboost's",
         any_case(FLAVOURS),
     )
     _DEFAULTS_BY = ("defaults", DEFAULTS)
@@ -226,14 +226,16 @@ def resolved(recipe: Recipe, params: TreeParams, objective: Objective, facts: Fa
         facts: of the rows' labels and weights.
         weighted: whether rows have weights.
     """
-    least_gain, most_weight = LEAST_GAIN, objective.most_weight
+    least_gain, most_weight, first_rate = LEAST_GAIN, objective.most_weight, None
     if params.getDefaults() == "pyspark":
         # Relative to labels and weights, so that trees do not depend on their units.
         size = 1.0 if objective.has_bounded_gradients else max(map(abs, facts.label_range))
         least_gain = _short(facts.weight / facts.rows * (ROUNDED_PART * size) ** 2)
         most_weight = min(most_weight, MOST_OF_CLASSES if objective.classes else math.inf)
+        first_rate = 1.0
     return replace(
         recipe,
+        first_rate=first_rate,
         most_weight=most_weight,
         least_gain=least_gain,
         min_weight=_short(params.getMinWeightFractionPerNode() * facts.weight),
