@@ -64,6 +64,7 @@ class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):
         check_walks(recipe, len(table.vertices))
         spark_context = dataset.sparkSession.sparkContext
         workers = self.getNumWorkers() if self.isSet(self.numWorkers) else total_slots(spark_context)
+        workers = min(workers, recipe.epochs * len(table.vertices))  # more would have no walk
         graph = placed(table, self)
         if graph.on_servers:
             self._graphs.append(graph)

@@ -78,9 +78,10 @@ def test_training_when_a_worker_is_killed_then_it_goes_on(ps, tmp_path, via):
     assert found.history.steps == RECIPE.epochs
 
 
-def test_training_when_the_step_size_is_absurd_then_it_says_so(ps):
+@pytest.mark.parametrize("via", ["local", "rows", "servers"])
+def test_training_when_the_step_size_is_absurd_then_it_says_so(ps, via):
     with pytest.raises(PS2Error, match="the training has diverged; a smaller stepSize than 1e\\+38 may help"):
-        trained(ps, replace(RECIPE, step_size=1e38))
+        trained(ps, replace(RECIPE, via=via, step_size=1e38))
 
 
 def test_training_when_tables_do_not_fit_then_names_what_they_need(ps):

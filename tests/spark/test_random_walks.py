@@ -81,6 +81,12 @@ def test_walks_when_an_edge_weighs_nothing_then_it_is_none_and_its_vertices_are_
         walks.free()
 
 
+def test_walks_when_workers_are_more_than_walks_then_none_are_idle(spark):
+    edges = spark.createDataFrame([(1, 2)], "src long, dst long")
+    walks = RandomWalks(numWalks=1, walkLength=3, numWorkers=2**31 - 1).transform(edges)
+    assert [row["walk"] for row in walks.collect()] == [[1, 2, 1], [2, 1, 2]]
+
+
 def test_walks_when_there_is_one_vertex_then_they_are_of_it(spark):
     frame = spark.createDataFrame([(5, 5)], "src long, dst long")
     for place in ("workers", "servers"):
