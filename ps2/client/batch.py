@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import ContextDecorator
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 from ps2.client.plans import Plan
 from ps2.client.session import Session
 from ps2.errors import UsageError
+from ps2.interrupts import SHIELD
 from ps2.wire.messages import Operation
 
 T = TypeVar("T")
@@ -41,41 +43,87 @@ class _Batch:
     """Calls to send together; the first one decides whose session sends them.
 
     Attributes:
+        end: a weak reference to what ends the batch, and goes with its ``with`` statement; None: an ExitStack's batch.
         handles: the vectors that they are about: a row whose handle is garbage-collected may go to somebody else.
     """
 
+    end: Callable[[], object] | None
     session: Session | None = None
     calls: list[tuple[Plan[Any], Deferred[Any]]] = field(default_factory=list)
     handles: list[object] = field(default_factory=list)
 
 
 class _Open(threading.local):
-    """The batch that this thread is filling, if any."""
+    """The batch that this thread is filling, if any; one whose ``with`` statement is gone is not open any more."""
 
-    batch: _Batch | None = None
+    _batch: _Batch | None = None
+    # Of the ``with`` statement that is about to call ``__enter__``.
+    end: Callable[[], object] | None = None
+
+    @property
+    def batch(self) -> _Batch | None:
+        if self._batch is not None and self._batch.end is not None and self._batch.end() is None:
+            self._batch = None
+        return self._batch
+
+    @batch.setter
+    def batch(self, batch: _Batch | None) -> None:
+        self._batch = batch
 
 
 _open = _Open()
 
 
-@contextmanager
-def batch() -> Iterator[None]:
+def _end(kind: type[BaseException] | None, *_: object) -> None:
+    with SHIELD:
+        ended, _open.batch = _open.batch, None
+        if kind is None and ended is not None and ended.session is not None:
+            answers = ended.session.run([plan for plan, _ in ended.calls])
+            for (_plan, deferred), answer in zip(ended.calls, answers, strict=True):
+                deferred._answer.append(answer)
+
+
+class _End:
+    """What a ``with`` statement calls at its end, and what nothing but that statement holds.
+
+    A signal's handler may raise before the first step of any ``__exit__``. Then the statement is left, and this goes
+    with it: no frame of the traceback has it, as ``_end`` is not given it.
+    """
+
+    __slots__ = ("__weakref__",)
+    __call__ = staticmethod(_end)
+
+
+class _Exit:
+    """``__exit__``: a new ``_End`` for each ``with`` statement, which asks for it before it calls ``__enter__``."""
+
+    def __get__(self, batching: Batching | None, _: type[Batching]) -> Callable[..., None]:
+        if batching is None:  # an ExitStack asks the class
+            _open.end = None
+            return lambda _batching, *error: _end(*error)
+        end = _End()
+        _open.end = weakref.ref(end)
+        return end
+
+
+class Batching(ContextDecorator):
+    """What ``batch()`` returns."""
+
+    __exit__ = _Exit()
+
+    def __enter__(self) -> None:
+        if _open.batch is not None:
+            raise UsageError("batches do not nest")
+        _open.batch = _Batch(_open.end)
+
+
+def batch() -> Batching:
     """Collect the calls on vectors of one fleet that this thread issues, and send them at the end of the block.
 
     Inside, calls that change data return their vector as always; calls that read return a ``Deferred``. If the block
     raises, nothing is sent. A user's function (``mapPartitions``) and vectors that are not co-located do not batch.
     """
-    if _open.batch is not None:
-        raise UsageError("batches do not nest")
-    opened = _open.batch = _Batch()
-    try:
-        yield
-    finally:
-        _open.batch = None
-    if opened.session is not None:
-        answers = opened.session.run([plan for plan, _ in opened.calls])
-        for (_, deferred), answer in zip(opened.calls, answers, strict=True):
-            deferred._answer.append(answer)
+    return Batching()
 
 
 def in_batch() -> bool:

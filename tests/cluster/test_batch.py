@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import itertools
+import sys
 import threading
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 
 from ps2 import DCV, batch
 from ps2.errors import NotFoundError, UsageError
+from ps2.interrupts import SHIELD
 
 pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
 
@@ -171,3 +175,65 @@ def test_batch_when_called_from_the_package_then_the_same(ps, requests_by):
             u.add(1).add(1)
 
     assert requests_by(run) == [1] * len(ps.servers)
+
+
+class Interrupted(BaseException):
+    """What a signal's handler raises."""
+
+
+def interrupted_at(step, work):
+    """Run ``work``, and raise where a signal's handler would, at the given step; return what came out, or None."""
+    left = itertools.count()
+    files = {batch.__code__.co_filename, work.__code__.co_filename}
+
+    def trace(frame, event, _):
+        inside = frame.f_code.co_filename in files
+        if inside and event in ("call", "line") and not SHIELD._depth and next(left) == step:
+            sys.settrace(None)
+            raise Interrupted
+        return trace if inside else None
+
+    sys.settrace(trace)
+    try:
+        work()
+    except Interrupted as error:
+        return error
+    finally:
+        sys.settrace(None)
+    return None
+
+
+def test_batch_when_interrupted_anywhere_then_it_is_closed(ps):
+    u = DCV.dense(10)
+
+    def work():
+        with ps.batch():
+            u.add(1)
+            u.add(1)
+
+    whole = 0
+    for step in itertools.count():
+        error = interrupted_at(step, work)  # kept, with its traceback, as a notebook does
+        total = u.sum()
+        assert total in (20 * whole, 20 * (whole + 1)), f"step {step}: {total!r}"
+        whole = round(total / 20)
+        if error is None:
+            break
+    assert step > 10
+
+
+def test_batch_when_an_exit_stack_holds_it_then_it_is_sent(ps, requests_by):
+    u = DCV.dense(10)
+
+    @ps.batch()
+    def decorated():
+        u.add(1).add(1)
+
+    def stacked():
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(ps.batch())
+            u.add(1).add(1)
+
+    for run in (decorated, decorated, stacked):
+        assert requests_by(run) == [1] * len(ps.servers)
+    assert u.sum() == 60

@@ -31,12 +31,14 @@ class Interrupts:
 
     Attributes:
         armed: whether the handlers raise; never while the program itself does its counting.
+        last: what a handler raised last.
     """
 
     def __init__(self, count, longest_s):
         self.armed = False
         self.left = count
         self.raised = 0
+        self.last = None
         self._longest_s = longest_s
         self._thread = threading.Thread(target=self._send, daemon=True)
         for number in SIGNALS:
@@ -66,7 +68,8 @@ class Interrupts:
             self.armed = True
             call()
             self.armed = False
-        except Interrupted:
+        except Interrupted as error:
+            self.last = error  # with its traceback, as a notebook keeps it
             return False
         return True
 
