@@ -23,7 +23,7 @@ from ps2.wire.codec import request_parts
 from ps2.wire.control import ServerControl
 from ps2.wire.framing import written
 from ps2.wire.introduction import introduce
-from ps2.wire.sockets import send_all
+from ps2.wire.sockets import connect, send_all
 from ps2.wire.transport import GrpcTransport
 
 MIB = 1 << 20
@@ -112,8 +112,7 @@ def _ask_and_do_not_read(context, vector, session):
     """Return a connection on which the pull of the whole vector was asked for, and the thread that asked."""
     peer, _ = session.transport._meet(context.servers[0])
     family, place = peer.places[-1]
-    client = socket.socket(family, socket.SOCK_STREAM)
-    client.connect(place)
+    client = connect(family, place, 20.0)
     introduce(client, context._token, peer.server_id, time.monotonic() + 20)
     client.settimeout(None)
     plan = plans.pull(vector._target(), 0, vector.dim, np.empty(vector.dim, np.float32))

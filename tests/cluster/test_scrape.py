@@ -90,7 +90,7 @@ def server(tmp_path_factory, leaves_nothing, until):
     """A server with metrics on a free port."""
     server = Server(tmp_path_factory.mktemp("server"), "--metrics-port", "0")
     try:
-        until(lambda: server.metrics, "the server tells where its metrics are", 60)
+        until(lambda: server.metrics and server.address, "the server tells where it and its metrics are", 60)
         yield server
     finally:
         server.stop()

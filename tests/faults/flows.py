@@ -18,9 +18,9 @@ NOTHING = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
 
 
 def drop(*pids: int, port: int | None = None, most: int = 1 << 20) -> int:
-    """Let nothing arrive any more on the TCP connections that processes have now; new ones are as ever.
+    """Let nothing arrive any more on the TCP connections that processes have with each other now; new ones are as ever.
 
-    Neither end is told. Needs root, or processes of one's own that may be traced.
+    Neither end is told. Connections with others, such as a driver's with its JVM, stay. Needs root, or processes of one's own that may be traced.
 
     Args:
         port: of those connections only that have it at one of their ends.
@@ -29,8 +29,9 @@ def drop(*pids: int, port: int | None = None, most: int = 1 << 20) -> int:
     Returns:
         How many ends of connections that was.
     """
-    ends = (end for pid in pids for end in _ends(pid) if port is None or port in _ports(end))
-    return sum(_drop(end) for end in islice(ends, most))
+    own = {end.getsockname() for pid in pids for end in _ends(pid)}
+    ends = (end for pid in pids for end in _ends(pid) if end.getpeername() in own)
+    return sum(_drop(end) for end in islice((end for end in ends if port is None or port in _ports(end)), most))
 
 
 def _drop(end: socket.socket) -> bool:
