@@ -20,7 +20,8 @@ NOTHING = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))
 def drop(*pids: int, port: int | None = None, most: int = 1 << 20) -> int:
     """Let nothing arrive any more on the TCP connections that processes have with each other now; new ones are as ever.
 
-    Neither end is told. Connections with others, such as a driver's with its JVM, stay. Needs root, or processes of one's own that may be traced.
+    Neither end is told. Connections with others, such as a driver's with its JVM, stay. Needs root, or processes of
+    one's own that may be traced.
 
     Args:
         port: of those connections only that have it at one of their ends.
