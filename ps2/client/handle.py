@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ import numpy as np
 
 from ps2.client.batch import hold
 from ps2.client.fleet import FleetRef
+from ps2.client.owners import Owner
 from ps2.client.plans import Target
 from ps2.client.session import Session
 from ps2.client.sessions import current_session, session_of
@@ -42,7 +42,7 @@ class Handle:
         self._freed = False
         self._is_named = False
         self._copy = ""
-        self._owner: weakref.finalize[..., Any] | None = None
+        self._owner: Owner | None = None
 
     @shielded
     def derive(self: H, name: str | None = None) -> H:
@@ -204,8 +204,7 @@ def free_all(vectors: Iterable[Handle]) -> None:
 
 def _owned(session: Session, vector: H) -> H:
     """Free the vector's row when its only handle is garbage-collected."""
-    vector._owner = weakref.finalize(vector, session.drop, vector._matrix, [vector._row], session.holder)
-    vector._owner.atexit = False
+    vector._owner = session.owners.add(vector, vector._matrix, [vector._row], session.holder)
     return vector
 
 

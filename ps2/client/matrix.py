@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +12,11 @@ from ps2.client.arguments import Distribution, draw_of
 from ps2.client.batch import hold, submit, submit_later
 from ps2.client.declared import declared
 from ps2.client.handle import Handle, derive_all, known
+from ps2.client.owners import Owner
 from ps2.client.session import Session
 from ps2.client.sessions import session_of
 from ps2.errors import ConfigError, DTypeError, NotColocatedError, UsageError
+from ps2.interrupts import shielded
 from ps2.ops.all import has_answer, lookup
 from ps2.ops.kernels import Int64s
 
@@ -41,13 +42,13 @@ class DCVMatrix:
         self._rows = rows
         self._owned = owned
         self._spare: list[Handle] = []
-        self._owner: weakref.finalize[..., Any] | None = None
+        self._owner: Owner | None = None
         if not first._is_named:
             session = session_of(first._fleet)
-            self._owner = weakref.finalize(self, session.drop, first._matrix, owned, session.holder)
-            self._owner.atexit = False
+            self._owner = session.owners.add(self, first._matrix, owned, session.holder)
 
     @classmethod
+    @shielded
     def of(cls, vector: Handle) -> DCVMatrix:
         vector._check_usable()
         session = session_of(vector._fleet)
@@ -85,6 +86,7 @@ class DCVMatrix:
     def dtype(self) -> np.dtype[Any]:
         return self._first.dtype
 
+    @shielded
     def grow(self, rows: int) -> DCVMatrix:
         """Add rows of zeros until there are so many; handles that know the matrix already do not know them.
 
@@ -298,6 +300,7 @@ class DCVMatrix:
         """
         return cls.of(storage.load_rows(Handle, url))
 
+    @shielded
     def free(self) -> None:
         """Give all rows of the matrix back, whoever uses them: every handle to one of them fails from now on.
 

@@ -16,6 +16,7 @@ from ps2.client.express import Express
 from ps2.client.fleet import FleetRef
 from ps2.client.outbox import Outbox
 from ps2.client.overlay import Overlay, is_plain
+from ps2.client.owners import Owners
 from ps2.client.pace import Pace
 from ps2.client.patience import Patience
 from ps2.client.plans import Plan
@@ -70,7 +71,9 @@ class Session:
         )
         self.routes = self._delivery.routes
         self._outbox = Outbox(self._delivery.send_all)
-        # Rows of handles that were garbage-collected; the collector may run anywhere, so it only notes them here.
+        # The rows of handles that are there.
+        self.owners = Owners()
+        # Rows of handles that are gone.
         self._dropped: deque[tuple[int, int, str]] = deque()
         # What the master could not be told of them yet.
         self._untold: deque[tuple[Callable[[], None], RequestId | None]] = deque()
@@ -295,6 +298,8 @@ class Session:
         return info
 
     def _release_dropped(self) -> None:
+        for owner in self.owners.take_gone():
+            self.drop(owner.matrix, owner.rows, owner.holder)
         if self._dropped:
             self._outbox.drain()  # it may still be about these rows
         handles: dict[tuple[int, str], list[int]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import sys
 import warnings
 
 import numpy as np
@@ -94,6 +95,23 @@ def test_derive_when_a_dropped_row_is_reused_then_zeros(ps, shapes):
     assert again._row == row
     assert again.nnz() == 0
     assert shapes(u)[0] == {2}
+
+
+def test_rows_when_a_signal_comes_as_handles_go_then_freed(ps):
+    u = DCV.dense(10, 4)
+    v = u.derive()
+    rows = u.matrix()
+    taken = {v._row, *rows._owned}
+
+    def handler(frame, event, _):
+        if event == "call":  # where Python runs handlers; what they raise in a callback is ignored
+            raise KeyboardInterrupt
+
+    sys.setprofile(handler)
+    del v, rows
+    sys.setprofile(None)
+    vectors = [u.derive() for _ in taken]
+    assert {vector._row for vector in vectors} == taken
 
 
 def test_row_when_handle_dropped_then_memory_does_not_grow(ps, shapes):
