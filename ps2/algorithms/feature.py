@@ -27,7 +27,7 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.errors import InputError
 
-SYNONYMS = "word string, similarity double"
+SYNONYMS = "word string, similarity double not null"
 
 
 class Word2Vec(EmbeddingEstimator, Word2VecParams, Estimator["Word2VecModel"]):

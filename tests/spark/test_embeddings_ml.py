@@ -64,6 +64,7 @@ def test_word2vec_when_trained_then_words_of_a_kind_are_alike(words):
     assert {word for word, _ in words.findSynonymsArray("oak", 3)} == set(TREES) - {"oak"}
     found = words.findSynonyms("cat", 3)
     assert found.dtypes == [("word", "string"), ("similarity", "double")]
+    assert not found.schema["similarity"].nullable  # as pyspark.ml's
     assert {row["word"] for row in found.collect()} == set(BEASTS) - {"cat"}
     assert repr(words) == f"Word2VecModel: uid={words.uid}, n=8, vectorSize=8"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pyspark.ml.linalg import Vectors
 from pyspark.sql import functions as F
 from tree_frames import data, frame_of
 
@@ -57,6 +58,19 @@ def test_bins_when_there_are_more_than_rows_then_each_value_has_one(spark):
     assert [made.predict([value]) for value in values] == pytest.approx(list(values % 3), abs=1e-4)
 
 
+def test_rows_when_a_worker_has_empty_ones_then_trees_are_the_same(spark):
+    held = [(1.0, Vectors.dense(1.0, 0.0)), (2.0, Vectors.sparse(2, [1], [3.0]))]
+    rows = held + 2 * [(0.0, Vectors.sparse(2, [], []))]
+    found = [
+        GBTRegressor(maxIter=2, numWorkers=workers).fit(
+            spark.createDataFrame(spark.sparkContext.parallelize(rows, workers), ["label", "features"])
+        )
+        for workers in (1, 2)
+    ]
+    assert found[0].toDebugString.split("\n")[1:] == found[1].toDebugString.split("\n")[1:]
+    assert [found[1].predict(x) for _, x in rows] == pytest.approx([1, 2, 0, 0])
+
+
 # -- labels ----------------------------------------------------------------------------------------------------------
 
 
@@ -64,7 +78,7 @@ def test_bins_when_there_are_more_than_rows_then_each_value_has_one(spark):
     ("loss", "label", "message"),
     [
         ("poisson", -1.0, "'label': expected counts for loss 'poisson', got labels down to -1"),
-        ("squared", 1e300, r"'label': expected labels up to 1e\+38, which leaves can say, got 1e\+300"),
+        ("squared", 1e100, r"'label': expected labels up to 1e\+38, which leaves can say, got 1e\+100"),
         ("absolute", -1e39, r"'label': expected labels up to 1e\+38, which leaves can say, got -1e\+39"),
     ],
 )
@@ -84,11 +98,11 @@ def test_labels_when_they_are_huge_then_leaves_have_their_size(spark):
     assert [made.predict([0.0]), made.predict([1.0])] == pytest.approx([0, 1e30], abs=1e24)
 
 
-@pytest.mark.parametrize("size", [1e-320, 1e-30])
-def test_labels_when_they_are_tiny_then_no_split_gains_enough(spark, size):
-    made = GBTRegressor(maxIter=1).fit(column_of(spark, [0.0, 1.0], [0.0, size]))
-    assert made.totalNumNodes == 1
-    assert made.predict([1.0]) == pytest.approx(size / 2, rel=1e-6, abs=1e-44)
+@pytest.mark.parametrize(("defaults", "nodes", "share"), [("pyspark", 3, 1.0), ("xgboost", 1, 0.5)])
+def test_labels_when_tiny_then_xgboosts_least_gain_forbids_splits(spark, defaults, nodes, share):
+    made = GBTRegressor(maxIter=1, defaults=defaults).fit(column_of(spark, [0.0, 1.0], [0.0, 1e-30]))
+    assert made.totalNumNodes == nodes
+    assert made.predict([1.0]) == pytest.approx(share * 1e-30, rel=1e-6, abs=0)
 
 
 def test_classes_when_they_are_none_then_input_error_says_which_there_may_be(spark):

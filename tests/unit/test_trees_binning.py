@@ -221,6 +221,11 @@ def test_cuts_from_when_nothing_is_there_then_there_is_none():
     assert len(cuts_from(empty, empty, np.empty(0, np.int64), 8, absent=3)) == 0
 
 
+@pytest.mark.parametrize("shape", [(2, 1), (2, 3), (2, 0)])
+def test_columns_when_sparse_rows_hold_nothing_then_are_not_dense(shape):
+    assert not Columns.of_sparse(sp.csr_array(shape)).dense
+
+
 def test_distinct_when_columns_are_sparse_then_they_are_those_of_their_entries():
     rng = np.random.default_rng(3)
     x = sp.random_array((200, 300), density=0.1, rng=rng, format="csr")

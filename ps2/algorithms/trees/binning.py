@@ -79,7 +79,8 @@ class Columns:
 
     @property
     def dense(self) -> bool:
-        return not len(self.rows)
+        # Sparse rows that hold nothing have no values, and no rows of any.
+        return not len(self.rows) and 0 < self.features * self.count == len(self.bits)
 
     def _cost(self) -> int:
         return COST * (len(self.bits) // max(self.features, 1) + 1)
