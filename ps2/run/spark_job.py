@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from ps2.coordinator.slots import total_slots
@@ -158,11 +158,20 @@ def _patience_s(spark_context: Any) -> float:
 
 
 def is_stopped(spark_context: Any) -> bool:
-    """Tell whether a SparkContext is stopped, or gone with its Java process."""
+    """Tell whether a SparkContext is stopped, or gone with its Java process.
+
+    The first question after a Ctrl-C in a call of Spark's may fail on the connection that this has cut; py4j has
+    another one for the second question.
+    """
     from py4j.protocol import Py4JError
 
-    try:
+    def ask() -> bool:
         return spark_context._jsc is None or bool(spark_context._jsc.sc().isStopped())
+
+    with suppress(Py4JError, OSError):
+        return ask()
+    try:
+        return ask()
     except (Py4JError, OSError):
         return True
 

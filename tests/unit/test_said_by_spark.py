@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import pytest
+from py4j.protocol import Py4JNetworkError
+
 from ps2.errors import ConfigError
-from ps2.run.spark_job import MAX_CHARS, not_reached, said_by_spark
+from ps2.run.spark_job import MAX_CHARS, is_stopped, not_reached, said_by_spark
 
 WITHOUT_NUMPY = """[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
   File "/usr/lib/ps2/client/worker.py", line 11, in <module>
@@ -64,3 +69,16 @@ def test_reach_when_a_worker_said_so_then_the_error_is_a_settings():
     assert isinstance(error, ConfigError)
     assert str(error) == "run: the driver's run at 127.0.0.1:4000 was never reached"
     assert not_reached(WITHOUT_NUMPY) is None
+
+
+@pytest.mark.parametrize(("failing", "stopped"), [(0, False), (1, False), (2, True)])
+def test_stopped_when_a_cut_connection_answers_then_asks_again(failing, stopped):
+    answers = [Py4JNetworkError("Answer from Java side is empty")] * failing
+
+    def ask():
+        if answers:
+            raise answers.pop()
+        return False
+
+    spark = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=ask)))
+    assert is_stopped(spark) == stopped
