@@ -72,12 +72,12 @@ def test_features_when_they_can_never_fit_then_limit_error_before_training(frame
 
 
 def test_features_when_all_have_a_bin_of_missing_values_then_limit_error_before_training(frame_of, estimator):
-    with pytest.raises(LimitError, match=r"100,000 features: what .* of 200,000 bins at least, take 31,200,000 bytes"):
+    with pytest.raises(LimitError, match=r"100,000 features: what .* of 200,000 bins at least, take 60,000,000 bytes"):
         estimator.setAbsentAsMissing(True).fit(frame_of(4))
 
 
 @pytest.mark.parametrize("ps", [1 << 30], indirect=True)
 def test_features_when_there_are_ten_millions_and_two_gigabytes_then_limit_error_before_training(frame_of, estimator):
-    told = "10,000,000 features: .* of 20,000,000 bins at least, take 3,120,000,000 bytes or more, and 2,"
+    told = "10,000,000 features: .* of 20,000,000 bins at least, take 6,000,000,000 bytes or more, and 2,"
     with pytest.raises(LimitError, match=told):
         estimator.setAbsentAsMissing(True).fit(frame_of(4, 10**7))

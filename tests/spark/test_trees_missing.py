@@ -62,7 +62,7 @@ def of_kinds(spark, ps):
 def test_regressor_when_values_are_missing_then_trees_are_xgboosts_split_by_split(spark, ps, tmp_path):
     x, y = data()
     frame = frame_of(spark, x, y)
-    model = GBTRegressor(maxIter=3, maxDepth=4, stepSize=0.3, baseScore=0.0).fit(frame)
+    model = GBTRegressor(maxIter=3, maxDepth=4, stepSize=0.3, baseScore=0.0, defaults="xgboost").fit(frame)
     given = {"tree_method": "exact", "max_depth": 4, "eta": 0.3, "base_score": 0.0, "nthread": 1}
     booster = xgboost.train(given, xgboost.DMatrix(x, y), 3)
     for ours, theirs in zip(model._trained.forest.trees, forest_of(booster, (0.0,)).trees, strict=True):

