@@ -31,6 +31,7 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(patiences, "time", clock)
+    monkeypatch.setattr(patiences, "sleep", clock.sleep)
     return clock
 
 
