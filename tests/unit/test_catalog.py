@@ -206,7 +206,7 @@ def test_new_matrix_when_one_server_refuses_then_all_are_freed_and_it_does_not_e
     with pytest.raises(LimitError):
         master.new_matrix(MatrixSpec(10, 1))
     freed = asked(servers, "free_matrix")
-    assert [address for address, _ in freed] == ["server0:1", "server1:1"]
+    assert [address for address, *_ in freed] == ["server0:1", "server1:1"]
     with pytest.raises(NotFoundError):
         master.matrix(freed[0][1])
 
@@ -250,7 +250,8 @@ def test_free_rows_when_it_is_the_last_then_the_matrix_is_dropped_everywhere():
     master = a_master(servers)
     entry = master.new_matrix(MatrixSpec(10, 2))
     master.free_rows(entry.id, [0])
-    assert asked(servers, "free_matrix") == [("server0:1", entry.id), ("server1:1", entry.id)]
+    freed = [(address, matrix) for address, matrix, _ in asked(servers, "free_matrix")]
+    assert freed == [("server0:1", entry.id), ("server1:1", entry.id)]
 
 
 def test_free_rows_when_freed_before_then_no_server_is_asked():
@@ -260,7 +261,7 @@ def test_free_rows_when_freed_before_then_no_server_is_asked():
     master.take_rows(entry.id, 1)
     master.free_rows(entry.id, [1])
     master.free_rows(entry.id, [1])
-    assert [freed for *_, freed, _ in asked(servers, "update_rows")] == [[1], [1]]
+    assert [freed for *_, freed, _, _ in asked(servers, "update_rows")] == [[1], [1]]
 
 
 def test_free_rows_when_the_matrix_is_gone_then_nothing_happens():
@@ -268,11 +269,13 @@ def test_free_rows_when_the_matrix_is_gone_then_nothing_happens():
 
 
 def test_free_matrix_when_a_server_is_gone_then_the_others_are_still_told():
-    servers = ServerRefuses(free_matrix=lambda address, _: UnavailableError("gone") if address == "server0:1" else None)
+    servers = ServerRefuses(
+        free_matrix=lambda address, *_: UnavailableError("gone") if address == "server0:1" else None
+    )
     master = a_master(servers)
     master.new_matrix(MatrixSpec(10, 1))
     master.free_all()
-    assert [address for address, _ in asked(servers, "free_matrix")] == ["server0:1", "server1:1"]
+    assert [address for address, *_ in asked(servers, "free_matrix")] == ["server0:1", "server1:1"]
 
 
 def test_matrix_when_a_server_of_it_is_lost_then_it_says_why():

@@ -60,6 +60,11 @@ def operations():
         counts += u > 0
         return u
 
+    @op(writes=("counts",))
+    def note_positive(u: table.Row, counts: Counts) -> None:
+        """Count where u is above 0."""
+        counts += u > 0
+
     @op(reduce="sum")
     def inner(m: table.Blocks, n: table.Blocks) -> float:
         """Return the sum of all products of the first's numbers and the other's first one."""
@@ -239,7 +244,7 @@ def test_zip_when_what_has_its_own_dtype_is_cut_otherwise_then_it_is_brought_and
 
 def test_zip_when_the_first_is_sparse_then_another_dtype_is_refused(fleet):
     with pytest.raises(NotColocatedError, match="each has slots of its own for its keys"):
-        DCV.sparse(DIM).zip(DCV.sparse(DIM, dtype="int32")).apply("count_positive")
+        DCV.sparse(DIM).zip(DCV.sparse(DIM, dtype="int32")).apply("note_positive")
 
 
 def test_of_when_it_is_no_dtype_of_a_matrix_then_dtype_error():

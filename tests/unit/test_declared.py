@@ -210,11 +210,12 @@ def test_call_along_columns_when_the_matrix_is_sparse_then_the_error_says_why():
         declared(Target(7, spec, route), "add_columns", {"rows": [0], "values": np.ones((100, 1))})
 
 
-# What is not there for nothing: sentences without where they begin, edges' weights in integers, counts without priors.
+# What is not there for nothing: sentences without where they begin, edges' weights in integers, counts without priors,
+# an output without its slope.
 REFUSED = {
     *(f"skipgrams.{name}" for name in ("find_products", "learn_from_products", "put_aliases", "train_sentences")),
     *(f"embeddings.{name}_weighted_neighbours" for name in ("add", "draw")),
-    *("topics.look", "trees.clear"),
+    *("topics.look", "trees.clear", "linear.center_gradient"),
 }
 # Nobody knows the columns of sparse rows.
 ALONG_COLUMNS = {"rows_pull", "trees.add_rows", "trees.best_splits"}
