@@ -62,7 +62,7 @@ class DyingHalf(worker.Half):
 
 # By kind, the clocks of deaths.
 DEATHS = {
-    "level": (2, 3, 9, 17),  # both halves of values; cells; in the second tree
+    "level": (2, 9, 17),  # halves of values; cells; in the second tree: Spark starts a task four times
     "leaf, of sparse rows": (5, 17),
     "softmax": (14,),
     "absolute": (13, 14),  # coarse and fine cells of residuals
