@@ -24,11 +24,11 @@ def handlers():
     def alarm(*_):
         raise Alarm
 
-    before = signal.signal(signal.SIGALRM, alarm)
-    yield {number: signal.getsignal(number) for number in (signal.SIGALRM, signal.SIGINT)}
-    assert signal.getsignal(signal.SIGALRM) is alarm
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    signal.signal(signal.SIGALRM, before)
+    raising = {signal.SIGALRM: alarm, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in raising.items()}  # Spark sets SIGINT's too
+    yield raising
+    after = {number: signal.signal(number, handler) for number, handler in before.items()}
+    assert after == raising
 
 
 def interrupt(number=signal.SIGINT):
