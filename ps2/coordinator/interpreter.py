@@ -8,9 +8,9 @@ import subprocess
 import sys
 from typing import Any
 
-from ps2 import __version__
 from ps2.errors import ConfigError
 from ps2.programs import hiding
+from ps2.version import __version__
 
 log = logging.getLogger(__name__)
 

@@ -80,7 +80,7 @@ def test_get_or_create_when_nodes_have_another_ps2_then_launch_error_names_both(
     other.mkdir()
     for part in (REPO / "ps2").iterdir():
         (other / part.name).symlink_to(part)
-    (other / "__init__.py").unlink()
-    (other / "__init__.py").write_text((REPO / "ps2" / "__init__.py").read_text().replace(__version__, "99.0"))
+    (other / "version.py").unlink()
+    (other / "version.py").write_text((REPO / "ps2" / "version.py").read_text().replace(__version__, "99.0"))
     why = refused(spark, spark_executorEnv_PYTHONPATH=str(tmp_path))
     assert "has ps2 99.0, and this process " + __version__ in why

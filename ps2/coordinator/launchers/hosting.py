@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ps2 import __version__
 from ps2.certificates import VARIABLES, Pems
 from ps2.client.task import task_context
 from ps2.config import CONTAINER_VARIABLE, NODE_VARIABLE, ServerConfig, WireConfig, join_address, split_address
@@ -24,6 +23,7 @@ from ps2.coordinator.launchers.child import END_TIMEOUT_S, LOG_TAIL_LINES
 from ps2.errors import ConfigError, PS2Error, UnavailableError
 from ps2.processes import has_come
 from ps2.programs import command, import_path
+from ps2.version import __version__
 from ps2.wire.launcher_control import LauncherControl, Report
 from ps2.wire.reach import unreachable
 from ps2.wire.transport import GrpcTransport

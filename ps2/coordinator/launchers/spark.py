@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ps2 import __version__
 from ps2.certificates import TlsFiles
 from ps2.config import Place
 from ps2.coordinator.launchers.application import FleetApplication
@@ -19,6 +18,7 @@ from ps2.coordinator.launchers.hosts import Hosts
 from ps2.coordinator.launchers.servicer import listen
 from ps2.coordinator.launchers.submission import DEFAULT_MEMORY_BYTES, Submission
 from ps2.errors import LaunchError
+from ps2.version import __version__
 
 # Attempts of a task that fail before its host has ever spoken: Python or ps2 is missing there, and will be next time.
 ATTEMPTS = 3
