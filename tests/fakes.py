@@ -14,11 +14,10 @@ from ps2.coordinator.servicer import MasterServicer
 from ps2.errors import BusyError, PS2Error, StaleRouteError, UnavailableError
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
-from ps2.wire.codec import reply_of, reply_parts, request_of, request_parts, to_frame
 from ps2.wire.control import ServerControl
+from tests.messages import reply_bytes, reply_of, request_bytes, request_of
 
 MASTER = "master:1"
-LIMIT_BYTES = 1 << 30
 QUICK = RetryConfig(total_s=5.0, first_pause_s=0.001, longest_pause_s=0.01)
 
 
@@ -77,8 +76,8 @@ class FleetInProcess:
         self.closed = True
 
     def _run(self, address, request):
-        arrived = request_of(to_frame(request_parts(request)), LIMIT_BYTES)
-        return reply_of(to_frame(reply_parts(self.engines[address].execute(arrived), arrived)), request)
+        arrived = request_of(request_bytes(request))
+        return reply_of(reply_bytes(self.engines[address].execute(arrived), arrived), request)
 
 
 class _Faulty:

@@ -21,8 +21,9 @@ from ps2.client.plans import Target
 from ps2.interrupts import shielded
 from ps2.ops.packing import narrowest
 from ps2.ops.table import Array
-from ps2.wire import quick, short
-from ps2.wire.messages import Keys, Operation, RequestId
+from ps2.wire import quick
+from ps2.wire.messages import PLAIN, PLAIN_FLOATS, Keys, Operation, RequestId
+from ps2.wire.quick import Form
 from ps2.wire.sockets import PlainSocket
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class Express:
             verb: "push", "push_add", "scatter"...
             otherwise: does it the ordinary way, under that id if there is one.
         """
-        line = self._line(target, changes=True) if verb in short.KIND_OF else None
+        line = self._line(target, changes=True) if verb in PLAIN else None
         trips = [] if line is None else self._changes(verb, target, line, values, indices)
         if line is None or not trips:
             otherwise(None)
@@ -187,7 +188,7 @@ class Express:
             for part, address in zip(route.partitions, route.addresses, strict=True)
         )
         widths, wire = [stop.end - stop.begin for stop in stops], self._session.wire
-        is_of_plain_floats = spec.np_dtype in short.VALUE_OF and spec.wire is None
+        is_of_plain_floats = spec.np_dtype in PLAIN_FLOATS and spec.wire is None
         # With several partitions on a server, one request brings them all.
         is_one_a_server = len(route.servers) == len(stops)
         fits = spec.kind == "dense" and min(widths) > 0 and max(widths) * spec.np_dtype.itemsize <= wire.block_bytes
@@ -200,13 +201,13 @@ class Express:
     def _make(self, call: Call, trips: Sequence[Trip]) -> bool:
         """Make trips to servers that all work at once; False if not all went as expected."""
         watch, transport = self._session.stopwatch, self._session.transport
-        begun: list[tuple[Trip, PlainSocket, short.Place]] = []
+        begun: list[tuple[Trip, PlainSocket, Form]] = []
         with watch.running("pull" if call.id is None else "push") if watch.is_mine else nullcontext():
             try:
                 fine = all(self._begin(call, trip, begun) for trip in trips)
                 while begun:
-                    trip, connection, place = begun[0]
-                    came = quick.receive(connection, place, trip.out)
+                    trip, connection, form = begun[0]
+                    came = quick.receive(connection, form, trip.out)
                     del begun[0]
                     transport.give(trip.stop.address, connection, fine=came is not None)
                     fine = fine and bool(came)
@@ -215,19 +216,19 @@ class Express:
                 for trip, connection, _ in begun:  # interrupted: their replies are still to come
                     transport.give(trip.stop.address, connection, fine=False)
 
-    def _begin(self, call: Call, trip: Trip, begun: list[tuple[Trip, PlainSocket, short.Place]]) -> bool:
+    def _begin(self, call: Call, trip: Trip, begun: list[tuple[Trip, PlainSocket, Form]]) -> bool:
         """Send a request; False if it cannot be."""
         transport, target, stop = self._session.transport, call.target, trip.stop
         connection = transport.take(stop.address)
         if connection is None:
             return False
-        place = (target.matrix, stop.partition, target.rows[0], "" if call.id is None else call.id.scope)
-        begun.append((trip, connection, place))
-        key = (call.kind, call.version, place)
+        scope = "" if call.id is None else call.id.scope
+        key = (call.kind, call.version, target.matrix, stop.partition, target.rows[0], scope)
         form = connection.forms.get(key)
         if form is None:
             form = quick.make_form(connection, key, _operation(call.kind, target, trip), call.id, call.version)
-        arrays = quick.fill(form, call.id, trip.values, trip.keys)
+        begun.append((trip, connection, form))
+        arrays = form.fill(call.id, trip.values, trip.keys)
         if quick.send(connection, form, arrays, self._session.wire.keepalive_s):
             return True
         begun.pop()
@@ -236,10 +237,11 @@ class Express:
 
 
 def _operation(kind: str, target: Target, trip: Trip) -> Operation:
-    """Return what a form is made of: all but the arrays."""
+    """Return what a form is made of: with arrays that stand for those of each request."""
     params = {"start": 0, "stop": trip.stop.end - trip.stop.begin} if kind == "pull" else {}
     keys = None if trip.keys is None else SOME_KEYS
-    return Operation(kind, target.matrix, trip.stop.partition, target.rows[:1], params, keys=keys)
+    arrays = () if trip.values is None else (trip.values[:0],)
+    return Operation(kind, target.matrix, trip.stop.partition, target.rows[:1], params, arrays, keys)
 
 
 def _plain_parts(target: Target, columns: Array) -> Split | None:

@@ -38,7 +38,7 @@ from ps2.server.metrics import Meter
 from ps2.server.pieces import Pieces, is_piece
 from ps2.server.replies import reply_bytes
 from ps2.server.shard import Shard, check_meet, lined_up, with_shards
-from ps2.wire.codec import Draft
+from ps2.wire.drafts import RequestDraft
 from ps2.wire.messages import NO_RESULT, Operation, Place, Reply, Request, RequestId, Result
 from ps2.wire.standing import MatrixStatus
 
@@ -212,7 +212,7 @@ class Engine:
         self.fence.check_active()
         self._check_stage(id)
 
-    def reserve(self, draft: Draft, copies: int = 0) -> int:
+    def reserve(self, draft: RequestDraft, copies: int = 0) -> int:
         """Count what the arrays of a request and of its reply take, before they are taken, and when it is its turn.
 
         Args:

@@ -28,10 +28,12 @@ from ps2.ops.warm import compiling_alone
 from ps2.server import applied, fence, metrics
 from ps2.server.lock import HAS_MUTEX
 from ps2.server.shard import Shard
-from ps2.wire import framing, short
+from ps2.wire import binary, framing, messages
+from ps2.wire.arrays import DTYPE_OF, NUMBER_OF
+from ps2.wire.binary import Shape
 from ps2.wire.data_server import Ended, Turn
 from ps2.wire.framing import written
-from ps2.wire.messages import Operation, Request, RequestId, byte_view
+from ps2.wire.messages import PLAIN, PLAIN_FLOATS, Operation, Request, RequestId, byte_view
 from ps2.wire.sockets import send_all
 
 log = logging.getLogger(__name__)
@@ -49,6 +51,7 @@ MOST_BYTES = (4 << 20) + FIRST_BYTES
 SHARE = 16
 LINGER_MS = 100
 NOTHING = np.zeros(0, np.uint8)
+KEYED = ("gather", "scatter", "scatter_add", "scatter_sub")
 
 
 class Lanes:
@@ -86,13 +89,15 @@ class Lanes:
         return lane if self.resize(lane, FIRST_BYTES) else None
 
     def shard_of(self, request: Request) -> Shard | None:
-        """Return the shard that a request is about, if requests like it may be plain."""
+        """Return the shard that a request of a shape is about, if requests like it may be plain."""
         operation = request.operations[0]
+        if operation.name not in PLAIN:
+            return None
         shard = self.engine.shard((operation.matrix, operation.partition))
         if shard is None or shard.copy or writes(operation.name) != (request.id is not None):
             return None
         spec = shard.spec
-        if spec.layout != "row" or spec.np_dtype not in short.VALUE_OF:
+        if spec.layout != "row" or spec.np_dtype not in PLAIN_FLOATS:
             return None
         # How many columns a sparse shard has changes with every key.
         return shard if spec.kind == "dense" or operation.keys is not None else None
@@ -147,7 +152,7 @@ class Lane:
         # By slot: what its line points to, which stays as long as the line; all but the row, which goes when it likes:
         # nobody looks at it before he has seen, under the lock, that the shard's layout is the same.
         self._kept: list[Any] = [None] * loop.SLOTS
-        self._slots: dict[tuple[int, int, int, str], int] = {}
+        self._slots: dict[Shape, int] = {}
         self._serials = itertools.count(1)
 
     def close(self) -> None:
@@ -172,9 +177,9 @@ class Lane:
         length, size = loop.HEAD.unpack(buffer[loop.HEAD_AT : head])
         yield buffer[loop.HEAD_AT : head + length]
         # What lies before the values is filled up to whole words.
-        deltas = short.deltas_bytes(bytes(buffer[head : head + length]))
-        yield buffer[loop.ARRAYS_AT :][:deltas]
-        yield buffer[loop.ARRAYS_AT + (deltas + 7 & ~7) :][: size - deltas]
+        steps = _steps_bytes(bytes(buffer[head : head + length]))
+        yield buffer[loop.ARRAYS_AT :][:steps]
+        yield buffer[loop.ARRAYS_AT + (steps + 7 & ~7) :][: size - steps]
 
     def bind(self, request: Request, size: int) -> int:
         """Return a handle for what a request, which was done, is about; 0 if the loop is not for it.
@@ -182,38 +187,40 @@ class Lane:
         Args:
             size: what its arrays, and those of the reply, took.
         """
-        operation, id = request.operations[0], request.id
-        shard = self._lanes.shard_of(request)
-        if shard is None:
+        shape, shard = binary.shape_of(request), self._lanes.shard_of(request)
+        if shape is None or shard is None or not _is_plain(request):
             return 0
         self._grow(2 * size)
         # Nobody waits for a handle: the next request like this one asks for it again.
         if not shard.lock.acquire(blocking=False):
             return 0
         try:
-            row = operation.rows[0]
+            row = request.operations[0].rows[0]
             if row in shard.touched or not shard.uses(row):
                 return 0
-            return self._put(short.place_of(request), shard, row, id)
+            return self._put(shape, shard, row, request)
         finally:
             shard.lock.release()
 
-    def _put(self, place: tuple[int, int, int, str], shard: Shard, row: int, id: RequestId | None) -> int:
-        loop = self.loop
+    def _put(self, shape: Shape, shard: Shard, row: int, request: Request) -> int:
+        loop, operation, id = self.loop, request.operations[0], request.id
         serial = next(self._serials)
-        slot = self._slots.get(place, len(self._slots) if len(self._slots) < loop.SLOTS else serial % loop.SLOTS)
-        self._slots = {known: taken for known, taken in self._slots.items() if taken != slot} | {place: slot}
+        slot = self._slots.get(shape, len(self._slots) if len(self._slots) < loop.SLOTS else serial % loop.SLOTS)
+        handle = (serial & 0xFFFFFF) * loop.SLOTS + slot
+        header, _ = binary.request_parts(request, {shape: handle})
+        if len(header) > loop.MOST_HEADER:
+            return 0
+        self._slots = {known: taken for known, taken in self._slots.items() if taken != slot} | {shape: slot}
         line = self._table[slot]
         line[:] = 0
-        names, words = np.zeros(0, np.uint8), None
+        form, words = np.frombuffer(header, np.uint8), None
+        line[[loop.FORM, loop.FORM_BYTES]] = form.ctypes.data, form.size
+        line[[loop.KIND, loop.SCALARS]] = PLAIN.index(operation.name), len(operation.params)
         if id is not None:
-            scope, series = id.scope.encode(), id.series.encode()
-            names, words = np.frombuffer(scope + series, np.uint8), shard.applied.words(id)
-            line[[loop.SCOPE_SIZE, loop.SERIES_SIZE]] = len(scope), len(series)
-            line[[loop.NAMES, loop.SCOPE]] = names.ctypes.data, words.ctypes.data
-            line[loop.STAGE] = _signed(id.stage)
+            words = shard.applied.words(id)
+            line[loop.SCOPE] = words.ctypes.data
         values = shard.array[row]
-        self._kept[slot] = (shard.lock, shard.layout, names, words)
+        self._kept[slot] = (shard.lock, shard.layout, form, words)
         line[[loop.MUTEX, loop.LAYOUT, loop.LAID_OUT]] = shard.lock.address, shard.layout.ctypes.data, shard.layout[0]
         line[[loop.ROW_DATA, loop.LIVE]] = values.ctypes.data, values.size
         if shard.index is None:
@@ -221,9 +228,7 @@ class Lane:
         else:
             cells = shard.index.cells
             line[[loop.CELLS, loop.CELL_COUNT]] = cells.ctypes.data, len(cells)
-        line[loop.DTYPE] = short.VALUE_OF[shard.spec.np_dtype]
-        line[[loop.MATRIX, loop.PARTITION, loop.ROW]] = _signed(place[0]), shard.partition.index, row
-        handle = (serial & 0xFFFFFF) * loop.SLOTS + slot
+        line[loop.DTYPE] = NUMBER_OF[shard.spec.np_dtype]
         line[loop.HANDLE] = handle
         return handle
 
@@ -273,13 +278,13 @@ def works(loop: ModuleType) -> bool:
     with ours, theirs:
         lane = Lane(engine.lanes, loop)
         engine.lanes.resize(lane, FIRST_BYTES)
-        handles = {short.place_of(request): lane.bind(request, 0) for request in requests}
+        handles = {shape: lane.bind(request, 0) for request in requests if (shape := binary.shape_of(request))}
         for request in requests:
-            send_all(theirs, written(short.request_parts(request, handles) or (b"", [])))
+            send_all(theirs, written(binary.request_parts(request, handles)))
         theirs.shutdown(socket.SHUT_WR)
         ended = lane.serve(ours.fileno(), np.zeros(1, np.int64), 0)
         ours.shutdown(socket.SHUT_WR)
-        replies = theirs.recv(2 * loop.REPLY_BYTES + add.nbytes)
+        replies = theirs.recv(1 << 16)
     row = engine.shards()[1, 0].array[0].tobytes()
     fine = ended == Ended.OTHER and row == add.arrays[0].tobytes() and replies.endswith(row)
     if not fine:
@@ -289,7 +294,7 @@ def works(loop: ModuleType) -> bool:
 
 def _sources() -> list[Path]:
     """Return the files that the loop is made of."""
-    modules = (applied, fence, framing, kernels, keyindex, metrics, short)
+    modules = (applied, fence, framing, kernels, keyindex, metrics, binary, messages)
     here = [Path(__file__).with_name(name) for name in ("lane.py", "lane_loop.py", "libc.py")]
     return [*here, *(Path(module.__file__ or "") for module in modules)]
 
@@ -298,9 +303,24 @@ def _buffer(size: int) -> Array:
     return np.zeros(size // 8, np.int64).view(np.uint8)
 
 
-def _signed(number: int) -> int:
-    """Return the int64 that has the bits of this uint64."""
-    return number - (1 << 64) if number >> 63 else number
+def _is_plain(request: Request) -> bool:
+    """Tell whether requests of this one's shape may be plain, and it is written as they are."""
+    operation, id = request.operations[0], request.id
+    if operation.wire is not None or (id is not None and (id.part or id.parts > 1)):
+        return False
+    if (operation.keys is not None) != (operation.name in KEYED):
+        return False
+    if operation.keys is not None:
+        return not operation.params and operation.keys.digest is None and operation.keys.columns is not None
+    scalars = tuple(operation.params)
+    return scalars in ((), ("start",)) or (operation.name == "pull" and scalars == ("start", "stop"))
+
+
+def _steps_bytes(header: bytes) -> int:
+    """Return what the differences of keys take that come before the values."""
+    dtype = DTYPE_OF.get(header[binary.STEPS_AT])
+    (count,) = binary.WORD.unpack_from(header, binary.KEY_COUNT_AT)
+    return 0 if dtype is None else (count - 1) * dtype.itemsize
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """The loop that answers the plain requests of one data connection, compiled: nothing of Python runs for them.
 
-It takes short requests (``ps2.wire.short``) whose handle stands for a row of floats, and which nothing speaks
-against: the route version is known, the lease holds, the id is new or has been applied, the shard is as it was when the
-handle was given. Whatever else comes is left to Python before anything of it has been done: where it can be told by
-looking, before it is even received. What is checked, and in which order, is what ``Engine.execute`` checks; see
-docs/decisions/0027.
+It takes requests whose handle stands for a shape of requests on one row of floats, and whose header is equal to one of
+that shape (``ps2.wire.binary``) but for what changes from one to the next; and which nothing speaks against: the route
+version is known, the lease holds, the id is new or has been applied, the shard is as it was when the handle was given.
+Whatever else comes is left to Python before anything of it has been done: where it can be told by looking, before it is
+even received. What is checked, and in which order, is what ``Engine.execute`` checks; see docs/decisions/0027.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ from ps2.server.metrics import (
     SUMS,
     WAITING,
 )
-from ps2.wire import short
+from ps2.wire import binary
+from ps2.wire.arrays import NUMBER_OF
 from ps2.wire.framing import HEAD
 
 # How a call ends. CLOSED: the connection has. IDLE: nothing has come for a while. OTHER: something is there that is
@@ -68,38 +69,35 @@ from ps2.wire.framing import HEAD
 CLOSED, IDLE, OTHER, TAKEN = range(4)
 
 # What a line of the table says of a handle: itself; the shard's mutex, and where its ``layout`` is and was; the row's
-# numbers, how many, of which dtype, from which column on; what the handle stands for, as a request says it: the names
-# of scope and series, one after the other, and their lengths; the words of the scope; and of a sparse shard the cells
-# of its key index, and how many.
+# numbers, how many, of which dtype, from which column on; which of the plain operations it is, with how many scalars;
+# a header of that shape, and its bytes; the words of the id's scope; and of a sparse shard the cells of its key index,
+# and how many.
 HANDLE, MUTEX, LAYOUT, LAID_OUT, ROW_DATA, LIVE, DTYPE, BEGIN = range(8)
-MATRIX, PARTITION, ROW, STAGE, NAMES, SCOPE_SIZE, SERIES_SIZE, SCOPE = range(8, 16)
-CELLS, CELL_COUNT, FIELDS = range(16, 19)
+KIND, SCALARS, FORM, FORM_BYTES, SCOPE, CELLS, CELL_COUNT, FIELDS = range(8, 16)
 SLOTS = 64  # a power of two; the lowest bits of a handle say which
 
 # A buffer, from its beginning: head and header of a request, so that the numbers in it are aligned; those of a reply;
 # what the calls to the system take; and the rest, for arrays.
 HEAD_AT = 4
 HEADER_AT = HEAD_AT + HEAD.size
-REPLY_AT = 708
-SCRATCH_AT = 768
-ARRAYS_AT = 1024
-MOST_HEADER = short.REQUEST.size + 2 * short.LONGEST
-REPLY_BYTES = HEAD.size + short.REPLY.size
+REPLY_AT = 1020
+SCRATCH_AT = 1088
+ARRAYS_AT = 1344
+MOST_HEADER = 800
 
+# In the order of ``messages.PLAIN``.
 PULL, PUSH, PUSH_ADD, PUSH_SUB, GATHER, SCATTER, SCATTER_ADD, SCATTER_SUB = range(8)
-FLOAT32, FLOAT64 = 1, 2
+FLOAT32, UINT8, UINT64 = NUMBER_OF[np.dtype("f4")], NUMBER_OF[np.dtype("u1")], NUMBER_OF[np.dtype("u8")]
 ALL_KEYS = 2**63 - 1
-# Constants of the form, as compiled code knows them.
-MARK, KINDS, REQUEST_BYTES = short.MARK, len(short.KINDS), short.REQUEST.size
-HEAD_BYTES, SHORT_REPLY_BYTES = HEAD.size, short.REPLY.size
-CHANGES, START, STOP = short.CHANGES, short.START, short.STOP
-WITH_KEYS = short.KEYS | short.COLUMNS
-MARK_AT, KIND_AT, FLAGS_AT, DTYPE_AT = short.MARK_AT, short.KIND_AT, short.FLAGS_AT, short.DTYPE_AT
-DELTA_AT, SCOPE_AT, SERIES_AT = short.DELTA_AT, short.SCOPE_AT, short.SERIES_AT
-HANDLE_AT, PARTITION_AT, ROW_AT, PART_AT = short.HANDLE_AT, short.PARTITION_AT, short.ROW_AT, short.PART_AT
-PARTS_AT, MATRIX_AT, VERSION_AT, START_AT = short.PARTS_AT, short.MATRIX_AT, short.VERSION_AT, short.START_AT
-STOP_AT, COUNT_AT, KEYS_AT, FIRST_AT = short.STOP_AT, short.COUNT_AT, short.KEYS_AT, short.FIRST_AT
-NUMBER_AT, SETTLED_AT, STAGE_AT = short.NUMBER_AT, short.SETTLED_AT, short.STAGE_AT
+# Constants of the form, as compiled code knows them: bytes, and numbers of words of 8 bytes.
+HEAD_BYTES, LEAST_HEADER = HEAD.size, binary.TAIL_AT + binary.WORD.size
+REPLY_HEADER, ARRAY_BYTES = binary.REPLY.size + binary.RESULT.size, binary.ARRAY.size
+A_REPLY = binary.A_REPLY
+HANDLE_AT, STEPS_AT = binary.REQUEST.size // 4, binary.STEPS_AT
+SCALARS_AT = LEAST_HEADER // 8
+VERSION_AT, NUMBER_AT, SETTLED_AT = binary.VERSION_AT // 8, binary.NUMBER_AT // 8, binary.SETTLED_AT // 8
+KEYS_AT, FIRST_AT = binary.KEY_COUNT_AT // 8, binary.FIRST_AT // 8
+VERSION_BYTE, STAGE_BYTE, KEYS_BYTE = binary.VERSION_AT, binary.STAGE_AT, binary.KEY_COUNT_AT
 
 
 @kernel
@@ -120,7 +118,6 @@ def serve(
     header32, header64 = header.view(np.int32), header.view(np.int64)
     head32, head64 = buffer.view(np.int32), buffer[8:].view(np.int64)
     reply32, reply64 = buffer[REPLY_AT - 4 :].view(np.int32), buffer[REPLY_AT + 4 :].view(np.int64)
-    reply = buffer[REPLY_AT + HEAD_BYTES :]
     scratch, scratch32 = buffer[SCRATCH_AT:].view(np.int64), buffer[SCRATCH_AT:].view(np.int32)
     timespec = scratch[:2]
     while True:
@@ -134,34 +131,30 @@ def serve(
             return CLOSED
         peeked = c_recv(descriptor, at + Address(HEAD_AT), HEAD_BYTES + MOST_HEADER, MSG_PEEK | MSG_DONTWAIT)
         # -- is it for this loop? All that is needed of it is in the header.
-        if peeked < HEAD_BYTES + REQUEST_BYTES or turn[0] != expected or header[MARK_AT] != MARK:
+        if peeked < HEAD_BYTES + LEAST_HEADER or turn[0] != expected:
             return OTHER
-        length, size = head32[1], head64[0]
-        handle, kind, flags = header32[HANDLE_AT], header[KIND_AT], header[FLAGS_AT]
+        length, size, handle = head32[1], head64[0], header32[HANDLE_AT]
         line = table[handle & (SLOTS - 1)]
-        if handle <= 0 or line[HANDLE] != handle or kind >= KINDS or peeked < HEAD_BYTES + length:
+        if handle <= 0 or line[HANDLE] != handle or length != line[FORM_BYTES] or peeked < HEAD_BYTES + length:
             return OTHER
-        names = np.int64(header[SCOPE_AT]) + np.int64(header[SERIES_AT])
-        if length != REQUEST_BYTES + names or not _is_meant(line, header32, header64):
-            return OTHER
+        kind = line[KIND]
         writes, keyed = kind != PULL and kind != GATHER, kind >= GATHER
-        if writes != (flags & CHANGES != 0) or header[DTYPE_AT] != (line[DTYPE] if writes else 0):
+        if not _is_of_form(line, at, writes):
             return OTHER
-        if writes and not _is_of_scope(line, header, header32, header64, at):
-            return OTHER
-        count, keys, live = header64[COUNT_AT], header64[KEYS_AT] if keyed else 0, line[LIVE]
+        count: Any = header64[SCALARS_AT + line[SCALARS] + 1] if writes else np.int64(0)
+        keys: Any = header64[KEYS_AT] if keyed else np.int64(0)
+        live, steps = line[LIVE], header[STEPS_AT]
         if keyed:
             # Each key takes a byte of the buffer, at least; sizes of more of them might not be what they seem.
             start, found = np.int64(0), keys
-            plain = flags & ~CHANGES == WITH_KEYS and 1 <= header[DELTA_AT] <= 4 and 1 <= keys <= buffer.size
-            plain = plain and count == (keys if writes else 0)
+            plain = UINT8 <= steps <= UINT64 and 1 <= keys <= buffer.size and (not writes or count == keys)
         else:
-            start, found, plain = _interval(kind, flags, header64, count, live)
+            start, found, plain = _interval(kind, line[SCALARS], header64, count, live)
             plain = plain and line[CELLS] == 0
         if not plain:
             return OTHER
         item = np.int64(4 if line[DTYPE] == FLOAT32 else 8)
-        deltas = (keys - 1) << np.int64(header[DELTA_AT] - 1) if keyed else np.int64(0)
+        deltas = (keys - 1) << np.int64(steps - UINT8) if keyed else np.int64(0)
         answer = np.int64(0) if writes else found * item
         values_at = ARRAYS_AT + ((deltas + 7) & ~7)
         slots_at = values_at + ((max(count * item, answer) + 7) & ~7)
@@ -176,7 +169,7 @@ def serve(
         slots = carray(pointer(at + Address(slots_at)), keys, np.int64)
         if keyed and not _slots(
             at + Address(ARRAYS_AT),
-            header[DELTA_AT],
+            steps - UINT8,
             header64[FIRST_AT] - line[BEGIN],
             live if line[CELLS] == 0 else ALL_KEYS,
             slots,
@@ -210,18 +203,19 @@ def serve(
         if not fine:
             c_unlock(mutex)
             return TAKEN
-        reply32[1], reply64[0] = SHORT_REPLY_BYTES, answer
-        reply[0], reply[1], reply[2] = MARK, again, 0 if writes else line[DTYPE]
-        reply[3:8] = 0
-        reply64[2] = answer // item
+        reply_bytes = HEAD_BYTES + REPLY_HEADER + (0 if writes else ARRAY_BYTES)
+        reply32[1], reply64[0] = reply_bytes - HEAD_BYTES, answer
+        # A reply of one result: without a scalar, and with one array if it is a read's.
+        reply64[1], reply64[2], reply64[3], reply64[4] = A_REPLY | again << 8, 1, 0 if writes else 1 << 16, 0
+        reply64[5], reply64[6] = line[DTYPE], answer // item
         from_at = at + Address(values_at)
         sent: Any = np.int64(0)
         if kind == PULL:
             # Straight from the row, as much as the system takes; what is left is copied: who reads may be slow.
             _count_request(counts, 0, answer, False)
             row_at = Address(line[ROW_DATA] + start * item)
-            sent = _send(descriptor, scratch, at, row_at, answer, MSG_DONTWAIT)
-            past = max(np.int64(0), sent - REPLY_BYTES)
+            sent = _send(descriptor, scratch, at, reply_bytes, row_at, answer, MSG_DONTWAIT)
+            past = max(np.int64(0), sent - reply_bytes)
             if past < answer and sent >= 0:
                 c_memcpy(from_at + Address(past), row_at + Address(past), answer - past)
         elif not again:
@@ -247,8 +241,8 @@ def serve(
         # -- answer it
         if kind != PULL:
             _count_request(counts, count * item + 8 * keys, answer, writes and not again)
-            sent = _send(descriptor, scratch, at, from_at, answer, 0)
-        if sent < 0 or not _send_rest(descriptor, at, from_at, answer, sent):
+            sent = _send(descriptor, scratch, at, reply_bytes, from_at, answer, 0)
+        if sent < 0 or not _send_rest(descriptor, at, reply_bytes, from_at, answer, sent):
             return CLOSED
 
 
@@ -273,36 +267,39 @@ def _count_operation(counts: Int64s, kind: int, keys: Any, took_ns: Any) -> None
 
 
 @kernel
-def _is_meant(line: Int64s, header32: Any, header64: Int64s) -> bool:
-    """Tell whether a request is about what its handle stands for."""
+def _is_of_form(line: Int64s, at: Any, writes: bool) -> bool:
+    """Tell whether a request is of the shape that its handle stands for: equal to a header of it, but for what may
+    change: route version, number and settled number of the id; keys; scalars, and how many values there are."""
+    array = LEAST_HEADER + 8 * line[SCALARS]
+    names = array
+    if writes:
+        if not _is_equal(line, at, array, 8):
+            return False
+        names += ARRAY_BYTES
     return (
-        header64[MATRIX_AT] == line[MATRIX]
-        and header32[PARTITION_AT] == line[PARTITION]
-        and header32[ROW_AT] == line[ROW]
+        _is_equal(line, at, 0, VERSION_BYTE)
+        and _is_equal(line, at, STAGE_BYTE, STEPS_AT - STAGE_BYTE)
+        and _is_equal(line, at, STEPS_AT + 1, KEYS_BYTE - STEPS_AT - 1)
+        and _is_equal(line, at, LEAST_HEADER - 8, 8)
+        and _is_equal(line, at, names, line[FORM_BYTES] - names)
     )
 
 
 @kernel
-def _interval(kind: int, flags: int, header64: Int64s, count: Any, live: int) -> tuple[Any, Any, Any]:
-    """Return where a request on a part of a row begins, how many numbers it is about, and whether that is plain."""
-    start = header64[START_AT] if flags & START else np.int64(0)
-    if kind != PULL:
-        return start, count, flags & ~(START | CHANGES) == 0 and 0 <= start <= live and 0 <= count <= live - start
-    stop = header64[STOP_AT] if flags & STOP else np.int64(-1)
-    if stop == -1:
-        stop = live
-    return start, stop - start, flags & ~(START | STOP) == 0 and 0 <= start <= stop <= live and count == 0
+def _is_equal(line: Int64s, at: Any, begin: Any, size: Any) -> bool:
+    return c_memcmp(at + Address(HEADER_AT + begin), Address(line[FORM] + begin), size) == 0
 
 
 @kernel
-def _is_of_scope(line: Int64s, header: Any, header32: Any, header64: Int64s, at: Any) -> bool:
-    """Tell whether a request's id is of the scope that its handle stands for, and whole."""
-    if line[SCOPE] == 0 or header32[PART_AT] != 0 or header32[PARTS_AT] > 1 or header64[STAGE_AT] != line[STAGE]:
-        return False
-    if header[SCOPE_AT] != line[SCOPE_SIZE] or header[SERIES_AT] != line[SERIES_SIZE]:
-        return False
-    size = line[SCOPE_SIZE] + line[SERIES_SIZE]
-    return c_memcmp(at + Address(HEADER_AT + REQUEST_BYTES), Address(line[NAMES]), size) == 0
+def _interval(kind: int, scalars: int, header64: Int64s, count: Any, live: int) -> tuple[Any, Any, Any]:
+    """Return where a request on a part of a row begins, how many numbers it is about, and whether that is plain."""
+    start = header64[SCALARS_AT] if scalars > 0 else np.int64(0)
+    if kind != PULL:
+        return start, count, 0 <= start <= live and 0 <= count <= live - start
+    stop = header64[SCALARS_AT + 1] if scalars > 1 else np.int64(-1)
+    if stop == -1:
+        stop = live
+    return start, stop - start, 0 <= start <= stop <= live
 
 
 @kernel
@@ -343,10 +340,10 @@ def _receive(descriptor: int, scratch: Int64s, at: Any, head: int, deltas: Any, 
 
 
 @kernel
-def _send(descriptor: int, scratch: Int64s, at: Any, values: Any, size: Any, flags: int) -> int:
+def _send(descriptor: int, scratch: Int64s, at: Any, header: Any, values: Any, size: Any, flags: int) -> int:
     """Send a reply with its array, as much as goes; return the bytes, -1 if the connection has ended."""
     _message(scratch, 2 if size else 1)
-    scratch[8], scratch[9] = at + Address(REPLY_AT), REPLY_BYTES
+    scratch[8], scratch[9] = at + Address(REPLY_AT), header
     scratch[10], scratch[11] = values, size
     sent = c_sendmsg(descriptor, address_of(scratch), flags | MSG_NOSIGNAL)
     if sent >= 0:
@@ -356,13 +353,13 @@ def _send(descriptor: int, scratch: Int64s, at: Any, values: Any, size: Any, fla
 
 
 @kernel
-def _send_rest(descriptor: int, at: Any, values: Any, size: Any, sent: Any) -> bool:
+def _send_rest(descriptor: int, at: Any, header: Any, values: Any, size: Any, sent: Any) -> bool:
     """Send what is left of a reply; False if the connection has ended."""
-    if sent < REPLY_BYTES:
-        if not send_all(descriptor, at + Address(REPLY_AT + sent), REPLY_BYTES - sent):
+    if sent < header:
+        if not send_all(descriptor, at + Address(REPLY_AT + sent), header - sent):
             return False
-        sent = np.int64(REPLY_BYTES)
-    past = sent - REPLY_BYTES
+        sent = header
+    past = sent - header
     return past >= size or send_all(descriptor, values + Address(past), size - past)
 
 
@@ -380,11 +377,11 @@ def _slots(deltas: Any, dtype: int, first: int, live: int, slots: Int64s) -> boo
     if first < 0 or first >= live:
         return False
     slots[0] = first
-    if dtype == 1:
+    if dtype == 0:
         return _unpack(carray(pointer(deltas), count, np.uint8), live, slots)
-    if dtype == 2:
+    if dtype == 1:
         return _unpack(carray(pointer(deltas), count, np.uint16), live, slots)
-    if dtype == 3:
+    if dtype == 2:
         return _unpack(carray(pointer(deltas), count, np.uint32), live, slots)
     return _unpack(carray(pointer(deltas), count, np.uint64), live, slots)
 

@@ -15,8 +15,7 @@ import numpy as np
 from ps2 import errors
 from ps2.ops.all import SERVERS, TABLE
 from ps2.server.lock import ShardLock
-from ps2.wire.messages import Operation
-from ps2.wire.short import KINDS
+from ps2.wire.messages import PLAIN, Operation
 from ps2.wire.standing import OK, Counts, OperationStatus
 
 # Upper ends of the histogram of an operation's seconds; above the last there is one bucket more.
@@ -45,7 +44,7 @@ class Meter:
     """
 
     def __init__(self) -> None:
-        self.lane = np.zeros(SUMS + len(KINDS) * OF_OPERATION, np.int64)
+        self.lane = np.zeros(SUMS + len(PLAIN) * OF_OPERATION, np.int64)
         self._lock = threading.Lock()
         self._outcomes: Counter[str] = Counter()
         self._bytes_in = 0
@@ -117,7 +116,7 @@ class Meter:
         lane = self.lane.tolist()
         with self._lock:
             operations = {name: sums.read(name) for name, sums in self._operations.items()}
-            for kind, name in enumerate(KINDS):
+            for kind, name in enumerate(PLAIN):
                 mine = lane[SUMS + kind * OF_OPERATION :][:OF_OPERATION]
                 if any(mine[BUCKETS:]):
                     operations[name] = _added(operations.get(name, _Sums(None).read(name)), mine)

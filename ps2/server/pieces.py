@@ -9,7 +9,8 @@ import numpy as np
 
 from ps2.errors import ProtocolError, PS2Error, StaleRouteError
 from ps2.server.memory import MemoryAccount
-from ps2.wire.codec import Draft, request_parts
+from ps2.wire.binary import request_parts
+from ps2.wire.drafts import RequestDraft
 from ps2.wire.framing import Filling, read_request, written
 from ps2.wire.messages import Operation, Request, byte_view
 
@@ -122,7 +123,7 @@ class _Begun:
                 return request
         return None
 
-    def _reserve(self, draft: Draft) -> None:
+    def _reserve(self, draft: RequestDraft) -> None:
         self._memory.borrow(draft.memory_bytes, "a forwarded request")
         self.taken_bytes = draft.memory_bytes
 

@@ -13,7 +13,7 @@ from ps2.ops.all import lookup
 from ps2.ops.operands import BLOCK, COLUMNS, SLOTS, Axis
 from ps2.ops.packing import MIN_NARROWED_BYTES
 from ps2.server.shard import Shard
-from ps2.wire.codec import Draft
+from ps2.wire.drafts import RequestDraft
 from ps2.wire.messages import Outline, Place
 
 SHORT_BYTES = 2
@@ -21,7 +21,7 @@ SHORT_BYTES = 2
 UNKNOWN = 1 << 16
 
 
-def reply_bytes(draft: Draft, shards: Mapping[Place, Shard], copies: int = 0) -> int:
+def reply_bytes(draft: RequestDraft, shards: Mapping[Place, Shard], copies: int = 0) -> int:
     """Return what the arrays of a reply take at most; users' results, of any size, are not in it.
 
     Args:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 
 from ps2 import __version__
 from ps2.config import WireConfig
-from ps2.errors import ProtocolError, PS2Error
+from ps2.errors import ProtocolError
 from ps2.ops.modules import digests
 from ps2.server.engine import Engine
 from ps2.server.fence import now_s
@@ -20,19 +19,20 @@ from ps2.server.saving import save
 from ps2.server.snapshots import Snapshots
 from ps2.server.standing import status_of
 from ps2.storage.manifest import SaveMatrix
-from ps2.wire.codec import Draft, error_parts, id_from_pb, reply_parts, request_of, to_frame
 from ps2.wire.convert import (
+    id_from_pb,
     load_matrix_from_pb,
     partition_from_pb,
     saved_shard_to_pb,
     spec_from_pb,
 )
 from ps2.wire.data_server import DataServer
+from ps2.wire.drafts import RequestDraft
+from ps2.wire.execute import reply_to, request_from
 from ps2.wire.messages import PROTOCOL_VERSION
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.proof import Tokens
 from ps2.wire.standing import ServerStatus, status_to_pb
-from ps2.wire.status import internal_error
 from ps2.wire.transport import GrpcTransport
 
 log = logging.getLogger(__name__)
@@ -97,40 +97,18 @@ class ServerServicer:
         )
 
     def Execute(self, frame: bytes) -> bytes:
-        with self._counted() as reserve:
-            return self._answer(frame, reserve)
-
-    def Stream(self, frames: Iterator[bytes]) -> Iterator[bytes]:
-        for frame in frames:
-            # gRPC asks for the next one when it has sent this one.
-            with self._counted() as reserve:
-                try:
-                    reply = self._answer(frame, reserve)
-                except PS2Error as error:
-                    reply = to_frame(error_parts(error))
-                except Exception as error:  # a bug: it ends this request, not those that follow
-                    log.exception("internal error")
-                    reply = to_frame(error_parts(internal_error(error)))
-                yield reply
-
-    @contextmanager
-    def _counted(self) -> Iterator[Callable[[Draft], None]]:
-        """Yield what counts what a request and its reply take; give it back afterwards."""
         reserved = 0
 
-        def reserve(draft: Draft) -> None:
+        def reserve(draft: RequestDraft) -> None:
             nonlocal reserved
-            # The reply is also copied into a frame.
+            # The reply is also copied into a message.
             reserved = self._engine.reserve(draft, copies=1)
 
         try:
-            yield reserve
+            request = request_from(frame, self._wire.request_limit_bytes, reserve)
+            return reply_to(self._engine.execute(request), request)
         finally:
             self._engine.release(reserved)
-
-    def _answer(self, frame: bytes, reserve: Callable[[Draft], None]) -> bytes:
-        request = request_of(frame, self._wire.request_limit_bytes, reserve)
-        return to_frame(reply_parts(self._engine.execute(request), request))
 
     def CreateMatrix(self, request: pb.CreateMatrixRequest) -> pb.CreateMatrixReply:
         self._engine.fence.check(request.route_version)

@@ -12,23 +12,25 @@ from ps2.errors import ProtocolError
 from ps2.matrix.partition import Wire
 from ps2.ops.packing import BFLOAT16, narrow, narrow_integers, widen
 from ps2.wire.messages import Array, Coming
-from ps2.wire.pb import server_pb2 as pb
 
-DTYPE_TO_PB: dict[np.dtype[Any], pb.DType] = {
-    np.dtype("<f4"): pb.FLOAT32,
-    np.dtype("<f8"): pb.FLOAT64,
-    np.dtype("i1"): pb.INT8,
-    np.dtype("<i2"): pb.INT16,
-    np.dtype("<i4"): pb.INT32,
-    np.dtype("<i8"): pb.INT64,
-    np.dtype("u1"): pb.UINT8,
-    np.dtype("<u2"): pb.UINT16,
-    np.dtype("<u4"): pb.UINT32,
-    np.dtype("<u8"): pb.UINT64,
-    np.dtype("<f2"): pb.FLOAT16,
-    BFLOAT16: pb.BFLOAT16,
+# Numbers of dtypes, those of the contract's ``DType``; 0 is none.
+NUMBER_OF: dict[np.dtype[Any], int] = {
+    np.dtype("<f4"): 1,
+    np.dtype("<f8"): 2,
+    np.dtype("<i8"): 3,
+    np.dtype("u1"): 4,
+    np.dtype("<u2"): 5,
+    np.dtype("<u4"): 6,
+    np.dtype("<u8"): 7,
+    np.dtype("<f2"): 8,
+    BFLOAT16: 9,
+    np.dtype("<i4"): 10,
+    np.dtype("<i2"): 11,
+    np.dtype("i1"): 12,
 }
-PB_TO_DTYPE = {number: dtype for dtype, number in DTYPE_TO_PB.items()}
+DTYPE_OF = {number: dtype for dtype, number in NUMBER_OF.items()}
+WIRE_NUMBER: dict[Wire | None, int] = {None: 0, "float16": 8, "bfloat16": 9}
+WIRE_OF = {number: wire for wire, number in WIRE_NUMBER.items()}
 MAX_DIMENSIONS = 4  # of one array
 HALVES = (np.dtype(np.float16), BFLOAT16)
 
@@ -42,45 +44,41 @@ class Spec(NamedTuple):
     shape: tuple[int, ...]
 
 
-def to_send(array: Array, wire: Wire | None) -> tuple[Array, pb.ArraySpec]:
+def to_send(array: Array, wire: Wire | None) -> tuple[Array, Spec]:
     """Return an array as it travels, and what the header says of it."""
     sent = np.ascontiguousarray(array)
     if wire is not None and array.dtype.kind == "f":
         sent = narrow(sent.reshape(-1), wire)
-    elif array.dtype.kind == "i":
+        return sent, Spec(sent.dtype, sent.size, np.dtype(np.float32), array.shape)
+    if array.dtype.kind == "i":
         sent = narrow_integers(sent)
-    spec = plain_spec(sent.reshape(array.shape))
-    if sent.dtype != array.dtype and array.dtype.kind == "i":
-        spec.stored = DTYPE_TO_PB[array.dtype]
-    return sent, spec
+    return sent, Spec(sent.dtype, sent.size, array.dtype, array.shape)
 
 
-def plain_spec(array: Array | Coming) -> pb.ArraySpec:
+def plain_spec(array: Array | Coming) -> Spec:
     """Return what the header says of an array that travels as it is."""
-    shape = array.shape if len(array.shape) > 1 else ()
-    return pb.ArraySpec(dtype=DTYPE_TO_PB[array.dtype], count=array.size, shape=shape)
+    return Spec(array.dtype, array.size, array.dtype, array.shape)
 
 
-def spec_of(message: pb.ArraySpec) -> Spec:
-    """Return what a header says of an array; raises ProtocolError if that cannot be."""
-    dtype = PB_TO_DTYPE.get(message.dtype)
+def declared_spec(dtype_number: int, stored_number: int, count: int, shape: tuple[int, ...]) -> Spec:
+    """Return what a header says of an array; raises ProtocolError if that cannot be.
+
+    Args:
+        stored_number: of the wider integer dtype that it is to have once it is here; 0: it stays as it came.
+        shape: empty for an array of one dimension.
+    """
+    dtype = DTYPE_OF.get(dtype_number)
     if dtype is None:
-        raise ProtocolError(f"an array of unknown dtype {message.dtype}")
-    if not message.stored:
-        return Spec(dtype, message.count, np.dtype(np.float32) if dtype in HALVES else dtype, shape_of(message))
-    stored = PB_TO_DTYPE.get(message.stored)
+        raise ProtocolError(f"an array of unknown dtype {dtype_number}")
+    if shape and (len(shape) > MAX_DIMENSIONS or math.prod(shape) != count):
+        raise ProtocolError(f"an array of {count} elements, and of shape {shape}")
+    shape = shape or (count,)
+    if not stored_number:
+        return Spec(dtype, count, np.dtype(np.float32) if dtype in HALVES else dtype, shape)
+    stored = DTYPE_OF.get(stored_number)
     if stored is None or stored.kind != "i" or dtype.kind != "i" or stored.itemsize <= dtype.itemsize:
-        raise ProtocolError(f"an array of {dtype} cannot become one of dtype {message.stored}")
-    return Spec(dtype, message.count, stored, shape_of(message))
-
-
-def shape_of(message: pb.ArraySpec) -> tuple[int, ...]:
-    """Return the shape of an array; raises ProtocolError if that is not of so many elements."""
-    if not message.shape:
-        return (message.count,)
-    if len(message.shape) > MAX_DIMENSIONS or math.prod(message.shape) != message.count:
-        raise ProtocolError(f"an array of {message.count} elements, and of shape {tuple(message.shape)}")
-    return tuple(message.shape)
+        raise ProtocolError(f"an array of {dtype} cannot become one of dtype {stored_number}")
+    return Spec(dtype, count, stored, shape)
 
 
 def total(specs: Sequence[Spec]) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -33,8 +32,6 @@ IDLE_S = 60.0
 NUMBER_OPTION = "ps2.number"
 NUMBERS = itertools.count()
 
-# A stream that is refused ends with the word that says so, or a moment later.
-REFUSAL_S = 1.0
 NOT_PROVEN = "an answer came without a proof that a server of the fleet gave it"
 
 # By service of the contract.
@@ -74,7 +71,7 @@ class Trust:
 
 
 class Channel:
-    """Calls and streams to one address; safe for threads. Both take methods as ``Service/Method``, and bytes."""
+    """Calls to one address, of bytes; safe for threads."""
 
     def __init__(self, address: str, token: str | Tokens | None, wire: WireConfig, trust: Trust) -> None:
         """Nothing is connected before it is needed."""
@@ -97,7 +94,7 @@ class Channel:
             self._open()
 
     def call(self, method: str, message: bytes, timeout_s: float) -> bytes:
-        """Call a method and wait for its reply.
+        """Call a method (``Service/Method``) and wait for its reply.
 
         Raises:
             AuthError: this side's token is not the fleet's.
@@ -134,30 +131,6 @@ class Channel:
                 return reply
             self._meet(left_s)
             break
-        raise UnavailableError(f"{self._address}: {NOT_PROVEN}")
-
-    def stream(self, method: str, messages: Callable[[], Iterator[bytes]], timeout_s: float | None) -> Stream:
-        """Open a stream, and wait until the other side has proven itself; raises as ``call`` does.
-
-        Args:
-            messages: begins what is to be sent; called again if the server is another one than the last time.
-        """
-        path = f"/ps2.v1.{method}"
-        session = self._session or self._meet(self._timeout_s)
-        for attempt in range(2):
-            number = next(session.numbers) if session else 0
-            rpc: Any = self._open().stream_stream(path)
-            call = rpc(messages(), timeout=timeout_s, metadata=self._metadata(session, path, number, b""))
-            if session is None or _shown(call.initial_metadata(), session, "stream", number, b""):
-                return Stream(call, self._address)
-            code = _ended(call)
-            if code in BROKEN:
-                raise from_bare(call, self._address)
-            session = self._meet(self._timeout_s)
-            if code is None:
-                break
-            if code != grpc.StatusCode.UNAUTHENTICATED or attempt:
-                raise from_bare(call, self._address)
         raise UnavailableError(f"{self._address}: {NOT_PROVEN}")
 
     def close(self) -> None:
@@ -258,35 +231,6 @@ class Channel:
     def _is_proven(error: Any, session: ClientSession, number: int) -> bool:
         detail = detail_of(error)
         return detail is not None and _shown(error.trailing_metadata(), session, "error", number, detail)
-
-
-class Stream(Iterator[bytes]):
-    """What the other side of a stream answers, once it has proven itself."""
-
-    def __init__(self, call: Any, address: str) -> None:
-        self._call = call
-        self._address = address
-
-    def __next__(self) -> bytes:
-        """Raises the PS2Error that the stream came to."""
-        try:
-            message: bytes = next(self._call)
-        except grpc.RpcError as error:
-            raise from_rpc(error, self._address) from None
-        return message
-
-    def cancel(self) -> None:
-        self._call.cancel()
-
-
-def _ended(call: Any) -> grpc.StatusCode | None:
-    """Return how a stream ended that was not proven; None if it does not end: then it is cancelled."""
-    ended = threading.Event()
-    if call.add_callback(ended.set) and not ended.wait(REFUSAL_S):
-        call.cancel()
-        return None
-    code: grpc.StatusCode = call.code()
-    return code
 
 
 def _shown(metadata: Any, session: ClientSession, kind: str, number: int, message: bytes) -> bool:

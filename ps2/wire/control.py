@@ -12,8 +12,8 @@ from google.protobuf.message import Message
 from ps2.errors import BusyError, LimitError
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.storage.manifest import LoadMatrix, SavedShard, SaveMatrix
-from ps2.wire.codec import id_to_pb
 from ps2.wire.convert import (
+    id_to_pb,
     load_matrix_to_pb,
     partition_to_pb,
     saved_shard_from_pb,

@@ -10,32 +10,48 @@ from ps2.errors import ProtocolError
 from ps2.matrix.partition import DTYPES, Layout, MatrixSpec, Partition
 from ps2.matrix.route import Route
 from ps2.storage.manifest import LoadMatrix, SavedFile, SavedShard
-from ps2.wire.arrays import DTYPE_TO_PB, PB_TO_DTYPE
-from ps2.wire.codec import PB_TO_WIRE, WIRE_TO_PB
+from ps2.wire.arrays import DTYPE_OF, NUMBER_OF, WIRE_NUMBER, WIRE_OF
+from ps2.wire.messages import RequestId
 from ps2.wire.pb import master_pb2, server_pb2
 
 LAYOUT_TO_PB: dict[Layout, server_pb2.Layout] = {"row": server_pb2.ROW, "column": server_pb2.COLUMN}
 PB_TO_LAYOUT = {number: layout for layout, number in LAYOUT_TO_PB.items()}
 
 
+def id_to_pb(id: RequestId) -> server_pb2.RequestId:
+    return server_pb2.RequestId(
+        scope=id.scope,
+        number=id.number,
+        settled=id.settled,
+        part=id.part,
+        parts=id.parts,
+        series=id.series,
+        stage=id.stage,
+    )
+
+
+def id_from_pb(id: server_pb2.RequestId) -> RequestId:
+    return RequestId(id.scope, id.number, id.settled, id.part, max(id.parts, 1), id.series, id.stage)
+
+
 def spec_to_pb(spec: MatrixSpec) -> server_pb2.MatrixSpec:
     return server_pb2.MatrixSpec(
         dim=spec.dim,
         rows=spec.rows,
-        dtype=DTYPE_TO_PB[np.dtype(spec.dtype)],
+        dtype=server_pb2.DType.Name(NUMBER_OF[np.dtype(spec.dtype)]),
         sparse=spec.kind == "sparse",
         align=spec.align,
         partitions_per_server=spec.partitions_per_server,
-        wire=WIRE_TO_PB[spec.wire],
+        wire=server_pb2.DType.Name(WIRE_NUMBER[spec.wire]),
         layout=LAYOUT_TO_PB[spec.layout],
     )
 
 
 def spec_from_pb(message: server_pb2.MatrixSpec) -> MatrixSpec:
-    dtype = PB_TO_DTYPE.get(message.dtype)
+    dtype = DTYPE_OF.get(message.dtype)
     if dtype is None or dtype.name not in DTYPES:
         raise ProtocolError(f"a matrix of unknown dtype {message.dtype}")
-    if message.wire not in PB_TO_WIRE:
+    if message.wire not in WIRE_OF:
         raise ProtocolError(f"the values of a matrix cannot travel as dtype {message.wire}")
     if message.layout not in PB_TO_LAYOUT:
         raise ProtocolError(f"a matrix of unknown layout {message.layout}")
@@ -46,7 +62,7 @@ def spec_from_pb(message: server_pb2.MatrixSpec) -> MatrixSpec:
         kind="sparse" if message.sparse else "dense",
         align=message.align,
         partitions_per_server=message.partitions_per_server,
-        wire=PB_TO_WIRE[message.wire],
+        wire=WIRE_OF[message.wire],
         layout=PB_TO_LAYOUT[message.layout],
     )
 

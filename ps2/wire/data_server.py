@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from ps2.config import WireConfig
 from ps2.errors import PS2Error
-from ps2.wire import short
-from ps2.wire.codec import Draft, ReplyParts, error_parts, reply_parts
+from ps2.wire.binary import ReplyParts, error_parts, reply_parts, shape_of
 from ps2.wire.door import BACKLOG, Door, Guest, listen_tcp, part
+from ps2.wire.drafts import RequestDraft
 from ps2.wire.framing import read, read_request, written_by_pieces
 from ps2.wire.introduction import let_in
 from ps2.wire.liveness import Carried, carried
@@ -83,7 +83,7 @@ class Service(Protocol):
         """Run a request, or raise the PS2Error that it comes to."""
         ...
 
-    def reserve(self, draft: Draft) -> int:
+    def reserve(self, draft: RequestDraft) -> int:
         """Count what a request and its reply will take, once there is room; return the bytes.
 
         Raises:
@@ -253,7 +253,7 @@ class DataServer:
         lane = self._lanes.get(guest.plain)
         reserved = 0
 
-        def reserve(draft: Draft) -> None:
+        def reserve(draft: RequestDraft) -> None:
             nonlocal reserved
             reserved = self._service.reserve(draft)
 
@@ -273,7 +273,7 @@ class DataServer:
                     self._idle.notify_all()
             return True
         except PS2Error as error:  # what follows cannot be told from garbage
-            part(connection, error)
+            part(connection, b"".join(next(written_by_pieces(error_parts(error)))))
             return False
         finally:
             self._service.release(reserved)
@@ -283,8 +283,7 @@ class DataServer:
             return error_parts(request)
         try:
             reply = self._service.execute(request)
-            handle = self._bind(request, reply, guest) if request.short else 0
-            return short.reply_parts(reply, request, handle) or reply_parts(reply, request)
+            return reply_parts(reply, request, self._bind(request, reply, guest))
         except PS2Error as error:
             return error_parts(error)
         except Exception as error:  # a bug: told to the caller, logged whole, and this server goes on
@@ -293,7 +292,7 @@ class DataServer:
 
     def _bind(self, request: Request, reply: Reply, guest: Guest) -> int:
         """Return a handle for requests like this one, as far as there is a lane for them."""
-        if not self._wire.lanes or guest.connection is not guest.plain:
+        if not self._wire.lanes or guest.connection is not guest.plain or shape_of(request) is None:
             return 0
         lane = self._lanes.get(guest.plain) or self._service.open_lane(request)
         if lane is None:

@@ -13,9 +13,7 @@ from dataclasses import dataclass
 
 from ps2.config import WireConfig
 from ps2.errors import LaunchError, PS2Error
-from ps2.wire.codec import error_parts
-from ps2.wire.framing import written_by_pieces
-from ps2.wire.introduction import admit
+from ps2.wire.introduction import admit, refusal
 from ps2.wire.proof import Tokens
 from ps2.wire.sockets import close, hang_up, listening_socket, send_all, tune
 from ps2.wire.tls import Renewed, server_context
@@ -158,7 +156,7 @@ class Door:
             connection.settimeout(None)
             guest = Guest(connection, wrapped, token, name)
         except PS2Error as error:
-            part(wrapped, error)
+            part(wrapped, refusal(error))
         except (EOFError, OSError) as error:  # it went away, whatever it was doing
             log.debug("a connection ended: %s", error)
         except Exception:  # a bug, or no memory: logged whole; its place is given back in any case
@@ -181,12 +179,12 @@ class Door:
         return tls
 
 
-def part(connection: Connection, error: PS2Error) -> None:
-    """Say why, before closing: reading on for a moment, or the error would be lost with what was not read."""
+def part(connection: Connection, why: bytes) -> None:
+    """Send a message that says why, before closing: reading on for a moment, or it is lost with what was unread."""
     with suppress(OSError):
         deadline_s = time.monotonic() + DRAIN_TIMEOUT_S
         connection.settimeout(DRAIN_TIMEOUT_S)
-        send_all(connection, next(written_by_pieces(error_parts(error))))
+        send_all(connection, [memoryview(why)])
         connection.shutdown(socket.SHUT_WR)
         while (left_s := deadline_s - time.monotonic()) > 0:
             connection.settimeout(left_s)

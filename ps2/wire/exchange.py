@@ -12,9 +12,8 @@ from contextlib import suppress
 from ps2.config import WireConfig
 from ps2.errors import DeadlineError, ProtocolError, PS2Error, UnavailableError
 from ps2.interrupts import POLL_S, SHIELD, check
-from ps2.wire import short
 from ps2.wire.at_once import at_once
-from ps2.wire.codec import check_sendable, request_parts
+from ps2.wire.binary import Handles, check_sendable, request_parts
 from ps2.wire.framing import read_reply, written
 from ps2.wire.liveness import Look, carries_nothing, is_held_back
 from ps2.wire.messages import Reply, Request
@@ -69,7 +68,7 @@ class Lane:
         self._unsent = deque(enumerate(requests if unsent is None else unsent))
         self._refused: dict[int, PS2Error] = {}
         # Without a lane at the other end there are none.
-        self._handles: short.Handles = connection.handles if isinstance(connection, PlainSocket) else {}
+        self._handles: Handles = connection.handles if isinstance(connection, PlainSocket) else {}
         self._sending: list[memoryview] = []
         self._reading = read_reply(requests[0], self._handles)
         self._view = next(self._reading)
@@ -128,7 +127,7 @@ class Lane:
             if not self._sending:
                 number, request = self._unsent.popleft()
                 try:
-                    parts = short.request_parts(request, self._handles) or request_parts(request)
+                    parts = request_parts(request, self._handles)
                     check_sendable(parts, self._limit_bytes)
                 except PS2Error as error:
                     self._refused[number] = error

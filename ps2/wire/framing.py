@@ -13,9 +13,18 @@ from typing import TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from ps2.errors import LimitError, ProtocolError, PS2Error
-from ps2.wire import short
 from ps2.wire.arrays import allocate
-from ps2.wire.codec import MAX_HEADER_BYTES, Draft, Parts, ReplyDraft, ReplyParts, check_size, open_reply, open_request
+from ps2.wire.binary import (
+    MAX_HEADER_BYTES,
+    Handles,
+    Parts,
+    ReplyParts,
+    note,
+    open_reply,
+    open_request,
+    shape_of,
+)
+from ps2.wire.drafts import RequestDraft, check_size
 from ps2.wire.messages import Array, Coming, Reply, Request, byte_view, nbytes
 from ps2.wire.pb import server_pb2 as pb
 
@@ -53,7 +62,7 @@ def written_by_pieces(parts: ReplyParts) -> Iterator[list[memoryview]]:
     yield views
 
 
-def read_reply(request: Request, handles: short.Handles | None = None) -> Filling[Reply | PS2Error]:
+def read_reply(request: Request, handles: Handles | None = None) -> Filling[Reply | PS2Error]:
     """Read the reply to a request: the reply, or the error that the request came to.
 
     Args:
@@ -63,21 +72,14 @@ def read_reply(request: Request, handles: short.Handles | None = None) -> Fillin
         ProtocolError: what comes is no reply to it; the connection is of no use any more.
     """
     header, size = yield from _read_header()
-    draft: short.ShortReply | ReplyDraft
-    if short.is_short(header):
-        draft = short.open_reply(header, request, size)
-        if handles is not None and draft.handle:
-            short.note(handles, short.place_of(request), draft.handle)
-    else:
-        draft = open_reply(header, request, size)
+    draft = open_reply(header, request, size)
+    if handles is not None and draft.handle and (shape := shape_of(request)) is not None:
+        note(handles, shape, draft.handle)
     yield from _fill(draft.arrays)
-    try:
-        return draft.build()
-    except PS2Error as error:
-        return error
+    return draft.build()
 
 
-def read_request(limit_bytes: int, reserve: Callable[[Draft], None]) -> Filling[Request | PS2Error]:
+def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> Filling[Request | PS2Error]:
     """Read a request; or, where it cannot be run but the connection is still of use, the error that says why.
 
     Args:
@@ -91,7 +93,7 @@ def read_request(limit_bytes: int, reserve: Callable[[Draft], None]) -> Filling[
     if size > limit_bytes:
         raise LimitError(f"the arrays of one request take at most {limit_bytes:,} bytes, got {size:,}: send several")
     try:
-        draft: Draft = short.open_request(header) if short.is_short(header) else open_request(header, limit_bytes)
+        draft = open_request(header, limit_bytes)
         check_size(draft.nbytes, size)
         reserve(draft)
     except PS2Error as error:
@@ -143,7 +145,7 @@ def read_answer() -> Filling[pb.ReplyHeader]:
     """Read what a server answers before all requests."""
     length, size = HEAD.unpack((yield from _read(HEAD.size)))
     if length > MAX_ANSWER_BYTES or size:
-        raise ProtocolError("a server that was greeted answers with a short header alone")
+        raise ProtocolError("a server that was greeted answers with a header alone")
     header = yield from _read(length)
     try:
         return pb.ReplyHeader.FromString(header)

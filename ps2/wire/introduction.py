@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ps2.errors import AuthError, ProtocolError, UnavailableError
+from ps2.errors import AuthError, ProtocolError, PS2Error, UnavailableError
 from ps2.wire import proof
 from ps2.wire.framing import HEAD, introduction, read_answer, read_introduction
 from ps2.wire.liveness import NAME_BYTES
@@ -10,7 +10,7 @@ from ps2.wire.messages import PROTOCOL_VERSION
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.proof import Tokens
 from ps2.wire.sockets import receive, send_all
-from ps2.wire.status import from_detail
+from ps2.wire.status import from_detail, to_detail
 from ps2.wire.tls_connection import Connection
 
 
@@ -86,6 +86,12 @@ def send(connection: Connection, message: pb.Greeting | pb.GreetingProof) -> Non
 def answer(connection: Connection, header: pb.ReplyHeader) -> None:
     encoded = header.SerializeToString()
     send_all(connection, [memoryview(HEAD.pack(len(encoded), 0) + encoded)])
+
+
+def refusal(error: PS2Error) -> bytes:
+    """Return the message that tells a client why it is not let in."""
+    encoded = pb.ReplyHeader(error=to_detail(error)).SerializeToString()
+    return HEAD.pack(len(encoded), 0) + encoded
 
 
 def _hear(connection: Connection, deadline_s: float) -> pb.ReplyHeader:

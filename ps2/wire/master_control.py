@@ -10,9 +10,8 @@ from google.protobuf.message import Message
 
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
-from ps2.wire.codec import id_to_pb
 from ps2.wire.control import SIGN_OF_LIFE_TIMEOUT_S
-from ps2.wire.convert import route_from_pb, spec_from_pb, spec_to_pb
+from ps2.wire.convert import id_to_pb, route_from_pb, spec_from_pb, spec_to_pb
 from ps2.wire.messages import PROTOCOL_VERSION, RequestId
 from ps2.wire.pb import master_pb2
 from ps2.wire.transport import Transport

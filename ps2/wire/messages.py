@@ -1,4 +1,4 @@
-"""Requests and replies of the data plane as plain data; protobuf ends at the codec."""
+"""Requests and replies of the data plane as plain data: what travels, without how."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ from ps2.matrix.partition import Int64Array, Wire
 Array = npt.NDArray[Any]
 Place = tuple[int, int]  # matrix, partition
 
-PROTOCOL_VERSION = 10
+PROTOCOL_VERSION = 11
+
+# Operations on one row of floats that come most: clients keep headers of them ready (``ps2.client.express``), and a
+# compiled loop answers them (``ps2.server.lane_loop``).
+PLAIN = ("pull", "push", "push_add", "push_sub", "gather", "scatter", "scatter_add", "scatter_sub")
+PLAIN_FLOATS = (np.dtype("<f4"), np.dtype("<f8"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,6 @@ class Request:
         id: None if they change nothing.
         route_version: that the sender knows; 0 for servers without a coordinator.
         forwarded: it comes from the server that holds the shards, and is about their copies.
-        short: it came with a short header, so its reply may have one. Never sent.
         begun: of a forwarded one: it failed there after so many of its operations, and these are they; 0: it did not.
     """
 
@@ -118,7 +122,6 @@ class Request:
     route_version: int = 0
     forwarded: bool = False
     begun: int = 0
-    short: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def call_proof(key: bytes, number: int, message_digest: bytes, method: str) -> b
 
 
 def answer_proof(key: bytes, kind: str, number: int, message_digest: bytes) -> bytes:
-    """What the server proves an answer with; ``kind`` is "reply", "error" or "stream"."""
+    """What the server proves an answer with; ``kind`` is "reply" or "error"."""
     return _mac(key, kind.encode() + number.to_bytes(8, "big") + message_digest)
 
 

@@ -1,4 +1,4 @@
-"""A gRPC server around a servicer: who is let in, error mapping, health checks, frames without protobuf's copies."""
+"""A gRPC server around a servicer: who is let in, error mapping, health checks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ps2.config import WireConfig, is_loopback, join_address, split_listen
 from ps2.errors import AuthError, ConfigError, LaunchError, ProtocolError, PS2Error
 from ps2.wire import channel
 from ps2.wire.channel import CALL_KEY, CHALLENGE, NONCE_KEY, PROOF_KEY
-from ps2.wire.codec import MAX_HEADER_BYTES
+from ps2.wire.execute import MAX_HEADER_BYTES
 from ps2.wire.pb import auth_pb2
 from ps2.wire.proof import NONCE_BYTES, Admitted, Claim, Gatekeeper, Tokens
 from ps2.wire.sockets import is_free, open_files, resolve
@@ -58,8 +58,8 @@ class RpcServer:
         """Bind and start.
 
         Args:
-            service: of the contract; ``servicer`` has one method an rpc, named like it. That of a stream takes
-                frames as they come, and yields those that answer them.
+            service: of the contract; ``servicer`` has one method an rpc, named like it; that of Execute
+                takes and returns bytes.
             listen: ``host:port``, or ``host:first-last``, whose first free port is taken; port 0 is any. A name stands
                 for the first of its addresses that this host has, as for data: gRPC would listen at all of them, and
                 be content where another process has the port at some.
@@ -233,7 +233,7 @@ def _for_strangers(answer: Callable[[grpc.ServicerContext], bytes], threads: _Th
 
 def _handler(method: MethodDescriptor, fn: Callable[..., Any]) -> Callable[[Admitted | None], Any]:
     """Return what makes a handler for one call, whose sender was admitted, or needs not be."""
-    # A frame stays bytes: the codec reads and writes it.
+    # A frame stays bytes: ``execute`` reads and writes it.
     frames = method.input_type.name.endswith("Frame")
     decode = _decoder(method)
 
@@ -241,8 +241,6 @@ def _handler(method: MethodDescriptor, fn: Callable[..., Any]) -> Callable[[Admi
         reply: bytes = fn(request) if frames else fn(decode(request)).SerializeToString()
         return reply
 
-    if method.server_streaming:
-        return lambda admitted: grpc.stream_stream_rpc_method_handler(_guard_stream(fn, admitted))
     return lambda admitted: grpc.unary_unary_rpc_method_handler(_guard(run, admitted))
 
 
@@ -270,20 +268,6 @@ def _guard(run: Callable[[bytes], bytes], admitted: Admitted | None) -> Callable
         if admitted is not None:
             context.set_trailing_metadata(((PROOF_KEY, admitted.proof("reply", reply)),))
         return reply
-
-    return call
-
-
-def _guard_stream(
-    talk: Callable[[Iterator[bytes]], Iterator[bytes]], admitted: Admitted | None
-) -> Callable[[Iterator[bytes], grpc.ServicerContext], Iterator[bytes]]:
-    def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-        try:
-            if admitted is not None:
-                context.send_initial_metadata(((PROOF_KEY, admitted.proof("stream")),))
-            yield from talk(requests)
-        except Exception as error:
-            _abort(context, error)
 
     return call
 

@@ -16,8 +16,8 @@ import psutil
 
 from ps2.config import LOOPBACK, WireConfig, is_loopback, is_wildcard
 from ps2.interrupts import POLL_S, SHIELD, check
+from ps2.wire.binary import Handles
 from ps2.wire.liveness import new_name
-from ps2.wire.short import Handles
 
 if TYPE_CHECKING:
     from ps2.wire.tls_connection import Connection
@@ -162,7 +162,7 @@ class PlainSocket(socket.socket):
         super().__init__(family, socket.SOCK_STREAM)
         self.name = new_name()
         self.handles: Handles = {}
-        self.forms: dict[object, bytearray] = {}
+        self.forms: dict[object, Any] = {}
         self.patience_s = 0.0
 
 

@@ -1,4 +1,4 @@
-"""What a client needs of the network: data over plain connections where a server offers them, all else over gRPC."""
+"""What a client needs of the network: data over connections of their own, all else over gRPC."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any, Protocol, TypeVar
 from google.protobuf.message import Message
 
 from ps2.config import WireConfig, split_address
-from ps2.errors import ProtocolError, PS2Error, StoppedError, UnavailableError
+from ps2.errors import PS2Error, StoppedError, UnavailableError
 from ps2.interrupts import POLL_S, SHIELD, shielded
 from ps2.ops.modules import check_same
 from ps2.wire import exchange
-from ps2.wire.at_once import Calls, at_once
+from ps2.wire.at_once import at_once
 from ps2.wire.channel import Channel, Trust
-from ps2.wire.codec import check_sendable, reply_of, request_parts, to_frame
 from ps2.wire.exchange import Lane, Outcome
 from ps2.wire.introduction import introduce
 from ps2.wire.liveness import Carried, Look, carried
 from ps2.wire.messages import PROTOCOL_VERSION, Request
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.proof import Tokens
+from ps2.wire.reach import unreachable
 from ps2.wire.sockets import PlainSocket, abstract, connect, give_up_unanswered, tune, wait_at_most
 from ps2.wire.tls import Renewed, client_context
 from ps2.wire.tls_connection import Connection, TlsConnection
@@ -85,19 +85,15 @@ class _Peer:
 class GrpcTransport:
     """One gRPC channel an address, and data connections beside it; safe for threads, not for forks."""
 
-    def __init__(
-        self, token: str | Tokens | None, wire: WireConfig | None = None, plain: bool = True, sure: bool = False
-    ) -> None:
+    def __init__(self, token: str | Tokens | None, wire: WireConfig | None = None, sure: bool = False) -> None:
         """Nothing is connected before it is needed.
 
         Args:
             token: of the fleet.
             sure: it is that for certain: who does not know it is no reason to doubt it, but a stranger.
-            plain: whether to use the servers' data connections; else all goes over gRPC.
         """
         self._token = Tokens.of(token)
         self._wire = wire or WireConfig()
-        self._plain = plain
         self._trust = Trust(sure)
         tls = self._wire.tls
         self._tls = Renewed(tls, client_context) if tls is not None else None
@@ -105,6 +101,7 @@ class GrpcTransport:
         self._channels: dict[str, Channel] = {}
         self._peers: dict[str, _Peer] = {}
         self._busy: set[Connection] = set()
+        self._reached: set[str] = set()  # addresses of servers to which there has been a data connection
         self._closed = False
 
     @shielded
@@ -112,26 +109,19 @@ class GrpcTransport:
         with self._stopped_if_closed():
             outcomes: dict[str, list[Outcome]] = {}
             lanes: list[Lane] = []
-            others: list[str] = []
             try:
                 for address, mine in requests.items():
                     try:
                         connection = self._connection(address)
                     except PS2Error as error:
                         outcomes[address] = [error] * len(mine)
-                        continue
-                    if connection is None:
-                        others.append(address)
                     else:
                         lanes.append(Lane(address, connection, mine, self._wire.request_limit_bytes))
-                # Not gRPC's own futures: those start a thread for each call, and lose a Ctrl-C that comes meanwhile.
-                streams = Calls(others, lambda address: self._stream(address, requests[address]))
                 exchange.run(lanes, self._wire, self._look)
             finally:
                 for lane in lanes:
                     self._give_back(lane)
-            outcomes |= {lane.address: lane.outcomes for lane in lanes}
-            return outcomes | dict(zip(others, streams.results(), strict=True))
+            return outcomes | {lane.address: lane.outcomes for lane in lanes}
 
     def take(self, address: str) -> PlainSocket | None:
         with self._lock:
@@ -194,12 +184,10 @@ class GrpcTransport:
                 self._channels[address] = Channel(address, self._token, self._wire, self._trust)
             return self._channels[address]
 
-    # -- plain connections ---------------------------------------------------------------------------------------------
+    # -- data connections ----------------------------------------------------------------------------------------------
 
-    def _connection(self, address: str) -> Connection | None:
-        """Return a connection to a server for one exchange; None if it has to be gRPC."""
-        if not self._plain:
-            return None
+    def _connection(self, address: str) -> Connection:
+        """Return a connection to a server for one exchange; raises UnavailableError if there is none to be had."""
         with self._lock:
             peer = self._peers.get(address)
             connection = peer.idle.pop() if peer is not None and peer.idle else None
@@ -211,15 +199,14 @@ class GrpcTransport:
             self._discard(connection)
             self._forget(address)
         peer, met_now = self._meet(address)
-        connection = self._reach(peer)
-        if connection is None and peer.places and not met_now:
+        try:
+            return self._reach(address, peer)
+        except UnavailableError:
             self._forget(address)
-            peer, _ = self._meet(address)
-            connection = self._reach(peer)
-        if connection is None:
-            # A firewall, say, lets nothing but gRPC through: not to be found out at every call.
-            peer.places.clear()
-        return connection
+            if met_now:
+                raise
+        peer, _ = self._meet(address)
+        return self._reach(address, peer)
 
     def _meet(self, address: str) -> tuple[_Peer, bool]:
         """Return a server that was met, and whether that was just now."""
@@ -242,13 +229,27 @@ class GrpcTransport:
         request = pb.HelloRequest(protocol=PROTOCOL_VERSION, connection=connection)
         return self.call(address, "Server/Hello", request, pb.HelloReply, self._wire.keepalive_timeout_s)
 
-    def _reach(self, peer: _Peer) -> Connection | None:
+    def _reach(self, address: str, peer: _Peer) -> Connection:
+        """Connect to a server where it takes data.
+
+        Raises:
+            UnreachableError: it cannot be connected to, and never was.
+            UnavailableError: it cannot be connected to any more.
+        """
+        reasons = []
         for family, place in peer.places:
             try:
-                return self._greet(peer, family, place)
+                connection = self._greet(peer, family, place)
             except OSError as error:
                 log.info("no data connection to %r: %s", place, error)
-        return None
+                reasons.append(f"{_said(family, place)}: {error.strerror or error}")
+            else:
+                self._reached.add(address)
+                return connection
+        why = "; ".join(reasons) or "it takes none"
+        if address in self._reached:
+            raise UnavailableError(f"{address}: no data connection any more: {why}")
+        raise unreachable("data of the server that answers", address, why)
 
     def _greet(self, peer: _Peer, family: int, place: Any) -> Connection:
         """Connect and introduce ourselves; raises OSError if nobody listens there."""
@@ -320,43 +321,9 @@ class GrpcTransport:
             raise UnavailableError("it has given up the connection")
         return Look(here, Carried(there.carried.sent, there.carried.received, there.carried.unread))
 
-    # -- gRPC streams --------------------------------------------------------------------------------------------------
 
-    def _stream(self, address: str, requests: Sequence[Request]) -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        refused: dict[int, PS2Error] = {}
-
-        def frames() -> Iterator[bytes]:
-            for number, request in enumerate(requests):
-                try:
-                    parts = request_parts(request)
-                    check_sendable(parts, self._wire.request_limit_bytes)
-                except PS2Error as error:
-                    refused[number] = error
-                else:
-                    yield to_frame(parts)
-
-        def pass_over_refused() -> None:
-            while len(outcomes) in refused:
-                outcomes.append(refused.pop(len(outcomes)))
-
-        try:
-            for frame in self._channel(address).stream("Server/Stream", frames, self._wire.request_timeout_s):
-                pass_over_refused()
-                outcomes.append(_outcome(frame, requests[len(outcomes)]))
-            pass_over_refused()
-            missing: PS2Error = ProtocolError(f"{address}: the server ended a stream without replying to all of it")
-        except PS2Error as error:
-            self._forget(address)
-            missing = error
-        return outcomes + [missing] * (len(requests) - len(outcomes))
-
-
-def _outcome(frame: bytes, request: Request) -> Outcome:
-    try:
-        return reply_of(frame, request)
-    except PS2Error as error:
-        return error
+def _said(family: int, place: Any) -> str:
+    return "Unix socket" if family == socket.AF_UNIX else f"data port {place[1]}"
 
 
 def _name_of(connection: Connection) -> bytes:

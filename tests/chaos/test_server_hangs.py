@@ -15,7 +15,7 @@ from ps2.coordinator import fleet
 from ps2.coordinator.launchers.child import end
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.errors import UnavailableError
-from ps2.wire import codec, framing
+from ps2.wire import binary, framing
 from ps2.wire.introduction import introduce
 from ps2.wire.messages import PROTOCOL_VERSION, Operation, Request, RequestId
 from ps2.wire.pb import server_pb2 as pb
@@ -70,7 +70,7 @@ def heard(connection):
 def writing(total, number, version):
     """The bytes of a request that adds 1000 to the first columns."""
     add = Operation("add", total._matrix, 0, (total._row,), {"start": 0}, (np.full(DIM // 2, 1000),))
-    return b"".join(framing.written(codec.request_parts(Request((add,), RequestId("late", number), version))))
+    return b"".join(framing.written(binary.request_parts(Request((add,), RequestId("late", number), version))))
 
 
 def test_a_stopped_server_when_it_wakes_up_then_it_accepts_no_write(ps):

@@ -26,7 +26,7 @@ DRIPPING_CONNECTIONS = MAX_STRANGERS + 20
 DRIP_PAUSE_S = 0.1
 CALLS = (
     "/ps2.v1.Server/Execute",
-    "/ps2.v1.Server/Stream",
+    "/ps2.v1.Server/Execute",
     "/ps2.v1.Master/Heartbeat",
     "/ps2.v1.Auth/Challenge",
     "/grpc.health.v1.Health/Check",

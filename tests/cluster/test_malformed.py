@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ps2 import PS2Context
 from ps2.errors import PS2Error, UsageError
 from ps2.wire import framing
-from ps2.wire.codec import MAX_HEADER_BYTES
+from ps2.wire.binary import MAX_HEADER_BYTES
 from ps2.wire.pb import server_pb2 as pb
 from tests.cluster.victim import DIM, REFUSED, WAYS, ask, attacked, message, requests, unharmed
 

@@ -19,7 +19,7 @@ from ps2.client.requests import cut, group
 from ps2.client.sessions import session_of
 from ps2.config import WireConfig
 from ps2.errors import PS2Error
-from ps2.wire.codec import request_parts
+from ps2.wire.binary import request_parts
 from ps2.wire.control import ServerControl
 from ps2.wire.framing import written
 from ps2.wire.introduction import introduce

@@ -8,12 +8,15 @@ import pytest
 
 from ps2 import PS2Context
 from ps2.wire import framing
-from ps2.wire.codec import MAX_OPERATIONS
+from ps2.wire.binary import MAX_HEADER_BYTES, OPERATION, REQUEST
+from ps2.wire.drafts import MAX_OPERATIONS
 from ps2.wire.messages import Request
 from ps2.wire.pb import server_pb2 as pb
 from tests.cluster.victim import DIM, NUMBERS, REFUSED, WAYS, ask, attacked, message, unharmed
+from tests.messages import header_bytes
 
 DENSE, SPARSE = 1, 2
+SOCKETS = WAYS[1:]
 
 
 @pytest.fixture(scope="module")
@@ -115,18 +118,23 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("what", WRONG)
+# What the binary form has no place for.
+ONLY_OF_PROTOBUF = ("keys with a short hash",)
+
+
+@pytest.mark.parametrize(
+    ("what", "way"), [(what, way) for what in WRONG for way in WAYS if way == "execute" or what not in ONLY_OF_PROTOBUF]
+)
 def test_request_when_it_is_wrong_then_refused_as_that_and_the_connection_goes_on(victim, until, way, what):
     header, data, said = WRONG[what]
     with unharmed(victim, until) as matrix:
         sent = pb.RequestHeader.FromString(header.SerializeToString())
         for operation in sent.operations:
             operation.matrix += matrix - DENSE
-        if way in ("execute", "stream"):
+        if way == "execute":
             (answer, *_) = ask(victim, way, pb.RequestFrame(header=sent, data=data).SerializeToString())
         else:
-            parts = sent.SerializeToString()
+            parts = header_bytes(sent)
             after = message(way, Request(()))
             answer, good = ask(victim, way, framing.HEAD.pack(len(parts), len(data)) + parts + data + after)
             assert good == pb.ReplyHeader()
@@ -139,21 +147,27 @@ def test_request_when_it_is_wrong_then_refused_as_that_and_the_connection_goes_o
 
 @cache
 def a_million(what):
-    """Return the bytes of a header with so many parts; it takes seconds to make one."""
+    """Return a header with so many parts; it takes seconds to make one."""
     parts = {"operations": MAX_OPERATIONS + 1, "arrays": 1}
     arrays = {"operations": 0, "arrays": MAX_OPERATIONS + 1}
     one = operation("push", specs=[(U8, 0)] * arrays[what])
-    return pb.RequestHeader(operations=[one] * parts[what]).SerializeToString()
+    return pb.RequestHeader(operations=[one] * parts[what])
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", ["operations", "arrays"])
-def test_request_when_it_has_a_million_parts_then_refused_and_memory_is_bounded(victim, until, way, what):
+def test_request_when_it_has_a_million_parts_then_refused_and_memory_is_bounded(victim, until, what):
     """Protobuf makes an object of each; the system keeps some of what they took for the next."""
-    parts = a_million(what)
-    if way in ("execute", "stream"):
-        data = pb.RequestFrame(header=pb.RequestHeader.FromString(parts)).SerializeToString()
-    else:
-        data = framing.HEAD.pack(len(parts), 0) + parts
+    data = pb.RequestFrame(header=a_million(what)).SerializeToString()
     with unharmed(victim, until, rss_growth_bytes=400 << 20):
-        assert type(ask(victim, way, data)[0]).__name__ == "ProtocolError"
+        assert type(ask(victim, "execute", data)[0]).__name__ == "ProtocolError"
+
+
+@pytest.mark.parametrize("way", SOCKETS)
+@pytest.mark.parametrize("size", [MAX_HEADER_BYTES, MAX_HEADER_BYTES + 8])
+def test_header_when_it_is_as_long_as_may_be_then_memory_is_bounded(victim, until, way, size):
+    """As many operations as there is room for, and one that has more arrays than may be."""
+    count = (size - REQUEST.size) // OPERATION.size
+    header = header_bytes(pb.RequestHeader(operations=[pb.Operation()] * count)).ljust(size, b"\0")
+    with unharmed(victim, until, rss_growth_bytes=100 << 20):
+        answer, *_ = ask(victim, way, framing.HEAD.pack(len(header), 0) + header)
+        assert isinstance(answer, REFUSED)

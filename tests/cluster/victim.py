@@ -13,15 +13,16 @@ import numpy as np
 from ps2 import DCV, errors
 from ps2.errors import PS2Error, TransientError, UsageError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
-from ps2.wire import codec, framing
+from ps2.wire import framing
 from ps2.wire.control import Activation, ServerControl
 from ps2.wire.introduction import introduce
 from ps2.wire.messages import PROTOCOL_VERSION, Keys, Operation, Request, RequestId
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.sockets import abstract
 from ps2.wire.transport import GrpcTransport
+from tests.messages import header_of, request_bytes, request_frame
 
-WAYS = ("execute", "stream", "tcp", "unix")
+WAYS = ("execute", "tcp", "unix")
 # What a caller is told of a message that makes no sense, or of one that makes sense but not here and now.
 REFUSED = (UsageError, TransientError)
 # Of 20,000 damaged messages, most is what the system keeps of buffers for the next.
@@ -122,19 +123,13 @@ def requests(matrix):
 
 def message(way, request):
     """The bytes of a request, as they go this way."""
-    parts = codec.request_parts(request)
-    return codec.to_frame(parts) if way in WAYS[:2] else b"".join(framing.written(parts))
+    return request_frame(request) if way == "execute" else request_bytes(request)
 
 
 def ask(victim, way, data):
     """Send bytes as one message; return the headers of the replies, or the errors, that they come to."""
     if way == "execute":
         return [reply_of(lambda: pb.ReplyFrame.FromString(victim.channel.call("Server/Execute", data, 20)).header)]
-    if way == "stream":
-        frames = victim.channel.stream("Server/Stream", lambda: iter([data, b""]), 20)
-        answers = [reply_of(lambda: pb.ReplyFrame.FromString(next(frames)).header) for _ in range(2)]
-        assert answers[1] == pb.ReplyHeader()  # an error ends only its own request
-        return answers
     with dialled(victim, way) as connection:
         with suppress(OSError):  # it may have heard enough
             connection.sendall(data)
@@ -166,7 +161,7 @@ def heard(connection):
     with suppress(ConnectionError), connection.makefile("rb", buffering=0) as file:
         while head := file.read(framing.HEAD.size):
             length, size = framing.HEAD.unpack(head)
-            header = pb.ReplyHeader.FromString(b"".join(pieces(file, length)))
+            header = header_of(b"".join(pieces(file, length)))
             for _ in pieces(file, size):
                 pass
             yield reply_of(lambda header=header: header)

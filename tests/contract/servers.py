@@ -16,7 +16,7 @@ from ps2.errors import PS2Error
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
-from ps2.wire import codec, framing
+from ps2.wire import framing
 from ps2.wire.channel import Channel, Trust
 from ps2.wire.data_server import DataServer
 from ps2.wire.introduction import introduce
@@ -25,15 +25,15 @@ from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.serving import RpcServer
 from ps2.wire.sockets import abstract
 from ps2.wire.transport import GrpcTransport
+from tests.messages import header_of, reply_from, request_bytes, request_frame
 
 TOKEN = "a-token-of-the-fleet"
 SERVER_ID = "the-id"
 SERVICE = pb.DESCRIPTOR.services_by_name["Server"]
 DIM = 1 << 20  # of float64: 8 MiB, two blocks
 BLOCK = 1 << 19
-CARRIERS = ("execute", "stream", "tcp", "unix")
-TRANSPORTS = CARRIERS[1:]
-SOCKETS = CARRIERS[2:]
+CARRIERS = ("execute", "tcp", "unix")
+SOCKETS = CARRIERS[1:]
 
 
 def an_engine(cls=Engine):
@@ -114,8 +114,8 @@ class Execute:
 
     def _execute(self, address, request):
         try:
-            frame = codec.to_frame(codec.request_parts(request))
-            return codec.reply_of(self._transport._channel(address).call("Server/Execute", frame, 60), request)
+            frame = request_frame(request)
+            return reply_from(self._transport._channel(address).call("Server/Execute", frame, 60), request)
         except PS2Error as error:
             return error
 
@@ -126,7 +126,7 @@ def connected(carrier, token=TOKEN, **wire):
     if carrier == "execute":
         transport = Execute(token)
     else:
-        transport = GrpcTransport(token, WireConfig(unix_sockets=carrier == "unix", **wire), plain=carrier in SOCKETS)
+        transport = GrpcTransport(token, WireConfig(unix_sockets=carrier == "unix", **wire))
     try:
         yield transport
     finally:
@@ -222,18 +222,19 @@ def place_of(server, carrier):
 
 def spoken(request):
     """The bytes of a request on a data connection."""
-    return b"".join(framing.written(codec.request_parts(request)))
+    return request_bytes(request)
 
 
 def hear(connection):
-    """Read the header of a reply and pass over its data; None at the end of the connection."""
+    """Read the header of a reply, as the contract would have it, without its results, and pass over its data; None at
+    the end of the connection."""
     head = hear_bytes(connection, framing.HEAD.size)
     if head is None:
         return None
     length, size = framing.HEAD.unpack(head)
-    header = pb.ReplyHeader.FromString(hear_bytes(connection, length))
+    header = hear_bytes(connection, length)
     hear_bytes(connection, size)
-    return header
+    return header_of(header)
 
 
 def hear_bytes(connection, size):
@@ -318,14 +319,10 @@ def cut_by_proxy(carrier, engine):
         if carrier == "unix":
             proxies.append(Proxy(socket.AF_UNIX, abstract(data.unix_name), f"proxy-{data.port}"))
             return 0, f"proxy-{data.port}"
-        return 0, ""
+        raise ValueError(carrier)
 
     with serving(engine, places=places) as server:
-        if not proxies:
-            host, port = server.address.split(":")
-            proxies.append(Proxy(socket.AF_INET, (host, int(port))))
-        by_grpc = carrier not in SOCKETS
         try:
-            yield (f"127.0.0.1:{proxies[0].place[1]}" if by_grpc else server.address), proxies[0]
+            yield server.address, proxies[0]
         finally:
             proxies[0].close()

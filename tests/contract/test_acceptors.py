@@ -108,7 +108,7 @@ def test_door_when_accepting_fails_in_every_way_then_it_takes_the_next():
 
 
 def test_grpc_port_when_no_thread_can_begin_any_more_then_calls_are_answered(no_threads):
-    with serving(an_engine()) as server, connected("stream") as transport:
+    with serving(an_engine()) as server, connected("tcp") as transport:
         no_threads("ps2-rpc", 1 << 20)
         for _ in range(3):
             assert ServerControl(transport).hello(server.address).server_id == server.id

@@ -58,7 +58,7 @@ def test_request_when_the_token_is_wrong_or_missing_then_auth_error(address, car
     assert WRONG not in str(got[0])
 
 
-@pytest.mark.parametrize("carrier", ["stream", "tcp", "unix"])
+@pytest.mark.parametrize("carrier", ["tcp", "unix"])
 def test_request_when_the_token_was_wrong_then_nothing_was_applied(carrier):
     engine = an_engine()
     with serving(engine) as server, connected(carrier, WRONG) as transport:
@@ -127,7 +127,7 @@ def test_health_when_asked_without_a_token_then_serving(address):
 
 def test_hello_when_the_protocol_differs_then_protocol_error_names_both(address):
     said = rf"speaks protocol {PROTOCOL_VERSION} .*the peer 99"
-    with connected("stream") as transport, pytest.raises(ProtocolError, match=said):
+    with connected("tcp") as transport, pytest.raises(ProtocolError, match=said):
         transport.call(address, "Server/Hello", pb.HelloRequest(protocol=99), pb.HelloReply, 5)
 
 

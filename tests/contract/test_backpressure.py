@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from ps2.config import WireConfig
-from ps2.errors import PS2Error
-from ps2.wire import codec, data_server
+from ps2.errors import PS2Error, UnavailableError
+from ps2.wire import data_server
 from ps2.wire.data_server import DataServer
 from tests.contract.servers import (
     BLOCK,
@@ -22,7 +22,6 @@ from tests.contract.servers import (
     TOKEN,
     Served,
     Waits,
-    a_channel,
     an_engine,
     changing,
     connected,
@@ -34,7 +33,6 @@ from tests.contract.servers import (
     outcomes,
     place_of,
     reading,
-    send,
     spoken,
 )
 
@@ -48,15 +46,9 @@ BUFFERED = 6
 def a_greedy_client(server, carrier):
     """A client that has asked for ``ASKED`` blocks and reads none; yields what reads all of them."""
     pull = reading(op("pull", 0, start=0, stop=BLOCK))
-    if carrier == "stream":
-        frames = [codec.to_frame(codec.request_parts(pull))] * ASKED
-        with a_channel(server.address) as channel:
-            replies = channel.stream("Server/Stream", lambda: iter(frames), None)
-            yield lambda: [codec.reply_of(frame, pull) for frame in replies]
-    else:
-        with dialled(server, carrier) as connection:
-            connection.sendall(spoken(pull) * ASKED)
-            yield lambda: [hear(connection) for _ in range(ASKED)]
+    with dialled(server, carrier) as connection:
+        connection.sendall(spoken(pull) * ASKED)
+        yield lambda: [hear(connection) for _ in range(ASKED)]
 
 
 def at_rest(read):
@@ -73,7 +65,7 @@ def at_rest(read):
     return condition
 
 
-@pytest.mark.parametrize("carrier", ["stream", *SOCKETS])
+@on_sockets
 def test_client_when_it_does_not_read_then_the_server_stops_working_for_it_and_serves_others(
     server, address, carrier, until
 ):
@@ -149,7 +141,7 @@ def test_server_when_stopped_then_another_takes_its_port_and_name_at_once(engine
     assert (second.port, second.unix_name) == (first.port, SERVER_ID)
 
 
-@pytest.mark.parametrize("carrier", ["stream", *SOCKETS])
+@on_sockets
 def test_server_when_stopped_with_a_request_under_way_then_that_is_answered(carrier, until):
     engine = an_engine(Waits)
     server, got = Served(engine), []
@@ -196,15 +188,14 @@ def test_server_when_stopped_while_a_client_does_not_read_then_it_ends(carrier, 
 
 
 @on_sockets
-def test_connections_when_there_are_too_many_then_calls_go_over_grpc_and_those_there_are_live_on(
-    monkeypatch, carrier, engine, until
-):
+def test_connections_when_there_are_too_many_then_the_error_says_so_and_others_live_on(monkeypatch, carrier, engine):
     monkeypatch.setattr(data_server, "MAX_CONNECTIONS", 2)
     server = Served(engine)
     try:
         with dialled(server, carrier) as one, dialled(server, carrier), connected(carrier) as transport:
-            fill = changing(op("fill", 1, value=2.0))
-            assert send(transport, server.address, fill).replayed is False
+            (refused,) = outcomes(transport, server.address, changing(op("fill", 1, value=2.0)))
+            assert isinstance(refused, UnavailableError)
+            assert "was never reached" in str(refused)
             one.sendall(spoken(reading()))
             assert hear(one).HasField("error") is False
     finally:

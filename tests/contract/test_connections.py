@@ -17,7 +17,15 @@ import pytest
 from faults import flows
 
 from ps2.config import WireConfig
-from ps2.errors import DeadlineError, PS2Error, StaleRouteError, StoppedError, TransientError, UnavailableError
+from ps2.errors import (
+    DeadlineError,
+    PS2Error,
+    StaleRouteError,
+    StoppedError,
+    TransientError,
+    UnavailableError,
+    UnreachableError,
+)
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
 from ps2.wire.control import ServerControl
@@ -31,9 +39,7 @@ from tests.contract.servers import (
     SERVICE,
     SOCKETS,
     TOKEN,
-    TRANSPORTS,
     Waits,
-    a_channel,
     an_engine,
     changing,
     connected,
@@ -52,7 +58,7 @@ from tests.contract.servers import (
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
-only_transports = pytest.mark.parametrize("carrier", TRANSPORTS)
+on_sockets = pytest.mark.parametrize("carrier", SOCKETS)
 on_sockets = pytest.mark.parametrize("carrier", SOCKETS)
 
 
@@ -129,18 +135,20 @@ def _answer(listener, answer):
 
 @pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["refused", "closed", "http"])
 @on_sockets
-def test_data_port_when_it_is_of_no_use_then_all_goes_over_grpc(engine, carrier, answer):
+def test_data_port_when_it_is_of_no_use_then_unreachable_names_it(engine, carrier, answer):
     with a_port(answer) as places, serving(engine, places=places) as server, connected(carrier) as transport:
-        assert count(transport, server.address) == DIM
-        assert count(transport, server.address) == DIM
+        with pytest.raises(UnreachableError, match=r"data port \d+: .*a firewall.*|data port \d+: .*bindAddress"):
+            count(transport, server.address)
+        assert ServerControl(transport).hello(server.address)
 
 
 @on_sockets
-def test_data_port_when_another_server_has_it_then_all_goes_over_grpc_to_the_right_one(engine, carrier):
+def test_data_port_when_another_server_has_it_then_that_gets_no_request(engine, carrier):
+    error = pytest.raises(UnreachableError, match="the peer means to meet another server")
     with serving(Engine(1 << 20, False)) as other:
         places = other.data.port, other.data.unix_name
-        with serving(engine, places=lambda data: places) as server, connected(carrier) as transport:
-            assert count(transport, server.address) == DIM
+        with serving(engine, places=lambda data: places) as server, connected(carrier) as transport, error:
+            count(transport, server.address)
         assert other.engine.meter.read().requests == 0
 
 
@@ -151,7 +159,7 @@ def block(number, value):
     return op("push", 0, arrays=[np.full(BLOCK // 4, value)], start=number * BLOCK // 4)
 
 
-@only_transports
+@on_sockets
 @pytest.mark.parametrize("up", [0, 50, 1 << 20, 3 << 20])
 def test_connection_when_cut_within_a_request_then_unavailable_and_each_is_applied_as_a_whole_or_not(
     carrier, up, until
@@ -170,7 +178,7 @@ def test_connection_when_cut_within_a_request_then_unavailable_and_each_is_appli
     assert all(part == {7.0} for part, outcome in zip(written, got, strict=True) if not isinstance(outcome, PS2Error))
 
 
-@only_transports
+@on_sockets
 @pytest.mark.parametrize("down", [0, 50, 3 << 20])
 def test_connection_when_cut_within_a_reply_then_those_before_it_have_come(carrier, down):
     with cut_by_proxy(carrier, an_engine()) as (address, proxy), connected(carrier) as transport:
@@ -183,7 +191,7 @@ def test_connection_when_cut_within_a_reply_then_those_before_it_have_come(carri
     assert sum(came) * (BLOCK // 2) * 8 <= max(down, 1)
 
 
-@only_transports
+@on_sockets
 def test_connection_when_it_was_cut_then_the_next_call_has_a_new_one(carrier, until):
     with cut_by_proxy(carrier, an_engine()) as (address, proxy), connected(carrier) as transport:
         count(transport, address)
@@ -208,25 +216,6 @@ def test_client_when_it_vanishes_within_a_request_then_nothing_is_applied_and_it
     assert np.array_equal(row(engine, 1), before)
 
 
-def test_client_when_it_vanishes_within_a_stream_then_what_came_whole_is_applied_and_the_rest_not(
-    server, address, until
-):
-    gone, engine, applied = threading.Event(), server.engine, server.engine.meter.read().requests
-
-    def frames():
-        header = pb.RequestHeader(operations=[pb.Operation(name="count", matrix=1, rows=[0])])
-        yield pb.RequestFrame(header=header).SerializeToString()
-        gone.wait(10)
-
-    with a_channel(address) as channel:
-        call = channel.stream("Server/Stream", frames, None)
-        assert next(call)
-        call.cancel()
-    gone.set()
-    assert engine.meter.read().requests == applied + 1
-    until(lambda: nothing_under_way(engine), "its memory is given back")
-
-
 # -- servers that take their time ------------------------------------------------------------------------------------
 
 
@@ -240,7 +229,7 @@ def hanging():
             engine.go_on.set()
 
 
-@only_transports
+@on_sockets
 def test_request_when_it_takes_too_long_then_deadline_error_names_the_server(hanging, carrier, until):
     started_s = time.monotonic()
     with connected(carrier, request_timeout_s=0.3) as transport:
@@ -252,7 +241,7 @@ def test_request_when_it_takes_too_long_then_deadline_error_names_the_server(han
     until(lambda: nothing_under_way(hanging.engine), "its memory is given back")
 
 
-@only_transports
+@on_sockets
 def test_request_when_it_takes_longer_than_keepalive_then_it_is_waited_for(hanging, carrier):
     """A server that answers pings is alive, however long a function runs."""
     with connected(carrier, keepalive_s=0.1, keepalive_timeout_s=5) as transport:
@@ -298,7 +287,7 @@ def test_call_when_it_takes_as_long_as_many_pings_then_the_server_does_not_mind_
     server = RpcServer(SERVICE, servicer, "127.0.0.1:0", TOKEN, 2, wire)
     timer = threading.Timer(7.0, servicer.go_on.set)
     try:
-        with connected("stream", keepalive_s=1.0) as transport:
+        with connected("tcp", keepalive_s=1.0) as transport:
             timer.start()
             message = pb.StatusRequest()
             assert transport.call(server.address, "Server/Status", message, pb.StatusReply, 20).server_id == "slow"
@@ -308,7 +297,7 @@ def test_call_when_it_takes_as_long_as_many_pings_then_the_server_does_not_mind_
         server.stop(0)
 
 
-@only_transports
+@on_sockets
 def test_transport_when_closed_with_requests_in_flight_then_stopped_error(hanging, carrier):
     caught = []
 
@@ -329,7 +318,7 @@ def test_transport_when_closed_with_requests_in_flight_then_stopped_error(hangin
     assert caught == [StoppedError] * 6
 
 
-@only_transports
+@on_sockets
 def test_transport_when_closed_then_stopped_error(address, carrier):
     with connected(carrier) as transport:
         count(transport, address)
@@ -343,24 +332,21 @@ def test_transport_when_closed_then_stopped_error(address, carrier):
 # -- connections that are dropped without a word ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("carrier", ["stream", "tcp"])
 @pytest.mark.parametrize("dropped", [1, 2])
-def test_connection_when_it_is_dropped_then_that_is_known_and_a_new_one_serves(server, address, carrier, dropped):
+def test_connection_when_it_is_dropped_then_that_is_known_and_a_new_one_serves(server, address, dropped):
     """What is sent on it vanishes, one way or both, and new ones work."""
-    with connected(carrier, keepalive_s=1.0, keepalive_timeout_s=1.0, request_timeout_s=30.0) as transport:
+    with connected("tcp", keepalive_s=1.0, keepalive_timeout_s=1.0, request_timeout_s=30.0) as transport:
         count(transport, address)
-        port = server.data.port if carrier == "tcp" else int(address.rpartition(":")[2])
-        assert flows.drop(os.getpid(), port=port, most=dropped) == dropped
+        assert flows.drop(os.getpid(), port=server.data.port, most=dropped) == dropped
         with pytest.raises(UnavailableError):
             count(transport, address)
         assert count(transport, address) == DIM
 
 
-@pytest.mark.parametrize("carrier", ["stream", "tcp"])
-def test_connection_when_a_proxy_swallows_all_then_that_is_known(carrier):
+def test_connection_when_a_proxy_swallows_all_then_that_is_known():
     """Both ends have a peer that acknowledges everything: only who counts what has come finds out."""
     quick = {"keepalive_s": 1.0, "keepalive_timeout_s": 1.0, "request_timeout_s": 30.0}
-    with cut_by_proxy(carrier, an_engine()) as (address, proxy), connected(carrier, **quick) as transport:
+    with cut_by_proxy("tcp", an_engine()) as (address, proxy), connected("tcp", **quick) as transport:
         count(transport, address)
         proxy.swallow()
         with pytest.raises(UnavailableError):
@@ -381,7 +367,7 @@ def test_requests_when_the_server_reads_none_for_long_then_they_wait(hanging):
 
 def test_call_when_its_connection_was_dropped_then_the_next_has_another(server, address):
     """gRPC alone would wait for the end of the connection, longer than a coordinator waits for a server."""
-    with connected("stream") as transport:
+    with connected("tcp") as transport:
         control = ServerControl(transport)
         control.hello(address)
         assert flows.drop(os.getpid(), port=int(address.rpartition(":")[2]))
@@ -431,7 +417,7 @@ def another_process(process, until):
     os.kill(running.pid, signal.SIGCONT)
 
 
-@only_transports
+@on_sockets
 @pytest.mark.parametrize("size", [10, 4 * BLOCK], ids=["small", "large"])
 def test_process_when_it_was_stopped_then_keepalive_finds_out(another_process, carrier, size):
     """It keeps its connections, and its kernel takes what fits the buffers."""

@@ -34,17 +34,16 @@ class Ignores:
 
 
 @pytest.mark.parametrize("host", HOSTS)
-@pytest.mark.parametrize("plain", [True, False])
-def test_server_when_it_listens_at_any_family_then_it_is_reached(host, plain):
+def test_server_when_it_listens_at_any_family_then_it_is_reached(host):
     wire = WireConfig(unix_sockets=False)
     with serving(an_engine(), join_address(host, 0), host=host) as server:
-        transport = GrpcTransport(TOKEN, wire, plain=plain)
+        transport = GrpcTransport(TOKEN, wire)
         try:
             count(transport, server.address)
             used = {connection.family for peer in transport._peers.values() for connection in peer.idle}
         finally:
             transport.close()
-    assert used == ({socket.AF_INET6 if host == "::1" else socket.AF_INET} if plain else set())
+    assert used == {socket.AF_INET6 if host == "::1" else socket.AF_INET}
 
 
 @pytest.mark.parametrize("host", HOSTS)

@@ -55,13 +55,6 @@ class Client:
         assert dict(done.trailing_metadata())["ps2-proof-bin"] == self.proof_of(b"reply", number, answer)
         return reply.FromString(answer)
 
-    def stream(self, path, messages, reply):
-        number, metadata = self.proven(path, b"")
-        frames = (message.SerializeToString() for message in messages)
-        answers = self.channel.stream_stream(path)(frames, metadata=metadata)
-        assert dict(answers.initial_metadata())["ps2-proof-bin"] == self.proof_of(b"stream", number, b"")
-        return [reply.FromString(answer) for answer in answers]
-
     def proven(self, path, data):
         """Return the number of a call, and the metadata that it carries."""
         number, self.calls = self.calls, self.calls + 1
@@ -91,12 +84,11 @@ def client():
 
 @pytest.fixture(scope="module")
 def call(client):
-    """``call(method, message)``, or ``call("Stream", messages)``: the reply, or the list of replies."""
+    """``call(method, message)``: the reply."""
 
     def call(method, message):
         rpc = pb.DESCRIPTOR.services_by_name["Server"].methods_by_name[method]
-        send = client.stream if rpc.client_streaming else client.call
-        return send(f"/ps2.v1.Server/{method}", message, getattr(pb, rpc.output_type.name))
+        return client.call(f"/ps2.v1.Server/{method}", message, getattr(pb, rpc.output_type.name))
 
     spec = pb.MatrixSpec(dim=DIM, rows=2, dtype=pb.FLOAT64, align=1, partitions_per_server=1)
     whole = pb.Partition(index=0, begin=0, end=DIM)
@@ -143,8 +135,8 @@ def test_push_and_pull_when_unary_then_the_values_come_back(call):
     assert doubles(pulled.data) == VALUES
 
 
-def test_requests_when_streamed_then_each_is_answered_in_its_turn(call):
-    """Blocks of a large push, sent without waiting; each is a part of one mutation."""
+def test_mutation_when_it_comes_in_parts_then_each_is_applied_once(call):
+    """Blocks of a large push, of which each is a part of one mutation."""
     blocks = [VALUES[at : at + 1000] for at in range(0, DIM, 1000)]
     pushes = [
         pb.RequestFrame(
@@ -156,16 +148,9 @@ def test_requests_when_streamed_then_each_is_answered_in_its_turn(call):
         )
         for part, block in enumerate(blocks)
     ]
-    *pushed, pulled = call("Stream", [*pushes, pb.RequestFrame(header=pull(1))])
-    assert [(len(reply.header.results), reply.header.replayed) for reply in pushed] == [(1, False)] * len(blocks)
-    assert doubles(pulled.data) == VALUES
-
-
-def test_error_when_a_request_of_a_stream_fails_then_its_header_tells_and_the_next_is_answered(call):
-    wrong = pb.RequestHeader(operations=[operation("no_such", 0)])
-    failed, fine = call("Stream", [pb.RequestFrame(header=wrong), pb.RequestFrame(header=pull(0))])
-    assert (failed.header.error.type, len(failed.header.results)) == ("NotFoundError", 0)
-    assert len(fine.data) == 8 * DIM
+    replayed = [call("Execute", frame).header.replayed for frame in (*pushes, *pushes)]
+    assert replayed == [False] * len(blocks) + [True] * len(blocks)
+    assert doubles(call("Execute", pb.RequestFrame(header=pull(1))).data) == VALUES
 
 
 def test_keys_when_they_travel_as_steps_then_the_hash_that_was_told_names_them_again(call):
@@ -175,7 +160,7 @@ def test_keys_when_they_travel_as_steps_then_the_hash_that_was_told_names_them_a
     asked = [pb.Operation(name="gather", matrix=MATRIX, rows=[0], keys=keys) for keys in (told, again)]
     frames = [pb.RequestFrame(header=pb.RequestHeader(operations=[operation])) for operation in asked]
     frames[0].data = struct.pack("<2H", 1, 256)
-    whole, first, second = call("Stream", [pb.RequestFrame(header=pull(0)), *frames])
+    whole, first, second = [call("Execute", frame) for frame in (pb.RequestFrame(header=pull(0)), *frames)]
     expected = [doubles(whole.data)[column] for column in (3, 4, 260)]
     assert (doubles(first.data), doubles(second.data)) == (expected, expected)
 
@@ -184,8 +169,10 @@ def test_keys_when_the_server_was_not_told_of_them_then_key_miss_error(call):
     header = pb.RequestHeader(
         operations=[pb.Operation(name="gather", matrix=MATRIX, rows=[0], keys=pb.Keys(count=3, hash=bytes(16)))]
     )
-    (reply,) = call("Stream", [pb.RequestFrame(header=header)])
-    assert reply.header.error.type == "KeyMissError"
+    with pytest.raises(grpc.RpcError) as caught:
+        call("Execute", pb.RequestFrame(header=header))
+    detail = pb.ErrorDetail.FromString(dict(caught.value.trailing_metadata())["ps2-error-bin"])
+    assert detail.type == "KeyMissError"
 
 
 def test_floats_when_they_are_asked_for_as_bfloat16_then_two_bytes_each_come(call):

@@ -20,10 +20,10 @@ from ps2.server.engine import Engine
 from ps2.server.fence import now_s
 from ps2.server.lane import SHARE
 from ps2.server.metrics import MUTATIONS, REQUESTS
-from ps2.wire import short
+from ps2.wire import binary
 from ps2.wire.framing import HEAD, read_reply
 from ps2.wire.introduction import introduce
-from ps2.wire.messages import Keys, Operation, Request, RequestId
+from ps2.wire.messages import PLAIN, Keys, Operation, Request, RequestId
 from ps2.wire.proof import Tokens
 from ps2.wire.sockets import abstract, receive
 from tests.contract.servers import TOKEN, connected, outcomes, send, serving
@@ -98,7 +98,7 @@ rows = st.sampled_from([0, 0, 1, 2, 3])
 @st.composite
 def requests(draw):
     """Plain ones mostly; and what lanes leave to Python."""
-    kind, matrix = draw(st.sampled_from(short.KINDS)), draw(st.sampled_from([1, 1, 2, SPARSE, SPARSE, 9]))
+    kind, matrix = draw(st.sampled_from(PLAIN)), draw(st.sampled_from([1, 1, 2, SPARSE, SPARSE, 9]))
     params, arrays, keys, count = {}, (), None, draw(st.integers(0, WIDTH))
     if kind in ("gather", "scatter", "scatter_add", "scatter_sub"):
         columns = np.array(draw(key_sets | key_sets | bad_keys), np.int64)
@@ -172,7 +172,7 @@ def test_requests_when_they_are_any_then_a_server_with_lanes_is_as_one_without(t
 
 
 @pytest.mark.parametrize("matrix", DTYPES)
-@pytest.mark.parametrize("kind", short.KINDS)
+@pytest.mark.parametrize("kind", PLAIN)
 def test_a_plain_request_when_one_like_it_was_answered_then_the_lane_answers_it(kind, matrix):
     columns = np.array([BEGIN, BEGIN + 7, BEGIN + WIDTH - 1])
     keys = Keys(3, columns) if kind in ("gather", "scatter", "scatter_add", "scatter_sub") else None
@@ -447,6 +447,7 @@ def test_lane_when_many_rows_are_in_use_then_lines_are_taken_over():
 # -- connections -------------------------------------------------------------------------------------------------------
 
 LARGE = 1 << 18
+HANDLE_AT = HEAD.size + 4  # in a reply
 
 
 @contextmanager
@@ -459,7 +460,7 @@ def a_connection(server):
 
 
 def written(request, handle=0):
-    header, arrays = short.request_parts(request, {short.place_of(request): handle})
+    header, arrays = binary.request_parts(request, {binary.shape_of(request): handle})
     data = b"".join(array.tobytes() for array in arrays)
     return HEAD.pack(len(header), len(data)) + header + data
 
@@ -471,7 +472,7 @@ def exchange(connection, request, handle=0):
     reply = receive(connection, read_reply(request, handles))
     if isinstance(reply, PS2Error):
         raise reply
-    return reply, handles.get(short.place_of(request), handle)
+    return reply, handles.get(binary.shape_of(request), handle)
 
 
 def a_large_engine():
@@ -564,7 +565,7 @@ def test_server_when_it_stops_then_lanes_end(until):
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     request=requests(),
-    position=st.integers(12, 12 + short.REQUEST.size - 1),
+    position=st.integers(12, 12 + binary.TAIL_AT - 1),
     byte=st.integers(0, 255),
 )
 def test_header_when_a_byte_of_it_is_another_then_both_servers_say_the_same(two, request, position, byte):
@@ -588,6 +589,6 @@ def test_header_when_a_byte_of_it_is_another_then_both_servers_say_the_same(two,
             came = b""
             while piece := connection.recv(1 << 16):
                 came += piece
-            told.append(came[: HEAD.size + 4] if came[HEAD.size : HEAD.size + 1] == b"\xff" else came)
+            told.append(came[:HANDLE_AT] + came[HANDLE_AT + 4 :])
     assert told[0] == told[1]
     assert state(ours.engine) == state(plain.engine)

@@ -10,7 +10,7 @@ import numpy as np
 from ps2.errors import PS2Error
 from ps2.server import lane_loop
 from ps2.server.lane import FIRST_BYTES, Lane
-from ps2.wire import short
+from ps2.wire.binary import TAIL_AT, reply_parts
 from ps2.wire.framing import HEAD, read, read_request, written_by_pieces
 from ps2.wire.messages import Keys, Operation, Request, RequestId
 from tests.contract.test_lanes import BEGIN, SPARSE, WIDTH, an_engine, state, written
@@ -39,7 +39,7 @@ def damaged(frame, rng):
         if rng.random() < 0.5:
             frame[rng.integers(len(frame))] = rng.integers(256)
         else:
-            at = HEAD.size + 8 * rng.integers(short.REQUEST.size // 8)
+            at = HEAD.size + 8 * rng.integers((TAIL_AT + 40) // 8)
             frame[at : at + 8] = rng.choice(EDGES).tobytes()
         if rng.random() < 0.2:  # as many bytes as it declares, perhaps
             frame[4:12] = np.uint64(rng.integers(0, 2000)).tobytes()
@@ -51,7 +51,7 @@ def in_python(engine, frame):
     reading = read_request(1 << 26, lambda draft: None)
     request = read(reading, [memoryview(frame)])
     assert not isinstance(request, PS2Error)
-    parts = short.reply_parts(engine.execute(request), request)
+    parts = reply_parts(engine.execute(request), request)
     return b"".join(bytes(view) for views in written_by_pieces(parts) for view in views)
 
 

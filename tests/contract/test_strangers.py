@@ -25,7 +25,6 @@ from tests.contract.servers import (
     DIM,
     SOCKETS,
     TOKEN,
-    TRANSPORTS,
     a_channel,
     changing,
     connected,
@@ -70,12 +69,12 @@ def idle_calls(address, method, metadata=(), count=STRANGERS):
     ("method", "metadata"),
     [
         (HELLO, ()),
-        ("/ps2.v1.Server/Stream", ()),
+        ("/ps2.v1.Server/Execute", ()),
         (HELLO, (("authorization", f"Bearer {TOKEN}"),)),
         (HELLO, ((CALL_KEY, b"\xff"),)),
         (HELLO, ((CALL_KEY, auth_pb2.CallProof(number=1).SerializeToString()),)),
     ],
-    ids=["nothing", "a stream", "the token itself", "garbage", "no proof"],
+    ids=["nothing", "a request", "the token itself", "garbage", "no proof"],
 )
 def test_call_when_a_stranger_makes_it_then_it_is_refused_before_a_message_comes(address, method, metadata):
     with idle_calls(address, method, metadata) as calls:
@@ -98,7 +97,7 @@ def test_health_when_it_is_to_be_watched_then_unimplemented(address):
 def test_clients_when_strangers_hold_calls_of_all_kinds_then_are_served(address, carrier):
     """Strangers' calls that stay: they take the answer, and do not end their side."""
     with ExitStack() as held, connected(carrier) as transport:
-        for method in (HELLO, CHECK, CHALLENGE, "/ps2.v1.Server/Stream", "/no.such/Method"):
+        for method in (HELLO, CHECK, CHALLENGE, "/ps2.v1.Server/Execute", "/no.such/Method"):
             held.enter_context(idle_calls(address, method))
         assert count(transport, address) == DIM
         assert ServerControl(transport).hello(address)
@@ -128,9 +127,9 @@ def test_connection_when_nothing_comes_on_it_then_it_is_closed_in_time(engine, m
 
 def test_connections_when_there_are_more_than_there_may_be_then_those_there_are_live_on(engine, monkeypatch):
     monkeypatch.setattr(serving_module, "MAX_CONNECTIONS", 2)
-    with serving(engine) as server, connected("stream") as transport:
+    with serving(engine) as server, connected("tcp") as transport:
         count(transport, server.address)
-        with idle_calls(server.address, CHECK, count=1), connected("stream", keepalive_timeout_s=1.5) as another:
+        with idle_calls(server.address, CHECK, count=1), connected("tcp", keepalive_timeout_s=1.5) as another:
             with pytest.raises(UnavailableError):
                 ServerControl(another).hello(server.address, timeout_s=1)
             assert count(transport, server.address) == DIM
@@ -235,7 +234,7 @@ def a_challenge_of(token):
     return answer
 
 
-@pytest.mark.parametrize("carrier", TRANSPORTS)
+@pytest.mark.parametrize("carrier", SOCKETS)
 def test_impostor_when_it_is_the_first_to_be_met_then_auth_error_and_it_hears_nothing(carrier):
     answers = {CHALLENGE: a_challenge_of("another-token-entirely")}
     with in_place_of(answers=answers) as impostor, connected(carrier) as transport:
@@ -249,7 +248,7 @@ def test_impostor_when_it_is_the_first_to_be_met_then_auth_error_and_it_hears_no
 
 
 @pytest.mark.parametrize("answers", [{}, {CHALLENGE: a_challenge_of("another-token-entirely")}])
-@pytest.mark.parametrize("carrier", TRANSPORTS)
+@pytest.mark.parametrize("carrier", SOCKETS)
 def test_impostor_when_it_takes_the_place_of_a_server_then_unavailable_until_that_is_back(
     engine, carrier, answers, until
 ):
@@ -275,7 +274,7 @@ def impostor_is_met(transport, impostor):
 def test_impostor_when_it_says_that_a_call_has_failed_then_it_is_not_believed(engine, until):
     """NotFoundError from the master, say, would tell a server to end."""
     said = pb.ErrorDetail(type="NotFoundError", message="end yourself")
-    with connected("stream") as transport:
+    with connected("tcp") as transport:
         with serving(engine) as server:
             ServerControl(transport).hello(server.address)
         with in_place_of(server.address, fail=said) as impostor:
@@ -300,8 +299,8 @@ class Fatal:
 
 def test_impostor_when_it_answers_a_call_with_a_pickle_then_that_is_not_even_parsed(engine, until):
     result = cloudpickle.dumps(Fatal())
-    answers = dict.fromkeys(("/ps2.v1.Server/Stream", "/ps2.v1.Server/Execute", HELLO), result)
-    with connected("stream") as transport:
+    answers = dict.fromkeys(("/ps2.v1.Server/Execute", HELLO), result)
+    with connected("tcp") as transport:
         with serving(engine) as server:
             count(transport, server.address)
         with in_place_of(server.address, answers=answers) as impostor:
@@ -316,7 +315,7 @@ def test_impostor_when_it_passes_calls_on_to_another_server_then_it_is_found_out
         def passed_on(metadata):
             return behind.unary_unary(CHALLENGE)(b"", metadata=((NONCE_KEY, metadata[NONCE_KEY]),))
 
-        with in_place_of(answers={CHALLENGE: passed_on}) as impostor, connected("stream") as transport:
+        with in_place_of(answers={CHALLENGE: passed_on}) as impostor, connected("tcp") as transport:
             ServerControl(transport).hello(address)
             with pytest.raises(UnavailableError, match=f"there listens the server of {address}"):
                 ServerControl(transport).hello(impostor.address)
@@ -357,5 +356,5 @@ def test_call_when_its_message_was_changed_then_auth_error(address):
 
 def test_server_when_this_side_has_a_token_and_it_has_none_then_auth_error(engine):
     error = pytest.raises(AuthError, match="started without a token")
-    with serving(engine, token=None) as server, connected("stream") as transport, error:
+    with serving(engine, token=None) as server, connected("tcp") as transport, error:
         ServerControl(transport).hello(server.address)

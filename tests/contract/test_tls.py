@@ -36,8 +36,8 @@ def server(files):
 
 
 @contextmanager
-def calling(tls, plain=True, token=TOKEN):
-    transport = GrpcTransport(token, over(tls), plain)
+def calling(tls, token=TOKEN):
+    transport = GrpcTransport(token, over(tls))
     try:
         yield transport
     finally:
@@ -52,10 +52,9 @@ def refusal(tls, address, **kwargs):
     return outcome
 
 
-@pytest.mark.parametrize("plain", [True, False], ids=["data port", "gRPC"])
-def test_requests_when_both_sides_have_certificates_then_they_go_through(server, files, plain):
+def test_requests_when_both_sides_have_certificates_then_they_go_through(server, files):
     values = np.random.default_rng(1).normal(size=BLOCK)
-    with calling(files, plain) as transport:
+    with calling(files) as transport:
         (written,) = outcomes(transport, server.address, changing(op("push", 0, arrays=[values], start=0)))
         assert isinstance(written, Reply), written
         into = np.empty(BLOCK)
@@ -64,7 +63,7 @@ def test_requests_when_both_sides_have_certificates_then_they_go_through(server,
     assert isinstance(read, Reply), read
     assert np.array_equal(into, values)
     assert all(isinstance(c, TlsConnection) and c._tls.version() == "TLSv1.3" for c in connections)
-    assert bool(connections) == plain
+    assert connections
 
 
 WRONG = {
@@ -142,9 +141,8 @@ def test_a_clients_certificate_when_it_is_replaced_then_the_same_transport_goes_
 def test_certificates_when_all_carry_one_name_then_it_counts_instead_of_the_host(tmp_path):
     named = write(tmp_path, names=["fleet.example"], tls_name="fleet.example")
     with serving(an_engine(), wire=over(named)) as served:
-        for plain in (True, False):
-            with calling(named, plain) as transport:
-                assert isinstance(outcomes(transport, served.address, reading(op("sum", 0)))[0], Reply)
+        with calling(named) as transport:
+            assert isinstance(outcomes(transport, served.address, reading(op("sum", 0)))[0], Reply)
         by_host = TlsFiles(named.cert, named.key, named.ca)
         assert "IP address mismatch" in str(refusal(by_host, served.address))
 

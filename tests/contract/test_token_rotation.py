@@ -38,7 +38,7 @@ def test_clients_when_the_token_is_rotated_then_those_of_either_talk_until_the_o
         assert talk(old) is not True
 
 
-@pytest.mark.parametrize("carrier", ["execute", "stream", "tcp"])
+@pytest.mark.parametrize("carrier", ["execute", "tcp"])
 def test_a_client_when_it_knows_none_of_two_tokens_then_auth_error(carrier):
     with serving(an_engine(), token=Tokens(f"{NEW}\n{TOKEN}")) as server, connected(carrier, "a-wrong-token") as client:
         (outcome,) = outcomes(client, server.address, SUM)

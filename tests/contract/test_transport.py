@@ -14,7 +14,7 @@ from tests.contract.servers import (
     BLOCK,
     CARRIERS,
     DIM,
-    TRANSPORTS,
+    SOCKETS,
     an_engine,
     changing,
     connected,
@@ -29,7 +29,7 @@ from tests.contract.servers import (
 )
 from tests.ports import free_port
 
-only_transports = pytest.mark.parametrize("carrier", TRANSPORTS)
+on_sockets = pytest.mark.parametrize("carrier", SOCKETS)
 COLUMNS = np.arange(0, 9000, 3)
 # 1 kB on the way, 8 kB as the columns that they are.
 DENSE_KEYS = reading(op("gather", 0, keys=Keys(1001, np.arange(1001))))
@@ -43,7 +43,7 @@ def filled(value):
 # -- requests --------------------------------------------------------------------------------------------------------
 
 
-@only_transports
+@on_sockets
 def test_carrier_when_it_is_chosen_then_it_is_what_is_used(transport, address, carrier):
     count(transport, address)
     peers = getattr(transport, "_peers", {})
@@ -106,7 +106,7 @@ def test_requests_when_they_bring_and_ask_for_much_at_once_then_neither_side_wai
     assert [reply.results[1].arrays[0].sum() for reply in replies] == [BLOCK] * 8
 
 
-@only_transports
+@on_sockets
 def test_servers_when_one_of_several_cannot_be_reached_then_the_others_answer(transport, address, engine):
     nobody = f"127.0.0.1:{free_port()}"
     with serving(an_engine()) as other:
@@ -193,7 +193,7 @@ def test_request_when_none_can_be_sent_then_each_has_its_error_and_the_next_call
     assert count(transport, address) == DIM
 
 
-@only_transports
+@on_sockets
 def test_request_when_over_the_limit_then_limit_error_in_its_place(address, carrier):
     write, read = filled(4)
     with connected(carrier, request_limit_bytes=1000) as transport:

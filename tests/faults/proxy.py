@@ -35,8 +35,7 @@ from ps2.coordinator import fleet
 from ps2.coordinator.launchers.child import Child
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.errors import UnavailableError
-from ps2.wire import short
-from ps2.wire.codec import id_from_pb
+from ps2.wire.binary import AN_ERROR, REPLAYED, REPLY, open_request
 from ps2.wire.framing import GREETING, HEAD
 from ps2.wire.introduction import introduce
 from ps2.wire.pb import server_pb2 as pb
@@ -385,27 +384,14 @@ class _Connection:
 
 
 def _seen(server: int, message: bytes) -> Seen:
-    header = _header(message)
-    if short.is_short(header):
-        draft = short.open_request(header)
-        return Seen(server, (draft.operation.name,), draft.id, draft.forwarded, len(message))
-    said = pb.RequestHeader.FromString(header)
-    return Seen(
-        server,
-        tuple(operation.name for operation in said.operations),
-        id_from_pb(said.id) if said.HasField("id") else None,
-        said.forwarded,
-        len(message),
-    )
+    draft = open_request(_header(message), 1 << 62)
+    names = tuple(operation.operation.name for operation in draft.operations)
+    return Seen(server, names, draft.id, draft.forwarded, len(message))
 
 
 def _with_reply(happening: Happened | None, reply: bytes, network: Network) -> Happened | None:
-    header = _header(reply)
-    if short.is_short(header):
-        replayed, failed = bool(short.REPLY.unpack(header)[1]), False
-    else:
-        said = pb.ReplyHeader.FromString(header)
-        replayed, failed = said.replayed, said.HasField("error")
+    kind, flags, *_ = REPLY.unpack_from(_header(reply))
+    replayed, failed = bool(flags & REPLAYED), kind == AN_ERROR
     if replayed:
         network.note_replay()
     if happening is None:

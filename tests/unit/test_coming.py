@@ -12,7 +12,7 @@ from ps2.errors import NotFoundError
 from ps2.matrix.partition import MatrixSpec
 from ps2.ops.packing import MIN_NARROWED_BYTES
 from ps2.server import coming
-from ps2.wire.codec import reply_parts
+from ps2.wire.binary import reply_parts
 from ps2.wire.framing import written_by_pieces
 from tests.fakes import FleetInProcess, session_over
 

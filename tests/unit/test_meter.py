@@ -13,7 +13,7 @@ from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.ops.all import TABLE
 from ps2.server.engine import Engine
 from ps2.server.metrics import BUCKETS_S, Meter
-from ps2.wire import codec
+from ps2.wire import binary
 from ps2.wire.messages import Keys, Operation, Request, RequestId, key_digest
 
 THREADS = 8
@@ -37,8 +37,8 @@ def gather(columns=3):
 
 
 def draft_of(operation):
-    header, _ = codec.request_parts(Request((operation,)))
-    return codec.open_request(header, 1 << 30)
+    header, _ = binary.request_parts(Request((operation,)))
+    return binary.open_request(header, 1 << 30)
 
 
 def counts_of(meter, name):

@@ -16,8 +16,9 @@ from ps2.ops.operands import along, answers_of, axes_of
 from ps2.ops.table import op
 from ps2.server.engine import Engine
 from ps2.server.replies import reply_bytes
-from ps2.wire import codec
+from ps2.wire import binary
 from ps2.wire.messages import Operation, Request
+from tests import messages
 
 PARTITION = Partition(0, 10, 16)
 
@@ -49,11 +50,11 @@ def engine():
 
 def run(engine, name, *arrays, **params):
     request = Request((Operation(name, 1, 0, (0,), params, tuple(arrays)),))
-    parts = codec.request_parts(request)
-    came = codec.request_of(codec.to_frame(parts), 1 << 30)
+    header, _ = binary.request_parts(request)
+    came = messages.request_of(messages.request_bytes(request))
     reply = engine.execute(came)
-    (result,) = codec.reply_of(codec.to_frame(codec.reply_parts(reply, came)), request).results
-    return result.arrays, reply_bytes(codec.open_request(parts[0], 1 << 30), engine._shards)
+    (result,) = messages.reply_of(messages.reply_bytes(reply, came), request).results
+    return result.arrays, reply_bytes(binary.open_request(header, 1 << 30), engine._shards)
 
 
 def test_partition_when_declared_then_is_that_of_the_shard(engine):
@@ -92,11 +93,11 @@ def test_call_when_arrays_do_not_fit_each_other_then_raises(engine, arrays, erro
 
 
 def test_shape_when_it_is_not_of_so_many_elements_then_nothing_is_read():
-    header, _ = codec.request_parts(Request((Operation("echo", 1, 0, arrays=(np.zeros((2, 3)),)),)))
-    message = codec.pb.RequestHeader.FromString(header)
-    message.operations[0].arrays[0].shape[:] = [2, 4]
+    header, _ = binary.request_parts(Request((Operation("echo", 1, 0, arrays=(np.zeros((2, 3)),)),)))
+    at = binary.TAIL_AT + binary.ARRAY.size + binary.WORD.size
+    header = header[:at] + binary.WORD.pack(4) + header[at + binary.WORD.size :]
     with pytest.raises(ProtocolError, match=r"an array of 6 elements, and of shape \(2, 4\)"):
-        codec.open_request(message.SerializeToString(), 1 << 30)
+        binary.open_request(header, 1 << 30)
 
 
 def test_axes_when_nothing_is_said_then_an_array_runs_along_a_length_of_its_own():

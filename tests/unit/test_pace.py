@@ -14,8 +14,8 @@ from ps2.client.pace import BURST_S, CHUNK_VALUES, Bucket, Pace
 from ps2.client.plans import Target
 from ps2.matrix.partition import MatrixSpec, partition_bounds
 from ps2.matrix.route import Route
-from ps2.wire.codec import request_parts, to_frame
 from ps2.wire.messages import Request, RequestId
+from tests.messages import request_bytes
 
 DIM = 5 * CHUNK_VALUES
 BY_SIZE = Pace.of("magnitude", None)
@@ -190,5 +190,5 @@ def test_bytes_when_counted_then_they_are_those_that_travel_but_for_headers(wire
     columns = np.arange(0, DIM, step)
     plan = addition(np.ones(columns.size), columns, target_of(wire=wire, servers=1))
     counted = BY_SIZE.parcel(plan, RequestId("run", 0), 0).sent_bytes
-    sent = len(to_frame(request_parts(Request(plan.operations))))
+    sent = len(request_bytes(Request(plan.operations)))
     assert 0 <= sent - counted < 200 * len(plan.operations)

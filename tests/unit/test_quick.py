@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from ps2.errors import NotFoundError
-from ps2.wire import quick, short
-from ps2.wire.codec import error_parts, reply_parts
+from ps2.wire import quick
+from ps2.wire.binary import error_parts, reply_parts, shape_of
 from ps2.wire.framing import HEAD, read, read_request, written_by_pieces
 from ps2.wire.messages import Keys, Operation, Reply, Request, RequestId, Result
 from ps2.wire.sockets import PlainSocket
 
-PLACE = (1, 0, 0, "")
+PULL = Request((Operation("pull", 1, 0, (0,)),))
+SHAPE = shape_of(PULL)
 VALUES = np.arange(5, dtype=np.float32)
 
 
@@ -37,8 +38,11 @@ def bytes_of(parts):
 
 
 def reply(*arrays, handle=0):
-    asked = Request((Operation("pull", 1, 0, (0,)),), short=True)
-    return bytes_of(short.reply_parts(Reply((Result(arrays=arrays),)), asked, handle))
+    return bytes_of(reply_parts(Reply((Result(arrays=arrays),)), PULL, handle))
+
+
+def receive(client, out):
+    return quick.receive(client, quick.make_form(client, "pull", PULL.operations[0], None, 0), out)
 
 
 ERROR = bytes_of(error_parts(NotFoundError("row 0 was freed")))
@@ -56,7 +60,7 @@ def test_reply_when_it_comes_in_pieces_then_it_is_read_into_place(ends, step):
 
     thread = threading.Thread(target=send)
     thread.start()
-    assert quick.receive(client, PLACE, out) is True
+    assert receive(client, out) is True
     thread.join()
     assert out.tolist() == VALUES.tolist()
 
@@ -64,11 +68,12 @@ def test_reply_when_it_comes_in_pieces_then_it_is_read_into_place(ends, step):
 def test_reply_when_there_is_no_array_then_that_is_all(ends):
     client, server = ends
     server.sendall(reply() + reply(handle=7))
-    client.forms["x"] = bytearray()
-    assert quick.receive(client, PLACE, None) is True
-    assert (client.handles, len(client.forms)) == ({}, 1)
-    assert quick.receive(client, PLACE, None) is True
-    assert (client.handles, client.forms) == ({PLACE: 7}, {})
+    assert receive(client, None) is True
+    assert client.handles == {}
+    form = quick.make_form(client, "pull", PULL.operations[0], None, 0)
+    assert quick.receive(client, form, None) is True
+    assert client.handles == {SHAPE: 7}
+    assert form.data == quick.make_form(client, "pull", PULL.operations[0], None, 0).data
 
 
 @pytest.mark.parametrize(
@@ -82,9 +87,26 @@ def test_reply_when_there_is_no_array_then_that_is_all(ends):
         reply(np.arange(9, dtype=np.float32)),
         reply(VALUES.astype(np.float64)),
         reply(),
-        bytes_of(reply_parts(Reply((Result(arrays=(VALUES,)),)), Request((Operation("pull", 1, 0, (0,)),)))),
+        bytes_of(reply_parts(Reply((Result(1.5),)), PULL)),
+        bytes_of(reply_parts(Reply((Result(), Result())), Request(PULL.operations * 2))),
+        reply(VALUES.reshape(5, 1)),
+        reply(VALUES, VALUES),
     ],
-    ids=["error", "long error", "tiny", "nothing", "shorter", "longer", "wider", "no array", "protobuf"],
+    ids=[
+        *(
+            "error",
+            "long error",
+            "tiny",
+            "nothing",
+            "shorter",
+            "longer",
+            "wider",
+            "no array",
+            "a number",
+            "two results",
+        ),
+        *("two dimensions", "two arrays"),
+    ],
 )
 @pytest.mark.parametrize("wanted", [VALUES.size, None])
 def test_reply_when_it_is_another_then_all_of_it_is_read_and_the_connection_goes_on(ends, data, wanted):
@@ -93,14 +115,16 @@ def test_reply_when_it_is_another_then_all_of_it_is_read_and_the_connection_goes
     if out is None and data == reply():
         return  # as expected
     server.sendall(data)
-    assert quick.receive(client, PLACE, out) is False
+    assert receive(client, out) is False
     server.sendall(reply(VALUES))
     out = np.zeros(5, np.float32)
-    assert quick.receive(client, PLACE, out) is True
+    assert receive(client, out) is True
     assert out.tolist() == VALUES.tolist()
 
 
-@pytest.mark.parametrize("data", [b"", ERROR[:5], ERROR[:-1], reply(VALUES)[:20], reply(VALUES)[:-1]])
+@pytest.mark.parametrize(
+    "data", [b"", ERROR[:5], ERROR[:-1], reply(VALUES)[:20], reply(VALUES)[:50], reply(VALUES)[:-1]]
+)
 @pytest.mark.parametrize("closes", [True, False])
 def test_reply_when_it_does_not_come_or_ends_within_then_the_connection_is_of_no_use(ends, data, closes):
     client, server = ends
@@ -108,21 +132,22 @@ def test_reply_when_it_does_not_come_or_ends_within_then_the_connection_is_of_no
     server.sendall(data)
     if closes:
         server.close()
-    assert quick.receive(client, PLACE, np.zeros(5, np.float32)) is None
+    assert receive(client, np.zeros(5, np.float32)) is None
 
 
 def test_reply_when_it_declares_more_than_anybody_reads_then_the_connection_is_of_no_use(ends):
     client, server = ends
     server.sendall(HEAD.pack(40, 1 << 40) + bytes(40))
-    assert quick.receive(client, PLACE, np.zeros(5, np.float32)) is None
+    assert receive(client, np.zeros(5, np.float32)) is None
 
 
 def asked(client, values, keys=None, id=None):
     kind = "push_add" if keys is None else "scatter_add"
-    operation = Operation(kind, 1, 0, (0,), keys=None if keys is None else Keys(1, np.zeros(1, np.int64)))
+    keyed = None if keys is None else Keys(1, np.zeros(1, np.int64))
+    operation = Operation(kind, 1, 0, (0,), {}, (values[:0],), keyed)
     key = (kind, id and id.scope)
     form = client.forms.get(key) or quick.make_form(client, key, operation, id, 3)
-    return form, quick.fill(form, id, values, keys)
+    return form, form.fill(id, values, keys)
 
 
 def test_request_when_its_form_is_filled_in_again_then_it_says_what_is_new(ends):
@@ -146,7 +171,7 @@ def test_request_when_it_is_large_then_it_is_sent_as_the_other_side_reads(ends):
     form, arrays = asked(client, values, id=RequestId("s", 0))
 
     def receive():
-        while len(came) < values.nbytes + len(form):
+        while len(came) < values.nbytes + len(form.data):
             came.extend(server.recv(100_000))
 
     thread = threading.Thread(target=receive)

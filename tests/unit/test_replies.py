@@ -10,7 +10,7 @@ from ps2.ops.all import TABLE, lookup
 from ps2.server import replies
 from ps2.server.engine import Engine
 from ps2.server.replies import reply_bytes
-from ps2.wire import codec
+from ps2.wire import binary
 from ps2.wire.messages import Keys, Operation, Request, RequestId, key_digest, nbytes
 
 D, S = 1, 2  # a dense matrix of 50 columns, and a sparse one with 40 keys; both of 3 rows
@@ -35,8 +35,8 @@ def op(name, *arrays, matrix=D, rows=(), keys=None, wire=None, **params):
 
 
 def told(engine, *operations, copies=0):
-    header, _ = codec.request_parts(Request(operations))
-    return reply_bytes(codec.open_request(header, 1 << 30), engine._shards, copies)
+    header, _ = binary.request_parts(Request(operations))
+    return reply_bytes(binary.open_request(header, 1 << 30), engine._shards, copies)
 
 
 def taken(engine, *operations):

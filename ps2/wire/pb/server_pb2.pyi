@@ -147,6 +147,14 @@ class RequestFrame(_message.Message):
     data: bytes
     def __init__(self, header: _Optional[_Union[RequestHeader, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
+class UnreadFrame(_message.Message):
+    __slots__ = ("header", "data")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    header: bytes
+    data: bytes
+    def __init__(self, header: _Optional[bytes] = ..., data: _Optional[bytes] = ...) -> None: ...
+
 class Result(_message.Message):
     __slots__ = ("scalar", "arrays")
     SCALAR_FIELD_NUMBER: _ClassVar[int]
