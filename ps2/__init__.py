@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ps2.client.matrix import DCVMatrix
     from ps2.client.results import PartitionResults
     from ps2.client.sessions import flush
+    from ps2.coordinator.conf import PS2Conf
     from ps2.coordinator.context import PS2Context
     from ps2.errors import NotColocatedWarning, PS2Error
     from ps2.matrix.partition import Partition
@@ -27,6 +28,7 @@ _HOME = {
     "DCV": "ps2.client.dcv",
     "DCVMatrix": "ps2.client.matrix",
     "NotColocatedWarning": "ps2.errors",
+    "PS2Conf": "ps2.coordinator.conf",
     "PS2Context": "ps2.coordinator.context",
     "PS2Error": "ps2.errors",
     "Partition": "ps2.matrix.partition",
@@ -42,6 +44,7 @@ __all__ = [
     "DCV",
     "DCVMatrix",
     "NotColocatedWarning",
+    "PS2Conf",
     "PS2Context",
     "PS2Error",
     "Partition",

@@ -5,7 +5,7 @@
 #   SPARK_MASTER=spark://host:7077 FLEET=ads deploy/standalone/submit.sh --total-executor-cores 8 train.py [arguments...]
 #
 # The job finds the servers and the file with their token in its environment (ps2 env):
-#   PS2Context.getOrCreate(spark, fleet=os.environ["PS2_FLEET"], tokenFile=os.environ["PS2_TOKEN_FILE"])
+#   PS2Context.getOrCreate(spark, conf=PS2Conf.load())
 set -eu
 [ $# -ge 1 ] || { echo "usage: SPARK_MASTER=spark://host:7077 $0 [options of spark-submit] JOB.py [arguments...]" >&2; exit 2; }
 : "${SPARK_MASTER:?the master of the cluster, such as spark://host:7077}"

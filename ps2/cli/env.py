@@ -16,7 +16,7 @@ Examples:
 
 \b
 Then in a job:
-  PS2Context.getOrCreate(spark, fleet=os.environ["PS2_FLEET"], tokenFile=os.environ["PS2_TOKEN_FILE"])
+  PS2Context.getOrCreate(spark, conf=PS2Conf.load())
 
 \b
 Exit codes: 0 printed, 4 there is no such fleet.

@@ -156,8 +156,9 @@ def attaching(fleet: LaunchedFleet) -> str:
     addresses = ",".join(server.address for server in fleet.servers)
     arguments = f"fleet={json.dumps(addresses)}, tokenFile={json.dumps(str(fleet.token_file), ensure_ascii=False)}"
     files = fleet.tls or TlsFiles()
-    for name, value in {"Cert": files.cert, "Key": files.key, "Ca": files.ca, "Name": files.name}.items():
-        arguments += f", tls{name}={json.dumps(value, ensure_ascii=False)}" if value else ""
+    named = {"tlsCert": files.cert, "tlsKey": files.key, "tlsCa": files.ca, "tlsName": files.name}
+    if given := [f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in named.items() if value]:
+        arguments += f", conf=PS2Conf({', '.join(given)})"
     return f"PS2Context.getOrCreate(spark, {arguments})"
 
 

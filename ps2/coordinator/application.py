@@ -10,11 +10,11 @@ from typing import Any
 from ps2.certificates import Tls
 from ps2.client.fleet import Access, seal
 from ps2.client.task import EPOCH_PROPERTY, FLEET_VARIABLE, STOPPED_PROPERTY
+from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.connect import refuse_connect
 from ps2.coordinator.launchers.submission import Submission
 from ps2.coordinator.launchers.submission import beside as submission_beside
 from ps2.coordinator.master import Master
-from ps2.coordinator.options import Options
 from ps2.coordinator.place import out_of_reach
 from ps2.coordinator.stages import StageWatch
 from ps2.errors import ConfigError, StoppedError
@@ -115,17 +115,17 @@ class Application:
         context.setLocalProperty(STOPPED_PROPERTY, f"{stopped} {id}" if stopped else id)
 
 
-def beside(context: Any, options: Options) -> Submission | None:
+def beside(context: Any, conf: PS2Conf) -> Submission | None:
     """Return how a fleet of containers is submitted to this application's cluster; None: the fleet is none of those.
 
     Args:
         context: the SparkContext; None: there is none.
     """
-    if options.launcher != "spark":
+    if conf.launcher != "spark":
         return None
     if context is None:
         raise ConfigError("launcher='spark' needs a SparkSession, whose cluster the fleet is for")
-    return submission_beside(dict(context.getConf().getAll()), options.conf, context.pythonExec)
+    return submission_beside(dict(context.getConf().getAll()), conf.sparkConf, context.pythonExec)
 
 
 def _check_runs(context: Any) -> None:

@@ -9,8 +9,8 @@ import time
 from ps2.client.dcv import DCV
 from ps2.client.session import Session
 from ps2.coordinator.checkpoints import Checkpoints, Newest
+from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.master import Master
-from ps2.coordinator.options import Options
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import CheckpointCorruptError, NotFoundError, UsageError
 from ps2.interrupts import sleep
@@ -24,30 +24,30 @@ POLL_S = 0.2
 
 
 def start_from(
-    master: Master, supervisor: Supervisor, checkpoints: Checkpoints, servers: ServerControl, options: Options
+    master: Master, supervisor: Supervisor, checkpoints: Checkpoints, servers: ServerControl, conf: PS2Conf
 ) -> None:
     """Bring started servers to where the context begins."""
-    if options.checkpoint_dir is not None:
-        folders.prepare(options.checkpoint_dir)
+    if conf.checkpointDir is not None:
+        folders.prepare(conf.checkpointDir)
     restored = None
-    if options.restore is not None:  # looked at before anything is taken over
-        folder = folders.newest(options.restore)
+    if conf.restore is not None:  # looked at before anything is taken over
+        folder = folders.newest(conf.restore)
         restored = Newest(folder, folders.read_manifest(folder), {})
         if not restored.manifest.number:
             raise UsageError(f"restore: expected a checkpoint of a fleet, {folder} has rows that DCV.load reads")
-        checkpoints.go_on_from(restored, options.restore)
-    if options.fleet:
+        checkpoints.go_on_from(restored, conf.restore)
+    if conf.fleet:
         master.publish = supervisor.publish
-        _take_over(master, supervisor, servers, options, adopt=restored is None)
+        _take_over(master, supervisor, servers, conf, adopt=restored is None)
     else:
         supervisor.activate()
     if restored is not None:
         master.adopt(restored.manifest.matrices, cut_anew=True)
-        everyone = range(options.count)
+        everyone = range(conf.count)
         supervisor.load(restored, everyone, ids=False)
         supervisor.take_loaded(everyone)
         master.roster.hope()
-    if options.replicas:
+    if conf.replicas:
         master.roster.hope()
 
 
@@ -63,9 +63,9 @@ def named_vector(session: Session, master: Master, name: str) -> DCV:
     return vector
 
 
-def _take_over(master: Master, supervisor: Supervisor, servers: ServerControl, options: Options, adopt: bool) -> None:
+def _take_over(master: Master, supervisor: Supervisor, servers: ServerControl, conf: PS2Conf, adopt: bool) -> None:
     """Become the coordinator of running servers, once the one before has been silent for long enough."""
-    meetings = _wait_until_alone(master, servers, options)
+    meetings = _wait_until_alone(master, servers, conf)
     servers.route_version = max(meeting.route_version for meeting in meetings)
     left = [meeting.catalog for meeting in meetings if meeting.catalog]
     supervisor.activate()
@@ -81,11 +81,11 @@ def _take_over(master: Master, supervisor: Supervisor, servers: ServerControl, o
         log.info("took over %d matrices of the driver before", len(held))
 
 
-def _wait_until_alone(master: Master, servers: ServerControl, options: Options) -> list[Meeting]:
+def _wait_until_alone(master: Master, servers: ServerControl, conf: PS2Conf) -> list[Meeting]:
     began_s = time.monotonic()
     while True:
         meetings = [servers.hello(address) for address in master.roster.addresses()]
-        driven = [m for m in meetings if m.coordinator and m.heard_s < options.lost_after_s]
+        driven = [m for m in meetings if m.coordinator and m.heard_s < conf.lostAfterS]
         if not driven:
             return meetings
         # A sign of life that was given since: that driver is there.

@@ -8,12 +8,11 @@ import logging
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
-from ps2.certificates import tls_files
 from ps2.client.batch import batch
 from ps2.client.fleet import Access, FleetRef
 from ps2.client.session import Session
@@ -24,11 +23,11 @@ from ps2.coordinator import interpreter
 from ps2.coordinator.application import Application, beside, spark_context_of
 from ps2.coordinator.beginning import named_vector
 from ps2.coordinator.checkpoints import Checkpoint
+from ps2.coordinator.conf import PS2Conf, over
 from ps2.coordinator.fleet import Fleet
-from ps2.coordinator.options import LaunchedBy, Options, addresses
-from ps2.coordinator.options import ports as ports_asked
+from ps2.coordinator.options import LaunchedBy
 from ps2.coordinator.place import place_of
-from ps2.coordinator.recovery import Recover, Recovery
+from ps2.coordinator.recovery import Recovery
 from ps2.coordinator.slots import wait_for_slots
 from ps2.coordinator.steps import Steps
 from ps2.errors import StoppedError, UsageError
@@ -60,85 +59,47 @@ class PS2Context:
 
     @classmethod
     @shielded
-    def getOrCreate(  # noqa: PLR0913 - keywords, as Spark's builder has options
+    def getOrCreate(  # noqa: PLR0913 - the settings that come most; conf has them all
         cls,
         spark: Any = None,
         servers: int | None = None,
         *,
         fleet: str | Sequence[str] | None = None,
         tokenFile: str | None = None,
-        strict: bool = False,
-        bindAddress: str | None = None,
-        advertiseAddress: str | None = None,
-        ports: str | int | None = None,
+        launcher: LaunchedBy | None = None,
         memoryLimit: int | None = None,
+        ops: str | Sequence[str] | None = None,
+        replicas: int | None = None,
         checkpointDir: str | None = None,
         checkpointEveryS: float | None = None,
         checkpointEverySteps: int | None = None,
-        keep: int = 3,
-        recover: Recover = "auto",
-        replicas: int = 0,
         restore: str | None = None,
-        heartbeatS: float = 1.0,
-        lostAfterS: float = 5.0,
-        retryTimeoutS: float = 600.0,
-        ops: Sequence[str] = (),
-        launcher: LaunchedBy = "local",
-        conf: Mapping[str, str] | None = None,
-        startTimeoutS: float | None = None,
-        tlsCert: str | None = None,
-        tlsKey: str | None = None,
-        tlsCa: str | None = None,
-        tlsName: str | None = None,
+        conf: PS2Conf | None = None,
+        **moved: Any,
     ) -> PS2Context:
         """Return the running context, or start one.
+
+        The keywords are settings of ``PS2Conf`` that come most, and are documented there, with all others.
 
         Args:
             spark: a SparkSession or SparkContext whose tasks are to reach the fleet; None takes the active one, and
                 without any, vectors work in this process only.
             servers: start a local fleet of so many child processes (default 2).
-            fleet: instead, attach to running servers: "host:port,host:port" or a list. What a driver that is gone had
-                named there is taken over; see ``vector``.
+            fleet: instead, attach to running servers: "host:port,host:port" or a list.
             tokenFile: the fleet's token, with ``fleet``.
-            strict: make operations between vectors that are not co-located an error instead of a warning.
-            bindAddress: host that the master, runs and a local fleet listen on. Default: with Spark on this host alone
-                loopback; on a cluster ``spark.driver.bindAddress``, else ``spark.driver.host``. ``::`` is all of both
-                families.
-            advertiseAddress: host that tasks and servers are told, where that is not bindAddress. Default: on a cluster
-                ``spark.driver.host``, for a bindAddress of ``0.0.0.0`` or ``::`` that or this host's name.
-            ports: "40000-40020": of which all that listens here takes the first that are free: the master first, two
-                for each server of a local fleet, one for a run. Default: any.
-            memoryLimit: bytes that each server of a local fleet may take; default: its share of the machine's memory.
-            checkpointDir: path or fsspec URL, reachable for the servers, where checkpoints go. Lost servers are
-                replaced and get their shards back from the newest complete one.
-            checkpointEveryS: make one every so many seconds; in a run or with ``step`` at the end of a clock or step.
+            launcher: "local", child processes, or "spark", containers of the cluster.
+            memoryLimit: bytes that each server may take.
+            ops: modules that declare operations of yours (docs/kernels.md), by name.
+            replicas: 1 keeps a copy of each shard on another server.
+            checkpointDir: path or fsspec URL, reachable for the servers, where checkpoints go.
+            checkpointEveryS: make one every so many seconds.
             checkpointEverySteps: make one at the end of every so many ``step``s.
-            keep: complete checkpoints of this context that stay in checkpointDir; those of others always do.
-            recover: without copies, "consistent": all servers go back to the checkpoint, and the clocks of a run with
-                them; else the driver's next call raises ``RolledBack``. "shard": a lost server alone does (paper,
-                section 5.3), and ages are mixed. "auto": all do while a ``run`` or a ``step`` is under way that can go
-                on from there, else the lost one alone.
-            replicas: 1 keeps a copy of each shard on another server, in step with it: no single server's death loses
-                anything. Takes twice the memory, and longer for what changes data.
-            restore: path of a checkpoint, or of a folder of them (the newest complete one): start with what it holds,
-                on any number of servers; see ``vector`` and ``nextStep``.
-            heartbeatS: pause between two signs of life of a server.
-            lostAfterS: a server is lost after so long without one; one whose process has ended, at once.
-            retryTimeoutS: how long calls wait for a lost server to be brought back.
-            ops: modules that declare operations of yours (docs/kernels.md), by name: loaded here, in tasks and, if the
-                fleet is local, by its servers; those of an attached one were told by ``ps2 launch --ops``.
-            launcher: what starts the servers. "local": child processes. "spark": a second Spark application on the same
-                cluster, one server a container (docs/deploy.md); memoryLimit is 1 GiB by default.
-            conf: Spark's settings of that second application, before those that it shares with this one.
-            startTimeoutS: how long all servers may take to start; default 60 s, in containers 120 s.
-            tlsCert: encrypt all that goes between hosts (docs/security.md): file of this driver's certificate (PEM),
-                which a local fleet's servers use as well; tasks get all three by Spark's own means.
-            tlsKey: file of its private key, which only its owner can read.
-            tlsCa: file of the authority whose certificates are believed.
-            tlsName: name that all certificates of the fleet carry; default: the host that each process is reached by.
+            restore: path of a checkpoint, or of a folder of them: start with what it holds.
+            conf: all other settings; a keyword that is given counts in place of its.
+            moved: none; what was a keyword once is named, with where it is now.
 
         Raises:
-            ConfigError: arguments that cannot be used, or differ from those of the running context; Spark's tasks on
+            ConfigError: settings that cannot be used, or differ from those of the running context; Spark's tasks on
                 this host would run with a Python without ps2.
             StoppedError: the SparkContext is stopped.
             LaunchError, UnavailableError, AuthError: the fleet cannot be started or reached.
@@ -149,41 +110,31 @@ class PS2Context:
                 "a PS2Context belongs into the driver; in a task, use the vectors that came with its closure"
             )
         with cls._class_lock:
-            options = Options(
+            asked = over(
+                conf,
+                moved,
                 servers=servers,
-                fleet=addresses(fleet),
-                token_file=tokenFile,
-                strict=strict,
-                bind=bindAddress,
-                advertise=advertiseAddress,
-                ports=ports_asked(ports),
-                memory_limit=memoryLimit,
-                checkpoint_dir=checkpointDir,
-                checkpoint_every_s=checkpointEveryS,
-                checkpoint_every_steps=checkpointEverySteps,
-                keep=keep,
-                recover=recover,
-                replicas=replicas,
-                restore=restore,
-                heartbeat_s=heartbeatS,
-                lost_after_s=lostAfterS,
-                retry_timeout_s=retryTimeoutS,
-                ops=tuple([ops] if isinstance(ops, str) else ops),
+                fleet=fleet,
+                tokenFile=tokenFile,
                 launcher=launcher,
-                conf={} if conf is None else conf,
-                start_timeout_s=startTimeoutS,
-                tls=tls_files(tlsCert, tlsKey, tlsCa, tlsName),
+                memoryLimit=memoryLimit,
+                ops=ops,
+                replicas=replicas,
+                checkpointDir=checkpointDir,
+                checkpointEveryS=checkpointEveryS,
+                checkpointEverySteps=checkpointEverySteps,
+                restore=restore,
             )
             spark_context = spark_context_of(spark)
             running = cls._active
             if spark_context is not None and (running is None or running.sparkContext is not spark_context):
                 interpreter.choose(spark_context)
             if running is not None:
-                running._options.check_same(options)
+                running.conf.check_same(asked)
                 if spark_context is not None:
                     running._application.reach(spark_context)
                 return running
-            cls._active = context = cls(spark_context, options)
+            cls._active = context = cls(spark_context, asked)
             return context
 
     @classmethod
@@ -191,41 +142,41 @@ class PS2Context:
         """Return the running context; None: there is none."""
         return cls._active
 
-    def __init__(self, spark_context: Any, options: Options) -> None:
+    def __init__(self, spark_context: Any, conf: PS2Conf) -> None:
         """Not for users: see ``getOrCreate``."""
         self._stopped = False
-        self._options = options
-        self._token = read_token(options.token_file) if options.token_file is not None else None
-        if not options.fleet:
+        self._conf = conf
+        self._token = read_token(conf.tokenFile) if conf.tokenFile is not None else None
+        if not conf.fleet:
             self._token = new_token()
         # A run, whose results are unpickled here, wants one where the servers have none.
         self._run_token = self._token or new_token()
         id = uuid.uuid4().hex[:12]
-        load_modules(options.ops)
-        submission = beside(spark_context, options)
-        place = place_of(options, spark_context, self._token is not None)
+        load_modules(conf.modules)
+        submission = beside(spark_context, conf)
+        place = place_of(conf, spark_context, self._token is not None)
         with contextlib.ExitStack() as undo:
-            if options.tls is not None:
-                check_serving(options.tls, place.advertised)
-            elif (warning := unencrypted(None, join_address(place.host, 0), *options.fleet)) is not None:
+            if conf.tls is not None:
+                check_serving(conf.tls, place.advertised)
+            elif (warning := unencrypted(None, join_address(place.host, 0), *conf.addresses)) is not None:
                 log.warning("%s", warning)
-            transport = GrpcTransport(self._token, WireConfig(tls=options.tls))
+            transport = GrpcTransport(self._token, WireConfig(tls=conf.tls))
             undo.callback(transport.close)
-            self._fleet = fleet = Fleet(id, options, place, self._token, transport, submission)
+            self._fleet = fleet = Fleet(id, conf, place, self._token, transport, submission)
             undo.callback(fleet.face.stop, 0)
             undo.callback(fleet.launcher.stop)
-            ref = FleetRef(id, fleet.address, options.strict, options.retry_timeout_s)
+            ref = FleetRef(id, fleet.address, conf.strict, conf.retryTimeoutS)
             own_run_token = None if self._token else self._run_token
-            access = Access(ref, self._token, "", own_run_token, options.ops)
-            self._application = Application(access, options.tls, fleet.master, fleet.control)
+            access = Access(ref, self._token, "", own_run_token, conf.modules)
+            self._application = Application(access, conf.tls, fleet.master, fleet.control)
             fleet.on_look = self._application.renew
             self._session = Session(ref, transport, on_rollback=self._rolled_back, master_address=fleet.home)
-            self._steps = Steps(fleet.checkpoints, self._session, fleet.master, options)
+            self._steps = Steps(fleet.checkpoints, self._session, fleet.master, conf)
             self._steps.settled = self._settled
             fleet.supervisor.has_way_back = self._steps.has_way_back
             fleet.supervisor.parting.take = self._steps.hand_over
             undo.callback(self._steps.close)
-            face = partial(Face, place=place, token=self._run_token, wire=WireConfig(tls=options.tls))
+            face = partial(Face, place=place, token=self._run_token, wire=WireConfig(tls=conf.tls))
             self._runs = Runs(fleet.master, fleet.control, self._session, self._steps, face)
             fleet.master.on_going_back = self._runs.go_back
             fleet.master.on_roll_back = self._runs.roll_back
@@ -236,6 +187,11 @@ class PS2Context:
         atexit.register(self._end_at_exit, os.getpid())
         if spark_context is not None:
             self._application.reach(spark_context)
+
+    @property
+    def conf(self) -> PS2Conf:
+        """The settings in effect; printed, a setting a line."""
+        return self._conf
 
     @property
     def servers(self) -> list[str]:

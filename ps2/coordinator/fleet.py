@@ -11,13 +11,13 @@ from collections.abc import Callable
 from ps2.config import FleetConfig, Place
 from ps2.coordinator.beginning import start_from
 from ps2.coordinator.checkpoints import Checkpoints
+from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.launchers.attach import AttachLauncher
 from ps2.coordinator.launchers.launcher import Launcher
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.coordinator.launchers.spark import ContainedServers, SparkLauncher
 from ps2.coordinator.launchers.submission import DEFAULT_MEMORY_BYTES, Submission
 from ps2.coordinator.master import Master
-from ps2.coordinator.options import Options
 from ps2.coordinator.recovery import Policy
 from ps2.coordinator.servicer import listen
 from ps2.coordinator.supervisor import Supervisor
@@ -38,7 +38,7 @@ GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
 
 
 class Fleet:
-    """Servers that have begun, with what ``options`` ask for on them; if they cannot, none is left.
+    """Servers that have begun, with what ``conf`` asks for on them; if they cannot, none is left.
 
     Attributes:
         address: ``host:port`` by which tasks and servers reach the master.
@@ -49,7 +49,7 @@ class Fleet:
     def __init__(
         self,
         id: str,
-        options: Options,
+        conf: PS2Conf,
         place: Place,
         token: str | None,
         transport: GrpcTransport,
@@ -60,38 +60,34 @@ class Fleet:
         submission: how servers in containers are submitted; None: they are processes here, or run already.
         """
         self.on_look: Callable[[], None] = lambda: None
-        self._is_attached = bool(options.fleet)
+        self._is_attached = bool(conf.addresses)
         self._stopping = threading.Event()
-        config = FleetConfig(
-            options.heartbeat_s, options.lost_after_s, options.start_within_s, give_up_after_s=options.retry_timeout_s
-        )
+        config = FleetConfig(conf.heartbeatS, conf.lostAfterS, conf.startWithinS, give_up_after_s=conf.retryTimeoutS)
         with contextlib.ExitStack() as undo:
             self.control = ServerControl(transport)
-            self.master = Master(self.control, config, id, options.replicas)
-            self.face = listen(self.master, place.listen, token, options.tls)
+            self.master = Master(self.control, config, id, conf.replicas)
+            self.face = listen(self.master, place.listen, token, conf.tls)
             self.address = place.reached(self.face.address)
             # With TLS it is to be reached by the name of its certificate.
-            self.home = self.address if options.tls is not None else place.near.reached(self.face.address)
+            self.home = self.address if conf.tls is not None else place.near.reached(self.face.address)
             undo.callback(self.face.stop, 0)
             self.launcher: Launcher
-            if options.fleet:
-                self.launcher = AttachLauncher(options.fleet, self.control, self.master.roster.register, id)
+            if conf.addresses:
+                self.launcher = AttachLauncher(conf.addresses, self.control, self.master.roster.register, id)
             elif submission is not None:
-                memory = options.memory_limit or DEFAULT_MEMORY_BYTES
-                wanted = ContainedServers(options.count, str(token), place, memory, options.ops, tls=options.tls)
+                memory = conf.memoryLimit or DEFAULT_MEMORY_BYTES
+                wanted = ContainedServers(conf.count, str(token), place, memory, conf.modules, tls=conf.tls)
                 self.launcher = SparkLauncher(wanted, submission)
             else:
-                self.launcher = LocalLauncher(
-                    options.count, str(token), place, options.memory_limit, options.ops, options.tls
-                )
+                self.launcher = LocalLauncher(conf.count, str(token), place, conf.memoryLimit, conf.modules, conf.tls)
             undo.callback(self.launcher.stop)
-            self.checkpoints = Checkpoints(self.master, self.control, options.checkpoint_dir, options.keep)
-            policy = Policy(options.replicas, options.recover)
+            self.checkpoints = Checkpoints(self.master, self.control, conf.checkpointDir, conf.keep)
+            policy = Policy(conf.replicas, conf.recover)
             self.supervisor = Supervisor(self.master, self.launcher, self.control, self.checkpoints, policy)
             try:
                 self.supervisor.start(self.address if submission is not None else self.home)
                 for address in self.master.roster.addresses():
-                    check_loaded(options.ops, self.control.hello(address).operations, f"server {address}")
+                    check_loaded(conf.modules, self.control.hello(address).operations, f"server {address}")
             except UnavailableError as error:
                 if place.advertised == place.host or not isinstance(self.launcher, LocalLauncher):
                     raise
@@ -99,7 +95,7 @@ class Fleet:
                     f"advertiseAddress: this host does not reach its own servers at {place.advertised}, by which tasks "
                     f"and the driver are to: {error}"
                 ) from error
-            start_from(self.master, self.supervisor, self.checkpoints, self.control, options)
+            start_from(self.master, self.supervisor, self.checkpoints, self.control, conf)
             undo.pop_all()
         self._watcher = threading.Thread(target=self._monitor, name="ps2-monitor", daemon=True)
 

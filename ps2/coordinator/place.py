@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ps2.config import Place, host_of, is_loopback, is_wildcard, split_address
-from ps2.coordinator.options import Options
+from ps2.coordinator.conf import PS2Conf
 from ps2.wire.sockets import has_ipv6, loopback_host, reachable_host
 
 BIND, HOST = "spark.driver.bindAddress", "spark.driver.host"
 LOOPBACK_NAME = "localhost"
 
 
-def place_of(options: Options, context: Any, has_token: bool) -> Place:
+def place_of(conf: PS2Conf, context: Any, has_token: bool) -> Place:
     """Return where the driver listens for its fleet and for tasks.
 
     On a cluster, where nothing else is asked for, that is where Spark's own driver listens: executors reach it there.
@@ -23,18 +23,18 @@ def place_of(options: Options, context: Any, has_token: bool) -> Place:
         has_token: whether who connects has to prove anything; else it is loopback.
     """
     settings: Mapping[str, str] = {}
-    if has_token and context is not None and (options.launcher == "spark" or not is_local(context)):
+    if has_token and context is not None and (conf.launcher == "spark" or not is_local(context)):
         settings = dict(context.getConf().getAll())
     of_spark = settings.get(HOST) or loopback_host()
-    host = options.bind or host_of(settings.get(BIND) or of_spark, BIND)
+    host = conf.bindAddress or host_of(settings.get(BIND) or of_spark, BIND)
     if is_wildcard(host) and not has_ipv6():
         host = "0.0.0.0"
-    advertised = options.advertise or (host_of(of_spark, HOST) if settings and options.bind is None else host)
+    advertised = conf.advertiseAddress or (host_of(of_spark, HOST) if settings and conf.bindAddress is None else host)
     if is_wildcard(advertised):
         # What executors reach Spark's driver by, they reach this by, too.
         known = settings.get(HOST, LOOPBACK_NAME)
         advertised = reachable_host() if is_loopback(host_of(known, HOST)) else host_of(known, HOST)
-    return Place(host, advertised, options.ports)
+    return Place(host, advertised, conf.portRange)
 
 
 def is_local(context: Any) -> bool:

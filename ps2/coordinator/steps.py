@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 
 from ps2.client.session import Session
 from ps2.coordinator.checkpoints import Checkpoint, Checkpoints, Newest
+from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.master import Master
-from ps2.coordinator.options import Options
 from ps2.coordinator.recovery import Recovery
 from ps2.coordinator.turns import Turns
 from ps2.errors import CheckpointWarning, ConfigError, PS2Error, RecoveryError, RolledBack, UsageError
@@ -26,11 +26,11 @@ log = logging.getLogger(__name__)
 class Steps:
     """Counts the steps of one driver, and makes its checkpoints."""
 
-    def __init__(self, checkpoints: Checkpoints, session: Session, master: Master, options: Options) -> None:
+    def __init__(self, checkpoints: Checkpoints, session: Session, master: Master, conf: PS2Conf) -> None:
         self._checkpoints = checkpoints
         self._session = session
         self._master = master
-        self._options = options
+        self._conf = conf
         self._last_s = time.monotonic()  # when the last checkpoint was begun
         self._closing = threading.Event()
         self._inside = False  # a step, until the checkpoint at its end is made
@@ -45,7 +45,7 @@ class Steps:
         if newest is not None:
             self._cuts.append(newest.path)
         # A cut at any time is no place for everybody to go back to.
-        if options.checkpoint_every_s is not None and options.recover != "consistent":
+        if conf.checkpointEveryS is not None and conf.recover != "consistent":
             threading.Thread(target=self._by_time, name="ps2-checkpoints", daemon=True).start()
 
     @shielded
@@ -73,7 +73,7 @@ class Steps:
         run = self.run
         if run is None:
             # It may hold a part of a step, and all are not to go back to that.
-            partial = self._inside or self._options.recover == "consistent"
+            partial = self._inside or self._conf.recover == "consistent"
             note = None if partial else _nowhere
             return self._checkpoints.hand_over(addresses, self.next, self._session.epoch, note)
         epoch, cut = run.epoch, run.cut()
@@ -114,7 +114,7 @@ class Steps:
     @property
     def by_clock(self) -> bool:
         """Whether checkpoints are made at the end of steps."""
-        return self._options.checkpoint_every_steps is not None or self._options.checkpoint_every_s is not None
+        return self._conf.checkpointEverySteps is not None or self._conf.checkpointEveryS is not None
 
     def end_clock(self, clock: int) -> None:
         """Note that all workers of a run have finished a clock; make the checkpoint that is due."""
@@ -137,7 +137,7 @@ class Steps:
 
     def checkpoint_beginning(self) -> None:
         """Let all go back to the beginning of a run at least, if all go back together."""
-        if self._options.recover == "shard" or self._options.checkpoint_dir is None:
+        if self._conf.recover == "shard" or self._conf.checkpointDir is None:
             return
         while True:
             before = len(self.settled())
@@ -169,15 +169,15 @@ class Steps:
         self._session.check_epoch(self._master.gone_back)
 
     def _due(self) -> bool:
-        every_steps, every_s = self._options.checkpoint_every_steps, self._options.checkpoint_every_s
+        every_steps, every_s = self._conf.checkpointEverySteps, self._conf.checkpointEveryS
         if every_steps is not None and self.next % every_steps == 0:
             return True
         return every_s is not None and time.monotonic() - self._last_s >= every_s
 
     def _by_time(self) -> None:
-        assert self._options.checkpoint_every_s is not None
+        assert self._conf.checkpointEveryS is not None
         turns = Turns("ps2-checkpoints")
-        while not self._closing.wait(self._options.checkpoint_every_s):
+        while not self._closing.wait(self._conf.checkpointEveryS):
             # Steps and clocks make theirs at their ends; a loop that has to hear of a rollback hears of it first.
             if self.run is None and not self._inside and self._session.epoch == self._master.epoch:
                 turns.take(lambda: self._automatic(self._between))

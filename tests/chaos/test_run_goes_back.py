@@ -11,7 +11,7 @@ import pytest
 from faults import processes
 from faults.processes import AtRandom
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 
 CLOCKS = 10
 DIM = 1000
@@ -94,7 +94,7 @@ def test_a_run_when_a_server_is_killed_before_any_checkpoint_of_its_own_then_it_
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("settings", [{"replicas": 1}, {"recover": "shard"}], ids=["replicas", "shard"])
+@pytest.mark.parametrize("settings", [{"replicas": 1}, {"conf": PS2Conf(recover="shard")}], ids=["replicas", "shard"])
 def test_a_run_when_a_server_is_killed_and_brought_back_then_its_workers_go_on(settings, spark, tmp_path):
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=str(tmp_path), **settings) as ps:
         total = DCV.dense(DIM, dtype="int64")

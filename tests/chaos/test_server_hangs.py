@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from faults import processes
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 from ps2.config import split_address
 from ps2.coordinator import fleet
 from ps2.coordinator.launchers.child import end
@@ -45,7 +45,7 @@ class CannotKill(LocalLauncher):
 @pytest.fixture
 def ps(monkeypatch):
     monkeypatch.setattr(fleet, "LocalLauncher", CannotKill)
-    with PS2Context.getOrCreate(servers=2, replicas=1, heartbeatS=0.2, lostAfterS=1.0) as ps:
+    with PS2Context.getOrCreate(servers=2, replicas=1, conf=PS2Conf(heartbeatS=0.2, lostAfterS=1.0)) as ps:
         yield ps
 
 

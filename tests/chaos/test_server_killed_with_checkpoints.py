@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from faults import processes
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 from ps2.errors import RolledBack
 
 DIM = 1000
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 
 def test_adds_when_a_server_is_killed_then_its_half_lacks_what_the_checkpoint_lacks(tmp_path, until):
-    with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path), heartbeatS=0.2) as ps:
+    with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path), conf=PS2Conf(heartbeatS=0.2)) as ps:
         total = DCV.dense(DIM, dtype="int64")
         total.add(np.full(DIM, 3))
         ps.checkpoint()

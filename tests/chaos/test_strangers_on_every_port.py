@@ -11,7 +11,7 @@ import grpc
 import numpy as np
 import pytest
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 from ps2.config import split_address
 from ps2.wire.control import ServerControl
 from ps2.wire.door import MAX_STRANGERS
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("leaves_nothing")
 @pytest.fixture
 def ps():
     """A fleet that replaces a server after two seconds without a sign of life."""
-    with PS2Context.getOrCreate(servers=2, replicas=1, heartbeatS=0.2, lostAfterS=2.0) as ps:
+    with PS2Context.getOrCreate(servers=2, replicas=1, conf=PS2Conf(heartbeatS=0.2, lostAfterS=2.0)) as ps:
         yield ps
 
 

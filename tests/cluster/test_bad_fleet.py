@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 from ps2.config import new_token, write_token
 from ps2.coordinator.launchers import local
 from ps2.coordinator.launchers.forking import ForkServer
@@ -86,7 +86,7 @@ def test_vectors_when_of_two_contexts_then_refused():
 
 
 def test_operation_when_not_colocated_and_strict_then_error():
-    with PS2Context.getOrCreate(servers=2, strict=True):
+    with PS2Context.getOrCreate(servers=2, conf=PS2Conf(strict=True)):
         u, v = DCV.dense(3), DCV.dense(3, partitionsPerServer=2)
         for use in (lambda: u.add(v), lambda: u.dot(v), lambda: u.zip(v).apply("add"), lambda: u * v):
             with pytest.raises(
@@ -170,7 +170,7 @@ def test_start_when_python_is_missing_then_launch_error(monkeypatch):
 @pytest.mark.parametrize("bind", ["nonsense.invalid", "192.0.2.1"])
 def test_start_when_address_is_not_of_this_host_then_launch_error(bind):
     with pytest.raises(LaunchError, match=rf"cannot listen on {bind}:0"):
-        PS2Context.getOrCreate(servers=1, bindAddress=bind)
+        PS2Context.getOrCreate(servers=1, conf=PS2Conf(bindAddress=bind))
 
 
 def test_attach_when_token_is_right_then_vectors_work_and_servers_are_left_empty(running):

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 from ps2.errors import (
     ConfigError,
     DTypeError,
@@ -323,7 +323,8 @@ class LoadsNowhere:
             r"a context with 2 local servers is running, not with 3 local servers; stop\(\) it first",
         ),
         ({"fleet": "h:1"}, ConfigError, "a context with 2 local servers is running, not with the fleet h:1"),
-        ({"strict": True}, ConfigError, "strict: False is that of the running context, not True"),
+        ({"conf": PS2Conf(strict=True)}, ConfigError, "strict: False is that of the running context, not True"),
+        ({"heartbeatS": 1}, ConfigError, r"heartbeatS is a setting of PS2Conf: give conf=PS2Conf\(heartbeatS=1\)"),
         ({"memoryLimit": 1 << 20}, ConfigError, r"memoryLimit: None is that of the running context, not 1048576"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 from ps2.config import split_address
 from ps2.errors import LaunchError
 from tests.ports import free_port
@@ -17,7 +17,8 @@ PORTS = 6
 def test_fleet_when_at_ipv6_then_all_of_it_is_on_the_given_ports():
     first = free_port(PORTS)
     given = range(first, first + PORTS)
-    with PS2Context.getOrCreate(servers=2, bindAddress="[::1]", ports=f"{first}-{first + PORTS - 1}", replicas=1) as ps:
+    conf = PS2Conf(bindAddress="[::1]", ports=f"{first}-{first + PORTS - 1}")
+    with PS2Context.getOrCreate(servers=2, replicas=1, conf=conf) as ps:
         weight = DCV.dense(10).fill(1.0)
         weight.add(np.ones(10))
         found = [split_address(address) for address in (*ps.servers, ps._fleet.address)]
@@ -34,7 +35,7 @@ def test_fleet_when_all_of_its_ports_are_taken_then_launch_error_names_them():
     taken = [listening_socket("127.0.0.1", [port], 1) for port in range(first, first + 4)]
     try:
         with pytest.raises(LaunchError, match=rf"127\.0\.0\.1:{first}-{first + 3}: all of the ports are in use"):
-            PS2Context.getOrCreate(servers=1, ports=f"{first}-{first + 3}")
+            PS2Context.getOrCreate(servers=1, conf=PS2Conf(ports=f"{first}-{first + 3}"))
     finally:
         for listener in taken:
             listener.close()
@@ -44,4 +45,4 @@ def test_fleet_when_it_is_not_where_others_are_told_then_it_says_so():
     with pytest.raises(
         LaunchError, match=r"^advertiseAddress: this host does not reach its own servers at 127\.0\.0\.9"
     ):
-        PS2Context.getOrCreate(servers=1, advertiseAddress="127.0.0.9")
+        PS2Context.getOrCreate(servers=1, conf=PS2Conf(advertiseAddress="127.0.0.9"))

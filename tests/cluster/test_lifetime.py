@@ -17,7 +17,7 @@ import psutil
 import pytest
 from faults import flows
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import StoppedError, UnavailableError
 
@@ -252,7 +252,7 @@ def test_operation_when_a_server_stopped_answering_then_bounded(leaves_nothing, 
     """A stopped process keeps its connections: only keepalive finds out."""
     quick = partial(WireConfig, keepalive_s=1.0, keepalive_timeout_s=0.5)
     monkeypatch.setattr("ps2.coordinator.context.WireConfig", quick)
-    with PS2Context.getOrCreate(servers=2, heartbeatS=0.2, lostAfterS=2.0) as ps:
+    with PS2Context.getOrCreate(servers=2, conf=PS2Conf(heartbeatS=0.2, lostAfterS=2.0)) as ps:
         u, pid = DCV.dense(10).fill(1), ps._fleet.launcher.pids()[1]
         stop_process(pid)
         started_s = time.monotonic()

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 from ps2.cli.main import cli
 from ps2.config import new_token, write_token
 from ps2.errors import RolledBack, UnavailableError
@@ -135,7 +135,11 @@ def test_pods_when_they_are_restarted_one_by_one_then_nothing_is_lost_and_more_t
 
 def test_pods_without_copies_then_those_that_are_told_to_end_hand_over_all_they_hold(pods, tmp_path, until):
     first = pods[0]
-    given = {"tokenFile": str(tmp_path / "token"), "checkpointDir": str(tmp_path / "checkpoints"), "retryTimeoutS": 60}
+    given = {
+        "tokenFile": str(tmp_path / "token"),
+        "checkpointDir": str(tmp_path / "checkpoints"),
+        "conf": PS2Conf(retryTimeoutS=60),
+    }
     with PS2Context.getOrCreate(fleet=[pod.address for pod in pods], **given) as ps:
         weight = DCV.dense(1000, dtype="float64", name="weight").push(VALUES)
         added, over = 0, threading.Event()
@@ -195,9 +199,13 @@ def test_pods_when_one_is_killed_then_it_gets_what_the_checkpoint_has(pods, tmp_
 
 
 def test_pods_when_one_ends_within_a_step_then_a_crash_takes_all_back_to_before_the_step(pods, tmp_path, until):
-    given = {"tokenFile": str(tmp_path / "token"), "checkpointDir": str(tmp_path / "checkpoints"), "keep": 1}
+    given = {
+        "tokenFile": str(tmp_path / "token"),
+        "checkpointDir": str(tmp_path / "checkpoints"),
+        "conf": PS2Conf(keep=1, recover="consistent"),
+    }
     fleet = [pod.address for pod in pods]
-    with PS2Context.getOrCreate(fleet=fleet, recover="consistent", **given) as ps:
+    with PS2Context.getOrCreate(fleet=fleet, **given) as ps:
         weight = DCV.dense(1000, dtype="float64", name="weight").push(VALUES)
         cut = ps.checkpoint()
         with ps.step():

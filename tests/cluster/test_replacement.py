@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 from ps2.cli.processes import ServerOptions, ServerProcesses
 from ps2.config import new_token, write_token
 from ps2.coordinator.supervisor import Supervisor
@@ -92,7 +92,7 @@ def test_a_server_when_every_checkpoint_is_damaged_then_calls_say_so_at_once(tmp
 def test_checkpoints_of_another_run_when_one_goes_on_beside_them_then_they_stay(tmp_path):
     runs = []
     for _ in range(2):
-        with PS2Context.getOrCreate(servers=1, checkpointDir=str(tmp_path), keep=1) as ps:
+        with PS2Context.getOrCreate(servers=1, checkpointDir=str(tmp_path), conf=PS2Conf(keep=1)) as ps:
             DCV.dense(10)
             ps.checkpoint()
             runs.append(Path(ps.checkpoint().path))
@@ -152,7 +152,7 @@ def test_a_server_when_its_copies_are_not_whole_then_the_checkpoint_serves_or_ca
 
 
 def test_all_servers_when_they_go_back_then_the_driver_is_told_once_and_vectors_are_of_one_moment(tmp_path):
-    with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path), recover="consistent") as ps:
+    with PS2Context.getOrCreate(servers=2, checkpointDir=str(tmp_path), conf=PS2Conf(recover="consistent")) as ps:
         weight = DCV.dense(1000, dtype="float64").push(VALUES)
         ps.checkpoint(step=4)
         weight.add(1)

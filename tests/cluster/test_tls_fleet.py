@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 from ps2.certificates import TlsFiles
 from ps2.config import new_token, unencrypted, write_token
 from ps2.errors import ConfigError
@@ -29,7 +29,7 @@ def files(tmp_path_factory):
 
 
 def given(files):
-    """Arguments of ``getOrCreate``."""
+    """Settings of a driver with certificates."""
     return {"tlsCert": files.cert, "tlsKey": files.key, "tlsCa": files.ca}
 
 
@@ -38,7 +38,7 @@ def test_a_local_fleet_with_certificates_when_a_server_dies_then_copies_come_ove
 ):
     monkeypatch.setenv("PS2_UNIX_SOCKETS", "0")
     values = np.arange(DIM, dtype=np.float64)
-    with PS2Context.getOrCreate(servers=2, replicas=1, **given(files)) as ps:
+    with PS2Context.getOrCreate(servers=2, replicas=1, conf=PS2Conf(**given(files))) as ps:
         weight = DCV.dense(DIM, dtype="float64")
         weight.push(values)
         os.kill(ps._fleet.launcher.pids()[0], 9)
@@ -59,7 +59,7 @@ def test_a_local_fleet_without_certificates_when_the_environment_names_some_then
 def test_a_driver_when_its_certificate_is_another_hosts_then_nothing_starts(tmp_path, leaves_nothing):
     files = write(tmp_path, names=("driver.example",))
     with pytest.raises(ConfigError, match=r"nobody who believes .* will talk to 127\.0\.0\.1: IP address mismatch"):
-        PS2Context.getOrCreate(servers=1, **given(files))
+        PS2Context.getOrCreate(servers=1, conf=PS2Conf(**given(files)))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_driver_when_its_certificate_is_another_hosts_then_nothing_starts(tmp_
 )
 def test_a_driver_when_files_are_missing_then_they_are_named(files, names, text):
     with pytest.raises(ConfigError, match=text):
-        PS2Context.getOrCreate(servers=1, **{name: given(files)[name] for name in names})
+        PS2Context.getOrCreate(servers=1, conf=PS2Conf(**{name: given(files)[name] for name in names}))
 
 
 def test_launch_when_given_certificates_then_commands_need_them_and_its_token_can_be_replaced(files, tmp_path, until):
@@ -82,7 +82,7 @@ def test_launch_when_given_certificates_then_commands_need_them_and_its_token_ca
         launched = shell.run("launch", "--servers", 1, "--detach", "--port", port, *files.arguments())
         assert launched.returncode == 0, launched.stderr
         token = shell.folder / "default" / "token"
-        attach = f'tokenFile="{token}", tlsCert="{files.cert}", tlsKey="{files.key}", tlsCa="{files.ca}")'
+        attach = f'tokenFile="{token}", conf=PS2Conf(tlsCert="{files.cert}", tlsKey="{files.key}", tlsCa="{files.ca}"))'
         assert attach in launched.stdout
         assert shell.run("status").returncode == 0
         named = ("status", "--fleet", address, "--token-file", token)

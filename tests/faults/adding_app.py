@@ -11,16 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 
 DIM = 1000
 
 
 def context(spare, folder, lost_after_s):
-    fast = {"heartbeatS": lost_after_s / 5, "lostAfterS": lost_after_s}
+    fast = PS2Conf(heartbeatS=lost_after_s / 5, lostAfterS=lost_after_s)
     if spare == "replicas":
-        return PS2Context.getOrCreate(servers=2, replicas=1, **fast)
-    return PS2Context.getOrCreate(servers=2, checkpointDir=f"{folder}/checkpoints", **fast)
+        return PS2Context.getOrCreate(servers=2, replicas=1, conf=fast)
+    return PS2Context.getOrCreate(servers=2, checkpointDir=f"{folder}/checkpoints", conf=fast)
 
 
 if __name__ == "__main__":

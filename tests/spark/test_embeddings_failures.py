@@ -10,7 +10,7 @@ from embedding_training import RECIPE, margin, trained
 from faults import processes
 from pyspark import cloudpickle
 
-from ps2 import PS2Context
+from ps2 import PS2Conf, PS2Context
 from ps2.algorithms.graph import LINE
 from ps2.errors import ConfigError
 from ps2.storage import folders
@@ -69,7 +69,7 @@ def test_line_when_both_orders_were_under_way_then_each_goes_on_where_it_was(spa
     edges = spark.createDataFrame(pairs, "src long, dst long").coalesce(1).persist()
     line = LINE(vectorSize=8, maxIter=12, stepSize=0.2, numWorkers=1)._resumable("pairs")
     folder = str(tmp_path)
-    with PS2Context.getOrCreate(spark, servers=1, checkpointDir=folder, checkpointEverySteps=7, keep=100):
+    with PS2Context.getOrCreate(spark, servers=1, checkpointDir=folder, checkpointEverySteps=7, conf=PS2Conf(keep=100)):
         whole = line.fit(edges).summary.history
     checkpoints = {folders.read_manifest(found.url).step: found.url for found in folders.find(folder)}
     for step in (7, 21):

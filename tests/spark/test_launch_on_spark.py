@@ -8,7 +8,7 @@ import re
 import numpy as np
 import psutil
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 from tests.certificates import write
 
 DIM = 100
@@ -45,10 +45,7 @@ def test_ps2_launch_when_on_spark_with_tls_then_a_driver_attaches_and_a_killed_s
         fleet=addresses,
         tokenFile=str(tmp_path / "ps2" / "default" / "token"),
         replicas=1,
-        tlsCert=files.cert,
-        tlsKey=files.key,
-        tlsCa=files.ca,
-        tlsName=files.name,
+        conf=PS2Conf(tlsCert=files.cert, tlsKey=files.key, tlsCa=files.ca, tlsName=files.name),
     ) as context:
         weight = DCV.dense(DIM)
         weight.fill(3.0)

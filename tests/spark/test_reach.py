@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ps2 import PS2Context
+from ps2 import PS2Conf, PS2Context
 from ps2.config import new_token, write_token
 from ps2.errors import ConfigError
 from ps2.wire.sockets import is_free
@@ -27,7 +27,7 @@ def test_a_run_when_its_driver_is_told_to_be_elsewhere_then_it_says_so(spark, sc
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         until(lambda: not is_free(socket.AF_INET, ("127.0.0.1", port)), "the server listens", 20)
-        given = {"fleet": address, "tokenFile": str(token), "advertiseAddress": ELSEWHERE}
+        given = {"fleet": address, "tokenFile": str(token), "conf": PS2Conf(advertiseAddress=ELSEWHERE)}
         with PS2Context.getOrCreate(spark, **given) as ps, pytest.raises(ConfigError) as caught:
             ps.run(sc.parallelize(range(2), 2), lambda worker, rows: None)
     finally:

@@ -6,7 +6,7 @@ import numpy as np
 import psutil
 import pytest
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 from ps2.errors import ConfigError, LaunchError
 
 # Two executors of one core: as many as the fleet wants.
@@ -19,7 +19,12 @@ DIM = 100
 def ps(spark):
     """A fleet of two servers in containers, with copies; tasks are the shared session's."""
     with PS2Context.getOrCreate(
-        spark, 2, launcher="spark", conf=CLUSTER, memoryLimit=MEMORY, replicas=1, bindAddress="localhost"
+        spark,
+        2,
+        launcher="spark",
+        memoryLimit=MEMORY,
+        replicas=1,
+        conf=PS2Conf(sparkConf=CLUSTER, bindAddress="localhost"),
     ) as made:
         yield made
 
@@ -93,7 +98,6 @@ def test_get_or_create_when_spark_has_no_containers_then_config_error(spark):
 
 
 def test_get_or_create_when_a_container_is_too_large_then_launch_error_says_what_spark_says(spark):
+    conf = PS2Conf(sparkConf=CLUSTER | {"spark.master": "local-cluster[1,1,900]"})
     with pytest.raises(LaunchError, match=r"Spark application has ended: .*1276 MiB"):
-        PS2Context.getOrCreate(
-            spark, 1, launcher="spark", conf=CLUSTER | {"spark.master": "local-cluster[1,1,900]"}, memoryLimit=MEMORY
-        )
+        PS2Context.getOrCreate(spark, 1, launcher="spark", memoryLimit=MEMORY, conf=conf)

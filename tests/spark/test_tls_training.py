@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pyspark.ml.linalg import Vectors
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 from ps2.client.fleet import unseal
 from ps2.client.task import FLEET_VARIABLE
 from tests.certificates import write
@@ -33,8 +33,8 @@ def test_a_training_when_the_fleet_has_certificates_then_its_workers_use_them_an
         [(label, Vectors.dense(row)) for label, row in zip(labels.tolist(), x, strict=True)], ["label", "features"]
     )
     files = write(tmp_path)
-    certificates = {"tlsCert": files.cert, "tlsKey": files.key, "tlsCa": files.ca}
-    with PS2Context.getOrCreate(spark, servers=2, **certificates) as ps:
+    conf = PS2Conf(tlsCert=files.cert, tlsKey=files.key, tlsCa=files.ca)
+    with PS2Context.getOrCreate(spark, servers=2, conf=conf) as ps:
         total = DCV.dense(DIM, dtype="float64")
         total.zero()
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from topics_training import TOPICS, WORDS, dealt, documents
 
-from ps2 import PS2Context
+from ps2 import PS2Conf, PS2Context
 from ps2.algorithms.topics.online import train_online
 from ps2.algorithms.topics.problem import OnlineRecipe
 from ps2.errors import ConfigError
@@ -28,7 +28,9 @@ def trained(ps, spark, recipe=RECIPE, on_step=lambda step: None):
 
 def test_online_when_the_driver_ends_then_another_one_comes_to_the_same_topics(spark, tmp_path):
     folder = str(tmp_path)
-    with PS2Context.getOrCreate(spark, servers=2, checkpointDir=folder, checkpointEverySteps=1, keep=1) as ps:
+    with PS2Context.getOrCreate(
+        spark, servers=2, checkpointDir=folder, checkpointEverySteps=1, conf=PS2Conf(keep=1)
+    ) as ps:
         expected = trained(ps, spark, replace(RECIPE, name=""))
         with pytest.raises(KeyboardInterrupt):
             trained(ps, spark, on_step=end)

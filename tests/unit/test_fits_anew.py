@@ -16,7 +16,7 @@ class LosesServers:
 
     def __init__(self, source="checkpoint", recover="auto", restore=None):
         self.recoveries, self._stopped, self._source = [], False, source
-        self._options = SimpleNamespace(recover=recover, restore=restore)
+        self.conf = SimpleNamespace(recover=recover, restore=restore)
         self._runs = SimpleNamespace(returns=0)
         self._session = SimpleNamespace(check_epoch=lambda newest: None)
         self._fleet = SimpleNamespace(master=SimpleNamespace(gone_back=(0, None)))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+
 import pytest
 
-from ps2.coordinator.options import Options, addresses
+from ps2.coordinator.conf import NAMES, PS2Conf, over
+from ps2.coordinator.options import addresses
+from ps2.coordinator.settings import variable_of
 from ps2.errors import ConfigError
 
 
@@ -16,54 +21,57 @@ from ps2.errors import ConfigError
         ({"replicas": True}, "replicas: expected 0 or 1, got True"),
         ({"replicas": 1, "servers": 1}, "replicas=1 needs two servers at least, got 1"),
         ({"replicas": 1, "fleet": ("h:1",)}, "replicas=1 needs two servers at least, got 1"),
-        ({"checkpoint_every_s": 30.0}, "checkpointEveryS and checkpointEverySteps need a checkpointDir"),
-        ({"checkpoint_every_steps": 3}, "checkpointEveryS and checkpointEverySteps need a checkpointDir"),
-        ({"checkpoint_dir": "d", "checkpoint_every_steps": 0}, "checkpointEverySteps: expected 1 at least, got 0"),
-        ({"checkpoint_dir": "d", "checkpoint_every_s": 0}, "checkpointEveryS: expected a positive number of seconds"),
-        ({"checkpoint_dir": "d", "checkpoint_every_s": "30"}, "checkpointEveryS: expected a positive number of seco"),
-        ({"checkpoint_dir": ""}, "checkpointDir: expected a path or a URL, got ''"),
+        ({"checkpointEveryS": 30.0}, "checkpointEveryS and checkpointEverySteps need a checkpointDir"),
+        ({"checkpointEverySteps": 3}, "checkpointEveryS and checkpointEverySteps need a checkpointDir"),
+        ({"checkpointDir": "d", "checkpointEverySteps": 0}, "checkpointEverySteps: expected 1 at least, got 0"),
+        ({"checkpointDir": "d", "checkpointEveryS": 0}, "checkpointEveryS: expected a positive number of seconds"),
+        ({"checkpointDir": "d", "checkpointEveryS": "30"}, "checkpointEveryS: expected a positive number of seco"),
+        ({"checkpointDir": ""}, "checkpointDir: expected a path or a URL, got ''"),
         ({"restore": 7}, "restore: expected a path or a URL, got 7"),
         ({"keep": 0}, "keep: expected 1 at least, got 0"),
         ({"keep": 2.5}, "keep: expected an integer, got 2.5"),
-        ({"heartbeat_s": -1.0}, "heartbeatS: expected a positive number of seconds, got -1.0"),
-        ({"lost_after_s": float("nan")}, "lostAfterS: expected a positive number of seconds, got nan"),
-        ({"lost_after_s": 1.5}, "lostAfterS: expected at least two heartbeats of 1.0 s, got 1.5"),
-        ({"start_timeout_s": 0}, "startTimeoutS: expected a positive number of seconds, got 0"),
+        ({"heartbeatS": -1.0}, "heartbeatS: expected a positive number of seconds, got -1.0"),
+        ({"lostAfterS": float("nan")}, "lostAfterS: expected a positive number of seconds, got nan"),
+        ({"lostAfterS": 1.5}, "lostAfterS: expected at least two heartbeats of 1.0 s, got 1.5"),
+        ({"startTimeoutS": 0}, "startTimeoutS: expected a positive number of seconds, got 0"),
         ({"launcher": "yarn"}, "launcher: expected 'local' or 'spark', got 'yarn'"),
         ({"launcher": "spark", "fleet": ("h:1",)}, "launcher='spark' starts servers, and fleet attaches to some that"),
-        ({"conf": {"spark.x": "1"}}, "conf goes with launcher='spark'"),
-        ({"launcher": "spark", "conf": "spark.x=1"}, "conf: expected a dict of Spark's settings, got 'spark.x=1'"),
-        ({"retry_timeout_s": 0}, "retryTimeoutS: expected a positive number of seconds, got 0"),
+        ({"sparkConf": {"spark.x": "1"}}, "sparkConf goes with launcher='spark'"),
+        (
+            {"launcher": "spark", "sparkConf": "spark.x=1"},
+            "sparkConf: expected a dict of Spark's settings, got 'spark.x=1'",
+        ),
+        ({"retryTimeoutS": 0}, "retryTimeoutS: expected a positive number of seconds, got 0"),
     ],
 )
 def test_options_when_one_cannot_be_used_then_it_is_named(fields, message):
     with pytest.raises(ConfigError) as caught:
-        Options(**fields)
+        PS2Conf(**fields).check()
     assert str(caught.value).startswith(message)
 
 
 def test_options_when_nothing_is_said_then_there_are_two_servers():
-    assert Options().count == 2
-    assert Options(fleet=("h:1", "h:2", "h:3")).count == 3
+    assert PS2Conf().count == 2
+    assert PS2Conf(fleet=("h:1", "h:2", "h:3")).count == 3
 
 
 def test_check_same_when_nothing_else_is_asked_for_then_the_running_context_will_do():
-    Options(servers=3, replicas=1, checkpoint_dir="d").check_same(Options())
-    Options(servers=3).check_same(Options(servers=3))
+    PS2Conf(servers=3, replicas=1, checkpointDir="d").check_same(PS2Conf())
+    PS2Conf(servers=3).check_same(PS2Conf(servers=3))
 
 
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
         ({"replicas": 1}, "replicas: 0 is that of the running context, not 1; stop() it first"),
-        ({"checkpoint_dir": "d"}, "checkpointDir: None is that of the running context, not d; stop() it first"),
+        ({"checkpointDir": "d"}, "checkpointDir: None is that of the running context, not d; stop() it first"),
         ({"restore": "d"}, "restore: a context is running; stop() it first"),
         ({"servers": 3}, "a context with 2 local servers is running, not with 3 local servers; stop() it first"),
     ],
 )
 def test_check_same_when_something_else_is_asked_for_then_both_are_named(asked, message):
     with pytest.raises(ConfigError) as caught:
-        Options(servers=2).check_same(Options(**asked))
+        PS2Conf(servers=2).check_same(PS2Conf(**asked))
     assert str(caught.value) == message
 
 
@@ -75,3 +83,98 @@ def test_addresses_when_there_are_none_then_the_form_is_named(fleet):
 
 def test_addresses_when_given_as_text_or_list_then_they_are_the_same():
     assert addresses("h:1, [::1]:2,") == addresses(["h:1", "[::1]:2"]) == ("h:1", "[::1]:2")
+
+
+@pytest.fixture
+def variables(monkeypatch):
+    """Set variables of the environment; no others are ours."""
+    for name in [name for name in os.environ if name.startswith("PS2_")]:
+        monkeypatch.delenv(name)
+    return lambda **given: [monkeypatch.setenv(name, value) for name, value in given.items()]
+
+
+def test_load_when_file_variable_and_keyword_differ_then_the_last_counts(tmp_path, variables):
+    file = tmp_path / "ps2.yaml"
+    file.write_text("heartbeatS: 2.0\nlostAfterS: 20\nkeep: 7\nsparkConf: {spark.a: b}\n")
+    variables(PS2_LOST_AFTER_S="30", PS2_KEEP="8", PS2_OPS="a.b,c.d", PS2_STRICT="true", PS2_CHECKPOINT_DIR="12")
+    found = PS2Conf.load(file, keep=9)
+    assert (found.heartbeatS, found.lostAfterS, found.keep) == (2.0, 30, 9)
+    assert (found.modules, found.strict, found.checkpointDir) == (("a.b", "c.d"), True, "12")
+    assert found.sparkConf == {"spark.a": "b"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_load_when_a_variable_is_empty_then_it_says_nothing(name, variables):
+    variables(**{variable_of(name): ""})
+    assert PS2Conf.load() == PS2Conf()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("heartBeatS: 1", "no setting is called 'heartBeatS'; did you mean heartbeatS?"),
+        ("- 1", "expected names with their values, got '- 1'"),
+        ("keep: [", "expected YAML, got 'keep: ['"),
+        ("keep: many", "keep: expected an integer, got 'many'"),
+    ],
+)
+def test_load_when_a_file_is_none_of_settings_then_says_why(tmp_path, variables, text, message):
+    (tmp_path / "ps2.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        PS2Conf.load(tmp_path / "ps2.yaml")
+    assert message in str(caught.value)
+
+
+def test_load_when_there_is_no_file_then_config_error(tmp_path):
+    with pytest.raises(ConfigError, match="No such file"):
+        PS2Conf.load(tmp_path / "nowhere.yaml")
+
+
+def test_load_when_a_variable_is_nearly_a_setting_then_warns(variables, caplog):
+    variables(PS2_HEARTBEATS="1", PS2_PORT="tcp://10.0.0.1:7070", PS2_LANES="0")
+    assert PS2Conf.load() == PS2Conf()
+    assert [record.getMessage() for record in caplog.records] == [
+        "environment variable PS2_HEARTBEATS is no setting of PS2Conf; PS2_HEARTBEAT_S is"
+    ]
+
+
+def test_over_when_keywords_are_given_then_they_count_in_place():
+    made = over(PS2Conf(servers=3, keep=5), {}, servers=2, replicas=None)
+    assert made == PS2Conf(servers=2, keep=5)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("heartbeatS", "heartbeatS is a setting of PS2Conf: give conf=PS2Conf(heartbeatS=1)"),
+        ("heartbeats", "no setting is called 'heartbeats'; did you mean heartbeatS?"),
+    ],
+)
+def test_over_when_a_keyword_is_not_the_calls_then_says_where_it_is(name, message):
+    with pytest.raises(ConfigError) as caught:
+        over(None, {name: 1})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("conf", "hint"), [({"spark.x": "1"}, "sparkConf={...}"), ("ps2.yaml", "got 'ps2.yaml'")])
+def test_over_when_conf_is_no_ps2conf_then_config_error(conf, hint):
+    with pytest.raises(ConfigError, match="conf: expected a PS2Conf") as caught:
+        over(conf, {})
+    assert hint in str(caught.value)
+
+
+def test_conf_when_printed_then_each_setting_has_a_line():
+    lines = str(PS2Conf(keep=5)).splitlines()
+    assert [line.split(" = ")[0] for line in lines] == list(NAMES)
+    assert "keep = 5" in lines
+    assert "heartbeatS = 1.0 (default)" in lines
+
+
+def test_conf_when_equal_things_are_said_in_other_forms_then_equal():
+    one = PS2Conf(fleet="h:1, h:2,", ops="a", ports=40000, bindAddress="[::1]")
+    assert one == PS2Conf(fleet=["h:1", "h:2"], ops=["a"], ports="40000", bindAddress="::1")
+    assert dataclasses.replace(one) == one
+
+
+def test_conf_when_read_then_each_setting_is_documented():
+    assert [name for name in NAMES if f"\n        {name}: " not in PS2Conf.__doc__] == []

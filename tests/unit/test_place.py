@@ -6,7 +6,8 @@ import pytest
 
 from ps2.config import Place
 from ps2.coordinator import place as places
-from ps2.coordinator.options import Options, ports
+from ps2.coordinator.conf import PS2Conf
+from ps2.coordinator.options import ports
 from ps2.coordinator.place import out_of_reach, place_of
 from ps2.errors import ConfigError
 
@@ -47,21 +48,21 @@ class Context:
         ({}, Context("k8s://https://api", "driver.ns.svc", "10.1.2.3"), Place("10.1.2.3", "driver.ns.svc")),
         ({}, Context("spark://m:7077", "[fd00::1]", "[::1]"), Place("::1", "fd00::1")),
         ({"launcher": "spark"}, Context("local-cluster[2,1,1024]", "10.0.0.1"), Place("10.0.0.1", "10.0.0.1")),
-        ({"bind": "[fd00::2]"}, Context("spark://m:7077", "10.0.0.1"), Place("fd00::2", "fd00::2")),
-        ({"bind": "0.0.0.0"}, Context("spark://m:7077", "10.0.0.1"), Place("0.0.0.0", "10.0.0.1")),
-        ({"bind": "0.0.0.0"}, Context("spark://m:7077", "localhost"), Place("0.0.0.0", "host1")),
-        ({"bind": "::"}, None, Place("::", "host1")),
-        ({"advertise": "nat"}, Context("spark://m:7077", "10.0.0.1"), Place("10.0.0.1", "nat")),
-        ({"bind": "::", "advertise": "nat", "ports": range(40, 60)}, None, Place("::", "nat", range(40, 60))),
+        ({"bindAddress": "[fd00::2]"}, Context("spark://m:7077", "10.0.0.1"), Place("fd00::2", "fd00::2")),
+        ({"bindAddress": "0.0.0.0"}, Context("spark://m:7077", "10.0.0.1"), Place("0.0.0.0", "10.0.0.1")),
+        ({"bindAddress": "0.0.0.0"}, Context("spark://m:7077", "localhost"), Place("0.0.0.0", "host1")),
+        ({"bindAddress": "::"}, None, Place("::", "host1")),
+        ({"advertiseAddress": "nat"}, Context("spark://m:7077", "10.0.0.1"), Place("10.0.0.1", "nat")),
+        ({"bindAddress": "::", "advertiseAddress": "nat", "ports": "40-59"}, None, Place("::", "nat", range(40, 60))),
     ],
 )
 def test_place_when_spark_says_where_its_driver_is_then_it_is_there(monkeypatch, fields, context, expected):
     monkeypatch.setattr(places, "reachable_host", lambda: "host1")
-    assert place_of(Options(**fields), context, has_token=True) == expected
+    assert place_of(PS2Conf(**fields), context, has_token=True) == expected
 
 
 def test_place_when_there_is_no_token_then_it_is_loopback():
-    assert place_of(Options(), Context("spark://m:7077", "10.0.0.1"), has_token=False) == LOOPBACK
+    assert place_of(PS2Conf(), Context("spark://m:7077", "10.0.0.1"), has_token=False) == LOOPBACK
 
 
 @pytest.mark.parametrize(
@@ -95,14 +96,20 @@ def test_ports_when_they_are_none_then_config_error(given):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"bind": "host:80"}, "bindAddress: expected a name or an address of a host, without a port, got 'host:80'"),
-        ({"bind": 7}, "bindAddress: expected a name or an address of a host, got 7"),
-        ({"advertise": "0.0.0.0"}, "advertiseAddress: expected a host that others reach this one by, got 0.0.0.0"),
-        ({"servers": 2, "ports": range(40, 45)}, "ports: 6 are needed, for the master, a run and two for each server"),
-        ({"fleet": ("h:1",), "ports": range(40, 41)}, "ports: 2 are needed, for the master, a run; got 1"),
+        (
+            {"bindAddress": "host:80"},
+            "bindAddress: expected a name or an address of a host, without a port, got 'host:80'",
+        ),
+        ({"bindAddress": 7}, "bindAddress: expected a name or an address of a host, got 7"),
+        (
+            {"advertiseAddress": "0.0.0.0"},
+            "advertiseAddress: expected a host that others reach this one by, got 0.0.0.0",
+        ),
+        ({"servers": 2, "ports": "40-44"}, "ports: 6 are needed, for the master, a run and two for each server"),
+        ({"fleet": ("h:1",), "ports": "40"}, "ports: 2 are needed, for the master, a run; got 1"),
     ],
 )
 def test_options_when_a_place_cannot_be_used_then_it_is_named(fields, message):
     with pytest.raises(ConfigError) as caught:
-        Options(**fields)
+        PS2Conf(**fields).check()
     assert str(caught.value).startswith(message)

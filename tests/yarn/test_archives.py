@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 
 pytestmark = pytest.mark.yarn
 
@@ -18,11 +18,13 @@ def test_a_fleet_when_python_comes_in_an_archive_then_its_servers_run_with_that(
     python.chmod(0o755)
     with tarfile.open(tmp_path / "env.tar.gz", "w:gz") as archive:
         archive.add(python, "bin/python")
-    conf = {
+    settings = {
         "spark.archives": f"{tmp_path}/env.tar.gz#environment",
         "spark.pyspark.python": "./environment/bin/python",
     }
-    with PS2Context.getOrCreate(spark, 1, launcher="spark", memoryLimit=64 << 20, conf=conf) as ps:
+    with PS2Context.getOrCreate(
+        spark, 1, launcher="spark", memoryLimit=64 << 20, conf=PS2Conf(sparkConf=settings)
+    ) as ps:
         (server,) = processes("ps2.cli.main", f"--master {ps._fleet.face.address}")
         assert server.environ()["PS2_TEST_ARCHIVE"] == "came"
         assert DCV.dense(10).sum() == 0

@@ -9,7 +9,7 @@ import fsspec
 import numpy as np
 import pytest
 
-from ps2 import DCV, PS2Context
+from ps2 import DCV, PS2Conf, PS2Context
 
 MEMORY = 64 << 20
 DIM = 1000
@@ -27,7 +27,7 @@ def ps(spark, cluster):
         launcher="spark",
         memoryLimit=MEMORY,
         checkpointDir=f"{cluster.webhdfs}/checkpoints",
-        startTimeoutS=120,
+        conf=PS2Conf(startTimeoutS=120),
     ) as made:
         yield made
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from ps2 import PS2Context, __version__
+from ps2 import PS2Conf, PS2Context, __version__
 from ps2.errors import LaunchError
 from tests.yarn.conftest import REPO
 
@@ -37,7 +37,11 @@ def refused(spark, servers=1, memory=MEMORY, timeout_s=60, **conf):
     settings = plain | {name.replace("_", "."): value for name, value in conf.items()}
     with pytest.raises(LaunchError) as error:
         PS2Context.getOrCreate(
-            spark, servers, launcher="spark", memoryLimit=memory, conf=settings, startTimeoutS=timeout_s
+            spark,
+            servers,
+            launcher="spark",
+            memoryLimit=memory,
+            conf=PS2Conf(sparkConf=settings, startTimeoutS=timeout_s),
         )
     return str(error.value)
 

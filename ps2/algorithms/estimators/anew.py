@@ -44,10 +44,10 @@ def done_anew(fit: Callable[[], T]) -> T:
         assert ps is not None
         with suppress(RolledBack):
             ps._session.check_epoch(ps._fleet.master.gone_back)  # it is dealt with
-        if beginning == MOST_BEGINNINGS or ps._options.restore is not None:
+        if beginning == MOST_BEGINNINGS or ps.conf.restore is not None:
             why = (
                 f"a fit has begun {beginning} times"
-                if ps._options.restore is None
+                if ps.conf.restore is None
                 else "a fit that goes on with the training of a checkpoint does not begin anew: restore it once more"
             )
             raise RecoveryError(
@@ -60,7 +60,7 @@ def done_anew(fit: Callable[[], T]) -> T:
 
 def _losses(ps: Any) -> int:
     """Return how many recoveries have lost what no run went back for."""
-    if ps is None or ps._options.recover == "shard":
+    if ps is None or ps.conf.recover == "shard":
         return 0
     return sum(recovery.source == "checkpoint" for recovery in ps.recoveries) - int(ps._runs.returns)
 

@@ -54,7 +54,7 @@ def names_of(prefix: str, ps: Any, first: int = 0) -> Names:
         NotFoundError: what was restored has none of them.
     """
     there = [name for name in ps._fleet.master.names() if prefix and name.startswith(f"{prefix}/")]
-    if prefix and ps.nextStep > first and ps._options.restore is not None:
+    if prefix and ps.nextStep > first and ps.conf.restore is not None:
         if f"{prefix}/0" not in there:
             raise NotFoundError(
                 f"the checkpoint holds no training {prefix!r} that could go on: it was made after its end, or is of "

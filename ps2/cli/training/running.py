@@ -18,6 +18,7 @@ from ps2.storage.files import reason
 if TYPE_CHECKING:
     from ps2.algorithms.labelled import LabelledRows
     from ps2.algorithms.spark import Interrupt
+    from ps2.coordinator.conf import PS2Conf
 
 
 @dataclass(frozen=True)
@@ -121,13 +122,10 @@ def _in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[
                 setting.servers,
                 fleet=setting.fleet,
                 tokenFile=setting.token_file if setting.fleet else None,
-                tlsCert=setting.tls_cert if setting.fleet else None,
-                tlsKey=setting.tls_key if setting.fleet else None,
-                tlsCa=setting.tls_ca if setting.fleet else None,
-                tlsName=setting.tls_name if setting.fleet else None,
                 checkpointDir=setting.checkpoint_dir,
                 checkpointEveryS=setting.checkpoint_every,
                 restore=setting.restore,
+                conf=_certified(setting) if setting.fleet else None,
             ) as ps,
         ):
             say("waiting for free task slots")
@@ -143,6 +141,12 @@ def _in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[
     finally:
         if not interrupt.came:
             spark.stop()
+
+
+def _certified(setting: Setting) -> PS2Conf:
+    from ps2.coordinator.conf import PS2Conf
+
+    return PS2Conf(tlsCert=setting.tls_cert, tlsKey=setting.tls_key, tlsCa=setting.tls_ca, tlsName=setting.tls_name)
 
 
 def read(spark: Any, files: Files) -> Read:

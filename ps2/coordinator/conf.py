@@ -1,0 +1,313 @@
+"""``PS2Conf``: all that a ``PS2Context`` can be told, checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, get_args
+
+from ps2.certificates import TlsFiles, tls_files
+from ps2.config import ANY_PORT, MAX_BYTES, host_of, is_wildcard, said_of
+from ps2.coordinator import options, settings
+from ps2.coordinator.options import LaunchedBy, is_whole
+from ps2.coordinator.recovery import Recover
+from ps2.errors import ConfigError
+
+MAX_SERVERS = 4096
+START_TIMEOUT_S = 60.0
+# A cluster may have to end something else first.
+CONTAINERS_TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class PS2Conf:
+    """Settings of a fleet and of the driver that drives it, as SparkConf is for an application.
+
+    Made of keywords; of a YAML file and ``PS2_*`` variables: ``PS2Conf.load``. ``dataclasses.replace`` makes another
+    one of it; ``ps.conf`` is that of the running context, and ``print(ps.conf)`` shows it, a setting a line.
+
+    Attributes:
+        servers: start so many servers; None: 2, or those of ``fleet``.
+        fleet: instead, attach to running ones: "host:port,host:port" or a list. What a driver that is gone had named
+            there is taken over; see ``PS2Context.vector``.
+        tokenFile: the fleet's token, with ``fleet``; else a token is made.
+        launcher: what starts the servers. "local": child processes, as that needs nothing. "spark": a second Spark
+            application on the same cluster, one server a container (docs/deploy.md).
+        sparkConf: Spark's settings of that second application, before those that it shares with the training's.
+        memoryLimit: bytes that each server may take. Default: of a local fleet, its share of the machine's memory; in
+            containers 1 GiB, as a cluster has to be asked for it.
+        startTimeoutS: seconds that all servers may take to start; default 60, and 120 in containers, for which a
+            cluster may have to end something else first.
+        ops: modules that declare operations of yours (docs/kernels.md), by name: loaded here, in tasks and, if the
+            fleet is not attached, by its servers; those of an attached one were told by ``ps2 launch --ops``.
+        strict: make operations between vectors that are not co-located an error. Default: a warning, as the result is
+            right all the same.
+        bindAddress: host that the master, runs and a local fleet listen on. Default: with Spark on this host alone
+            loopback, which nobody else reaches; on a cluster ``spark.driver.bindAddress``, else ``spark.driver.host``.
+            ``::`` is all of both families.
+        advertiseAddress: host that tasks and servers are told, where that is not bindAddress. Default: on a cluster
+            ``spark.driver.host``, for a bindAddress of ``0.0.0.0`` or ``::`` that or this host's name.
+        ports: "40000-40020": of which all that listens here takes the first that are free: the master first, two for
+            each server of a local fleet, one for a run. Default: any, as only firewalls care.
+        tlsCert: encrypt all that goes between hosts (docs/security.md): file of this driver's certificate (PEM), which
+            a local fleet's servers use as well; tasks get all three by Spark's own means. Default: no TLS.
+        tlsKey: file of its private key, which only its owner can read.
+        tlsCa: file of the authority whose certificates are believed.
+        tlsName: name that all certificates of the fleet carry; default: the host that each process is reached by.
+        replicas: 1 keeps a copy of each shard on another server, in step with it: no single server's death loses
+            anything. Default 0, as it takes twice the memory, and longer for what changes data.
+        checkpointDir: path or fsspec URL, reachable for the servers, where checkpoints go. Lost servers are replaced
+            and get their shards back from the newest complete one.
+        checkpointEveryS: make one every so many seconds; in a run or with ``step`` at the end of a clock or step.
+        checkpointEverySteps: make one at the end of every so many ``step``s.
+        keep: complete checkpoints of this context that stay in checkpointDir; those of others always do. Default 3: two
+            to go back to, if what the newest one holds turns out wrong.
+        restore: path of a checkpoint, or of a folder of them (the newest complete one): start with what it holds, on
+            any number of servers; see ``PS2Context.vector`` and ``nextStep``.
+        recover: without copies, "consistent": all servers go back to the checkpoint, and the clocks of a run with them;
+            else the driver's next call raises ``RolledBack``. "shard": a lost server alone does (paper, section 5.3),
+            and ages are mixed. "auto", the default: all do while a ``run`` or a ``step`` is under way that can go on
+            from there, else the lost one alone.
+        heartbeatS: seconds between two signs of life of a server; default 1: a thousand servers cost a third of a core.
+        lostAfterS: a server is lost after so many seconds without one; one whose process has ended, at once. Default 5,
+            which is longer than machines commonly stand still; at least two heartbeats.
+        retryTimeoutS: seconds that calls wait for a lost server to be brought back; default 600, as reading a large
+            checkpoint takes minutes.
+
+    Raises:
+        ConfigError: a setting has a value that cannot be used; which go together, ``PS2Context.getOrCreate`` says.
+    """
+
+    servers: int | None = None
+    fleet: str | Sequence[str] | None = None
+    tokenFile: str | None = None
+    launcher: LaunchedBy = "local"
+    sparkConf: Mapping[str, str] = field(default_factory=dict)
+    memoryLimit: int | None = None
+    startTimeoutS: float | None = None
+    ops: str | Sequence[str] = ()
+    strict: bool = False
+    bindAddress: str | None = None
+    advertiseAddress: str | None = None
+    ports: str | int | None = None
+    tlsCert: str | None = None
+    tlsKey: str | None = None
+    tlsCa: str | None = None
+    tlsName: str | None = None
+    replicas: int = 0
+    checkpointDir: str | None = None
+    checkpointEveryS: float | None = None
+    checkpointEverySteps: int | None = None
+    keep: int = 3
+    restore: str | None = None
+    recover: Recover = "auto"
+    heartbeatS: float = 1.0
+    lostAfterS: float = 5.0
+    retryTimeoutS: float = 600.0
+
+    @classmethod
+    def load(cls, file: str | os.PathLike[str] | None = None, **given: Any) -> PS2Conf:
+        """Return the settings of a YAML file, over them those of ``PS2_*`` variables, and over all those given here.
+
+        The file is a mapping of names, as here, to values. A variable's name is that of the setting in capitals, words
+        apart: ``PS2_HEARTBEAT_S=0.5``, ``PS2_OPS=a.kernels,b.kernels``, ``PS2_SPARK_CONF='{spark.executor.cores: 4}'``.
+
+        Args:
+            file: path of the file; None: there is none.
+            given: settings by name.
+
+        Raises:
+            ConfigError: as from ``PS2Conf``; the file cannot be read, or names what is no setting.
+        """
+        found = {} if file is None else settings.of_file(os.fspath(file), NAMES)
+        settings.check_known(given, NAMES, "PS2Conf")
+        return cls(**(found | settings.of_variables(os.environ, NAMES, PARSED) | given))
+
+    def __post_init__(self) -> None:
+        self._normalise()
+        if self.launcher not in get_args(LaunchedBy):
+            raise ConfigError(f"launcher: expected 'local' or 'spark', got {self.launcher!r}")
+        if not isinstance(self.sparkConf, Mapping) or not all(isinstance(name, str) for name in self.sparkConf):
+            raise ConfigError(f"sparkConf: expected a dict of Spark's settings, got {self.sparkConf!r}")
+        self._check_whole("servers", 1, MAX_SERVERS)
+        self._check_whole("checkpointEverySteps", 1)
+        self._check_whole("keep", 1)
+        if not isinstance(self.strict, bool):
+            raise ConfigError(f"strict: expected True or False, got {self.strict!r}")
+        if self.memoryLimit is not None and (not is_whole(self.memoryLimit) or self.memoryLimit <= 0):
+            raise ConfigError(f"memoryLimit: expected a positive number of bytes, got {self.memoryLimit!r}")
+        if self.memoryLimit is not None and self.memoryLimit > MAX_BYTES:
+            raise ConfigError(f"memoryLimit: expected at most {MAX_BYTES:,} bytes, got {self.memoryLimit:,}")
+        for name in ("checkpointEveryS", "heartbeatS", "lostAfterS", "retryTimeoutS", "startTimeoutS"):
+            self._check_seconds(name)
+        if self.recover not in get_args(Recover):
+            raise ConfigError(f"recover: expected 'auto', 'shard' or 'consistent', got {self.recover!r}")
+        for name in ("checkpointDir", "restore"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise ConfigError(f"{name}: expected a path or a URL, got {value!r}")
+        if not is_whole(self.replicas) or self.replicas not in (0, 1):
+            raise ConfigError(f"replicas: expected 0 or 1, got {self.replicas!r}")
+
+    def check(self) -> None:
+        """Raise ConfigError if the settings cannot be used together."""
+        attached = self.fleet is not None
+        if self.servers is not None and attached:
+            raise ConfigError("give either servers (start a local fleet) or fleet (attach to one), not both")
+        if self.tokenFile is not None and not attached:
+            raise ConfigError("tokenFile goes with fleet: a local fleet makes a token of its own")
+        if self.tls is not None and not (self.tls.cert and self.tls.ca):
+            missing = "tlsCa" if self.tls.cert else "tlsCert and tlsKey"
+            raise ConfigError(f"a driver connects to servers and is connected to by tasks; give {missing} as well")
+        if self.launcher == "spark" and attached:
+            raise ConfigError("launcher='spark' starts servers, and fleet attaches to some that run: give one of them")
+        if self.sparkConf and self.launcher != "spark":
+            raise ConfigError("sparkConf goes with launcher='spark': it is that of the fleet's Spark application")
+        if self.lostAfterS < 2 * self.heartbeatS:
+            raise ConfigError(
+                f"lostAfterS: expected at least two heartbeats of {self.heartbeatS} s, got {self.lostAfterS}"
+            )
+        if self.replicas and self.count < 2:
+            raise ConfigError(f"replicas=1 needs two servers at least, got {self.count}")
+        every = self.checkpointEveryS is not None or self.checkpointEverySteps is not None
+        if every and self.checkpointDir is None:
+            raise ConfigError("checkpointEveryS and checkpointEverySteps need a checkpointDir")
+        self._check_ports()
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """``host:port`` of each server to attach to; none: a fleet is started."""
+        return options.addresses(self.fleet)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Names of the modules of ``ops``."""
+        return tuple(self.ops.split(",") if isinstance(self.ops, str) else self.ops)
+
+    @property
+    def portRange(self) -> range:
+        """Ports that may be taken here."""
+        return options.ports(self.ports)
+
+    @property
+    def tls(self) -> TlsFiles | None:
+        """The files of certificates; None: there is no TLS."""
+        return tls_files(self.tlsCert, self.tlsKey, self.tlsCa, self.tlsName)
+
+    @property
+    def startWithinS(self) -> float:
+        """How long servers may take to start, in seconds."""
+        return self.startTimeoutS or (CONTAINERS_TIMEOUT_S if self.launcher == "spark" else START_TIMEOUT_S)
+
+    @property
+    def count(self) -> int:
+        """How many servers there are to be."""
+        return len(self.addresses) or self.servers or 2
+
+    @property
+    def portsNeeded(self) -> int:
+        """How many ports are taken on this host, at most."""
+        if self.fleet is not None:
+            return 2
+        return 3 if self.launcher == "spark" else 2 + 2 * self.count
+
+    def check_same(self, asked: PS2Conf) -> None:
+        """Raise ConfigError if another call asks for something else than what is running."""
+        if asked.restore is not None:
+            raise ConfigError("restore: a context is running; stop() it first")
+        if (asked.servers or asked.fleet) and (asked.count, asked.fleet) != (self.count, self.fleet):
+            raise ConfigError(f"a context with {_named(self)} is running, not with {_named(asked)}; stop() it first")
+        for name in NAMES:
+            running, came, unsaid = (getattr(conf, name) for conf in (self, asked, PS2Conf()))
+            if name not in ("servers", "fleet") and came not in (running, unsaid):
+                raise ConfigError(f"{name}: {running} is that of the running context, not {came}; stop() it first")
+
+    def __str__(self) -> str:
+        unsaid = PS2Conf()
+        lines = ((each.name, getattr(self, each.name), getattr(unsaid, each.name)) for each in fields(self))
+        return "\n".join(f"{name} = {value!r}{' (default)' if value == usual else ''}" for name, value, usual in lines)
+
+    def _normalise(self) -> None:
+        """Have each setting in one form, so that equal ones are equal."""
+        forms: dict[str, Any] = {"fleet": None if self.fleet is None else self.addresses}
+        if self.ports is not None:
+            forms["ports"] = said_of(self.portRange)
+        if not isinstance(self.ops, (str, Sequence)) or not all(isinstance(m, str) and m for m in self.modules):
+            raise ConfigError(f"ops: expected names of modules, got {self.ops!r}")
+        forms["ops"] = self.modules
+        for name in ("bindAddress", "advertiseAddress"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"{name}: expected a name or an address of a host, got {value!r}")
+            forms[name] = None if value is None else host_of(value, name)
+        if self.advertiseAddress is not None and is_wildcard(forms["advertiseAddress"]):
+            raise ConfigError(
+                f"advertiseAddress: expected a host that others reach this one by, got {self.advertiseAddress}"
+            )
+        if (files := self.tls) is not None:
+            forms |= {"tlsCert": files.cert or None, "tlsKey": files.key or None, "tlsCa": files.ca or None}
+        for name, value in forms.items():
+            object.__setattr__(self, name, value)
+
+    def _check_ports(self) -> None:
+        taken = self.portRange
+        if taken != ANY_PORT and self.portsNeeded > len(taken):
+            others = " and what containers report to" if self.launcher == "spark" else " and two for each server"
+            what = f"for the master, a run{'' if self.fleet is not None else others}"
+            raise ConfigError(
+                f"ports: {self.portsNeeded} are needed, {what}; got {len(taken)} ({taken[0]}-{taken[-1]})"
+            )
+
+    def _check_whole(self, name: str, low: int, high: int | None = None) -> None:
+        value = getattr(self, name)
+        if value is None:
+            return
+        if not is_whole(value):
+            raise ConfigError(f"{name}: expected an integer, got {value!r}")
+        if value < low or (high is not None and value > high):
+            raise ConfigError(f"{name}: expected {low} {f'to {high}' if high else 'at least'}, got {value}")
+
+    def _check_seconds(self, name: str) -> None:
+        value = getattr(self, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0):
+            raise ConfigError(f"{name}: expected a positive number of seconds, got {value!r}")
+
+
+NAMES = tuple(each.name for each in fields(PS2Conf))
+# Settings that are no text: a variable's is read as YAML.
+PARSED = [each.name for each in fields(PS2Conf) if str(each.type).startswith(("int", "float", "bool", "Mapping"))]
+
+
+def over(conf: PS2Conf | None, moved: Mapping[str, Any], **given: Any) -> PS2Conf:
+    """Return settings with those in place of their own that are given; None is not given.
+
+    Args:
+        conf: the settings; None: the defaults.
+        moved: other keywords of a call, which takes none of them.
+        given: settings that the call takes as keywords.
+
+    Raises:
+        ConfigError: they cannot be used together, or there is one of ``moved``: it says where that is, if anywhere.
+    """
+    for name, value in moved.items():
+        settings.check_known([name], [*NAMES, "spark", "conf"], "PS2Context.getOrCreate")
+        raise ConfigError(
+            f"PS2Context.getOrCreate: {name} is a setting of PS2Conf: give conf=PS2Conf({name}={value!r})"
+        )
+    if isinstance(conf, Mapping):
+        raise ConfigError(
+            "conf: expected a PS2Conf, got a dict; settings of the fleet's Spark application are "
+            "conf=PS2Conf(sparkConf={...})"
+        )
+    if conf is not None and not isinstance(conf, PS2Conf):
+        raise ConfigError(f"conf: expected a PS2Conf, got {conf!r}")
+    made = replace(conf or PS2Conf(), **{name: value for name, value in given.items() if value is not None})
+    made.check()
+    return made
+
+
+def _named(conf: PS2Conf) -> str:
+    if conf.fleet:
+        return f"the fleet {','.join(conf.addresses)}"
+    return f"{conf.count} {'local servers' if conf.launcher == 'local' else 'servers'}"
