@@ -56,9 +56,9 @@ $(INSTALLED): pyproject.toml | $(PYTHON)
 	@$(PYTHON) -m pip install -q --disable-pip-version-check --root-user-action=ignore --use-pep517 --no-compile -e '.[dev]'
 	@touch $@
 
-$(WARM): $(INSTALLED) $(wildcard ps2/ops/*.py ps2/server/lane*.py ps2/server/libc.py ps2/algorithms/*/*kernels.py ps2/algorithms/*/*/*kernels.py ps2/algorithms/*/*ops.py ps2/algorithms/topics/blocks.py ps2/algorithms/trees/marks.py ps2/algorithms/trees/rows.py)
+$(WARM): $(INSTALLED) $(wildcard ps2/ops/*.py ps2/server/fast_path*.py ps2/server/libc.py ps2/algorithms/*/*kernels.py ps2/algorithms/*/*/*kernels.py ps2/algorithms/*/*ops.py ps2/algorithms/topics/blocks.py ps2/algorithms/trees/marks.py ps2/algorithms/trees/rows.py)
 	@echo "setup: compiling the numba kernels"
-	@{ $(PYTHON) -m ps2.ops.warm; $(PYTHON) -m ps2.server.lane; } & first=$$!; $(PYTHON) -m ps2.algorithms.trees.warm & second=$$!; \
+	@{ $(PYTHON) -m ps2.ops.warm; $(PYTHON) -m ps2.server.fast_path; } & first=$$!; $(PYTHON) -m ps2.algorithms.trees.warm & second=$$!; \
 	$(PYTHON) -m ps2.algorithms.linear.losses.warm; $(PYTHON) -m ps2.algorithms.topics.warm; \
 	$(PYTHON) -m ps2.algorithms.embeddings.warm; wait $$first; wait $$second
 	@touch $@

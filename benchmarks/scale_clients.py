@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 
 from ps2.config import split_address
-from ps2.wire.introduction import introduce
+from ps2.wire.handshake import handshake
 from ps2.wire.messages import PROTOCOL_VERSION
 from ps2.wire.pb import run_pb2 as pb
 from ps2.wire.pb import server_pb2
@@ -86,7 +86,7 @@ def _places(asked: Asked) -> list[tuple[str, int, str]]:
 def _connected(host: str, port: int, token: str, name: str) -> socket.socket:
     connection = socket.create_connection((host, port), TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    introduce(connection, token, name, time.monotonic() + TIMEOUT_S)
+    handshake(connection, token, name, time.monotonic() + TIMEOUT_S)
     connection.settimeout(None)
     return connection
 

@@ -15,7 +15,7 @@ from ps2.errors import AuthError, ConfigError
 LOOPBACK = "127.0.0.1"
 TOKEN_FILE_VARIABLE = "PS2_TOKEN_FILE"
 UNIX_SOCKETS_VARIABLE = "PS2_UNIX_SOCKETS"
-LANES_VARIABLE = "PS2_LANES"
+FAST_PATH_VARIABLE = "PS2_FAST_PATH"
 # What a server in a container is told of where it is.
 CONTAINER_VARIABLE = "PS2_CONTAINER"
 NODE_VARIABLE = "PS2_NODE"
@@ -40,7 +40,7 @@ class WireConfig:
             cannot hang a call; a server that takes its time is waited for.
         request_timeout_s: longest time for one request, a user's function included.
         unix_sockets: whether processes of one host meet over Unix sockets; ``PS2_UNIX_SOCKETS=0`` turns it off.
-        lanes: whether plain requests are done without what others need; ``PS2_LANES=0`` turns it off.
+        fast path: whether plain requests are done without what others need; ``PS2_FAST_PATH=0`` turns it off.
         tls: what connections between hosts are encrypted with; None: they are not.
     """
 
@@ -50,7 +50,7 @@ class WireConfig:
     keepalive_timeout_s: float = 5.0
     request_timeout_s: float = 600.0
     unix_sockets: bool = field(default_factory=lambda: os.environ.get(UNIX_SOCKETS_VARIABLE, "1") != "0")
-    lanes: bool = field(default_factory=lambda: os.environ.get(LANES_VARIABLE, "1") != "0")
+    fast_path: bool = field(default_factory=lambda: os.environ.get(FAST_PATH_VARIABLE, "1") != "0")
     tls: Tls | None = None
 
 

@@ -123,7 +123,7 @@ class DCV(Handle):
             DTypeError, ShapeError: the indices are not integers, or the answer does not fit ``out``.
         """
         target = self._target()
-        if not in_batch() and (found := self._session.express.pull(target, indices, out)) is not None:
+        if not in_batch() and (found := self._session.prepared.pull(target, indices, out)) is not None:
             return found
         if indices is not None:
             return self._submit(plans.pull_columns(target, indices, out))
@@ -410,7 +410,7 @@ class DCV(Handle):
         if not wait or in_batch():
             return self._change(plan(), wait)
         verb = whole if indices is None else scattered
-        session.express.change(verb, target, values, indices, lambda id: session.run([plan()], id))
+        session.prepared.change(verb, target, values, indices, lambda id: session.run([plan()], id))
         return self
 
     def _arithmetic(self, verb: str, values: Any, indices: Any, wait: bool = True) -> DCV:

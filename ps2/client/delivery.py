@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ps2.client.age import Age
+from ps2.client.async_writer import Mutation
 from ps2.client.keysets import KnownKeys
-from ps2.client.outbox import Mutation
-from ps2.client.patience import Patience
 from ps2.client.plans import Plan
 from ps2.client.requests import Piece, cut, group
+from ps2.client.retry import RetryPolicy
+from ps2.client.rollback import RollbackTracker
 from ps2.client.routes import Routes
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import BusyError, KeyMissError, LimitError, LostError, PS2Error, RolledBack, TransientError
@@ -37,7 +37,7 @@ class Delivery:
     transport: Transport
     retry: RetryConfig
     wire: WireConfig
-    age: Age
+    rollbacks: RollbackTracker
     locate: Callable[[int], MatrixInfo]
     find: Callable[[int], MatrixInfo]
     routes: Routes = field(default_factory=Routes)
@@ -53,16 +53,16 @@ class Delivery:
             try:
                 return self._send(plans, id)
             except RolledBack:
-                if any(map(_changes_with_answer, plans)) or not self.age.drift():
+                if any(map(_changes_with_answer, plans)) or not self.rollbacks.drift():
                     raise
 
     def _send(self, plans: Sequence[Plan[Any]], id: RequestId | None) -> Results:
         """Send the operations of plans until all are answered; return the results by plan."""
         results: Results = [[None] * len(plan.operations) for plan in plans]
         routes = self.routes_of({plan.matrix for plan in plans})
-        if self.age.drifts:
+        if self.rollbacks.drifts:
             if any(map(_changes_with_answer, plans)):
-                raise self.age.rolled_back()
+                raise self.rollbacks.rolled_back()
             pieces = cut(plans, routes, self.wire.block_bytes)
             pieces = [piece for piece in pieces if not plans[piece.plan].mutates]
         else:
@@ -98,7 +98,7 @@ class Delivery:
                     errors.append(error)
         finally:
             for _, id in mutations:
-                self.age.ids.done(id)
+                self.rollbacks.ids.done(id)
         return errors
 
     def routes_of(self, matrices: set[int]) -> dict[int, Route]:
@@ -110,26 +110,26 @@ class Delivery:
 
     def _send_pieces(self, pieces: Sequence[Piece], results: Results) -> None:
         """Send pieces, again and again where it may help, until all have brought their results."""
-        patience = Patience(self.retry)
+        attempts = RetryPolicy(self.retry)
         while pieces:
             before = len(pieces)
             pieces, error = self._attempt(pieces, results)
             if error is None or isinstance(error, KeyMissError):
                 continue
-            patience.wait(error)
+            attempts.wait(error)
             if isinstance(error, BusyError):
                 if len(pieces) < before:
-                    patience.explain()
+                    attempts.explain()
             else:
                 matrices = {matrix for piece in pieces for matrix, _ in (piece.home, *piece.operation.places)}
-                self.refresh(matrices, error, patience)
+                self.refresh(matrices, error, attempts)
 
     def _attempt(self, pieces: Sequence[Piece], results: Results) -> tuple[list[Piece], TransientError | None]:
         """Send pieces to their servers; return those to send again, with the error that is why."""
         version = self.routes.version
         requests = group(pieces, self.routes_of({piece.home[0] for piece in pieces}), version)
         # After the routes were looked up: who has those to a fleet that has gone back knows that it has.
-        self.age.check_run(changes=any(piece.id is not None for piece in pieces))
+        self.rollbacks.check_run(changes=any(piece.id is not None for piece in pieces))
         outcomes = self.transport.exchange(
             {address: [self.known.shorten(request) for _, request in mine] for address, mine in requests.items()}
         )
@@ -160,7 +160,7 @@ class Delivery:
             raise final
         return again, transient
 
-    def refresh(self, matrices: set[int], error: TransientError, patience: Patience) -> None:
+    def refresh(self, matrices: set[int], error: TransientError, attempts: RetryPolicy) -> None:
         """Ask the master where the matrices are now, and whether it is bringing a server of theirs back.
 
         Raises:
@@ -171,14 +171,14 @@ class Delivery:
             try:
                 info = self.locate(matrix)
             except TransientError as silence:
-                patience.doubt(silence)
+                attempts.doubt(silence)
                 return
             if info.lost:
                 raise LostError(f"{'; '.join(info.lost)}; {error}") from error
             if info.recovering:
-                patience.explain()
-        patience.doubt(None)
-        self.age.check()
+                attempts.explain()
+        attempts.doubt(None)
+        self.rollbacks.check()
 
 
 def _placed(error: PS2Error, address: str) -> PS2Error:

@@ -12,8 +12,8 @@ from ps2.client.arguments import as_array, as_indices, as_sent
 from ps2.client.declared import declared
 from ps2.client.handle import Handle
 from ps2.client.keysets import SPLITS, Split
-from ps2.client.pace import packed_bytes
 from ps2.client.plans import Plan, Target
+from ps2.client.send_scheduler import packed_bytes
 from ps2.errors import DTypeError, OutOfRangeError, ShapeError, UsageError
 from ps2.matrix.partition import Int64Array, MatrixSpec
 from ps2.matrix.route import Route

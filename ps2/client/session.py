@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from ps2.client.age import Age
+from ps2.client.async_writer import AsyncWriter
 from ps2.client.delivery import Delivery, Results
-from ps2.client.express import Express
 from ps2.client.fleet import FleetRef
-from ps2.client.outbox import Outbox
-from ps2.client.overlay import Overlay, is_plain
 from ps2.client.owners import Owners
-from ps2.client.pace import Pace
-from ps2.client.patience import Patience
 from ps2.client.plans import Plan
+from ps2.client.prepared import PreparedCalls
+from ps2.client.read_your_writes import ReadYourWrites, is_plain
+from ps2.client.retry import RetryPolicy
+from ps2.client.rollback import RollbackTracker
+from ps2.client.send_scheduler import SendScheduler
 from ps2.client.stopwatch import Stopwatch
 from ps2.client.task import MutationIds, RunIds
 from ps2.config import RetryConfig, WireConfig
@@ -57,20 +57,20 @@ class Session:
         self.retry = replace(self.retry, recovery_s=self.fleet.retry_timeout_s)
         self._master = MasterControl(self.transport, self.master_address or self.fleet.master)
         self.ids = MutationIds(self.fleet.id)
-        self.age = Age(self.ids, self.on_rollback)
+        self.rollbacks = RollbackTracker(self.ids, self.on_rollback)
         self._pid = os.getpid()
         self.stopwatch = Stopwatch()
-        self.express = Express(self)
+        self.prepared = PreparedCalls(self)
         self._delivery = Delivery(
             self.transport,
             self.retry,
             self.wire,
-            self.age,
+            self.rollbacks,
             locate=self.matrix,
             find=lambda matrix: self.ask(lambda: self.matrix(matrix)),
         )
         self.routes = self._delivery.routes
-        self._outbox = Outbox(self._delivery.send_all)
+        self._async_writer = AsyncWriter(self._delivery.send_all)
         # The rows of handles that are there.
         self.owners = Owners()
         # Rows of handles that are gone.
@@ -93,43 +93,43 @@ class Session:
             return self._run(plans, id)
 
     def _run(self, plans: Sequence[Plan[Any]], id: RequestId | None) -> list[Any]:
-        if self.ids.run is not None and self._outbox.is_backed_up and is_plain(plans):
-            self._outbox.check()
+        if self.ids.run is not None and self._async_writer.is_backed_up and is_plain(plans):
+            self._async_writer.check()
             results, reading = self.read(plans)
-            self._outbox.forget(reading)
+            self._async_writer.forget(reading)
             if not reading.is_void:
                 reading.lay()
                 return _merged(plans, results)
         try:
             self.flush()
             self._note_routes(plans)
-            self.age.check()
+            self.rollbacks.check()
             if id is None and any(plan.mutates for plan in plans):
                 id = self.ids.next()
             results = self._delivery.send_or_drop(plans, id)
         finally:
             if id is not None:
                 self.ids.done(id)
-                self._outbox.note_written(plans)
+                self._async_writer.note_written(plans)
         return _merged(plans, results)
 
     @shielded
-    def read(self, plans: Sequence[Plan[Any]]) -> tuple[Results, Overlay]:
+    def read(self, plans: Sequence[Plan[Any]]) -> tuple[Results, ReadYourWrites]:
         """Run plans that only read, while additions wait.
 
         Returns:
-            The results, and what collects, until the outbox is told to forget it, which additions they lack. Nothing
-            is read if they lack what cannot be laid over them.
+            The results, and the additions that they lack, collected until the writer is told to forget them. Nothing is
+            read if they lack what cannot be laid over them.
         """
-        with self._outbox.held(plans) as reading:
+        with self._async_writer.held(plans) as reading:
             if reading.is_void:
                 return [], reading
             try:
                 self._note_routes(plans)
-                self.age.check()
+                self.rollbacks.check()
                 return self._delivery.send_or_drop(plans, None), reading
             except BaseException:
-                self._outbox.forget(reading)
+                self._async_writer.forget(reading)
                 raise
 
     @shielded
@@ -143,26 +143,26 @@ class Session:
         self._note_routes([plan])
         clock = 0 if self.ids.run is None else self.ids.run.clock
         with self.stopwatch.running("push"):
-            for part in self._outbox.cut(plan):
-                self._outbox.put(part, self.ids.next, clock)
+            for part in self._async_writer.cut(plan):
+                self._async_writer.put(part, self.ids.next, clock)
 
     @shielded
     def flush(self) -> None:
         """Wait for what ``run_later`` was given; raise if any of it failed."""
         self.check_process()
         with self.stopwatch.running("push"):
-            self._outbox.flush()
+            self._async_writer.flush()
 
     @property
-    def outbox_is_idle(self) -> bool:
+    def writer_is_idle(self) -> bool:
         """Whether nothing is to be said or waited for of what ``run_later`` was given."""
-        return self._outbox.is_idle
+        return self._async_writer.is_idle
 
     @property
-    def outbox(self) -> Outbox:
+    def async_writer(self) -> AsyncWriter:
         """What ``run_later`` was given and has not been answered."""
         self.check_process()
-        return self._outbox
+        return self._async_writer
 
     def check_process(self) -> None:
         """Raise UsageError in a child of the process that this session is of."""
@@ -171,32 +171,32 @@ class Session:
     @property
     def epoch(self) -> int:
         """How often the fleet has gone back to a checkpoint, as far as the driver's loop has been told."""
-        return self.age.epoch
+        return self.rollbacks.epoch
 
     @shielded
     def check_epoch(self, newest: tuple[int, int | None]) -> None:
-        """Raise RolledBack if the fleet has gone back to a checkpoint since the caller's loop began; see ``Age``.
+        """Raise RolledBack if the fleet has gone back to a checkpoint since the caller's loop began; see ``rollback``.
 
         Args:
             newest: how often the fleet has gone back, and to which step, if the caller knows better.
         """
-        self.age.note(*newest)
-        self.age.check()
+        self.rollbacks.note(*newest)
+        self.rollbacks.check()
 
     @contextlib.contextmanager
-    def in_run(self, ids: RunIds, pace: Pace | None = None) -> Iterator[None]:
+    def in_run(self, ids: RunIds, pace: SendScheduler | None = None) -> Iterator[None]:
         """Name what changes data after a run's worker meanwhile, and let additions leave at its pace.
 
         What has not been sent in the end is forgotten: a worker that leaves has flushed, and one that fails sends it
         again.
         """
         self.ids.run = ids
-        self._outbox.set_pace(pace or Pace())
+        self._async_writer.set_scheduler(pace or SendScheduler())
         try:
             yield
         finally:
-            self._outbox.discard()
-            self._outbox.set_pace(Pace())
+            self._async_writer.discard()
+            self._async_writer.set_scheduler(SendScheduler())
             self.ids.run = None
 
     @shielded
@@ -204,9 +204,9 @@ class Session:
         """Note that the run has told its worker where it stands, this often having gone back."""
         run = self.ids.run
         if run is not None and epoch > run.epoch:
-            self.age.note(epoch, None)
+            self.rollbacks.note(epoch, None)
             run.seen = max(run.seen, epoch)
-            self._outbox.discard()  # what is still under way is of a clock that is done again
+            self._async_writer.discard()  # what is still under way is of a clock that is done again
             run.epoch = epoch
 
     @property
@@ -239,7 +239,7 @@ class Session:
     @shielded
     def free_rows(self, matrix: int, rows: Sequence[int]) -> None:
         """Give rows back: at once, or in a task when its stage is over."""
-        self._outbox.drain()  # it may still be about these rows
+        self._async_writer.drain()  # it may still be about these rows
         of_task = self.ids.unnumbered()
         if of_task is not None:
             self.ask(lambda: self._master.free_rows(matrix, rows, of_task))
@@ -266,20 +266,20 @@ class Session:
             RolledBack: the fleet went back to a checkpoint meanwhile.
         """
         self.flush()
-        patience = Patience(self.retry)
+        attempts = RetryPolicy(self.retry)
         with self._new_id() as id:
             while True:
                 self.ask(lambda: self.matrix(matrix))
-                self.age.check_run(changes=True)
+                self.rollbacks.check_run(changes=True)
                 version = self.routes.version
                 try:
                     done = attempt(self._delivery.routes_of({matrix})[matrix], version, id)
                 except TransientError as error:
-                    patience.wait(error)
-                    self._delivery.refresh({matrix}, error, patience)
+                    attempts.wait(error)
+                    self._delivery.refresh({matrix}, error, attempts)
                     continue
                 self.ask(lambda: self.matrix(matrix))
-                self.age.check_run(changes=True)
+                self.rollbacks.check_run(changes=True)
                 if self.routes.version == version:
                     return done
 
@@ -293,7 +293,7 @@ class Session:
 
     def _remember(self, info: MatrixInfo) -> MatrixInfo:
         # In this order: see _attempt.
-        self.age.note(info.epoch, info.step)
+        self.rollbacks.note(info.epoch, info.step)
         self.routes.note(info.id, info.route)
         return info
 
@@ -301,7 +301,7 @@ class Session:
         for owner in self.owners.take_gone():
             self.drop(owner.matrix, owner.rows, owner.holder)
         if self._dropped:
-            self._outbox.drain()  # it may still be about these rows
+            self._async_writer.drain()  # it may still be about these rows
         handles: dict[tuple[int, str], list[int]] = {}
         with contextlib.suppress(IndexError):  # it is empty, or another thread has just emptied it
             while True:
@@ -338,7 +338,7 @@ class Session:
     @shielded
     def ask(self, call: Callable[[], T]) -> T:
         """Ask the master or servers, again and again where it may help."""
-        patience = Patience(self.retry)
+        attempts = RetryPolicy(self.retry)
         while True:
             try:
                 return call()
@@ -346,10 +346,10 @@ class Session:
                 raise
             except TransientError as error:
                 if isinstance(error, UnreachableError):
-                    patience.doubt(error)
-                patience.wait(error)
+                    attempts.doubt(error)
+                attempts.wait(error)
                 if isinstance(error, RecoveringError):
-                    patience.explain()
+                    attempts.explain()
 
 
 def check_process(pid: int) -> None:

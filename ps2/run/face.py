@@ -17,8 +17,8 @@ from ps2.config import Place, WireConfig, is_loopback, join_address
 from ps2.errors import ConfigError, LimitError, PS2Error
 from ps2.run.servicer import Answers, refusal
 from ps2.run.state import Question, Run, Seat
-from ps2.wire.door import Door, Guest, listen_tcp
-from ps2.wire.introduction import let_in
+from ps2.wire.acceptor import Acceptor, AuthenticatedPeer, listen_tcp
+from ps2.wire.handshake import accept
 from ps2.wire.proof import Tokens
 from ps2.wire.run_control import LIMIT_BYTES, NAME
 from ps2.wire.sockets import close, send_some
@@ -41,8 +41,8 @@ class Asker:
         question: under way.
     """
 
-    def __init__(self, guest: Guest, wake: Callable[[Asker], None]) -> None:
-        self.plain, self.connection = guest.plain, guest.connection
+    def __init__(self, peer: AuthenticatedPeer, wake: Callable[[Asker], None]) -> None:
+        self.plain, self.connection = peer.plain, peer.connection
         self.seat: Seat | None = None
         self.question: Question[bytes] | None = None
         self.received = bytearray()
@@ -91,16 +91,16 @@ class Face:
         self._thread = threading.Thread(target=self._serve, name="ps2-run", daemon=True)
         self._thread.start()
         try:
-            self._door = Door([listener], Tokens.of(token), NAME, wire, self._welcome)
+            self._acceptor = Acceptor([listener], Tokens.of(token), NAME, wire, self._welcome)
         except PS2Error:
             self._end_thread()
             raise
 
     def stop(self) -> None:
         """End all connections: who has asked is not answered any more."""
-        self._door.shut()
+        self._acceptor.shut()
         self._end_thread()
-        self._door.join()
+        self._acceptor.join()
 
     def _end_thread(self) -> None:
         self._stopped = True
@@ -109,13 +109,13 @@ class Face:
 
     # -- called by any thread --------------------------------------------------------------------------------------
 
-    def _welcome(self, guest: Guest) -> None:
+    def _welcome(self, peer: AuthenticatedPeer) -> None:
         try:
-            let_in(guest.connection)
+            accept(peer.connection)
         except OSError:
-            close(guest.plain)
+            close(peer.plain)
             return
-        self._come.append(Asker(guest, self._wake))
+        self._come.append(Asker(peer, self._wake))
         self._call()
 
     def _wake(self, asker: Asker) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from ps2.client.outbox import Outbox
+from ps2.client.async_writer import AsyncWriter
 from ps2.errors import PS2Error
 from ps2.run.prefetch import Prefetches
 from ps2.wire.run_control import RunControl
@@ -20,9 +20,9 @@ GLANCE_S = 0.1
 class Lookout:
     """Has a thread for each clock, as long as that lasts at most."""
 
-    def __init__(self, control: RunControl, outbox: Outbox, prefetches: Prefetches) -> None:
+    def __init__(self, control: RunControl, async_writer: AsyncWriter, prefetches: Prefetches) -> None:
         self._control = control
-        self._outbox = outbox
+        self._async_writer = async_writer
         self._prefetches = prefetches
         self._clock = -1
         self._threads: list[threading.Thread] = []
@@ -48,7 +48,7 @@ class Lookout:
     def _look(self, clock: int, epoch: int) -> None:
         settled = None
         while settled is None and self._clock == clock:
-            settled = self._outbox.has_settled_below(clock, GLANCE_S)
+            settled = self._async_writer.has_settled_below(clock, GLANCE_S)
         if settled is False:
             return  # the worker is told when its clock ends
         try:

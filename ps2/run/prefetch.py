@@ -19,8 +19,8 @@ import numpy as np
 from ps2.client import plans
 from ps2.client.arguments import as_array
 from ps2.client.matrix import DCVMatrix
-from ps2.client.overlay import Overlay
 from ps2.client.plans import Plan
+from ps2.client.read_your_writes import ReadYourWrites
 from ps2.errors import RolledBack, UsageError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Prefetch:
         self._reading: Future[None] | None = None
         self._starting = threading.Lock()  # another thread may start it
         self._is_asked = False
-        self._found: tuple[Results, Overlay] | None = None
+        self._found: tuple[Results, ReadYourWrites] | None = None
         self._error: Exception | None = None
         self._answer: Any = None
 
@@ -106,7 +106,7 @@ class Prefetch:
         if self._reading is not None:
             self._reading.result()
         if self._found is not None:
-            self._session.outbox.forget(self._found[1])
+            self._session.async_writer.forget(self._found[1])
             self._found = None
 
     def _take(self) -> Any:

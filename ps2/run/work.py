@@ -14,7 +14,7 @@ from typing import Any
 import cloudpickle
 
 from ps2.client.fleet import unseal
-from ps2.client.pace import Pace
+from ps2.client.send_scheduler import SendScheduler
 from ps2.client.sessions import session_of
 from ps2.client.task import RunIds, task_context, task_fleet
 from ps2.config import WireConfig
@@ -61,7 +61,7 @@ def work(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
             return rank
         ids = RunIds(ref.series, ref.number, rank)
         worker = Worker(ref, rank, place, control, session, ids)
-        with session.in_run(ids, Pace.of(ref.priority, ref.bandwidth)), worker.reading():
+        with session.in_run(ids, SendScheduler.of(ref.priority, ref.bandwidth)), worker.reading():
             _call(worker, control, function, rows)
         return rank
     finally:

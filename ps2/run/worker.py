@@ -89,7 +89,7 @@ class Worker:
         self._ids = ids
         self._prefetches = Prefetches(session, self._first_view(place))
         # With SSP alone reads may be sent before the clock that they are for is entered.
-        self._lookout = Lookout(control, session.outbox, self._prefetches) if ref.staleness else None
+        self._lookout = Lookout(control, session.async_writer, self._prefetches) if ref.staleness else None
         self._metrics: list[Logged] = []
         self._told_s = self._joined_s = time.monotonic()
         self._offset_s = place.run_s
@@ -147,7 +147,7 @@ class Worker:
             if self._lookout is not None:
                 self._lookout.close()
             self._session.go_on(place.epoch)
-            self._session.outbox.discard()
+            self._session.async_writer.discard()
             self._prefetches.begin_again(self._first_view(place))
             self._begin_at(place, mutations, meetings)
 
@@ -450,7 +450,7 @@ class Worker:
             self._resume = applied = entry.clock
             self._left = False
         self._ids.settled = 2 * min(applied, entry.clock)
-        self._session.outbox.set_due(entry.clock - self._lateness + 1)
+        self._session.async_writer.set_due(entry.clock - self._lateness + 1)
         self._prefetches.enter(entry.clock, entry.horizon, entry.epoch)
         return entry
 
@@ -473,7 +473,7 @@ class Worker:
             return
         staleness = self._ref.staleness
         with self._session.stopwatch.running("push"):
-            self._open = self._session.outbox.flush_below(0 if staleness is None else target - staleness)
+            self._open = self._session.async_writer.flush_below(0 if staleness is None else target - staleness)
 
     def _flush(self) -> None:
         """Bring what was changed to the servers."""

@@ -53,7 +53,7 @@ LAST = 2**64 - 1
 class _Scope:
     """Numbers below ``below`` have been applied or are settled; so have those of the window's bits, and the far ones.
 
-    The words are shared with the loop that answers plain requests without Python (``lane_loop``), which goes by them
+    The words are shared with the loop that answers plain requests without Python (``fast_path_loop``): it goes by them
     and notes there what it applies, under the shard's lock as everybody does.
 
     Attributes:
@@ -205,7 +205,7 @@ class AppliedIds:
         self._scopes.clear()
 
     def words(self, id: RequestId) -> Array:
-        """Return the words of an id's scope, as ``lane_loop`` knows them."""
+        """Return the words of an id's scope, as ``fast_path_loop`` knows them."""
         return self._scope(id).words
 
     def to_json(self) -> dict[str, Any]:

@@ -19,10 +19,10 @@ from ps2.ops.all import lookup
 from ps2.ops.table import Array
 from ps2.server.applied import AppliedIds
 from ps2.server.call import call
-from ps2.server.frozen import ids_of
-from ps2.server.kept import Kept, KeptResults
+from ps2.server.kept import Kept, ReplyCache
 from ps2.server.keycache import KeyCache, KeySet
 from ps2.server.shard import Shard, with_shards
+from ps2.server.shard_snapshot import ids_of
 from ps2.wire.messages import NO_RESULT, Keys, Operation, Place, Reply, Request, RequestId, Result
 
 # The scope of requests that are part of a filling.
@@ -102,7 +102,7 @@ def operations_of(changes: Sequence[Change]) -> list[Operation]:
     return found
 
 
-def filling_of(place: Place, shard: Shard, kept: KeptResults) -> Iterator[Operation]:
+def filling_of(place: Place, shard: Shard, kept: ReplyCache) -> Iterator[Operation]:
     """Return the operations that make a shard elsewhere what this one is; its lock is held until they are sent."""
     yield Operation("clear", *place, params={"rows": shard.rows})
     if shard.index is not None:
@@ -171,7 +171,7 @@ def _json(value: object) -> Array:
 class Copies:
     """Applies what the server sends that holds the shards. The locks of the copies are held around it."""
 
-    def __init__(self, kept: KeptResults, keys: KeyCache) -> None:
+    def __init__(self, kept: ReplyCache, keys: KeyCache) -> None:
         self._kept = kept
         self._keys = keys
 

@@ -26,18 +26,18 @@ from ps2.ops.all import has_answer, lookup, writes
 from ps2.server import udf
 from ps2.server.applied import EndedStages
 from ps2.server.call import call, keys_of, result_of
-from ps2.server.coming import coming_blocks
 from ps2.server.copies import FILLING, Change, Copies, answered, applied, inserted, mapped
+from ps2.server.fast_path import CompiledFastPath, FastPaths
 from ps2.server.fence import Fence
-from ps2.server.kept import Kept, KeptResults
+from ps2.server.kept import Kept, ReplyCache
 from ps2.server.keycache import KeyCache, KeySet
-from ps2.server.lane import Lane, Lanes
 from ps2.server.lock import ShardLock
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
 from ps2.server.pieces import Pieces, is_piece
 from ps2.server.replies import reply_bytes
 from ps2.server.shard import Shard, check_meet, lined_up, with_shards
+from ps2.server.streamed import streamed_blocks
 from ps2.wire.drafts import RequestDraft
 from ps2.wire.messages import NO_RESULT, Operation, Place, Reply, Request, RequestId, Result
 from ps2.wire.standing import MatrixStatus
@@ -86,7 +86,7 @@ class Engine:
         self._allow_udf = allow_udf
         self._shards: dict[tuple[int, int], Shard] = {}
         self._lock = threading.Lock()  # of the dict; each shard has its own
-        self.kept = KeptResults()
+        self.kept = ReplyCache()
         self._ended = EndedStages()
         self.keys = KeyCache(self.memory)
         self.meter = Meter()
@@ -94,7 +94,7 @@ class Engine:
         self.copying: Copying | None = None
         self._copies = Copies(self.kept, self.keys)
         self._pieces = Pieces(self.memory)
-        self.lanes = Lanes(self)
+        self.fast_paths = FastPaths(self)
 
     def create_matrix(
         self, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False
@@ -237,8 +237,8 @@ class Engine:
     def release(self, size: int) -> None:
         self.memory.leave(size)
 
-    def open_lane(self, request: Request) -> Lane | None:
-        return self.lanes.open(request)
+    def open_fast_path(self, request: Request) -> CompiledFastPath | None:
+        return self.fast_paths.open(request)
 
     def execute(self, request: Request) -> Reply:
         """Run a request's operations in order, under the locks of all their shards.
@@ -416,8 +416,8 @@ class Engine:
         if operation.name == "look":
             return self._map(operation, shards)
         if not writes(operation.name):
-            if alone and (coming := coming_blocks(operation, shards[0], keys)) is not None:
-                return Result(coming=coming)
+            if alone and (coming := streamed_blocks(operation, shards[0], keys)) is not None:
+                return Result(streamed=coming)
             return result_of(call(lookup(operation.name), operation, shards, keys))
         assert id is not None
         answers = has_answer(operation.name)

@@ -13,7 +13,7 @@ from ps2.errors import StaleRouteError
 TAKE_OVER_AFTER_S = 1.5
 # One that has been silent for so long brings nothing to safety.
 GONE_AFTER_S = 15.0
-# What ``lane_loop`` reads of a fence: the version that a request is to know (-1: any), whether clients have business
+# What ``fast_path_loop`` reads of a fence: the version that a request must know (-1: any), if clients have any business
 # here, until when (by the clock of ``now_s``, in nanoseconds), and whether changes are made on copies too.
 VERSION, OPEN, UNTIL_NS, COPIED = range(4)
 ANY_VERSION = -1

@@ -67,7 +67,7 @@ def _array_from_json(dtype: str, shape: list[int], content: str) -> Array:
 Key = tuple[RequestId, int, Place]
 
 
-class KeptResults:
+class ReplyCache:
     """Results by request id, the oldest dropped first. Safe for threads."""
 
     def __init__(self) -> None:

@@ -29,7 +29,7 @@ BUCKETS_S = (
 )
 
 
-# What ``lane_loop`` counts: these sums, and of each of its operations the keys, nanoseconds and buckets.
+# What ``fast_path_loop`` counts: these sums, and of each of its operations the keys, nanoseconds and buckets.
 REQUESTS, BYTES_IN, BYTES_OUT, MUTATIONS, WAITING, LOCK_WAITS, LOCK_WAIT_NS, SUMS = range(8)
 KEYS, NANOSECONDS, BUCKETS = range(3)
 OF_OPERATION = BUCKETS + len(BUCKETS_S) + 1
@@ -40,11 +40,11 @@ class Meter:
     """Counts requests and operations. Safe for threads: one short lock.
 
     Attributes:
-        lane: what ``lane_loop`` adds to by itself.
+        fast path: what ``fast_path_loop`` adds to by itself.
     """
 
     def __init__(self) -> None:
-        self.lane = np.zeros(SUMS + len(PLAIN) * OF_OPERATION, np.int64)
+        self.fast_path = np.zeros(SUMS + len(PLAIN) * OF_OPERATION, np.int64)
         self._lock = threading.Lock()
         self._outcomes: Counter[str] = Counter()
         self._bytes_in = 0
@@ -59,7 +59,7 @@ class Meter:
     @property
     def mutations(self) -> int:
         """How many requests have changed something."""
-        return self._mutations + int(self.lane[MUTATIONS])
+        return self._mutations + int(self.fast_path[MUTATIONS])
 
     def begin(self, received_bytes: int) -> None:
         """Count a request that begins."""
@@ -113,23 +113,23 @@ class Meter:
 
     def read(self) -> Counts:
         """Return all counts of one moment."""
-        lane = self.lane.tolist()
+        fast_path = self.fast_path.tolist()
         with self._lock:
             operations = {name: sums.read(name) for name, sums in self._operations.items()}
             for kind, name in enumerate(PLAIN):
-                mine = lane[SUMS + kind * OF_OPERATION :][:OF_OPERATION]
+                mine = fast_path[SUMS + kind * OF_OPERATION :][:OF_OPERATION]
                 if any(mine[BUCKETS:]):
                     operations[name] = _added(operations.get(name, _Sums(None).read(name)), mine)
             return Counts(
-                outcomes={**self._outcomes, OK: self._outcomes[OK] + lane[REQUESTS]},
-                bytes_in=self._bytes_in + lane[BYTES_IN],
-                bytes_out=self._bytes_out + lane[BYTES_OUT],
-                in_progress=self._in_progress + lane[WAITING],  # nobody sees the others: they take microseconds
-                waiting=self._waiting + lane[WAITING],
-                lock_waits=self._lock_waits + lane[LOCK_WAITS],
-                lock_wait_s=self._lock_wait_s + 1e-9 * lane[LOCK_WAIT_NS],
+                outcomes={**self._outcomes, OK: self._outcomes[OK] + fast_path[REQUESTS]},
+                bytes_in=self._bytes_in + fast_path[BYTES_IN],
+                bytes_out=self._bytes_out + fast_path[BYTES_OUT],
+                in_progress=self._in_progress + fast_path[WAITING],  # nobody sees the others: they take microseconds
+                waiting=self._waiting + fast_path[WAITING],
+                lock_waits=self._lock_waits + fast_path[LOCK_WAITS],
+                lock_wait_s=self._lock_wait_s + 1e-9 * fast_path[LOCK_WAIT_NS],
                 operations=tuple(found for _, found in sorted(operations.items())),
-                mutations=self._mutations + lane[MUTATIONS],
+                mutations=self._mutations + fast_path[MUTATIONS],
             )
 
     def _new(self, name: str) -> _Sums | None:
@@ -162,14 +162,14 @@ class _Sums:
         return OperationStatus(name, self.count, self.failures, self.seconds, self.keys, tuple(self.buckets))
 
 
-def _added(status: OperationStatus, lane: Sequence[int]) -> OperationStatus:
-    """Return what was counted of an operation, and what ``lane_loop`` has counted of it."""
+def _added(status: OperationStatus, fast_path: Sequence[int]) -> OperationStatus:
+    """Return what was counted of an operation, and what ``fast_path_loop`` has counted of it."""
     return replace(
         status,
-        count=status.count + sum(lane[BUCKETS:]),
-        seconds=status.seconds + 1e-9 * lane[NANOSECONDS],
-        keys=status.keys + lane[KEYS],
-        buckets=tuple(map(add, status.buckets, lane[BUCKETS:])),
+        count=status.count + sum(fast_path[BUCKETS:]),
+        seconds=status.seconds + 1e-9 * fast_path[NANOSECONDS],
+        keys=status.keys + fast_path[KEYS],
+        buckets=tuple(map(add, status.buckets, fast_path[BUCKETS:])),
     )
 
 

@@ -165,20 +165,20 @@ def serve(config: ServerConfig, token: str | Tokens | None, home: Home | None, p
             # A parent that is there and silent has only stopped for a while: a laptop that sleeps, say.
             orphan_timeout_s = config.orphan_timeout_s if parent is None else math.inf
             _background(_heartbeat, heart, interval_s, orphan_timeout_s, stop)
-        _background(_warm_when_active, engine, wire.lanes, stop)
+        _background(_warm_when_active, engine, wire.fast_path, stop)
         if config.drain_s:
             _background(_drain, engine, config.drain_s, told, stop)
         stop.wait()
         faulthandler.dump_traceback_later(END_S, exit=True)
 
 
-def _warm_when_active(engine: Engine, lanes: bool, stop: threading.Event) -> None:
-    """See that lanes and kernels are there, but not while the shards of a lost server come: clients wait for those."""
+def _warm_when_active(engine: Engine, fast_paths: bool, stop: threading.Event) -> None:
+    """Load the fast path and compile kernels, but not while shards of a lost server come: clients wait for those."""
     while engine.fence.waits:
         if stop.wait(ACTIVE_POLL_S):
             return
-    if lanes:
-        engine.lanes.load()
+    if fast_paths:
+        engine.fast_paths.load()
     warm()
 
 

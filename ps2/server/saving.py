@@ -13,8 +13,8 @@ import numpy as np
 
 from ps2.errors import ProtocolError
 from ps2.server.engine import Engine
-from ps2.server.frozen import Frozen, copies, freeze, write_shards
 from ps2.server.shard import Shard
+from ps2.server.shard_snapshot import ShardSnapshot, copies, freeze, write_shards
 from ps2.storage.manifest import FILE_NAME, SavedShard, SaveMatrix
 
 
@@ -39,7 +39,7 @@ def save(engine: Engine, of: SaveMatrix, route_version: int) -> list[SavedShard]
 
 
 @contextmanager
-def _still(engine: Engine, matrix: int, shard: Shard, rows: Sequence[int]) -> Iterator[Frozen]:
+def _still(engine: Engine, matrix: int, shard: Shard, rows: Sequence[int]) -> Iterator[ShardSnapshot]:
     """Rows of a shard that nobody changes: copies of them, or where there is no room the shard's, held."""
     with ExitStack() as counted, ExitStack() as held:
         engine.meter.acquire(shard.lock)

@@ -38,8 +38,8 @@ class Shard:
         restored: answers that came with it from a checkpoint, until it is in its place.
         sealed: of a copy that was sent on: it takes nothing at this route version or an older one.
         rows_changed: the last change of which rows are in use: route version and number of the coordinator's call.
-        layout: one number, which grows whenever rows are elsewhere, or others are in use: what ``lane`` was told of
-            them holds as long as it is the same.
+        layout: generation counter; it grows whenever rows are elsewhere, or others are in use, and what ``fast_path``
+            knows of them holds as long as it is the same.
     """
 
     def __init__(self, spec: MatrixSpec, partition: Partition, memory: MemoryAccount, copy: bool = False) -> None:

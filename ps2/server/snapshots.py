@@ -11,8 +11,8 @@ from typing import Literal
 
 from ps2.errors import RecoveryError, UsageError
 from ps2.server.engine import Engine
-from ps2.server.frozen import Frozen, copies, freeze, ids_of, write_shards
-from ps2.server.hold import Hold
+from ps2.server.shard_pause import ShardPause
+from ps2.server.shard_snapshot import ShardSnapshot, copies, freeze, ids_of, write_shards
 from ps2.storage.manifest import SavedShard
 from ps2.wire.control import Copied
 
@@ -31,9 +31,9 @@ class _UnderWay:
     """
 
     name: str
-    hold: Hold
+    hold: ShardPause
     state: State = "freezing"
-    shards: tuple[Frozen, ...] = ()
+    shards: tuple[ShardSnapshot, ...] = ()
     counted: int = 0
     cancelled: bool = False
 
@@ -51,14 +51,14 @@ class Snapshots:
         self._current: _UnderWay | None = None
 
     def freeze(self, checkpoint: str, timeout_s: float) -> None:
-        """Hold all shards of this server, copies of others' not included, until ``copy``; at most so long.
+        """ShardPause all shards of this server, copies of others' not included, until ``copy``; at most so long.
 
         Raises:
             UsageError: another checkpoint is under way.
             DeadlineError: not all could be held in time.
         """
         own = {key: shard for key, shard in self._engine.shards().items() if not shard.copy}
-        under_way = _UnderWay(checkpoint, Hold(own, timeout_s))
+        under_way = _UnderWay(checkpoint, ShardPause(own, timeout_s))
         with self._lock:
             before = self._current
             if before is not None and not (before.state == "frozen" and before.hold.over):

@@ -25,8 +25,8 @@ def status_of(
         pid=os.getpid(),
         uptime_s=uptime_s,
         matrices=tuple(engine.matrices()),
-        # What lanes take comes and goes with connections, whatever is done on them.
-        memory_bytes=engine.memory.taken_bytes - engine.lanes.nbytes,
+        # What fast paths take comes and goes with connections, whatever is done on them.
+        memory_bytes=engine.memory.taken_bytes - engine.fast_paths.nbytes,
         memory_limit_bytes=engine.memory.limit_bytes,
         rss_bytes=psutil.Process().memory_info().rss,
         key_cache_hits=engine.keys.hits,

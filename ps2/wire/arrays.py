@@ -11,7 +11,7 @@ import numpy as np
 from ps2.errors import ProtocolError
 from ps2.matrix.partition import Wire
 from ps2.ops.packing import BFLOAT16, narrow, narrow_integers, widen
-from ps2.wire.messages import Array, Coming
+from ps2.wire.messages import Array, StreamedArray
 
 # Numbers of dtypes, those of the contract's ``DType``; 0 is none.
 NUMBER_OF: dict[np.dtype[Any], int] = {
@@ -55,7 +55,7 @@ def to_send(array: Array, wire: Wire | None) -> tuple[Array, Spec]:
     return sent, Spec(sent.dtype, sent.size, array.dtype, array.shape)
 
 
-def plain_spec(array: Array | Coming) -> Spec:
+def plain_spec(array: Array | StreamedArray) -> Spec:
     """Return what the header says of an array that travels as it is."""
     return Spec(array.dtype, array.size, array.dtype, array.shape)
 

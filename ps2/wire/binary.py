@@ -3,7 +3,7 @@
 A request's header is one ``REQUEST`` and an ``OPERATION`` for each operation; then of each operation in turn its row
 numbers (uint32, filled up to whole words), other matrices (uint64), scalars (float64 or int64) and an ``ARRAY`` for
 each array; then the names: of each operation its signature, and the id's scope and series. All of it is little-endian,
-and numbers lie at multiples of their size, so that compiled code reads them in place (``ps2.server.lane_loop``).
+and numbers lie at multiples of their size, so that compiled code reads them in place (``ps2.server.fast_path_loop``).
 
 A reply's header is one ``REPLY``, a ``RESULT`` for each operation and an ``ARRAY`` for each array; or a ``REPLY`` and
 the contract's ErrorDetail. See docs/decisions/0046.
@@ -31,7 +31,7 @@ from ps2.wire.arrays import (
     to_send,
 )
 from ps2.wire.drafts import KeysDraft, OperationDraft, ReplyDraft, RequestDraft, draft_of, reply_draft
-from ps2.wire.messages import Array, Coming, Operation, Reply, Request, RequestId, nbytes
+from ps2.wire.messages import Array, Operation, Reply, Request, RequestId, StreamedArray, nbytes
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.status import from_detail, to_detail
 
@@ -71,7 +71,7 @@ MOST_SIGNATURES = 4096
 MOST_HANDLES = 1024
 
 Parts = tuple[bytes, list[Array]]
-ReplyParts = tuple[bytes, list[Array | Coming]]
+ReplyParts = tuple[bytes, list[Array | StreamedArray]]
 
 # What requests of one shape have in common: signature, matrix, partition and row of their only operation, and scope of
 # their id ("" without one). A server that knows the shape gives it a number for the connection: its handle, a hint.
@@ -183,11 +183,11 @@ def reply_parts(reply: Reply, request: Request, handle: int = 0) -> ReplyParts:
         handle: by which requests of this shape are known from now on; 0: by none.
     """
     records, tails = [], []
-    arrays: list[Array | Coming] = []
+    arrays: list[Array | StreamedArray] = []
     for result, operation in zip(reply.results, request.operations, strict=True):
         sent = _result(result.arrays, operation.wire)
-        if result.coming is not None:
-            sent.append((result.coming, plain_spec(result.coming)))
+        if result.streamed is not None:
+            sent.append((result.streamed, plain_spec(result.streamed)))
         scalar = result.scalar
         records.append(RESULT.pack(0 if scalar is None else HAS_SCALAR, len(sent), scalar or 0.0))
         tails += [_array(spec) for _, spec in sent]
@@ -241,7 +241,7 @@ def _becomes(spec: Spec) -> int:
     return NUMBER_OF[spec.stored] if spec.stored != spec.dtype and spec.stored.kind == "i" else 0
 
 
-def _result(arrays: tuple[Array, ...], wire: Wire | None) -> list[tuple[Array | Coming, Spec]]:
+def _result(arrays: tuple[Array, ...], wire: Wire | None) -> list[tuple[Array | StreamedArray, Spec]]:
     try:
         return [to_send(array, wire) for array in arrays]
     except OutOfRangeError as error:

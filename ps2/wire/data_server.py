@@ -19,14 +19,14 @@ import numpy.typing as npt
 
 from ps2.config import WireConfig
 from ps2.errors import PS2Error
+from ps2.wire.acceptor import BACKLOG, Acceptor, AuthenticatedPeer, listen_tcp, part
 from ps2.wire.binary import ReplyParts, error_parts, reply_parts, shape_of
-from ps2.wire.door import BACKLOG, Door, Guest, listen_tcp, part
 from ps2.wire.drafts import RequestDraft
 from ps2.wire.framing import read, read_request, written_by_pieces
-from ps2.wire.introduction import let_in
+from ps2.wire.handshake import accept
+from ps2.wire.idle_connections import IdleConnectionPoller, has_come
 from ps2.wire.liveness import Carried, carried
 from ps2.wire.messages import Reply, Request
-from ps2.wire.parking import Parking, has_come
 from ps2.wire.proof import Tokens
 from ps2.wire.sockets import abstract, close, hang_up, open_files, receive, send_all
 from ps2.wire.status import internal_error
@@ -38,20 +38,20 @@ log = logging.getLogger(__name__)
 MAX_CONNECTIONS = 16_384
 
 # One number, which is another one when it has to be looked again who is there: a token was replaced, or all is to end.
-Turn = npt.NDArray[np.int64]
+Generation = npt.NDArray[np.int64]
 
 
 class Ended(enum.IntEnum):
-    """Why a lane has returned: see ``serve``."""
+    """Why a fast path has returned: see ``serve``."""
 
     CLOSED, IDLE, OTHER, TAKEN = range(4)
 
 
-class Lane(Protocol):
+class FastPath(Protocol):
     """Answers the plain requests of one connection without Python."""
 
-    def serve(self, descriptor: int, turn: Turn, expected: int) -> Ended:
-        """Answer requests as long as they are plain, it is that turn, and one comes every moment.
+    def serve(self, descriptor: int, generation: Generation, expected: int) -> Ended:
+        """Answer requests as long as they are plain, it is that generation, and one comes every moment.
 
         Returns:
             CLOSED: the connection has ended. IDLE: nothing came. OTHER: something else has, and is not received.
@@ -96,8 +96,8 @@ class Service(Protocol):
         """Give counted bytes back."""
         ...
 
-    def open_lane(self, request: Request) -> Lane | None:
-        """Return a lane for a connection on which such requests come; None if there is none for them, or for now."""
+    def open_fast_path(self, request: Request) -> FastPath | None:
+        """Return a fast path for a connection with such requests; None if there is none for them, or for now."""
         ...
 
 
@@ -128,8 +128,8 @@ class DataServer:
         self._lock = threading.Lock()
         self._connections: set[socket.socket] = set()
         self._named: dict[bytes, socket.socket] = {}
-        self._lanes: dict[socket.socket, Lane] = {}
-        self._turn: Turn = self._tokens.turn if self._tokens is not None else np.zeros(1, np.int64)
+        self._fast_paths: dict[socket.socket, FastPath] = {}
+        self._generation: Generation = self._tokens.generation if self._tokens is not None else np.zeros(1, np.int64)
         self._most = min(MAX_CONNECTIONS, open_files() // 2)
         self._idle = threading.Condition(self._lock)
         self._busy = 0
@@ -140,11 +140,11 @@ class DataServer:
         if wire.unix_sockets and (listener := _listen_unix(server_id)) is not None:
             listeners.append(listener)
             self.unix_name = server_id
-        self._parking = Parking(self._attend)
+        self._idle_connections = IdleConnectionPoller(self._attend)
         try:
-            self._door = Door(listeners, self._tokens, server_id, wire, self._serve)
+            self._acceptor = Acceptor(listeners, self._tokens, server_id, wire, self._serve)
         except PS2Error:
-            self._parking.stop()
+            self._idle_connections.stop()
             raise
 
     @property
@@ -163,74 +163,74 @@ class DataServer:
 
     def stop(self, grace_s: float) -> None:
         """Take no new requests, wait for those under way at most ``grace_s``, and close every connection."""
-        self._door.shut()
+        self._acceptor.shut()
         with self._idle:
             self._stopped = True
-            self._turn += 1
+            self._generation += 1
             self._idle.wait_for(lambda: self._busy == 0, grace_s)
             for connection in self._connections:
                 hang_up(connection)
-        self._parking.stop()
+        self._idle_connections.stop()
         with self._lock:
             self._connections.clear()
             self._named.clear()
-        self._door.join()
+        self._acceptor.join()
 
-    def _serve(self, guest: Guest) -> None:
-        if not self._take(guest):
-            close(guest.plain)
+    def _serve(self, peer: AuthenticatedPeer) -> None:
+        if not self._take(peer):
+            close(peer.plain)
             return
         try:
-            let_in(guest.connection)
+            accept(peer.connection)
         except OSError as error:
-            self._end(guest, error)
+            self._end(peer, error)
         else:
-            self._attend(guest)
+            self._attend(peer)
 
-    def _attend(self, guest: Guest) -> None:
+    def _attend(self, peer: AuthenticatedPeer) -> None:
         """Answer what comes, as long as something does."""
         poll = select.poll()
-        poll.register(guest.plain, select.POLLIN)
+        poll.register(peer.plain, select.POLLIN)
         error: Exception | None = None
         try:
-            while (ended := self._wait(guest, poll)) in (Ended.OTHER, Ended.TAKEN):
-                if not self._answer(guest, taken=ended == Ended.TAKEN):
+            while (ended := self._wait(peer, poll)) in (Ended.OTHER, Ended.TAKEN):
+                if not self._answer(peer, taken=ended == Ended.TAKEN):
                     break
             if ended == Ended.IDLE:
-                self._parking.park(guest)
+                self._idle_connections.park(peer)
                 return
         except (EOFError, OSError) as gone:
             error = gone
         except Exception:  # a bug, or no memory: logged whole, and its place is given back
             log.exception("a data connection ends by an internal error")
-        self._end(guest, error)
+        self._end(peer, error)
 
-    def _wait(self, guest: Guest, poll: select.poll) -> Ended:
-        """Wait for a request that is to be answered here; a lane answers others meanwhile."""
-        lane = self._lanes.get(guest.plain)
-        if lane is None:
-            return Ended.OTHER if has_come(guest, poll) else Ended.IDLE
-        expected = int(self._turn[0])
-        if not self._knows(guest):
+    def _wait(self, peer: AuthenticatedPeer, poll: select.poll) -> Ended:
+        """Wait for a request that is to be answered here; a fast path answers others meanwhile."""
+        fast_path = self._fast_paths.get(peer.plain)
+        if fast_path is None:
+            return Ended.OTHER if has_come(peer, poll) else Ended.IDLE
+        expected = int(self._generation[0])
+        if not self._knows(peer):
             return Ended.OTHER
-        return lane.serve(guest.plain.fileno(), self._turn, expected)
+        return fast_path.serve(peer.plain.fileno(), self._generation, expected)
 
-    def _knows(self, guest: Guest) -> bool:
+    def _knows(self, peer: AuthenticatedPeer) -> bool:
         """Tell whether a client may still be here."""
-        return not self._stopped and (self._tokens is None or guest.token in self._tokens.all)
+        return not self._stopped and (self._tokens is None or peer.token in self._tokens.all)
 
-    def _end(self, guest: Guest, error: Exception | None) -> None:
+    def _end(self, peer: AuthenticatedPeer, error: Exception | None) -> None:
         log.debug("a data connection has ended: %s", error)  # the client went away, whatever it was doing
         with self._lock:
-            self._connections.discard(guest.plain)
-            if self._named.get(guest.name) is guest.plain:
-                del self._named[guest.name]
-            lane = self._lanes.pop(guest.plain, None)
-        if lane is not None:
-            lane.close()
-        close(guest.plain)
+            self._connections.discard(peer.plain)
+            if self._named.get(peer.name) is peer.plain:
+                del self._named[peer.name]
+            fast_path = self._fast_paths.pop(peer.plain, None)
+        if fast_path is not None:
+            fast_path.close()
+        close(peer.plain)
 
-    def _take(self, guest: Guest) -> bool:
+    def _take(self, peer: AuthenticatedPeer) -> bool:
         """Give a client a place; return False if there is none."""
         with self._lock:
             if self._stopped:
@@ -238,19 +238,19 @@ class DataServer:
             if len(self._connections) >= self._most:
                 log.warning("a connection is refused: there are %d", self._most)
                 return False
-            self._connections.add(guest.plain)
-            if guest.name:
-                self._named[guest.name] = guest.plain
+            self._connections.add(peer.plain)
+            if peer.name:
+                self._named[peer.name] = peer.plain
             return True
 
-    def _answer(self, guest: Guest, taken: bool) -> bool:
+    def _answer(self, peer: AuthenticatedPeer, taken: bool) -> bool:
         """Read, run and answer one request; return False if no other can follow.
 
         Args:
-            taken: it has been read by the connection's lane.
+            taken: it has been read by the connection's fast_path.
         """
-        connection = guest.connection
-        lane = self._lanes.get(guest.plain)
+        connection = peer.connection
+        fast_path = self._fast_paths.get(peer.plain)
         reserved = 0
 
         def reserve(draft: RequestDraft) -> None:
@@ -259,13 +259,15 @@ class DataServer:
 
         try:
             reading = read_request(self._wire.request_limit_bytes, reserve)
-            request = read(reading, lane.taken()) if lane is not None and taken else receive(connection, reading)
+            request = (
+                read(reading, fast_path.taken()) if fast_path is not None and taken else receive(connection, reading)
+            )
             with self._lock:
-                if not self._knows(guest):
+                if not self._knows(peer):
                     return False  # a client whose token was replaced begins anew, with what it knows by now
                 self._busy += 1
             try:
-                _send(connection, self._run(request, guest))
+                _send(connection, self._run(request, peer))
             finally:
                 del request  # gone before its memory is said to be free
                 with self._idle:
@@ -278,28 +280,28 @@ class DataServer:
         finally:
             self._service.release(reserved)
 
-    def _run(self, request: Request | PS2Error, guest: Guest) -> ReplyParts:
+    def _run(self, request: Request | PS2Error, peer: AuthenticatedPeer) -> ReplyParts:
         if isinstance(request, PS2Error):
             return error_parts(request)
         try:
             reply = self._service.execute(request)
-            return reply_parts(reply, request, self._bind(request, reply, guest))
+            return reply_parts(reply, request, self._bind(request, reply, peer))
         except PS2Error as error:
             return error_parts(error)
         except Exception as error:  # a bug: told to the caller, logged whole, and this server goes on
             log.exception("internal error")
             return error_parts(internal_error(error))
 
-    def _bind(self, request: Request, reply: Reply, guest: Guest) -> int:
-        """Return a handle for requests like this one, as far as there is a lane for them."""
-        if not self._wire.lanes or guest.connection is not guest.plain or shape_of(request) is None:
+    def _bind(self, request: Request, reply: Reply, peer: AuthenticatedPeer) -> int:
+        """Return a handle for requests like this one, as far as there is a fast path for them."""
+        if not self._wire.fast_path or peer.connection is not peer.plain or shape_of(request) is None:
             return 0
-        lane = self._lanes.get(guest.plain) or self._service.open_lane(request)
-        if lane is None:
+        fast_path = self._fast_paths.get(peer.plain) or self._service.open_fast_path(request)
+        if fast_path is None:
             return 0
-        self._lanes[guest.plain] = lane
+        self._fast_paths[peer.plain] = fast_path
         sizes = (*(op.nbytes for op in request.operations), *(result.nbytes for result in reply.results))
-        return lane.bind(request, sum(sizes))
+        return fast_path.bind(request, sum(sizes))
 
 
 def _listen_unix(name: str) -> socket.socket | None:

@@ -29,12 +29,12 @@ Ask = Callable[[str, Connection], Look | None]
 TICK_S = 0.02
 
 
-class Lane:
+class InFlightRequests:
     """The requests that go over one connection, and what has become of them.
 
     Requests are written one after the other without waiting; replies come in the same order. ``outcomes`` holds those
-    that have come, and the errors of requests that could not be sent in their places. A lane that ``failed`` gives the
-    rest the same error, and its connection is of no use any more.
+    that have come, and the errors of requests that could not be sent in their places. If one ``failed``, the rest get
+    the same error, and the connection is of no use any more.
 
     Attributes:
         heard_s: when something was last written or read.
@@ -67,7 +67,7 @@ class Lane:
         self._limit_bytes = limit_bytes
         self._unsent = deque(enumerate(requests if unsent is None else unsent))
         self._refused: dict[int, PS2Error] = {}
-        # Without a lane at the other end there are none.
+        # Without a fast path at the other end there are none.
         self._handles: Handles = connection.handles if isinstance(connection, PlainSocket) else {}
         self._sending: list[memoryview] = []
         self._reading = read_reply(requests[0], self._handles)
@@ -164,18 +164,18 @@ class Lane:
             self._view = next(self._reading)
 
 
-def run(lanes: Sequence[Lane], wire: WireConfig, ask: Ask) -> None:
-    """Drive lanes until each is done or has failed.
+def run(in_flight: Sequence[InFlightRequests], wire: WireConfig, ask: Ask) -> None:
+    """Drive in_flight until each is done or has failed.
 
     Args:
         ask: called after each half of ``wire.keepalive_s`` without a sign of a server: a long function is no reason to
             give up; a stopped process is, and a connection that carries nothing.
     """
     deadline_s = time.monotonic() + wire.request_timeout_s
-    for lane in lanes:
+    for flight in in_flight:
         # Mostly everything fits the socket's buffer, and the first wait is for the reply.
-        lane.advance(select.POLLOUT)
-    while waiting := [lane for lane in lanes if not lane.done]:
+        flight.advance(select.POLLOUT)
+    while waiting := [flight for flight in in_flight if not flight.done]:
         if len(waiting) == 1 and waiting[0].events == select.POLLIN:
             # There is nothing else to do, and the system waits for a whole array more cheaply than this loop.
             waiting[0].advance(select.POLLIN, wait=True)
@@ -185,27 +185,27 @@ def run(lanes: Sequence[Lane], wire: WireConfig, ask: Ask) -> None:
         check()
 
 
-def _poll(lanes: Sequence[Lane], wait_s: float) -> None:
+def _poll(in_flight: Sequence[InFlightRequests], wait_s: float) -> None:
     """Wait until something can be written or read, and do that."""
     poll = select.poll()
-    by_number = {lane.connection.fileno(): lane for lane in lanes}
-    for number, lane in by_number.items():
-        poll.register(number, lane.events)
+    by_number = {flight.connection.fileno(): flight for flight in in_flight}
+    for number, flight in by_number.items():
+        poll.register(number, flight.events)
     if SHIELD.is_up:
         wait_s = min(wait_s, POLL_S)
     for number, ready in poll.poll(1000 * wait_s + 1):
         by_number[number].advance(ready)
 
 
-def _give_up_on_silent(lanes: Sequence[Lane], deadline_s: float, wire: WireConfig, ask: Ask) -> None:
+def _give_up_on_silent(in_flight: Sequence[InFlightRequests], deadline_s: float, wire: WireConfig, ask: Ask) -> None:
     now_s = time.monotonic()
     silent = []
-    for lane in lanes:
-        if lane.done:
+    for flight in in_flight:
+        if flight.done:
             continue
         if now_s > deadline_s:
-            lane.fail(DeadlineError(f"{lane.address}: no reply within {wire.request_timeout_s:.0f} s"))
-        elif now_s - max(lane.heard_s, lane.looked_s) >= wire.keepalive_s / 2 - TICK_S:
-            silent.append(lane)
+            flight.fail(DeadlineError(f"{flight.address}: no reply within {wire.request_timeout_s:.0f} s"))
+        elif now_s - max(flight.heard_s, flight.looked_s) >= wire.keepalive_s / 2 - TICK_S:
+            silent.append(flight)
     if silent:
-        at_once(silent, lambda lane: lane.look(ask))
+        at_once(silent, lambda flight: flight.look(ask))

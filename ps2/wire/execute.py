@@ -56,7 +56,7 @@ def reply_to(reply: Reply, request: Request) -> bytes:
         message = header.results.add()
         if result.scalar is not None:
             message.scalar = result.scalar
-        arrays = result.arrays if result.coming is None else (*result.arrays, result.coming.whole())
+        arrays = result.arrays if result.streamed is None else (*result.arrays, result.streamed.whole())
         for array in arrays:
             sent, spec = to_send(array, operation.wire)
             message.arrays.append(spec_to_pb(spec))

@@ -25,7 +25,7 @@ from ps2.wire.binary import (
     shape_of,
 )
 from ps2.wire.drafts import RequestDraft, check_size
-from ps2.wire.messages import Array, Coming, Reply, Request, byte_view, nbytes
+from ps2.wire.messages import Array, Reply, Request, StreamedArray, byte_view, nbytes
 from ps2.wire.pb import server_pb2 as pb
 
 MAGIC = b"PS2D"
@@ -52,7 +52,7 @@ def written_by_pieces(parts: ReplyParts) -> Iterator[list[memoryview]]:
     header, arrays = parts
     views = [memoryview(HEAD.pack(len(header), nbytes(arrays)) + header)]
     for array in arrays:
-        if isinstance(array, Coming):
+        if isinstance(array, StreamedArray):
             yield views
             for piece in array.pieces():
                 yield [byte_view(piece)]
@@ -124,14 +124,14 @@ def read(reading: Filling[T], parts: Iterable[memoryview]) -> T:
     raise ProtocolError("a message is longer than what there is of it")
 
 
-def introduction(message: Message) -> bytes:
+def greeting_bytes(message: Message) -> bytes:
     """Return how what comes before all requests is written: a Greeting, and a GreetingProof."""
     encoded = message.SerializeToString()
     return GREETING.pack(MAGIC, len(encoded)) + encoded
 
 
-def read_introduction(cls: type[M]) -> Filling[M]:
-    """Read what ``introduction`` writes."""
+def read_greeting(cls: type[M]) -> Filling[M]:
+    """Read what ``greeting_bytes`` writes."""
     magic, size = GREETING.unpack((yield from _read(GREETING.size)))
     if magic != MAGIC or size > MAX_GREETING_BYTES:
         raise ProtocolError("this port speaks the data protocol of PS2, and something else came")

@@ -18,8 +18,8 @@ Place = tuple[int, int]  # matrix, partition
 
 PROTOCOL_VERSION = 11
 
-# Operations on one row of floats that come most: clients keep headers of them ready (``ps2.client.express``), and a
-# compiled loop answers them (``ps2.server.lane_loop``).
+# Operations on one row of floats that come most: clients keep headers of them ready (``ps2.client.prepared``), and a
+# compiled loop answers them (``ps2.server.fast_path_loop``).
 PLAIN = ("pull", "push", "push_add", "push_sub", "gather", "scatter", "scatter_add", "scatter_sub")
 PLAIN_FLOATS = (np.dtype("<f4"), np.dtype("<f8"))
 
@@ -143,7 +143,7 @@ class Outline:
 
 
 @dataclass(frozen=True, slots=True)
-class Coming:
+class StreamedArray:
     """An array of a reply that is made while it is sent: each piece of it is still in the processor's cache then.
 
     Attributes:
@@ -168,15 +168,15 @@ class Coming:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an operation comes to; ``coming``, if it is there, stands for its one array."""
+    """What an operation comes to; ``streamed``, if it is there, stands for its one array."""
 
     scalar: float | None = None
     arrays: tuple[Array, ...] = ()
-    coming: Coming | None = None
+    streamed: StreamedArray | None = None
 
     @property
     def nbytes(self) -> int:
-        return nbytes(self.arrays) + (0 if self.coming is None else self.coming.nbytes)
+        return nbytes(self.arrays) + (0 if self.streamed is None else self.streamed.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class Reply:
     replayed: bool = False
 
 
-def nbytes(arrays: Iterable[Array | Coming]) -> int:
+def nbytes(arrays: Iterable[Array | StreamedArray]) -> int:
     return sum(array.nbytes for array in arrays)
 
 

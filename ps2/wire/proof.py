@@ -61,12 +61,12 @@ class Tokens:
     Safe for threads.
 
     Attributes:
-        turn: one number, which is another one when the tokens are.
+        generation: one number, which is another one when the tokens are.
     """
 
     def __init__(self, text: str) -> None:
         """``text``: a token, or two on lines of their own."""
-        self.turn = np.zeros(1, np.int64)
+        self.generation = np.zeros(1, np.int64)
         self.renew(text)
 
     @classmethod
@@ -80,7 +80,7 @@ class Tokens:
     def renew(self, text: str) -> None:
         """Take others from now on; who has proven to know one that is not among them is not let in any more."""
         self._all = tuple(text.split())
-        self.turn += 1
+        self.generation += 1
 
     def shared(self, proofs: Iterable[bytes], make: Callable[[str], bytes]) -> str | None:
         """Return the first token by which one of the other side's proofs can have been made; None: there is none."""

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from ps2.config import WireConfig, split_address
 from ps2.errors import ProtocolError, UnavailableError
 from ps2.wire.framing import Filling
-from ps2.wire.introduction import introduce
+from ps2.wire.handshake import handshake
 from ps2.wire.sockets import MIN_TIMEOUT_S, hang_up, receive, send_all, tune
 from ps2.wire.tls import Renewed, client_context
 from ps2.wire.tls_connection import Connection, TlsConnection
@@ -89,7 +89,7 @@ class Talk(Generic[M]):
                 connection = TlsConnection(plain, self._tls.get(), self._tls.name or host)
                 connection.handshake(deadline_s)
             connection.settimeout(max(MIN_TIMEOUT_S, deadline_s - time.monotonic()))
-            introduce(connection, self._token, self._name, deadline_s)
+            handshake(connection, self._token, self._name, deadline_s)
             connection.settimeout(None)
             with self._lock:
                 if self._closed:

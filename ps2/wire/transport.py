@@ -20,8 +20,8 @@ from ps2.ops.modules import check_same
 from ps2.wire import exchange
 from ps2.wire.at_once import at_once
 from ps2.wire.channel import Channel, Trust
-from ps2.wire.exchange import Lane, Outcome
-from ps2.wire.introduction import introduce
+from ps2.wire.exchange import InFlightRequests, Outcome
+from ps2.wire.handshake import handshake
 from ps2.wire.liveness import Carried, Look, carried
 from ps2.wire.messages import PROTOCOL_VERSION, Request
 from ps2.wire.pb import server_pb2 as pb
@@ -108,7 +108,7 @@ class GrpcTransport:
     def exchange(self, requests: Mapping[str, Sequence[Request]]) -> dict[str, list[Outcome]]:
         with self._stopped_if_closed():
             outcomes: dict[str, list[Outcome]] = {}
-            lanes: list[Lane] = []
+            in_flight: list[InFlightRequests] = []
             try:
                 for address, mine in requests.items():
                     try:
@@ -116,12 +116,12 @@ class GrpcTransport:
                     except PS2Error as error:
                         outcomes[address] = [error] * len(mine)
                     else:
-                        lanes.append(Lane(address, connection, mine, self._wire.request_limit_bytes))
-                exchange.run(lanes, self._wire, self._look)
+                        in_flight.append(InFlightRequests(address, connection, mine, self._wire.request_limit_bytes))
+                exchange.run(in_flight, self._wire, self._look)
             finally:
-                for lane in lanes:
-                    self._give_back(lane)
-            return outcomes | {lane.address: lane.outcomes for lane in lanes}
+                for flight in in_flight:
+                    self._give_back(flight)
+            return outcomes | {flight.address: flight.outcomes for flight in in_flight}
 
     def take(self, address: str) -> PlainSocket | None:
         with self._lock:
@@ -268,7 +268,7 @@ class GrpcTransport:
             if isinstance(connection, TlsConnection):
                 connection.handshake(deadline_s)
             try:
-                introduce(connection, self._token, peer.server_id, deadline_s, plain.name)
+                handshake(connection, self._token, peer.server_id, deadline_s, plain.name)
             except PS2Error as error:  # a stranger, or a proxy with nobody behind it
                 raise ConnectionRefusedError(0, str(error)) from error
             plain.patience_s = min(self._wire.keepalive_s / 2, self._wire.request_timeout_s)
@@ -278,15 +278,15 @@ class GrpcTransport:
             raise
         return connection
 
-    def _give_back(self, lane: Lane) -> None:
+    def _give_back(self, flight: InFlightRequests) -> None:
         """Keep a connection whose replies have all come; one that was interrupted would bring those of another call."""
-        if lane.is_patient and lane.reusable:
+        if flight.is_patient and flight.reusable:
             with suppress(OSError):  # it is closed by now
-                give_up_unanswered(lane.connection, self._wire.keepalive_s)
-        if not (lane.reusable and self._keep(lane.address, lane.connection)):
-            self._discard(lane.connection)
-        if lane.failed:
-            self._forget(lane.address)
+                give_up_unanswered(flight.connection, self._wire.keepalive_s)
+        if not (flight.reusable and self._keep(flight.address, flight.connection)):
+            self._discard(flight.connection)
+        if flight.failed:
+            self._forget(flight.address)
 
     def _keep(self, address: str, connection: Connection) -> bool:
         """Keep a connection for the next call, if there are not enough of them."""

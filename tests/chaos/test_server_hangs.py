@@ -16,7 +16,7 @@ from ps2.coordinator.launchers.child import end
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.errors import UnavailableError
 from ps2.wire import binary, framing
-from ps2.wire.introduction import introduce
+from ps2.wire.handshake import handshake
 from ps2.wire.messages import PROTOCOL_VERSION, Operation, Request, RequestId
 from ps2.wire.pb import server_pb2 as pb
 
@@ -56,7 +56,7 @@ def dialled(ps, address):
     )
     host, _ = split_address(address)
     connection = socket.create_connection((host, hello.data_port), timeout=20)
-    introduce(connection, ps._token, hello.server_id, time.monotonic() + 20)
+    handshake(connection, ps._token, hello.server_id, time.monotonic() + 20)
     return connection
 
 

@@ -13,8 +13,8 @@ import pytest
 
 from ps2 import DCV, PS2Conf, PS2Context
 from ps2.config import split_address
+from ps2.wire.acceptor import MAX_STRANGERS
 from ps2.wire.control import ServerControl
-from ps2.wire.door import MAX_STRANGERS
 from ps2.wire.messages import PROTOCOL_VERSION, Operation, Request
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.transport import GrpcTransport

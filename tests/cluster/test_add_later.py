@@ -9,14 +9,14 @@ import pytest
 
 import ps2
 from ps2 import DCV
-from ps2.client import outbox
+from ps2.client import async_writer
 from ps2.client.sessions import session_of
 from ps2.errors import ShapeError
 
 
 @pytest.fixture
 def slowed(ps, monkeypatch):
-    """``slowed(vector)``: an event that what the outbox sends waits for."""
+    """``slowed(vector)``: an event that what the async_writer sends waits for."""
     release = threading.Event()
 
     def slow(vector):
@@ -24,7 +24,7 @@ def slowed(ps, monkeypatch):
         exchange = transport.exchange
 
         def wait_then_exchange(requests):
-            if threading.current_thread().name == "ps2-outbox":
+            if threading.current_thread().name == "ps2-async_writer":
                 assert release.wait(10)
             return exchange(requests)
 
@@ -93,7 +93,7 @@ def test_addition_when_in_a_batch_then_it_travels_with_it(ps, requests_by):
 
 
 def test_additions_when_the_window_is_full_then_the_caller_waits(ps, slowed, monkeypatch):
-    monkeypatch.setattr(outbox, "WINDOW_PLANS", 2)
+    monkeypatch.setattr(async_writer, "WINDOW_PLANS", 2)
     u = DCV.dense(10)
     release, made = slowed(u), []
 
@@ -118,4 +118,4 @@ def test_addition_when_the_call_cannot_work_then_the_error_comes_at_once(ps):
 
 def test_thread_when_nothing_is_left_to_send_then_it_ends(ps, until):
     DCV.dense(10).add(1, wait=False).flush()
-    until(lambda: all(thread.name != "ps2-outbox" for thread in threading.enumerate()), "no thread sends")
+    until(lambda: all(thread.name != "ps2-async_writer" for thread in threading.enumerate()), "no thread sends")

@@ -22,7 +22,7 @@ from ps2.errors import PS2Error
 from ps2.wire.binary import request_parts
 from ps2.wire.control import ServerControl
 from ps2.wire.framing import written
-from ps2.wire.introduction import introduce
+from ps2.wire.handshake import handshake
 from ps2.wire.sockets import connect, send_all
 from ps2.wire.transport import GrpcTransport
 
@@ -113,7 +113,7 @@ def _ask_and_do_not_read(context, vector, session):
     peer, _ = session.transport._meet(context.servers[0])
     family, place = peer.places[-1]
     client = connect(family, place, 20.0)
-    introduce(client, context._token, peer.server_id, time.monotonic() + 20)
+    handshake(client, context._token, peer.server_id, time.monotonic() + 20)
     client.settimeout(None)
     plan = plans.pull(vector._target(), 0, vector.dim, np.empty(vector.dim, np.float32))
     routes = {vector._matrix: vector._route}

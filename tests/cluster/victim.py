@@ -15,7 +15,7 @@ from ps2.errors import PS2Error, TransientError, UsageError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.wire import framing
 from ps2.wire.control import Activation, ServerControl
-from ps2.wire.introduction import introduce
+from ps2.wire.handshake import handshake
 from ps2.wire.messages import PROTOCOL_VERSION, Keys, Operation, Request, RequestId
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.sockets import abstract
@@ -151,7 +151,7 @@ def dialled(victim, way):
     with socket.socket(socket.AF_INET if way == "tcp" else socket.AF_UNIX) as connection:
         connection.settimeout(20)
         connection.connect(places[way])
-        introduce(connection, victim.token, victim.hello.server_id, time.monotonic() + 20)
+        handshake(connection, victim.token, victim.hello.server_id, time.monotonic() + 20)
         connection.settimeout(20)
         yield connection
 

@@ -19,7 +19,7 @@ from ps2.server.servicer import ServerServicer
 from ps2.wire import framing
 from ps2.wire.channel import Channel, Trust
 from ps2.wire.data_server import DataServer
-from ps2.wire.introduction import introduce
+from ps2.wire.handshake import handshake
 from ps2.wire.messages import Operation, Request, RequestId
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.serving import RpcServer
@@ -65,7 +65,7 @@ class Served:
     ):
         wire = wire or WireConfig()
         self.engine = engine
-        engine.lanes.load()
+        engine.fast_paths.load()
         # A Unix socket is named after its server.
         self.id = server_id or f"{SERVER_ID}-{id(self)}"
         self.data = DataServer(engine, host, ANY_PORT, token, self.id, wire)
@@ -185,8 +185,8 @@ def count(transport, address):
 
 
 def nothing_under_way(engine):
-    """Whether all memory that is counted is that of shards, of key sets to remember, and of lanes."""
-    lasting = sum(status.bytes for status in engine.matrices()) + engine.lanes.nbytes
+    """Whether all memory that is counted is that of shards, of key sets to remember, and of fast_paths."""
+    lasting = sum(status.bytes for status in engine.matrices()) + engine.fast_paths.nbytes
     return engine.memory.taken_bytes == lasting + engine.keys._bytes
 
 
@@ -207,7 +207,7 @@ def dialled(server, carrier, first=None):
         connection.settimeout(10)
         connection.connect(place)
         if first is None:
-            introduce(connection, TOKEN, server.id, time.monotonic() + 10)
+            handshake(connection, TOKEN, server.id, time.monotonic() + 10)
             connection.settimeout(10)
         else:
             connection.sendall(first)

@@ -13,9 +13,9 @@ from prometheus_client.core import CollectorRegistry
 
 from ps2.config import WireConfig
 from ps2.server.exposition import Exposition
+from ps2.wire.acceptor import Acceptor
 from ps2.wire.control import ServerControl
-from ps2.wire.door import Door
-from ps2.wire.introduction import send as greet
+from ps2.wire.handshake import send as greet
 from ps2.wire.messages import PROTOCOL_VERSION
 from ps2.wire.pb import server_pb2 as pb
 from tests.contract.servers import (
@@ -62,7 +62,7 @@ def test_data_port_when_a_thread_cannot_begin_then_the_next_is_served(carrier, n
         with suppress(ConnectionError), dialled(server, carrier, b"PS2D") as connection:
             assert connection.recv(1) == b""
         until(lambda: left == [0], "one was refused")
-        assert not server.data._door._strangers
+        assert not server.data._acceptor._strangers
         with dialled(server, carrier) as connection:
             connection.sendall(spoken(changing(op("fill", 1, value=2.0))))
             assert hear(connection).error.type == ""
@@ -71,7 +71,7 @@ def test_data_port_when_a_thread_cannot_begin_then_the_next_is_served(carrier, n
 def test_idle_connection_when_no_thread_can_begin_then_it_is_served_later(no_threads, until):
     with serving(an_engine()) as server, connected("tcp") as transport:
         send(transport, server.address, changing(op("fill", 1, value=2.0)))
-        until(lambda: len(server.data._parking), "nothing happens on it")
+        until(lambda: len(server.data._idle_connections), "nothing happens on it")
         left = no_threads("ps2-data", 2)
         assert not send(transport, server.address, changing(op("fill", 1, value=2.0))).replayed
         assert left == [0]
@@ -97,14 +97,14 @@ class Meets(socket.socket):
 def test_door_when_accepting_fails_in_every_way_then_it_takes_the_next():
     listener, met = Meets(), threading.Event()
     place = listener.getsockname()
-    door = Door([listener], None, "id", WireConfig(), lambda guest: (guest.plain.close(), met.set()))
+    acceptor = Acceptor([listener], None, "id", WireConfig(), lambda peer: (peer.plain.close(), met.set()))
     try:
         with socket.create_connection(place, 10) as connection:
             greet(connection, pb.Greeting(protocol=PROTOCOL_VERSION, server_id="id"))
             assert met.wait(10)
     finally:
-        door.shut()
-        door.join()
+        acceptor.shut()
+        acceptor.join()
 
 
 def test_grpc_port_when_no_thread_can_begin_any_more_then_calls_are_answered(no_threads):

@@ -39,7 +39,7 @@ on_sockets = pytest.mark.parametrize("carrier", SOCKETS)
 def greeting(server, **fields):
     """A greeting of which some fields are not what they should be."""
     good = {"protocol": PROTOCOL_VERSION, "nonce": bytes(32), "server_id": server.id}
-    return framing.introduction(pb.Greeting(**(good | fields)))
+    return framing.greeting_bytes(pb.Greeting(**(good | fields)))
 
 
 # -- tokens ----------------------------------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_greeting_when_the_token_is_wrong_then_auth_error_and_the_end(server, ca
     with dialled(server, carrier, greeting(server)) as connection:
         theirs = hear(connection).challenge
         mine = proof.greeting_proof(token, "client", bytes(32), theirs.nonce, server.id)
-        connection.sendall(framing.introduction(pb.GreetingProof(proof=mine)))
+        connection.sendall(framing.greeting_bytes(pb.GreetingProof(proof=mine)))
         error = hear(connection).error
         assert (error.type, hear(connection)) == ("AuthError", None)
         assert TOKEN not in error.message
@@ -85,16 +85,16 @@ def test_greeting_when_what_it_was_proven_with_is_sent_again_then_auth_error(ser
     with dialled(server, carrier, greeting(server)) as connection:
         theirs = hear(connection).challenge
         proven = pb.GreetingProof(proof=proof.greeting_proof(TOKEN, "client", bytes(32), theirs.nonce, server.id))
-        connection.sendall(framing.introduction(proven))
+        connection.sendall(framing.greeting_bytes(proven))
         assert hear(connection) == pb.ReplyHeader()
-    with dialled(server, carrier, greeting(server) + framing.introduction(proven)) as connection:
+    with dialled(server, carrier, greeting(server) + framing.greeting_bytes(proven)) as connection:
         assert [hear(connection).error.type for _ in range(2)] == ["", "AuthError"]
 
 
 @on_sockets
 def test_request_when_it_comes_before_the_proof_and_that_is_wrong_then_it_is_not_run(server, carrier):
     before = server.engine.meter.read().requests
-    wrong = framing.introduction(pb.GreetingProof(proof=bytes(32)))
+    wrong = framing.greeting_bytes(pb.GreetingProof(proof=bytes(32)))
     first = greeting(server) + wrong + spoken(changing(op("fill", 0, value=666.0)))
     with dialled(server, carrier, first) as connection:
         assert hear(connection).HasField("challenge")

@@ -13,7 +13,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ps2.errors import AuthError, PS2Error, UnavailableError
-from ps2.wire import door, proof
+from ps2.wire import acceptor, proof
 from ps2.wire import serving as serving_module
 from ps2.wire.channel import CALL_KEY, CHALLENGE, NONCE_KEY, Trust
 from ps2.wire.control import ServerControl
@@ -142,7 +142,7 @@ def test_connections_when_there_are_more_than_there_may_be_then_those_there_are_
 def test_data_connections_when_strangers_have_all_their_places_then_clients_find_one(server, address, carrier):
     before = server.data.connections
     with ExitStack() as strangers, connected(carrier) as transport:
-        for _ in range(door.MAX_STRANGERS + 20):
+        for _ in range(acceptor.MAX_STRANGERS + 20):
             strangers.enter_context(dialled(server, carrier, b"PS2D"))
         assert count(transport, address) == DIM
         assert server.data.connections == before + 1
@@ -152,7 +152,7 @@ def test_data_connections_when_strangers_have_all_their_places_then_clients_find
 def test_data_connection_when_its_greeting_comes_byte_by_byte_then_it_is_cut_off_in_time(
     server, carrier, monkeypatch, until
 ):
-    monkeypatch.setattr(door, "GREETING_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(acceptor, "GREETING_TIMEOUT_S", 0.3)
     greeting = iter(b"PS2D" + (4000).to_bytes(4, "little") + bytes(4000))
     with dialled(server, carrier, b"") as connection:
 
@@ -168,7 +168,7 @@ def test_data_connection_when_its_greeting_comes_byte_by_byte_then_it_is_cut_off
 
 @on_sockets
 def test_data_connection_when_it_is_not_proven_in_time_then_it_is_cut_off(server, carrier, monkeypatch):
-    monkeypatch.setattr(door, "GREETING_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(acceptor, "GREETING_TIMEOUT_S", 0.3)
     with dialled(server, carrier, b"PS2D") as connection:
         assert hear(connection) is None
 

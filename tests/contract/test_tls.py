@@ -12,7 +12,7 @@ import pytest
 from ps2.certificates import TlsFiles
 from ps2.config import WireConfig
 from ps2.errors import AuthError, ConfigError, PS2Error
-from ps2.wire import door
+from ps2.wire import acceptor
 from ps2.wire.messages import Reply
 from ps2.wire.tls_connection import TlsConnection
 from ps2.wire.transport import GrpcTransport
@@ -160,7 +160,7 @@ def test_strangers_when_they_connect_and_say_nothing_or_garbage_then_clients_are
 
 
 def test_a_stranger_when_it_is_silent_on_the_data_port_then_it_is_gone_in_time(files, monkeypatch):
-    monkeypatch.setattr(door, "GREETING_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(acceptor, "GREETING_TIMEOUT_S", 0.2)
     with (
         serving(an_engine(), wire=over(files)) as served,
         socket.create_connection(("127.0.0.1", served.data.port), timeout=10) as silent,

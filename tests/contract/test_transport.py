@@ -223,7 +223,7 @@ def test_memory_when_requests_succeed_and_fail_then_none_stays_counted(transport
 
 
 def test_memory_when_there_is_none_left_then_limit_error_and_the_server_goes_on(transport, address, engine, until):
-    until(lambda: nothing_under_way(engine) and not engine.lanes.nbytes, "memory given back")
+    until(lambda: nothing_under_way(engine) and not engine.fast_paths.nbytes, "memory given back")
     engine.keys.shed(engine.keys.nbytes)  # they would make room
     limit, engine.memory.limit_bytes = engine.memory.limit_bytes, engine.memory.taken_bytes + 1000
     try:

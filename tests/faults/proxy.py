@@ -37,7 +37,7 @@ from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.errors import UnavailableError
 from ps2.wire.binary import AN_ERROR, REPLAYED, REPLY, open_request
 from ps2.wire.framing import GREETING, HEAD
-from ps2.wire.introduction import introduce
+from ps2.wire.handshake import handshake
 from ps2.wire.pb import server_pb2 as pb
 from tests.ports import free_port
 
@@ -217,7 +217,7 @@ class Proxy:
             connection = self.connected()
             try:
                 deadline_s = time.monotonic() + DUPLICATE_TIMEOUT_S
-                introduce(connection, self._network.token, server_id, deadline_s)
+                handshake(connection, self._network.token, server_id, deadline_s)
                 connection.settimeout(DUPLICATE_TIMEOUT_S)
                 connection.sendall(message)
                 reply = _read_message(connection)

@@ -15,8 +15,8 @@ from ps2.ops.table import Array, Row, Values, op
 from ps2.server import kept as keeping
 from ps2.server.copies import answered, applied, filling_of, operations_of
 from ps2.server.engine import Engine
-from ps2.server.frozen import ids_of
 from ps2.server.kept import Kept
+from ps2.server.shard_snapshot import ids_of
 from ps2.wire.messages import Operation, Request, RequestId
 
 M = 1

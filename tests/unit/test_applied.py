@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps2.server import lane_loop
+from ps2.server import fast_path_loop
 from ps2.server.applied import AppliedIds, EndedStages
 from ps2.wire.messages import RequestId
 
@@ -197,7 +197,7 @@ def test_json_when_the_original_goes_on_then_what_was_taken_stays():
     assert json.dumps(taken) == before
 
 
-# -- what the loop of a lane goes by -----------------------------------------------------------------------------------
+# -- what the loop of a fast path goes by ------------------------------------------------------------------------------
 
 # In a window and beyond it, in steps as they come: in order, by several threads, clock by clock.
 steps = st.tuples(st.sampled_from([0, 1, 2, 5, 63, 64, 500, 1023, 1024, 5000, 1 << 21]), st.booleans())
@@ -221,20 +221,20 @@ def test_window_when_python_and_the_loop_note_in_turns_then_it_is_as_if_one_did(
             words = ours.words(RequestId("s", 0)).view("int64")
         id = RequestId("s", number, settled=settled)
         known = number in noted or number < settled_before(ours)
-        told = lane_loop._applied(words, number, settled)
+        told = fast_path_loop._applied(words, number, settled)
         assert told in (-1, int(known))
         if told == 0:
-            lane_loop._note(words, number)
-            lane_loop._settle(words, settled)
+            fast_path_loop._note(words, number)
+            fast_path_loop._settle(words, settled)
         elif told < 0 and id not in ours:
             ours.add(id)
         noted.add(number)
         assert id in ours
-        assert lane_loop._applied(words, number, settled) in (-1, 1)
+        assert fast_path_loop._applied(words, number, settled) in (-1, 1)
     below = settled_before(ours)
     for number in {*noted, *(n + 1 for n in noted), *(n - 1 for n in noted if n)}:
         assert (RequestId("s", number) in ours) == (number in noted or number < below)
-        assert lane_loop._applied(words, number, settled) in (-1, int(number in noted or number < below))
+        assert fast_path_loop._applied(words, number, settled) in (-1, int(number in noted or number < below))
     again = AppliedIds.from_json(ours.to_json())
     assert again.to_json() == ours.to_json()
 
@@ -250,9 +250,9 @@ def test_window_when_a_thousand_numbers_come_in_order_then_the_loop_alone_notes_
     applied = AppliedIds()
     words = applied.words(RequestId("s", 0)).view("int64")
     for number in range(5000):
-        assert lane_loop._applied(words, number, 0) == 0
-        lane_loop._note(words, number)
-        lane_loop._settle(words, 0)
+        assert fast_path_loop._applied(words, number, 0) == 0
+        fast_path_loop._note(words, number)
+        fast_path_loop._settle(words, 0)
     assert applied.to_json()["s"] == {
         "series": "",
         "stage": 0,
@@ -271,42 +271,42 @@ def test_window_when_a_clock_begins_and_the_ones_before_are_settled_then_the_loo
             if clock == 1:
                 applied.add(RequestId("s", number))
             else:
-                assert lane_loop._applied(words, number, clock << 20) == 0
-                lane_loop._note(words, number)
-                lane_loop._settle(words, clock << 20)
-            assert lane_loop._applied(words, number, 0) == 1
+                assert fast_path_loop._applied(words, number, clock << 20) == 0
+                fast_path_loop._note(words, number)
+                fast_path_loop._settle(words, clock << 20)
+            assert fast_path_loop._applied(words, number, 0) == 1
     assert applied.to_json()["s"]["below"] == (4 << 20) + 3
 
 
 def test_window_when_a_number_beyond_it_is_known_then_the_loop_does_not_tell():
     applied = AppliedIds.from_json({"s": {**NOTHING, "above": [5000, 1 << 21]}})
     words = applied.words(RequestId("s", 0)).view("int64")
-    assert lane_loop._applied(words, 5000, 5000) == -1
-    assert lane_loop._applied(words, 1 << 21, 1 << 20) == -1
-    assert lane_loop._applied(words, (1 << 21) + 1, 1 << 20) == 0
+    assert fast_path_loop._applied(words, 5000, 5000) == -1
+    assert fast_path_loop._applied(words, 1 << 21, 1 << 20) == -1
+    assert fast_path_loop._applied(words, (1 << 21) + 1, 1 << 20) == 0
 
 
 def test_window_when_it_comes_to_where_a_number_is_known_then_that_is_not_forgotten():
     applied = AppliedIds.from_json({"s": {**NOTHING, "above": [2000]}})
     words = applied.words(RequestId("s", 0)).view("int64")
     for number in (1000, 1900):
-        if lane_loop._applied(words, number, number) == 0:
-            lane_loop._note(words, number)
-            lane_loop._settle(words, number)
+        if fast_path_loop._applied(words, number, number) == 0:
+            fast_path_loop._note(words, number)
+            fast_path_loop._settle(words, number)
         else:
             applied.add(RequestId("s", number, settled=number))
-    assert lane_loop._applied(words, 2000, 1901) == 1
+    assert fast_path_loop._applied(words, 2000, 1901) == 1
 
 
 def test_window_when_a_number_is_half_done_then_the_loop_does_not_tell():
     applied = AppliedIds()
     words = applied.words(RequestId("s", 0)).view("int64")
     applied.add_begun(RequestId("s", 3), 1)
-    assert lane_loop._applied(words, 4, 0) == -1
+    assert fast_path_loop._applied(words, 4, 0) == -1
     applied.add(RequestId("s", 3))
-    assert lane_loop._applied(words, 4, 0) == 0
+    assert fast_path_loop._applied(words, 4, 0) == 0
     applied.add(part_of(0, 1, 3))
-    assert lane_loop._applied(applied.words(part_of(0, 0, 3)).view("int64"), 4, 0) == -1
+    assert fast_path_loop._applied(applied.words(part_of(0, 0, 3)).view("int64"), 4, 0) == -1
 
 
 def test_window_when_its_scope_is_forgotten_then_the_loop_does_not_tell():
@@ -315,7 +315,7 @@ def test_window_when_its_scope_is_forgotten_then_the_loop_does_not_tell():
     over = EndedStages()
     over.add("app", 4, [])
     applied.end(over)
-    assert lane_loop._applied(words, 0, 0) == -1
+    assert fast_path_loop._applied(words, 0, 0) == -1
     words = applied.words(RequestId("t", 0)).view("int64")
     applied.end_all()
-    assert lane_loop._applied(words, 0, 0) == -1
+    assert fast_path_loop._applied(words, 0, 0) == -1

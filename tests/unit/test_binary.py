@@ -15,7 +15,7 @@ from ps2.wire import binary, execute
 from ps2.wire.arrays import NUMBER_OF
 from ps2.wire.framing import HEAD, read_reply
 from ps2.wire.framing import read as read_parts
-from ps2.wire.messages import Coming, Keys, Operation, Reply, Request, RequestId, Result, key_digest
+from ps2.wire.messages import Keys, Operation, Reply, Request, RequestId, Result, StreamedArray, key_digest
 from ps2.wire.pb import server_pb2 as pb
 from tests.messages import (
     header_bytes,
@@ -200,8 +200,8 @@ def test_reply_when_execute_writes_it_then_the_generated_class_reads_the_same(re
 
 def test_reply_when_its_array_is_made_while_it_is_sent_then_it_is_read_whole():
     pieces = [np.arange(2.0), np.arange(3.0)]
-    coming = Coming(np.dtype("<f8"), (5,), lambda: iter(pieces))
-    reply = Reply((Result(coming=coming),))
+    coming = StreamedArray(np.dtype("<f8"), (5,), lambda: iter(pieces))
+    reply = Reply((Result(streamed=coming),))
     for came in (
         reply_of(written_reply(reply), asking_for(reply)),
         reply_from(execute.reply_to(reply, asking_for(reply)), asking_for(reply)),

@@ -10,10 +10,10 @@ import pytest
 from ps2 import DCV, NotColocatedWarning, batch
 from ps2.client import plans
 from ps2.client.fleet import FleetRef
-from ps2.client.overlay import Overlay
-from ps2.client.pace import Pace
 from ps2.client.plans import Plan
+from ps2.client.read_your_writes import ReadYourWrites
 from ps2.client.requests import cut, group
+from ps2.client.send_scheduler import SendScheduler
 from ps2.client.session import Session
 from ps2.config import WireConfig
 from ps2.errors import (
@@ -420,13 +420,13 @@ def test_call_when_its_acknowledgements_are_lost_then_it_counts_once_in_both(tim
 
 def test_additions_that_wait_when_they_read_what_is_overwritten_then_leave_in_turn():
     pushed, added = a_plan(2, Operation("rows_push", 2, 0)), a_plan(1, joined(1, 2, 0))
-    first, second, third = (Pace().parcel(plan, ID, 0) for plan in (pushed, added, pushed))
-    assert Pace().choose([first, second, third]) == [first]
-    assert Pace().choose([second, third]) == [second]
+    first, second, third = (SendScheduler().queued(plan, ID, 0) for plan in (pushed, added, pushed))
+    assert SendScheduler().choose([first, second, third]) == [first]
+    assert SendScheduler().choose([second, third]) == [second]
 
 
 def test_reads_when_what_waits_may_change_what_they_read_then_they_are_done_anew():
     for matrix, is_void in ((1, True), (2, True), (3, False)):
-        overlay = Overlay([plans.pull(plans.Target(matrix, MatrixSpec(8, 1), ROUTE, (0,)), 0, 8)])
+        overlay = ReadYourWrites([plans.pull(plans.Target(matrix, MatrixSpec(8, 1), ROUTE, (0,)), 0, 8)])
         overlay.lacks(a_plan(1, joined(1, 2, 0)))
         assert overlay.is_void == is_void

@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 from ps2.client import factors, plans
-from ps2.client.pace import sent_bytes
 from ps2.client.plans import Target
+from ps2.client.send_scheduler import sent_bytes
 from ps2.errors import DTypeError, OutOfRangeError, ShapeError, UsageError
 from ps2.matrix.partition import MatrixSpec, partition_bounds, place
 from ps2.matrix.route import Route

@@ -15,9 +15,9 @@ from ps2.wire.framing import (
     MAGIC,
     MAX_ANSWER_BYTES,
     MAX_GREETING_BYTES,
-    introduction,
+    greeting_bytes,
     read_answer,
-    read_introduction,
+    read_greeting,
     read_reply,
     read_request,
 )
@@ -224,7 +224,7 @@ def test_reply_when_it_is_none_to_the_request_then_protocol_error(header, size):
 @pytest.mark.parametrize("step", [1, None])
 def test_greeting_when_written_then_it_is_read(step):
     greeting = pb.Greeting(protocol=PROTOCOL_VERSION, server_id="the-id", nonce=bytes(32))
-    assert drive(read_introduction(pb.Greeting), introduction(greeting) + b"next", step) == (greeting, b"next")
+    assert drive(read_greeting(pb.Greeting), greeting_bytes(greeting) + b"next", step) == (greeting, b"next")
 
 
 @pytest.mark.parametrize("head", [HEAD.pack(MAX_ANSWER_BYTES + 1, 0), HEAD.pack(0, 1), HEAD.pack(2, 0) + b"\xff\xff"])
@@ -247,4 +247,4 @@ def test_answer_to_a_greeting_when_it_is_none_then_protocol_error_before_more_is
 )
 def test_greeting_when_it_is_something_else_then_protocol_error(sent):
     with pytest.raises(ProtocolError):
-        drive(read_introduction(pb.Greeting), sent)
+        drive(read_greeting(pb.Greeting), sent)

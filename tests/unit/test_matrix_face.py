@@ -13,13 +13,13 @@ from ps2 import DCV
 from ps2.client import pairs
 from ps2.client.batch import batch
 from ps2.client.matrix import DCVMatrix
-from ps2.client.pace import Bucket, Pace
+from ps2.client.send_scheduler import Bucket, SendScheduler
 from ps2.coordinator.checkpoints import saved_matrices
 from ps2.errors import DTypeError, NotFoundError, OutOfRangeError, UsageError
 from tests.fakes import DropsTheAck, FailsBeforeSending, FleetInProcess, installed, sent, session_over
 
 K, DIM = 4, 13
-MANAGED = Pace(by_size=True, bucket=Bucket(1e9))
+MANAGED = SendScheduler(by_size=True, bucket=Bucket(1e9))
 
 rows = st.lists(st.integers(0, K - 1), min_size=1, max_size=5)
 columns = st.lists(st.integers(0, DIM - 1), min_size=1, max_size=6)
@@ -34,7 +34,7 @@ def fleet(request):
 def session(fleet):
     with installed(session_over(fleet)) as session:
         yield session
-        session.outbox.set_pace(Pace())
+        session.async_writer.set_scheduler(SendScheduler())
         session.flush()
 
 
@@ -73,9 +73,9 @@ def changes(draw):
     return here, there
 
 
-@pytest.mark.parametrize("pace", [Pace(), MANAGED], ids=["at once", "by size"])
+@pytest.mark.parametrize("pace", [SendScheduler(), MANAGED], ids=["at once", "by size"])
 def test_changes_when_some_do_not_wait_then_a_later_read_is_as_if_all_had(session, pace):
-    session.outbox.set_pace(pace)
+    session.async_writer.set_scheduler(pace)
 
     @settings(max_examples=40)
     @given(st.lists(changes(), max_size=8))
@@ -105,12 +105,12 @@ def test_changes_when_they_do_not_wait_and_connections_are_cut_then_each_counts_
 
 
 def test_values_when_the_caller_changes_them_then_those_given_are_added(session, matrix):
-    session.outbox.set_pace(Pace(by_size=True, bucket=Bucket(1.0)))
+    session.async_writer.set_scheduler(SendScheduler(by_size=True, bucket=Bucket(1.0)))
     matrix.add([0], np.ones((1, DIM)), wait=False)
     numbers, values = np.array([1]), np.ones((1, DIM))
     matrix.add(numbers, values, wait=False)
     numbers[:], values[:] = 2, 9
-    session.outbox.set_pace(Pace())
+    session.async_writer.set_scheduler(SendScheduler())
     assert matrix.flush().pull([0, 1, 2])[:, 0].tolist() == [1, 1, 0]
 
 
@@ -239,10 +239,10 @@ def test_prefetch_of_blocks_when_this_worker_adds_after_it_was_read_then_that_is
     assert np.array_equal(found, matrix.pull(columns=[5, 0, 12, 5]))
 
 
-@pytest.mark.parametrize("pace", [Pace(), MANAGED], ids=["at once", "by size"])
+@pytest.mark.parametrize("pace", [SendScheduler(), MANAGED], ids=["at once", "by size"])
 def test_blocks_when_changed_without_waiting_then_a_later_read_is_as_if_all_had(session, pace, monkeypatch):
-    monkeypatch.setattr("ps2.client.pace.CHUNK_VALUES", 10)
-    session.outbox.set_pace(pace)
+    monkeypatch.setattr("ps2.client.send_scheduler.CHUNK_VALUES", 10)
+    session.async_writer.set_scheduler(pace)
     matrix, expected = DCV.dense(DIM, K, "float64", layout="column").matrix(), np.zeros((DIM, K))
     rng = np.random.default_rng(0)
     for _ in range(20):

@@ -9,7 +9,7 @@ import pytest
 
 from ps2 import DCV
 from ps2.client import plans
-from ps2.client.pace import Bucket, Pace
+from ps2.client.send_scheduler import Bucket, SendScheduler
 from ps2.config import RetryConfig
 from ps2.errors import OutOfRangeError, UnavailableError, UsageError
 from tests.fakes import FailsBeforeSending, FleetInProcess, installed, sent, session_over
@@ -30,7 +30,7 @@ def other(fleet):
 def session(fleet):
     with installed(session_over(fleet)) as session:
         yield session
-        session.outbox.set_pace(Pace())
+        session.async_writer.set_scheduler(SendScheduler())
         session.flush()
 
 
@@ -114,11 +114,11 @@ def test_prefetch_when_this_worker_changes_another_vector_then_it_is_not_pulled_
 
 
 def test_prefetch_when_additions_wait_for_the_limit_then_they_are_in_it(prefetches, session, vector):
-    session.outbox.set_pace(Pace(by_size=True, bucket=Bucket(1.0)))
+    session.async_writer.set_scheduler(SendScheduler(by_size=True, bucket=Bucket(1.0)))
     vector.add(np.ones(10), wait=False)
     vector.add(np.ones(10), wait=False)
     assert prefetches.begin(vector, None, 1).result().tolist() == [2.0] * 10
-    session.outbox.discard()
+    session.async_writer.discard()
 
 
 def test_result_when_it_is_asked_for_twice_then_it_is_the_same_array(prefetches, vector):

@@ -28,7 +28,7 @@ from ps2.errors import (
     UnavailableError,
     UsageError,
 )
-from ps2.server import frozen, reading
+from ps2.server import reading, shard_snapshot
 from ps2.server.loading import Loading
 from ps2.server.saving import save
 from ps2.storage import folders
@@ -436,8 +436,8 @@ def fill_while_writing(monkeypatch, server, wait_s):
         thread.join(wait_s)
         return really_write(fs, path, parts)
 
-    really_write = frozen.write
-    monkeypatch.setattr(frozen, "write", write)
+    really_write = shard_snapshot.write
+    monkeypatch.setattr(shard_snapshot, "write", write)
     return threads
 
 

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from ps2.client import outbox, plans, routes, sessions, task
+from ps2.client import async_writer, plans, routes, sessions, task
 from ps2.client import requests as client_requests
 from ps2.client.declared import declared
 from ps2.client.fleet import Access, FleetRef, seal, unseal
@@ -596,15 +596,15 @@ def test_ids_when_threads_ask_together_then_none_comes_twice():
 
 
 def test_ids_when_ctrl_c_ends_the_wait_for_room_then_later_ones_settle_all_before_them(fleet, target, monkeypatch):
-    monkeypatch.setattr(outbox, "WINDOW_PLANS", 1)
+    monkeypatch.setattr(async_writer, "WINDOW_PLANS", 1)
     over = session_over(fleet)
     interrupt = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
-    with over.outbox.held([]) as reading:
+    with over.async_writer.held([]) as reading:
         over.run_later(add_ones(target))
         interrupt.start()
         with pytest.raises(KeyboardInterrupt):
             over.run_later(add_ones(target))
-    over.outbox.forget(reading)
+    over.async_writer.forget(reading)
     over.flush()
     over.run([add_ones(target)])
     last = requests(fleet)[-1].id

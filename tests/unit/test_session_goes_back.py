@@ -32,7 +32,7 @@ def session(fleet):
     """One that has just found out that the fleet has gone back once."""
     made = session_over(fleet)
     with made.in_run(RunIds("runs", 0, rank=1)):
-        made.age.newest = (1, 3)
+        made.rollbacks.newest = (1, 3)
         yield made
 
 
@@ -78,8 +78,8 @@ def test_an_add_when_the_worker_was_told_where_it_stands_then_it_counts(session,
 def test_an_add_without_waiting_when_the_worker_is_told_before_it_left_then_it_is_dropped(fleet, target):
     session = session_over(fleet)
     with session.in_run(RunIds("runs", 0, rank=1)):
-        with session._outbox._changed:  # nothing leaves meanwhile
-            session.age.newest = (1, 3)
+        with session._async_writer._changed:  # nothing leaves meanwhile
+            session.rollbacks.newest = (1, 3)
             session.run_later(add_ones(target))
         session.go_on(1)
         assert value(session, target) == [0.0]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ps2 import DCV
-from ps2.client.pace import Pace
+from ps2.client.send_scheduler import SendScheduler
 from ps2.errors import LimitError, UsageError
 from tests.fakes import FleetInProcess, RefusesForGood, installed, session_over
 
@@ -18,7 +18,7 @@ WAIT_S = 10.0
 
 
 class HoldsTheOutbox:
-    """Passes everything on; what the outbox sends waits while ``open`` is not set."""
+    """Passes everything on; what the async_writer sends waits while ``open`` is not set."""
 
     def __init__(self, transport):
         self.transport = transport
@@ -26,7 +26,7 @@ class HoldsTheOutbox:
         self.open.set()
 
     def exchange(self, requests):
-        if threading.current_thread().name == "ps2-outbox":
+        if threading.current_thread().name == "ps2-async_writer":
             assert self.open.wait(WAIT_S)
         return self.transport.exchange(requests)
 
@@ -133,7 +133,7 @@ def test_addition_when_it_fails_then_the_clock_ends_with_its_error(start, sessio
     clocks = worker.clocks(2)
     next(clocks)
     ones(vector)
-    session.outbox.drain()
+    session.async_writer.drain()
     with pytest.raises(LimitError, match="no room"):
         next(clocks)
 
@@ -156,15 +156,15 @@ def test_additions_when_the_fleet_goes_back_then_those_that_wait_are_forgotten_a
     worker, control = start(3)
     control.run.note_cut("checkpoint", control.run.cut())
     seen = []
-    with session.outbox.held([]) as reading:  # nothing leaves before the fleet goes back
+    with session.async_writer.held([]) as reading:  # nothing leaves before the fleet goes back
         clocks = worker.clocks(4)
         for _ in range(2):
             seen.append(next(clocks))
             ones(vector)
         control.run.roll_back(1, "checkpoint")
         seen.append(next(clocks))
-        assert session.outbox.flush_below(10) is None
-    session.outbox.forget(reading)
+        assert session.async_writer.flush_below(10) is None
+    session.async_writer.forget(reading)
     for t in itertools.chain(seen[-1:], clocks):
         seen.append(t)
         ones(vector)
@@ -214,33 +214,33 @@ def test_attempt_when_it_died_after_several_loops_then_the_next_goes_through_all
 
 def test_pull_when_additions_wait_for_the_limit_then_they_are_in_it_and_go_on_waiting(start, session, vector):
     worker, _ = start(1)
-    session.outbox.set_pace(Pace.of(None, 1.0))
+    session.async_writer.set_scheduler(SendScheduler.of(None, 1.0))
     for _ in worker.clocks(1):
         for _ in range(3):
             ones(vector)
         assert vector.pull().tolist() == [3.0] * 10
         assert vector.pull([4, 1, 4]).tolist() == [3.0] * 3
-        assert session.outbox.is_backed_up
-        session.outbox.set_pace(Pace())
+        assert session.async_writer.is_backed_up
+        session.async_writer.set_scheduler(SendScheduler())
 
 
 def test_pull_when_many_additions_wait_without_a_limit_then_it_does_not_wait_for_them(start, session):
     start(1)
     large = DCV.dense(1 << 20, dtype="float64")
-    with session.outbox.held([]) as reading:  # nothing leaves
+    with session.async_writer.held([]) as reading:  # nothing leaves
         large.add(np.ones(1 << 20), wait=False)
         assert large.pull([0, 1 << 19]).tolist() == [1.0, 1.0]
-        assert session.outbox.is_backed_up
-    session.outbox.forget(reading)
+        assert session.async_writer.is_backed_up
+    session.async_writer.forget(reading)
 
 
 def test_sum_when_additions_wait_for_the_limit_then_it_comes_after_them(start, session, vector):
     start(1)
-    session.outbox.set_pace(Pace.of(None, 4000.0))
+    session.async_writer.set_scheduler(SendScheduler.of(None, 4000.0))
     for _ in range(5):
         ones(vector)
     assert vector.sum() == 50
-    assert not session.outbox.is_backed_up
+    assert not session.async_writer.is_backed_up
 
 
 # -- budgets ---------------------------------------------------------------------------------------------------------

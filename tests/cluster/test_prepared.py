@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from ps2 import DCV, errors
-from ps2.client.express import MOST_KNOWN_BYTES
+from ps2.client.prepared import MOST_KNOWN_BYTES
 from ps2.client.session import Session
-from ps2.wire import quick
+from ps2.wire import prepared_header
 
 pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
 
@@ -126,7 +126,7 @@ def test_additions_under_way_when_a_pull_comes_then_it_has_them(v):
 
 
 def test_reply_when_it_is_lost_then_the_change_is_sent_again_and_counts_once(v, monkeypatch):
-    receive, lost = quick.receive, []
+    receive, lost = prepared_header.receive, []
 
     def loses_first(connection, place, out):
         came = receive(connection, place, out)
@@ -135,7 +135,7 @@ def test_reply_when_it_is_lost_then_the_change_is_sent_again_and_counts_once(v, 
             return None
         return came
 
-    monkeypatch.setattr(quick, "receive", loses_first)
+    monkeypatch.setattr(prepared_header, "receive", loses_first)
     v.add(np.ones(DIM))
     assert lost
     assert np.array_equal(v.pull(), np.arange(DIM) + 1)
@@ -144,7 +144,7 @@ def test_reply_when_it_is_lost_then_the_change_is_sent_again_and_counts_once(v, 
 
 
 def test_request_when_it_cannot_be_sent_then_the_ordinary_way_does_it(v, monkeypatch, ordinary):
-    monkeypatch.setattr(quick, "send", lambda *_: False)
+    monkeypatch.setattr(prepared_header, "send", lambda *_: False)
     v.add(np.ones(DIM))
     assert len(ordinary) == 1
     monkeypatch.undo()
@@ -156,7 +156,7 @@ def test_call_when_it_is_interrupted_then_the_next_gets_its_own_reply(v, monkeyp
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(quick, "receive", interrupted)
+    monkeypatch.setattr(prepared_header, "receive", interrupted)
     with pytest.raises(KeyboardInterrupt):
         call(v)
     monkeypatch.undo()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ps2.config import WireConfig
 from ps2.errors import LaunchError, PS2Error
-from ps2.wire.introduction import admit, refusal
+from ps2.wire.handshake import admit, refusal
 from ps2.wire.proof import Tokens
 from ps2.wire.sockets import close, hang_up, listening_socket, send_all, tune
 from ps2.wire.tls import Renewed, server_context
@@ -33,7 +33,7 @@ PAUSE_S = 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class Guest:
+class AuthenticatedPeer:
     """Who has proven itself.
 
     Attributes:
@@ -49,7 +49,7 @@ class Guest:
     name: bytes
 
 
-class Door:
+class Acceptor:
     """Takes connections at listening sockets until it is shut."""
 
     def __init__(
@@ -58,14 +58,14 @@ class Door:
         tokens: Tokens | None,
         server_id: str,
         wire: WireConfig,
-        welcome: Callable[[Guest], None],
+        welcome: Callable[[AuthenticatedPeer], None],
     ) -> None:
         """Begin.
 
         Args:
             tokens: one of which a client proves to know; None lets everybody in.
             server_id: whom clients mean to meet.
-            welcome: takes who is to be let in (``let_in``), in a thread of its own.
+            welcome: takes who is to be let in (``accept``), in a thread of its own.
 
         Raises:
             ConfigError, AuthError: the certificates cannot be used; the sockets are closed.
@@ -146,7 +146,7 @@ class Door:
             return self._strangers.pop(connection, connection) is None and not self._shut.is_set()
 
     def _meet(self, connection: socket.socket) -> None:
-        guest = None
+        peer = None
         wrapped: Connection = connection
         try:
             tune(connection, self._wire)
@@ -154,17 +154,17 @@ class Door:
             wrapped = self._secured(connection, deadline_s)
             token, name = admit(wrapped, self._tokens, self._server_id, deadline_s)
             connection.settimeout(None)
-            guest = Guest(connection, wrapped, token, name)
+            peer = AuthenticatedPeer(connection, wrapped, token, name)
         except PS2Error as error:
             part(wrapped, refusal(error))
         except (EOFError, OSError) as error:  # it went away, whatever it was doing
             log.debug("a connection ended: %s", error)
         except Exception:  # a bug, or no memory: logged whole; its place is given back in any case
             log.exception("a connection ended by an internal error")
-        if not self._forget_stranger(connection) or guest is None:
+        if not self._forget_stranger(connection) or peer is None:
             close(connection)
         else:
-            self._welcome(guest)
+            self._welcome(peer)
 
     def _secured(self, connection: socket.socket, deadline_s: float) -> Connection:
         """Agree on keys with a client on another host; raises OSError."""

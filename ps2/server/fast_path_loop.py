@@ -65,7 +65,7 @@ from ps2.wire.arrays import NUMBER_OF
 from ps2.wire.framing import HEAD
 
 # How a call ends. CLOSED: the connection has. IDLE: nothing has come for a while. OTHER: something is there that is
-# not for this loop. TAKEN: the same, and it has been received: ``Lane.taken`` has it.
+# not for this loop. TAKEN: the same, and it has been received: ``CompiledFastPath.taken`` has it.
 CLOSED, IDLE, OTHER, TAKEN = range(4)
 
 # What a line of the table says of a handle: itself; the shard's mutex, and where its ``layout`` is and was; the row's
@@ -102,16 +102,23 @@ VERSION_BYTE, STAGE_BYTE, KEYS_BYTE = binary.VERSION_AT, binary.STAGE_AT, binary
 
 @kernel
 def serve(
-    descriptor: int, linger_ms: int, turn: Int64s, expected: int, fence: Int64s, table: Any, buffer: Any, counts: Int64s
+    descriptor: int,
+    linger_ms: int,
+    generation: Int64s,
+    expected: int,
+    fence: Int64s,
+    table: Any,
+    buffer: Any,
+    counts: Int64s,
 ) -> int:
     """Answer requests until one comes that is not for this loop.
 
     Args:
-        turn: one number; where it is not the expected one, Python has to look who is there.
+        generation: one number; where it is not the expected one, Python has to look who is there.
         fence: ``Fence.words``, whose clock is that of ``now_ns``.
         table: int64 of shape (SLOTS, FIELDS).
         buffer: uint8, of more than ARRAYS_AT; what it points to is aligned to 8.
-        counts: ``Meter.lane``.
+        counts: ``Meter.fast_path``.
     """
     at = address_of(buffer)
     header = buffer[HEADER_AT:]
@@ -131,7 +138,7 @@ def serve(
             return CLOSED
         peeked = c_recv(descriptor, at + Address(HEAD_AT), HEAD_BYTES + MOST_HEADER, MSG_PEEK | MSG_DONTWAIT)
         # -- is it for this loop? All that is needed of it is in the header.
-        if peeked < HEAD_BYTES + LEAST_HEADER or turn[0] != expected:
+        if peeked < HEAD_BYTES + LEAST_HEADER or generation[0] != expected:
             return OTHER
         length, size, handle = head32[1], head64[0], header32[HANDLE_AT]
         line = table[handle & (SLOTS - 1)]
@@ -188,7 +195,7 @@ def serve(
             _count(counts, LOCK_WAIT_NS, waited_ns)
         again = 0
         fine = (
-            turn[0] == expected
+            generation[0] == expected
             and carray(pointer(Address(line[LAYOUT])), 1, np.int64)[0] == line[LAID_OUT]
             and _may(fence, header64[VERSION_AT], writes, timespec)
         )
@@ -410,7 +417,7 @@ def _change(kind: int, row: Any, start: Any, slots: Int64s, values: Any) -> None
     elif kind == SCATTER_SUB:
         kernels.scatter_sub(row, slots, values)
     else:
-        # As a slice: with ``start + i`` as an index, the compiler would not use SIMD lanes.
+        # As a slice: with ``start + i`` as an index, the compiler would not use SIMD fast_paths.
         to = row[start : start + values.size]
         if kind == PUSH:
             for i in range(values.size):

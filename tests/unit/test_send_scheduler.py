@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps2.client import pace, plans
-from ps2.client.pace import BURST_S, CHUNK_VALUES, Bucket, Pace
+from ps2.client import plans, send_scheduler
 from ps2.client.plans import Target
+from ps2.client.send_scheduler import BURST_S, CHUNK_VALUES, Bucket, SendScheduler
 from ps2.matrix.partition import MatrixSpec, partition_bounds
 from ps2.matrix.route import Route
 from ps2.wire.messages import Request, RequestId
 from tests.messages import request_bytes
 
 DIM = 5 * CHUNK_VALUES
-BY_SIZE = Pace.of("magnitude", None)
+BY_SIZE = SendScheduler.of("magnitude", None)
 
 
 def target_of(kind="dense", wire=None, servers=2):
@@ -37,7 +37,7 @@ def addition(values, columns=None, target=None):
 def entries(*specs):
     """Entries of (clock, value): one value each."""
     return [
-        BY_SIZE.parcel(addition(np.array([value])), RequestId("run", number), clock)
+        BY_SIZE.queued(addition(np.array([value])), RequestId("run", number), clock)
         for number, (clock, value) in enumerate(specs)
     ]
 
@@ -119,7 +119,7 @@ def test_chunks_when_rows_are_added_then_each_has_some_of_them(at):
 def test_order_when_a_matrix_is_overwritten_then_that_leaves_after_what_came_before_and_alone():
     target, other = target_of(), replace(target_of(), matrix=2)
     made = [
-        BY_SIZE.parcel(plan, RequestId("run", number), 0)
+        BY_SIZE.queued(plan, RequestId("run", number), 0)
         for number, plan in enumerate(
             [
                 plans.push(target, "push_add", np.ones(1), 0, 1),
@@ -132,7 +132,7 @@ def test_order_when_a_matrix_is_overwritten_then_that_leaves_after_what_came_bef
     ]
     left, waiting = [], made
     while waiting:
-        chosen = Pace().choose(waiting)
+        chosen = SendScheduler().choose(waiting)
         left.append([entry.id.number for entry in chosen])
         waiting = [entry for entry in waiting if entry not in chosen]
     assert left == [[0, 1, 4], [2], [3]]
@@ -145,7 +145,7 @@ def test_addition_when_it_is_small_then_it_stays_whole():
 
 def test_addition_when_nothing_is_managed_then_it_stays_whole():
     plan = addition(np.ones(DIM))
-    assert Pace().cut(plan) == [plan]
+    assert SendScheduler().cut(plan) == [plan]
 
 
 def test_chunk_when_the_keys_have_a_name_then_it_has_one_of_its_own():
@@ -158,7 +158,7 @@ def test_chunk_when_the_keys_have_a_name_then_it_has_one_of_its_own():
 
 
 def test_order_when_by_size_then_the_largest_values_leave_first_whatever_their_sign(monkeypatch):
-    monkeypatch.setattr(pace, "GROUP_BYTES", 1)
+    monkeypatch.setattr(send_scheduler, "GROUP_BYTES", 1)
     waiting, order = entries((0, 1.0), (0, -5.0), (0, 0.1), (0, 3.0)), []
     while waiting:
         chosen = BY_SIZE.choose(waiting)
@@ -168,12 +168,12 @@ def test_order_when_by_size_then_the_largest_values_leave_first_whatever_their_s
 
 
 def test_order_when_some_are_due_then_they_leave_before_larger_ones():
-    by_size = Pace(by_size=True, bucket=Bucket(1.0), due=3)
+    by_size = SendScheduler(by_size=True, bucket=Bucket(1.0), due=3)
     assert values_of(by_size.choose(entries((3, 9.0), (2, 1.0), (1, 2.0)))) == [2.0]
 
 
 def test_order_when_there_is_a_limit_alone_then_the_first_leaves_first():
-    assert values_of(Pace.of(None, 1.0).choose(entries((0, 1.0), (0, 9.0)))) == [1.0]
+    assert values_of(SendScheduler.of(None, 1.0).choose(entries((0, 1.0), (0, 9.0)))) == [1.0]
 
 
 def test_order_when_a_value_is_no_number_then_it_leaves_first():
@@ -181,7 +181,7 @@ def test_order_when_a_value_is_no_number_then_it_leaves_first():
 
 
 def test_order_when_nothing_is_managed_then_all_leave():
-    assert values_of(Pace().choose(entries((0, 1.0), (0, 9.0)))) == [1.0, 9.0]
+    assert values_of(SendScheduler().choose(entries((0, 1.0), (0, 9.0)))) == [1.0, 9.0]
 
 
 @pytest.mark.parametrize("wire", [None, "float16"])
@@ -189,6 +189,6 @@ def test_order_when_nothing_is_managed_then_all_leave():
 def test_bytes_when_counted_then_they_are_those_that_travel_but_for_headers(wire, step):
     columns = np.arange(0, DIM, step)
     plan = addition(np.ones(columns.size), columns, target_of(wire=wire, servers=1))
-    counted = BY_SIZE.parcel(plan, RequestId("run", 0), 0).sent_bytes
+    counted = BY_SIZE.queued(plan, RequestId("run", 0), 0).sent_bytes
     sent = len(request_bytes(Request(plan.operations)))
     assert 0 <= sent - counted < 200 * len(plan.operations)

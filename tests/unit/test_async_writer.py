@@ -1,4 +1,4 @@
-"""The outbox of a run: what leaves when, what is waited for, what is told."""
+"""The async_writer of a run: what leaves when, what is waited for, what is told."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from ps2.client import plans
-from ps2.client.outbox import Outbox
-from ps2.client.pace import Bucket, Pace
+from ps2.client.async_writer import AsyncWriter
 from ps2.client.plans import Target
+from ps2.client.send_scheduler import Bucket, SendScheduler
 from ps2.errors import LimitError
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
@@ -47,11 +47,11 @@ def sends():
 
 @pytest.fixture
 def box(sends):
-    outbox = Outbox(sends)
-    outbox.numbers = iter(range(1000))
-    yield outbox
+    async_writer = AsyncWriter(sends)
+    async_writer.numbers = iter(range(1000))
+    yield async_writer
     sends.release.set()
-    outbox.discard()
+    async_writer.discard()
 
 
 def put(box, value, clock=0):
@@ -66,7 +66,7 @@ def nothing_leaves(box):
 
 
 def test_additions_when_they_wait_then_the_largest_leaves_first(box, sends):
-    box.set_pace(Pace(by_size=True, bucket=Bucket(1e9)))
+    box.set_scheduler(SendScheduler(by_size=True, bucket=Bucket(1e9)))
     with nothing_leaves(box):
         for value in (1, 5, 3):
             put(box, value)
@@ -75,7 +75,7 @@ def test_additions_when_they_wait_then_the_largest_leaves_first(box, sends):
 
 
 def test_additions_when_some_become_due_then_they_leave_first(box, sends):
-    box.set_pace(Pace(by_size=True, bucket=Bucket(1e9)))
+    box.set_scheduler(SendScheduler(by_size=True, bucket=Bucket(1e9)))
     with nothing_leaves(box):
         put(box, 1, clock=0)
         put(box, 5, clock=1)
@@ -165,7 +165,7 @@ def test_read_when_an_addition_is_under_way_then_it_waits_for_it(box, sends):
 def test_thread_when_nothing_waits_then_it_ends(box, until):
     put(box, 1)
     box.flush()
-    until(lambda: all(thread.name != "ps2-outbox" for thread in threading.enumerate()), "no thread sends")
+    until(lambda: all(thread.name != "ps2-async_writer" for thread in threading.enumerate()), "no thread sends")
 
 
 def test_settled_when_what_is_older_has_been_answered_then_it_tells_whether_that_failed(box, sends):

@@ -13,14 +13,14 @@ from ps2.ops.packing import narrow_integers
 from ps2.ops.table import Array
 from ps2.server.keycache import KeySet
 from ps2.server.shard import Shard
-from ps2.wire.messages import Coming, Operation
+from ps2.wire.messages import Operation, StreamedArray
 
 # What takes no more is one thing, read as a whole.
 MIN_BYTES = WireConfig.block_bytes
 PIECE_BYTES = 1 << 20
 
 
-def coming_blocks(operation: Operation, shard: Shard, keys: KeySet | None) -> Coming | None:
+def streamed_blocks(operation: Operation, shard: Shard, keys: KeySet | None) -> StreamedArray | None:
     """Return what a pull of many blocks brings, each piece read under the shard's lock; None for all else.
 
     It comes from the arrays that the shard has now, whatever becomes of it.
@@ -46,4 +46,4 @@ def coming_blocks(operation: Operation, shard: Shard, keys: KeySet | None) -> Co
     # Integers that may travel in fewer bytes have to be there first.
     if blocks.dtype.kind == "i" and narrow_integers(next(pieces())).dtype != blocks.dtype:
         return None
-    return Coming(blocks.dtype, (slots.size, shard.rows), pieces)
+    return StreamedArray(blocks.dtype, (slots.size, shard.rows), pieces)

@@ -10,7 +10,7 @@ from ps2.errors import RolledBack
 
 
 @dataclass(eq=False)
-class Age:
+class RollbackTracker:
     """Of one session. The driver is told once; a task, which may be a late one of an earlier stage, each time; a worker
     of a run is told by its run, and has its changes dropped until then (``drift``).
 

@@ -1,4 +1,4 @@
-"""Lanes: what they answer is what Python would have answered, and whatever they are not for goes to Python, undone."""
+"""A fast path answers what Python would have answered; what it is not for goes to Python, before any effect."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ps2.config import WireConfig
 from ps2.errors import NotFoundError, PS2Error, StaleRouteError, StoppedError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server.engine import Engine
+from ps2.server.fast_path import SHARE
 from ps2.server.fence import now_s
-from ps2.server.lane import SHARE
 from ps2.server.metrics import MUTATIONS, REQUESTS
 from ps2.wire import binary
 from ps2.wire.framing import HEAD, read_reply
-from ps2.wire.introduction import introduce
+from ps2.wire.handshake import handshake
 from ps2.wire.messages import PLAIN, Keys, Operation, Request, RequestId
 from ps2.wire.proof import Tokens
 from ps2.wire.sockets import abstract, receive
@@ -65,15 +65,15 @@ def an_id(number, **more):
 
 @contextmanager
 def one(engine=None, carrier="unix", token=TOKEN):
-    """A server with lanes: its engine, and what sends it a request over one connection."""
+    """A server with fast paths: its engine, and what sends it a request over one connection."""
     engine = engine or an_engine()
     with serving(engine, token=token) as server, connected(carrier, getattr(token, "all", [token])[0]) as transport:
         yield engine, lambda request: send(transport, server.address, request)
 
 
 def quick(engine):
-    """How many requests lanes have answered."""
-    return int(engine.meter.lane[REQUESTS])
+    """How many requests fast paths have answered."""
+    return int(engine.meter.fast_path[REQUESTS])
 
 
 # -- as Python would have done -----------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ rows = st.sampled_from([0, 0, 1, 2, 3])
 
 @st.composite
 def requests(draw):
-    """Plain ones mostly; and what lanes leave to Python."""
+    """Plain ones mostly; and what fast paths leave to Python."""
     kind, matrix = draw(st.sampled_from(PLAIN)), draw(st.sampled_from([1, 1, 2, SPARSE, SPARSE, 9]))
     params, arrays, keys, count = {}, (), None, draw(st.integers(0, WIDTH))
     if kind in ("gather", "scatter", "scatter_add", "scatter_sub"):
@@ -120,8 +120,8 @@ def requests(draw):
 
 @pytest.fixture(scope="module")
 def two():
-    """A server with lanes and one without, and a connection to each; their engines are anew for each example."""
-    plain = serving(an_engine(), wire=WireConfig(lanes=False))
+    """A server with fast paths and one without, and a connection to each; their engines are anew for each example."""
+    plain = serving(an_engine(), wire=WireConfig(fast_path=False))
     with serving(an_engine()) as with_lanes, plain as without, connected("unix") as transport:
         yield with_lanes, without, transport
 
@@ -186,7 +186,7 @@ def test_a_plain_request_when_one_like_it_was_answered_then_the_lane_answers_it(
         for number in range(5):
             ask(Request((operation,), an_id(number) if arrays else None))
         assert quick(engine) == 4
-        assert int(engine.meter.lane[MUTATIONS]) == (4 if arrays else 0)
+        assert int(engine.meter.fast_path[MUTATIONS]) == (4 if arrays else 0)
 
 
 def test_a_request_when_it_comes_again_then_it_is_not_applied_again():
@@ -228,7 +228,7 @@ def test_keys_when_they_are_new_then_python_makes_place_for_them_and_the_lane_go
 
 
 def bound(ask):
-    """Make the lane answer pulls and additions."""
+    """Make the fast path answer pulls and additions."""
     for number in range(2):
         ask(Request((pull(),)))
         ask(Request((push(),), an_id(number)))
@@ -402,7 +402,7 @@ def test_token_when_it_was_replaced_then_who_knows_the_old_one_is_sent_away():
 def test_memory_when_there_is_none_for_lanes_then_python_answers():
     with one(an_engine(SHARE * 1000)) as (engine, ask):
         bound(ask)
-        assert (quick(engine), engine.lanes.nbytes) == (0, 0)
+        assert (quick(engine), engine.fast_paths.nbytes) == (0, 0)
 
 
 def test_memory_when_connections_end_then_that_of_their_lanes_is_given_back(until):
@@ -412,18 +412,18 @@ def test_memory_when_connections_end_then_that_of_their_lanes_is_given_back(unti
             with connected("unix") as transport:
                 for _ in range(2):
                     send(transport, server.address, Request((pull(),)))
-                assert engine.lanes.nbytes > 0
-        until(lambda: engine.lanes.nbytes == 0, "given back")
+                assert engine.fast_paths.nbytes > 0
+        until(lambda: engine.fast_paths.nbytes == 0, "given back")
 
 
 def test_memory_when_a_request_needs_what_lanes_have_then_it_gets_it_and_lanes_go_on_afterwards():
     with one() as (engine, ask):
         bound(ask)
-        assert engine.lanes.nbytes > 0
+        assert engine.fast_paths.nbytes > 0
         memory = engine.memory
-        most = memory.limit_bytes - memory.taken_bytes + engine.lanes.nbytes - 4096
+        most = memory.limit_bytes - memory.taken_bytes + engine.fast_paths.nbytes - 4096
         memory.admit(most, "a request")
-        assert engine.lanes.nbytes == 0
+        assert engine.fast_paths.nbytes == 0
         before = quick(engine)
         ask(Request((push(values=2),), an_id(50)))
         assert quick(engine) == before
@@ -454,7 +454,7 @@ HANDLE_AT = HEAD.size + 4  # in a reply
 def a_connection(server):
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(abstract(server.data.unix_name))
-        introduce(connection, Tokens(TOKEN), server.id, time.monotonic() + 10)
+        handshake(connection, Tokens(TOKEN), server.id, time.monotonic() + 10)
         connection.settimeout(20)
         yield connection
 
@@ -556,7 +556,7 @@ def test_server_when_it_stops_then_lanes_end(until):
         server.data.stop(5)
         assert time.monotonic() - began_s < 4
         assert connection.recv(1) == b""
-        until(lambda: engine.lanes.nbytes == 0, "memory given back")
+        until(lambda: engine.fast_paths.nbytes == 0, "memory given back")
 
 
 # -- garbage -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ps2.errors import NotFoundError
-from ps2.wire import quick
+from ps2.wire import prepared_header
 from ps2.wire.binary import error_parts, reply_parts, shape_of
 from ps2.wire.framing import HEAD, read, read_request, written_by_pieces
 from ps2.wire.messages import Keys, Operation, Reply, Request, RequestId, Result
@@ -42,7 +42,9 @@ def reply(*arrays, handle=0):
 
 
 def receive(client, out):
-    return quick.receive(client, quick.make_form(client, "pull", PULL.operations[0], None, 0), out)
+    return prepared_header.receive(
+        client, prepared_header.make_header(client, "pull", PULL.operations[0], None, 0), out
+    )
 
 
 ERROR = bytes_of(error_parts(NotFoundError("row 0 was freed")))
@@ -70,10 +72,10 @@ def test_reply_when_there_is_no_array_then_that_is_all(ends):
     server.sendall(reply() + reply(handle=7))
     assert receive(client, None) is True
     assert client.handles == {}
-    form = quick.make_form(client, "pull", PULL.operations[0], None, 0)
-    assert quick.receive(client, form, None) is True
+    form = prepared_header.make_header(client, "pull", PULL.operations[0], None, 0)
+    assert prepared_header.receive(client, form, None) is True
     assert client.handles == {SHAPE: 7}
-    assert form.data == quick.make_form(client, "pull", PULL.operations[0], None, 0).data
+    assert form.data == prepared_header.make_header(client, "pull", PULL.operations[0], None, 0).data
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,7 @@ def asked(client, values, keys=None, id=None):
     keyed = None if keys is None else Keys(1, np.zeros(1, np.int64))
     operation = Operation(kind, 1, 0, (0,), {}, (values[:0],), keyed)
     key = (kind, id and id.scope)
-    form = client.forms.get(key) or quick.make_form(client, key, operation, id, 3)
+    form = client.forms.get(key) or prepared_header.make_header(client, key, operation, id, 3)
     return form, form.fill(id, values, keys)
 
 
@@ -156,7 +158,7 @@ def test_request_when_its_form_is_filled_in_again_then_it_says_what_is_new(ends)
         id, keys = RequestId("s", number, settled=number), np.arange(number, 2 * number + 2)
         values = np.full(keys.size, number, np.float32 if number else np.float64)
         form, arrays = asked(client, values, keys, id)
-        assert quick.send(client, form, arrays, 1)
+        assert prepared_header.send(client, form, arrays, 1)
         request = read(read_request(1 << 20, lambda draft: None), [memoryview(server.recv(1 << 16))])
         (operation,) = request.operations
         assert (request.id, request.id.settled, request.route_version) == (id, number, 3)
@@ -176,7 +178,7 @@ def test_request_when_it_is_large_then_it_is_sent_as_the_other_side_reads(ends):
 
     thread = threading.Thread(target=receive)
     thread.start()
-    assert quick.send(client, form, arrays, 5)
+    assert prepared_header.send(client, form, arrays, 5)
     thread.join()
     request = read(read_request(1 << 23, lambda draft: None), [memoryview(came)])
     assert np.array_equal(request.operations[0].arrays[0], values)
@@ -185,6 +187,6 @@ def test_request_when_it_is_large_then_it_is_sent_as_the_other_side_reads(ends):
 def test_request_when_nobody_reads_then_it_is_given_up(ends):
     client, server = ends
     form, arrays = asked(client, np.zeros(4_000_000, np.float32), id=RequestId("s", 0))
-    assert quick.send(client, form, arrays, 0.05) is False
+    assert prepared_header.send(client, form, arrays, 0.05) is False
     server.close()
-    assert quick.send(client, form, arrays, 0.05) is False
+    assert prepared_header.send(client, form, arrays, 0.05) is False

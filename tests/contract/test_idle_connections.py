@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from ps2.config import WireConfig
-from ps2.wire.parking import Parking
+from ps2.wire.idle_connections import IdleConnectionPoller
 from ps2.wire.transport import GrpcTransport
 from tests.certificates import write
 from tests.contract.servers import TOKEN, an_engine, changing, op, send, serving
@@ -59,8 +59,8 @@ def test_server_when_stopped_while_nothing_happens_then_its_connections_are_clos
     until(lambda: not server.data.connections, "no connection is left")
 
 
-def test_parking_when_stopped_twice_then_nothing_happens():
-    parking = Parking(lambda guest: None)
-    parking.stop()
-    parking.stop()
-    assert len(parking) == 0
+def test_poller_when_stopped_twice_then_nothing_happens():
+    poller = IdleConnectionPoller(lambda peer: None)
+    poller.stop()
+    poller.stop()
+    assert len(poller) == 0

@@ -42,7 +42,7 @@ MOST_FORMS = 1024
 MAX_LEFT = 1 << 20
 
 
-class Form:
+class PreparedHeader:
     """Head and header of requests of one shape on one connection, written once; ``fill`` writes what changes.
 
     Attributes:
@@ -78,7 +78,9 @@ class Form:
         _HANDLE.pack_into(self.data, HANDLE_AT, handle)
 
 
-def make_form(connection: PlainSocket, key: object, operation: Operation, id: RequestId | None, version: int) -> Form:
+def make_header(
+    connection: PlainSocket, key: object, operation: Operation, id: RequestId | None, version: int
+) -> PreparedHeader:
     """Return the form of such requests; it stays with the connection under that key.
 
     Args:
@@ -90,11 +92,11 @@ def make_form(connection: PlainSocket, key: object, operation: Operation, id: Re
     assert shape is not None
     if len(connection.forms) >= MOST_FORMS:
         connection.forms.clear()
-    form = connection.forms[key] = Form(shape, header, len(operation.params))
+    form = connection.forms[key] = PreparedHeader(shape, header, len(operation.params))
     return form
 
 
-def send(connection: PlainSocket, form: Form, arrays: Sequence[Array], timeout_s: float) -> bool:
+def send(connection: PlainSocket, form: PreparedHeader, arrays: Sequence[Array], timeout_s: float) -> bool:
     """Send a request with its arrays; False if it does not go, and the connection is of no use any more."""
     try:
         sent = connection.sendmsg((form.data, *map(byte_view, arrays)), (), socket.MSG_DONTWAIT)
@@ -105,7 +107,7 @@ def send(connection: PlainSocket, form: Form, arrays: Sequence[Array], timeout_s
         return False
 
 
-def receive(connection: PlainSocket, form: Form, out: Array | None) -> bool | None:
+def receive(connection: PlainSocket, form: PreparedHeader, out: Array | None) -> bool | None:
     """Receive the reply to a request.
 
     Args:

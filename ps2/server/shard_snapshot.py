@@ -29,7 +29,7 @@ WRITERS = 4
 
 
 @dataclass(frozen=True)
-class Frozen:
+class ShardSnapshot:
     """What is written of a shard: pieces of arrays by kind of file, and its ids, as JSON, if they are wanted."""
 
     matrix: int
@@ -41,9 +41,9 @@ class Frozen:
     def nbytes(self) -> int:
         return sum(piece.nbytes for pieces in self.arrays.values() for piece in pieces)
 
-    def copy(self) -> Frozen:
+    def copy(self) -> ShardSnapshot:
         copies = {kind: tuple(map(_copy, pieces)) for kind, pieces in self.arrays.items()}
-        return Frozen(self.matrix, self.partition, copies, self.ids)
+        return ShardSnapshot(self.matrix, self.partition, copies, self.ids)
 
     def contents(self) -> dict[str, Callable[[], Iterator[Any]]]:
         """Return what makes the content of each file."""
@@ -55,7 +55,7 @@ class Frozen:
         return made
 
 
-def freeze(matrix: int, shard: Shard, rows: Sequence[int]) -> Frozen:
+def freeze(matrix: int, shard: Shard, rows: Sequence[int]) -> ShardSnapshot:
     """Return rows of a shard, ascending; in layout "column" all. Its lock is held, and its ids are left out."""
     if rows and rows[-1] >= shard.rows:
         raise RecoveryError(f"matrix {matrix:x}: row {rows[-1]} is in use, and this server has {shard.rows} rows of it")
@@ -66,7 +66,7 @@ def freeze(matrix: int, shard: Shard, rows: Sequence[int]) -> Frozen:
     arrays = {"values": values}
     if shard.index is not None:
         arrays["keys"] = (shard.index.keys,)
-    return Frozen(matrix, shard.partition, arrays)
+    return ShardSnapshot(matrix, shard.partition, arrays)
 
 
 def ids_of(shard: Shard, kept: Sequence[Kept]) -> bytes:
@@ -75,7 +75,7 @@ def ids_of(shard: Shard, kept: Sequence[Kept]) -> bytes:
     return json.dumps({**known, "kept": [one.to_json() for one in kept]}).encode()
 
 
-def copies(frozen: Sequence[Frozen], memory: MemoryAccount, purpose: str) -> tuple[Frozen, ...] | None:
+def copies(frozen: Sequence[ShardSnapshot], memory: MemoryAccount, purpose: str) -> tuple[ShardSnapshot, ...] | None:
     """Return copies, which take ``nbytes`` of borrowed memory each; None if there is no room for all."""
     size = sum(one.nbytes for one in frozen)
     try:
@@ -92,7 +92,7 @@ def copies(frozen: Sequence[Frozen], memory: MemoryAccount, purpose: str) -> tup
 
 
 def write_shards(
-    url: str, frozen: Sequence[Frozen], stem: str = "", check: Callable[[], None] = lambda: None
+    url: str, frozen: Sequence[ShardSnapshot], stem: str = "", check: Callable[[], None] = lambda: None
 ) -> list[SavedShard]:
     """Write shards into a folder, one file an array.
 

@@ -1,6 +1,6 @@
-"""What the loop of a data connection (``lane_loop``) knows: rows by handles; and memory for requests and replies.
+"""What the loop of a data connection (``fast_path_loop``) knows: rows by handles; and memory for requests and replies.
 
-``python -m ps2.server.lane`` compiles the loop; else the first server does, in the background.
+``python -m ps2.server.fast_path`` compiles the loop; else the first server does, in the background.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from ps2.server.shard import Shard
 from ps2.wire import binary, framing, messages
 from ps2.wire.arrays import DTYPE_OF, NUMBER_OF
 from ps2.wire.binary import Shape
-from ps2.wire.data_server import Ended, Turn
+from ps2.wire.data_server import Ended, Generation
 from ps2.wire.framing import written
 from ps2.wire.messages import PLAIN, PLAIN_FLOATS, Operation, Request, RequestId, byte_view
 from ps2.wire.sockets import send_all
 
 log = logging.getLogger(__name__)
 
-LOOP = "ps2.server.lane_loop"
-LOCK = "ps2-lanes.lock"
+LOOP = "ps2.server.fast_path_loop"
+LOCK = "ps2-fast-path.lock"
 
 if TYPE_CHECKING:
     from ps2.server.engine import Engine
@@ -54,8 +54,8 @@ NOTHING = np.zeros(0, np.uint8)
 KEYED = ("gather", "scatter", "scatter_add", "scatter_sub")
 
 
-class Lanes:
-    """Makes a lane for each connection that has use for one, as soon as the loop is there. Safe for threads.
+class FastPaths:
+    """Makes a fast path for each connection that has use for one, as soon as the loop is there. Safe for threads.
 
     What they take counts as the server's memory, and is given up as soon as data or requests need it.
 
@@ -67,7 +67,7 @@ class Lanes:
         self.engine = engine
         self.loop: ModuleType | None = None
         self._lock = threading.Lock()
-        self._lanes: set[Lane] = set()
+        self._fast_paths: set[CompiledFastPath] = set()
         self.nbytes = 0
         engine.memory.sheds.append(self.shed)
 
@@ -76,17 +76,17 @@ class Lanes:
         try:
             loop = load()
         except NumbaError as error:
-            log.warning("lanes cannot be compiled here, so Python answers all requests: %s", error)
+            log.warning("fast_paths cannot be compiled here, so Python answers all requests: %s", error)
             return
         if loop is not None and works(loop):
             self.loop = loop
 
-    def open(self, request: Request) -> Lane | None:
-        """Return a lane for a connection on which such requests come; None if it is not for them, or takes too much."""
+    def open(self, request: Request) -> CompiledFastPath | None:
+        """Return a fast path for a connection with such requests; None if it is not for them, or takes too much."""
         if self.loop is None or self.shard_of(request) is None:
             return None
-        lane = Lane(self, self.loop)
-        return lane if self.resize(lane, FIRST_BYTES) else None
+        fast_path = CompiledFastPath(self, self.loop)
+        return fast_path if self.resize(fast_path, FIRST_BYTES) else None
 
     def shard_of(self, request: Request) -> Shard | None:
         """Return the shard that a request of a shape is about, if requests like it may be plain."""
@@ -102,50 +102,50 @@ class Lanes:
         # How many columns a sparse shard has changes with every key.
         return shard if spec.kind == "dense" or operation.keys is not None else None
 
-    def resize(self, lane: Lane, size: int) -> bool:
-        """Give a lane a buffer of another size, or 0 for none, if there is room for it."""
+    def resize(self, fast_path: CompiledFastPath, size: int) -> bool:
+        """Give a fast path a buffer of another size, or 0 for none, if there is room for it."""
         with self._lock:
-            added = size - (lane.buffer.size if lane in self._lanes else 0)
+            added = size - (fast_path.buffer.size if fast_path in self._fast_paths else 0)
             room = self.engine.memory.limit_bytes // SHARE - self.nbytes
             if added > 0 and (added > room or not self.engine.memory.spare(added)):
                 return False
-            self._set(lane, size)
+            self._set(fast_path, size)
             return True
 
     def shed(self, size: int) -> None:
         """Take buffers away until so many bytes are free, or none is left: Python answers until there is room again."""
         with self._lock:
             left = self.nbytes - size
-            while self._lanes and self.nbytes > left:
-                lane = next(iter(self._lanes))
-                self._set(lane, 0)
+            while self._fast_paths and self.nbytes > left:
+                fast_path = next(iter(self._fast_paths))
+                self._set(fast_path, 0)
                 # Its loop returns before it does anything more, and what it has used is gone then.
-                lane.turn[0] += 1
+                fast_path.generation[0] += 1
 
-    def _set(self, lane: Lane, size: int) -> None:
-        before = lane.buffer.size if lane in self._lanes else 0
+    def _set(self, fast_path: CompiledFastPath, size: int) -> None:
+        before = fast_path.buffer.size if fast_path in self._fast_paths else 0
         self.nbytes += size - before
-        lane.buffer = _buffer(size or lane.loop.ARRAYS_AT)
+        fast_path.buffer = _buffer(size or fast_path.loop.ARRAYS_AT)
         if size:
-            self._lanes.add(lane)
+            self._fast_paths.add(fast_path)
         else:
-            self._lanes.discard(lane)
+            self._fast_paths.discard(fast_path)
             self.engine.memory.give_spare(before)
 
 
-class Lane:
+class CompiledFastPath:
     """Of one connection; one thread at a time uses it.
 
     Attributes:
-        buffer: for the next call of ``serve``; of ``Lanes``.
-        turn: that the last one has gone by.
+        buffer: for the next call of ``serve``; of ``FastPaths``.
+        generation: that the last one has gone by.
     """
 
-    def __init__(self, lanes: Lanes, loop: ModuleType) -> None:
-        """It has no room for anything before ``Lanes.resize``."""
-        self._lanes = lanes
+    def __init__(self, fast_paths: FastPaths, loop: ModuleType) -> None:
+        """It has no room for anything before ``FastPaths.resize``."""
+        self._fast_paths = fast_paths
         self.loop = loop
-        self.turn: Turn = np.zeros(1, np.int64)
+        self.generation: Generation = np.zeros(1, np.int64)
         self.buffer = _buffer(loop.ARRAYS_AT)
         self._used = NOTHING
         self._table = np.zeros((loop.SLOTS, loop.FIELDS), np.int64)
@@ -157,14 +157,21 @@ class Lane:
 
     def close(self) -> None:
         """Give the memory back."""
-        self._lanes.resize(self, 0)
+        self._fast_paths.resize(self, 0)
 
-    def serve(self, descriptor: int, turn: Turn, expected: int) -> Ended:
+    def serve(self, descriptor: int, generation: Generation, expected: int) -> Ended:
         """Answer plain requests until another one comes, or none for a while."""
-        engine, loop, self.turn = self._lanes.engine, self.loop, turn
+        engine, loop, self.generation = self._fast_paths.engine, self.loop, generation
         self._used = self.buffer
         ended = loop.serve(
-            descriptor, LINGER_MS, turn, expected, engine.fence.words, self._table, self._used, engine.meter.lane
+            descriptor,
+            LINGER_MS,
+            generation,
+            expected,
+            engine.fence.words,
+            self._table,
+            self._used,
+            engine.meter.fast_path,
         )
         if ended != Ended.TAKEN:
             self._used = NOTHING
@@ -187,7 +194,7 @@ class Lane:
         Args:
             size: what its arrays, and those of the reply, took.
         """
-        shape, shard = binary.shape_of(request), self._lanes.shard_of(request)
+        shape, shard = binary.shape_of(request), self._fast_paths.shard_of(request)
         if shape is None or shard is None or not _is_plain(request):
             return 0
         self._grow(2 * size)
@@ -238,7 +245,7 @@ class Lane:
             return
         wanted = FIRST_BYTES if size < FIRST_BYTES else min(MOST_BYTES, FIRST_BYTES + (1 << size.bit_length()))
         if wanted > self.buffer.size:
-            self._lanes.resize(self, wanted)
+            self._fast_paths.resize(self, wanted)
 
 
 def load() -> ModuleType | None:
@@ -276,26 +283,26 @@ def works(loop: ModuleType) -> bool:
     requests = Request((add,), RequestId("s", 0)), Request((Operation("pull", 1, 0, (0,)),))
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        lane = Lane(engine.lanes, loop)
-        engine.lanes.resize(lane, FIRST_BYTES)
-        handles = {shape: lane.bind(request, 0) for request in requests if (shape := binary.shape_of(request))}
+        fast_path = CompiledFastPath(engine.fast_paths, loop)
+        engine.fast_paths.resize(fast_path, FIRST_BYTES)
+        handles = {shape: fast_path.bind(request, 0) for request in requests if (shape := binary.shape_of(request))}
         for request in requests:
             send_all(theirs, written(binary.request_parts(request, handles)))
         theirs.shutdown(socket.SHUT_WR)
-        ended = lane.serve(ours.fileno(), np.zeros(1, np.int64), 0)
+        ended = fast_path.serve(ours.fileno(), np.zeros(1, np.int64), 0)
         ours.shutdown(socket.SHUT_WR)
         replies = theirs.recv(1 << 16)
     row = engine.shards()[1, 0].array[0].tobytes()
     fine = ended == Ended.OTHER and row == add.arrays[0].tobytes() and replies.endswith(row)
     if not fine:
-        log.warning("lanes do not work on this system: Python answers all requests")
+        log.warning("fast_paths do not work on this system: Python answers all requests")
     return fine
 
 
 def _sources() -> list[Path]:
     """Return the files that the loop is made of."""
     modules = (applied, fence, framing, kernels, keyindex, metrics, binary, messages)
-    here = [Path(__file__).with_name(name) for name in ("lane.py", "lane_loop.py", "libc.py")]
+    here = [Path(__file__).with_name(name) for name in ("fast_path.py", "fast_path_loop.py", "libc.py")]
     return [*here, *(Path(module.__file__ or "") for module in modules)]
 
 

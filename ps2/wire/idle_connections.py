@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ps2.wire.door import PAUSE_S, Guest
+from ps2.wire.acceptor import PAUSE_S, AuthenticatedPeer
 from ps2.wire.sockets import close
 from ps2.wire.tls_connection import TlsConnection
 
@@ -20,33 +20,33 @@ LINGER_S = 0.1
 END_TIMEOUT_S = 1.0
 
 
-class Parking:
+class IdleConnectionPoller:
     """Keeps idle connections. Safe for threads."""
 
-    def __init__(self, attend: Callable[[Guest], None]) -> None:
+    def __init__(self, attend: Callable[[AuthenticatedPeer], None]) -> None:
         """``attend`` is called in a thread of its own when something has come, or the other side has gone."""
         self._attend = attend
         self._lock = threading.Lock()
-        self._parked: dict[int, Guest] = {}  # by descriptor
+        self._parked: dict[int, AuthenticatedPeer] = {}  # by descriptor
         self._poll = select.epoll()
         self._bell, self._ring = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._poll.register(self._bell, select.EPOLLIN)
         self._stopped = False
-        self._thread = threading.Thread(target=self._watch, name="ps2-parking", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name="ps2-idle-connections", daemon=True)
         self._thread.start()
 
     def __len__(self) -> int:
         return len(self._parked)
 
-    def park(self, guest: Guest) -> None:
+    def park(self, peer: AuthenticatedPeer) -> None:
         """Take one of whom all that has come was read; ``attend`` has it again when there is more."""
         with self._lock:
             if self._stopped:
-                close(guest.plain)
+                close(peer.plain)
                 return
-            descriptor = guest.plain.fileno()
+            descriptor = peer.plain.fileno()
             self._poll.register(descriptor, select.EPOLLIN | select.EPOLLRDHUP)
-            self._parked[descriptor] = guest
+            self._parked[descriptor] = peer
 
     def stop(self) -> None:
         """Close what is parked."""
@@ -64,8 +64,8 @@ class Parking:
                     time.sleep(PAUSE_S)
                     break
         with self._lock:
-            for guest in self._parked.values():
-                close(guest.plain)
+            for peer in self._parked.values():
+                close(peer.plain)
             self._parked.clear()
         self._poll.close()
         os.close(self._bell)
@@ -74,20 +74,20 @@ class Parking:
     def _wake(self, descriptor: int) -> bool:
         """Give a connection a thread; return False if there is none to be had: it stays here until there is."""
         with self._lock:
-            guest = self._parked.pop(descriptor, None)
-            if guest is None:
+            peer = self._parked.pop(descriptor, None)
+            if peer is None:
                 return True
             self._poll.unregister(descriptor)
         try:
-            threading.Thread(target=self._attend, args=[guest], name="ps2-data", daemon=True).start()
+            threading.Thread(target=self._attend, args=[peer], name="ps2-data", daemon=True).start()
         except (RuntimeError, MemoryError) as error:
             log.warning("a request waits, as there is no thread for it: %s", error)
-            self.park(guest)
+            self.park(peer)
             return False
         return True
 
 
-def has_come(guest: Guest, poll: select.poll) -> bool:
+def has_come(peer: AuthenticatedPeer, poll: select.poll) -> bool:
     """Tell whether something has come, or does within ``LINGER_S``."""
-    connection = guest.connection
+    connection = peer.connection
     return (isinstance(connection, TlsConnection) and connection.has_read_on) or bool(poll.poll(1e3 * LINGER_S))

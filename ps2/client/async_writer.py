@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from ps2.client.overlay import Overlay
-from ps2.client.pace import Pace, Parcel, held_bytes
 from ps2.client.plans import Plan
+from ps2.client.read_your_writes import ReadYourWrites
+from ps2.client.send_scheduler import QueuedUpdate, SendScheduler, held_bytes
 from ps2.errors import PS2Error
 from ps2.interrupts import join, wait_for
 from ps2.wire.messages import RequestId
@@ -28,7 +28,7 @@ IDLE_S = 1.0
 Mutation = tuple["Plan[Any]", RequestId]
 
 
-class Outbox:
+class AsyncWriter:
     """Sends mutations by a thread that lives while there are any, and a little longer, in the order that ``pace`` says.
 
     Safe for threads.
@@ -38,23 +38,23 @@ class Outbox:
         """``send`` sends mutations, and returns the errors of those that failed."""
         self._send = send
         self._changed = threading.Condition()
-        self._waiting: list[Parcel] = []
-        self._flying: list[Parcel] = []
+        self._waiting: list[QueuedUpdate] = []
+        self._flying: list[QueuedUpdate] = []
         self._bytes = 0
         self._error: Exception | None = None  # the first one that nobody has been told
         self._thread: threading.Thread | None = None
         self._lingers = False
-        self._pace = Pace()
+        self._scheduler = SendScheduler()
         self._holders = 0
-        self._readings: list[Overlay] = []
+        self._readings: list[ReadYourWrites] = []
 
     @property
     def is_backed_up(self) -> bool:
         """Whether a read should not wait until everything has been answered."""
         with self._changed:
-            if self._pace.is_managed:
+            if self._scheduler.is_managed:
                 return bool(self._waiting)
-            return sum(parcel.held_bytes for parcel in self._waiting) >= BACKED_UP_BYTES
+            return sum(update.held_bytes for update in self._waiting) >= BACKED_UP_BYTES
 
     @property
     def is_idle(self) -> bool:
@@ -63,7 +63,7 @@ class Outbox:
 
     def cut(self, plan: Plan[Any]) -> list[Plan[Any]]:
         """Return an addition as the chunks in which it is to leave, each with an id of its own."""
-        return self._pace.cut(plan)
+        return self._scheduler.cut(plan)
 
     def put(self, plan: Plan[Any], name: Callable[[], RequestId], clock: int = 0) -> None:
         """Send a mutation soon; wait while the window is full. Its arrays must not change any more.
@@ -74,14 +74,14 @@ class Outbox:
         size = held_bytes(plan)
         with self._changed:
             wait_for(self._changed, lambda: self._has_room(size))
-            parcel = self._pace.parcel(plan, name(), clock)
-            self._waiting.append(parcel)
-            self._bytes += parcel.held_bytes
+            update = self._scheduler.queued(plan, name(), clock)
+            self._waiting.append(update)
+            self._bytes += update.held_bytes
             for reading in self._readings:
                 reading.lacks(plan)
             self._lingers = True
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="ps2-outbox", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="ps2-async_writer", daemon=True)
                 self._thread.start()
             else:
                 self._changed.notify_all()
@@ -104,9 +104,9 @@ class Outbox:
             The first clock of which something has not been answered yet; None if all has.
         """
         with self._changed:
-            wait_for(self._changed, lambda: all(parcel.clock >= below for parcel in self._open()))
+            wait_for(self._changed, lambda: all(update.clock >= below for update in self._open()))
             self._raise_errors()
-            return min((parcel.clock for parcel in self._open()), default=None)
+            return min((update.clock for update in self._open()), default=None)
 
     def has_settled_below(self, below: int, timeout_s: float) -> bool | None:
         """Wait a while until what was made in the clocks below has been answered.
@@ -115,26 +115,26 @@ class Outbox:
             Whether nothing has failed; None if some has not been answered yet.
         """
         with self._changed:
-            if wait_for(self._changed, lambda: all(parcel.clock >= below for parcel in self._open()), timeout_s):
+            if wait_for(self._changed, lambda: all(update.clock >= below for update in self._open()), timeout_s):
                 return self._error is None
             return None
 
-    def set_pace(self, pace: Pace) -> None:
+    def set_scheduler(self, pace: SendScheduler) -> None:
         """Let what waits leave as that says."""
         with self._changed:
-            self._pace = pace
+            self._scheduler = pace
             self._changed.notify_all()
 
     def set_due(self, below: int) -> None:
         """Let what was made in the clocks below leave before all else."""
         with self._changed:
-            self._pace.due = below
+            self._scheduler.due = below
             self._changed.notify_all()
 
     def discard(self) -> None:
         """Forget what has not been sent, and what failed; wait for answers to the rest, and until no thread is left."""
         with self._changed:
-            self._bytes -= sum(parcel.held_bytes for parcel in self._waiting)
+            self._bytes -= sum(update.held_bytes for update in self._waiting)
             self._waiting.clear()
             self._lingers = False
             self._changed.notify_all()
@@ -145,15 +145,15 @@ class Outbox:
             join(thread)
 
     @contextmanager
-    def held(self, plans: Sequence[Plan[Any]]) -> Iterator[Overlay]:
+    def held(self, plans: Sequence[Plan[Any]]) -> Iterator[ReadYourWrites]:
         """Send nothing meanwhile; yield what collects, until ``forget``, what a read sent now lacks."""
-        reading = Overlay(plans)
+        reading = ReadYourWrites(plans)
         try:
             with self._changed:
                 self._holders += 1
                 wait_for(self._changed, lambda: not self._flying)
-                for parcel in self._waiting:
-                    reading.lacks(parcel.plan)
+                for update in self._waiting:
+                    reading.lacks(update.plan)
                 self._readings.append(reading)
             yield reading
         finally:
@@ -161,7 +161,7 @@ class Outbox:
                 self._holders -= 1
                 self._changed.notify_all()
 
-    def forget(self, reading: Overlay) -> None:
+    def forget(self, reading: ReadYourWrites) -> None:
         """Collect no more what a read lacks."""
         with self._changed:
             if reading in self._readings:
@@ -183,16 +183,16 @@ class Outbox:
         while taken := self._take():
             errors: list[Exception]
             try:
-                errors = list(self._send([(parcel.plan, parcel.id) for parcel in taken]))
+                errors = list(self._send([(update.plan, update.id) for update in taken]))
             except Exception as error:  # a bug: for whoever waits, as this thread has nobody to tell
                 errors = [error]
             with self._changed:
                 self._error = self._error or next(iter(errors), None)
                 self._flying = []
-                self._bytes -= sum(parcel.held_bytes for parcel in taken)
+                self._bytes -= sum(update.held_bytes for update in taken)
                 self._changed.notify_all()
 
-    def _take(self) -> list[Parcel]:
+    def _take(self) -> list[QueuedUpdate]:
         """Return what leaves next, when it may; nothing if nothing has waited for a while: then the thread ends."""
         with self._changed:
             while self._changed.wait_for(lambda: self._waiting or not self._lingers, IDLE_S) and self._waiting:
@@ -200,20 +200,20 @@ class Outbox:
                     self._changed.wait()
                     continue
                 now_s = time.monotonic()
-                taken = self._pace.choose(self._waiting)
-                delay_s = self._pace.delay_s(taken, now_s)
+                taken = self._scheduler.choose(self._waiting)
+                delay_s = self._scheduler.delay_s(taken, now_s)
                 if delay_s > 0:
                     self._changed.wait(delay_s)
                     continue
-                self._pace.leave(taken, now_s)
+                self._scheduler.leave(taken, now_s)
                 gone = set(taken)
-                self._waiting = [parcel for parcel in self._waiting if parcel not in gone]
+                self._waiting = [update for update in self._waiting if update not in gone]
                 self._flying = taken
                 return taken
             self._thread = None
             return []
 
-    def _open(self) -> list[Parcel]:
+    def _open(self) -> list[QueuedUpdate]:
         return self._waiting + self._flying
 
     def _is_empty(self) -> bool:
@@ -222,7 +222,7 @@ class Outbox:
     def _has_room(self, size: int) -> bool:
         if self._is_empty():
             return True
-        most = WINDOW_CHUNKS if self._pace.is_managed else WINDOW_PLANS
+        most = WINDOW_CHUNKS if self._scheduler.is_managed else WINDOW_PLANS
         count = len(self._waiting) + len(self._flying)
         return count < most and self._bytes + size <= WINDOW_BYTES
 

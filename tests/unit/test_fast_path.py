@@ -1,4 +1,4 @@
-"""A lane's loop is used where it works, and the lock of a shard is one for Python and for compiled loops."""
+"""A fast path's loop is used where it works, and the lock of a shard is one for Python and for compiled loops."""
 
 from __future__ import annotations
 
@@ -9,89 +9,89 @@ from types import SimpleNamespace
 import pytest
 from numba.core.errors import TypingError
 
-from ps2.server import lane, lane_loop, lock
+from ps2.server import fast_path, fast_path_loop, lock
 from ps2.server.engine import Engine
-from ps2.server.lane import FIRST_BYTES, SHARE, Lane, Lanes
+from ps2.server.fast_path import FIRST_BYTES, SHARE, CompiledFastPath, FastPaths
 from ps2.server.lock import ShardLock
 
 BUSY = 16  # EBUSY
 
 
 def test_loop_when_it_is_tried_out_then_it_works():
-    assert lane.works(lane.load())
+    assert fast_path.works(fast_path.load())
 
 
 @pytest.mark.parametrize(
     "serve",
     [
-        lambda *arguments: lane_loop.OTHER,
-        lambda *arguments: lane_loop.serve(*arguments) and lane_loop.CLOSED,
+        lambda *arguments: fast_path_loop.OTHER,
+        lambda *arguments: fast_path_loop.serve(*arguments) and fast_path_loop.CLOSED,
     ],
     ids=["does nothing", "ends otherwise"],
 )
 def test_loop_when_it_does_not_do_what_it_should_then_there_are_no_lanes(monkeypatch, caplog, serve):
-    broken = SimpleNamespace(**{**vars(lane_loop), "serve": serve})
-    monkeypatch.setattr(lane, "load", lambda: broken)
-    lanes = Lanes(Engine(1 << 20, allow_udf=False))
-    lanes.load()
-    assert lanes.loop is None
-    assert "lanes do not work on this system" in caplog.text
+    broken = SimpleNamespace(**{**vars(fast_path_loop), "serve": serve})
+    monkeypatch.setattr(fast_path, "load", lambda: broken)
+    fast_paths = FastPaths(Engine(1 << 20, allow_udf=False))
+    fast_paths.load()
+    assert fast_paths.loop is None
+    assert "fast_paths do not work on this system" in caplog.text
 
 
 def test_loop_when_it_cannot_be_compiled_then_there_are_no_lanes(monkeypatch, caplog):
     def fails():
         raise TypingError("no such thing in this version")
 
-    monkeypatch.setattr(lane, "load", fails)
-    lanes = Lanes(Engine(1 << 20, allow_udf=False))
-    lanes.load()
-    assert lanes.loop is None
+    monkeypatch.setattr(fast_path, "load", fails)
+    fast_paths = FastPaths(Engine(1 << 20, allow_udf=False))
+    fast_paths.load()
+    assert fast_paths.loop is None
     assert "no such thing in this version" in caplog.text
 
 
 def test_loop_when_the_system_is_another_then_nothing_is_loaded(monkeypatch):
-    monkeypatch.setattr(lane, "HAS_MUTEX", False)
-    assert lane.load() is None
-    assert not lane.is_compiled()
-    lanes = Lanes(Engine(1 << 20, allow_udf=False))
-    lanes.load()
-    assert lanes.loop is None
+    monkeypatch.setattr(fast_path, "HAS_MUTEX", False)
+    assert fast_path.load() is None
+    assert not fast_path.is_compiled()
+    fast_paths = FastPaths(Engine(1 << 20, allow_udf=False))
+    fast_paths.load()
+    assert fast_paths.loop is None
 
 
 def test_loop_when_it_was_loaded_then_it_is_known_to_be_compiled_until_its_source_is_another(monkeypatch, tmp_path):
-    lane.load()
-    assert lane.is_compiled()
+    fast_path.load()
+    assert fast_path.is_compiled()
     (tmp_path / "other.py").write_text("")
-    monkeypatch.setattr(lane, "_sources", lambda: [tmp_path / "other.py"])
-    assert not lane.is_compiled()
+    monkeypatch.setattr(fast_path, "_sources", lambda: [tmp_path / "other.py"])
+    assert not fast_path.is_compiled()
 
 
 def test_memory_when_lanes_have_their_share_then_there_are_no_more():
     engine = Engine(SHARE * 3 * FIRST_BYTES, allow_udf=False)
-    some = [Lane(engine.lanes, lane_loop) for _ in range(5)]
-    assert [engine.lanes.resize(one, FIRST_BYTES) for one in some] == [True, True, True, False, False]
-    assert engine.memory.taken_bytes == engine.lanes.nbytes == 3 * FIRST_BYTES
+    some = [CompiledFastPath(engine.fast_paths, fast_path_loop) for _ in range(5)]
+    assert [engine.fast_paths.resize(one, FIRST_BYTES) for one in some] == [True, True, True, False, False]
+    assert engine.memory.taken_bytes == engine.fast_paths.nbytes == 3 * FIRST_BYTES
     some[1].close()
-    assert engine.lanes.resize(some[4], FIRST_BYTES)
+    assert engine.fast_paths.resize(some[4], FIRST_BYTES)
     for one in some:
         one.close()
-    assert engine.memory.taken_bytes == engine.lanes.nbytes == 0
+    assert engine.memory.taken_bytes == engine.fast_paths.nbytes == 0
 
 
 def test_memory_when_others_need_what_lanes_have_then_they_get_it():
     limit = SHARE * 3 * FIRST_BYTES
     engine = Engine(limit, allow_udf=False)
-    some = [Lane(engine.lanes, lane_loop) for _ in range(3)]
+    some = [CompiledFastPath(engine.fast_paths, fast_path_loop) for _ in range(3)]
     for one in some:
-        assert engine.lanes.resize(one, FIRST_BYTES)
+        assert engine.fast_paths.resize(one, FIRST_BYTES)
     engine.memory.admit(limit - 2 * FIRST_BYTES, "a request")
-    assert engine.lanes.nbytes == 2 * FIRST_BYTES
+    assert engine.fast_paths.nbytes == 2 * FIRST_BYTES
     engine.memory.take(FIRST_BYTES, "data")
-    assert engine.lanes.nbytes == FIRST_BYTES
-    assert [one.turn[0] for one in some].count(1) == 2
+    assert engine.fast_paths.nbytes == FIRST_BYTES
+    assert [one.generation[0] for one in some].count(1) == 2
     engine.memory.leave(limit - 2 * FIRST_BYTES)
     engine.memory.admit(limit - FIRST_BYTES, "a request")
-    assert engine.lanes.nbytes == 0
+    assert engine.fast_paths.nbytes == 0
 
 
 def test_loop_when_one_of_its_sources_is_another_then_what_was_compiled_goes(monkeypatch, tmp_path):
@@ -108,17 +108,17 @@ def test_loop_when_one_of_its_sources_is_another_then_what_was_compiled_goes(mon
     source.write_text("1")
     others.touch()
     monkeypatch.setitem(sys.modules, "ps2.server.a_loop", Loop(serve=serve, SLOTS=1, FIELDS=1, ARRAYS_AT=8))
-    monkeypatch.setattr(lane, "LOOP", "ps2.server.a_loop")
-    monkeypatch.setattr(lane, "_sources", lambda: [source])
+    monkeypatch.setattr(fast_path, "LOOP", "ps2.server.a_loop")
+    monkeypatch.setattr(fast_path, "_sources", lambda: [source])
     stale = tmp_path / "a_loop._settle.1.nbc"
     stale.touch()
-    lane.load()
+    fast_path.load()
     assert not stale.exists()
     stale.touch()
-    lane.load()
+    fast_path.load()
     assert stale.exists()
     source.write_text("22")
-    lane.load()
+    fast_path.load()
     assert not stale.exists()
     assert others.exists()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ps2.errors import AuthError, ProtocolError, PS2Error, UnavailableError
 from ps2.wire import proof
-from ps2.wire.framing import HEAD, introduction, read_answer, read_introduction
+from ps2.wire.framing import HEAD, greeting_bytes, read_answer, read_greeting
 from ps2.wire.liveness import NAME_BYTES
 from ps2.wire.messages import PROTOCOL_VERSION
 from ps2.wire.pb import server_pb2 as pb
@@ -14,7 +14,7 @@ from ps2.wire.status import from_detail, to_detail
 from ps2.wire.tls_connection import Connection
 
 
-def introduce(
+def handshake(
     connection: Connection, token: str | Tokens | None, server_id: str, deadline_s: float, name: bytes = b""
 ) -> None:
     """Be let in by a server, which proves itself if there is a token.
@@ -43,7 +43,7 @@ def introduce(
 
 
 def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadline_s: float) -> tuple[str | None, bytes]:
-    """Read a client's greeting, and let it prove itself if there is a token; it is to be told by ``let_in``.
+    """Read a client's greeting, and let it prove itself if there is a token; it is to be told by ``accept``.
 
     Return the token that it knows (None: there is none), and what it calls the connection.
 
@@ -51,7 +51,7 @@ def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadlin
         PS2Error: why it is not let in.
         EOFError, OSError: it went away, or was not done by the deadline.
     """
-    greeting = receive(connection, read_introduction(pb.Greeting), deadline_s)
+    greeting = receive(connection, read_greeting(pb.Greeting), deadline_s)
     if greeting.protocol != PROTOCOL_VERSION:
         raise ProtocolError(f"this server speaks protocol {PROTOCOL_VERSION}, the peer {greeting.protocol}")
     if greeting.server_id != server_id:
@@ -65,7 +65,7 @@ def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadlin
     nonce = proof.new_nonce()
     mine, *further = (proof.greeting_proof(token, "server", greeting.nonce, nonce, server_id) for token in tokens.all)
     answer(connection, pb.ReplyHeader(challenge=pb.GreetingChallenge(nonce=nonce, proof=mine, further_proofs=further)))
-    theirs = receive(connection, read_introduction(pb.GreetingProof), deadline_s)
+    theirs = receive(connection, read_greeting(pb.GreetingProof), deadline_s)
     token = tokens.shared(
         [theirs.proof], lambda token: proof.greeting_proof(token, "client", greeting.nonce, nonce, server_id)
     )
@@ -74,13 +74,13 @@ def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadlin
     return token, greeting.connection
 
 
-def let_in(connection: Connection) -> None:
+def accept(connection: Connection) -> None:
     """Tell a client that its requests may come."""
     answer(connection, pb.ReplyHeader())
 
 
 def send(connection: Connection, message: pb.Greeting | pb.GreetingProof) -> None:
-    send_all(connection, [memoryview(introduction(message))])
+    send_all(connection, [memoryview(greeting_bytes(message))])
 
 
 def answer(connection: Connection, header: pb.ReplyHeader) -> None:

@@ -15,7 +15,7 @@ from ps2.server.shard import Shard
 LOOK_S = 0.1
 
 
-class Hold:
+class ShardPause:
     """All locks of some shards, let go after a timeout unless ``keep`` was called in time, and by ``release``."""
 
     def __init__(self, shards: Mapping[tuple[int, int], Shard], timeout_s: float) -> None:
@@ -50,7 +50,7 @@ class Hold:
         return (time.perf_counter() if ended_s is None else ended_s) - self._began_s
 
     def keep(self) -> bool:
-        """Hold on beyond the timeout, until ``release``; False if all has been let go already."""
+        """ShardPause on beyond the timeout, until ``release``; False if all has been let go already."""
         with self._lock:
             if self.over:
                 return False

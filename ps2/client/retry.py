@@ -9,7 +9,7 @@ from ps2.errors import TransientError, UnavailableError, UnreachableError
 from ps2.interrupts import sleep
 
 
-class Patience:
+class RetryPolicy:
     """Of one call: pauses between its attempts, and the point where it gives up."""
 
     def __init__(self, retry: RetryConfig) -> None:

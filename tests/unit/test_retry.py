@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.client import patience as patiences
-from ps2.client.patience import Patience
+from ps2.client import retry as patiences
+from ps2.client.retry import RetryPolicy
 from ps2.config import RetryConfig
 from ps2.errors import UnavailableError, UnreachableError
 
@@ -44,30 +44,30 @@ def until_it_gives_up(patience, explained=lambda: False):
 
 def test_wait_when_it_fails_again_then_pauses_double_up_to_the_longest(clock):
     with pytest.raises(UnavailableError, match="refused"):
-        until_it_gives_up(Patience(RETRY))
+        until_it_gives_up(RetryPolicy(RETRY))
     assert clock.pauses == [1, 2, 4]
 
 
 def test_wait_when_nobody_knows_why_then_it_gives_up_after_the_total(clock):
     with pytest.raises(UnavailableError):
-        until_it_gives_up(Patience(RETRY))
+        until_it_gives_up(RetryPolicy(RETRY))
     assert 1000 + RETRY.total_s - RETRY.longest_pause_s < clock.now_s <= 1000 + RETRY.total_s
 
 
 def test_wait_when_a_server_is_brought_back_then_it_goes_on_for_as_long_as_that_may_take(clock):
     with pytest.raises(UnavailableError):
-        until_it_gives_up(Patience(RETRY), explained=lambda: True)
+        until_it_gives_up(RetryPolicy(RETRY), explained=lambda: True)
     assert 1000 + RETRY.recovery_s <= clock.now_s <= 1000 + RETRY.recovery_s + RETRY.longest_pause_s
 
 
 def test_wait_when_it_is_explained_for_a_while_then_the_total_counts_from_there(clock):
     with pytest.raises(UnavailableError):
-        until_it_gives_up(Patience(RETRY), explained=lambda: clock.now_s < 1050)
+        until_it_gives_up(RetryPolicy(RETRY), explained=lambda: clock.now_s < 1050)
     assert 1050 < clock.now_s < 1050 + RETRY.longest_pause_s + RETRY.total_s
 
 
 def test_wait_when_the_master_was_never_reached_then_it_gives_up_early(clock):
-    patience = Patience(RetryConfig(total_s=60, first_contact_s=10, first_pause_s=1, longest_pause_s=4))
+    patience = RetryPolicy(RetryConfig(total_s=60, first_contact_s=10, first_pause_s=1, longest_pause_s=4))
     patience.doubt(UnreachableError("the driver's master"))
     with pytest.raises(UnreachableError, match=r"^the driver's master$"):
         until_it_gives_up(patience)

@@ -29,7 +29,7 @@ _OVERWRITING = ("push", "rows_push", "columns_push")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Parcel:
+class QueuedUpdate:
     """An addition, or a chunk of one, that waits.
 
     Attributes:
@@ -72,7 +72,7 @@ class Bucket:
 
 
 @dataclass(eq=False)
-class Pace:
+class SendScheduler:
     """How a run's additions leave.
 
     Attributes:
@@ -86,7 +86,7 @@ class Pace:
     due: int = 0
 
     @classmethod
-    def of(cls, priority: str | None, bandwidth: float | None) -> Pace:
+    def of(cls, priority: str | None, bandwidth: float | None) -> SendScheduler:
         return cls(priority == "magnitude", Bucket(bandwidth) if bandwidth is not None else None)
 
     @property
@@ -106,54 +106,54 @@ class Pace:
             return [plan]
         return [replace(plan, operations=(chunk,)) for operation in plan.operations for chunk in _chunks_of(operation)]
 
-    def parcel(self, plan: Plan[Any], id: RequestId, clock: int) -> Parcel:
+    def queued(self, plan: Plan[Any], id: RequestId, clock: int) -> QueuedUpdate:
         """Return what is to wait."""
         held = held_bytes(plan)
         if not self.is_managed:
-            return Parcel(plan, id, clock, held)
-        return Parcel(plan, id, clock, held, sum(map(sent_bytes, plan.operations)), _mean_size(plan))
+            return QueuedUpdate(plan, id, clock, held)
+        return QueuedUpdate(plan, id, clock, held, sum(map(sent_bytes, plan.operations)), _mean_size(plan))
 
-    def choose(self, waiting: Sequence[Parcel]) -> list[Parcel]:
+    def choose(self, waiting: Sequence[QueuedUpdate]) -> list[QueuedUpdate]:
         """Return what leaves next."""
         waiting = _in_turn(waiting)
         if not self.is_managed:
             return waiting
 
-        def urgency(parcel: Parcel) -> tuple[bool, float]:
-            return parcel.clock >= self.due, -parcel.size if self.by_size else 0.0
+        def urgency(update: QueuedUpdate) -> tuple[bool, float]:
+            return update.clock >= self.due, -update.size if self.by_size else 0.0
 
         if self.bucket is not None:
             return [min(waiting, key=urgency)]
-        chosen: list[Parcel] = []
+        chosen: list[QueuedUpdate] = []
         left = GROUP_BYTES
-        for parcel in sorted(waiting, key=urgency):
-            chosen.append(parcel)
-            left -= parcel.sent_bytes
+        for update in sorted(waiting, key=urgency):
+            chosen.append(update)
+            left -= update.sent_bytes
             if left <= 0:
                 break
         return chosen
 
-    def delay_s(self, parcels: Sequence[Parcel], now_s: float) -> float:
+    def delay_s(self, updates: Sequence[QueuedUpdate], now_s: float) -> float:
         """Return how long the limit makes them wait."""
         if self.bucket is None:
             return 0.0
-        return self.bucket.delay_s(sum(parcel.sent_bytes for parcel in parcels), now_s)
+        return self.bucket.delay_s(sum(update.sent_bytes for update in updates), now_s)
 
-    def leave(self, parcels: Sequence[Parcel], now_s: float) -> None:
+    def leave(self, updates: Sequence[QueuedUpdate], now_s: float) -> None:
         """Count what leaves."""
         if self.bucket is not None:
-            self.bucket.take(sum(parcel.sent_bytes for parcel in parcels), now_s)
+            self.bucket.take(sum(update.sent_bytes for update in updates), now_s)
 
 
-def _in_turn(waiting: Sequence[Parcel]) -> list[Parcel]:
+def _in_turn(waiting: Sequence[QueuedUpdate]) -> list[QueuedUpdate]:
     """Return what may leave now: what overwrites a matrix leaves after all that was made before it there, and alone."""
-    found: list[Parcel] = []
+    found: list[QueuedUpdate] = []
     overwritten: dict[int, bool] = {}
-    for parcel in waiting:
-        matrices = parcel.plan.matrices
-        overwrites = any(operation.name in _OVERWRITING for operation in parcel.plan.operations)
+    for update in waiting:
+        matrices = update.plan.matrices
+        overwrites = any(operation.name in _OVERWRITING for operation in update.plan.operations)
         if not any(matrix in overwritten and (overwrites or overwritten[matrix]) for matrix in matrices):
-            found.append(parcel)
+            found.append(update)
         overwritten.update({matrix: overwrites or overwritten.get(matrix, False) for matrix in matrices})
     return found
 

@@ -11,7 +11,7 @@ from ps2.config import WireConfig
 from ps2.errors import NotFoundError
 from ps2.matrix.partition import MatrixSpec
 from ps2.ops.packing import MIN_NARROWED_BYTES
-from ps2.server import coming
+from ps2.server import streamed
 from ps2.wire.binary import reply_parts
 from ps2.wire.framing import written_by_pieces
 from tests.fakes import FleetInProcess, session_over
@@ -23,8 +23,8 @@ PIECE = 8  # blocks
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     """Replies of a few blocks come by pieces."""
-    monkeypatch.setattr(coming, "MIN_BYTES", 0)
-    monkeypatch.setattr(coming, "PIECE_BYTES", PIECE * K * 8)
+    monkeypatch.setattr(streamed, "MIN_BYTES", 0)
+    monkeypatch.setattr(streamed, "PIECE_BYTES", PIECE * K * 8)
 
 
 @pytest.fixture(params=[1, 3])
@@ -61,7 +61,7 @@ def test_pull_when_blocks_come_by_pieces_then_those_asked_for(over, kind, dtype,
     target, model = filled(over, -(1 << 40), 1 << 40, kind=kind, dtype=dtype)
     columns = np.random.default_rng(count).integers(0, DIM, count)
     plan = blocks.pull(target, columns)
-    assert all(reply.results[0].coming is not None for _, reply in replies(over, plan))
+    assert all(reply.results[0].streamed is not None for _, reply in replies(over, plan))
     assert np.array_equal(over.run([plan])[0], model[columns])
 
 
@@ -77,7 +77,7 @@ def test_reply_when_a_block_changes_before_its_piece_is_made_then_the_new_one_is
     over = session_over(FleetInProcess(1))
     target, model = filled(over)
     ((_, reply),) = replies(over, blocks.pull(target, range(DIM)))
-    pieces = reply.results[0].coming.pieces()
+    pieces = reply.results[0].streamed.pieces()
     found = [next(pieces).copy()]
     over.run([blocks.push(target, [DIM - 1], np.ones((1, K)))])
     found += [piece.copy() for piece in pieces]
@@ -87,10 +87,10 @@ def test_reply_when_a_block_changes_before_its_piece_is_made_then_the_new_one_is
 
 @pytest.mark.parametrize("fields", [{"dtype": "int64"}, {"dtype": "float32", "wire": "float16"}])
 def test_reply_when_values_travel_in_fewer_bytes_then_it_is_there_as_a_whole(over, fields, monkeypatch):
-    monkeypatch.setattr(coming, "PIECE_BYTES", 2 * MIN_NARROWED_BYTES)
+    monkeypatch.setattr(streamed, "PIECE_BYTES", 2 * MIN_NARROWED_BYTES)
     target, _ = filled(over, **fields)
     many = np.arange(DIM).repeat(20)
-    assert all(reply.results[0].coming is None for _, reply in replies(over, blocks.pull(target, many)))
+    assert all(reply.results[0].streamed is None for _, reply in replies(over, blocks.pull(target, many)))
 
 
 def test_reply_when_there_are_two_operations_then_it_is_there_as_a_whole(over):

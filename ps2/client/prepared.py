@@ -1,9 +1,9 @@
-"""The plain calls on one vector of floats, with as little around each as there can be.
+"""Plain calls on one vector of floats, sent with prepared headers.
 
-A call is one request to each server, which is written to a connection that waits already, and a reply that is read into
-place (``ps2.wire.quick``). It is for what mostly happens: the route is known and new, no addition of this process is
-under way, the fleet has not gone back to a checkpoint. In all other cases, and whenever anything is not as expected,
-the call goes the ordinary way (``Session.run``), under the id that it had: what was done already is not done again.
+A call sends one request to each server over a connection that is open already, and reads the reply into place
+(``ps2.wire.prepared_header``). It covers the usual case: the route is known and current, this process has no addition
+under way, and the fleet has not gone back to a checkpoint. In every other case, and whenever a reply is not as
+expected, the call takes the ordinary way (``Session.run``) under the same id, so that nothing is applied twice.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from ps2.client.plans import Target
 from ps2.interrupts import shielded
 from ps2.ops.packing import narrowest
 from ps2.ops.table import Array
-from ps2.wire import quick
+from ps2.wire import prepared_header
 from ps2.wire.messages import PLAIN, PLAIN_FLOATS, Keys, Operation, RequestId
-from ps2.wire.quick import Form
+from ps2.wire.prepared_header import PreparedHeader
 from ps2.wire.sockets import PlainSocket
 
 if TYPE_CHECKING:
     from ps2.client.session import Session
 
-# Vectors whose places are remembered.
-MOST_LINES = 4096
+# Matrices whose routes are cached.
+MOST_ROUTES = 4096
 # With their values about half a block.
 MOST_KEYS = 1 << 17
 # Of a set that servers remember: on a link of 1 Gbit/s, keys that take more are named sooner than sent anew.
 MOST_KNOWN_BYTES = 20_000
-# Stands for keys in a form that waits for them.
+# Stands for the keys of a request when its header is prepared.
 SOME_KEYS = Keys(1, np.zeros(1, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class Endpoint:
     """Where columns ``[begin, end)`` of a matrix are."""
 
     partition: int
@@ -50,21 +50,21 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """All places of a matrix, as they are at a route version; none if it is not for this.
+class CachedRoute:
+    """Where a matrix is at a route version; without endpoints if its calls take the ordinary way.
 
     Attributes:
-        fits: a row's part of each place fits into one request.
+        fits: a row's part at each endpoint fits into one request.
     """
 
     version: int
-    stops: tuple[Stop, ...]
+    endpoints: tuple[Endpoint, ...]
     fits: bool = False
 
 
 @dataclass(slots=True)
 class Call:
-    """What all requests of a call have: which operation on which row, at which route version; an id if it changes."""
+    """What all requests of a call share: operation, row, route version, and an id if the call changes data."""
 
     kind: str
     target: Target
@@ -73,40 +73,40 @@ class Call:
 
 
 @dataclass(slots=True)
-class Trip:
-    """A request to be made: with values, with keys, and with a place for what it brings, if there are any."""
+class PreparedRequest:
+    """One request of a call, with its values, its keys, and the memory that its reply is read into, if any."""
 
-    stop: Stop
+    endpoint: Endpoint
     values: Array | None = None
     keys: Array | None = None
     out: Array | None = None
 
 
-class Express:
+class PreparedCalls:
     """Of one session. Safe for threads."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._lines: dict[int, Line] = {}
+        self._routes: dict[int, CachedRoute] = {}
 
     @shielded
     def pull(self, target: Target, indices: Any, out: Array | None) -> Array | None:
         """Return a vector, or what it is at indices; None if it has to be read the ordinary way."""
-        line = self._line(target, changes=False)
-        if line is None:
+        cached = self._route(target, changes=False)
+        if cached is None:
             return None
         if indices is not None:
-            return self._gather(target, line, indices, out)
+            return self._gather(target, cached, indices, out)
         spec = target.spec
-        if not line.fits:
+        if not cached.fits:
             return None
         out = np.empty(spec.dim, spec.np_dtype) if out is None else as_target(out, spec.np_dtype, (spec.dim,))
         if not out.flags.c_contiguous:
             return None
-        trips = [Trip(stop, out=out[stop.begin : stop.end]) for stop in line.stops]
-        return out if self._make(Call("pull", target, line.version), trips) else None
+        requests = [PreparedRequest(endpoint, out=out[endpoint.begin : endpoint.end]) for endpoint in cached.endpoints]
+        return out if self._make(Call("pull", target, cached.version), requests) else None
 
-    def _gather(self, target: Target, line: Line, indices: Any, out: Array | None) -> Array | None:
+    def _gather(self, target: Target, cached: CachedRoute, indices: Any, out: Array | None) -> Array | None:
         columns, dtype = as_indices(indices), target.spec.np_dtype
         if not 0 < columns.size <= MOST_KEYS:
             return None
@@ -115,10 +115,11 @@ class Express:
         if parts is None:
             return None
         found = given if given is not None and parts.order is None else np.empty(parts.columns.size, dtype)
-        trips = [
-            Trip(line.stops[index], keys=keys.columns, out=found[where]) for index, where, keys in parts.key_sets()
+        requests = [
+            PreparedRequest(cached.endpoints[index], keys=keys.columns, out=found[where])
+            for index, where, keys in parts.key_sets()
         ]
-        return parts.spread(found, given) if self._make(Call("gather", target, line.version), trips) else None
+        return parts.spread(found, given) if self._make(Call("gather", target, cached.version), requests) else None
 
     @shielded
     def change(
@@ -130,15 +131,15 @@ class Express:
             verb: "push", "push_add", "scatter"...
             otherwise: does it the ordinary way, under that id if there is one.
         """
-        line = self._line(target, changes=True) if verb in PLAIN else None
-        trips = [] if line is None else self._changes(verb, target, line, values, indices)
-        if line is None or not trips:
+        cached = self._route(target, changes=True) if verb in PLAIN else None
+        requests = [] if cached is None else self._changes(verb, target, cached, values, indices)
+        if cached is None or not requests:
             otherwise(None)
             return
         ids = self._session.ids
         id = ids.next()
         try:
-            done = self._make(Call(verb, target, line.version, id), trips)
+            done = self._make(Call(verb, target, cached.version, id), requests)
         except BaseException:
             ids.done(id)
             raise
@@ -147,13 +148,17 @@ class Express:
         else:
             otherwise(id)
 
-    def _changes(self, verb: str, target: Target, line: Line, values: Any, indices: Any) -> list[Trip]:
+    def _changes(
+        self, verb: str, target: Target, cached: CachedRoute, values: Any, indices: Any
+    ) -> list[PreparedRequest]:
         spec = target.spec
         if indices is None:
-            if not line.fits:
+            if not cached.fits:
                 return []
             array = as_sent(values, spec, (spec.dim,))
-            return [Trip(stop, values=array[stop.begin : stop.end]) for stop in line.stops]
+            return [
+                PreparedRequest(endpoint, values=array[endpoint.begin : endpoint.end]) for endpoint in cached.endpoints
+            ]
         columns = as_indices(indices)
         if not 0 < columns.size <= MOST_KEYS:
             return []
@@ -163,85 +168,89 @@ class Express:
             return []
         distinct = parts.last(array) if verb == "scatter" else parts.summed(array)
         return [
-            Trip(line.stops[index], values=distinct[where], keys=keys.columns)
+            PreparedRequest(cached.endpoints[index], values=distinct[where], keys=keys.columns)
             for index, where, keys in parts.key_sets()
         ]
 
-    def _line(self, target: Target, changes: bool) -> Line | None:
+    def _route(self, target: Target, changes: bool) -> CachedRoute | None:
         """Return the places of a vector's partitions; None if a call has to go the ordinary way."""
         session = self._session
-        if not session.outbox_is_idle or not session.age.is_settled(changes):
+        if not session.writer_is_idle or not session.rollbacks.is_settled(changes):
             return None
-        line = self._lines.get(target.matrix)
-        if line is None or line.version != session.routes.version:
-            line = self._look(target)
-        return line if line.stops else None
+        cached = self._routes.get(target.matrix)
+        if cached is None or cached.version != session.routes.version:
+            cached = self._look(target)
+        return cached if cached.endpoints else None
 
-    def _look(self, target: Target) -> Line:
+    def _look(self, target: Target) -> CachedRoute:
         """Find out where a matrix is, and whether it is one for this."""
         spec, version = target.spec, self._session.routes.version
         route = self._session.routes.of([target.matrix]).get(target.matrix)
         if route is None:
-            return Line(version, ())
-        stops = tuple(
-            Stop(part.index, address, part.begin, part.end)
+            return CachedRoute(version, ())
+        endpoints = tuple(
+            Endpoint(part.index, address, part.begin, part.end)
             for part, address in zip(route.partitions, route.addresses, strict=True)
         )
-        widths, wire = [stop.end - stop.begin for stop in stops], self._session.wire
+        widths, wire = [endpoint.end - endpoint.begin for endpoint in endpoints], self._session.wire
         is_of_plain_floats = spec.np_dtype in PLAIN_FLOATS and spec.wire is None
         # With several partitions on a server, one request brings them all.
-        is_one_a_server = len(route.servers) == len(stops)
+        is_one_a_server = len(route.servers) == len(endpoints)
         fits = spec.kind == "dense" and min(widths) > 0 and max(widths) * spec.np_dtype.itemsize <= wire.block_bytes
-        if len(self._lines) >= MOST_LINES:
-            self._lines.clear()
-        is_for_this = wire.lanes and is_of_plain_floats and is_one_a_server
-        line = self._lines[target.matrix] = Line(version, stops if is_for_this else (), fits)
-        return line
+        if len(self._routes) >= MOST_ROUTES:
+            self._routes.clear()
+        is_for_this = wire.fast_path and is_of_plain_floats and is_one_a_server
+        cached = self._routes[target.matrix] = CachedRoute(version, endpoints if is_for_this else (), fits)
+        return cached
 
-    def _make(self, call: Call, trips: Sequence[Trip]) -> bool:
-        """Make trips to servers that all work at once; False if not all went as expected."""
+    def _make(self, call: Call, requests: Sequence[PreparedRequest]) -> bool:
+        """Make requests to servers that all work at once; False if not all went as expected."""
         watch, transport = self._session.stopwatch, self._session.transport
-        begun: list[tuple[Trip, PlainSocket, Form]] = []
+        begun: list[tuple[PreparedRequest, PlainSocket, PreparedHeader]] = []
         with watch.running("pull" if call.id is None else "push") if watch.is_mine else nullcontext():
             try:
-                fine = all(self._begin(call, trip, begun) for trip in trips)
+                fine = all(self._begin(call, request, begun) for request in requests)
                 while begun:
-                    trip, connection, form = begun[0]
-                    came = quick.receive(connection, form, trip.out)
+                    request, connection, form = begun[0]
+                    came = prepared_header.receive(connection, form, request.out)
                     del begun[0]
-                    transport.give(trip.stop.address, connection, fine=came is not None)
+                    transport.give(request.endpoint.address, connection, fine=came is not None)
                     fine = fine and bool(came)
                 return fine
             finally:
-                for trip, connection, _ in begun:  # interrupted: their replies are still to come
-                    transport.give(trip.stop.address, connection, fine=False)
+                for request, connection, _ in begun:  # interrupted: their replies are still to come
+                    transport.give(request.endpoint.address, connection, fine=False)
 
-    def _begin(self, call: Call, trip: Trip, begun: list[tuple[Trip, PlainSocket, Form]]) -> bool:
+    def _begin(
+        self, call: Call, request: PreparedRequest, begun: list[tuple[PreparedRequest, PlainSocket, PreparedHeader]]
+    ) -> bool:
         """Send a request; False if it cannot be."""
-        transport, target, stop = self._session.transport, call.target, trip.stop
-        connection = transport.take(stop.address)
+        transport, target, endpoint = self._session.transport, call.target, request.endpoint
+        connection = transport.take(endpoint.address)
         if connection is None:
             return False
         scope = "" if call.id is None else call.id.scope
-        key = (call.kind, call.version, target.matrix, stop.partition, target.rows[0], scope)
+        key = (call.kind, call.version, target.matrix, endpoint.partition, target.rows[0], scope)
         form = connection.forms.get(key)
         if form is None:
-            form = quick.make_form(connection, key, _operation(call.kind, target, trip), call.id, call.version)
-        begun.append((trip, connection, form))
-        arrays = form.fill(call.id, trip.values, trip.keys)
-        if quick.send(connection, form, arrays, self._session.wire.keepalive_s):
+            form = prepared_header.make_header(
+                connection, key, _operation(call.kind, target, request), call.id, call.version
+            )
+        begun.append((request, connection, form))
+        arrays = form.fill(call.id, request.values, request.keys)
+        if prepared_header.send(connection, form, arrays, self._session.wire.keepalive_s):
             return True
         begun.pop()
-        transport.give(stop.address, connection, fine=False)
+        transport.give(endpoint.address, connection, fine=False)
         return False
 
 
-def _operation(kind: str, target: Target, trip: Trip) -> Operation:
+def _operation(kind: str, target: Target, request: PreparedRequest) -> Operation:
     """Return what a form is made of: with arrays that stand for those of each request."""
-    params = {"start": 0, "stop": trip.stop.end - trip.stop.begin} if kind == "pull" else {}
-    keys = None if trip.keys is None else SOME_KEYS
-    arrays = () if trip.values is None else (trip.values[:0],)
-    return Operation(kind, target.matrix, trip.stop.partition, target.rows[:1], params, arrays, keys)
+    params = {"start": 0, "stop": request.endpoint.end - request.endpoint.begin} if kind == "pull" else {}
+    keys = None if request.keys is None else SOME_KEYS
+    arrays = () if request.values is None else (request.values[:0],)
+    return Operation(kind, target.matrix, request.endpoint.partition, target.rows[:1], params, arrays, keys)
 
 
 def _plain_parts(target: Target, columns: Array) -> Split | None:

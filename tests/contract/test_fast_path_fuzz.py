@@ -1,4 +1,4 @@
-"""Damaged requests, many of them, straight into a lane's loop: what it answers Python would have answered so, too."""
+"""Damaged requests, many of them, straight into the compiled loop: it answers what Python would have answered."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import socket
 import numpy as np
 
 from ps2.errors import PS2Error
-from ps2.server import lane_loop
-from ps2.server.lane import FIRST_BYTES, Lane
+from ps2.server import fast_path_loop
+from ps2.server.fast_path import FIRST_BYTES, CompiledFastPath
 from ps2.wire.binary import TAIL_AT, reply_parts
 from ps2.wire.framing import HEAD, read, read_request, written_by_pieces
 from ps2.wire.messages import Keys, Operation, Request, RequestId
-from tests.contract.test_lanes import BEGIN, SPARSE, WIDTH, an_engine, state, written
+from tests.contract.test_fast_path_answers import BEGIN, SPARSE, WIDTH, an_engine, state, written
 
-# ``make test ARGS=tests/contract/test_lanes_fuzz.py`` with PS2_FUZZ=1000000 takes some minutes.
+# ``make test ARGS=tests/contract/test_fast_path_fuzz.py`` with PS2_FUZZ=1000000 takes some minutes.
 TIMES = int(os.environ.get("PS2_FUZZ", "20000"))
 EDGES = np.array([0, 1, 2, 7, 8, 255, 2**31, 2**32 - 1, 2**61 + 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1], np.uint64)
 COLUMNS = np.arange(BEGIN, BEGIN + WIDTH, 5)
@@ -47,7 +47,7 @@ def damaged(frame, rng):
 
 
 def in_python(engine, frame):
-    """What a server without lanes replies."""
+    """What a server without fast paths replies."""
     reading = read_request(1 << 26, lambda draft: None)
     request = read(reading, [memoryview(frame)])
     assert not isinstance(request, PS2Error)
@@ -68,15 +68,15 @@ def drained(end):
 
 
 def test_lane_when_requests_are_damaged_then_it_does_what_python_does_or_nothing(monkeypatch):
-    monkeypatch.setattr("ps2.server.lane.LINGER_MS", 0)
+    monkeypatch.setattr("ps2.server.fast_path.LINGER_MS", 0)
     ours, plain = an_engine(), an_engine()
     for engine in (ours, plain):
         engine.shards()[SPARSE, 1].slots(COLUMNS, create=True)
-    lane, rng, answered = Lane(ours.lanes, lane_loop), np.random.default_rng(7), 0
-    turn = np.zeros(1, np.int64)
+    fast_path, rng, answered = CompiledFastPath(ours.fast_paths, fast_path_loop), np.random.default_rng(7), 0
+    generation = np.zeros(1, np.int64)
     frames = []
     for request in plain_requests():
-        handle = lane.bind(request, 0)
+        handle = fast_path.bind(request, 0)
         if request.id is not None:  # as it is when one has been done
             plain.shards()[request.operations[0].matrix, 1].applied.words(request.id)
         frames.append(written(request, handle))
@@ -90,13 +90,13 @@ def test_lane_when_requests_are_damaged_then_it_does_what_python_does_or_nothing
         for _ in range(TIMES):
             frame = damaged(frames[rng.integers(len(frames))], rng) + padding
             client.sendall(frame)
-            ended = lane.serve(server.fileno(), turn, 0)
-            assert ended in (lane_loop.OTHER, lane_loop.TAKEN)
+            ended = fast_path.serve(server.fileno(), generation, 0)
+            assert ended in (fast_path_loop.OTHER, fast_path_loop.TAKEN)
             left, reply = drained(server), drained(client)
             taken = len(frame) - len(left)
-            if ended == lane_loop.TAKEN:
+            if ended == fast_path_loop.TAKEN:
                 assert not reply
-                assert b"".join(lane.taken()) == frame[:taken]
+                assert b"".join(fast_path.taken()) == frame[:taken]
             elif taken:
                 answered += 1
                 assert reply == in_python(plain, frame[:taken])
@@ -106,6 +106,6 @@ def test_lane_when_requests_are_damaged_then_it_does_what_python_does_or_nothing
                 before = now
             else:
                 assert not reply
-        assert len(lane.buffer) == FIRST_BYTES
+        assert len(fast_path.buffer) == FIRST_BYTES
     assert answered > TIMES // 50
     assert state(ours) == state(plain)

@@ -36,7 +36,7 @@ def is_plain(plans: Iterable[Plan[Any]]) -> bool:
     return all(_is_plain(operation) for plan in plans for operation in plan.operations)
 
 
-class Overlay:
+class ReadYourWrites:
     """Collects what plain reads lack.
 
     Attributes:

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps2.client import blocks, overlay, plans
+from ps2.client import blocks, plans, read_your_writes
 from ps2.client.declared import declared
 from ps2.client.keysets import SPLITS
-from ps2.client.overlay import Overlay, is_plain
 from ps2.client.plans import Target
+from ps2.client.read_your_writes import ReadYourWrites, is_plain
 from ps2.matrix.partition import MatrixSpec, partition_bounds
 from ps2.matrix.route import Route
 from ps2.ops.packing import narrow, widen
@@ -87,7 +87,7 @@ def test_read_when_additions_are_missing_then_they_are_laid_over_it(data):
     target = target_of(kind, data.draw(st.integers(1, 4)), dtype)
     row = np.arange(DIM, dtype=dtype)
     read, expected = data.draw(reads(target)), None
-    reading = Overlay([read])
+    reading = ReadYourWrites([read])
     serve(target, row, read)
     for _ in range(data.draw(st.integers(0, 4))):
         addition = data.draw(additions(target))
@@ -132,7 +132,7 @@ def test_read_of_rows_when_additions_to_rows_are_missing_then_they_are_laid_over
         asked = np.ix_(numbers, np.arange(DIM) if given is None else np.array(given, np.int64))
     else:
         read, asked = plans.pull(replace(target, rows=(numbers[0],)), 5, 44), (numbers[0], slice(5, 44))
-    reading, expected = Overlay([read]), np.zeros((4, DIM))
+    reading, expected = ReadYourWrites([read]), np.zeros((4, DIM))
     for operation in read.operations:
         operation.into[...] = 0
     for _ in range(data.draw(st.integers(0, 3))):
@@ -146,7 +146,7 @@ def test_read_of_rows_when_additions_to_rows_are_missing_then_they_are_laid_over
 
 def test_rows_when_others_are_overwritten_then_the_read_is_not_void():
     target = target_of()
-    reading = Overlay([plans.rows_pull(target, [0, 2], None)])
+    reading = ReadYourWrites([plans.rows_pull(target, [0, 2], None)])
     reading.may_lack(plans.rows_push(target, "rows_push", [1, 3], np.ones((2, DIM))))
     assert not reading.is_void
     reading.may_lack(plans.rows_push(target, "rows_push", [3, 2], np.ones((2, DIM))))
@@ -157,7 +157,7 @@ def test_rows_when_others_are_overwritten_then_the_read_is_not_void():
 def test_addition_when_it_travels_in_16_bits_then_it_is_laid_as_it_arrives(wire):
     target = target_of(wire=wire)
     row, read = np.zeros(DIM), plans.pull(target, 0, DIM)
-    reading = Overlay([read])
+    reading = ReadYourWrites([read])
     addition = plans.push(target, "push_add", np.linspace(1000, 3000, DIM), 0, DIM)
     reading.lacks(addition)
     serve(target, row, read)
@@ -175,7 +175,7 @@ def test_addition_when_the_keys_of_both_have_the_same_name_then_they_match():
     read = plans.pull_columns(target, at)
     addition = plans.push_columns(target, "scatter_add", np.arange(at.size, dtype=float), at)
     assert all(operation.keys.digest for operation in (*read.operations, *addition.operations))
-    reading = Overlay([read])
+    reading = ReadYourWrites([read])
     reading.lacks(addition)
     serve(target, np.ones(10_000), read)
     reading.lay()
@@ -184,7 +184,7 @@ def test_addition_when_the_keys_of_both_have_the_same_name_then_they_match():
 
 def test_addition_when_it_is_to_another_row_then_nothing_is_laid():
     read = plans.pull(target_of(), 0, DIM)
-    reading = Overlay([read])
+    reading = ReadYourWrites([read])
     reading.lacks(plans.push(target_of(row=1), "push_add", np.ones(DIM), 0, DIM))
     serve(target_of(), np.zeros(DIM), read)
     reading.lay()
@@ -202,19 +202,19 @@ def test_addition_when_it_is_to_another_row_then_nothing_is_laid():
     ids=["mul", "add_scalar", "rows_push", "rows_axpy"],
 )
 def test_change_when_it_is_no_sum_of_arrays_then_the_read_is_void(other):
-    reading = Overlay([plans.pull(target_of(), 0, DIM)])
+    reading = ReadYourWrites([plans.pull(target_of(), 0, DIM)])
     reading.lacks(other(target_of()))
     assert reading.is_void
 
 
 def test_change_when_it_may_have_come_before_the_read_then_that_is_void():
-    reading = Overlay([plans.pull(target_of(), 0, DIM)])
+    reading = ReadYourWrites([plans.pull(target_of(), 0, DIM)])
     reading.may_lack(plans.push(target_of(), "push_add", np.ones(DIM), 0, DIM))
     assert reading.is_void
 
 
 def test_change_when_it_is_to_another_row_then_the_read_is_not_void():
-    reading = Overlay([plans.pull(target_of(), 0, DIM)])
+    reading = ReadYourWrites([plans.pull(target_of(), 0, DIM)])
     reading.may_lack(plans.push(target_of(row=1), "push_mul", np.ones(DIM), 0, DIM))
     assert not reading.is_void
 
@@ -222,15 +222,15 @@ def test_change_when_it_is_to_another_row_then_the_read_is_not_void():
 @pytest.mark.parametrize(("columns", "is_void"), [([1, 7, 59], False), ([1, 8, 59], True)])
 def test_blocks_when_others_are_overwritten_then_the_read_is_not_void(columns, is_void):
     target = blocks_of(servers=2)
-    reading = Overlay([blocks.pull(target, [40, 8, 0])])
+    reading = ReadYourWrites([blocks.pull(target, [40, 8, 0])])
     reading.may_lack(blocks.push(target, columns, np.ones((3, 4))))
     assert reading.is_void is is_void
 
 
 def test_blocks_when_much_is_added_to_others_then_the_read_is_not_void(monkeypatch):
-    monkeypatch.setattr(overlay, "MISSING_BYTES", 1)
+    monkeypatch.setattr(read_your_writes, "MISSING_BYTES", 1)
     target = blocks_of(servers=2)
-    reading = Overlay([blocks.pull(target, [40, 8, 0])])
+    reading = ReadYourWrites([blocks.pull(target, [40, 8, 0])])
     reading.lacks(blocks.add(target, [1, 7, 59], np.ones((3, 4))))
     assert not reading.is_void
     reading.lacks(blocks.add(target, [40], np.ones((1, 4))))
@@ -238,8 +238,8 @@ def test_blocks_when_much_is_added_to_others_then_the_read_is_not_void(monkeypat
 
 
 def test_additions_when_they_are_more_than_the_bound_then_the_read_is_void(monkeypatch):
-    monkeypatch.setattr(overlay, "MISSING_BYTES", 3 * DIM * 8)
-    reading = Overlay([plans.pull(target_of(), 0, DIM)])
+    monkeypatch.setattr(read_your_writes, "MISSING_BYTES", 3 * DIM * 8)
+    reading = ReadYourWrites([plans.pull(target_of(), 0, DIM)])
     for expected in (False, False, False, True):
         reading.lacks(plans.push(target_of(), "push_add", np.ones(DIM), 0, DIM))
         assert reading.is_void is expected
