@@ -112,7 +112,7 @@ class ContainedFleet:
             if time.monotonic() > deadline_s:
                 missing = [index for index in range(self.launcher.servers) if index not in addresses]
                 raise LaunchError(
-                    f"servers {missing} do not listen after {timeout_s:.0f} s: {self.launcher.standing()}"
+                    f"servers {missing} do not listen after {timeout_s:.0f} s: {self.launcher.status_text()}"
                 )
             time.sleep(POLL_S)
         return addresses

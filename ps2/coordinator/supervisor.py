@@ -360,7 +360,7 @@ class Supervisor:
                 if (reason := ended.get(index)) is not None:
                     raise LaunchError(f"server {index} did not start: {reason}")
             if time.monotonic() > deadline_s:
-                known = self._launcher.standing()
+                known = self._launcher.status_text()
                 raise LaunchError(
                     f"servers {missing} did not register within {timeout_s:.0f} s{f': {known}' if known else ''}"
                 )

@@ -19,8 +19,8 @@ from ps2.ops.all import lookup
 from ps2.ops.table import Array
 from ps2.server.applied import AppliedIds
 from ps2.server.call import call
-from ps2.server.kept import Kept, ReplyCache
 from ps2.server.keycache import KeyCache, KeySet
+from ps2.server.reply_cache import CachedReply, ReplyCache
 from ps2.server.shard import Shard, with_shards
 from ps2.server.shard_snapshot import ids_of
 from ps2.wire.messages import NO_RESULT, Keys, Operation, Place, Reply, Request, RequestId, Result
@@ -70,7 +70,7 @@ def mapped(operation: Operation, shards: tuple[Shard, ...], position: int, resul
 
 def answered(operation: Operation, shards: tuple[Shard, ...], position: int, result: Result) -> Change:
     """Return what an operation that changes data has answered."""
-    kept = Kept(RequestId("", 0), position, (operation.matrix, operation.partition), result)
+    kept = CachedReply(RequestId("", 0), position, (operation.matrix, operation.partition), result)
     return Change(shards[:1], _kept(kept))
 
 
@@ -148,17 +148,17 @@ def _blocks(array: Array) -> Iterator[Array]:
         yield array[begin : begin + size]
 
 
-def _kept(one: Kept) -> Operation:
+def _kept(one: CachedReply) -> Operation:
     """Return an answer as it is sent; in a request that is not a filling, it is the answer to that one's id."""
     id = [one.id.scope, one.id.number, one.id.part, one.id.series, one.id.stage, one.position, one.result.scalar]
     return Operation("kept", *one.place, arrays=(*one.result.arrays, _json(id)))
 
 
-def _kept_of(operation: Operation, id: RequestId | None) -> Kept:
+def _kept_of(operation: Operation, id: RequestId | None) -> CachedReply:
     *arrays, name = operation.arrays
     scope, number, part, series, stage, position, scalar = json.loads(name.tobytes())
     own = RequestId(scope, number, part=part, series=series, stage=stage)
-    return Kept(id or own, position, (operation.matrix, operation.partition), Result(scalar, tuple(arrays)))
+    return CachedReply(id or own, position, (operation.matrix, operation.partition), Result(scalar, tuple(arrays)))
 
 
 def _json(value: object) -> Array:
@@ -220,7 +220,7 @@ class Copies:
             result, *values = operation.arrays
             _write_rows(operation, shards, values)
             place = (operation.matrix, operation.partition)
-            self._kept.put(Kept(id, int(operation.params["position"]), place, Result(arrays=(result,))))
+            self._kept.put(CachedReply(id, int(operation.params["position"]), place, Result(arrays=(result,))))
         elif operation.name == "kept":
             self._kept.put(_kept_of(operation, id))
         elif operation.name != "noted":

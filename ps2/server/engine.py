@@ -29,18 +29,18 @@ from ps2.server.call import call, keys_of, result_of
 from ps2.server.copies import FILLING, Change, Copies, answered, applied, inserted, mapped
 from ps2.server.fast_path import CompiledFastPath, FastPaths
 from ps2.server.fence import Fence
-from ps2.server.kept import Kept, ReplyCache
 from ps2.server.keycache import KeyCache, KeySet
 from ps2.server.lock import ShardLock
 from ps2.server.memory import MemoryAccount
 from ps2.server.metrics import Meter
 from ps2.server.pieces import Pieces, is_piece
 from ps2.server.replies import reply_bytes
+from ps2.server.reply_cache import CachedReply, ReplyCache
 from ps2.server.shard import Shard, check_meet, lined_up, with_shards
 from ps2.server.streamed import streamed_blocks
 from ps2.wire.drafts import RequestDraft
 from ps2.wire.messages import NO_RESULT, Operation, Place, Reply, Request, RequestId, Result
-from ps2.wire.standing import MatrixStatus
+from ps2.wire.server_status import MatrixStatus
 
 log = logging.getLogger(__name__)
 
@@ -428,7 +428,7 @@ class Engine:
         else:
             result = result_of(call(lookup(operation.name), operation, shards, keys))
         if answers:
-            self.kept.put(Kept(id, position, (operation.matrix, operation.partition), result))
+            self.kept.put(CachedReply(id, position, (operation.matrix, operation.partition), result))
         return result
 
     def _map(self, operation: Operation, shards: Sequence[Shard]) -> Result:

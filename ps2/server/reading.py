@@ -15,8 +15,8 @@ from ps2.errors import CheckpointCorruptError
 from ps2.matrix.partition import Int64Array, Partition, hash_bucket
 from ps2.ops.table import Array
 from ps2.server.applied import AppliedIds
-from ps2.server.kept import Kept
 from ps2.server.memory import MemoryAccount
+from ps2.server.reply_cache import CachedReply
 from ps2.server.shard import Shard
 from ps2.storage.manifest import LoadMatrix, SavedShard
 from ps2.storage.shard_files import checked, count_keys, read_json, read_keys, read_values
@@ -107,7 +107,7 @@ class Reader:
             try:
                 place = (matrix.matrix, saved.partition.index)
                 shards[place].applied = AppliedIds.from_json(content["applied"])
-                shards[place].restored = [Kept.from_json(kept, place) for kept in content["kept"]]
+                shards[place].restored = [CachedReply.from_json(kept, place) for kept in content["kept"]]
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 raise CheckpointCorruptError(
                     f"{self.root}/{file.name}: expected the ids that had been applied: {error!r}"

@@ -16,8 +16,8 @@ from ps2.server.fence import now_s
 from ps2.server.loading import Loading
 from ps2.server.replication import Replication
 from ps2.server.saving import save
+from ps2.server.server_status import status_of
 from ps2.server.snapshots import Snapshots
-from ps2.server.standing import status_of
 from ps2.storage.manifest import SaveMatrix
 from ps2.wire.convert import (
     id_from_pb,
@@ -32,7 +32,7 @@ from ps2.wire.execute import reply_to, request_from
 from ps2.wire.messages import PROTOCOL_VERSION
 from ps2.wire.pb import server_pb2 as pb
 from ps2.wire.proof import Tokens
-from ps2.wire.standing import ServerStatus, status_to_pb
+from ps2.wire.server_status import ServerStatus, status_to_pb
 from ps2.wire.transport import GrpcTransport
 
 log = logging.getLogger(__name__)

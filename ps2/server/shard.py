@@ -13,9 +13,9 @@ from ps2.matrix.partition import Int64Array, MatrixSpec, Partition
 from ps2.ops.keyindex import KeyIndex
 from ps2.ops.table import Array
 from ps2.server.applied import AppliedIds
-from ps2.server.kept import Kept
 from ps2.server.lock import ShardLock
 from ps2.server.memory import MemoryAccount
+from ps2.server.reply_cache import CachedReply
 from ps2.server.touchedrows import TouchedRows
 
 # Columns that a sparse shard starts with.
@@ -59,7 +59,7 @@ class Shard:
         self.lock = ShardLock()
         self.layout = np.array([0])
         self.applied = AppliedIds()
-        self.restored: list[Kept] = []
+        self.restored: list[CachedReply] = []
         self.index = KeyIndex() if spec.kind == "sparse" else None
         self._memory = memory
         self._unused: set[int] = set()

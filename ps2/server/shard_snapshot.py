@@ -16,8 +16,8 @@ from ps2.errors import BusyError, LimitError, RecoveryError
 from ps2.matrix.partition import Partition
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array
-from ps2.server.kept import Kept
 from ps2.server.memory import MemoryAccount
+from ps2.server.reply_cache import CachedReply
 from ps2.server.shard import Shard
 from ps2.storage.arrays import npy
 from ps2.storage.files import place, remove, reported, write
@@ -69,7 +69,7 @@ def freeze(matrix: int, shard: Shard, rows: Sequence[int]) -> ShardSnapshot:
     return ShardSnapshot(matrix, shard.partition, arrays)
 
 
-def ids_of(shard: Shard, kept: Sequence[Kept]) -> bytes:
+def ids_of(shard: Shard, kept: Sequence[CachedReply]) -> bytes:
     """Return, as JSON, what a shard knows beside its arrays, and what it has answered."""
     known = {"applied": shard.applied.to_json(), "unused": sorted(shard.unused)}
     return json.dumps({**known, "kept": [one.to_json() for one in kept]}).encode()

@@ -21,7 +21,7 @@ from ps2.wire.convert import (
 )
 from ps2.wire.messages import PROTOCOL_VERSION, RequestId
 from ps2.wire.pb import server_pb2
-from ps2.wire.standing import ServerStatus, status_from_pb
+from ps2.wire.server_status import ServerStatus, status_from_pb
 from ps2.wire.transport import Transport
 
 SERVER_TIMEOUT_S = 60.0

@@ -15,7 +15,7 @@ from ps2.ops.table import Array, Row, Values, op
 from ps2.server import kept as keeping
 from ps2.server.copies import answered, applied, filling_of, operations_of
 from ps2.server.engine import Engine
-from ps2.server.kept import Kept
+from ps2.server.reply_cache import CachedReply
 from ps2.server.shard_snapshot import ids_of
 from ps2.wire.messages import Operation, Request, RequestId
 
@@ -131,7 +131,7 @@ def test_answer_when_its_shard_comes_from_a_checkpoint_then_comes_with_it():
     shard = engine.shards()[M, 0]
     saved = json.loads(ids_of(shard, engine.kept.of((M, 0))))
     engine.kept.replace([])
-    shard.restored = [Kept.from_json(kept, (M, 0)) for kept in saved["kept"]]
+    shard.restored = [CachedReply.from_json(kept, (M, 0)) for kept in saved["kept"]]
     restored = Engine(1 << 30, allow_udf=False)
     restored.replace_shards({(M, 0): shard})
     assert run(restored, added(value=5), id=number(0)) == [[0] * 4]

@@ -21,7 +21,7 @@ from ps2.errors import LaunchError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server.engine import Engine
 from ps2.server.exposition import MAX_SCRAPES, Exposition, ServerCollector
-from ps2.server.standing import status_of
+from ps2.server.server_status import status_of
 from ps2.wire.messages import Operation, Request, RequestId
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"

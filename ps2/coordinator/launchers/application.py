@@ -73,7 +73,7 @@ class FleetApplication:
         told = self._told.get("failures", {})
         return {int(index): (count, said) for index, (count, said) in told.items()}
 
-    def standing(self) -> str:
+    def status_text(self) -> str:
         """Say what Spark calls it, and how the manager sees it."""
         name, master = self._told.get("application"), self._told.get("master")
         begun = f"application {name} at {master}" if name else "the fleet's Spark application has not begun"

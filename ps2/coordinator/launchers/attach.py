@@ -82,7 +82,7 @@ class AttachLauncher:
             log.debug("server %d: %s", index, error)
             return None
 
-    def standing(self) -> str:
+    def status_text(self) -> str:
         return ""
 
     def stop(self) -> None:

@@ -36,7 +36,7 @@ class Launcher(Protocol):
         """Servers that were found to be told to end, by somebody else."""
         ...
 
-    def standing(self) -> str:
+    def status_text(self) -> str:
         """Say what is known of servers that keep one waiting; "" if that is nothing."""
         ...
 

@@ -113,7 +113,7 @@ class LocalLauncher:
         codes = {index: child.poll() for index, child in list(self._children.items())}
         return {index: how_it_ended(code, self._log(index)) for index, code in codes.items() if code is not None}
 
-    def standing(self) -> str:
+    def status_text(self) -> str:
         return ""
 
     def stop(self) -> None:

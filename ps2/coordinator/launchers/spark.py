@@ -103,7 +103,7 @@ class SparkLauncher:
                 found.setdefault(index, f"{count} attempts of its task have failed, the last one with: {said}")
         return dict(found)
 
-    def standing(self) -> str:
+    def status_text(self) -> str:
         application = self._application
         absent = self._hosts.absent()
         text = f"{self.servers} containers were asked for, and {self.servers - len(absent)} are at work"
@@ -111,7 +111,7 @@ class SparkLauncher:
             return text
         failures = application.failures()
         failed = [f"server {index}: {failures[index][1]}" for index in absent if index in failures]
-        return "; ".join([text, application.standing(), *failed])
+        return "; ".join([text, application.status_text(), *failed])
 
     def addresses(self) -> dict[int, str]:
         """Return by index where servers listen that were started without a master."""

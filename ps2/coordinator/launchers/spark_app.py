@@ -107,7 +107,7 @@ def _look(say: _Sayings, begun: _Begun) -> None:
     while True:
         try:
             if begun.yarn is not None:
-                say(manager=begun.yarn.standing())
+                say(manager=begun.yarn.status_text())
             if begun.context is not None:
                 say(failures=_failures(begun.context))
         except (Py4JError, OSError) as error:  # it is ending, or not there yet

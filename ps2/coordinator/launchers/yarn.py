@@ -21,7 +21,7 @@ class YarnApplication:
         self._client.init(jvm.org.apache.hadoop.yarn.conf.YarnConfiguration(hadoop))
         self._client.start()
 
-    def standing(self) -> str:
+    def status_text(self) -> str:
         """Say in which state and queue it is, what it has, and what it waits for; "" before it is submitted."""
         report = self._report()
         if report is None:

@@ -8,13 +8,13 @@ import numpy as np
 
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.server.engine import Engine
-from ps2.server.standing import status_of
+from ps2.server.server_status import status_of
 from ps2.wire.messages import Operation, Request, RequestId
 from ps2.wire.pb import server_pb2
-from ps2.wire.standing import ServerStatus, status_from_pb, status_to_pb
+from ps2.wire.server_status import ServerStatus, status_from_pb, status_to_pb
 
 
-def standing():
+def a_status():
     engine = Engine(1 << 30, allow_udf=True)
     engine.create_matrix(1, MatrixSpec(2**40, 2, dtype="float64", kind="sparse"), [Partition(0, 0, HASH_SPACE)])
     add = Operation("scatter_add", 1, 0, (0,), arrays=(np.array([5, 9, 700]), np.ones(3)))
@@ -23,7 +23,7 @@ def standing():
 
 
 def test_status_when_it_has_travelled_then_is_what_it_was_without_buckets():
-    status = standing()
+    status = a_status()
     (done,) = status.operations
     found = status_from_pb(server_pb2.StatusReply.FromString(status_to_pb(status).SerializeToString()))
     assert found == replace(status, operations=(replace(done, buckets=()),))

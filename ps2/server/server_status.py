@@ -10,7 +10,7 @@ import psutil
 from ps2 import __version__
 from ps2.config import CONTAINER_VARIABLE, NODE_VARIABLE
 from ps2.server.engine import Engine
-from ps2.wire.standing import Counts, ServerStatus
+from ps2.wire.server_status import Counts, ServerStatus
 
 
 def status_of(

@@ -22,7 +22,7 @@ KEPT_RESULT_BYTES = 1 << 10
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedReply:
     """A result, and which operation of which request on which shard it is of."""
 
     id: RequestId
@@ -45,7 +45,7 @@ class Kept:
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any], place: Place) -> Kept:
+    def from_json(cls, data: Mapping[str, Any], place: Place) -> CachedReply:
         """Return what ``to_json`` was called on.
 
         Raises:
@@ -72,11 +72,11 @@ class ReplyCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._results: OrderedDict[Key, Kept] = OrderedDict()
+        self._results: OrderedDict[Key, CachedReply] = OrderedDict()
         self._scopes: dict[str, dict[Key, None]] = {}  # in the order in which they came
         self._bytes = 0
 
-    def put(self, kept: Kept) -> None:
+    def put(self, kept: CachedReply) -> None:
         """Keep a result; forget those of its scope that are settled, as nobody asks for them again."""
         key = (kept.id, kept.position, kept.place)
         with self._lock:
@@ -104,7 +104,7 @@ class ReplyCache:
             )
         return kept.result
 
-    def of(self, place: Place) -> list[Kept]:
+    def of(self, place: Place) -> list[CachedReply]:
         """Return what is kept of one shard, the oldest first."""
         with self._lock:
             return [kept for kept in self._results.values() if kept.place == place]
@@ -115,7 +115,7 @@ class ReplyCache:
             for key in [key for key in self._results if key[2] == place]:
                 self._drop(key)
 
-    def replace(self, results: Iterable[Kept]) -> None:
+    def replace(self, results: Iterable[CachedReply]) -> None:
         """Keep these alone."""
         with self._lock:
             self._results.clear()
