@@ -12,7 +12,7 @@ from ps2.errors import OpError
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.ops.all import TABLE
 from ps2.ops.table import Array, Row, Values, op
-from ps2.server import kept as keeping
+from ps2.server import reply_cache
 from ps2.server.copies import answered, applied, filling_of, operations_of
 from ps2.server.engine import Engine
 from ps2.server.reply_cache import CachedReply
@@ -76,7 +76,7 @@ def test_answers_when_partitions_get_requests_with_one_id_then_each_has_its_own(
 
 
 def test_answer_when_no_longer_kept_then_op_error_says_that_it_was_applied(monkeypatch):
-    monkeypatch.setattr(keeping, "KEPT_RESULTS_BYTES", 1000)
+    monkeypatch.setattr(reply_cache, "KEPT_RESULTS_BYTES", 1000)
     engine = an_engine()
     run(engine, added(), id=number(0))
     with pytest.raises(OpError, match="operation 'fetch_add' was applied by an earlier attempt, and its result is no"):
