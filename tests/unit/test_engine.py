@@ -23,7 +23,7 @@ from ps2.errors import (
     UsageError,
 )
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
-from ps2.server import kept as keeping
+from ps2.server import reply_cache
 from ps2.server.engine import Engine
 from ps2.wire.messages import Operation, Request, RequestId
 
@@ -121,8 +121,8 @@ def test_look_when_its_function_writes_then_op_error_says_that_it_may_not(engine
 
 
 def test_map_when_its_result_is_no_longer_kept_then_op_error_says_that_it_was_applied(engine, monkeypatch):
-    monkeypatch.setattr(keeping, "KEPT_RESULTS_BYTES", 1000)
-    monkeypatch.setattr(keeping, "KEPT_RESULT_BYTES", 100)
+    monkeypatch.setattr(reply_cache, "KEPT_RESULTS_BYTES", 1000)
+    monkeypatch.setattr(reply_cache, "KEPT_RESULT_BYTES", 100)
     run(engine, mapped(lambda w: bytes(600), 0), id=number(0))
     run(engine, mapped(lambda w: bytes(600), 0), id=number(1))
     assert kept(run(engine, mapped(lambda w: bytes(600), 0), id=number(1))) == bytes(600)
@@ -131,13 +131,13 @@ def test_map_when_its_result_is_no_longer_kept_then_op_error_says_that_it_was_ap
 
 
 def test_map_when_its_result_is_larger_than_what_is_kept_then_it_comes_once(engine, monkeypatch):
-    monkeypatch.setattr(keeping, "KEPT_RESULTS_BYTES", 1000)
+    monkeypatch.setattr(reply_cache, "KEPT_RESULTS_BYTES", 1000)
     assert kept(run(engine, mapped(lambda w: bytes(5000), 0), id=number(0))) == bytes(5000)
 
 
 def test_map_when_its_results_are_empty_then_not_all_of_them_are_kept(engine, monkeypatch):
     """Many small results take memory too."""
-    monkeypatch.setattr(keeping, "KEPT_RESULTS_BYTES", 10 * keeping.KEPT_RESULT_BYTES)
+    monkeypatch.setattr(reply_cache, "KEPT_RESULTS_BYTES", 10 * reply_cache.KEPT_RESULT_BYTES)
     for k in range(100):
         run(engine, mapped(lambda w: None, 0), id=number(k))
     assert len(engine.kept._results) <= 10
