@@ -54,12 +54,12 @@ def test_walks_when_they_cannot_be_then_params_are_named():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "windowSize=5 and negative=20,000, of vectorSize=100: a word takes 20,001,000 multiplications at least"),
+        ({}, "windowSize=5 and negative=20,000, of vectorSize=100: a word takes about 20,001,000 multiplications"),
         (
             {"architecture": "cbow", "negative": 200_000},
-            "^negative=200,000, of vectorSize=100: a word takes 20,000,100",
+            "^negative=200,000, of vectorSize=100: a word takes about 20,000,100",
         ),
-        ({"architecture": "edges", "negative": 200_000}, "an edge takes 20,000,100 .* the training up to 2e"),
+        ({"architecture": "edges", "negative": 200_000}, "an edge takes about 20,000,100 .* the training about 2e"),
     ],
 )
 def test_training_when_words_take_much_work_then_it_warns(given, message):

@@ -69,9 +69,8 @@ def check_room(recipe: Recipe, longest: int, driver: int) -> None:
         window = f"windowSize={recipe.window:,} and " if recipe.architecture == "skipgram" else ""
         unit = "an edge" if recipe.architecture == "edges" else "a word"
         warnings.warn(
-            f"{window}negative={recipe.negative:,}, of vectorSize={recipe.size:,}: {unit} takes {products:,} "
-            f"multiplications at least, and the training up to {products * recipe.total * recipe.epochs:.0e}",
-            stacklevel=2,
+            f"{window}negative={recipe.negative:,}, of vectorSize={recipe.size:,}: {unit} takes about {products:,} "
+            f"multiplications, and the training about {products * recipe.total * recipe.epochs:.0e}"
         )
 
 
@@ -91,6 +90,5 @@ def check_walks(walks: Walks, vertices: int) -> None:
     if walks.epochs * walks.length > USUAL_STEPS:
         warnings.warn(
             f"numWalks={walks.epochs:,} and walkLength={walks.length:,}: from {vertices:,} vertices they are up to "
-            f"{steps:,} steps",
-            stacklevel=2,
+            f"{steps:,} steps"
         )
