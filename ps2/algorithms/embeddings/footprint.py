@@ -70,7 +70,8 @@ def check_room(recipe: Recipe, longest: int, driver: int) -> None:
         unit = "an edge" if recipe.architecture == "edges" else "a word"
         warnings.warn(
             f"{window}negative={recipe.negative:,}, of vectorSize={recipe.size:,}: {unit} takes about {products:,} "
-            f"multiplications, and the training about {products * recipe.total * recipe.epochs:.0e}"
+            f"multiplications, and the training about {products * recipe.total * recipe.epochs:.0e}",
+            stacklevel=1,
         )
 
 
@@ -90,5 +91,6 @@ def check_walks(walks: Walks, vertices: int) -> None:
     if walks.epochs * walks.length > USUAL_STEPS:
         warnings.warn(
             f"numWalks={walks.epochs:,} and walkLength={walks.length:,}: from {vertices:,} vertices they are up to "
-            f"{steps:,} steps"
+            f"{steps:,} steps",
+            stacklevel=1,
         )
