@@ -181,25 +181,24 @@ def read_token(path: str | os.PathLike[str]) -> str:
     return token
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Split ``host:port`` (``[v6]:port``), or raise ConfigError."""
-    host, ports = split_listen(address)
+def split_address(address: str, called: str = "address") -> tuple[str, int]:
+    """Split ``host:port`` (``[v6]:port``), or raise ConfigError, which calls it as it is called."""
+    host, ports = split_listen(address, called)
     if len(ports) != 1:
-        raise ConfigError(f"address: expected HOST:PORT, got {address!r}")
+        raise ConfigError(f"{called}: expected HOST:PORT, got {address!r}")
     return host, ports.start
 
 
-def split_listen(listen: str) -> tuple[str, range]:
+def split_listen(listen: str, called: str = "address") -> tuple[str, range]:
     """Split where to listen, ``host:port`` or ``host:first-last``, or raise ConfigError."""
     host, colon, ports = listen.rpartition(":")
+    wrong = f"{called}: expected HOST:PORT, got {listen!r}"
     if not colon or not host or not set(ports) <= set("0123456789-"):
-        raise ConfigError(f"address: expected HOST:PORT, got {listen!r}")
+        raise ConfigError(wrong)
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         # Of "::1:7070" nobody can tell what is the port.
-        raise ConfigError(f"address: expected HOST:PORT, an address of IPv6 in brackets ([::1]:7070), got {listen!r}")
-    return host_of(host, f"address: expected HOST:PORT, got {listen!r}"), ports_of(
-        ports, f"address: expected HOST:PORT, got {listen!r}"
-    )
+        raise ConfigError(f"{called}: expected HOST:PORT, an address of IPv6 in brackets ([::1]:7070), got {listen!r}")
+    return host_of(host, wrong), ports_of(ports, wrong)
 
 
 def join_address(host: str, port: int) -> str:
@@ -221,6 +220,8 @@ def ports_of(text: str, called: str) -> range:
     if not text.isascii() or not first.isdecimal() or not (last.isdecimal() or not dash):
         raise ConfigError(f"{called}: expected a port, or the first and the last of some (40000-40020), got {text!r}")
     ports = range(int(first), int(last or first) + 1)
+    if not dash and int(first) > MAX_PORT:
+        raise ConfigError(f"{called}: expected a port up to {MAX_PORT}, got {text!r}")
     if not ports or ports[-1] > MAX_PORT or (dash and not ports[0]):
         raise ConfigError(f"{called}: expected ports from 1 to {MAX_PORT}, in ascending order, got {text!r}")
     return ports
