@@ -62,6 +62,7 @@ class RetryConfig:
         total_s: time from the first failure until the error is raised, while nobody knows of a reason.
         recovery_s: the same, while the coordinator brings a lost server back.
         first_contact_s: the same, where the master was never reached by this process.
+        later_contact_s: the same, in a later attempt of a task: the first one has waited.
         first_pause_s: pause after the first failure; doubles up to ``longest_pause_s``.
         longest_pause_s: longest pause between two attempts.
     """
@@ -69,6 +70,7 @@ class RetryConfig:
     total_s: float = 60.0
     recovery_s: float = 600.0
     first_contact_s: float = 10.0
+    later_contact_s: float = 2.0
     first_pause_s: float = 0.02
     longest_pause_s: float = 0.5
 

@@ -227,7 +227,10 @@ class Channel:
         )
         if token is None:
             if not self._trust.sure:
-                raise AuthError("this is not the fleet's token; pass the token file that the fleet was started with")
+                raise AuthError(
+                    f"{self._address}: this is not the fleet's token; pass the token file that the fleet was started "
+                    "with (tokenFile, --token-file)"
+                )
             raise self._stranger(AuthError, "somebody who does not know the fleet's token")
         if (other := self._trust.note(self._address, reply.nonce)) is not None:
             raise self._stranger(AuthError, f"the server of {other}: calls are passed on to it, or it has two names")
