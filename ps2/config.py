@@ -38,6 +38,7 @@ class WireConfig:
         keepalive_s: a plain connection that carries nothing any more is given up after that; a peer that does not
             answer a ping of gRPC, after ``keepalive_s + keepalive_timeout_s``. So a stopped process or a cut cable
             cannot hang a call; a server that takes its time is waited for.
+        connect_s: longest time for one attempt to connect; a busy machine needs its time.
         request_timeout_s: longest time for one request, a user's function included.
         unix_sockets: whether processes of one host meet over Unix sockets; ``PS2_UNIX_SOCKETS=0`` turns it off.
         lanes: whether plain requests are done without what others need; ``PS2_LANES=0`` turns it off.
@@ -48,6 +49,7 @@ class WireConfig:
     request_limit_bytes: int = 64 << 20
     keepalive_s: float = 10.0
     keepalive_timeout_s: float = 5.0
+    connect_s: float = 5.0
     request_timeout_s: float = 600.0
     unix_sockets: bool = field(default_factory=lambda: os.environ.get(UNIX_SOCKETS_VARIABLE, "1") != "0")
     lanes: bool = field(default_factory=lambda: os.environ.get(LANES_VARIABLE, "1") != "0")
@@ -62,7 +64,8 @@ class RetryConfig:
         total_s: time from the first failure until the error is raised, while nobody knows of a reason.
         recovery_s: the same, while the coordinator brings a lost server back.
         first_contact_s: the same, where the master was never reached by this process.
-        later_contact_s: the same, in a later attempt of a task: the first one has waited.
+        later_contact_s: the same, in a later attempt of a task, before which the first one has waited.
+        later_connect_s: longest time for one attempt to connect in such a task.
         first_pause_s: pause after the first failure; doubles up to ``longest_pause_s``.
         longest_pause_s: longest pause between two attempts.
     """
@@ -71,6 +74,7 @@ class RetryConfig:
     recovery_s: float = 600.0
     first_contact_s: float = 10.0
     later_contact_s: float = 2.0
+    later_connect_s: float = 3.0
     first_pause_s: float = 0.02
     longest_pause_s: float = 0.5
 

@@ -41,6 +41,8 @@ NOT_PROVEN = "an answer came without a proof that a server of the fleet gave it"
 LISTENING = {"Master": "the driver's master", "Launcher": "the fleet's launcher"}
 
 # What a channel comes to by itself, and a caller may try again.
+# How gRPC says that an attempt to connect has taken too long.
+TOO_LONG = "handshaker shutdown"
 BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
@@ -200,7 +202,8 @@ class Channel:
             if why is not None:
                 return UnavailableError(str(why)) if self._trust.sure else why
         if error.code() == grpc.StatusCode.UNAVAILABLE and self._trust.told and not self._reached:
-            return unreachable(self._what, self._address, error.details())
+            said = f"no answer within {self._wire.connect_s:.0f} s" if TOO_LONG in error.details() else error.details()
+            return unreachable(self._what, self._address, said)
         return from_bare(error, self._address)
 
     def _meet(self, timeout_s: float) -> ClientSession | None:
@@ -313,7 +316,7 @@ def channel_options(wire: WireConfig) -> list[tuple[str, int | str]]:
         # Retries are ours: they keep the request's id.
         ("grpc.enable_retries", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        # Also the longest time that one attempt to connect may take: a busy machine needs its time.
-        ("grpc.min_reconnect_backoff_ms", int(wire.keepalive_timeout_s * 1000)),
+        # Also the longest time that one attempt to connect may take.
+        ("grpc.min_reconnect_backoff_ms", int(wire.connect_s * 1000)),
         ("grpc.max_reconnect_backoff_ms", 2000),
     ]
