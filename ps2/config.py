@@ -38,6 +38,7 @@ class WireConfig:
         keepalive_s: a plain connection that carries nothing any more is given up after that; a peer that does not
             answer a ping of gRPC, after ``keepalive_s + keepalive_timeout_s``. So a stopped process or a cut cable
             cannot hang a call; a server that takes its time is waited for.
+        connect_s: longest time for one attempt to connect; a busy machine needs its time.
         request_timeout_s: longest time for one request, a user's function included.
         unix_sockets: whether processes of one host meet over Unix sockets; ``PS2_UNIX_SOCKETS=0`` turns it off.
         fast path: whether plain requests are done without what others need; ``PS2_FAST_PATH=0`` turns it off.
@@ -48,6 +49,7 @@ class WireConfig:
     request_limit_bytes: int = 64 << 20
     keepalive_s: float = 10.0
     keepalive_timeout_s: float = 5.0
+    connect_s: float = 5.0
     request_timeout_s: float = 600.0
     unix_sockets: bool = field(default_factory=lambda: os.environ.get(UNIX_SOCKETS_VARIABLE, "1") != "0")
     fast_path: bool = field(default_factory=lambda: os.environ.get(FAST_PATH_VARIABLE, "1") != "0")
@@ -62,6 +64,8 @@ class RetryConfig:
         total_s: time from the first failure until the error is raised, while nobody knows of a reason.
         recovery_s: the same, while the coordinator brings a lost server back.
         first_contact_s: the same, where the master was never reached by this process.
+        later_contact_s: the same, in a later attempt of a task, before which the first one has waited.
+        later_connect_s: longest time for one attempt to connect in such a task.
         first_pause_s: pause after the first failure; doubles up to ``longest_pause_s``.
         longest_pause_s: longest pause between two attempts.
     """
@@ -69,6 +73,8 @@ class RetryConfig:
     total_s: float = 60.0
     recovery_s: float = 600.0
     first_contact_s: float = 10.0
+    later_contact_s: float = 2.0
+    later_connect_s: float = 3.0
     first_pause_s: float = 0.02
     longest_pause_s: float = 0.5
 
@@ -181,25 +187,24 @@ def read_token(path: str | os.PathLike[str]) -> str:
     return token
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Split ``host:port`` (``[v6]:port``), or raise ConfigError."""
-    host, ports = split_listen(address)
+def split_address(address: str, called: str = "address") -> tuple[str, int]:
+    """Split ``host:port`` (``[v6]:port``), or raise ConfigError, which calls it as it is called."""
+    host, ports = split_listen(address, called)
     if len(ports) != 1:
-        raise ConfigError(f"address: expected HOST:PORT, got {address!r}")
+        raise ConfigError(f"{called}: expected HOST:PORT, got {address!r}")
     return host, ports.start
 
 
-def split_listen(listen: str) -> tuple[str, range]:
+def split_listen(listen: str, called: str = "address") -> tuple[str, range]:
     """Split where to listen, ``host:port`` or ``host:first-last``, or raise ConfigError."""
     host, colon, ports = listen.rpartition(":")
+    wrong = f"{called}: expected HOST:PORT, got {listen!r}"
     if not colon or not host or not set(ports) <= set("0123456789-"):
-        raise ConfigError(f"address: expected HOST:PORT, got {listen!r}")
+        raise ConfigError(wrong)
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         # Of "::1:7070" nobody can tell what is the port.
-        raise ConfigError(f"address: expected HOST:PORT, an address of IPv6 in brackets ([::1]:7070), got {listen!r}")
-    return host_of(host, f"address: expected HOST:PORT, got {listen!r}"), ports_of(
-        ports, f"address: expected HOST:PORT, got {listen!r}"
-    )
+        raise ConfigError(f"{called}: expected HOST:PORT, an address of IPv6 in brackets ([::1]:7070), got {listen!r}")
+    return host_of(host, wrong), ports_of(ports, wrong)
 
 
 def join_address(host: str, port: int) -> str:
@@ -221,6 +226,8 @@ def ports_of(text: str, called: str) -> range:
     if not text.isascii() or not first.isdecimal() or not (last.isdecimal() or not dash):
         raise ConfigError(f"{called}: expected a port, or the first and the last of some (40000-40020), got {text!r}")
     ports = range(int(first), int(last or first) + 1)
+    if not dash and int(first) > MAX_PORT:
+        raise ConfigError(f"{called}: expected a port up to {MAX_PORT}, got {text!r}")
     if not ports or ports[-1] > MAX_PORT or (dash and not ports[0]):
         raise ConfigError(f"{called}: expected ports from 1 to {MAX_PORT}, in ascending order, got {text!r}")
     return ports

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
-from collections.abc import Iterator
+import stat
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
@@ -14,22 +16,54 @@ from ps2.errors import InputError
 
 # What Hadoop takes for a pattern of paths.
 PATTERN = re.compile(r"[*?[{\\]")
+# What it takes for something else than Python's glob does.
+SPARKS_PATTERN = re.compile(r"[\[{\\]")
 # How Spark names the file in its error.
 FAILED_FILE = re.compile(r"reading file (\S+?)\.?\s")
 SHOWN_CHARS = 40
 
 
-def check_local(path: str) -> None:
-    """Raise InputError if a local file or folder is missing, which needs no Spark to see; patterns are left to it."""
+def local_path(path: str) -> str | None:
+    """Return the path on this machine that Spark takes a path for; None: it is elsewhere, or only Spark knows."""
     scheme, found, rest = path.partition(":")
     if found and "/" not in scheme:
-        if scheme != "file":
-            return
-        path = "/" + rest.lstrip("/")
-    elif "HADOOP_CONF_DIR" in os.environ:  # then a path may be one of HDFS
+        return "/" + rest.lstrip("/") if scheme == "file" else None
+    return None if "HADOOP_CONF_DIR" in os.environ else path  # with that, a path may be one of HDFS
+
+
+def check_local(path: str) -> None:
+    """Raise InputError for what needs no Spark to see.
+
+    A file or folder of this machine is missing, may not be read, is something else than files, or has folders in it.
+    Patterns that Python's glob does not know are left to Spark.
+    """
+    local = local_path(path)
+    if local is None:
         return
-    if not PATTERN.search(path) and not os.path.exists(path):
-        raise InputError(f"{path}: there is no such file")
+    if not PATTERN.search(local):
+        _check_local_entry(local, path)
+    elif not SPARKS_PATTERN.search(local):
+        found = glob.glob(local)
+        if not found:
+            raise InputError(f"{path}: there is no such file")
+        for each in found:
+            _check_local_entry(each, path)
+
+
+def _check_local_entry(local: str, path: str) -> None:
+    try:
+        mode = os.stat(local).st_mode
+        if stat.S_ISDIR(mode):
+            with os.scandir(local) as entries:
+                _check_folder(((entry.name, entry.is_dir()) for entry in entries), path)
+        elif not stat.S_ISREG(mode):
+            raise InputError(f"{path}: expected a file or a folder of files, got a pipe or a device")
+        elif not os.access(local, os.R_OK):
+            raise InputError(f"{path}: reading failed: Permission denied")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"{path}: there is no such file") from error
+    except OSError as error:
+        raise InputError(f"{path}: reading failed: {error.strerror}") from error
 
 
 @contextmanager
@@ -66,19 +100,22 @@ def _check_exists(spark: Any, path: str) -> None:
         raise InputError(f"{path}: there is no such file")
     for each in found:
         if each.isDirectory():
-            _check_folder(files.listStatus(each.getPath()), path)
+            listed = files.listStatus(each.getPath())
+            _check_folder(((entry.getPath().getName(), entry.isDirectory()) for entry in listed), path)
 
 
-def _check_folder(listed: Any, path: str) -> None:
+def _check_folder(entries: Iterable[tuple[str, bool]], path: str) -> None:
     """Raise InputError if a folder has other folders in it.
 
     Spark lists what is below all of them, which takes minutes for "/", and then reads none of it. Folders named as
     partitions of a table ("day=3") are read.
+
+    Args:
+        entries: what is in the folder: names, and whether each is a folder.
     """
-    for entry in listed:
-        name = entry.getPath().getName()
+    for name, is_folder in entries:
         # Spark reads nothing whose name begins so.
-        if entry.isDirectory() and not name.startswith(("_", ".")) and "=" not in name:
+        if is_folder and not name.startswith(("_", ".")) and "=" not in name:
             raise InputError(
                 f"{path}: expected a file or a folder of files, got a folder with the folder {name!r} in it, whose "
                 f"files would not be read; name the files by a pattern, such as {path.rstrip('/')}/*.gz"

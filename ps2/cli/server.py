@@ -19,6 +19,8 @@ from ps2.config import (
     is_wildcard,
     join_address,
     ports_of,
+    split_address,
+    split_listen,
 )
 from ps2.errors import ConfigError
 
@@ -50,6 +52,20 @@ def parse_ports(context: click.Context, option: click.Parameter, text: str | Non
     return None if text is None else ports_of(text, option.opts[0])
 
 
+def parse_listen(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """Look at where to listen before anything else is asked for."""
+    if text is not None:
+        split_listen(text, option.opts[0])
+    return text
+
+
+def parse_address(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
+    """Look at an address to connect to before anything else is asked for."""
+    if text is not None:
+        split_address(text, option.opts[0])
+    return text
+
+
 def parse_host(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
     """Read a host that others are told: an address of IPv6 may be in brackets."""
     host = None if text is None else host_of(text, option.opts[0])
@@ -70,7 +86,7 @@ ops_option = click.option(
 @click.command(epilog=EPILOG)
 @click.option(
     "--listen",
-    default=None,
+    callback=parse_listen,
     metavar="HOST:PORT",
     help="Where to listen: [::]:7070 is all addresses of this host, HOST:FIRST-LAST the first free port of those  "
     f"[default: 127.0.0.1:{DEFAULT_PORT}; with --master a free port on 127.0.0.1].",
@@ -92,7 +108,12 @@ ops_option = click.option(
     help="Host that clients reach this server by  [default: that of --listen; for 0.0.0.0 and :: this host's name, or "
     "an address of it].",
 )
-@click.option("--master", metavar="HOST:PORT", help="Register with this coordinator, and end when it is gone.")
+@click.option(
+    "--master",
+    metavar="HOST:PORT",
+    callback=parse_address,
+    help="Register with this coordinator, and end when it is gone.",
+)
 @click.option(
     "--index", type=click.IntRange(0), default=0, show_default=True, help="Which server of the fleet (with --master)."
 )

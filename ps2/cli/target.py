@@ -93,7 +93,7 @@ def find_target(which: Which) -> NamedFleet:
     if not addresses:
         raise ConfigError(f"--fleet: expected HOST:PORT,HOST:PORT..., got {fleet!r}")
     for address in addresses:
-        split_address(address)
+        split_address(address, "--fleet")
     file = token_file or os.environ.get(TOKEN_FILE_VARIABLE)
     return NamedFleet(addresses, read_token(file) if file else None, tls=tls or tls_of_environment())
 

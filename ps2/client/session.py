@@ -21,7 +21,7 @@ from ps2.client.retry import RetryPolicy
 from ps2.client.rollback import RollbackTracker
 from ps2.client.send_scheduler import SendScheduler
 from ps2.client.stopwatch import Stopwatch
-from ps2.client.task import MutationIds, RunIds
+from ps2.client.task import MutationIds, RunIds, is_later_attempt
 from ps2.config import RetryConfig, WireConfig
 from ps2.errors import (
     LostError,
@@ -55,6 +55,8 @@ class Session:
 
     def __post_init__(self) -> None:
         self.retry = replace(self.retry, recovery_s=self.fleet.retry_timeout_s)
+        if is_later_attempt():
+            self.retry = replace(self.retry, first_contact_s=self.retry.later_contact_s)
         self._master = MasterControl(self.transport, self.master_address or self.fleet.master)
         self.ids = MutationIds(self.fleet.id)
         self.rollbacks = RollbackTracker(self.ids, self.on_rollback)

@@ -11,11 +11,12 @@ import multiprocessing
 import os
 import sys
 import threading
+from dataclasses import replace
 
 from ps2.client.fleet import Access, FleetRef, unseal
 from ps2.client.session import Session, check_process
-from ps2.client.task import FLEET_VARIABLE, stopped_fleets, task_context, task_fleet
-from ps2.config import WireConfig
+from ps2.client.task import FLEET_VARIABLE, is_later_attempt, stopped_fleets, task_context, task_fleet
+from ps2.config import RetryConfig, WireConfig
 from ps2.errors import StoppedError, UsageError
 from ps2.interrupts import shielded
 from ps2.ops.modules import load_modules
@@ -101,7 +102,10 @@ def _from_task() -> Access:
 def _open(fleet: FleetRef, access: Access) -> Session:
     load_modules(access.ops)
     # The token is from the driver, whose servers have proven themselves.
-    session = Session(fleet, GrpcTransport(access.token, WireConfig(tls=access.tls), sure=True))
+    wire = WireConfig(tls=access.tls)
+    if is_later_attempt():
+        wire = replace(wire, connect_s=RetryConfig.later_connect_s)
+    session = Session(fleet, GrpcTransport(access.token, wire, sure=True))
     _sessions[os.getpid(), fleet.id] = session
     return session
 

@@ -33,6 +33,12 @@ def task_context() -> Any | None:
     return TaskContext.get()
 
 
+def is_later_attempt() -> bool:
+    """Tell whether this is a task that Spark has tried before."""
+    context = task_context()
+    return context is not None and context.attemptNumber() > 0
+
+
 def task_fleet() -> str | None:
     """Return what the driver handed to this task about its fleet."""
     return None if task_context() is None else os.environ.get(FLEET_VARIABLE)

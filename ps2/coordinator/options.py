@@ -23,7 +23,7 @@ def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
     if not found:
         raise wrong
     for address in found:
-        host, port = split_address(address)
+        host, port = split_address(address, "fleet")
         if is_wildcard(host) or not port:
             raise ConfigError(f"fleet: {address} is where a server may listen; expected what it is reached by")
     return found

@@ -3,6 +3,7 @@ they are first asked for."""
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 
 from ps2.errors import ConfigError, NotFoundError
@@ -22,16 +23,22 @@ from ps2.ops.table import FAMILIES, TABLE, Op
 
 # A user's function that may write, one that only reads, and the keys of a sparse shard.
 SERVERS = ("map", "look", "keys")
+# How many names are told of an operation that there is none of.
+CLOSEST = 4
+LIKENESS = 0.5
+MATCHED_CHARS = 64
 
 __all__ = ["SERVERS", "TABLE", "has_answer", "lookup", "lookup_at", "writes"]
 
 
 def lookup(name: str) -> Op:
-    """Return the operation of that name, or raise NotFoundError with the names that look like it."""
+    """Return the operation of that name, or raise NotFoundError with the names that are most like it."""
     if name not in TABLE and (family := FAMILIES.get(str(name).partition(".")[0])) is not None:
         import_module(family)
     if name not in TABLE:
-        raise NotFoundError(f"no operation {name!r}; known: {', '.join(sorted(TABLE))}")
+        like = get_close_matches(str(name)[:MATCHED_CHARS].lower(), sorted(TABLE), n=CLOSEST, cutoff=LIKENESS)
+        nearest = f"the nearest names: {', '.join(like)}" if like else "no name is like it"
+        raise NotFoundError(f"no operation {name!r}; {nearest}; 'ps2 ops' lists all")
     return TABLE[name]
 
 

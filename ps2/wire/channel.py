@@ -38,6 +38,8 @@ NOT_PROVEN = "an answer came without a proof that a server of the fleet gave it"
 LISTENING = {"Master": "the driver's master", "Launcher": "the fleet's launcher"}
 
 # What a channel comes to by itself, and a caller may try again.
+# How gRPC says that an attempt to connect has taken too long.
+TOO_LONG = "handshaker shutdown"
 BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
@@ -173,7 +175,8 @@ class Channel:
             if why is not None:
                 return UnavailableError(str(why)) if self._trust.sure else why
         if error.code() == grpc.StatusCode.UNAVAILABLE and self._trust.told and not self._reached:
-            return unreachable(self._what, self._address, error.details())
+            said = f"no answer within {self._wire.connect_s:.0f} s" if TOO_LONG in error.details() else error.details()
+            return unreachable(self._what, self._address, said)
         return from_bare(error, self._address)
 
     def _meet(self, timeout_s: float) -> ClientSession | None:
@@ -200,7 +203,10 @@ class Channel:
         )
         if token is None:
             if not self._trust.sure:
-                raise AuthError("this is not the fleet's token; pass the token file that the fleet was started with")
+                raise AuthError(
+                    f"{self._address}: this is not the fleet's token; pass the token file that the fleet was started "
+                    "with (tokenFile, --token-file)"
+                )
             raise self._stranger(AuthError, "somebody who does not know the fleet's token")
         if (other := self._trust.note(self._address, reply.nonce)) is not None:
             raise self._stranger(AuthError, f"the server of {other}: calls are passed on to it, or it has two names")
@@ -254,7 +260,7 @@ def channel_options(wire: WireConfig) -> list[tuple[str, int | str]]:
         # Retries are ours: they keep the request's id.
         ("grpc.enable_retries", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        # Also the longest time that one attempt to connect may take: a busy machine needs its time.
-        ("grpc.min_reconnect_backoff_ms", int(wire.keepalive_timeout_s * 1000)),
+        # Also the longest time that one attempt to connect may take.
+        ("grpc.min_reconnect_backoff_ms", int(wire.connect_s * 1000)),
         ("grpc.max_reconnect_backoff_ms", 2000),
     ]

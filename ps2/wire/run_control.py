@@ -260,16 +260,20 @@ class RunControl:
         now_s = time.monotonic()
         if self._failing_s is None:
             self._failing_s = now_s
-        # A firewall answers nothing, and neither does a driver that is busy.
-        first_s = 1.5 * GIVE_UP_S if isinstance(error.__cause__, TimeoutError) else FIRST_CONTACT_S
-        if not self._reached and now_s - self._failing_s > first_s:
-            self._final = unreachable("the driver's run", self._address, error.__cause__ or error)
-            raise self._final from error
-        if now_s - self._failing_s > GIVE_UP_S:
+        if self._reached:
+            wait_s = GIVE_UP_S
+        else:
+            # A firewall answers nothing, and neither does a driver that is busy.
+            wait_s = 1.5 * GIVE_UP_S if isinstance(error.__cause__, TimeoutError) else FIRST_CONTACT_S
+        if now_s - self._failing_s <= wait_s:
+            return
+        if self._reached:
             self._final = UnavailableError(
                 f"the driver of this run cannot be reached at {self._address}, tried for {GIVE_UP_S:.0f} s: {error}"
             )
-            raise self._final from error
+        else:
+            self._final = unreachable("the driver's run", self._address, error.__cause__ or error)
+        raise self._final from error
 
 
 def _told(answer: pb.CoordinatorMessage) -> pb.CoordinatorMessage:

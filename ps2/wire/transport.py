@@ -253,7 +253,7 @@ class GrpcTransport:
 
     def _greet(self, peer: _Peer, family: int, place: Any) -> Connection:
         """Connect and introduce ourselves; raises OSError if nobody listens there."""
-        plain = connect(family, place, self._wire.keepalive_timeout_s)
+        plain = connect(family, place, self._wire.connect_s)
         connection: Connection = plain
         if self._tls is not None and family != socket.AF_UNIX:
             connection = TlsConnection(plain, self._tls.get(), self._tls.name or place[0])

@@ -15,7 +15,7 @@ from ps2.run.clocks import Clocks
 from ps2.run.face import Face
 from ps2.run.state import Run
 from ps2.server.exposition import Exposition
-from ps2.wire import run_control
+from ps2.wire import run_control, talk
 from ps2.wire.control import ServerControl
 from ps2.wire.run_control import RunControl
 from ps2.wire.transport import GrpcTransport
@@ -81,6 +81,15 @@ def test_run_when_it_was_never_reached_then_the_settings_are_named(monkeypatch):
     assert said.startswith(f"the driver's run at {address} was never reached from {socket.gethostname()}: ")
     assert "refused" in said
     assert "bindAddress" in said
+
+
+def test_run_when_nothing_answers_then_the_settings_are_named(monkeypatch):
+    monkeypatch.setattr(run_control, "GIVE_UP_S", 0.3)
+    monkeypatch.setattr(talk, "CONNECT_TIMEOUT_S", 0.31)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(UnreachableError, match=rf"^the driver's run at {address} was never reached .*: timed out"):
+            RunControl(address, TOKEN).join(0, 1, "host", 1)
 
 
 @pytest.mark.parametrize(

@@ -81,11 +81,12 @@ def in_task(monkeypatch):
     """``in_task(stage, partition, attempt, fleet, stopped)``: be that Spark task from now on."""
     monkeypatch.setattr(task, "_function", task._Function())
 
-    def become(stage=1, partition=0, attempt=0, fleet=None, stopped=None):
+    def become(stage=1, partition=0, attempt=0, fleet=None, stopped=None, tries=0):
         context = SimpleNamespace(
             stageId=lambda: stage,
             partitionId=lambda: partition,
             taskAttemptId=lambda: attempt,
+            attemptNumber=lambda: tries,
             getLocalProperty=lambda key: stopped if key == task.STOPPED_PROPERTY else None,
         )
         monkeypatch.setitem(sys.modules, "pyspark", SimpleNamespace(TaskContext=SimpleNamespace(get=lambda: context)))

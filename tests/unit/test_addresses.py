@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 
 import pytest
@@ -43,6 +44,12 @@ def test_address_when_of_any_family_then_it_is_split_and_joined(address, host, p
 def test_address_when_it_cannot_be_told_apart_then_config_error(address):
     with pytest.raises(ConfigError, match="expected HOST:PORT"):
         split_address(address)
+
+
+@pytest.mark.parametrize("address", ["::1:7070", "[::1]:99999", "host"])
+def test_listen_when_wrong_then_config_error_names_the_option(address):
+    with pytest.raises(ConfigError, match=rf"^--listen: expected HOST:PORT.*{re.escape(address)}"):
+        split_listen(address, "--listen")
 
 
 def test_listen_when_ports_are_a_range_then_all_of_it_is_meant():

@@ -22,6 +22,15 @@ def ps2(*arguments):
 
 
 @pytest.mark.parametrize(
+    ("option", "given"), [("--listen", "::1:70"), ("--listen", "[::1]:99999"), ("--master", "host")]
+)
+def test_server_when_an_address_is_wrong_then_says_so_first(option, given):
+    told = ps2("server", option, given).exception
+    assert isinstance(told, ConfigError)
+    assert str(told).startswith(f"{option}: expected HOST:PORT")
+
+
+@pytest.mark.parametrize(
     ("count", "text"),
     [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), ((1 << 20) - 1, "1.0 MiB"), (25 << 30, "25.0 GiB")],
 )

@@ -49,3 +49,25 @@ def test_walks_when_they_cannot_be_then_params_are_named():
     with pytest.raises(LimitError, match="numWalks=2,147,483,647: from 1,000,000,000 vertices they are"):
         check_walks(Walks(MOST, 80), 10**9)
     check_walks(Walks(1000, 10_000), 10**9)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "windowSize=5 and negative=20,000, of vectorSize=100: a word takes about 20,001,000 multiplications"),
+        (
+            {"architecture": "cbow", "negative": 200_000},
+            "^negative=200,000, of vectorSize=100: a word takes about 20,000,100",
+        ),
+        ({"architecture": "edges", "negative": 200_000}, "an edge takes about 20,000,100 .* the training about 2e"),
+    ],
+)
+def test_training_when_words_take_much_work_then_it_warns(given, message):
+    recipe = Recipe(**{"vocabulary": WORDS, "size": 100, "total": 1000, "negative": 20_000, **given})
+    with pytest.warns(UserWarning, match=message):
+        check_room(recipe, 1000, DRIVER)
+
+
+def test_walks_when_they_have_many_steps_then_it_warns():
+    with pytest.warns(UserWarning, match="numWalks=1,000,000 and walkLength=80: from 10 vertices .* 800,000,000 steps"):
+        check_walks(Walks(10**6, 80), 10)

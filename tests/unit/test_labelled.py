@@ -67,9 +67,38 @@ def test_check_local_when_a_local_file_is_missing_then_it_is_named(path, tmp_pat
         check_local(path.format(tmp_path / "nowhere"))
 
 
-@pytest.mark.parametrize("path", ["hdfs://host/nowhere", "s3a://bucket/nowhere", "/nowhere/part-*", "/nowhere/{a,b}"])
+@pytest.mark.parametrize(
+    "path", ["hdfs://host/nowhere", "s3a://bucket/nowhere", "/nowhere/part-[0-9]", "/nowhere/{a,b}"]
+)
 def test_check_local_when_only_spark_can_see_it_then_it_is_left_to_spark(path):
     check_local(path)
+
+
+@pytest.mark.parametrize("path", ["{}", "{}/", "file://{}", "{}/../dee?"])
+def test_check_local_when_a_folder_has_folders_then_it_is_named(path, tmp_path):
+    (tmp_path / "deep" / "deeper").mkdir(parents=True)
+    (tmp_path / "deep" / "_temporary").mkdir()
+    with pytest.raises(InputError, match=r"expected a file or a folder of files, got a folder with .*'deeper' in it"):
+        check_local(path.format(tmp_path / "deep"))
+
+
+def test_check_local_when_files_are_of_a_table_then_they_are_taken(tmp_path):
+    for name in ("day=1", "_temporary", ".hidden"):
+        (tmp_path / name).mkdir()
+    check_local(str(tmp_path))
+    check_local(f"{tmp_path}/d*")
+
+
+@pytest.mark.parametrize("path", ["{}/part-*", "{}/file/below", "file:{}/part-?"])
+def test_check_local_when_nothing_has_the_name_then_it_is_named(path, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r": there is no such file$"):
+        check_local(path.format(tmp_path))
+
+
+def test_check_local_when_it_is_a_pipe_then_input_error():
+    with pytest.raises(InputError, match=r"^/dev/null: expected a file or a folder of files, got a pipe or a device$"):
+        check_local("/dev/null")
 
 
 def test_check_local_when_paths_may_be_of_hdfs_then_they_are_left_to_spark(monkeypatch):

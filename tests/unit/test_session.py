@@ -60,6 +60,12 @@ def target(fleet):
     return Target(info.id, info.spec, info.route, (0,))
 
 
+@pytest.mark.parametrize(("tries", "waits_s"), [(0, RetryConfig.first_contact_s), (1, RetryConfig.later_contact_s)])
+def test_session_when_a_task_is_tried_again_then_it_waits_less(fleet, in_task, tries, waits_s):
+    in_task(tries=tries)
+    assert session_over(fleet, RetryConfig()).retry.first_contact_s == waits_s
+
+
 def add_ones(target):
     return plans.push(target, "push_add", ONES, 0, 10)
 

@@ -9,15 +9,17 @@ from typing import get_args
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from ps2.algorithms import GBTClassifier, GBTRegressor, LogisticRegression
 from ps2.algorithms.regression import LOSSES_OF_TREES
 from ps2.algorithms.trees.problem import GrowthName
 from ps2.cli.training.gbt import GROWTHS, LOSSES, gbt
+from ps2.cli.training.group import train
 from ps2.cli.training.lr import lr
 from ps2.cli.training.options import Files, Setting
 from ps2.cli.training.running import options_named
-from ps2.errors import ConfigError
+from ps2.errors import ConfigError, PS2Error
 
 SHARED = {field.name for cls in (Files, Setting) for field in fields(cls)}
 # Not of an estimator.
@@ -48,6 +50,29 @@ def test_errors_when_they_begin_with_a_param_then_they_name_the_option():
 def test_errors_when_they_begin_otherwise_then_they_stay():
     with click.Context(gbt), pytest.raises(ConfigError, match=r"^numWorkers: no$"), options_named():
         raise ConfigError("numWorkers: no")
+
+
+FAULTS = {
+    "a folder of folders": (["--input", "/"], "/: expected a file or a folder of files, got a folder with the folder"),
+    "no file of a pattern": (["--input", "nowhere*"], "nowhere*: there is no such file"),
+    "a model is there": (["--input", __file__, "--output", "{full}"], "there is something already, which only"),
+    "nothing to go on from": (["--input", __file__, "--restore", "{full}/none"], "expected a folder with a checkpoint"),
+    "an address": (["--input", __file__, "--fleet", "host"], "fleet: expected HOST:PORT, got 'host'"),
+    "a token": (["--input", __file__, "--fleet", "h:1", "--token-file", "{full}/none"], "none: No such file"),
+    "seconds": (["--input", __file__, "--checkpoint-every", "-1", "--checkpoint-dir", "d"], "checkpointEveryS: expect"),
+}
+
+
+@pytest.mark.parametrize("family", list(train.commands))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_train_when_asked_what_cannot_be_then_spark_starts_not(family, fault, tmp_path):
+    (tmp_path / "file").touch()
+    options, told = FAULTS[fault]
+    given = [option.format(full=tmp_path) for option in options]
+    defaults = ["--output", str(tmp_path / "model"), "--master", "there is no such Spark"]
+    result = CliRunner().invoke(train, [family, *defaults, *given])
+    assert isinstance(result.exception, PS2Error)
+    assert told in str(result.exception)
 
 
 def test_help_when_it_is_asked_for_then_spark_is_not_imported():

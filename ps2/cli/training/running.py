@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -46,13 +46,17 @@ def check(paths: Iterable[str | None], setting: Setting) -> None:
         paths: of files to read; None: there is none.
 
     Raises:
-        InputError: a file is missing.
-        ConfigError: pictures cannot be drawn, or not be put there; checkpoints are asked for, and no place for them.
+        InputError: a file is missing, or cannot be read.
+        ConfigError: pictures cannot be drawn, or not be put there; checkpoints are asked for, and no place for them;
+            there is something already where the model is to be; the fleet's options do not go together.
+        AuthError: the token cannot be read.
+        CheckpointMissingError: there is nothing to go on from.
     """
     from ps2.algorithms.inputs import check_local
 
     for path in filter(None, paths):
         check_local(path)
+    _check_output(setting)
     if setting.plots is not None:
         from ps2.run.drawing import needs_matplotlib
 
@@ -61,6 +65,40 @@ def check(paths: Iterable[str | None], setting: Setting) -> None:
         make_local(setting.plots, "--plots")
     if setting.checkpoint_every is not None and setting.checkpoint_dir is None:
         raise ConfigError("--checkpoint-every: expected --checkpoint-dir too, got none")
+    _check_fleet(setting)
+
+
+def _check_output(setting: Setting) -> None:
+    """Raise ConfigError for a model's folder on this machine that ``prepare_folder`` would not take."""
+    from ps2.algorithms.inputs import local_path
+
+    local = local_path(setting.output)
+    if local is None or setting.overwrite:
+        return
+    with suppress(OSError):  # what cannot be looked at is for prepare_folder to say
+        if os.path.isfile(local) or (os.path.isdir(local) and os.listdir(local)):
+            raise ConfigError(f"{setting.output}: there is something already, which only --overwrite replaces")
+
+
+def _check_fleet(setting: Setting) -> None:
+    from ps2.certificates import tls_files
+    from ps2.config import read_token
+    from ps2.coordinator.options import Options, addresses
+    from ps2.storage.folders import newest
+
+    Options(
+        setting.servers,
+        addresses(setting.fleet),
+        checkpoint_dir=setting.checkpoint_dir,
+        checkpoint_every_s=setting.checkpoint_every,
+        restore=setting.restore,
+    )
+    if setting.fleet is not None:
+        tls_files(setting.tls_cert, setting.tls_key, setting.tls_ca, setting.tls_name)
+    if setting.fleet is not None and setting.token_file is not None:
+        read_token(setting.token_file)
+    if setting.restore is not None and "://" not in setting.restore:
+        newest(setting.restore)
 
 
 @contextmanager
