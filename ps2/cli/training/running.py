@@ -83,16 +83,17 @@ def _check_output(setting: Setting) -> None:
 def _check_fleet(setting: Setting) -> None:
     from ps2.certificates import tls_files
     from ps2.config import read_token
-    from ps2.coordinator.options import Options, addresses
+    from ps2.coordinator.conf import PS2Conf
     from ps2.storage.folders import newest
 
-    Options(
-        setting.servers,
-        addresses(setting.fleet),
-        checkpoint_dir=setting.checkpoint_dir,
-        checkpoint_every_s=setting.checkpoint_every,
+    conf = PS2Conf(
+        servers=setting.servers,
+        fleet=setting.fleet,
+        checkpointDir=setting.checkpoint_dir,
+        checkpointEveryS=setting.checkpoint_every,
         restore=setting.restore,
     )
+    conf.check()
     if setting.fleet is not None:
         tls_files(setting.tls_cert, setting.tls_key, setting.tls_ca, setting.tls_name)
     if setting.fleet is not None and setting.token_file is not None:
