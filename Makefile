@@ -10,6 +10,9 @@ PYTHON := .venv/bin/python
 INSTALLED := .venv/.installed
 # That .venv is made with; none: the newest that is known to work.
 BASE_PYTHON :=
+# Files with kernels, and the programs that compile them: those of all servers first, then each family's.
+KERNELS = $(shell grep -rlE '^ *@(kernel|reduction)' --include='*.py' ps2) $(wildcard ps2/ops/*.py)
+WARMERS = ps2.ops.warm ps2.server.fast_path $(subst /,.,$(basename $(shell find ps2/algorithms -name warm.py | sort)))
 # Makes the Java of tests start in half the time.
 ARCHIVE := .venv/spark.jsa
 WARM := .venv/.warm
@@ -56,11 +59,9 @@ $(INSTALLED): pyproject.toml | $(PYTHON)
 	@$(PYTHON) -m pip install -q --disable-pip-version-check --root-user-action=ignore --use-pep517 --no-compile -e '.[dev]'
 	@touch $@
 
-$(WARM): $(INSTALLED) $(wildcard ps2/ops/*.py ps2/server/fast_path*.py ps2/server/libc.py ps2/algorithms/*/*kernels.py ps2/algorithms/*/*/*kernels.py ps2/algorithms/*/*ops.py ps2/algorithms/topics/blocks.py ps2/algorithms/trees/marks.py ps2/algorithms/trees/rows.py)
+$(WARM): $(INSTALLED) $(KERNELS)
 	@echo "setup: compiling the numba kernels"
-	@{ $(PYTHON) -m ps2.ops.warm; $(PYTHON) -m ps2.server.fast_path; } & first=$$!; $(PYTHON) -m ps2.algorithms.trees.warm & second=$$!; \
-	$(PYTHON) -m ps2.algorithms.linear.losses.warm; $(PYTHON) -m ps2.algorithms.topics.warm; \
-	$(PYTHON) -m ps2.algorithms.embeddings.warm; wait $$first; wait $$second
+	@printf '%s\n' $(WARMERS) | xargs -P 2 -n 1 $(PYTHON) -m
 	@touch $@
 
 $(ARCHIVE): $(INSTALLED)

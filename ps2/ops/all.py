@@ -19,7 +19,7 @@ from ps2.ops import (  # noqa: F401 - each puts its own into the table
     orthants,
     reductions,
 )
-from ps2.ops.table import FAMILIES, TABLE, Op
+from ps2.ops.table import TABLE, Op, families
 
 # A user's function that may write, one that only reads, and the keys of a sparse shard.
 SERVERS = ("map", "look", "keys")
@@ -28,12 +28,12 @@ CLOSEST = 4
 LIKENESS = 0.5
 MATCHED_CHARS = 64
 
-__all__ = ["SERVERS", "TABLE", "has_answer", "lookup", "lookup_at", "writes"]
+__all__ = ["SERVERS", "TABLE", "has_answer", "lookup", "lookup_at", "optimizer_steps", "writes"]
 
 
 def lookup(name: str) -> Op:
     """Return the operation of that name, or raise NotFoundError with the names that are most like it."""
-    if name not in TABLE and (family := FAMILIES.get(str(name).partition(".")[0])) is not None:
+    if name not in TABLE and (family := families().get(str(name).partition(".")[0])) is not None:
         import_module(family)
     if name not in TABLE:
         like = get_close_matches(str(name)[:MATCHED_CHARS].lower(), sorted(TABLE), n=CLOSEST, cutoff=LIKENESS)
@@ -49,6 +49,11 @@ def lookup_at(name: str) -> Op:
         known = ", ".join(sorted(at for at in TABLE if f"{at}_at" in TABLE))
         raise ConfigError(f"operation {name!r} takes no indices; these do: {known}")
     return TABLE[f"{name}_at"]
+
+
+def optimizer_steps() -> dict[str, Op]:
+    """Return the operations that are steps of optimisers, those of users' modules too, by name."""
+    return {name: op for name, op in TABLE.items() if op.optimizer is not None}
 
 
 def writes(name: str) -> bool:

@@ -17,7 +17,7 @@ from ps2.ops.guards import check_length, check_targets, readable
 from ps2.ops.kernels import Int64s, kernel
 from ps2.ops.operands import along
 from ps2.ops.parallel import over_blocks
-from ps2.ops.table import FLOATS, Array, Range, Row, Slots, Unsigned, Values, op
+from ps2.ops.table import FLOATS, Array, Range, Row, Slots, Tiny, Unsigned, Values, op
 
 Width = Annotated[int, Range(at_least=1)]
 SampleRows = Annotated[Values, along("samples", "width")]
@@ -56,7 +56,7 @@ def add_factors(
     u: Row,
     slots: Slots,
     counts: Annotated[Unsigned, along("slots")],
-    samples: Annotated[Unsigned, along("slots", by="counts")],
+    samples: Annotated[Unsigned, along("slots", by="counts"), Tiny(lambda dtype: np.zeros(1, np.uint8))],
     x: Annotated[Values, along("slots", by="counts")],
     b: SampleRows,
     *,

@@ -17,7 +17,7 @@ from ps2.ops import proximal, steps
 from ps2.ops.guards import check_same_width, check_slots, readable
 from ps2.ops.lazy import over_nonzero
 from ps2.ops.parallel import SLOT_COST, over_blocks
-from ps2.ops.table import FLOATS, Columns, Nonzero, Range, Row, Slots, op
+from ps2.ops.table import FLOATS, Columns, Nonzero, Optimizer, Range, Row, Slots, op
 
 Positive = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(at_least=0)]
@@ -29,7 +29,7 @@ STEP_COST = 4
 LAZY = Nonzero("gradient", when=lambda scalars: bool(scalars["lazy"]))
 
 
-@op(writes=("weight", "velocity", "square"), dtypes=FLOATS, nonzero=LAZY)
+@op(writes=("weight", "velocity", "square"), dtypes=FLOATS, nonzero=LAZY, optimizer=Optimizer())
 def adam(
     weight: Row,
     velocity: Row,
@@ -82,7 +82,7 @@ def adam(
         over_blocks(steps.adam, rows, scalars, cost=STEP_COST)
 
 
-@op(writes=("weight",), dtypes=FLOATS)
+@op(writes=("weight",), dtypes=FLOATS, optimizer=Optimizer())
 def sgd(weight: Row, gradient: Row, *, lr: Positive, l1: NonNegative = 0.0, l2: NonNegative = 0.0) -> None:
     """Take one step of gradient descent: w <- w - lr g.
 
@@ -102,7 +102,7 @@ def sgd(weight: Row, gradient: Row, *, lr: Positive, l1: NonNegative = 0.0, l2: 
         over_blocks(steps.sgd, rows, scalars)
 
 
-@op(writes=("weight", "velocity"), dtypes=FLOATS)
+@op(writes=("weight", "velocity"), dtypes=FLOATS, optimizer=Optimizer())
 def momentum(
     weight: Row,
     velocity: Row,
@@ -133,7 +133,7 @@ def momentum(
         over_blocks(steps.momentum, rows, scalars)
 
 
-@op(writes=("weight", "square"), dtypes=FLOATS, nonzero=LAZY)
+@op(writes=("weight", "square"), dtypes=FLOATS, nonzero=LAZY, optimizer=Optimizer())
 def adagrad(
     weight: Row,
     square: Row,
@@ -173,7 +173,7 @@ def adagrad(
         over_blocks(steps.adagrad, rows, scalars, cost=STEP_COST)
 
 
-@op(writes=("weight", "square"), dtypes=FLOATS)
+@op(writes=("weight", "square"), dtypes=FLOATS, optimizer=Optimizer())
 def rmsprop(
     weight: Row,
     square: Row,
@@ -206,7 +206,9 @@ def rmsprop(
         over_blocks(steps.rmsprop, rows, scalars, cost=STEP_COST)
 
 
-@op(writes=("weight", "z", "square"), dtypes=FLOATS, nonzero=LAZY)
+@op(
+    writes=("weight", "z", "square"), dtypes=FLOATS, nonzero=LAZY, optimizer=Optimizer("alpha", catch_up="ftrl_weights")
+)
 def ftrl(
     weight: Row,
     z: Row,

@@ -12,7 +12,8 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import numpy as np
@@ -85,6 +86,16 @@ class Of:
 
 
 @dataclass(frozen=True)
+class Tiny:
+    """Makes, of a dtype, the smallest array that an operand may be, where a single 1 (of indices: 0) is none.
+
+    With it an operation is called to have its kernels compiled (``ps2.ops.warm``).
+    """
+
+    make: Callable[[np.dtype[Any]], Array]
+
+
+@dataclass(frozen=True)
 class Param:
     """A keyword-only scalar of an operation."""
 
@@ -112,6 +123,33 @@ class Nonzero:
 
 
 @dataclass(frozen=True)
+class Optimizer:
+    """That an operation is a step of an optimiser: its rows are weight, state (zeros at the beginning) and gradient.
+
+    It has the scalars ``l1`` and ``l2``, of penalties on the weight; ``step``, from 1, if it depends on that; and
+    ``lazy``, if it can leave columns alone whose gradient is 0.
+
+    Attributes:
+        rate: the scalar that is the learning rate.
+        catch_up: if weights follow from sums over all steps (FTRL): an operation on weight and state, that has weights
+            follow from larger penalties. Those of a step are then of all steps so far.
+    """
+
+    rate: str = "lr"
+    catch_up: str | None = None
+
+    def check(self, name: str, signature: inspect.Signature) -> None:
+        """Raise ConfigError unless an operation takes what the step of an optimiser is given."""
+        given = list(signature.parameters)
+        rows = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
+        if rows[:1] != ["weight"] or rows[-1:] != ["gradient"] or not {self.rate, "l1", "l2"} <= set(given):
+            raise ConfigError(
+                f"operation {name!r}: the step of an optimiser takes weight, its state, gradient, and the scalars "
+                f"{self.rate}, l1 and l2, got {', '.join(given)}"
+            )
+
+
+@dataclass(frozen=True)
 class Op:
     """One line of the table.
 
@@ -125,6 +163,7 @@ class Op:
         names: name of each positional parameter.
         axes: what each positional parameter runs along.
         own_dtypes: of the operands of the shard that need not have the dtype of the first, by name.
+        tiny: makes the smallest array of an operand, by name, where it says so itself.
         answers: the arrays that it returns; none if it returns a number, or nothing.
         writes: names of the operands of the shard that it changes; empty for a pure read.
         reduce: how the answers of all partitions become one; None if there is none, or arrays along slots or columns,
@@ -135,6 +174,7 @@ class Op:
         creates: absent sparse keys are added before it runs (a read leaves them absent).
         nonzero: the row of which it can do with the columns that are not 0; None if there is none.
         span: the scalar that says how many columns, from each slot on, it writes; None if it writes at slots only.
+        optimizer: what is to be known of a step of an optimiser; None: it is none.
     """
 
     name: str
@@ -145,6 +185,7 @@ class Op:
     names: tuple[str, ...]
     axes: tuple[Along, ...]
     own_dtypes: Mapping[str, str]
+    tiny: Mapping[str, Callable[[np.dtype[Any]], Array]]
     answers: tuple[Answer, ...]
     writes: tuple[str, ...]
     reduce: Reduce | None
@@ -154,6 +195,7 @@ class Op:
     creates: bool
     nonzero: Nonzero | None
     span: str | None
+    optimizer: Optimizer | None
     doc: str
 
     @cached_property
@@ -262,15 +304,8 @@ class Op:
 
 LIMITS = {name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in ("int32", "int64")}
 TABLE: dict[str, Op] = {}
-# Our families' modules, by the first part of their operations' names ("trees.split"): loaded when first asked for.
-FAMILIES: dict[str, str] = {
-    "embeddings": "ps2.algorithms.embeddings.ops",
-    "linear": "ps2.algorithms.linear.ops",
-    "skipgrams": "ps2.algorithms.embeddings.training_ops",
-    "topics": "ps2.algorithms.topics.ops",
-    "trees": "ps2.algorithms.trees.ops",
-    "variational": "ps2.algorithms.topics.online_ops",
-}
+# Below which a family's operations are the module ``ops`` of a package: that is the first part of their names.
+FAMILIES_IN = "algorithms"
 
 
 def op(
@@ -282,11 +317,14 @@ def op(
     creates: bool = False,
     nonzero: Nonzero | None = None,
     span: str | None = None,
+    optimizer: Optimizer | None = None,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function on one shard's arrays as a server operation named after it."""
 
     def declare(fn: Callable[..., Any]) -> Callable[..., Any]:
         name = _named(fn)
+        if optimizer is not None:
+            optimizer.check(name, inspect.signature(fn))
         hints = get_type_hints(fn, include_extras=True)
         signature = inspect.signature(fn).parameters.values()
         arrays = [p for p in signature if p.kind is not p.KEYWORD_ONLY]
@@ -301,6 +339,7 @@ def op(
             names=tuple(p.name for p in arrays),
             axes=tuple(axes_of(p.name, notes[p.name]) for p in arrays),
             own_dtypes=_own_dtypes(name, notes),
+            tiny={name: note.make for name, said in notes.items() for note in said if isinstance(note, Tiny)},
             answers=answers_of(hints.get("return")),
             writes=writes,
             reduce=reduce,
@@ -310,6 +349,7 @@ def op(
             creates=creates,
             nonzero=nonzero,
             span=span,
+            optimizer=optimizer,
             doc=inspect.getdoc(fn) or "",
         )
         return fn
@@ -317,10 +357,19 @@ def op(
     return declare
 
 
+@cache
+def families() -> Mapping[str, str]:
+    """Return our families' modules, by the first part of their operations' names ("trees.split")."""
+    folder = Path(__file__).parents[1]
+    found = sorted((folder / FAMILIES_IN).glob("**/ops.py"))
+    return {path.parent.name: ".".join(("ps2", *path.relative_to(folder).with_suffix("").parts)) for path in found}
+
+
 def _named(fn: Callable[..., Any]) -> str:
     """Return the name of an operation: with that of its family, if it is one of ours."""
-    family = next((family for family, module in FAMILIES.items() if module == fn.__module__), None)
-    name = fn.__name__ if family is None else f"{family}.{fn.__name__}"
+    parts = fn.__module__.split(".")
+    is_family = parts[:2] == ["ps2", FAMILIES_IN] and parts[-1] == "ops"
+    name = f"{parts[-2]}.{fn.__name__}" if is_family else fn.__name__
     if name in TABLE and TABLE[name].module != fn.__module__:
         raise ConfigError(
             f"operation {name!r} is declared by module {TABLE[name].module!r} and by {fn.__module__!r}: give one of "

@@ -28,8 +28,10 @@ from ps2.ops.touched import Touched
 
 log = logging.getLogger(__name__)
 
-# By name or kind. With one column, one row, one slot and one value, the arguments of any operation fit together.
-TINY: Mapping[str, Callable[[np.dtype[Any]], np.ndarray[Any, Any]]] = {
+Maker = Callable[[np.dtype[Any]], np.ndarray[Any, Any]]
+
+# By kind. With one column, one row, one slot and one value, the arguments of any operation fit together.
+TINY: Mapping[str, Maker] = {
     "row": lambda dtype: np.ones(1, dtype),
     "block": lambda dtype: np.ones((1, 1), dtype),
     "blocks": lambda dtype: np.ones((1, 1), dtype),
@@ -37,13 +39,8 @@ TINY: Mapping[str, Callable[[np.dtype[Any]], np.ndarray[Any, Any]]] = {
     "row_ids": lambda dtype: np.zeros(1, np.int64),
     "values": lambda dtype: np.ones(1, dtype),
     "unsigned": lambda dtype: np.ones(1, np.uint8),
-    "samples": lambda dtype: np.zeros(1, np.uint8),
-    "topics": lambda dtype: np.zeros(1, np.uint8),
     "floats": lambda dtype: np.ones(1, np.float64),
     "integers": lambda dtype: np.zeros(1, np.int64),
-    # One vertex, with room for a neighbour.
-    "pack": lambda dtype: np.array([[2, 2, 0]], dtype),
-    "pack_weights": lambda dtype: np.zeros((1, 3)),
 }
 
 
@@ -103,15 +100,15 @@ def compile_all() -> None:
 
 def _arguments(op: Op, dtype: np.dtype[Any]) -> list[Any]:
     return [
-        _argument(name, kind, said, DTYPES[op.own_dtypes[name]] if name in op.own_dtypes else dtype)
+        _argument(op.tiny.get(name), kind, said, DTYPES[op.own_dtypes[name]] if name in op.own_dtypes else dtype)
         for name, kind, said in zip(op.names, op.operands, op.axes, strict=True)
     ]
 
 
-def _argument(name: str, kind: str, said: Along, dtype: np.dtype[Any]) -> Any:
+def _argument(tiny: Maker | None, kind: str, said: Along, dtype: np.dtype[Any]) -> Any:
     if kind == "partition":
         return Partition(0, 0, 1)
-    made = TINY.get(name, TINY[kind])(dtype)
+    made = (tiny or TINY[kind])(dtype)
     if kind == "block" or len(said.axes) == 1:
         return made
     return np.broadcast_to(made, [axis if isinstance(axis, int) else 1 for axis in said.axes]).copy()

@@ -13,10 +13,11 @@ from faults import processes
 from topics_training import TOPICS, WORDS, dealt, documents
 
 from ps2 import PS2Context
-from ps2.algorithms.topics import online, online_kernels, online_ops
+from ps2.algorithms.topics import online, online_kernels
 from ps2.algorithms.topics.corpus import key_of
 from ps2.algorithms.topics.online import alpha_after, ids_of, train_online
 from ps2.algorithms.topics.problem import OnlineRecipe
+from ps2.algorithms.topics.variational import ops as online_ops
 from ps2.data.rows import LocalRows
 from ps2.matrix.partition import Partition
 from tests.variational import expectation, inferred

@@ -10,11 +10,11 @@ from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.parameters import SPARSE_FROM
 from ps2.algorithms.linear.problem import Problem, Recipe
 from ps2.algorithms.training.faults import ColumnNames
+from ps2.ops.all import optimizer_steps
 
 WEIGHTED = ColumnNames(weight="weight")
 STEPS = 8
 BOTH = {"l1": 0.02, "l2": 0.1}
-OPTIMIZERS = ["sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl"]
 EPS, LR = 1e-8, 0.3
 
 
@@ -89,7 +89,7 @@ def recipe_of(optimizer, lazy=False, steps=STEPS, **more):
     return Recipe(solver="minibatch", optimizer=optimizer, lazy=lazy, steps=steps, step_size=LR, **more)
 
 
-CASES = [(name, False, BOTH) for name in OPTIMIZERS]
+CASES = [(name, False, BOTH) for name in optimizer_steps()]
 CASES += [("ftrl", True, BOTH), ("adagrad", True, {}), ("adam", True, {})]
 
 

@@ -17,7 +17,7 @@ from ps2.ops import table
 from ps2.ops.all import TABLE
 from ps2.ops.kernels import Float64s, Int64s
 from ps2.ops.operands import along
-from ps2.ops.table import FAMILIES, op
+from ps2.ops.table import families, op
 from tests.fakes import FleetInProcess, session_over
 
 DIM, ROWS = 23, 4
@@ -27,7 +27,7 @@ SlotValues = Annotated[table.Values, along("slots")]
 @pytest.fixture(scope="module", autouse=True)
 def operations():
     """Operations of these tests alone, beside all of ours."""
-    for family in FAMILIES.values():
+    for family in families().values():
         import_module(family)
     before = dict(TABLE)
 

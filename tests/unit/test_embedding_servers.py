@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.embeddings import training_ops as ops
 from ps2.algorithms.embeddings.drawing import Draws
 from ps2.algorithms.embeddings.group_kernels import losses_of
 from ps2.algorithms.embeddings.problem import Recipe
 from ps2.algorithms.embeddings.servers import kind_of, piece_tokens
+from ps2.algorithms.embeddings.skipgrams import ops
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS
 from ps2.errors import OutOfRangeError, ShapeError
 

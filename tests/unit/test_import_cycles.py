@@ -24,9 +24,11 @@ def cycles(tmp_path, monkeypatch):
 
 
 def write(cycles, **files):
+    """Write modules, named by their paths with ``__`` for each slash, and make packages of their folders."""
     for name, text in files.items():
         path = cycles.ROOT.joinpath("ps2", *name.split("__")).with_suffix(".py")
         path.parent.mkdir(parents=True, exist_ok=True)
+        (path.parent / "__init__.py").touch()
         path.write_text(text)
 
 
@@ -56,3 +58,10 @@ def test_cycles_when_a_known_circle_is_gone_then_says_so(cycles, capsys):
     cycles.KNOWN = (frozenset({"a", "b"}),)
     assert cycles.main() == 1
     assert "take it out of KNOWN" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("own", ["linear", "training"])
+def test_cycles_when_a_family_is_imported_by_another_then_named(cycles, capsys, own):
+    write(cycles, **{f"algorithms__{own}__one": "import ps2.algorithms.trees.two\n", "algorithms__trees__two": ""})
+    assert cycles.main() == 1
+    assert f"ps2.algorithms.{own}.one imports ps2.algorithms.trees.two: families do not" in capsys.readouterr().out

@@ -163,7 +163,7 @@ def test_recipe_when_the_default_seed_is_a_negative_hash_then_it_is_not_negative
         (LinearRegression(optimizer="sgd", lazy=True, regParam=0.1), "lazy: with a penalty, .* only optimizer 'ftrl'"),
         (LinearRegression(optimizer="sgd", lazy=True), "'sgd' does not take it, only 'adagrad', 'adam', 'ftrl'"),
         (LogisticRegression(solver="l-bfgs", optimizer="sgd"), "optimizer: solver 'l-bfgs' does not take it"),
-        (LogisticRegression(optimizer="newton"), "optimizer: expected one of sgd, .*, got 'newton'"),
+        (LogisticRegression(optimizer="newton"), "optimizer: expected one of adam, .*, got 'newton'"),
         (LogisticRegression(lazy=True), "lazy: solver 'auto' does not take it, only 'minibatch'"),
         (LogisticRegression(staleness=2), "staleness: solver 'auto' does not take it"),
         (LogisticRegression(solver="ma-sgd", staleness=2), "staleness: solver 'ma-sgd' does not take it"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from importlib import import_module
 
 import numpy as np
 import pytest
 
 from ps2.errors import ConfigError, DTypeError, NotFoundError, ShapeError
-from ps2.ops.all import TABLE, lookup
+from ps2.ops.all import TABLE, lookup, optimizer_steps
+from ps2.ops.table import Optimizer, Row, families, op
 
 
 def test_check_when_scalars_are_left_out_then_fills_the_defaults_in():
@@ -139,3 +141,25 @@ def test_table_when_listed_then_only_additive_writes_create_keys():
 @pytest.mark.parametrize("op", TABLE.values(), ids=TABLE)
 def test_op_when_listed_then_is_documented(op):
     assert op.doc
+
+
+def test_optimizers_when_asked_for_then_are_those_that_declare_it():
+    found = optimizer_steps()
+    assert {"adam", "sgd", "ftrl"} <= set(found)
+    assert not {"ftrl_weights", "axpy"} & set(found)
+
+
+def test_optimizer_when_it_lacks_the_scalars_of_one_then_config_error():
+    def halve(weight: Row, gradient: Row, *, lr: float) -> None: ...
+
+    with pytest.raises(ConfigError, match=r"'halve': .* weight, its state, gradient, and the scalars lr, l1 and l2"):
+        op(writes=("weight",), optimizer=Optimizer())(halve)
+    assert "halve" not in TABLE
+
+
+@pytest.mark.parametrize(("family", "module"), families().items())
+def test_families_when_found_then_their_operations_have_their_names(family, module):
+    import_module(module)
+    names = [name for name, op in TABLE.items() if op.module == module]
+    assert names
+    assert all(name.startswith(f"{family}.") for name in names)

@@ -10,9 +10,9 @@ from scipy.stats import gamma as gamma_distribution
 from scipy.stats import kstest
 
 from ps2.algorithms.topics import online_kernels as kernels
-from ps2.algorithms.topics import online_ops as ops
 from ps2.algorithms.topics.online import alpha_after, ids_of
 from ps2.algorithms.topics.problem import OnlineRecipe
+from ps2.algorithms.topics.variational import ops
 from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError
 from ps2.matrix.partition import Partition

@@ -16,9 +16,11 @@ from ps2.ops.guards import readable
 from ps2.ops.kernels import Int64s
 from ps2.ops.operands import along
 from ps2.ops.parallel import over_blocks
-from ps2.ops.table import Array, Block, Floats, Of, Slots, Values, op
+from ps2.ops.table import Array, Block, Floats, Of, Slots, Tiny, Values, op
 
-Weights = Annotated[Block, Of("float64")]
+# A vertex, with room for a neighbour.
+Pack = Annotated[Block, Tiny(lambda dtype: np.array([[2, 2, 0]], dtype))]
+Weights = Annotated[Block, Of("float64"), Tiny(lambda dtype: np.zeros((1, 3)))]
 Numbers = Annotated[Floats, along("slots")]
 Neighbours = Annotated[Values, along("slots")]
 Found = Annotated[Array, along("slots")]
@@ -30,7 +32,7 @@ COST = 64
 
 
 @op(writes=("pack",), dtypes=INTEGERS)
-def add_neighbours(pack: Block, slots: Slots, neighbours: Neighbours) -> None:
+def add_neighbours(pack: Pack, slots: Slots, neighbours: Neighbours) -> None:
     """Append neighbours to the lists of vertices.
 
     Raises:
@@ -41,26 +43,26 @@ def add_neighbours(pack: Block, slots: Slots, neighbours: Neighbours) -> None:
 
 @op(writes=("pack", "pack_weights"), dtypes=INTEGERS)
 def add_weighted_neighbours(
-    pack: Block, pack_weights: Weights, slots: Slots, neighbours: Neighbours, their: Numbers
+    pack: Pack, pack_weights: Weights, slots: Slots, neighbours: Neighbours, their: Numbers
 ) -> None:
     """Append neighbours, with the weights of the edges to them; raises as ``add_neighbours`` does."""
     _append(_row(pack), pack_weights[0], slots, neighbours, their)
 
 
 @op(writes=("pack",), dtypes=INTEGERS)
-def order_neighbours(pack: Block) -> None:
+def order_neighbours(pack: Pack) -> None:
     """Put full lists in order."""
     kernels.put_in_order(_row(pack), NO_WEIGHTS)
 
 
 @op(writes=("pack", "pack_weights"), dtypes=INTEGERS)
-def order_weighted_neighbours(pack: Block, pack_weights: Weights) -> None:
+def order_weighted_neighbours(pack: Pack, pack_weights: Weights) -> None:
     """Put full lists in order, and sum up their weights."""
     kernels.put_in_order(_row(pack), pack_weights[0])
 
 
 @op(dtypes=INTEGERS)
-def draw_neighbours(pack: Block, slots: Slots, numbers: Numbers) -> Found:
+def draw_neighbours(pack: Pack, slots: Slots, numbers: Numbers) -> Found:
     """Draw a neighbour of each vertex, by random numbers in [0, 1): each of its edges is as likely as the others.
 
     Returns:
@@ -73,13 +75,13 @@ def draw_neighbours(pack: Block, slots: Slots, numbers: Numbers) -> Found:
 
 
 @op(dtypes=INTEGERS)
-def draw_weighted_neighbours(pack: Block, pack_weights: Weights, slots: Slots, numbers: Numbers) -> Found:
+def draw_weighted_neighbours(pack: Pack, pack_weights: Weights, slots: Slots, numbers: Numbers) -> Found:
     """Do what ``draw_neighbours`` does, with edges as likely as they have weight."""
     return _draw(_row(pack), pack_weights[0], slots, numbers)
 
 
 @op(dtypes=INTEGERS)
-def are_neighbours(pack: Block, slots: Slots, others: Neighbours) -> Found:
+def are_neighbours(pack: Pack, slots: Slots, others: Neighbours) -> Found:
     """Tell of pairs of vertices whether there is an edge from the first to the second: 1, or 0.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A table whose columns are cut among servers: the form in which these compute on vectors (``training_ops``)."""
+"""A table whose columns are cut among servers: the form in which these compute on vectors (``skipgrams.ops``)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.embeddings import ops, training_ops
+from ps2.algorithms.embeddings import ops
 from ps2.algorithms.embeddings import walk_kernels as kernels
 from ps2.algorithms.embeddings.drawing import Draws
 from ps2.algorithms.embeddings.drawing_kernels import add_beginnings
@@ -16,6 +16,7 @@ from ps2.algorithms.embeddings.problem import Architecture
 from ps2.algorithms.embeddings.problem import Recipe as TrainingRecipe
 from ps2.algorithms.embeddings.rows import Numbers
 from ps2.algorithms.embeddings.servers import kind_of
+from ps2.algorithms.embeddings.skipgrams import ops as skipgrams
 from ps2.algorithms.embeddings.training_kernels import TOLD
 from ps2.algorithms.embeddings.walks import LocalGraph, Recipe, begun
 from ps2.ops.guards import readable
@@ -64,10 +65,10 @@ def _train_there(kind: int) -> None:
     table, tokens, offsets = np.zeros((1, 2), np.float32), np.zeros(2, np.uint16), np.array([0, 2], np.uint16)
     how: dict[str, Any] = {"words": 1, "key": 0, "window": 1, "negative": 1, "kind": kind}
     tables = table, table.copy()
-    found = training_ops.find_products(*tables, tokens, offsets, **how)
+    found = skipgrams.find_products(*tables, tokens, offsets, **how)
     losses_of(readable(found), np.zeros(TOLD))
-    training_ops.learn_from_products(*tables, tokens, offsets, found, **how, rate=0.0, workers=1)
-    training_ops.train_sentences(*tables, tokens, offsets, **how, rate=0.0)
+    skipgrams.learn_from_products(*tables, tokens, offsets, found, **how, rate=0.0, workers=1)
+    skipgrams.train_sentences(*tables, tokens, offsets, **how, rate=0.0)
 
 
 def _serve(dtype: Any) -> None:

@@ -23,7 +23,6 @@ Float64Array = npt.NDArray[np.float64]
 
 LossName = Literal["logistic", "softmax", "hinge", "squaredHinge", "squared", "huber", "fmLogistic", "fmSquared"]
 SolverName = Literal["l-bfgs", "normal", "minibatch", "ma-sgd", "ftsgd"]
-OptimizerName = Literal["sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl", "adamW", "gd"]
 
 
 @dataclass(frozen=True)
@@ -109,10 +108,11 @@ class Recipe:
     Attributes:
         solver: "l-bfgs" (OWL-QN where there is an L1 penalty), "normal" (equations, for the squared loss), "minibatch"
             with an ``optimizer``, "ma-sgd" or "ftsgd".
-        optimizer: of "minibatch"; "adamW" and "gd" are pyspark.ml's for factorization machines: they take L2 penalties
-            alone, by which the intercept decays too.
-        lazy: only columns that a minibatch uses take its step ("minibatch" with "adagrad", "adam", "adamW" or "ftrl";
-            with a penalty with "ftrl").
+        optimizer: of "minibatch": an operation that declares to be one (``ps2.ops.all.optimizer_steps``); "adamW" and
+            "gd" are pyspark.ml's for factorization machines: they take L2 penalties alone, by which the intercept
+            decays too.
+        lazy: only columns that a minibatch uses take its step ("minibatch" with an optimizer that has ``lazy``; with a
+            penalty with "ftrl").
         steps: at most; iterations of "l-bfgs", communication steps of the others.
         tol: "l-bfgs" (and "normal" with an L1 penalty) stops when the objective improves by less than this, relatively.
         step_size: learning rate.
@@ -131,7 +131,7 @@ class Recipe:
     """
 
     solver: SolverName = "l-bfgs"
-    optimizer: OptimizerName = "adam"
+    optimizer: str = "adam"
     lazy: bool = False
     steps: int = 100
     tol: float = 1e-6

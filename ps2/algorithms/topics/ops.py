@@ -17,7 +17,7 @@ from ps2.ops.guards import check_slots, readable
 from ps2.ops.kernels import Float64s, Int32s, Int64s, kernel
 from ps2.ops.operands import BLOCK, SLOTS, along
 from ps2.ops.parallel import over_blocks
-from ps2.ops.table import Array, Blocks, Floats, Partition, Slots, Unsigned, op
+from ps2.ops.table import Array, Blocks, Floats, Partition, Slots, Tiny, Unsigned, op
 
 UNSIGNED = (np.uint8, np.uint16, np.uint32)
 # Counts whose logarithms of gamma functions are computed once for all words.
@@ -27,6 +27,7 @@ LOGARITHM = 4
 
 ByWord = Annotated[Unsigned, along(SLOTS)]
 ByChange = Annotated[Unsigned, along(SLOTS, by="sizes")]
+Topics = Annotated[ByChange, Tiny(lambda dtype: np.zeros(1, np.uint8))]
 ByTopic = Annotated[Int64s, along(BLOCK)]
 OneFloat = Annotated[Float64s, along(1)]
 OneInteger = Annotated[Int64s, along(1)]
@@ -50,7 +51,7 @@ def unfold(folded: npt.NDArray[Any]) -> Int32s:
 
 
 @op(writes=("m",), dtypes=("int32",))
-def add_counts(m: Blocks, words: Slots, sizes: ByWord, topics: ByChange, changes: ByChange) -> None:
+def add_counts(m: Blocks, words: Slots, sizes: ByWord, topics: Topics, changes: ByChange) -> None:
     """Add to some counts of some words.
 
     Args:

@@ -29,18 +29,17 @@ from ps2.algorithms.estimators.params import (
     FleetSetters,
     any_case,
     getter,
-    one_of,
     own_param,
     setter,
 )
 from ps2.algorithms.estimators.params import RANGES as RANGES_OF_ALL
 from ps2.algorithms.linear.problem import Recipe
-from ps2.algorithms.linear.solvers.optimizer import DECAYING, LAZY
+from ps2.algorithms.linear.solvers.optimizer import lazy_ones, step_of
 from ps2.errors import ConfigError
+from ps2.ops.all import optimizer_steps
 
 P = TypeVar("P", bound="TrainingParams")
 
-OPTIMIZERS = ("sgd", "momentum", "adagrad", "rmsprop", "adam", "ftrl")
 ASP = -1
 # Which of the params that not every solver takes it does take.
 TAKES: dict[str, tuple[str, ...]] = {
@@ -73,7 +72,10 @@ RANGES: Mapping[str, Check] = {
     "localPasses": COUNT,
     "localBatchSize": (lambda value: value >= 0, "rows, or 0 for all of a worker's"),
     "localSteps": COUNT,
-    "optimizer": one_of(OPTIMIZERS),
+    "optimizer": (
+        lambda name: name in optimizer_steps(),
+        f"one of {', '.join(optimizer_steps())}, or one of your own modules'",
+    ),
     "epsilon": (lambda value: 1 < value < math.inf, "a finite number above 1"),
     "factorSize": COUNT,
     "initStd": NOT_NEGATIVE,
@@ -92,7 +94,7 @@ class TrainingParams(FleetParams, HasStepSize, HasSolver, HasSeed, HasValidation
         any_case(SOLVERS_OF_LINEAR),
     )
     optimizer: Param[str] = own_param(
-        "optimizer", f"update rule of solver minibatch: {', '.join(OPTIMIZERS)}", any_case(OPTIMIZERS)
+        "optimizer", f"update rule of solver minibatch: {', '.join(optimizer_steps())}", any_case(optimizer_steps())
     )
     miniBatchFraction: Param[float] = own_param(
         "miniBatchFraction",
@@ -198,7 +200,7 @@ def recipe_of(params: Any, l1: float) -> Recipe:
         _check_lazy(optimizer, params.getOrDefault("regParam"))
     recipe = Recipe(
         solver=solver,  # type: ignore[arg-type]
-        optimizer=optimizer,  # type: ignore[arg-type]
+        optimizer=optimizer,
         lazy=params.getLazy(),
         steps=params.getMaxIter(),
         tol=params.getTol(),
@@ -218,13 +220,18 @@ def recipe_of(params: Any, l1: float) -> Recipe:
 
 
 def _check_lazy(optimizer: str, penalty: float) -> None:
-    if penalty > 0 and optimizer != "ftrl":
+    declared = step_of(optimizer).optimizer
+    if penalty > 0 and (declared is None or declared.catch_up is None):
+        takers = ", ".join(
+            repr(name) for name, op in optimizer_steps().items() if op.optimizer and op.optimizer.catch_up
+        )
         raise ConfigError(
-            f"lazy: with a penalty, which changes all weights in each step, only optimizer 'ftrl' takes it, "
+            f"lazy: with a penalty, which changes all weights in each step, only optimizer {takers} takes it, "
             f"got {optimizer!r} with regParam {penalty:g}"
         )
-    if DECAYING.get(optimizer, optimizer) not in LAZY:
-        raise ConfigError(f"lazy: optimizer {optimizer!r} does not take it, only {', '.join(map(repr, LAZY))}")
+    if "lazy" not in step_of(optimizer).params:
+        takers = ", ".join(map(repr, lazy_ones()))
+        raise ConfigError(f"lazy: optimizer {optimizer!r} does not take it, only {takers}")
 
 
 def _differs(params: Any, name: str) -> bool:

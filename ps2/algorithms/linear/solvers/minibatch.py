@@ -96,8 +96,8 @@ class Minibatch:
         self._best = bench.space.new() if bench.recipe.validate else self._model
         self._validation = Validation(bench.recipe.validation_tol, self._best, bench.record.validation)
         recipe = bench.recipe
-        if recipe.optimizer == "ftrl":
-            self._model.bias.zero()  # its weights begin at 0
+        if self._optimizer.follows_sums:
+            self._model.bias.zero()  # such weights begin at 0
         self._course = Course(bench, self._optimizer.decayed)
         self._penalty = 0.0
         # What workers have told of the last model, by the clock in which it came.

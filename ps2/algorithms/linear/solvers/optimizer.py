@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ps2.algorithms.linear.parameters import Int64Array, Parameters
 from ps2.algorithms.linear.solvers.solver import Bench
 from ps2.client.dcv import DCV
+from ps2.ops.all import optimizer_steps
+from ps2.ops.table import Op
 
-# Vectors of each optimiser beside weight and gradient, in the order that its operation takes them.
-STATE = {
-    "sgd": (),
-    "momentum": ("velocity",),
-    "adagrad": ("square",),
-    "rmsprop": ("square",),
-    "adam": ("velocity", "square"),
-    "ftrl": ("z", "square"),
-    "adamW": ("velocity", "square"),
-    "gd": (),
-}
 # pyspark.ml's update rules of factorization machines: the operation, before which weights and intercept decay.
 DECAYING = {"adamW": "adam", "gd": "sgd"}
-# Operations that can leave columns alone whose gradient is 0; with a penalty FTRL's only: weights follow from sums.
-LAZY = ("adagrad", "adam", "ftrl")
+
+
+def step_of(name: str) -> Op:
+    """Return the operation that is the step of an optimiser."""
+    return optimizer_steps()[DECAYING.get(name, name)]
+
+
+def lazy_ones() -> list[str]:
+    """Return the optimisers whose step can leave columns alone where the gradient is 0."""
+    return sorted(name for name, op in optimizer_steps().items() if "lazy" in op.params)
 
 
 class Optimizer:
     """Steps of one optimiser on the servers.
 
-    FTRL keeps its penalties out of the steps: its weights follow from sums over all steps (McMahan et al., 2013).
+    Which there are, and what they take, their operations declare. FTRL keeps its penalties out of the steps: its
+    weights follow from sums over all steps (McMahan et al., 2013).
     "adamW" and "gd" let everything decay by the L2 penalty before the step, by as much whatever the gradients were
     (Loshchilov & Hutter, 2019).
     """
@@ -40,13 +40,21 @@ class Optimizer:
         self._name = bench.recipe.optimizer
         self._problem, self._recipe = bench.problem, bench.recipe
         self._model, self._gradient = model, gradient
-        self._states = {name: bench.space.new() for name in STATE[self._name]}
+        self._op = step_of(self._name)
+        assert self._op.optimizer is not None
+        self._declared = self._op.optimizer
+        self._states = {name: bench.space.new() for name in self._op.reads[1:-1]}
+
+    @property
+    def follows_sums(self) -> bool:
+        """Whether weights follow from sums over all steps, as FTRL's do."""
+        return self._declared.catch_up is not None
 
     def step(self, number: int) -> None:
         """Take step ``number``, from 1, and zero the gradient; within ``batch()``."""
         self._decay(number)
         states = self._states.values()
-        name = DECAYING.get(self._name, self._name)
+        name = self._op.name
         weights, biases = [state.weight for state in states], [state.bias for state in states]
         self._model.weight.zip(*weights, self._gradient.weight).apply(name, **self._scalars(number, is_weight=True))
         self._model.bias.zip(*biases, self._gradient.bias).apply(name, **self._scalars(number, is_weight=False))
@@ -59,11 +67,12 @@ class Optimizer:
 
     def catching_up(self) -> CatchUp | None:
         """Return how to bring columns up to date before they are read; None: they always are."""
-        problem = self._problem
-        if self._name != "ftrl" or not self._recipe.lazy or not (problem.l1 or problem.l2):
+        problem, declared = self._problem, self._declared
+        if declared.catch_up is None or not self._recipe.lazy or not (problem.l1 or problem.l2):
             return None
-        sums = (self._states["z"].weight, self._states["square"].weight)
-        return CatchUp(self._model.weight, sums, self._recipe.step_size, problem.l1, problem.l2)
+        sums = tuple(state.weight for state in self._states.values())
+        rate = {declared.rate: self._recipe.step_size}
+        return CatchUp(declared.catch_up, self._model.weight, sums, rate, problem.l1, problem.l2)
 
     def _decay(self, number: int) -> None:
         if self._name in DECAYING and self._problem.l2:
@@ -80,23 +89,25 @@ class Optimizer:
         scalars: dict[str, Any] = {"l1": l1, "l2": l2}
         if self._recipe.lazy and is_weight:
             scalars["lazy"] = True
-        if self._name == "ftrl":
-            return scalars | {"alpha": self._recipe.step_size, "l1": number * l1, "l2": number * l2}
-        scalars["lr"] = self._rate(number)
-        return scalars | {"step": number} if self._name in ("adam", "adamW") else scalars
+        if self.follows_sums:
+            scalars |= {"l1": number * l1, "l2": number * l2}
+        if "step" in self._op.params:
+            scalars["step"] = number
+        return scalars | {self._declared.rate: self._rate(number)}
 
 
 @dataclass(frozen=True, eq=False)
 class CatchUp:
     """Applies the penalties that lazy steps of FTRL have left at columns, as they grow with every step; picklable."""
 
+    operation: str
     weight: DCV
-    sums: tuple[DCV, DCV]
-    step_size: float
+    sums: tuple[DCV, ...]
+    rate: Mapping[str, float]
     l1: float
     l2: float
 
     def to_step(self, number: int) -> Callable[[Int64Array | None], object]:
         """Return a function of columns (None: all) that brings them up to a step."""
-        scalars = {"alpha": self.step_size, "l1": number * self.l1, "l2": number * self.l2}
-        return lambda columns: self.weight.zip(*self.sums).apply("ftrl_weights", columns, **scalars)
+        scalars = {**self.rate, "l1": number * self.l1, "l2": number * self.l2}
+        return lambda columns: self.weight.zip(*self.sums).apply(self.operation, columns, **scalars)
