@@ -50,7 +50,7 @@ def test_a_local_fleet_with_certificates_when_a_server_dies_then_copies_come_ove
 def test_fleet_when_ipv6_literal_has_tls_then_it_recovers(tmp_path, leaves_nothing, monkeypatch, until):
     monkeypatch.setenv("PS2_UNIX_SOCKETS", "0")
     files = write(tmp_path, names=("::1",))
-    with PS2Context.getOrCreate(servers=2, replicas=1, bindAddress="[::1]", **given(files)) as ps:
+    with PS2Context.getOrCreate(servers=2, replicas=1, conf=PS2Conf(bindAddress="[::1]", **given(files))) as ps:
         addresses = (*ps.servers, ps._fleet.address)
         weight = DCV.dense(DIM).fill(1.0)
         os.kill(ps._fleet.launcher.pids()[0], 9)
@@ -61,7 +61,7 @@ def test_fleet_when_ipv6_literal_has_tls_then_it_recovers(tmp_path, leaves_nothi
 
 def test_fleet_when_no_san_has_its_ipv6_literal_then_error(tmp_path, leaves_nothing):
     with pytest.raises(ConfigError, match="will talk to ::1: IP address mismatch"):
-        PS2Context.getOrCreate(servers=1, bindAddress="[::1]", **given(write(tmp_path)))
+        PS2Context.getOrCreate(servers=1, conf=PS2Conf(bindAddress="[::1]", **given(write(tmp_path))))
 
 
 def test_a_local_fleet_without_certificates_when_the_environment_names_some_then_they_are_for_commands_alone(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -81,21 +81,10 @@ def _check_output(setting: Setting) -> None:
 
 
 def _check_fleet(setting: Setting) -> None:
-    from ps2.certificates import tls_files
     from ps2.config import read_token
-    from ps2.coordinator.conf import PS2Conf
     from ps2.storage.folders import newest
 
-    conf = PS2Conf(
-        servers=setting.servers,
-        fleet=setting.fleet,
-        checkpointDir=setting.checkpoint_dir,
-        checkpointEveryS=setting.checkpoint_every,
-        restore=setting.restore,
-    )
-    conf.check()
-    if setting.fleet is not None:
-        tls_files(setting.tls_cert, setting.tls_key, setting.tls_ca, setting.tls_name)
+    _conf_of(setting).check()
     if setting.fleet is not None and setting.token_file is not None:
         read_token(setting.token_file)
     if setting.restore is not None and "://" not in setting.restore:
@@ -156,16 +145,7 @@ def _in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[
     try:
         with (
             plain_errors(),
-            PS2Context.getOrCreate(
-                spark,
-                setting.servers,
-                fleet=setting.fleet,
-                tokenFile=setting.token_file if setting.fleet else None,
-                checkpointDir=setting.checkpoint_dir,
-                checkpointEveryS=setting.checkpoint_every,
-                restore=setting.restore,
-                conf=_certified(setting) if setting.fleet else None,
-            ) as ps,
+            PS2Context.getOrCreate(spark, conf=_conf_of(setting)) as ps,
         ):
             say("waiting for free task slots")
             ps.waitForSlots()
@@ -182,10 +162,26 @@ def _in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[
             spark.stop()
 
 
-def _certified(setting: Setting) -> PS2Conf:
+def _conf_of(setting: Setting) -> PS2Conf:
     from ps2.coordinator.conf import PS2Conf
 
-    return PS2Conf(tlsCert=setting.tls_cert, tlsKey=setting.tls_key, tlsCa=setting.tls_ca, tlsName=setting.tls_name)
+    conf = PS2Conf(
+        servers=setting.servers,
+        fleet=setting.fleet,
+        checkpointDir=setting.checkpoint_dir,
+        checkpointEveryS=setting.checkpoint_every,
+        restore=setting.restore,
+    )
+    if setting.fleet is None:
+        return conf
+    return replace(
+        conf,
+        tokenFile=setting.token_file,
+        tlsCert=setting.tls_cert,
+        tlsKey=setting.tls_key,
+        tlsCa=setting.tls_ca,
+        tlsName=setting.tls_name,
+    )
 
 
 def read(spark: Any, files: Files) -> Read:
