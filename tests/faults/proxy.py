@@ -35,10 +35,11 @@ from ps2.coordinator import fleet
 from ps2.coordinator.launchers.child import Child
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.errors import UnavailableError
-from ps2.wire.binary import AN_ERROR, REPLAYED, REPLY, open_request
+from ps2.wire.binary import open_request
 from ps2.wire.framing import GREETING, HEAD
 from ps2.wire.handshake import handshake
 from ps2.wire.pb import server_pb2 as pb
+from tests.messages import header_of
 from tests.ports import free_port
 
 SERVER_HOST, PROXY_HOST = "127.0.0.2", "127.0.0.3"
@@ -390,8 +391,8 @@ def _seen(server: int, message: bytes) -> Seen:
 
 
 def _with_reply(happening: Happened | None, reply: bytes, network: Network) -> Happened | None:
-    kind, flags, *_ = REPLY.unpack_from(_header(reply))
-    replayed, failed = bool(flags & REPLAYED), kind == AN_ERROR
+    said = header_of(_header(reply))
+    replayed, failed = said.replayed, said.HasField("error")
     if replayed:
         network.note_replay()
     if happening is None:
