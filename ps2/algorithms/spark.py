@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import warnings
 from collections.abc import Iterator
@@ -15,9 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from ps2 import errors
+from ps2.config import split_address
 from ps2.errors import ConfigError, OpError, PS2Error
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+STANDALONE = "spark://"
+MASTER = re.compile(r"local(\[|$)|local-cluster\[|spark://|yarn$|k8s://")
+CONNECT_S = 5.0
 # For a JVM to stop its Spark.
 END_TIMEOUT_S = 3.0
 # The line in a Python traceback that names the error: not indented, "package.Class: text".
@@ -32,12 +37,15 @@ def session(master: str | None, name: str) -> Any:
         name: of the application.
 
     Raises:
-        ConfigError: Java is missing, or Spark does not start with it.
+        ConfigError: Java is missing, the master is none, nothing listens there, or Spark does not start.
     """
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkRuntimeError
     from pyspark.sql import SparkSession
 
     _check_java()
+    if master is not None:
+        _check_master(master)
     builder = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.python.daemon.module", "ps2.run.daemon")
     builder = builder.config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={LOG_SETTINGS.as_uri()}")
@@ -52,6 +60,8 @@ def session(master: str | None, name: str) -> Any:
         return builder.getOrCreate()
     except PySparkRuntimeError as error:
         raise ConfigError(f"Spark did not start on {master}: {error}; it needs Java 17 or later (JAVA_HOME)") from error
+    except Py4JJavaError as error:
+        raise ConfigError(f"Spark did not start on {master}: {_first_line(str(error))}") from error
 
 
 class Interrupt:
@@ -157,6 +167,32 @@ def _first_line(report: str) -> str:
     """Return the first line that names what happened; the rest of a Java report is where."""
     told = [line.strip(": ") for line in report.splitlines() if not line.startswith("An error occurred while calling")]
     return next((line for line in told if line), "it does not say why")
+
+
+def _check_master(master: str) -> None:
+    """Raise ConfigError for a master on which Spark cannot start: it says so late, and in other words."""
+    if not MASTER.match(master):
+        raise ConfigError(
+            f"Spark's master: expected local[2], spark://host:7077, yarn or k8s://https://host:443, got {master!r}"
+        )
+    if master == "yarn" and not any(os.environ.get(name) for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR")):
+        raise ConfigError("Spark's master yarn: HADOOP_CONF_DIR or YARN_CONF_DIR has to name the cluster's settings")
+    if master.startswith(STANDALONE):
+        _check_listens(master)
+
+
+def _check_listens(master: str) -> None:
+    """Raise ConfigError if nothing listens at any of a standalone cluster's masters."""
+    faults = []
+    for address in master.removeprefix(STANDALONE).split(","):
+        host, port = split_address(address, "Spark's master")
+        try:
+            socket.create_connection((host, port), CONNECT_S).close()
+        except OSError as error:
+            faults.append(f"{address}: {error.strerror or error}")
+        else:
+            return
+    raise ConfigError(f"Spark's master {master} is not reached from {socket.gethostname()}: {'; '.join(faults)}")
 
 
 def _check_java() -> None:

@@ -182,7 +182,9 @@ def server(
     from ps2.wire.sockets import loopback_host
 
     if token_file is None and not insecure:
-        raise ConfigError("give --token-file (or PS2_TOKEN_FILE), or --insecure on loopback")
+        raise ConfigError(
+            "give --token-file (or PS2_TOKEN_FILE), as 'ps2 token new FILE' makes one, or --insecure on loopback"
+        )
     if token_file is not None and insecure:
         raise ConfigError("give either --token-file or --insecure, not both")
     if drain and master is not None:

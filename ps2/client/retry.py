@@ -42,5 +42,12 @@ class RetryPolicy:
         self._unexplained_s = time.monotonic()
 
     def doubt(self, error: TransientError | None) -> None:
-        """Note that the coordinator does not answer either, as it may stand still for a while; None: it does."""
+        """Note that the coordinator does not answer either, as it may stand still for a while; None: it does.
+
+        Raises:
+            UnreachableError: it was never reached, and to find that out has taken as long as is waited for it.
+        """
         self._doubt = error
+        unexplained_s = 0.0 if self._failing_s is None else time.monotonic() - self._unexplained_s
+        if isinstance(error, UnreachableError) and unexplained_s > self._retry.first_contact_s:
+            raise error

@@ -1,4 +1,4 @@
-"""The multinomial model where pyspark.ml's own tests of it are hard: the same minimum, the same forms."""
+"""Logistic regression where pyspark.ml's own tests of it are hard: the same minimum, the same forms."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pyspark.ml import classification
 from pyspark.ml.common import _java2py, _py2java
 from pyspark.ml.linalg import DenseMatrix, SparseMatrix, Vectors
 from pyspark.sql import functions as F
+from scipy.optimize import minimize
+from scipy.special import logsumexp
 
 from ps2 import algorithms
 from ps2.algorithms.linear.ml.models import as_matrix
@@ -26,9 +28,19 @@ INTERCEPTS = np.array([0, 2.688191, 4.170682])
 
 @pytest.fixture(scope="module")
 def df(spark):
+    return frame_of(spark, ROWS, MEANS, VARIANCES)
+
+
+@pytest.fixture(scope="module")
+def common(spark):
+    """The last feature varies as others do, and classes are about as frequent."""
+    return frame_of(spark, 500, [*MEANS[:3], 1.199], [*VARIANCES[:3], 0.581])
+
+
+def frame_of(spark, count, means, variances):
     rng = np.random.default_rng(42)
-    x = rng.normal(size=(ROWS, 4)) * np.sqrt(VARIANCES) + MEANS
-    y = (x @ WEIGHTS.T + INTERCEPTS + rng.gumbel(size=(ROWS, 3))).argmax(axis=1)
+    x = rng.normal(size=(count, 4)) * np.sqrt(variances) + means
+    y = (x @ WEIGHTS.T + INTERCEPTS + rng.gumbel(size=(count, 3))).argmax(axis=1)
     rows = [(float(label), Vectors.dense(row), 0.1 + i % 10) for i, (label, row) in enumerate(zip(y, x, strict=True))]
     return spark.createDataFrame(rows, ["label", "features", "weight"]).coalesce(2).cache()
 
@@ -55,6 +67,58 @@ def test_multinomial_when_a_column_hardly_varies_then_the_minimum_is_found(df, p
     assert ours.summary.objectiveHistory[-1] <= theirs.summary.objectiveHistory[-1] + 2e-7
     intercepts, its = ours.interceptVector.toArray(), theirs.interceptVector.toArray()
     np.testing.assert_allclose(intercepts, its, rtol=0.02, atol=0.02 * np.abs(its).max())
+
+
+def minimum(rows, regParam=0.0, elasticNetParam=0.0, standardization=True, fitIntercept=True):
+    """Return the least objective: weights are differences of two parts, so that an L1 penalty is smooth."""
+    y = np.array([row.label for row in rows], dtype=int)
+    weight = np.array([row.weight for row in rows]) / sum(row.weight for row in rows)
+    x = np.array([row.features.toArray() for row in rows])
+    mean = weight @ x
+    scale = np.sqrt(weight @ (x - mean) ** 2 / (1.0 - weight @ weight))
+    penalised = np.ones(x.shape[1]) if standardization else 1.0 / scale
+    x = (x - mean * fitIntercept) / scale
+    classes, width = y.max() + 1, x.shape[1]
+
+    def objective(point):
+        plus, minus, intercepts = np.split(point, [classes * width, 2 * classes * width])
+        w = (plus - minus).reshape(classes, width)
+        margins = x @ w.T + intercepts
+        found = logsumexp(margins, axis=1)
+        slopes = weight[:, None] * (np.exp(margins - found[:, None]) - np.eye(classes)[y])
+        l1, l2 = regParam * elasticNetParam * penalised, regParam * (1.0 - elasticNetParam) * penalised**2
+        value = weight @ (found - margins[np.arange(len(y)), y]) + 0.5 * (l2 * w**2).sum()
+        dw = (slopes.T @ x + l2 * w).reshape(-1)
+        sizes = np.tile(l1, classes)
+        of_intercepts = slopes.sum(axis=0) * fitIntercept
+        return value + sizes @ (plus + minus), np.concatenate([dw + sizes, sizes - dw, of_intercepts])
+
+    signed = 2 * classes * width
+    limits = [(0.0, None)] * signed + [(None, None)] * classes
+    if classes == 2:  # of two classes only one has weights
+        limits = ([(0.0, 0.0)] * width + [(0.0, None)] * width) * 2 + [(0.0, 0.0), (None, None)]
+    return minimize(
+        objective,
+        np.zeros(signed + classes),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=limits,
+        options={"maxiter": 10**4, "maxfun": 10**5, "ftol": 1e-15, "gtol": 1e-10, "maxcor": 50},
+    ).fun
+
+
+NONE, RIDGE, LASSO = {}, {"regParam": 0.1}, {"regParam": 0.05, "elasticNetParam": 1.0}
+ELASTIC = {"regParam": 0.1, "elasticNetParam": 0.5}
+
+
+@pytest.mark.parametrize("penalty", [NONE, RIDGE, LASSO, ELASTIC], ids=["none", "l2", "l1", "elastic net"])
+@pytest.mark.parametrize("form", [{"standardization": False}, {"fitIntercept": False}], ids=["as given", "through 0"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_fit_when_penalties_differ_then_the_minimum_is_found(common, classes, form, penalty):
+    frame = common.where(F.col("label") < classes)
+    model = algorithms.LogisticRegression(weightCol="weight", **form, **penalty).fit(frame)
+    least = minimum(frame.collect(), **form, **penalty)
+    assert model.summary.objectiveHistory[-1] == pytest.approx(least, rel=1e-6)
 
 
 def test_multinomial_when_bounds_hold_intercepts_then_the_minimum_is_found(df):

@@ -8,6 +8,7 @@ import pytest
 
 from ps2.algorithms.estimators import anew
 from ps2.algorithms.estimators.anew import MOST_BEGINNINGS, done_anew
+from ps2.algorithms.training.run import NotWhole
 from ps2.errors import RecoveryError, UnavailableError, UsageError
 
 
@@ -69,6 +70,20 @@ def test_a_fit_when_its_run_went_back_for_it_then_is_done(context):
     def fit():
         ps.lose()
         ps._runs.returns += 1
+        return "done"
+
+    assert done_anew(fit) == "done"
+
+
+def test_a_fit_when_its_run_has_come_to_a_part_then_begins_anew(context):
+    ps, begun = context(), []
+
+    def fit():
+        begun.append(1)
+        if len(begun) == 1:
+            ps.lose()
+            ps._runs.returns += 1
+            raise NotWhole("counts are being made anew")
         return "done"
 
     assert done_anew(fit) == "done"

@@ -72,3 +72,11 @@ def test_wait_when_the_master_was_never_reached_then_it_gives_up_early(clock):
     with pytest.raises(UnreachableError, match=r"^the driver's master$"):
         until_it_gives_up(patience)
     assert sum(clock.pauses) <= 10
+
+
+def test_doubt_when_finding_out_took_as_long_then_it_gives_up(clock):
+    patience = Patience(RetryConfig(first_contact_s=2))
+    patience.wait(UnavailableError("a server"))
+    clock.now_s += 3
+    with pytest.raises(UnreachableError, match=r"^the driver's master$"):
+        patience.doubt(UnreachableError("the driver's master"))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from ps2.algorithms.training.run import NotWhole
 from ps2.coordinator.context import PS2Context
 from ps2.errors import PS2Error, RecoveryError, RolledBack
 
@@ -23,13 +24,15 @@ def done_anew(fit: Callable[[], T]) -> T:
     """Fit; begin again where a server was lost while no run could go back for it.
 
     Before the run's first checkpoint, the one that the server comes back from is older, and lacks what the fit has put
-    there; and when all workers have ended, nobody does again what is missing.
+    there; and when all workers have ended, nobody does again what is missing. Nor does anybody in the last clocks of
+    a run whose workers may be apart (``NotWhole``).
 
     Raises:
         RecoveryError: it has begun ``MOST_BEGINNINGS`` times; or it goes on with a training of another driver.
     """
     for beginning in itertools.count(1):
-        before, failure = _losses(PS2Context.getActive()), None
+        ps, failure = PS2Context.getActive(), None
+        before, recoveries = _losses(ps), _recoveries(ps)
         try:
             fitted = fit()
         except PS2Error as error:
@@ -37,7 +40,8 @@ def done_anew(fit: Callable[[], T]) -> T:
         ps = PS2Context.getActive()
         if failure is not None and not _settled(ps):
             raise failure
-        if _losses(ps) <= before:
+        is_part = isinstance(failure, NotWhole) and _recoveries(ps) > recoveries
+        if _losses(ps) <= before and not is_part:
             if failure is not None:
                 raise failure
             return fitted
@@ -54,7 +58,8 @@ def done_anew(fit: Callable[[], T]) -> T:
                 f"servers were lost before a checkpoint held what the fit had put there, or after its workers had "
                 f"ended, and {why}: {ps.recoveries[-1]}"
             ) from failure
-        log.warning("the fit begins anew, as servers came back without what it had put there: %s", ps.recoveries[-1])
+        lacking = str(failure) if is_part else "servers came back without what it had put there"
+        log.warning("the fit begins anew: %s: %s", lacking, ps.recoveries[-1])
     raise AssertionError("it counts without end")
 
 
@@ -63,6 +68,10 @@ def _losses(ps: Any) -> int:
     if ps is None or ps.conf.recover == "shard":
         return 0
     return sum(recovery.source == "checkpoint" for recovery in ps.recoveries) - int(ps._runs.returns)
+
+
+def _recoveries(ps: Any) -> int:
+    return 0 if ps is None else len(ps.recoveries)
 
 
 def _settled(ps: Any) -> bool:

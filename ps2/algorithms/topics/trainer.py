@@ -19,9 +19,9 @@ from ps2.algorithms.topics.worker import Half
 from ps2.algorithms.training.diary import Diary
 from ps2.algorithms.training.names import Names, names_of
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
-from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
+from ps2.algorithms.training.run import FIRST_CLOCK, NotWhole, Training, run_training
 from ps2.algorithms.training.table import Table
-from ps2.errors import PS2Error, RecoveryError
+from ps2.errors import PS2Error
 
 Float64s = npt.NDArray[np.float64]
 
@@ -51,6 +51,7 @@ def train(
         NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
             another one.
         InputError: a row cannot be used; says how many, and names one.
+        NotWhole: with a staleness, servers were lost just before the end.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     names = names_of(recipe.name, ps)
@@ -127,7 +128,7 @@ class _Driver:
         recipe = self._recipe
         look = self._fleet.look(recipe.beta)
         if look.negative or look.totals.sum() != self._sizes.tokens:
-            raise RecoveryError(
+            raise NotWhole(
                 f"counts were being made anew when the last iteration ended, as servers were lost just before: "
                 f"expected counts of {self._sizes.tokens:,} tokens, none negative, got {look.totals.sum():,} tokens, "
                 f"and {look.negative:,} negative counts; train again, or a few iterations more"

@@ -16,10 +16,15 @@ from ps2.algorithms.training.faults import LENGTH, ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import Reading, read
 from ps2.algorithms.training.table import Table
 from ps2.client.dcv import DCV
+from ps2.errors import RecoveryError
 
 T = TypeVar("T")
 
 FIRST_CLOCK = 1
+
+
+class NotWhole(RecoveryError):
+    """What a run has come to lacks something, as servers were lost just before its end: a fit begins anew."""
 
 
 class WorkerHalf(Protocol):
