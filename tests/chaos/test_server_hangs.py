@@ -19,6 +19,7 @@ from ps2.wire import binary, framing
 from ps2.wire.handshake import handshake
 from ps2.wire.messages import PROTOCOL_VERSION, Operation, Request, RequestId
 from ps2.wire.pb import server_pb2 as pb
+from tests.messages import header_of
 
 DIM = 1000
 
@@ -64,7 +65,7 @@ def heard(connection):
     file = connection.makefile("rb", buffering=0)
     length, size = framing.HEAD.unpack(file.read(framing.HEAD.size))
     assert size == 0
-    return pb.ReplyHeader.FromString(file.read(length))
+    return header_of(file.read(length))
 
 
 def writing(total, number, version):

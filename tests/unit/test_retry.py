@@ -75,7 +75,7 @@ def test_wait_when_the_master_was_never_reached_then_it_gives_up_early(clock):
 
 
 def test_doubt_when_finding_out_took_as_long_then_it_gives_up(clock):
-    patience = Patience(RetryConfig(first_contact_s=2))
+    patience = RetryPolicy(RetryConfig(first_contact_s=2))
     patience.wait(UnavailableError("a server"))
     clock.now_s += 3
     with pytest.raises(UnreachableError, match=r"^the driver's master$"):
