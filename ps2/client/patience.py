@@ -27,6 +27,8 @@ class Patience:
         failing_s, unexplained_s = now_s - self._failing_s, now_s + self._pause_s - self._unexplained_s
         master = self._doubt if isinstance(self._doubt, UnreachableError) else None
         total_s = min(self._retry.total_s, self._retry.first_contact_s) if master is not None else self._retry.total_s
+        if isinstance(error, UnreachableError) and self._doubt is None:
+            total_s = min(total_s, self._retry.unreached_s)
         if failing_s > self._retry.recovery_s or unexplained_s > total_s:
             if self._doubt is None:
                 raise error
