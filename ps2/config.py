@@ -64,7 +64,8 @@ class RetryConfig:
         total_s: time from the first failure until the error is raised, while nobody knows of a reason.
         recovery_s: the same, while the coordinator brings a lost server back.
         first_contact_s: the same, where the master was never reached by this process.
-        later_contact_s: the same, in a later attempt of a task, before which the first one has waited.
+        unreached_s: the same, where a server was never reached by this process, and the coordinator misses none.
+        later_contact_s: that for the master, in a later attempt of a task, before which the first one has waited.
         later_connect_s: longest time for one attempt to connect in such a task.
         first_pause_s: pause after the first failure; doubles up to ``longest_pause_s``.
         longest_pause_s: longest pause between two attempts.
@@ -73,6 +74,7 @@ class RetryConfig:
     total_s: float = 60.0
     recovery_s: float = 600.0
     first_contact_s: float = 10.0
+    unreached_s: float = 20.0
     later_contact_s: float = 2.0
     later_connect_s: float = 3.0
     first_pause_s: float = 0.02
@@ -290,7 +292,7 @@ class Place:
 
 def unencrypted(tls: object | None, *addresses: str) -> str | None:
     """Return what is to be said of processes that talk without TLS beyond this host; None if none do."""
-    beyond = [address for address in addresses if not is_loopback(split_address(address)[0])]
+    beyond = [host for host, _ in map(split_address, addresses) if not is_loopback(host)]
     if tls is not None or not beyond:
         return None
     return (

@@ -26,8 +26,9 @@ class RetryPolicy:
             self._failing_s = self._unexplained_s = now_s
         failing_s, unexplained_s = now_s - self._failing_s, now_s + self._pause_s - self._unexplained_s
         master = self._doubt if isinstance(self._doubt, UnreachableError) else None
-        never = master is not None or isinstance(error, UnreachableError)
-        total_s = min(self._retry.total_s, self._retry.first_contact_s) if never else self._retry.total_s
+        total_s = min(self._retry.total_s, self._retry.first_contact_s) if master is not None else self._retry.total_s
+        if isinstance(error, UnreachableError) and self._doubt is None:
+            total_s = min(total_s, self._retry.unreached_s)
         if failing_s > self._retry.recovery_s or unexplained_s > total_s:
             if self._doubt is None:
                 raise error

@@ -35,9 +35,9 @@ def clock(monkeypatch):
     return clock
 
 
-def until_it_gives_up(patience, explained=lambda: False):
+def until_it_gives_up(patience, explained=lambda: False, error=None):
     while True:
-        patience.wait(UnavailableError("refused"))
+        patience.wait(error or UnavailableError("refused"))
         if explained():
             patience.explain()
 
@@ -80,3 +80,10 @@ def test_doubt_when_finding_out_took_as_long_then_it_gives_up(clock):
     clock.now_s += 3
     with pytest.raises(UnreachableError, match=r"^the driver's master$"):
         patience.doubt(UnreachableError("the driver's master"))
+
+
+def test_wait_when_only_a_server_was_never_reached_then_it_gives_up_early(clock):
+    patience = RetryPolicy(RetryConfig(total_s=60, unreached_s=20, first_pause_s=1, longest_pause_s=4))
+    with pytest.raises(UnreachableError, match=r"^a server$"):
+        until_it_gives_up(patience, error=UnreachableError("a server"))
+    assert 10 < sum(clock.pauses) <= 20
