@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from ps2.errors import NotColocatedWarning, PS2Error
     from ps2.matrix.partition import Partition
     from ps2.ops.table import op
+    from ps2.run.message import STOP, Message
     from ps2.run.result import RunResult
     from ps2.run.worker import Worker
 
 _HOME = {
     "DCV": "ps2.client.dcv",
     "DCVMatrix": "ps2.client.matrix",
+    "Message": "ps2.run.message",
     "NotColocatedWarning": "ps2.errors",
     "PS2Conf": "ps2.coordinator.conf",
     "PS2Context": "ps2.coordinator.context",
@@ -34,6 +36,7 @@ _HOME = {
     "Partition": "ps2.matrix.partition",
     "PartitionResults": "ps2.client.results",
     "RunResult": "ps2.run.result",
+    "STOP": "ps2.run.message",
     "Worker": "ps2.run.worker",
     "batch": "ps2.client.batch",
     "flush": "ps2.client.sessions",
@@ -42,7 +45,9 @@ _HOME = {
 
 __all__ = [
     "DCV",
+    "STOP",
     "DCVMatrix",
+    "Message",
     "NotColocatedWarning",
     "PS2Conf",
     "PS2Context",

@@ -101,29 +101,40 @@ class Checkpoints:
         self._trusted = [trusted for trusted in self._trusted if trusted is not newest]
 
     def take(
-        self, path: str | None, step: int | None, epoch: int, note: Callable[[str], None] = lambda folder: None
+        self,
+        path: str | None,
+        step: int | None,
+        epoch: int,
+        note: Callable[[str], None] = lambda folder: None,
+        messages: bytes = b"",
     ) -> Checkpoint:
         """Make a checkpoint in a new folder below ``path``.
 
         Args:
             epoch: how often the fleet had gone back to a checkpoint when the step was that.
             note: called with its folder when it is complete, before anybody can go back to it.
+            messages: what the driver has told workers, encoded.
 
         Raises:
             ConfigError: there is no path, or it cannot be written to.
             RecoveryError: it failed on the way; the one before stays as it was.
         """
-        return self._make(path, step, epoch, note)[0]
+        return self._make(path, step, epoch, note, messages)[0]
 
     def hand_over(
-        self, last: Collection[str], step: int | None, epoch: int, note: Callable[[str], None] | None
+        self,
+        last: Collection[str],
+        step: int | None,
+        epoch: int,
+        note: Callable[[str], None] | None,
+        messages: bytes = b"",
     ) -> Newest:
         """Make one after which nothing changes on the servers at these addresses, as they are about to end.
 
         Args:
-            note: as above; None: nobody but their successors is to go back to it.
+            note, messages: as above; no note: nobody but their successors is to go back to it.
         """
-        return self._make(None, step, epoch, note, last)[1]
+        return self._make(None, step, epoch, note, messages, last)[1]
 
     def _make(
         self,
@@ -131,6 +142,7 @@ class Checkpoints:
         step: int | None,
         epoch: int,
         note: Callable[[str], None] | None,
+        messages: bytes,
         last: Collection[str] = (),
     ) -> tuple[Checkpoint, Newest]:
         root = self._folder if path is None else path
@@ -142,7 +154,7 @@ class Checkpoints:
             number = 1 + max((found.number for found in folders.find(root)), default=0)
             folder = folders.folder(root, number, self._master.id)
             try:
-                made, newest = self._take(folder, number, step, epoch, last)
+                made, newest = self._take(folder, number, step, epoch, messages, last)
             except BaseException as error:
                 self._discard(last, "")
                 with suppress(PS2Error):
@@ -167,7 +179,7 @@ class Checkpoints:
             return made, newest
 
     def _take(
-        self, folder: str, number: int, step: int | None, epoch: int, last: Collection[str]
+        self, folder: str, number: int, step: int | None, epoch: int, messages: bytes, last: Collection[str]
     ) -> tuple[Checkpoint, Newest]:
         began_s = time.monotonic()
         name = uuid.uuid4().hex
@@ -208,6 +220,7 @@ class Checkpoints:
             seconds=time.monotonic() - began_s,
             version=__version__,
             matrices=tuple(replace(matrix, shards=_of(matrix.id, shards)) for matrix in matrices),
+            messages=folders.write_messages(folder, messages) if messages else None,
         )
         folders.write_manifest(folder, manifest)
         counts = {id: copy.mutations for (id, _), copy in zip(members, copied, strict=True)}

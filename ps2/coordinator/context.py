@@ -300,7 +300,7 @@ class PS2Context:
         workers: int | None = None,
         staleness: int | None = 0,
         *,
-        onClock: Callable[[int], object] | None = None,
+        onClock: Callable[..., object] | None = None,
         onLog: Callable[[int, int, str, float], object] | None = None,
         timeoutS: float | None = None,
         firstClock: int = 0,
@@ -334,7 +334,10 @@ class PS2Context:
             staleness: clocks that a worker may be ahead of the slowest. 0 is BSP; s is SSP: a view at clock t holds
                 every update of the clocks up to t - s - 1; None is ASP: nobody waits.
             onClock: called here with each clock that all workers have finished, in order, before any of them enters the
-                clock ``staleness + 1`` later.
+                clock ``staleness + 1`` later. A ``ps2.Message`` that it returns goes to all workers with that clock's
+                release (``Worker.message``); ``ps2.STOP`` ends the run: all workers' loops end before the first clock
+                that none of them has entered. Anything else that it returns means nothing. With two parameters it is
+                called with the clock and a list of what the workers reported in it (``Worker.report``), merged.
             onLog: called here with rank, clock, name and value of what ``worker.log`` was given, while the job runs.
             timeoutS: longest time for all of it, in seconds.
             firstClock: where the clocks begin, such as ``nextStep`` after ``restore=``.
@@ -419,7 +422,7 @@ class PS2Context:
 
     def _rolled_back(self, epoch: int, step: int | None) -> None:
         """The driver's loop is being told that the fleet went back: what it submits from now on is of that."""
-        self._steps.next = step or 0
+        self._steps.roll_back(step or 0)
         self._application.go_back(epoch)
 
     def _settled(self) -> list[Recovery]:

@@ -18,7 +18,9 @@ from ps2.coordinator.recovery import Recovery
 from ps2.coordinator.turns import Turns
 from ps2.errors import CheckpointWarning, ConfigError, PS2Error, RecoveryError, RolledBack, UsageError
 from ps2.interrupts import shielded
+from ps2.run.journal import Journal
 from ps2.run.state import CUTS, Run
+from ps2.storage import folders
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +42,12 @@ class Steps:
         self.settled: Callable[[], Sequence[Recovery]] = lambda: ()
         # The run of workers that is under way, whose clocks are the steps.
         self.run: Run | None = None
+        # What the driver has told the workers of runs; of the one that is under way, the run has it.
+        self._journal = Journal()
         newest = checkpoints.newest
+        if newest is not None and newest.manifest.messages is not None:
+            saved = folders.read_messages(newest.path, newest.manifest.messages)
+            self._journal = Journal.from_bytes(saved, newest.path)
         self.next = newest.manifest.step or 0 if newest is not None else 0
         if newest is not None:
             self._cuts.append(newest.path)
@@ -57,12 +64,14 @@ class Steps:
         if run is None:
             self._check()
             note = _nowhere if self._inside and step is None else self._cuts.append
-            return self._checkpoints.take(path, self.next if step is None else step, self._session.epoch, note)
+            number = self.next if step is None else step
+            return self._checkpoints.take(path, number, self._session.epoch, note, self._journal.to_bytes())
         # Asked before the checkpoint is made: what came in between is done again, and counts once.
         epoch, cut = run.epoch, run.cut()
         first = min(cut.applied) if step is None else step
         try:
-            return self._checkpoints.take(path, first, epoch, lambda folder: run.note_cut(folder, cut))
+            messages = cut.journal.to_bytes()
+            return self._checkpoints.take(path, first, epoch, lambda folder: run.note_cut(folder, cut), messages)
         except RecoveryError as error:
             if run.epoch != epoch:
                 raise RolledBack("the fleet went back to a checkpoint", min(run.applied())) from error
@@ -75,9 +84,12 @@ class Steps:
             # It may hold a part of a step, and all are not to go back to that.
             partial = self._inside or self._conf.recover == "consistent"
             note = None if partial else _nowhere
-            return self._checkpoints.hand_over(addresses, self.next, self._session.epoch, note)
+            messages = self._journal.to_bytes()
+            return self._checkpoints.hand_over(addresses, self.next, self._session.epoch, note, messages)
         epoch, cut = run.epoch, run.cut()
-        return self._checkpoints.hand_over(addresses, min(cut.applied), epoch, lambda folder: run.note_cut(folder, cut))
+        return self._checkpoints.hand_over(
+            *(addresses, min(cut.applied), epoch, lambda folder: run.note_cut(folder, cut), cut.journal.to_bytes())
+        )
 
     @contextmanager
     def step(self, number: int | None) -> Iterator[int]:
@@ -133,7 +145,13 @@ class Steps:
         if self._inside:
             raise UsageError("run: a step is under way, and the clocks of a run are steps themselves: call it outside")
         self._check()
+        run.journal = self._journal.before(run.first)
         self.run = run
+
+    def roll_back(self, step: int) -> None:
+        """The driver's loop hears that the fleet went back to a step."""
+        self.next = step
+        self._journal = self._journal.before(step)
 
     def checkpoint_beginning(self) -> None:
         """Let all go back to the beginning of a run at least, if all go back together."""
@@ -160,6 +178,8 @@ class Steps:
                 self._session.check_epoch(self._master.gone_back if ended else (run.epoch, None))
             if not ended:
                 self.next = min(run.applied())
+                # A run that has come to its end by STOP may be gone on with by another one.
+                self._journal = run.journal.without_stop() if run.is_over else run.journal
 
     def close(self) -> None:
         self._closing.set()
@@ -185,7 +205,7 @@ class Steps:
     def _between(self) -> Checkpoint:
         """Make a checkpoint where there are no steps; one may begin meanwhile, so nobody goes on from it."""
         self._last_s = time.monotonic()
-        return self._checkpoints.take(None, self.next, self._session.epoch)
+        return self._checkpoints.take(None, self.next, self._session.epoch, messages=self._journal.to_bytes())
 
     def _automatic(self, take: Callable[[], Checkpoint]) -> None:
         """Make a checkpoint that nobody waits for: if it fails, the loop goes on, and is told."""

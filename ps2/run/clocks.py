@@ -13,10 +13,12 @@ An event costs a few steps; all that wait are looked at only when the lowest clo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ps2.errors import ProtocolError, WorkerError
+from ps2.run.journal import Journal
+from ps2.wire.run_control import Report
 
 # What ASP allows.
 NO_LIMIT = 2**62
@@ -37,10 +39,17 @@ class Release:
 
 @dataclass(frozen=True)
 class Cut:
-    """Where all clocks stood at one moment; the names are those of ``Clocks``."""
+    """Where a run stood at one moment; ``applied`` and ``called`` are those of ``Clocks``.
+
+    Attributes:
+        journal: what ``onClock`` had returned.
+        reports: of the clocks that ``onClock`` had not been called for: by clock, then by rank.
+    """
 
     applied: tuple[int, ...]
     called: int
+    journal: Journal = field(default_factory=Journal)
+    reports: Mapping[int, Mapping[int, Sequence[Report]]] = field(default_factory=dict)
 
 
 class Clocks:
@@ -48,6 +57,7 @@ class Clocks:
 
     Attributes:
         entered: the clock that each rank is, or was last, in.
+        furthest: the highest clock that a worker has entered.
         applied: of each rank, the updates of the clocks below are on the servers.
         called: for the clocks below, the call has returned.
         bound: nobody waits before a clock up to this one.
@@ -67,6 +77,7 @@ class Clocks:
     def _reset(self, cut: Cut) -> None:
         self.called = cut.called
         self.entered = list(cut.applied)
+        self.furthest = max(cut.applied) - 1
         self.applied = list(cut.applied)
         self._done: set[int] = set()
         self._all = _Tally(cut.applied)
@@ -204,6 +215,7 @@ class Clocks:
         for rank in sorted(rank for rank in concerned if self.waiting[rank] <= bound):
             clock = self.waiting.pop(rank)
             self.entered[rank] = max(clock, self.applied[rank])
+            self.furthest = max(self.furthest, self.entered[rank])
             releases.append(Release(rank, clock, self.horizon(rank)))
         return releases
 

@@ -73,6 +73,16 @@ def check_call(name: str, function: Any, *arguments: str) -> None:
         raise UsageError(f"{wanted}, got {function!r}: {error}") from error
 
 
+def takes_reports(on_clock: Any) -> bool:
+    """Tell whether ``onClock`` is a function of (clock, reports): it has two arguments without defaults."""
+    try:
+        parameters = inspect.signature(on_clock).parameters.values()
+    except (TypeError, ValueError):  # it is no function, or a built-in one, which does not tell
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(one.kind in positional and one.default is inspect.Parameter.empty for one in parameters) == 2
+
+
 class Job:
     """Rows in as many partitions as there are workers, and the thread that runs them through Spark."""
 

@@ -21,7 +21,7 @@ class RunOptions:
 
     workers: int | None = None
     staleness: int | None = 0
-    on_clock: Callable[[int], object] | None = None
+    on_clock: Callable[..., object] | None = None
     on_log: Callable[[int, int, str, float], object] | None = None
     timeout_s: float | None = None
     first_clock: int = 0

@@ -33,8 +33,10 @@ from ps2.interrupts import POLL_S as INTERRUPT_S
 from ps2.interrupts import Opening, check, join, sleep
 from ps2.run.clocks import Clocks
 from ps2.run.face import Face
-from ps2.run.job import Job, check_call, pickled
+from ps2.run.job import Job, check_call, pickled, takes_reports
+from ps2.run.message import STOP, Message
 from ps2.run.options import RunOptions
+from ps2.run.reports import merged
 from ps2.run.result import RunResult
 from ps2.run.spark_job import CallJobs, Tasks, cancelled, is_stopped, not_reached, said_by_spark
 from ps2.run.state import Run
@@ -61,8 +63,8 @@ POLL_S = 0.5
 class _Events:
     """What happens in a run, for the driver's thread; see ``Listener``."""
 
-    queue: SimpleQueue[Callable[[], None]]
-    on_due: Callable[[], None]
+    queue: SimpleQueue[Callable[[], object]]
+    on_due: Callable[[], object]
     on_log: Callable[[int, int, str, float], object] | None
 
     def clock_due(self) -> None:
@@ -114,7 +116,8 @@ class Runs:
             with Opening():
                 function = pickled(worker_fn, options.read)
             if options.on_clock is not None:
-                check_call("onClock", options.on_clock, "clock")
+                reports = ["reports"] if takes_reports(options.on_clock) else []
+                check_call("onClock", options.on_clock, "clock", *reports)
             if options.on_log is not None:
                 check_call("onLog", options.on_log, "rank", "clock", "name", "value")
             slots = most_slots(spark_context) or total_slots(spark_context)
@@ -169,6 +172,7 @@ class _Drive:
         self._function = function
         self._options = options
         self._events = _Events(SimpleQueue(), self._call, options.on_log)
+        self._takes_reports = options.on_clock is not None and takes_reports(options.on_clock)
         self._over = False
         self._closing = threading.Event()
         calls = options.on_clock is not None or runs._steps.by_clock
@@ -203,6 +207,7 @@ class _Drive:
             self._options.seed,
             self._options.priority,
             self._options.bandwidth_limit,
+            self._takes_reports,
         )
         tag = f"ps2-run-{ref.fleet.id}-{number}"
         self._tasks = Tasks(self._spark, tag, self._run)
@@ -269,7 +274,7 @@ class _Drive:
         while self._run.error is None and not self._events.queue.empty():
             self._events.queue.get()()  # what was logged last
 
-    def _next_event(self) -> Callable[[], None]:
+    def _next_event(self) -> Callable[[], object]:
         while True:
             with suppress(Empty):
                 return self._events.queue.get(timeout=INTERRUPT_S)
@@ -284,7 +289,7 @@ class _Drive:
         run, options = self._run, self._options
         while (due := run.call_due()) is not None:
             clock, epoch = due
-            if self._counts(epoch, lambda clock=clock: self._end_clock(clock)):  # type: ignore[misc]
+            if self._counts(epoch, lambda due=due: self._end_clock(*due)):  # type: ignore[misc]
                 run.called_back(clock)
             elif run.epoch == epoch:
                 return  # it has ended, or is about to go back, and calls again then
@@ -292,9 +297,15 @@ class _Drive:
         if end is not None and ending is not None and self._counts(ending, lambda: _call_user(end)):
             run.end_called(ending)
 
-    def _end_clock(self, clock: int) -> None:
-        if self._options.on_clock is not None:
-            _call_user(self._options.on_clock, clock)
+    def _end_clock(self, clock: int, epoch: int) -> None:
+        on_clock = self._options.on_clock
+        if on_clock is not None:
+            reports = [merged(clock, self._run.reports(clock))] if self._takes_reports else []
+            returned = _call_user(on_clock, clock, *reports)
+            if isinstance(returned, Message):
+                self._run.tell(clock, epoch, returned.encoded)
+            elif returned is STOP:
+                self._run.tell(clock, epoch, None, stop=True)
         self._runs._session.flush()
         self._runs._steps.end_clock(clock)
 
@@ -382,7 +393,7 @@ class _Drive:
         self._runs._master.end_stages(series, below, [])
 
 
-def _call_user(function: Callable[..., object], *arguments: object) -> None:
-    """Call a function of the user's, which signals' handlers may interrupt anywhere; drop what it returns."""
+def _call_user(function: Callable[..., object], *arguments: object) -> object:
+    """Call a function of the user's, which signals' handlers may interrupt anywhere."""
     with Opening():
-        function(*arguments)
+        return function(*arguments)

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from ps2.errors import OutOfRangeError, ProtocolError, PS2Error
 from ps2.run.state import Question, Run, Seat
 from ps2.wire.pb import run_pb2 as pb
-from ps2.wire.run_control import ClockTimes, Logged
+from ps2.wire.run_control import ClockTimes, Logged, Report
 from ps2.wire.status import to_detail
 
 log = logging.getLogger(__name__)
@@ -75,9 +75,20 @@ class Answers:
             metrics = [Logged(metric.name, metric.value, metric.clock) for metric in message.metrics]
             run.note(seat, message.number, metrics, times)
         if ask == "arrive":
-            entry = yield from run.arrive(seat, message.arrive.clock, message.arrive.applied, epoch)
+            arrive = message.arrive
+            reports = [Report(report.clock, report.merge, report.value) for report in arrive.reports]
+            entry = yield from run.arrive(seat, arrive.clock, arrive.applied, epoch, reports)
             enter = pb.Enter(clock=entry.clock, horizon=entry.horizon, epoch=entry.epoch, on_clock=entry.on_clock)
+            enter.messages = entry.messages
+            if entry.end is not None:
+                enter.end = entry.end
+            if entry.epoch != epoch or entry.messages != arrive.messages:
+                enter.message = entry.message
             return pb.CoordinatorMessage(enter=enter)
+        if ask == "read_messages":
+            read = message.read_messages
+            messages = yield from run.messages(seat, read.begin, read.end, epoch)
+            return pb.CoordinatorMessage(messages=pb.Messages(messages=messages))
         if ask == "once":
             known = yield from run.once(seat, (message.once.phase, message.once.number), epoch)
             return pb.CoordinatorMessage(once=pb.OnceAnswer(make=known is None, value=known or b""))

@@ -17,9 +17,10 @@ from typing import Protocol, TypeVar
 
 from ps2.errors import InputError, LimitError, PS2Error, RecoveryError, RolledBack, StoppedError, WorkerError
 from ps2.run.clocks import Clocks, Cut, Release
+from ps2.run.journal import Journal
 from ps2.run.meetings import Meetings, Point, where
 from ps2.run.records import MAX_TIMES, Metrics, Timeline
-from ps2.wire.run_control import ClockTimes, Entered, Logged, Seated
+from ps2.wire.run_control import LIMIT_BYTES, ClockTimes, Entered, Logged, Report, Seated
 
 T = TypeVar("T")
 
@@ -79,6 +80,7 @@ class Run:
         epoch: how often the fleet has gone back to a checkpoint.
         failures: the last error of each rank, as (clock, traceback).
         results: pickled, by rank.
+        journal: what ``onClock`` has returned.
         timeline: by rank.
     """
 
@@ -91,6 +93,7 @@ class Run:
     failures: dict[int, tuple[int, str]] = field(default_factory=dict)
     results: dict[int, bytes] = field(default_factory=dict)
     metrics: Metrics = field(default_factory=Metrics)
+    journal: Journal = field(default_factory=Journal)
 
     def __post_init__(self) -> None:
         self.timeline = tuple(Timeline(MAX_TIMES // self.workers) for _ in range(self.workers))
@@ -115,6 +118,8 @@ class Run:
         self._cuts: dict[str, Cut] = {}
         self._returns: Counter[str] = Counter()  # by checkpoint: how often the fleet has gone back to it
         self._held = False
+        self._journal_before = self.journal  # the one of the epoch before
+        self._reports: dict[int, dict[int, Sequence[Report]]] = {}  # by clock, then by rank
 
     # -- the workers' questions ------------------------------------------------------------------------------------
 
@@ -159,11 +164,15 @@ class Run:
                 self.clocks.gone(seat.rank)
             self._wake_parked()
 
-    def arrive(self, seat: Seat, clock: int, applied: int, epoch: int) -> Question[Entered]:
+    def arrive(
+        self, seat: Seat, clock: int, applied: int, epoch: int, reports: Sequence[Report] = ()
+    ) -> Question[Entered]:
         """Let a worker into a clock, when it is time."""
         yield from self._check(seat)
         if epoch != self.epoch:  # what it did since is not there any more
             clock = applied = self.clocks.applied[seat.rank]
+        else:
+            self._note_reports(seat.rank, reports)
         self._entries.pop(seat.rank, None)
         self._arrived_s[seat.rank] = time.monotonic()
         self._tell_clocks(lambda: self.clocks.arrive(seat.rank, clock, applied))
@@ -200,6 +209,18 @@ class Run:
         finally:
             del self._ahead[wake]
         return self.clocks.horizon(rank), self.epoch
+
+    def messages(self, seat: Seat, begin: int, end: int, epoch: int) -> Question[list[bytes]]:
+        """Return the driver's messages by their numbers, as many as fit one answer; none if they are not there."""
+        yield from self._check(seat)
+        size = 0
+        fitting: list[bytes] = []
+        for message in (self.journal if epoch == self.epoch else self._journal_before).messages(begin, end):
+            size += len(message)
+            if fitting and size > LIMIT_BYTES:
+                break
+            fitting.append(message)
+        return fitting
 
     def barrier(self, seat: Seat, point: Point, epoch: int) -> Question[None]:
         """Let a worker wait for all others at a point."""
@@ -290,8 +311,27 @@ class Run:
         with self.lock:
             if clock == self._calling:
                 self._calling = None
+                self._reports.pop(clock, None)
                 self._tell_clocks(lambda: self.clocks.called_back(clock))
                 self._finished_s.pop(clock + 1, None)
+
+    def reports(self, clock: int) -> dict[int, Sequence[Report]]:
+        """Return what the workers reported in a clock that ``onClock`` is called for, by rank."""
+        with self.lock:
+            return dict(self._reports.get(clock, {}))
+
+    def tell(self, clock: int, epoch: int, message: bytes | None, stop: bool = False) -> None:
+        """Note what ``onClock`` has returned, before ``called_back``.
+
+        STOP ends the run before the first clock that no worker has entered: all workers' loops end there.
+        """
+        with self.lock:
+            if clock != self._calling or epoch != self.epoch:
+                return
+            if message is not None:
+                self.journal = self.journal.with_message(clock, message)
+            if stop:
+                self.journal = self.journal.with_stop(clock, max(clock, self.clocks.furthest) + 1)
 
     def end_due(self) -> int | None:
         """Return the epoch if the call at the end is to be made now; say ``end_called`` when it has returned."""
@@ -313,6 +353,12 @@ class Run:
                 self._error = error
                 self.listener.failed()
                 self._wake_all()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all workers have returned, and all calls have been made."""
+        with self.lock:
+            return self._is_over()
 
     @property
     def error(self) -> PS2Error | None:
@@ -352,7 +398,8 @@ class Run:
         """Return where the clocks stand, for a checkpoint that is made now; a call under way counts as done."""
         with self.lock:
             called = self.clocks.called if self._calling is None else self._calling + 1
-            return Cut(tuple(self.clocks.applied), called)
+            reports = {clock: dict(mine) for clock, mine in self._reports.items() if clock >= called}
+            return Cut(tuple(self.clocks.applied), called, self.journal, reports)
 
     def note_cut(self, checkpoint: str, cut: Cut) -> None:
         """Note what ``cut`` told before a checkpoint was made."""
@@ -394,6 +441,8 @@ class Run:
                 )
                 return False
             self.results.clear()
+            self._journal_before, self.journal = self.journal, cut.journal
+            self._reports = {clock: dict(mine) for clock, mine in cut.reports.items()}
             self._unblock(self._meetings.roll_back(min(cut.applied), max(cut.applied)))
             self._tell_clocks(lambda: self.clocks.roll_back(cut))
             self._wake_all()
@@ -424,7 +473,11 @@ class Run:
             self._finished_s.update(dict.fromkeys(range(finished + 1, self.clocks.finished + 1), now_s))
         for release in releases:
             waits_s = max(self._arrived_s[release.rank], self._finished_s.get(self.clocks.needed(release.clock), now_s))
-            self._entries[release.rank] = Entered(release.clock, release.horizon, self.epoch, now_s - waits_s)
+            stopped = self.journal.stopped
+            self._entries[release.rank] = Entered(
+                *(release.clock, release.horizon, self.epoch, now_s - waits_s),
+                *(self.journal.count, self.journal.newest, None if stopped is None else stopped.end),
+            )
             self._wake(release.rank)
         self._meetings.forget(self.clocks.finished)
         due = self.clocks.due()
@@ -437,6 +490,15 @@ class Run:
             self._end_told = True
             self.listener.clock_due()
         self._check_not_stuck()
+
+    def _note_reports(self, rank: int, reports: Sequence[Report]) -> None:
+        """Keep what a worker reported; an attempt that does a clock again reports it again."""
+        by_clock: dict[int, list[Report]] = {}
+        for report in reports:
+            by_clock.setdefault(report.clock, []).append(report)
+        for clock, mine in by_clock.items():
+            if clock >= self.clocks.called:
+                self._reports.setdefault(clock, {})[rank] = mine
 
     @contextmanager
     def _failing(self) -> Iterator[None]:

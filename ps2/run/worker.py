@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, TypeVar
 import numpy as np
 
 from ps2.client.fleet import FleetRef
-from ps2.errors import PS2Error, RolledBack, UsageError
+from ps2.errors import LimitError, PS2Error, RolledBack, UsageError
+from ps2.run.inbox import Inbox
 from ps2.run.lookout import Lookout
 from ps2.run.prefetch import Freshness, Prefetch, Prefetches
+from ps2.run.reports import report
 from ps2.run.rotating import Fetch, Rotations, Turn, check_staleness
 from ps2.run.rotation import IDLE, Ring
-from ps2.wire.run_control import ClockTimes, Entered, Logged, RunControl, Seated
+from ps2.wire.run_control import LIMIT_BYTES, ClockTimes, Entered, Logged, Report, RunControl, Seated
 
 if TYPE_CHECKING:
     from ps2.client.dcv import DCV
@@ -47,6 +49,7 @@ class RunRef:
         seed: of ``worker.rng``.
         priority: "magnitude": large updates leave first.
         bandwidth: bytes a second that updates under way may take; None is no limit.
+        takes_reports: whether ``onClock`` takes what workers report.
     """
 
     fleet: FleetRef
@@ -57,6 +60,7 @@ class RunRef:
     seed: int
     priority: str | None = None
     bandwidth: float | None = None
+    takes_reports: bool = False
 
     @property
     def series(self) -> str:
@@ -90,6 +94,7 @@ class Worker:
         self._prefetches = Prefetches(session, self._first_view(place))
         # With SSP alone reads may be sent before the clock that they are for is entered.
         self._lookout = Lookout(control, session.async_writer, self._prefetches) if ref.staleness else None
+        self._inbox = Inbox(control)
         self._metrics: list[Logged] = []
         self._told_s = self._joined_s = time.monotonic()
         self._offset_s = place.run_s
@@ -114,6 +119,9 @@ class Worker:
         self._open: int | None = None
         self._turn: Turn | None = None
         self._number = meetings  # in this phase
+        self._reports: list[Report] = []
+        self._end = float("inf")  # the run ends before this clock
+        self._inbox.begin_again()
         self._ids.settled = 2 * place.clock
         self._ids.enter(2 * self._ref.first, mutations)
 
@@ -179,7 +187,7 @@ class Worker:
     def _clocks(self, n: int, budget_s: float) -> Generator[int, None, None]:
         if self._inside:
             raise UsageError("clocks: loops over clocks do not nest")
-        if self.clock >= n:
+        if self.clock >= min(n, self._end):
             return
         if self._resume > n:  # an attempt before this one has been through, and is not waited for here any more
             self.clock = n
@@ -198,7 +206,7 @@ class Worker:
                     entry.clock,
                 )
             self.clock = entry.clock
-            if entry.clock >= n:
+            if entry.clock >= min(n, self._end):
                 break
             self._begin(2 * entry.clock + 1)
             self._ends_s = time.monotonic() + budget_s
@@ -214,9 +222,11 @@ class Worker:
                     self._inside = False
                     self._ends_s = float("inf")
             target = entry.clock + 1
-            self._bring(target, is_last=target >= n)
+            self._bring(target, is_last=target >= min(n, self._end))
             times = self._lap()
-        self._begin(2 * n)
+        if self.clock < n:  # the run ends here, which ``_bring`` did not know
+            self._bring(self.clock, is_last=True)
+        self._begin(2 * self.clock)
 
     def rotate(
         self,
@@ -438,17 +448,73 @@ class Worker:
         if self._metrics and time.monotonic() - self._told_s > LOG_INTERVAL_S:
             self._control.note(self._take_metrics())
 
+    def report(self, value: Any, merge: str = "sum") -> None:
+        """Give ``onClock(clock, reports)`` a small result of this clock.
+
+        It travels with the worker's arrival at the next clock. ``reports`` is a list: the workers' first reports of the
+        clock, merged in the order of the ranks, then their second ones, and so on. A clock that a worker leaves before
+        its end has no reports.
+
+        Args:
+            value: a number or a NumPy array, or a dict of these that are merged by key.
+            merge: "sum": numbers, or arrays of equal shape (floats are added in float64, integers exactly in 64 bits);
+                "max": likewise, the largest; "concat": arrays along their first axis, lists as one list, and numbers
+                become a list.
+
+        Raises:
+            UsageError: the value cannot be merged so, the worker is in no clock, or ``onClock`` takes no reports.
+            LimitError: what the worker reports in this clock takes more than 64 MB.
+        """
+        self._session.check_process()
+        if not self._ref.takes_reports:
+            raise UsageError("report: this run has no onClock(clock, reports) that would take it")
+        if not self._inside:
+            raise UsageError("report: call it in a clock, within a loop over worker.clocks or worker.rotate")
+        reports = [*self._reports, report(self.clock, value, merge)]
+        if (size := sum(len(one.value) for one in reports)) > LIMIT_BYTES:
+            raise LimitError(
+                f"report: the reports of clock {self.clock} take {size:,} bytes, and may take {LIMIT_BYTES:,}: what is "
+                "large belongs into vectors"
+            )
+        self._reports = reports
+
+    @property
+    def message(self) -> Any:
+        """The newest message that ``onClock`` had returned when this clock was entered; None: there was none.
+
+        In clock t of a run with staleness s it is of clock t - s - 1 or a later one; under BSP, of the clock before.
+        It is plain data, and its arrays cannot be written to.
+        """
+        return self._inbox.newest
+
+    @property
+    def messages(self) -> list[Any]:
+        """All messages up to ``message`` that this property has not returned before, the oldest first.
+
+        In the first use of an attempt, and in the first after ``epoch`` has grown, these are all messages of the run.
+        """
+        self._session.check_process()
+        return self._inbox.take()
+
     def _enter(self, clock: int, times: ClockTimes) -> Entered:
         """Wait until a clock may be entered; what was changed before, and may not be late, is on the servers then."""
         applied = clock if self._open is None else min(clock, self._open)
         known = self._ids.epoch
+        reports = [one for one in self._reports if one.clock < clock]
         with self._session.stopwatch.running("wait"):
-            entry = self._control.arrive(clock, applied, known, times, self._take_metrics())
+            entry = self._control.arrive(
+                *(clock, applied, known, times, self._take_metrics()), self._inbox.count, reports
+            )
+        self._reports = [one for one in self._reports if one.clock >= clock]
         self._session.stopwatch.move(entry.on_clock, "wait", to="on_clock")
         self._session.go_on(entry.epoch)
         if entry.epoch != known:
             self._resume = applied = entry.clock
             self._left = False
+            self._reports = []
+            self._inbox.begin_again()
+        self._inbox.enter(entry)
+        self._end = float("inf") if entry.end is None else entry.end
         self._ids.settled = 2 * min(applied, entry.clock)
         self._session.async_writer.set_due(entry.clock - self._lateness + 1)
         self._prefetches.enter(entry.clock, entry.horizon, entry.epoch)

@@ -16,10 +16,12 @@ from typing import Any
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError
 from ps2.storage.files import FULL, place, read_json, reason, reported, write, write_json
 from ps2.storage.files import remove as remove_file
-from ps2.storage.manifest import FORMAT, Manifest
+from ps2.storage.manifest import FORMAT, Manifest, SavedFile
+from ps2.storage.shard_files import checked
 from ps2.storage.shard_files import verify as verify_file
 
 MANIFEST = "manifest.json"
+MESSAGES = "messages.bin"
 NAME = re.compile(r"checkpoint-(\d{8,})-([0-9a-z]+)")
 PROBE_BYTES = 4096
 
@@ -163,6 +165,25 @@ def write_manifest(url: str, manifest: Manifest) -> None:
     write_json(fs, path, content)
 
 
+def write_messages(url: str, encoded: bytes) -> SavedFile:
+    """Write what the driver told workers into a checkpoint's folder; raises RecoveryError."""
+    fs, root = place(url)
+    with reported(root, "making the folder"):
+        fs.makedirs(root, exist_ok=True)
+    return SavedFile(MESSAGES, *write(fs, f"{root}/{MESSAGES}", [encoded]))
+
+
+def read_messages(url: str, file: SavedFile) -> bytes:
+    """Read it again.
+
+    Raises:
+        CheckpointCorruptError: the file is not there, or not what was saved.
+    """
+    fs, root = place(url)
+    with checked(fs, root, file) as reading:
+        return b"".join(iter(reading.read, b""))
+
+
 def remove(url: str) -> None:
     """Remove a checkpoint, its manifest first: what is left of it, if it stops on the way, is not taken for whole.
 
@@ -212,7 +233,16 @@ def verify(url: str, progress: Callable[[int], None] | None = None) -> list[Veri
     """
     fs, root = place(url)
     report = []
-    for matrix, shard, kind, file in read_manifest(url).files():
+    manifest = read_manifest(url)
+    if manifest.messages is not None:
+        problem = None
+        try:
+            with checked(fs, root, manifest.messages, progress):
+                pass
+        except RecoveryError as error:
+            problem = str(error)
+        report.append(Verified(manifest.messages.name, manifest.messages.nbytes, problem))
+    for matrix, shard, kind, file in manifest.files():
         problem = None
         try:
             verify_file(fs, root, file, (kind, matrix, shard), progress)

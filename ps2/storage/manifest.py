@@ -145,6 +145,7 @@ class Manifest:
         pause_s: for which requests were held, on the server that held them longest.
         seconds: from the beginning of the cut until all files were written.
         version: of ps2.
+        messages: the file with what the driver told workers; None: nothing.
     """
 
     number: int
@@ -154,10 +155,11 @@ class Manifest:
     seconds: float
     version: str
     matrices: tuple[SavedMatrix, ...]
+    messages: SavedFile | None = None
 
     @property
     def nbytes(self) -> int:
-        return sum(matrix.nbytes for matrix in self.matrices)
+        return sum(matrix.nbytes for matrix in self.matrices) + (self.messages.nbytes if self.messages else 0)
 
     def files(self) -> list[tuple[SavedMatrix, SavedShard, str, SavedFile]]:
         """Return every file, with its kind, and the shard and the matrix that it is of."""
@@ -178,6 +180,7 @@ class Manifest:
             "seconds": self.seconds,
             "version": self.version,
             "matrices": [matrix_to_json(matrix) for matrix in self.matrices],
+            **({} if self.messages is None else {"messages": asdict(self.messages)}),
         }
 
     @classmethod
@@ -201,6 +204,7 @@ class Manifest:
             seconds=float(fields.get("seconds", float, int)),
             version=fields.get("version", str),
             matrices=tuple(_with_shards(matrix) for matrix in fields.objects("matrices")),
+            messages=_file(fields.object("messages")) if "messages" in fields else None,
         )
 
 

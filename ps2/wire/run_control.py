@@ -51,12 +51,27 @@ class Entered:
     Attributes:
         horizon: the highest one that the others allow.
         on_clock: seconds of the wait for it that were for ``onClock``, not for other workers.
+        messages: how many messages ``onClock`` had returned.
+        message: the newest, encoded; empty if there is none, or the worker has it.
+        end: the run ends before this clock; None: it goes on.
     """
 
     clock: int
     horizon: int
     epoch: int
     on_clock: float = 0.0
+    messages: int = 0
+    message: bytes = b""
+    end: int | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """A worker's small result of a clock; ``value`` is encoded plain data."""
+
+    clock: int
+    merge: str
+    value: bytes
 
 
 @dataclass(frozen=True)
@@ -134,15 +149,44 @@ class RunControl:
         self._epoch, self._clock = reply.epoch, reply.clock
         return Seated(reply.workers, reply.clock, reply.epoch, reply.run_s, reply.done)
 
-    def arrive(
-        self, clock: int, applied: int, epoch: int, times: ClockTimes | None, metrics: Sequence[Logged] = ()
+    def arrive(  # noqa: PLR0913 - the fields of one message
+        self,
+        clock: int,
+        applied: int,
+        epoch: int,
+        times: ClockTimes | None,
+        metrics: Sequence[Logged] = (),
+        messages: int = 0,
+        reports: Sequence[Report] = (),
     ) -> Entered:
-        """Wait until a clock may be entered; return which one that is."""
+        """Wait until a clock may be entered; return which one that is.
+
+        Args:
+            messages: how many of the driver's messages the worker knows of.
+            reports: of clocks below.
+        """
         self._epoch = epoch
-        ask = pb.Arrive(clock=clock, applied=applied, times=_message(times))
+        ask = pb.Arrive(clock=clock, applied=applied, times=_message(times), messages=messages)
+        ask.reports.extend(pb.Report(clock=one.clock, merge=one.merge, value=one.value) for one in reports)
         reply = self._ask(pb.WorkerMessage(arrive=ask), metrics).enter
         self._epoch, self._clock = reply.epoch, reply.clock
-        return Entered(reply.clock, reply.horizon, reply.epoch, reply.on_clock)
+        end = reply.end if reply.HasField("end") else None
+        return Entered(reply.clock, reply.horizon, reply.epoch, reply.on_clock, reply.messages, reply.message, end)
+
+    def messages(self, begin: int, end: int) -> list[bytes]:
+        """Return messages by their numbers, encoded.
+
+        Raises:
+            RolledBack: the fleet has gone back to a checkpoint, and some of these messages are not there any more.
+        """
+        read: list[bytes] = []
+        while len(read) < end - begin:
+            ask = pb.ReadMessages(begin=begin + len(read), end=end)
+            answered = self._ask(pb.WorkerMessage(read_messages=ask)).messages.messages
+            if not answered:
+                raise RolledBack("the fleet went back to a checkpoint when the driver's messages were read")
+            read += answered
+        return read
 
     def ahead(self, applied: int, clock: int, epoch: int) -> Entered:
         """Tell what is applied while the worker is in a clock; wait up to a second until it would be let into another.

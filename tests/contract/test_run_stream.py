@@ -26,7 +26,7 @@ from ps2.run.face import Face
 from ps2.run.state import Run
 from ps2.wire import run_control
 from ps2.wire.pb import run_pb2 as pb
-from ps2.wire.run_control import ClockTimes, Logged, RunControl
+from ps2.wire.run_control import ClockTimes, Logged, Report, RunControl
 from ps2.wire.talk import LENGTH, Talk
 from tests.certificates import write
 from tests.ports import free_port
@@ -66,8 +66,8 @@ def stack():
 def start(stack):
     """``start(workers, staleness, host)``: a run, and the address of its face."""
 
-    def make(workers, staleness=0, host="127.0.0.1"):
-        run = Run(workers, Clocks(workers, staleness), Ignores())
+    def make(workers, staleness=0, host="127.0.0.1", calls=False):
+        run = Run(workers, Clocks(workers, staleness, calls=calls), Ignores())
         face = Face(run, Place(host, host), TOKEN, WireConfig())
         stack.callback(face.stop)
         stack.callback(run.fail, StoppedError("the test is over"))
@@ -287,7 +287,8 @@ def test_connection_when_cut_again_and_again_then_everything_counts_once(proxied
             # At some moment of this clock; the one before has come to its end, so that each meets a connection.
             cut = pool.submit(proxy.cut) if rank == 0 and clock % 5 == 0 else None
             times = ClockTimes(clock, 0, 0, 0, 0, 0)
-            entry = control.arrive(clock + 1, clock + 1, 0, times, [Logged("loss", clock, clock)])
+            reports = [Report(clock, "sum", b"%d" % clock)]
+            entry = control.arrive(clock + 1, clock + 1, 0, times, [Logged("loss", clock, clock)], reports=reports)
             assert entry.clock == clock + 1
             if cut is not None:
                 cut.result(ANSWER_S)
@@ -299,6 +300,9 @@ def test_connection_when_cut_again_and_again_then_everything_counts_once(proxied
     for rank in range(2):
         assert [times.clock for times in run.timeline[rank]] == list(range(clocks))
         assert [metric.clock for of, metric in run.metrics if of == rank] == list(range(clocks))
+        assert [[int(one.value) for one in run.reports(clock)[rank]] for clock in range(clocks)] == [
+            [clock] for clock in range(clocks)
+        ]
 
 
 def test_connection_when_the_driver_has_gone_then_the_attempt_gives_up_and_says_so(proxied, join, monkeypatch):
@@ -347,6 +351,30 @@ def test_workers_when_there_is_tls_then_questions_and_long_results_go_through(st
     for done in [pool.submit(work, rank) for rank in range(2)]:
         done.result(ANSWER_S)
     assert [len(result) for result in run.results.values()] == [3 << 20] * 2
+
+
+def test_message_when_a_worker_is_started_again_then_it_hears_all(start, join):
+    run, address = start(1, calls=True)
+
+    def told(control, clock, known):
+        with ThreadPoolExecutor(1) as pool:
+            entered = pool.submit(control.arrive, clock, clock, 0, None, (), known)
+            while run.call_due() is None:
+                assert not entered.done()
+            run.tell(clock - 1, 0, b"message %d" % clock)
+            run.called_back(clock - 1)
+            return entered.result(5)
+
+    first = join(address, 0, attempt=1)
+    assert first.arrive(0, 0, 0, None).message == b""
+    entries = [told(first, clock, clock - 1) for clock in (1, 2, 3)]
+    assert [(entry.messages, entry.message) for entry in entries] == [(n, b"message %d" % n) for n in (1, 2, 3)]
+    first.close()
+    again = join(address, 0, attempt=2)
+    entry = again.arrive(3, 3, 0, None)
+    assert (entry.messages, entry.message) == (3, b"message 3")
+    assert again.arrive(3, 3, 0, None, messages=3).message == b""
+    assert again.messages(0, 3) == [b"message 1", b"message 2", b"message 3"]
 
 
 def test_face_when_a_stranger_says_nothing_then_workers_are_served(start, join):

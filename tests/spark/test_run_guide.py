@@ -14,7 +14,7 @@ from pyspark.ml.linalg import Vectors
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "run.md"
 DIM = 40
 ROWS = 200
-PROGRAMS = ("A first run", "Rows as arrays: `ps2.data.rows`", "Overlap", "Model rotation")
+PROGRAMS = ("A first run", "Rows as arrays: `ps2.data.rows`", "Messages and reports", "Overlap", "Model rotation")
 
 
 def blocks(*titles):
@@ -80,6 +80,13 @@ def test_first_run_when_run_then_the_loss_goes_down(first):
 def test_rows_when_read_then_shapes_are_those_of_the_data(first):
     assert sum(whole[0] for whole, _, _ in first["shapes"]) == ROWS
     assert {whole[1] for whole, _, _ in first["shapes"]} == {DIM}
+
+
+def test_messages_when_run_then_the_run_ends_when_the_loss_stands(first):
+    losses = np.array(first["losses"])
+    stands = losses[1:] > 0.999 * losses[:-1]
+    assert stands.tolist() == [False] * (len(losses) - 2) + [True]
+    assert 2 <= len(losses) < 1000
 
 
 def test_overlap_when_run_then_the_model_still_separates_the_classes(first, rows):

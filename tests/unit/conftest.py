@@ -37,7 +37,7 @@ class ControlInProcess:
         self.entry = None
         return self.join()
 
-    def arrive(self, clock, applied, epoch, times, metrics=()):
+    def arrive(self, clock, applied, epoch, times, metrics=(), messages=0, reports=()):
         self.arrivals.append((clock, applied))
         self.times.append(times)
         self.entry = self.run.arrive(self.seat, clock, applied, epoch)

@@ -1,0 +1,95 @@
+"""The messages that ``onClock`` has returned in a run, from its first clock on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ps2.errors import LimitError
+from ps2.wire.journal_file import decode_journal, encode_journal
+
+# Of all messages of a run: the driver keeps them, and each checkpoint writes them.
+LIMIT_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """``onClock`` has returned STOP.
+
+    Attributes:
+        clock: that it was called for.
+        end: the run ends before this clock.
+    """
+
+    clock: int
+    end: int
+
+
+@dataclass(frozen=True, eq=False)
+class Journal:
+    """What a run has told its workers; a value: what is added makes another one.
+
+    Attributes:
+        count: of messages.
+        nbytes: of all messages.
+        stopped: None as long as the run goes on.
+    """
+
+    count: int = 0
+    nbytes: int = 0
+    stopped: Stopped | None = None
+    # Shared by journals of one history: the first ``count`` are this one's.
+    _entries: list[tuple[int, bytes]] = field(default_factory=list)
+
+    @property
+    def newest(self) -> bytes:
+        """The newest message; empty if there is none."""
+        return self._entries[self.count - 1][1] if self.count else b""
+
+    def with_message(self, clock: int, message: bytes) -> Journal:
+        """Add the message that ``onClock`` returned for a clock.
+
+        Raises:
+            LimitError: all messages together take more than ``LIMIT_BYTES``.
+        """
+        nbytes = self.nbytes + len(message)
+        if nbytes > LIMIT_BYTES:
+            raise LimitError(
+                f"onClock: clock {clock}: the run's messages take {nbytes:,} bytes, and may take {LIMIT_BYTES:,}: "
+                "what is large belongs into vectors"
+            )
+        entries = self._entries if len(self._entries) == self.count else self._entries[: self.count]
+        entries.append((clock, message))
+        return Journal(self.count + 1, nbytes, self.stopped, entries)
+
+    def with_stop(self, clock: int, end: int) -> Journal:
+        """Add STOP, the first time."""
+        return self if self.stopped is not None else replace(self, stopped=Stopped(clock, end))
+
+    def without_stop(self) -> Journal:
+        return replace(self, stopped=None)
+
+    def messages(self, begin: int, end: int) -> list[bytes]:
+        """Return messages by their numbers."""
+        return [message for _, message in self._entries[begin : min(end, self.count)]]
+
+    def before(self, clock: int) -> Journal:
+        """Return what ``onClock`` has returned for the clocks below one."""
+        kept = [(of, message) for of, message in self._entries[: self.count] if of < clock]
+        stopped = self.stopped if self.stopped is not None and self.stopped.clock < clock else None
+        return Journal(len(kept), sum(len(message) for _, message in kept), stopped, kept)
+
+    def to_bytes(self) -> bytes:
+        """Return it as a checkpoint keeps it; empty if there is nothing to keep."""
+        stopped = None if self.stopped is None else (self.stopped.clock, self.stopped.end)
+        return encode_journal(self._entries[: self.count], stopped)
+
+    @staticmethod
+    def from_bytes(encoded: bytes, where: str) -> Journal:
+        """Undo ``to_bytes``; ``where`` the bytes were found is for errors.
+
+        Raises:
+            CheckpointCorruptError: the bytes are no journal.
+        """
+        entries, stopped = decode_journal(encoded, where)
+        nbytes = sum(len(message) for _, message in entries)
+        return Journal(len(entries), nbytes, None if stopped is None else Stopped(*stopped), entries)

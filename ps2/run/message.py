@@ -1,0 +1,53 @@
+"""What ``onClock`` may return: a message to all workers, or the end of the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ps2.errors import UsageError
+from ps2.wire.plain_data import encode
+
+
+class Message:
+    """Plain data that ``onClock`` returns for all workers: ``return ps2.Message(rate=0.1, done=[3, 5])``.
+
+    It travels with the release of the clock; see ``Worker.message``. The run keeps all messages, and checkpoints hold
+    them.
+
+    Attributes:
+        encoded: the data, as they travel.
+    """
+
+    __slots__ = ("encoded",)
+
+    def __init__(self, *data: Any, **fields: Any) -> None:
+        """Encode the data; changing them afterwards changes nothing.
+
+        Args:
+            data: one value: None, a bool, an integer of 64 bits, a float, a string, a NumPy array of booleans or
+                numbers, or a list or dict (with strings for keys) of these.
+            fields: instead of it, the items of a dict.
+
+        Raises:
+            UsageError: it is something else; names the part.
+            LimitError: it takes more than one message may (64 MB).
+        """
+        if len(data) + bool(fields) != 1:
+            raise UsageError(
+                f"Message: expected one value, or values by name, got {len(data)} values and {len(fields)} names"
+            )
+        self.encoded = encode("Message", fields or data[0])
+
+    def __repr__(self) -> str:
+        return f"Message({len(self.encoded)} bytes)"
+
+
+class Stop:
+    """The type of ``STOP``."""
+
+    def __repr__(self) -> str:
+        return "ps2.STOP"
+
+
+# ``onClock`` returns it to end the run: all workers' loops end in the same clock.
+STOP = Stop()

@@ -1,0 +1,88 @@
+"""What ``onClock`` and the workers tell each other when the fleet goes back, and when another driver goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from ps2 import DCV, STOP, Message, PS2Context
+
+WORKERS, WAIT_S = 2, 60.0
+
+
+@pytest.fixture
+def rows(sc):
+    return sc.parallelize(range(WORKERS), WORKERS)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("checkpoints"))
+
+
+@pytest.fixture(scope="module")
+def ps(spark, folder):
+    with PS2Context.getOrCreate(spark, servers=2, checkpointDir=folder, checkpointEverySteps=2) as context:
+        yield context
+
+
+def kill_a_server(context):
+    os.kill(next(iter(context._fleet.launcher.pids())), signal.SIGKILL)
+
+
+def test_run_when_the_fleet_goes_back_then_tells_the_same_again(ps, by_value, rows):
+    """The journal, the reports and STOP go back with the vectors: all is as if nothing had happened."""
+    total, calls = DCV.dense(1, dtype="int64").fill(0), []
+
+    def work(worker, held):
+        seen, epoch = [], worker.epoch
+        for clock in worker.clocks(100):
+            if worker.epoch != epoch:
+                seen, epoch = [], worker.epoch
+            seen += worker.messages
+            assert len(seen) == clock
+            total.add([1], [0])
+            worker.report(clock + worker.rank, merge="concat")
+        return worker.clock, seen + worker.messages
+
+    def on_clock(clock, reports):
+        calls.append(clock)
+        if calls.count(4) == 1 and clock == 5:
+            kill_a_server(ps)
+        sum = int(total.pull()[0])  # waits for the server
+        if clock == 7:
+            return STOP
+        return Message([clock, reports[0], sum])
+
+    result = ps.run(rows, work, onClock=on_clock, read=lambda worker, rows: list(rows), timeoutS=WAIT_S)
+    expected = [[clock, [clock, clock + 1], 2 * clock + 2] for clock in range(7)]
+    assert list(result) == [(8, expected)] * WORKERS
+    assert calls.count(4) == 2
+    assert ps.recoveries[-1].rolledBack
+
+
+def test_run_when_a_new_driver_restores_it_then_hears_the_same(spark, ps, by_value, rows, folder, tmp_path):
+    """One checkpoint is of the middle of a run, one of its end by STOP."""
+
+    def work(worker, _):
+        before = worker.messages
+        return before, [(clock, worker.messages) for clock in worker.clocks(100)], worker.messages
+
+    def on_clock(clock):
+        if clock == 4:
+            paths.append(ps.checkpoint(str(tmp_path)).path)
+        return STOP if clock == 5 else Message([clock])
+
+    paths = []
+    ps.run(rows, work, onClock=on_clock, timeoutS=WAIT_S)
+    ps.stop()
+    with PS2Context.getOrCreate(spark, servers=1, restore=paths[0]) as restored:
+        assert restored.nextStep == 5
+        result = restored.run(rows, work, onClock=on_clock, firstClock=5, timeoutS=WAIT_S)
+        assert list(result) == [([], [(5, [[0], [1], [2], [3]])], [])] * WORKERS
+    with PS2Context.getOrCreate(spark, servers=1, restore=folder, checkpointDir=str(tmp_path / "on")) as restored:
+        assert restored.nextStep == 6
+        result = restored.run(rows, work, onClock=on_clock, firstClock=6, timeoutS=WAIT_S)
+        assert list(result) == [([], [], [[0], [1], [2], [3], [4]])] * WORKERS
