@@ -28,21 +28,20 @@ class Killed:
     checkpoints: list[str] = field(default_factory=list)
 
     def end_clock(self, clock: int) -> None:
-        if clock not in self.clocks:
+        if clock not in self.clocks and self._kill():
             self.clocks.append(clock)
-            self._kill()
 
     def write(self, folder: str) -> None:
-        if folder not in self.checkpoints:
+        if folder not in self.checkpoints and self._kill():
             self.checkpoints.append(folder)
-            self._kill()
 
-    @property
-    def count(self) -> int:
-        return len(self.clocks) + len(self.checkpoints)
-
-    def _kill(self) -> None:
-        processes.kill(processes.servers_of(self.ps)[self.count % 2])
+    def _kill(self) -> bool:
+        """Kill the servers by turns; tell whether one was. That of the last time may not be replaced yet."""
+        server = processes.servers_of(self.ps)[(len(self.clocks) + len(self.checkpoints)) % 2]
+        if processes.is_dead(server):
+            return False
+        processes.kill(server)
+        return True
 
 
 @contextmanager
