@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from fsspec.implementations.local import LocalFileSystem
 
-from ps2 import __version__
 from ps2.client.batch import in_batch
 from ps2.client.handle import H, Handle, create
 from ps2.client.session import Session
@@ -31,6 +30,7 @@ from ps2.storage.manifest import (
     array_kinds,
     file_name,
 )
+from ps2.version import __version__
 from ps2.wire.at_once import at_once
 from ps2.wire.control import ServerControl
 from ps2.wire.messages import RequestId

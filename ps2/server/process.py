@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ps2 import __version__
 from ps2.config import ServerConfig, WireConfig, is_wildcard, join_address, split_address, split_listen, unencrypted
 from ps2.errors import LaunchError, NotFoundError, PS2Error, TransientError
 from ps2.ops.modules import load_modules
@@ -26,6 +25,7 @@ from ps2.server.engine import Engine
 from ps2.server.fence import now_s
 from ps2.server.memory import available_bytes, keep_freed_memory
 from ps2.server.servicer import ServerServicer
+from ps2.version import __version__
 from ps2.wire.data_server import DataServer
 from ps2.wire.master_control import MasterControl
 from ps2.wire.pb import server_pb2

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 
-from ps2 import __version__
 from ps2.config import WireConfig
 from ps2.errors import ProtocolError
 from ps2.ops.modules import digests
@@ -19,6 +18,7 @@ from ps2.server.saving import save
 from ps2.server.server_status import status_of
 from ps2.server.snapshots import Snapshots
 from ps2.storage.manifest import SaveMatrix
+from ps2.version import __version__
 from ps2.wire.convert import (
     id_from_pb,
     load_matrix_from_pb,
