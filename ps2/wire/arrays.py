@@ -43,6 +43,11 @@ class Spec(NamedTuple):
     stored: np.dtype[Any]
     shape: tuple[int, ...]
 
+    @property
+    def becomes(self) -> int:
+        """Number of the wider integers that it becomes; 0 if it stays as it is, or becomes what floats do."""
+        return NUMBER_OF[self.stored] if self.stored != self.dtype and self.stored.kind == "i" else 0
+
 
 def to_send(array: Array, wire: Wire | None) -> tuple[Array, Spec]:
     """Return an array as it travels, and what the header says of it."""

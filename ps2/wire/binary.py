@@ -210,7 +210,7 @@ def _record(operation: Operation, signature: Signature, handle: int, arrays: lis
         if keys.columns is not None:
             first, differences = pack_keys(keys.columns)
             array, spec = to_send(differences, None)
-            steps, becomes = NUMBER_OF[spec.dtype], _becomes(spec)
+            steps, becomes = NUMBER_OF[spec.dtype], spec.becomes
             arrays.append(array)
     return OPERATION.pack(
         *(handle, operation.partition, operation.matrix),
@@ -232,13 +232,8 @@ def _tail(operation: Operation, signature: Signature, specs: list[Spec]) -> byte
 
 def _array(spec: Spec) -> bytes:
     shape = spec.shape if len(spec.shape) > 1 else ()
-    head = ARRAY.pack(NUMBER_OF[spec.dtype], _becomes(spec), len(shape), spec.size)
+    head = ARRAY.pack(NUMBER_OF[spec.dtype], spec.becomes, len(shape), spec.size)
     return head + struct.pack(f"<{len(shape)}Q", *shape) if shape else head
-
-
-def _becomes(spec: Spec) -> int:
-    """Return the number of the wider integers that an array becomes; 0 if it stays, or becomes what floats do."""
-    return NUMBER_OF[spec.stored] if spec.stored != spec.dtype and spec.stored.kind == "i" else 0
 
 
 def _result(arrays: tuple[Array, ...], wire: Wire | None) -> list[tuple[Array | StreamedArray, Spec]]:

@@ -65,11 +65,10 @@ def reply_to(reply: Reply, request: Request) -> bytes:
 
 
 def spec_to_pb(spec: Spec) -> pb.ArraySpec:
-    is_widened = spec.stored != spec.dtype and spec.stored.kind == "i"
     return pb.ArraySpec(
         dtype=pb.DType.Name(NUMBER_OF[spec.dtype]),
         count=spec.size,
-        stored=pb.DType.Name(NUMBER_OF[spec.stored] if is_widened else 0),
+        stored=pb.DType.Name(spec.becomes),
         shape=spec.shape if len(spec.shape) > 1 else (),
     )
 
