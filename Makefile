@@ -123,7 +123,7 @@ yarn-test: $(WARM) $(ARCHIVE) ## run the tests of fleets on YARN and HDFS, on a 
 compat: $(INSTALLED) ## run a short suite with other versions of Python, Spark, NumPy, protobuf (ARGS: scripts/compat's)
 	@$(with_java) $(PYTHON) scripts/compat $(ARGS)
 
-proto: $(INSTALLED) ## write the stubs of proto/ to ps2/wire/pb/
+proto: $(INSTALLED) ## write the stubs of proto/ to ps2/protocol/pb/
 	@scripts/proto
 	@echo "proto: done"
 

@@ -20,10 +20,10 @@ from benchmarks.ratio import WARM_UPS, Found, Pair
 from benchmarks.raw import process, receive
 from ps2 import DCV, PS2Context
 from ps2.matrix.partition import MatrixSpec, Partition
+from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server.applied import AppliedIds
 from ps2.server.engine import Engine
 from ps2.storage import folders
-from ps2.wire.messages import Operation, Request, RequestId
 
 SERVERS = 2
 EVERY_S = 30.0

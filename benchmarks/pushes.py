@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.ratio import Unit, in_unit
 from ps2 import DCV
 from ps2.client.plans import BLOCK_BYTES
-from ps2.wire.messages import Keys, Operation
+from ps2.protocol.messages import Keys, Operation
 
 COLUMNS = 16_000_000
 # What operations of these pushes name.

@@ -10,14 +10,14 @@ import time
 from dataclasses import dataclass
 
 from ps2.config import split_address
-from ps2.wire.handshake import handshake
-from ps2.wire.messages import PROTOCOL_VERSION
-from ps2.wire.pb import run_pb2 as pb
-from ps2.wire.pb import server_pb2
-from ps2.wire.run_control import NAME
-from ps2.wire.sockets import open_files
-from ps2.wire.talk import framed
-from ps2.wire.transport import GrpcTransport
+from ps2.protocol.messages import PROTOCOL_VERSION
+from ps2.protocol.pb import run_pb2 as pb
+from ps2.protocol.pb import server_pb2
+from ps2.rpc.run_control import NAME
+from ps2.rpc.transport import GrpcTransport
+from ps2.transport.handshake import handshake
+from ps2.transport.sockets import open_files
+from ps2.transport.talk import framed
 
 TIMEOUT_S = 60.0
 

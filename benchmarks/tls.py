@@ -28,9 +28,9 @@ from ps2.certificates import TlsFiles
 from ps2.config import WireConfig, new_token, write_token
 from ps2.errors import PS2Error
 from ps2.matrix.partition import MatrixSpec, Partition
-from ps2.wire.control import ServerControl
-from ps2.wire.messages import Operation, Request, RequestId
-from ps2.wire.transport import GrpcTransport
+from ps2.protocol.messages import Operation, Request, RequestId
+from ps2.rpc.control import ServerControl
+from ps2.rpc.transport import GrpcTransport
 
 LARGE = 16_000_000  # float32 elements: 64 MB
 BLOCK = 1 << 20  # of them: 4 MiB, as clients cut calls

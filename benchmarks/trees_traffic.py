@@ -11,8 +11,8 @@ import psutil
 from click import ClickException
 
 from ps2 import PS2Context
-from ps2.wire.control import ServerControl
-from ps2.wire.transport import GrpcTransport
+from ps2.rpc.control import ServerControl
+from ps2.rpc.transport import GrpcTransport
 
 COUNTED = re.compile(r"\bbytes_(sent|received):(\d+)")
 

@@ -2,7 +2,7 @@
 
 ``UsageError``: change the call. ``TransientError``: try again. ``RecoveryError``: choose another checkpoint.
 ``OpError``: fix the function that ran on the server; ``WorkerError``: the one that ran in a task.
-``ps2.wire.status`` maps each class to a gRPC status and back.
+``ps2.rpc.status`` maps each class to a gRPC status and back.
 """
 
 from __future__ import annotations

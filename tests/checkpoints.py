@@ -7,12 +7,12 @@ import threading
 import numpy as np
 
 from ps2.matrix.partition import partition_bounds, partition_of, partitions
+from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server.engine import Engine
 from ps2.server.loading import Loading
 from ps2.server.snapshots import Snapshots
 from ps2.storage import folders
 from ps2.storage.manifest import LoadMatrix, Manifest, SavedMatrix
-from ps2.wire.messages import Operation, Request, RequestId
 
 LIMIT_BYTES = 1 << 28
 FREEZE_S = 30.0

@@ -196,8 +196,8 @@ def ps(request, shared_fleet):
 @pytest.fixture(scope="module")
 def statuses(ps):
     """``statuses()``: what each server tells of itself (a ServerStatus), by index."""
-    from ps2.wire.control import ServerControl
-    from ps2.wire.transport import GrpcTransport
+    from ps2.rpc.control import ServerControl
+    from ps2.rpc.transport import GrpcTransport
 
     transport = GrpcTransport(ps._token)
     control = ServerControl(transport)

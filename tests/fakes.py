@@ -12,9 +12,9 @@ from ps2.config import FleetConfig, RetryConfig, WireConfig
 from ps2.coordinator.master import Master
 from ps2.coordinator.servicer import MasterServicer
 from ps2.errors import BusyError, PS2Error, StaleRouteError, UnavailableError
+from ps2.rpc.control import ServerControl
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
-from ps2.wire.control import ServerControl
 from tests.messages import reply_bytes, reply_of, request_bytes, request_of
 
 MASTER = "master:1"

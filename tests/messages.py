@@ -8,8 +8,8 @@ import numpy as np
 
 from ps2.errors import PS2Error
 from ps2.ops.packing import pack_keys
-from ps2.wire.arrays import WIRE_NUMBER, cut, declared_spec, stored, to_send
-from ps2.wire.binary import (
+from ps2.protocol.arrays import WIRE_NUMBER, cut, declared_spec, stored, to_send
+from ps2.protocol.binary import (
     A_REPLY,
     A_REQUEST,
     AN_ERROR,
@@ -27,11 +27,11 @@ from ps2.wire.binary import (
     request_parts,
     signature_of,
 )
-from ps2.wire.convert import id_to_pb
-from ps2.wire.execute import spec_to_pb
-from ps2.wire.framing import read, read_reply, read_request, written_by_pieces
-from ps2.wire.messages import Reply, Result, byte_view
-from ps2.wire.pb import server_pb2 as pb
+from ps2.protocol.framing import read, read_reply, read_request, written_by_pieces
+from ps2.protocol.messages import Reply, Result, byte_view
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc.convert import id_to_pb
+from ps2.rpc.execute import spec_to_pb
 
 LIMIT_BYTES = 1 << 30
 

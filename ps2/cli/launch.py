@@ -41,7 +41,7 @@ from ps2.errors import ConfigError, LaunchError, PS2Error
 if TYPE_CHECKING:
     from ps2.cli.processes import ServerProcesses
     from ps2.cli.state import LaunchedFleet
-    from ps2.wire.control import ServerControl
+    from ps2.rpc.control import ServerControl
 
 EPILOG = """\b
 Examples:
@@ -183,8 +183,8 @@ def launch(
     from ps2.cli.state import LaunchedServer, claim, remove
     from ps2.processes import ProcessId
     from ps2.server.memory import available_bytes
-    from ps2.wire.sockets import loopback_host, reachable_host
-    from ps2.wire.tls import check_serving
+    from ps2.transport.sockets import loopback_host, reachable_host
+    from ps2.transport.tls import check_serving
 
     host = None if host is None else host_of(host, "--host")
     if on == "spark":

@@ -179,7 +179,7 @@ def server(
     from ps2.server.memory import available_bytes
     from ps2.server.process import Home, Parent, serve
     from ps2.server.tokens import kept_tokens
-    from ps2.wire.sockets import loopback_host
+    from ps2.transport.sockets import loopback_host
 
     if token_file is None and not insecure:
         raise ConfigError(

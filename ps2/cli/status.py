@@ -16,7 +16,7 @@ from ps2.cli.target import NamedFleet, Which, ask_all, find_target, target_optio
 from ps2.errors import TransientError
 
 if TYPE_CHECKING:
-    from ps2.wire.server_status import ServerStatus
+    from ps2.rpc.server_status import ServerStatus
 
 EPILOG = """\b
 Examples:

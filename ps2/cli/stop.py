@@ -14,7 +14,7 @@ from ps2.errors import PS2Error, TransientError, UnavailableError
 if TYPE_CHECKING:
     from ps2.cli.state import LaunchedFleet
     from ps2.processes import ProcessId
-    from ps2.wire.control import ServerControl
+    from ps2.rpc.control import ServerControl
 
 EPILOG = """\b
 Examples:

@@ -17,7 +17,7 @@ from ps2.errors import AuthError, ConfigError, PS2Error, TransientError
 
 if TYPE_CHECKING:
     from ps2.cli.state import LaunchedFleet
-    from ps2.wire.control import ServerControl
+    from ps2.rpc.control import ServerControl
 
 T = TypeVar("T")
 
@@ -101,8 +101,8 @@ def find_target(which: Which) -> NamedFleet:
 @contextmanager
 def controlled(token: str | None, tls: TlsFiles | None) -> Iterator[ServerControl]:
     """Open control calls to servers."""
-    from ps2.wire.control import ServerControl
-    from ps2.wire.transport import GrpcTransport
+    from ps2.rpc.control import ServerControl
+    from ps2.rpc.transport import GrpcTransport
 
     transport = GrpcTransport(token, WireConfig(tls=tls))
     try:
@@ -120,7 +120,7 @@ def ask_all(
         PS2Error: a server answered that it will not; the message starts with its address.
     """
 
-    from ps2.wire.at_once import at_once
+    from ps2.transport.at_once import at_once
 
     def attempt(control: ServerControl, address: str) -> T | TransientError:
         try:

@@ -13,7 +13,7 @@ from ps2.client.read_your_writes import ReadYourWrites
 from ps2.client.send_scheduler import QueuedUpdate, SendScheduler, held_bytes
 from ps2.errors import PS2Error
 from ps2.interrupts import join, wait_for
-from ps2.wire.messages import RequestId
+from ps2.protocol.messages import RequestId
 
 # What may be under way at once: the caller waits when there is more.
 WINDOW_BYTES = 64 << 20

@@ -13,7 +13,7 @@ from ps2.client.plans import Plan
 from ps2.client.session import Session
 from ps2.errors import UsageError
 from ps2.interrupts import SHIELD
-from ps2.wire.messages import Operation
+from ps2.protocol.messages import Operation
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from ps2.errors import UsageError
 from ps2.matrix.partition import Int64Array
 from ps2.ops.all import lookup
 from ps2.ops.table import Array
-from ps2.wire.messages import Operation
+from ps2.protocol.messages import Operation
 
 
 def pull(target: Target, columns: Any, out: Any = None) -> Plan[Array]:

@@ -19,7 +19,7 @@ from ps2.matrix.partition import MAX_ROWS, Partition
 from ps2.ops.all import lookup
 from ps2.ops.operands import BLOCK, COLUMNS, SLOTS, Along, lengths
 from ps2.ops.table import Array, Op
-from ps2.wire.messages import Keys, Operation, Result
+from ps2.protocol.messages import Keys, Operation, Result
 
 
 def declared(target: Target, name: str, given: Mapping[str, Any]) -> Plan[Any]:

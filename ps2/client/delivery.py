@@ -17,9 +17,9 @@ from ps2.config import RetryConfig, WireConfig
 from ps2.errors import BusyError, KeyMissError, LimitError, LostError, PS2Error, RolledBack, TransientError
 from ps2.matrix.route import Route
 from ps2.ops.all import has_answer
-from ps2.wire.master_control import MatrixInfo
-from ps2.wire.messages import RequestId, Result
-from ps2.wire.transport import Transport
+from ps2.protocol.messages import RequestId, Result
+from ps2.rpc.master_control import MatrixInfo
+from ps2.rpc.transport import Transport
 
 Results = list[list[Result | None]]
 

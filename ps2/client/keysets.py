@@ -16,7 +16,7 @@ from ps2.matrix.route import Route
 from ps2.ops.packing import is_ascending
 from ps2.ops.sorting import sort_keys
 from ps2.ops.table import Array
-from ps2.wire.messages import Keys, Operation, Request, key_digest
+from ps2.protocol.messages import Keys, Operation, Request, key_digest
 
 # Keys that travel in one operation: with their values about a block.
 GROUP_KEYS = 1 << 18

@@ -14,7 +14,7 @@ from ps2.errors import ShapeError
 from ps2.matrix.partition import Partition
 from ps2.ops.operands import COLUMNS, SLOTS, Axis
 from ps2.ops.table import Array, Op
-from ps2.wire.messages import Keys, Result
+from ps2.protocol.messages import Keys, Result
 
 ALL = slice(None)
 

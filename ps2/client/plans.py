@@ -19,7 +19,7 @@ from ps2.matrix.partition import Int64Array, MatrixSpec
 from ps2.matrix.route import Route
 from ps2.ops.all import lookup
 from ps2.ops.table import Array
-from ps2.wire.messages import Keys, Operation, Result
+from ps2.protocol.messages import Keys, Operation, Result
 
 BLOCK_BYTES = WireConfig.block_bytes
 

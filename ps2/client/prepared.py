@@ -1,8 +1,8 @@
 """Plain calls on one vector of floats, sent with prepared headers.
 
 A call sends one request to each server over a connection that is open already, and reads the reply into place
-(``ps2.wire.prepared_header``). It covers the usual case: the route is known and current, this process has no addition
-under way, and the fleet has not gone back to a checkpoint. In every other case, and whenever a reply is not as
+(``ps2.transport.prepared_header``). It covers the usual case: the route is known and current, this process has no
+addition under way, and the fleet has not gone back to a checkpoint. In every other case, and whenever a reply is not as
 expected, the call takes the ordinary way (``Session.run``) under the same id, so that nothing is applied twice.
 """
 
@@ -21,10 +21,10 @@ from ps2.client.plans import Target
 from ps2.interrupts import shielded
 from ps2.ops.packing import narrowest
 from ps2.ops.table import Array
-from ps2.wire import prepared_header
-from ps2.wire.messages import PLAIN, PLAIN_FLOATS, Keys, Operation, RequestId
-from ps2.wire.prepared_header import PreparedHeader
-from ps2.wire.sockets import PlainSocket
+from ps2.protocol.messages import PLAIN, PLAIN_FLOATS, Keys, Operation, RequestId
+from ps2.transport import prepared_header
+from ps2.transport.prepared_header import PreparedHeader
+from ps2.transport.sockets import PlainSocket
 
 if TYPE_CHECKING:
     from ps2.client.session import Session

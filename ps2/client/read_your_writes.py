@@ -17,7 +17,7 @@ from ps2.ops.all import SERVERS, lookup
 from ps2.ops.operands import SLOTS
 from ps2.ops.packing import narrow, widen
 from ps2.ops.table import Array
-from ps2.wire.messages import Operation
+from ps2.protocol.messages import Operation
 
 # What a read may lack; beyond that it is done anew.
 MISSING_BYTES = 64 << 20

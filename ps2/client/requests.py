@@ -11,7 +11,7 @@ import numpy as np
 from ps2.client.plans import Plan
 from ps2.matrix.route import Route
 from ps2.ops.all import writes
-from ps2.wire.messages import Keys, Operation, Place, Request, RequestId
+from ps2.protocol.messages import Keys, Operation, Place, Request, RequestId
 
 # What an operation takes in the header at most, if nothing about it is unusual.
 HEADER_BYTES = 256

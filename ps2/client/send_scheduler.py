@@ -15,7 +15,7 @@ import numpy as np
 from ps2.client.keysets import MIN_NAMED_KEYS
 from ps2.client.plans import Plan
 from ps2.ops.table import Array
-from ps2.wire.messages import Keys, Operation, RequestId, key_digest
+from ps2.protocol.messages import Keys, Operation, RequestId, key_digest
 
 # Values of a chunk: small enough to be told apart by size, large enough to be worth a request.
 CHUNK_VALUES = 1 << 14

@@ -33,9 +33,9 @@ from ps2.errors import (
 from ps2.interrupts import shielded
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
-from ps2.wire.master_control import MasterControl, MatrixInfo
-from ps2.wire.messages import RequestId
-from ps2.wire.transport import Transport
+from ps2.protocol.messages import RequestId
+from ps2.rpc.master_control import MasterControl, MatrixInfo
+from ps2.rpc.transport import Transport
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from ps2.config import RetryConfig, WireConfig
 from ps2.errors import StoppedError, UsageError
 from ps2.interrupts import shielded
 from ps2.ops.modules import load_modules
-from ps2.wire.transport import GrpcTransport
+from ps2.rpc.transport import GrpcTransport
 
 _lock = threading.Lock()
 _sessions: dict[tuple[int, str], Session] = {}  # by process: workers fork, and a channel does not survive that

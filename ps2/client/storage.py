@@ -19,6 +19,8 @@ from ps2.client.session import Session
 from ps2.errors import PS2Error, RecoveryError, UsageError
 from ps2.matrix.partition import Partition
 from ps2.matrix.route import Route
+from ps2.protocol.messages import RequestId
+from ps2.rpc.control import ServerControl
 from ps2.storage import folders
 from ps2.storage.files import place, remove, reported
 from ps2.storage.manifest import (
@@ -30,10 +32,8 @@ from ps2.storage.manifest import (
     array_kinds,
     file_name,
 )
+from ps2.transport.at_once import at_once
 from ps2.version import __version__
-from ps2.wire.at_once import at_once
-from ps2.wire.control import ServerControl
-from ps2.wire.messages import RequestId
 
 T = TypeVar("T")
 

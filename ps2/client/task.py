@@ -13,7 +13,7 @@ from typing import Any
 
 from ps2.client.fleet import unseal
 from ps2.errors import UsageError
-from ps2.wire.messages import RequestId
+from ps2.protocol.messages import RequestId
 
 # Spark hands the environment of a Python function to the workers that run it, whichever thread submits the job; a local
 # property would belong to one thread, and Spark writes those into its event log.

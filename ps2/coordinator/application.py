@@ -18,9 +18,9 @@ from ps2.coordinator.master import Master
 from ps2.coordinator.place import out_of_reach
 from ps2.coordinator.stages import StageWatch
 from ps2.errors import ConfigError, StoppedError
+from ps2.rpc.control import ServerControl
 from ps2.run.spark_job import is_stopped
-from ps2.wire.control import ServerControl
-from ps2.wire.tls import Renewed, usable
+from ps2.transport.tls import Renewed, usable
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ from ps2.coordinator.master import Master
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import CheckpointCorruptError, NotFoundError, UsageError
 from ps2.interrupts import sleep
+from ps2.rpc.control import Meeting, ServerControl
 from ps2.storage import folders
 from ps2.storage.manifest import SavedMatrix, matrices_from_json
-from ps2.wire.control import Meeting, ServerControl
 
 log = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from ps2.coordinator.catalog import Entry
 from ps2.coordinator.master import Master
 from ps2.errors import ConfigError, PS2Error, RecoveryError
+from ps2.rpc.control import Copied, ServerControl
 from ps2.storage import folders
 from ps2.storage.manifest import LoadMatrix, Manifest, SavedMatrix, SavedShard
+from ps2.transport.at_once import at_once
 from ps2.version import __version__
-from ps2.wire.at_once import at_once
-from ps2.wire.control import Copied, ServerControl
 
 log = logging.getLogger(__name__)
 

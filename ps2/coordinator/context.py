@@ -33,12 +33,12 @@ from ps2.coordinator.steps import Steps
 from ps2.errors import StoppedError, UsageError
 from ps2.interrupts import shielded
 from ps2.ops.modules import load_modules
+from ps2.rpc.transport import GrpcTransport
 from ps2.run.face import Face
 from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
 from ps2.run.running import Runs
-from ps2.wire.tls import check_serving
-from ps2.wire.transport import GrpcTransport
+from ps2.transport.tls import check_serving
 
 if TYPE_CHECKING:
     from ps2.client.dcv import DCV

@@ -24,8 +24,8 @@ from ps2.coordinator.supervisor import Supervisor
 from ps2.coordinator.turns import Turns
 from ps2.errors import LaunchError, UnavailableError
 from ps2.ops.modules import check_loaded
-from ps2.wire.control import ServerControl
-from ps2.wire.transport import GrpcTransport
+from ps2.rpc.control import ServerControl
+from ps2.rpc.transport import GrpcTransport
 
 log = logging.getLogger(__name__)
 

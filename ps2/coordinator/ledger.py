@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from ps2.errors import StoppedError
+from ps2.protocol.messages import RequestId
 from ps2.server.applied import EndedStages
-from ps2.wire.messages import RequestId
 
 R = TypeVar("R")
 

@@ -25,10 +25,10 @@ from ps2.errors import (
 )
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
+from ps2.protocol.messages import RequestId
+from ps2.rpc.control import ServerControl
 from ps2.server.applied import EndedStages
 from ps2.storage.manifest import SavedMatrix
-from ps2.wire.control import ServerControl
-from ps2.wire.messages import RequestId
 
 log = logging.getLogger(__name__)
 

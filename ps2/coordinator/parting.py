@@ -12,7 +12,7 @@ from ps2.coordinator.checkpoints import Checkpoints, Newest
 from ps2.coordinator.master import Master
 from ps2.coordinator.recovery import Policy
 from ps2.errors import PS2Error
-from ps2.wire.control import ServerControl
+from ps2.rpc.control import ServerControl
 
 log = logging.getLogger(__name__)
 

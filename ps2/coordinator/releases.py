@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 
 from ps2.errors import PS2Error, TransientError
-from ps2.wire.control import SIGN_OF_LIFE_TIMEOUT_S, ServerControl
+from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S, ServerControl
 
 log = logging.getLogger(__name__)
 

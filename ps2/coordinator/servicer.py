@@ -8,10 +8,10 @@ from ps2.coordinator.catalog import Entry
 from ps2.coordinator.master import Caller, Master
 from ps2.errors import ProtocolError
 from ps2.matrix.route import Route
-from ps2.wire.convert import id_from_pb, route_to_pb, spec_from_pb, spec_to_pb
-from ps2.wire.messages import PROTOCOL_VERSION, RequestId
-from ps2.wire.pb import master_pb2 as pb
-from ps2.wire.serving import RpcServer
+from ps2.protocol.messages import PROTOCOL_VERSION, RequestId
+from ps2.protocol.pb import master_pb2 as pb
+from ps2.rpc.convert import id_from_pb, route_to_pb, spec_from_pb, spec_to_pb
+from ps2.rpc.serving import RpcServer
 
 THREADS = 16
 

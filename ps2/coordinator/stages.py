@@ -16,7 +16,7 @@ from typing import Any
 from ps2.coordinator.master import Master
 from ps2.coordinator.turns import Turns
 from ps2.errors import PS2Error
-from ps2.wire.control import ServerControl
+from ps2.rpc.control import ServerControl
 
 log = logging.getLogger(__name__)
 

@@ -24,9 +24,9 @@ from ps2.errors import (
     StoppedError,
 )
 from ps2.interrupts import check
+from ps2.rpc.control import Activation, ServerControl
 from ps2.storage.manifest import matrix_to_json
-from ps2.wire.at_once import at_once
-from ps2.wire.control import Activation, ServerControl
+from ps2.transport.at_once import at_once
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ps2.errors import ProtocolError, WorkerError
+from ps2.rpc.run_control import Report
 from ps2.run.journal import Journal
-from ps2.wire.run_control import Report
 
 # What ASP allows.
 NO_LIMIT = 2**62

@@ -15,15 +15,16 @@ from contextlib import suppress
 
 from ps2.config import Place, WireConfig, is_loopback, join_address
 from ps2.errors import ConfigError, LimitError, PS2Error
+from ps2.protocol.error_details import internal_error
+from ps2.protocol.plain_data import LIMIT_BYTES
+from ps2.rpc.run_control import NAME
 from ps2.run.servicer import Answers, refusal
 from ps2.run.state import Question, Run, Seat
-from ps2.wire.acceptor import Acceptor, AuthenticatedPeer, listen_tcp
-from ps2.wire.handshake import accept
-from ps2.wire.proof import Tokens
-from ps2.wire.run_control import LIMIT_BYTES, NAME
-from ps2.wire.sockets import close, send_some
-from ps2.wire.status import internal_error
-from ps2.wire.talk import LENGTH, framed
+from ps2.transport.acceptor import Acceptor, AuthenticatedPeer, listen_tcp
+from ps2.transport.handshake import accept
+from ps2.transport.proof import Tokens
+from ps2.transport.sockets import close, send_some
+from ps2.transport.talk import LENGTH, framed
 
 log = logging.getLogger(__name__)
 

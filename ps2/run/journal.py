@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from ps2.errors import LimitError
-from ps2.wire.journal_file import decode_journal, encode_journal
+from ps2.protocol.journal_file import decode_journal, encode_journal
 
 # Of all messages of a run: the driver keeps them, and each checkpoint writes them.
 LIMIT_BYTES = 1 << 30

@@ -10,8 +10,8 @@ import threading
 
 from ps2.client.async_writer import AsyncWriter
 from ps2.errors import PS2Error
+from ps2.rpc.run_control import RunControl
 from ps2.run.prefetch import Prefetches
-from ps2.wire.run_control import RunControl
 
 # After which a thread looks whether its clock has ended.
 GLANCE_S = 0.1

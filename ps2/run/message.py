@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ps2.errors import UsageError
-from ps2.wire.plain_data import encode
+from ps2.protocol.plain_data import encode
 
 
 class Message:

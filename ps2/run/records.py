@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import astuple
 from typing import Any
 
-from ps2.wire.run_control import ClockTimes, Logged
+from ps2.rpc.run_control import ClockTimes, Logged
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.errors import UsageError, WorkerError
-from ps2.wire.plain_data import decode, encode
-from ps2.wire.run_control import Report
+from ps2.protocol.plain_data import decode, encode
+from ps2.rpc.run_control import Report
 
 MERGES = ("sum", "max", "concat")
 Array = npt.NDArray[Any]

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ps2.errors import NotFoundError
+from ps2.rpc.run_control import Logged
 from ps2.run.drawing import needs_matplotlib
 from ps2.run.summary import summary
 from ps2.run.timeline import FIELDS, ClockTable, rows
-from ps2.wire.run_control import Logged
 
 if TYPE_CHECKING:
     import pandas as pd

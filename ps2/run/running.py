@@ -31,6 +31,8 @@ from ps2.errors import (
 )
 from ps2.interrupts import POLL_S as INTERRUPT_S
 from ps2.interrupts import Opening, check, join, sleep
+from ps2.rpc.control import ServerControl
+from ps2.rpc.run_control import Logged
 from ps2.run.clocks import Clocks
 from ps2.run.face import Face
 from ps2.run.job import Job, check_call, pickled, takes_reports
@@ -43,8 +45,6 @@ from ps2.run.state import Run
 from ps2.run.timeline import to_table
 from ps2.run.work import Function
 from ps2.run.worker import RunRef
-from ps2.wire.control import ServerControl
-from ps2.wire.run_control import Logged
 
 log = logging.getLogger(__name__)
 

@@ -9,10 +9,10 @@ from typing import Protocol
 from google.protobuf.message import DecodeError
 
 from ps2.errors import OutOfRangeError, ProtocolError, PS2Error
+from ps2.protocol.error_details import to_detail
+from ps2.protocol.pb import run_pb2 as pb
+from ps2.rpc.run_control import ClockTimes, Logged, Report
 from ps2.run.state import Question, Run, Seat
-from ps2.wire.pb import run_pb2 as pb
-from ps2.wire.run_control import ClockTimes, Logged, Report
-from ps2.wire.status import to_detail
 
 log = logging.getLogger(__name__)
 

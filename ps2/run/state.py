@@ -16,11 +16,12 @@ from threading import RLock
 from typing import Protocol, TypeVar
 
 from ps2.errors import InputError, LimitError, PS2Error, RecoveryError, RolledBack, StoppedError, WorkerError
+from ps2.protocol.plain_data import LIMIT_BYTES
+from ps2.rpc.run_control import ClockTimes, Entered, Logged, Report, Seated
 from ps2.run.clocks import Clocks, Cut, Release
 from ps2.run.journal import Journal
 from ps2.run.meetings import Meetings, Point, where
 from ps2.run.records import MAX_TIMES, Metrics, Timeline
-from ps2.wire.run_control import LIMIT_BYTES, ClockTimes, Entered, Logged, Report, Seated
 
 T = TypeVar("T")
 

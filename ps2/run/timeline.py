@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ps2.wire.run_control import ClockTimes
+from ps2.rpc.run_control import ClockTimes
 
 # A table has a row for each time a worker was in a clock, or outside of them, in the order in which that was.
 ClockTable = Any  # np.recarray, whose columns numpy's types do not know

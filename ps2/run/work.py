@@ -19,9 +19,10 @@ from ps2.client.sessions import session_of
 from ps2.client.task import RunIds, task_context, task_fleet
 from ps2.config import WireConfig
 from ps2.errors import LimitError, PS2Error, RolledBack
+from ps2.protocol.plain_data import LIMIT_BYTES
+from ps2.rpc.run_control import RunControl
 from ps2.run.compiled import keep_compiled
 from ps2.run.worker import RunRef, Worker
-from ps2.wire.run_control import LIMIT_BYTES, RunControl
 
 # What is said of an attempt that ends with the fleet's return to a checkpoint.
 WENT_BACK = (

@@ -13,13 +13,14 @@ import numpy as np
 
 from ps2.client.fleet import FleetRef
 from ps2.errors import LimitError, PS2Error, RolledBack, UsageError
+from ps2.protocol.plain_data import LIMIT_BYTES
+from ps2.rpc.run_control import ClockTimes, Entered, Logged, Report, RunControl, Seated
 from ps2.run.inbox import Inbox
 from ps2.run.lookout import Lookout
 from ps2.run.prefetch import Freshness, Prefetch, Prefetches
 from ps2.run.reports import report
 from ps2.run.rotating import Fetch, Rotations, Turn, check_staleness
 from ps2.run.rotation import IDLE, Ring
-from ps2.wire.run_control import LIMIT_BYTES, ClockTimes, Entered, Logged, Report, RunControl, Seated
 
 if TYPE_CHECKING:
     from ps2.client.dcv import DCV

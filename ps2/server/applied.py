@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ps2.wire.messages import Array, RequestId, byte_view
+from ps2.protocol.messages import Array, RequestId, byte_view
 
 
 class EndedStages:

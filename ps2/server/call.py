@@ -11,9 +11,9 @@ import numpy as np
 from ps2.errors import ConfigError, DTypeError, OutOfRangeError, ShapeError, UsageError
 from ps2.ops.operands import BLOCK, Along, lengths
 from ps2.ops.table import OF_SHARD, Array, Op
+from ps2.protocol.messages import NO_RESULT, Operation, Result
 from ps2.server.keycache import KeySet
 from ps2.server.shard import Shard, lined_up, with_shards
-from ps2.wire.messages import NO_RESULT, Operation, Result
 
 Value = Array | float | tuple[Array, ...] | None
 

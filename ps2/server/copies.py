@@ -17,13 +17,13 @@ import numpy as np
 from ps2.errors import ProtocolError, PS2Error, ShapeError, StaleRouteError
 from ps2.ops.all import lookup
 from ps2.ops.table import Array
+from ps2.protocol.messages import NO_RESULT, Keys, Operation, Place, Reply, Request, RequestId, Result
 from ps2.server.applied import AppliedIds
 from ps2.server.call import call
 from ps2.server.keycache import KeyCache, KeySet
 from ps2.server.reply_cache import CachedReply, ReplyCache
 from ps2.server.shard import Shard, with_shards
 from ps2.server.shard_snapshot import ids_of
-from ps2.wire.messages import NO_RESULT, Keys, Operation, Place, Reply, Request, RequestId, Result
 
 # The scope of requests that are part of a filling.
 FILLING = "ps2 filling"

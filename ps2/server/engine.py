@@ -23,6 +23,9 @@ from ps2.errors import (
 )
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.ops.all import has_answer, lookup, writes
+from ps2.protocol.drafts import RequestDraft
+from ps2.protocol.messages import NO_RESULT, Operation, Place, Reply, Request, RequestId, Result
+from ps2.rpc.server_status import MatrixStatus
 from ps2.server import udf
 from ps2.server.applied import EndedStages
 from ps2.server.call import call, keys_of, result_of
@@ -38,9 +41,6 @@ from ps2.server.replies import reply_bytes
 from ps2.server.reply_cache import CachedReply, ReplyCache
 from ps2.server.shard import Shard, check_meet, lined_up, with_shards
 from ps2.server.streamed import streamed_blocks
-from ps2.wire.drafts import RequestDraft
-from ps2.wire.messages import NO_RESULT, Operation, Place, Reply, Request, RequestId, Result
-from ps2.wire.server_status import MatrixStatus
 
 log = logging.getLogger(__name__)
 

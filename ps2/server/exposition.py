@@ -25,9 +25,9 @@ from prometheus_client.utils import floatToGoString
 
 from ps2.config import join_address
 from ps2.errors import LaunchError
+from ps2.rpc.server_status import OperationStatus, ServerStatus, metrics_of
 from ps2.server.metrics import BUCKETS_S
-from ps2.wire.server_status import OperationStatus, ServerStatus, metrics_of
-from ps2.wire.sockets import hang_up, listening_socket
+from ps2.transport.sockets import hang_up, listening_socket
 
 # Prometheus itself waits so long for a scrape.
 SCRAPE_TIMEOUT_S = 10.0

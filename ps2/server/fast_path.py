@@ -25,16 +25,16 @@ from ps2.ops import kernels, keyindex, warm
 from ps2.ops.all import writes
 from ps2.ops.table import Array
 from ps2.ops.warm import compiling_alone
+from ps2.protocol import binary, framing, messages
+from ps2.protocol.arrays import DTYPE_OF, NUMBER_OF
+from ps2.protocol.binary import Shape
+from ps2.protocol.framing import written
+from ps2.protocol.messages import PLAIN, PLAIN_FLOATS, Operation, Request, RequestId, byte_view
 from ps2.server import applied, fence, metrics
 from ps2.server.lock import HAS_MUTEX
 from ps2.server.shard import Shard
-from ps2.wire import binary, framing, messages
-from ps2.wire.arrays import DTYPE_OF, NUMBER_OF
-from ps2.wire.binary import Shape
-from ps2.wire.data_server import Ended, Generation
-from ps2.wire.framing import written
-from ps2.wire.messages import PLAIN, PLAIN_FLOATS, Operation, Request, RequestId, byte_view
-from ps2.wire.sockets import send_all
+from ps2.transport.data_server import Ended, Generation
+from ps2.transport.sockets import send_all
 
 log = logging.getLogger(__name__)
 

@@ -1,10 +1,11 @@
 """The loop that answers the plain requests of one data connection, compiled: nothing of Python runs for them.
 
 It takes requests whose handle stands for a shape of requests on one row of floats, and whose header is equal to one of
-that shape (``ps2.wire.binary``) but for what changes from one to the next; and which nothing speaks against: the route
-version is known, the lease holds, the id is new or has been applied, the shard is as it was when the handle was given.
-Whatever else comes is left to Python before anything of it has been done: where it can be told by looking, before it is
-even received. What is checked, and in which order, is what ``Engine.execute`` checks; see docs/decisions/0027.
+that shape (``ps2.protocol.binary``) but for what changes from one to the next; and which nothing speaks against: the
+route version is known, the lease holds, the id is new or has been applied, the shard is as it was when the handle was
+given. Whatever else comes is left to Python before anything of it has been done: where it can be told by looking,
+before it is even received. What is checked, and in which order, is what ``Engine.execute`` checks; see
+docs/decisions/0027.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from numba import carray  # type: ignore[attr-defined]
 from ps2.ops import kernels
 from ps2.ops.kernels import Int64s, kernel
 from ps2.ops.keyindex import find
+from ps2.protocol import binary
+from ps2.protocol.arrays import NUMBER_OF
+from ps2.protocol.framing import HEAD
 from ps2.server.applied import BASE, BELOW, BITS, END, IRREGULAR, WINDOW
 from ps2.server.fence import ANY_VERSION, COPIED, OPEN, UNTIL_NS, VERSION
 from ps2.server.libc import (
@@ -60,9 +64,6 @@ from ps2.server.metrics import (
     SUMS,
     WAITING,
 )
-from ps2.wire import binary
-from ps2.wire.arrays import NUMBER_OF
-from ps2.wire.framing import HEAD
 
 # How a call ends. CLOSED: the connection has. IDLE: nothing has come for a while. OTHER: something is there that is
 # not for this loop. TAKEN: the same, and it has been received: ``CompiledFastPath.taken`` has it.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from ps2.errors import KeyMissError, ProtocolError
 from ps2.matrix.partition import Int64Array
+from ps2.protocol.messages import Operation, key_digest
 from ps2.server.memory import MemoryAccount
 from ps2.server.shard import Shard
-from ps2.wire.messages import Operation, key_digest
 
 CACHE_BYTES = 64 << 20
 

@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 
 from ps2.errors import LimitError, RecoveryError, StaleRouteError
+from ps2.protocol.messages import RequestId
 from ps2.server.engine import Engine
 from ps2.server.reading import Reader, check_fits
 from ps2.server.shard import Shard
 from ps2.storage.files import place
 from ps2.storage.manifest import LoadMatrix
-from ps2.wire.messages import RequestId
 
 
 class Loading:

@@ -14,9 +14,9 @@ import numpy as np
 
 from ps2 import errors
 from ps2.ops.all import SERVERS, TABLE
+from ps2.protocol.messages import PLAIN, Operation
+from ps2.rpc.server_status import OK, Counts, OperationStatus
 from ps2.server.lock import ShardLock
-from ps2.wire.messages import PLAIN, Operation
-from ps2.wire.server_status import OK, Counts, OperationStatus
 
 # Upper ends of the histogram of an operation's seconds; above the last there is one bucket more.
 BUCKETS_S = (

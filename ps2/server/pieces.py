@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from ps2.errors import ProtocolError, PS2Error, StaleRouteError
+from ps2.protocol.binary import request_parts
+from ps2.protocol.drafts import RequestDraft
+from ps2.protocol.framing import Filling, read_request, written
+from ps2.protocol.messages import Operation, Request, byte_view
 from ps2.server.memory import MemoryAccount
-from ps2.wire.binary import request_parts
-from ps2.wire.drafts import RequestDraft
-from ps2.wire.framing import Filling, read_request, written
-from ps2.wire.messages import Operation, Request, byte_view
 
 PIECE = "piece"
 PIECE_BYTES = 16 << 20

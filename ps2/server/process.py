@@ -21,19 +21,19 @@ from ps2.ops.modules import load_modules
 from ps2.ops.parallel import set_cores
 from ps2.ops.warm import warm
 from ps2.processes import ProcessId
+from ps2.protocol.pb import server_pb2
+from ps2.rpc.master_control import MasterControl
+from ps2.rpc.serving import RpcServer
+from ps2.rpc.transport import GrpcTransport
 from ps2.server.engine import Engine
 from ps2.server.fence import now_s
 from ps2.server.memory import available_bytes, keep_freed_memory
 from ps2.server.servicer import ServerServicer
+from ps2.transport.data_server import DataServer
+from ps2.transport.proof import Tokens
+from ps2.transport.sockets import reachable_host
+from ps2.transport.tls import fault_of
 from ps2.version import __version__
-from ps2.wire.data_server import DataServer
-from ps2.wire.master_control import MasterControl
-from ps2.wire.pb import server_pb2
-from ps2.wire.proof import Tokens
-from ps2.wire.serving import RpcServer
-from ps2.wire.sockets import reachable_host
-from ps2.wire.tls import fault_of
-from ps2.wire.transport import GrpcTransport
 
 if TYPE_CHECKING:
     from ps2.server.exposition import Exposition

@@ -18,12 +18,12 @@ from ps2.errors import (
     StoppedError,
     UnavailableError,
 )
+from ps2.protocol.messages import Operation, Place, Request, RequestId, nbytes
+from ps2.rpc.transport import Transport
 from ps2.server.copies import BLOCK_BYTES, FILLING, Change, filling_of, noted, operations_of
 from ps2.server.engine import Engine
 from ps2.server.pieces import cut
 from ps2.server.shard import Shard
-from ps2.wire.messages import Operation, Place, Request, RequestId, nbytes
-from ps2.wire.transport import Transport
 
 log = logging.getLogger(__name__)
 

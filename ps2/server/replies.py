@@ -12,9 +12,9 @@ from ps2.errors import NotFoundError
 from ps2.ops.all import lookup
 from ps2.ops.operands import BLOCK, COLUMNS, SLOTS, Axis
 from ps2.ops.packing import MIN_NARROWED_BYTES
+from ps2.protocol.drafts import RequestDraft
+from ps2.protocol.messages import Outline, Place
 from ps2.server.shard import Shard
-from ps2.wire.drafts import RequestDraft
-from ps2.wire.messages import Outline, Place
 
 SHORT_BYTES = 2
 # Numbers of an answer whose length nobody knows before. What comes beyond that is not counted.

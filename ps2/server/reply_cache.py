@@ -13,8 +13,8 @@ import numpy as np
 
 from ps2.errors import OpError
 from ps2.ops.table import Array
+from ps2.protocol.messages import Operation, Place, RequestId, Result, nbytes
 from ps2.server.applied import EndedStages
-from ps2.wire.messages import Operation, Place, RequestId, Result, nbytes
 
 KEPT_RESULTS_BYTES = 64 << 20
 # What one of them takes beside its arrays, about: most results are a few bytes.

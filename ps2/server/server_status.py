@@ -8,9 +8,9 @@ from dataclasses import fields
 import psutil
 
 from ps2.config import CONTAINER_VARIABLE, NODE_VARIABLE
+from ps2.rpc.server_status import Counts, ServerStatus
 from ps2.server.engine import Engine
 from ps2.version import __version__
-from ps2.wire.server_status import Counts, ServerStatus
 
 
 def status_of(

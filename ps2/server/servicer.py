@@ -10,6 +10,19 @@ from dataclasses import asdict
 from ps2.config import WireConfig
 from ps2.errors import ProtocolError
 from ps2.ops.modules import digests
+from ps2.protocol.drafts import RequestDraft
+from ps2.protocol.messages import PROTOCOL_VERSION
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc.convert import (
+    id_from_pb,
+    load_matrix_from_pb,
+    partition_from_pb,
+    saved_shard_to_pb,
+    spec_from_pb,
+)
+from ps2.rpc.execute import reply_to, request_from
+from ps2.rpc.server_status import ServerStatus, status_to_pb
+from ps2.rpc.transport import GrpcTransport
 from ps2.server.engine import Engine
 from ps2.server.fence import now_s
 from ps2.server.loading import Loading
@@ -18,22 +31,9 @@ from ps2.server.saving import save
 from ps2.server.server_status import status_of
 from ps2.server.snapshots import Snapshots
 from ps2.storage.manifest import SaveMatrix
+from ps2.transport.data_server import DataServer
+from ps2.transport.proof import Tokens
 from ps2.version import __version__
-from ps2.wire.convert import (
-    id_from_pb,
-    load_matrix_from_pb,
-    partition_from_pb,
-    saved_shard_to_pb,
-    spec_from_pb,
-)
-from ps2.wire.data_server import DataServer
-from ps2.wire.drafts import RequestDraft
-from ps2.wire.execute import reply_to, request_from
-from ps2.wire.messages import PROTOCOL_VERSION
-from ps2.wire.pb import server_pb2 as pb
-from ps2.wire.proof import Tokens
-from ps2.wire.server_status import ServerStatus, status_to_pb
-from ps2.wire.transport import GrpcTransport
 
 log = logging.getLogger(__name__)
 

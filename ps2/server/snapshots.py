@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ps2.errors import RecoveryError, UsageError
+from ps2.rpc.control import Copied
 from ps2.server.engine import Engine
 from ps2.server.shard_pause import ShardPause
 from ps2.server.shard_snapshot import ShardSnapshot, copies, freeze, ids_of, write_shards
 from ps2.storage.manifest import SavedShard
-from ps2.wire.control import Copied
 
 log = logging.getLogger(__name__)
 

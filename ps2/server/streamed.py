@@ -11,9 +11,9 @@ from ps2.ops.blocks import take
 from ps2.ops.guards import check_slots, readable
 from ps2.ops.packing import narrow_integers
 from ps2.ops.table import Array
+from ps2.protocol.messages import Operation, StreamedArray
 from ps2.server.keycache import KeySet
 from ps2.server.shard import Shard
-from ps2.wire.messages import Operation, StreamedArray
 
 # What takes no more is one thing, read as a whole.
 MIN_BYTES = WireConfig.block_bytes

@@ -8,7 +8,7 @@ import threading
 
 from ps2.config import read_token
 from ps2.errors import PS2Error
-from ps2.wire.proof import Tokens
+from ps2.transport.proof import Tokens
 
 log = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from ps2.coordinator import fleet
 from ps2.coordinator.launchers.child import end
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.errors import UnavailableError
-from ps2.wire import binary, framing
-from ps2.wire.handshake import handshake
-from ps2.wire.messages import PROTOCOL_VERSION, Operation, Request, RequestId
-from ps2.wire.pb import server_pb2 as pb
+from ps2.protocol import binary, framing
+from ps2.protocol.messages import PROTOCOL_VERSION, Operation, Request, RequestId
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.transport.handshake import handshake
 from tests.messages import header_of
 
 DIM = 1000

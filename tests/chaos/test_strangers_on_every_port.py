@@ -13,11 +13,11 @@ import pytest
 
 from ps2 import DCV, PS2Conf, PS2Context
 from ps2.config import split_address
-from ps2.wire.acceptor import MAX_STRANGERS
-from ps2.wire.control import ServerControl
-from ps2.wire.messages import PROTOCOL_VERSION, Operation, Request
-from ps2.wire.pb import server_pb2 as pb
-from ps2.wire.transport import GrpcTransport
+from ps2.protocol.messages import PROTOCOL_VERSION, Operation, Request
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc.control import ServerControl
+from ps2.rpc.transport import GrpcTransport
+from ps2.transport.acceptor import MAX_STRANGERS
 
 DIM = 1000
 IDLE_CALLS = 40  # of each kind, on each gRPC port: more than there are threads

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from ps2 import PS2Context
 from ps2.errors import PS2Error, UsageError
-from ps2.wire import framing
-from ps2.wire.binary import MAX_HEADER_BYTES
-from ps2.wire.pb import server_pb2 as pb
+from ps2.protocol import framing
+from ps2.protocol.binary import MAX_HEADER_BYTES
+from ps2.protocol.pb import server_pb2 as pb
 from tests.cluster.victim import DIM, REFUSED, WAYS, ask, attacked, message, requests, unharmed
 
 

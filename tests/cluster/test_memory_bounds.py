@@ -19,12 +19,12 @@ from ps2.client.requests import cut, group
 from ps2.client.sessions import session_of
 from ps2.config import WireConfig
 from ps2.errors import PS2Error
-from ps2.wire.binary import request_parts
-from ps2.wire.control import ServerControl
-from ps2.wire.framing import written
-from ps2.wire.handshake import handshake
-from ps2.wire.sockets import connect, send_all
-from ps2.wire.transport import GrpcTransport
+from ps2.protocol.binary import request_parts
+from ps2.protocol.framing import written
+from ps2.rpc.control import ServerControl
+from ps2.rpc.transport import GrpcTransport
+from ps2.transport.handshake import handshake
+from ps2.transport.sockets import connect, send_all
 
 MIB = 1 << 20
 # 256 MiB of float32.

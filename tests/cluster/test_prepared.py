@@ -10,7 +10,7 @@ import pytest
 from ps2 import DCV, errors
 from ps2.client.prepared import MOST_KNOWN_BYTES
 from ps2.client.session import Session
-from ps2.wire import prepared_header
+from ps2.transport import prepared_header
 
 pytestmark = pytest.mark.parametrize("ps", [1, 3], indirect=True, scope="module")
 

@@ -20,9 +20,9 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from ps2.config import new_token, write_token
 from ps2.errors import NotFoundError, OutOfRangeError
 from ps2.matrix.partition import MatrixSpec, Partition
-from ps2.wire.control import ServerControl
-from ps2.wire.messages import Keys, Operation, Request, RequestId, key_digest
-from ps2.wire.transport import GrpcTransport
+from ps2.protocol.messages import Keys, Operation, Request, RequestId, key_digest
+from ps2.rpc.control import ServerControl
+from ps2.rpc.transport import GrpcTransport
 
 PS2 = [sys.executable, "-m", "ps2.cli.main"]
 MATRIX = 7

@@ -10,9 +10,9 @@ import pytest
 
 from ps2 import DCV, PS2Context
 from ps2.errors import LostError
+from ps2.rpc.control import ServerControl
+from ps2.rpc.transport import GrpcTransport
 from ps2.storage import folders
-from ps2.wire.control import ServerControl
-from ps2.wire.transport import GrpcTransport
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 

@@ -15,7 +15,7 @@ from ps2 import DCV, PS2Conf, PS2Context
 from ps2.certificates import TlsFiles
 from ps2.config import new_token, unencrypted, write_token
 from ps2.errors import ConfigError
-from ps2.wire.tls import check_serving
+from ps2.transport.tls import check_serving
 from tests.certificates import write
 from tests.cluster.test_cli_fleet import PS2, Shell
 from tests.ports import free_port

@@ -7,11 +7,11 @@ from functools import cache
 import pytest
 
 from ps2 import PS2Context
-from ps2.wire import framing
-from ps2.wire.binary import MAX_HEADER_BYTES, OPERATION, REQUEST
-from ps2.wire.drafts import MAX_OPERATIONS
-from ps2.wire.messages import Request
-from ps2.wire.pb import server_pb2 as pb
+from ps2.protocol import framing
+from ps2.protocol.binary import MAX_HEADER_BYTES, OPERATION, REQUEST
+from ps2.protocol.drafts import MAX_OPERATIONS
+from ps2.protocol.messages import Request
+from ps2.protocol.pb import server_pb2 as pb
 from tests.cluster.victim import DIM, NUMBERS, REFUSED, WAYS, ask, attacked, message, unharmed
 from tests.messages import header_bytes
 

@@ -13,13 +13,13 @@ import numpy as np
 from ps2 import DCV, errors
 from ps2.errors import PS2Error, TransientError, UsageError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
-from ps2.wire import framing
-from ps2.wire.control import Activation, ServerControl
-from ps2.wire.handshake import handshake
-from ps2.wire.messages import PROTOCOL_VERSION, Keys, Operation, Request, RequestId
-from ps2.wire.pb import server_pb2 as pb
-from ps2.wire.sockets import abstract
-from ps2.wire.transport import GrpcTransport
+from ps2.protocol import framing
+from ps2.protocol.messages import PROTOCOL_VERSION, Keys, Operation, Request, RequestId
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc.control import Activation, ServerControl
+from ps2.rpc.transport import GrpcTransport
+from ps2.transport.handshake import handshake
+from ps2.transport.sockets import abstract
 from tests.messages import header_of, request_bytes, request_frame
 
 WAYS = ("execute", "tcp", "unix")

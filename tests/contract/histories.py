@@ -9,7 +9,7 @@ import numpy as np
 
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.ops.all import TABLE
-from ps2.wire.messages import Keys, Operation, Request, RequestId, key_digest
+from ps2.protocol.messages import Keys, Operation, Request, RequestId, key_digest
 
 # As many as an operation takes at most.
 ROWS = 5

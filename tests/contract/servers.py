@@ -14,17 +14,17 @@ import numpy as np
 from ps2.config import ANY_PORT, LOOPBACK, WireConfig
 from ps2.errors import PS2Error
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.protocol import framing
+from ps2.protocol.messages import Operation, Request, RequestId
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc.channel import Channel, Trust
+from ps2.rpc.serving import RpcServer
+from ps2.rpc.transport import GrpcTransport
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
-from ps2.wire import framing
-from ps2.wire.channel import Channel, Trust
-from ps2.wire.data_server import DataServer
-from ps2.wire.handshake import handshake
-from ps2.wire.messages import Operation, Request, RequestId
-from ps2.wire.pb import server_pb2 as pb
-from ps2.wire.serving import RpcServer
-from ps2.wire.sockets import abstract
-from ps2.wire.transport import GrpcTransport
+from ps2.transport.data_server import DataServer
+from ps2.transport.handshake import handshake
+from ps2.transport.sockets import abstract
 from tests.messages import header_of, reply_from, request_bytes, request_frame
 
 TOKEN = "a-token-of-the-fleet"

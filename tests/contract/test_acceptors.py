@@ -12,12 +12,12 @@ import pytest
 from prometheus_client.core import CollectorRegistry
 
 from ps2.config import WireConfig
+from ps2.protocol.messages import PROTOCOL_VERSION
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc.control import ServerControl
 from ps2.server.exposition import Exposition
-from ps2.wire.acceptor import Acceptor
-from ps2.wire.control import ServerControl
-from ps2.wire.handshake import send as greet
-from ps2.wire.messages import PROTOCOL_VERSION
-from ps2.wire.pb import server_pb2 as pb
+from ps2.transport.acceptor import Acceptor
+from ps2.transport.handshake import send as greet
 from tests.contract.servers import (
     SOCKETS,
     an_engine,

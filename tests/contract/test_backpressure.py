@@ -12,8 +12,8 @@ import pytest
 
 from ps2.config import WireConfig
 from ps2.errors import PS2Error, UnavailableError
-from ps2.wire import data_server
-from ps2.wire.data_server import DataServer
+from ps2.transport import data_server
+from ps2.transport.data_server import DataServer
 from tests.contract.servers import (
     BLOCK,
     DIM,

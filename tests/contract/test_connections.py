@@ -26,12 +26,12 @@ from ps2.errors import (
     UnavailableError,
     UnreachableError,
 )
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc.control import ServerControl
+from ps2.rpc.serving import RpcServer
+from ps2.rpc.transport import GrpcTransport
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
-from ps2.wire.control import ServerControl
-from ps2.wire.pb import server_pb2 as pb
-from ps2.wire.serving import RpcServer
-from ps2.wire.transport import GrpcTransport
 from tests.certificates import write
 from tests.contract.servers import (
     BLOCK,

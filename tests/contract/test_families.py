@@ -11,14 +11,15 @@ from prometheus_client import CollectorRegistry
 
 from ps2.config import Place, WireConfig, join_address, split_address
 from ps2.errors import StoppedError, UnavailableError, UnreachableError
+from ps2.rpc import run_control
+from ps2.rpc.control import ServerControl
+from ps2.rpc.run_control import RunControl
+from ps2.rpc.transport import GrpcTransport
 from ps2.run.clocks import Clocks
 from ps2.run.face import Face
 from ps2.run.state import Run
 from ps2.server.exposition import Exposition
-from ps2.wire import run_control, talk
-from ps2.wire.control import ServerControl
-from ps2.wire.run_control import RunControl
-from ps2.wire.transport import GrpcTransport
+from ps2.transport import talk
 from tests.contract.servers import TOKEN, an_engine, count, serving
 from tests.ports import free_port
 

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 from ps2.config import WireConfig
 from ps2.errors import NotFoundError, PS2Error, StaleRouteError, StoppedError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.protocol import binary
+from ps2.protocol.framing import HEAD, read_reply
+from ps2.protocol.messages import PLAIN, Keys, Operation, Request, RequestId
 from ps2.server.engine import Engine
 from ps2.server.fast_path import SHARE
 from ps2.server.fence import now_s
 from ps2.server.metrics import MUTATIONS, REQUESTS
-from ps2.wire import binary
-from ps2.wire.framing import HEAD, read_reply
-from ps2.wire.handshake import handshake
-from ps2.wire.messages import PLAIN, Keys, Operation, Request, RequestId
-from ps2.wire.proof import Tokens
-from ps2.wire.sockets import abstract, receive
+from ps2.transport.handshake import handshake
+from ps2.transport.proof import Tokens
+from ps2.transport.sockets import abstract, receive
 from tests.contract.servers import TOKEN, connected, outcomes, send, serving
 
 BEGIN, WIDTH = 32, 96

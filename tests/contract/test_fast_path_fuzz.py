@@ -8,11 +8,11 @@ import socket
 import numpy as np
 
 from ps2.errors import PS2Error
+from ps2.protocol.binary import TAIL_AT, reply_parts
+from ps2.protocol.framing import HEAD, read, read_request, written_by_pieces
+from ps2.protocol.messages import Keys, Operation, Request, RequestId
 from ps2.server import fast_path_loop
 from ps2.server.fast_path import FIRST_BYTES, CompiledFastPath
-from ps2.wire.binary import TAIL_AT, reply_parts
-from ps2.wire.framing import HEAD, read, read_request, written_by_pieces
-from ps2.wire.messages import Keys, Operation, Request, RequestId
 from tests.contract.test_fast_path_answers import BEGIN, SPARSE, WIDTH, an_engine, state, written
 
 # ``make test ARGS=tests/contract/test_fast_path_fuzz.py`` with PS2_FUZZ=1000000 takes some minutes.

@@ -15,10 +15,10 @@ import pytest
 from ps2.config import WireConfig, write_token
 from ps2.errors import StaleRouteError, UnavailableError
 from ps2.matrix.partition import MatrixSpec, Partition
-from ps2.wire.control import Activation, ServerControl
-from ps2.wire.messages import Request, RequestId
-from ps2.wire.pb import master_pb2
-from ps2.wire.serving import RpcServer
+from ps2.protocol.messages import Request, RequestId
+from ps2.protocol.pb import master_pb2
+from ps2.rpc.control import Activation, ServerControl
+from ps2.rpc.serving import RpcServer
 from tests.contract.servers import TOKEN, connected, op, send
 
 COORDINATOR = "the coordinator"

@@ -13,12 +13,12 @@ import grpc
 import pytest
 
 from ps2.config import WireConfig
+from ps2.protocol.messages import PROTOCOL_VERSION
+from ps2.protocol.pb import auth_pb2 as auth
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc.serving import RpcServer
 from ps2.server.engine import Engine
 from ps2.server.servicer import ServerServicer
-from ps2.wire.messages import PROTOCOL_VERSION
-from ps2.wire.pb import auth_pb2 as auth
-from ps2.wire.pb import server_pb2 as pb
-from ps2.wire.serving import RpcServer
 
 TOKEN = "a-token-of-the-fleet"
 MATRIX = 42

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from ps2.config import WireConfig
-from ps2.wire.idle_connections import IdleConnectionPoller
-from ps2.wire.transport import GrpcTransport
+from ps2.rpc.transport import GrpcTransport
+from ps2.transport.idle_connections import IdleConnectionPoller
 from tests.certificates import write
 from tests.contract.servers import TOKEN, an_engine, changing, op, send, serving
 

@@ -15,10 +15,10 @@ import pytest
 
 from ps2.errors import LimitError, OpError, PS2Error, RecoveryError, StaleRouteError, UnavailableError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.protocol.messages import Request, RequestId
+from ps2.rpc.control import Activation, ServerControl
 from ps2.server.engine import Engine
 from ps2.storage.manifest import LoadMatrix, SaveMatrix
-from ps2.wire.control import Activation, ServerControl
-from ps2.wire.messages import Request, RequestId
 from tests.contract.histories import FUNCTIONS, MATRICES, History, held, remembered
 from tests.contract.servers import Proxy, Served, connected, op, reading
 from tests.contract.servers import send as send_as_it_is

@@ -21,13 +21,13 @@ from ps2.errors import (
     UnavailableError,
     WorkerError,
 )
+from ps2.protocol.pb import run_pb2 as pb
+from ps2.rpc import run_control
+from ps2.rpc.run_control import ClockTimes, Logged, Report, RunControl
 from ps2.run.clocks import Clocks
 from ps2.run.face import Face
 from ps2.run.state import Run
-from ps2.wire import run_control
-from ps2.wire.pb import run_pb2 as pb
-from ps2.wire.run_control import ClockTimes, Logged, Report, RunControl
-from ps2.wire.talk import LENGTH, Talk
+from ps2.transport.talk import LENGTH, Talk
 from tests.certificates import write
 from tests.ports import free_port
 
@@ -39,7 +39,7 @@ NO_TIME = ClockTimes(0, 0, 0, 0, 0, 0)
 # Joins as rank 0, says so, and asks for the value of a point; then it holds its place until it is killed.
 CLIENT = """
 import sys
-from ps2.wire.run_control import RunControl
+from ps2.rpc.run_control import RunControl
 
 control = RunControl(sys.argv[1], "token")
 control.join(0, 100, "host", 1)

@@ -13,14 +13,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from ps2.errors import AuthError, PS2Error, UnavailableError
-from ps2.wire import acceptor, proof
-from ps2.wire import serving as serving_module
-from ps2.wire.channel import CALL_KEY, CHALLENGE, NONCE_KEY, Trust
-from ps2.wire.control import ServerControl
-from ps2.wire.pb import auth_pb2
-from ps2.wire.pb import server_pb2 as pb
-from ps2.wire.status import DETAIL_KEY
-from ps2.wire.transport import GrpcTransport
+from ps2.protocol.pb import auth_pb2
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc import serving as serving_module
+from ps2.rpc.channel import CALL_KEY, CHALLENGE, NONCE_KEY, Trust
+from ps2.rpc.control import ServerControl
+from ps2.rpc.status import DETAIL_KEY
+from ps2.rpc.transport import GrpcTransport
+from ps2.transport import acceptor, proof
 from tests.contract.servers import (
     DIM,
     SOCKETS,

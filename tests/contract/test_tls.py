@@ -12,10 +12,10 @@ import pytest
 from ps2.certificates import TlsFiles
 from ps2.config import WireConfig
 from ps2.errors import AuthError, ConfigError, PS2Error
-from ps2.wire import acceptor
-from ps2.wire.messages import Reply
-from ps2.wire.tls_connection import TlsConnection
-from ps2.wire.transport import GrpcTransport
+from ps2.protocol.messages import Reply
+from ps2.rpc.transport import GrpcTransport
+from ps2.transport import acceptor
+from ps2.transport.tls_connection import TlsConnection
 from tests.certificates import write
 from tests.contract.servers import BLOCK, TOKEN, an_engine, changing, op, outcomes, reading, serving
 

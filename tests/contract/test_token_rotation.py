@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ps2.errors import AuthError
-from ps2.wire.messages import Reply
-from ps2.wire.proof import Tokens
+from ps2.protocol.messages import Reply
+from ps2.transport.proof import Tokens
 from tests.contract.servers import TOKEN, an_engine, connected, op, outcomes, reading, serving
 
 NEW = "the-next-token-of-the-fleet"

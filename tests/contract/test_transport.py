@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ps2.errors import KeyMissError, LimitError, NotFoundError, OutOfRangeError, PS2Error, UnavailableError
-from ps2.wire.messages import Keys, key_digest
+from ps2.protocol.messages import Keys, key_digest
 from tests.contract.servers import (
     BLOCK,
     CARRIERS,

@@ -10,10 +10,11 @@ import pytest
 
 from ps2.errors import OpError, OutOfRangeError, ProtocolError, PS2Error, StaleRouteError
 from ps2.matrix.partition import MatrixSpec, Partition
+from ps2.protocol import framing
+from ps2.protocol.error_details import from_detail
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc.status import STATUS
 from ps2.server.engine import Engine
-from ps2.wire import framing
-from ps2.wire.pb import server_pb2 as pb
-from ps2.wire.status import STATUS, from_detail
 from tests.contract.servers import (
     DIM,
     SOCKETS,

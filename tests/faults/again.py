@@ -11,7 +11,7 @@ from unittest import mock
 from faults import processes
 
 from ps2.coordinator.steps import Steps
-from ps2.wire.control import ServerControl
+from ps2.rpc.control import ServerControl
 
 
 @dataclass

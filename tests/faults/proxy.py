@@ -35,10 +35,10 @@ from ps2.coordinator import fleet
 from ps2.coordinator.launchers.child import Child
 from ps2.coordinator.launchers.local import LocalLauncher
 from ps2.errors import UnavailableError
-from ps2.wire.binary import open_request
-from ps2.wire.framing import GREETING, HEAD
-from ps2.wire.handshake import handshake
-from ps2.wire.pb import server_pb2 as pb
+from ps2.protocol.binary import open_request
+from ps2.protocol.framing import GREETING, HEAD
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.transport.handshake import handshake
 from tests.messages import header_of
 from tests.ports import free_port
 

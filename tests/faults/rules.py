@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ps2.wire.messages import RequestId
+from ps2.protocol.messages import RequestId
 
 # -- faults ----------------------------------------------------------------------------------------------------------
 

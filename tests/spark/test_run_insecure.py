@@ -39,7 +39,7 @@ def test_a_run_when_the_servers_have_no_token_then_it_takes_none_but_its_own_wor
 
     def work(worker, rows):
         from ps2.errors import AuthError
-        from ps2.wire.run_control import RunControl
+        from ps2.rpc.run_control import RunControl
 
         for _ in worker.clocks(2):
             total.add(np.ones(3, np.int64))

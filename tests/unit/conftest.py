@@ -12,11 +12,11 @@ import pytest
 
 from ps2.client import task
 from ps2.client.send_scheduler import SendScheduler
+from ps2.rpc.run_control import Entered
 from ps2.run.clocks import Clocks
 from ps2.run.prefetch import Freshness, Prefetches
 from ps2.run.state import Run
 from ps2.run.worker import RunRef, Worker
-from ps2.wire.run_control import Entered
 from tests.questions import BlockingRun
 
 

@@ -18,8 +18,8 @@ from ps2.config import (
     split_listen,
 )
 from ps2.errors import ConfigError
-from ps2.wire import sockets
-from ps2.wire.sockets import connect, is_free, listening_socket, reachable_host, resolve
+from ps2.transport import sockets
+from ps2.transport.sockets import connect, is_free, listening_socket, reachable_host, resolve
 
 ONLY_V6 = [(socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", 0, 0, 0))]
 

@@ -12,12 +12,12 @@ from ps2.errors import OpError
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.ops.all import TABLE
 from ps2.ops.table import Array, Row, Values, op
+from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server import reply_cache
 from ps2.server.copies import answered, applied, filling_of, operations_of
 from ps2.server.engine import Engine
 from ps2.server.reply_cache import CachedReply
 from ps2.server.shard_snapshot import ids_of
-from ps2.wire.messages import Operation, Request, RequestId
 
 M = 1
 SPEC = MatrixSpec(8, 1, dtype="int64")

@@ -7,9 +7,9 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ps2.protocol.messages import RequestId
 from ps2.server import fast_path_loop
 from ps2.server.applied import AppliedIds, EndedStages
-from ps2.wire.messages import RequestId
 
 ids = st.builds(RequestId, st.sampled_from("abc"), st.integers(0, 30) | st.integers(2**63, 2**64 - 1))
 

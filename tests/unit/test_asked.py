@@ -14,7 +14,7 @@ from ps2.coordinator.master import Master
 from ps2.coordinator.recovery import Policy
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import DeadlineError, StaleRouteError
-from ps2.wire.control import Activation, ServerControl
+from ps2.rpc.control import Activation, ServerControl
 from tests.fakes import FleetInProcess
 
 LOST_AFTER_S = 0.2

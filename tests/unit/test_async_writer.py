@@ -15,7 +15,7 @@ from ps2.client.send_scheduler import Bucket, SendScheduler
 from ps2.errors import LimitError
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
-from ps2.wire.messages import RequestId
+from ps2.protocol.messages import RequestId
 
 TARGET = Target(1, MatrixSpec(10, 2, "float64"), Route(0, (0, 10), ("a",)), (0,))
 

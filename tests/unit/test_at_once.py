@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from ps2.errors import RecoveryError, UnavailableError
-from ps2.wire.at_once import MOST, at_once
+from ps2.transport.at_once import MOST, at_once
 
 
 def test_calls_when_more_than_may_be_under_way_then_answers_are_in_order():

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ps2.errors import LimitError, OutOfRangeError, ProtocolError
-from ps2.wire import binary, execute
-from ps2.wire.arrays import NUMBER_OF
-from ps2.wire.framing import HEAD, read_reply
-from ps2.wire.framing import read as read_parts
-from ps2.wire.messages import Keys, Operation, Reply, Request, RequestId, Result, StreamedArray, key_digest
-from ps2.wire.pb import server_pb2 as pb
+from ps2.protocol import binary
+from ps2.protocol.arrays import NUMBER_OF
+from ps2.protocol.framing import HEAD, read_reply
+from ps2.protocol.framing import read as read_parts
+from ps2.protocol.messages import Keys, Operation, Reply, Request, RequestId, Result, StreamedArray, key_digest
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc import execute
 from tests.messages import (
     header_bytes,
     reply_bytes,

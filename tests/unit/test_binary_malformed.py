@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ps2.errors import LimitError, OpError, ProtocolError, PS2Error
-from ps2.wire import arrays, binary, drafts, execute, framing
-from ps2.wire.messages import Keys, Operation, Reply, Request, RequestId, Result
-from ps2.wire.pb import server_pb2 as pb
+from ps2.protocol import arrays, binary, drafts, framing
+from ps2.protocol.messages import Keys, Operation, Reply, Request, RequestId, Result
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc import execute
 from tests.messages import header_bytes, reply_bytes, reply_of, request_frame, request_of
 
 LIMIT = 1 << 20

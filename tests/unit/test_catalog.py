@@ -14,8 +14,8 @@ from ps2.coordinator.master import Caller, Master
 from ps2.errors import ConfigError, LimitError, NotFoundError, RecoveringError, StoppedError, UnavailableError
 from ps2.matrix.partition import MAX_ROWS, MatrixSpec, Partition
 from ps2.matrix.route import Route
+from ps2.protocol.messages import RequestId
 from ps2.storage.manifest import SavedMatrix
-from ps2.wire.messages import RequestId
 from tests.fakes import ServerHangs, ServerRefuses
 
 

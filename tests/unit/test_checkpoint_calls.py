@@ -7,9 +7,9 @@ import pytest
 
 from ps2.errors import LimitError, RecoveryError, UsageError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.protocol.messages import Request, RequestId
+from ps2.rpc.control import Activation, ServerControl
 from ps2.storage.manifest import LoadMatrix
-from ps2.wire.control import Activation, ServerControl
-from ps2.wire.messages import Request, RequestId
 from tests.checkpoints import op
 from tests.fakes import FleetInProcess
 

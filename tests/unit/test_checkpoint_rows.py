@@ -8,9 +8,9 @@ from ps2.coordinator import master as masters
 from ps2.coordinator.checkpoints import Checkpoints, to_load
 from ps2.errors import RecoveringError
 from ps2.matrix.partition import MatrixSpec
+from ps2.protocol.messages import Request, RequestId
+from ps2.rpc.control import ServerControl
 from ps2.server.loading import Loading
-from ps2.wire.control import ServerControl
-from ps2.wire.messages import Request, RequestId
 from tests.checkpoints import op
 from tests.fakes import FleetInProcess
 

@@ -32,8 +32,8 @@ from ps2.ops import table
 from ps2.ops.all import TABLE
 from ps2.ops.operands import along
 from ps2.ops.table import Of, op
+from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server.engine import Engine
-from ps2.wire.messages import Operation, Request, RequestId
 from tests.fakes import MASTER, QUICK, DropsTheAck, FleetInProcess, installed, session_over
 from tests.messages import request_bytes, request_of
 

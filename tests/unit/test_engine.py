@@ -23,9 +23,9 @@ from ps2.errors import (
     UsageError,
 )
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server import reply_cache
 from ps2.server.engine import Engine
-from ps2.wire.messages import Operation, Request, RequestId
 
 DIM = 8
 M = 1  # the dense matrix, columns [0, 8) in partitions 0 and 1

@@ -19,10 +19,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from ps2.errors import LaunchError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server.engine import Engine
 from ps2.server.exposition import MAX_SCRAPES, Exposition, ServerCollector
 from ps2.server.server_status import status_of
-from ps2.wire.messages import Operation, Request, RequestId
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 

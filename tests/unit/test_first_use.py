@@ -14,8 +14,8 @@ from ps2 import DCV, PS2Context
 from ps2.client.plans import Target, push_columns
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
-from ps2.wire.binary import request_parts
-from ps2.wire.messages import Request, RequestId
+from ps2.protocol.binary import request_parts
+from ps2.protocol.messages import Request, RequestId
 target = Target(1, MatrixSpec(9, 1), Route(1, (0, 9), ("server",)), (0,))
 plan = push_columns(target, "scatter_add", np.ones(3), np.array([5, 1, 7]))
 request_parts(Request(plan.operations, RequestId("driver", 0)))

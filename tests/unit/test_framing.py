@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ps2.errors import LimitError, OpError, ProtocolError
-from ps2.wire import binary, framing
-from ps2.wire.framing import (
+from ps2.protocol import binary, framing
+from ps2.protocol.framing import (
     GREETING,
     HEAD,
     MAGIC,
@@ -21,8 +21,8 @@ from ps2.wire.framing import (
     read_reply,
     read_request,
 )
-from ps2.wire.messages import PROTOCOL_VERSION, Keys, Operation, Reply, Request, RequestId, Result
-from ps2.wire.pb import server_pb2 as pb
+from ps2.protocol.messages import PROTOCOL_VERSION, Keys, Operation, Reply, Request, RequestId, Result
+from ps2.protocol.pb import server_pb2 as pb
 from tests.messages import header_bytes
 
 LIMIT = 1 << 20

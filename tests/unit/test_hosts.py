@@ -9,7 +9,7 @@ import pytest
 from ps2.coordinator.launchers.hosting import listening
 from ps2.coordinator.launchers.hosts import Hosts
 from ps2.errors import ProtocolError
-from ps2.wire.launcher_control import Order, Report, order_to_pb, report_from_pb, report_to_pb
+from ps2.rpc.launcher_control import Order, Report, order_to_pb, report_from_pb, report_to_pb
 
 FIRST = Report(0, 7, "c_7", "node1", "1.0")
 START = Order(1, ("server",))

@@ -12,7 +12,7 @@ from ps2.client.keysets import KnownKeys, SplitCache, split
 from ps2.errors import OutOfRangeError
 from ps2.matrix.partition import MatrixSpec, partition_bounds, partition_of, place
 from ps2.matrix.route import Route
-from ps2.wire.messages import Keys, Operation, Request, key_digest
+from ps2.protocol.messages import Keys, Operation, Request, key_digest
 
 specs = st.builds(MatrixSpec, dim=st.integers(1, 60), rows=st.just(1), align=st.integers(1, 7)) | st.just(
     MatrixSpec(60, 1, kind="sparse")

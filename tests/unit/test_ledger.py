@@ -8,8 +8,8 @@ import pytest
 
 from ps2.coordinator.ledger import LateRow, LateRows, Ledger
 from ps2.errors import LimitError, StoppedError
+from ps2.protocol.messages import RequestId
 from ps2.server.applied import EndedStages
-from ps2.wire.messages import RequestId
 
 TIMEOUT_S = 10
 

@@ -23,9 +23,9 @@ from ps2.errors import (
     StaleRouteError,
 )
 from ps2.matrix.partition import MatrixSpec, Partition
+from ps2.protocol.messages import Keys, Operation, Request, RequestId, key_digest
 from ps2.storage import folders
 from ps2.storage.manifest import SavedFile
-from ps2.wire.messages import Keys, Operation, Request, RequestId, key_digest
 from tests.checkpoints import Fleet, op
 from tests.conftest import wait_until
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from ps2.rpc.run_control import Report
 from ps2.run import state
 from ps2.run.clocks import Clocks
 from ps2.run.journal import Stopped
 from ps2.run.state import Run
-from ps2.wire.run_control import Report
 
 LISTENER = SimpleNamespace(clock_due=lambda: None, logged=lambda *_: None, failed=lambda: None)
 

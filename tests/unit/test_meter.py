@@ -11,10 +11,10 @@ from ps2 import errors
 from ps2.errors import KeyMissError, LimitError, OpError, OutOfRangeError
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.ops.all import TABLE
+from ps2.protocol import binary
+from ps2.protocol.messages import Keys, Operation, Request, RequestId, key_digest
 from ps2.server.engine import Engine
 from ps2.server.metrics import BUCKETS_S, Meter
-from ps2.wire import binary
-from ps2.wire.messages import Keys, Operation, Request, RequestId, key_digest
 
 THREADS = 8
 TIMES = 2000

@@ -14,10 +14,10 @@ from ps2.ops.all import TABLE
 from ps2.ops.kernels import Int64s
 from ps2.ops.operands import along, answers_of, axes_of
 from ps2.ops.table import op
+from ps2.protocol import binary
+from ps2.protocol.messages import Operation, Request
 from ps2.server.engine import Engine
 from ps2.server.replies import reply_bytes
-from ps2.wire import binary
-from ps2.wire.messages import Operation, Request
 from tests import messages
 
 PARTITION = Partition(0, 10, 16)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from ps2.errors import LimitError, ProtocolError, UsageError
+from ps2.protocol import plain_data
+from ps2.protocol.pb import run_pb2 as pb
+from ps2.protocol.plain_data import DTYPES, decode, encode
 from ps2.run.message import Message
-from ps2.wire import plain_data
-from ps2.wire.pb import run_pb2 as pb
-from ps2.wire.plain_data import DTYPES, decode, encode
 
 VALUES = [None, True, False, 0, -1, 2**63 - 1, -(2**63), 0.1, -0.0, math.inf, "", "Gödel\0", [], {}, [1, [2.5, {}]]]
 

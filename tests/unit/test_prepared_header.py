@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from ps2.errors import NotFoundError
-from ps2.wire import prepared_header
-from ps2.wire.binary import error_parts, reply_parts, shape_of
-from ps2.wire.framing import HEAD, read, read_request, written_by_pieces
-from ps2.wire.messages import Keys, Operation, Reply, Request, RequestId, Result
-from ps2.wire.sockets import PlainSocket
+from ps2.protocol.binary import error_parts, reply_parts, shape_of
+from ps2.protocol.framing import HEAD, read, read_request, written_by_pieces
+from ps2.protocol.messages import Keys, Operation, Reply, Request, RequestId, Result
+from ps2.transport import prepared_header
+from ps2.transport.sockets import PlainSocket
 
 PULL = Request((Operation("pull", 1, 0, (0,)),))
 SHAPE = shape_of(PULL)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ps2.wire import proof
-from ps2.wire.proof import Claim, Gatekeeper, Tokens
+from ps2.transport import proof
+from ps2.transport.proof import Claim, Gatekeeper, Tokens
 
 TOKEN = "a-token-of-the-fleet"
 METHOD = "/ps2.v1.Server/Hello"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import pickle
 
+from ps2.rpc.run_control import ClockTimes, Logged
 from ps2.run.records import Metrics, Timeline
-from ps2.wire.run_control import ClockTimes, Logged
 
 
 def times(clock):

@@ -7,11 +7,11 @@ import pytest
 
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.ops.all import TABLE, lookup
+from ps2.protocol import binary
+from ps2.protocol.messages import Keys, Operation, Request, RequestId, key_digest, nbytes
 from ps2.server import replies
 from ps2.server.engine import Engine
 from ps2.server.replies import reply_bytes
-from ps2.wire import binary
-from ps2.wire.messages import Keys, Operation, Request, RequestId, key_digest, nbytes
 
 D, S = 1, 2  # a dense matrix of 50 columns, and a sparse one with 40 keys; both of 3 rows
 INTS = 3

@@ -15,8 +15,8 @@ from ps2.client.requests import cut, group
 from ps2.config import WireConfig
 from ps2.matrix.partition import MatrixSpec
 from ps2.matrix.route import Route
-from ps2.wire.binary import MAX_HEADER_BYTES, request_parts
-from ps2.wire.messages import Keys, Operation, RequestId
+from ps2.protocol.binary import MAX_HEADER_BYTES, request_parts
+from ps2.protocol.messages import Keys, Operation, RequestId
 
 BOUNDS = (0, 10, 20, 30, 40)
 ROUTES = {1: Route(1, BOUNDS, ("a", "a", "b", "b"))}

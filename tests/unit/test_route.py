@@ -9,8 +9,8 @@ import pytest
 from ps2.errors import ProtocolError
 from ps2.matrix.partition import MatrixSpec, Partition
 from ps2.matrix.route import Route
-from ps2.wire import convert
-from ps2.wire.pb import server_pb2 as pb
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc import convert
 
 ROUTE = Route(3, (0, 5, 9, 12), ("a:1", "a:1", "b:2"))
 SPECS = [

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ps2.errors import ConfigError, NotFoundError
+from ps2.rpc.run_control import ClockTimes, Logged
 from ps2.run.result import RunResult
 from ps2.run.timeline import progress, some_ranks, to_table, waited_for
-from ps2.wire.run_control import ClockTimes, Logged
 
 
 def lane(began_s, *clocks, outside_s=0.5, first=0):

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from ps2.errors import InputError, RecoveryError, StoppedError, WorkerError
+from ps2.rpc.run_control import ClockTimes, Logged
 from ps2.run.clocks import Clocks
 from ps2.run.state import MOST_RETURNS, Run
-from ps2.wire.run_control import ClockTimes, Logged
 from tests.questions import BlockingRun
 
 POINT = (1, 0)  # in clock 0

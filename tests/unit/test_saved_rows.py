@@ -28,12 +28,12 @@ from ps2.errors import (
     UnavailableError,
     UsageError,
 )
+from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server import reading, shard_snapshot
 from ps2.server.loading import Loading
 from ps2.server.saving import save
 from ps2.storage import folders
 from ps2.storage.manifest import LoadMatrix, SaveMatrix
-from ps2.wire.messages import Operation, Request, RequestId
 from tests.fakes import FleetInProcess, installed, session_over
 
 DIM = 1000

@@ -14,7 +14,7 @@ from ps2.client.plans import Target
 from ps2.client.send_scheduler import BURST_S, CHUNK_VALUES, Bucket, SendScheduler
 from ps2.matrix.partition import MatrixSpec, partition_bounds
 from ps2.matrix.route import Route
-from ps2.wire.messages import Request, RequestId
+from ps2.protocol.messages import Request, RequestId
 from tests.messages import request_bytes
 
 DIM = 5 * CHUNK_VALUES

@@ -7,11 +7,11 @@ from dataclasses import fields, replace
 import numpy as np
 
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.protocol.messages import Operation, Request, RequestId
+from ps2.protocol.pb import server_pb2
+from ps2.rpc.server_status import ServerStatus, status_from_pb, status_to_pb
 from ps2.server.engine import Engine
 from ps2.server.server_status import status_of
-from ps2.wire.messages import Operation, Request, RequestId
-from ps2.wire.pb import server_pb2
-from ps2.wire.server_status import ServerStatus, status_from_pb, status_to_pb
 
 
 def a_status():

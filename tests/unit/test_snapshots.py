@@ -12,9 +12,9 @@ import pytest
 
 from ps2.errors import DeadlineError, RecoveryError, UsageError
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
+from ps2.protocol.messages import Request, RequestId
 from ps2.server.engine import Engine
 from ps2.server.snapshots import Snapshots
-from ps2.wire.messages import Request, RequestId
 from tests.checkpoints import LIMIT_BYTES, Writers, ids, op
 from tests.conftest import wait_until
 

@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from ps2.errors import AuthError, DeadlineError, OpError, PS2Error, UnavailableError
-from ps2.wire.status import BARE, MAX_METADATA_BYTES, STATUS, from_rpc, to_status
+from ps2.rpc.status import BARE, MAX_METADATA_BYTES, STATUS, from_rpc, to_status
 
 
 def tree(cls=PS2Error):

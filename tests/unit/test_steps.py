@@ -8,7 +8,7 @@ from ps2.coordinator.checkpoints import Checkpoints
 from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.steps import Steps
 from ps2.errors import ConfigError
-from ps2.wire.control import ServerControl
+from ps2.rpc.control import ServerControl
 from tests.fakes import FleetInProcess
 
 

@@ -11,9 +11,9 @@ from ps2.config import WireConfig
 from ps2.errors import NotFoundError
 from ps2.matrix.partition import MatrixSpec
 from ps2.ops.packing import MIN_NARROWED_BYTES
+from ps2.protocol.binary import reply_parts
+from ps2.protocol.framing import written_by_pieces
 from ps2.server import streamed
-from ps2.wire.binary import reply_parts
-from ps2.wire.framing import written_by_pieces
 from tests.fakes import FleetInProcess, session_over
 
 DIM, K = 60, 3

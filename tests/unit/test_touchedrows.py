@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from ps2.errors import OpError, PS2Error
 from ps2.matrix.partition import HASH_SPACE, MatrixSpec, Partition
 from ps2.ops import touched
+from ps2.protocol.messages import Operation, Request, RequestId
 from ps2.server import touchedrows
 from ps2.server.engine import Engine
-from ps2.wire.messages import Operation, Request, RequestId
 
 DIM = 100
 DENSE, SPARSE = 1, 2

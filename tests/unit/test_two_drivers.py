@@ -10,8 +10,8 @@ import pytest
 from ps2.coordinator.checkpoints import Checkpoints, Newest
 from ps2.errors import ConfigError
 from ps2.matrix.partition import MatrixSpec
+from ps2.rpc.control import ServerControl
 from ps2.storage import folders
-from ps2.wire.control import ServerControl
 from tests.fakes import FleetInProcess
 
 

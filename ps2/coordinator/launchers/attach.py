@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from ps2.errors import LaunchError, PS2Error, StoppedError, UnavailableError
-from ps2.wire.at_once import at_once
-from ps2.wire.control import Activation, Meeting, ServerControl
+from ps2.rpc.control import Activation, Meeting, ServerControl
+from ps2.transport.at_once import at_once
 
 log = logging.getLogger(__name__)
 

@@ -23,10 +23,10 @@ from ps2.coordinator.launchers.child import END_TIMEOUT_S, LOG_TAIL_LINES
 from ps2.errors import ConfigError, PS2Error, UnavailableError
 from ps2.processes import has_come
 from ps2.programs import command, import_path
+from ps2.rpc.launcher_control import LauncherControl, Report
+from ps2.rpc.transport import GrpcTransport
+from ps2.transport.reach import unreachable
 from ps2.version import __version__
-from ps2.wire.launcher_control import LauncherControl, Report
-from ps2.wire.reach import unreachable
-from ps2.wire.transport import GrpcTransport
 
 log = logging.getLogger(__name__)
 

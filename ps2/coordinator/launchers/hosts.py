@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ps2.coordinator.launchers.child import ending
 from ps2.errors import ProtocolError
-from ps2.wire.launcher_control import Order, Report
+from ps2.rpc.launcher_control import Order, Report
 
 
 @dataclass

@@ -5,9 +5,9 @@ from __future__ import annotations
 from ps2.certificates import Tls
 from ps2.config import WireConfig
 from ps2.coordinator.launchers.hosts import Hosts
-from ps2.wire.launcher_control import order_to_pb, report_from_pb
-from ps2.wire.pb import launcher_pb2 as pb
-from ps2.wire.serving import RpcServer
+from ps2.protocol.pb import launcher_pb2 as pb
+from ps2.rpc.launcher_control import order_to_pb, report_from_pb
+from ps2.rpc.serving import RpcServer
 
 THREADS = 4
 

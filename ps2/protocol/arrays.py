@@ -1,0 +1,134 @@
+"""The forms in which arrays travel: floats in 16 bits if asked for, integers in the narrowest width that holds them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ps2.errors import ProtocolError
+from ps2.matrix.partition import Wire
+from ps2.ops.packing import BFLOAT16, narrow, narrow_integers, widen
+from ps2.protocol.messages import Array, StreamedArray
+
+# Numbers of dtypes, those of the contract's ``DType``; 0 is none.
+NUMBER_OF: dict[np.dtype[Any], int] = {
+    np.dtype("<f4"): 1,
+    np.dtype("<f8"): 2,
+    np.dtype("<i8"): 3,
+    np.dtype("u1"): 4,
+    np.dtype("<u2"): 5,
+    np.dtype("<u4"): 6,
+    np.dtype("<u8"): 7,
+    np.dtype("<f2"): 8,
+    BFLOAT16: 9,
+    np.dtype("<i4"): 10,
+    np.dtype("<i2"): 11,
+    np.dtype("i1"): 12,
+}
+DTYPE_OF = {number: dtype for dtype, number in NUMBER_OF.items()}
+WIRE_NUMBER: dict[Wire | None, int] = {None: 0, "float16": 8, "bfloat16": 9}
+WIRE_OF = {number: wire for wire, number in WIRE_NUMBER.items()}
+MAX_DIMENSIONS = 4  # of one array
+HALVES = (np.dtype(np.float16), BFLOAT16)
+
+
+class Spec(NamedTuple):
+    """An array that is to come: of ``dtype`` and flat on the way, of ``stored`` and ``shape`` once it is here."""
+
+    dtype: np.dtype[Any]
+    size: int
+    stored: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def becomes(self) -> int:
+        """Number of the wider integers that it becomes; 0 if it stays as it is, or becomes what floats do."""
+        return NUMBER_OF[self.stored] if self.stored != self.dtype and self.stored.kind == "i" else 0
+
+
+def to_send(array: Array, wire: Wire | None) -> tuple[Array, Spec]:
+    """Return an array as it travels, and what the header says of it."""
+    sent = np.ascontiguousarray(array)
+    if wire is not None and array.dtype.kind == "f":
+        sent = narrow(sent.reshape(-1), wire)
+        return sent, Spec(sent.dtype, sent.size, np.dtype(np.float32), array.shape)
+    if array.dtype.kind == "i":
+        sent = narrow_integers(sent)
+    return sent, Spec(sent.dtype, sent.size, array.dtype, array.shape)
+
+
+def plain_spec(array: Array | StreamedArray) -> Spec:
+    """Return what the header says of an array that travels as it is."""
+    return Spec(array.dtype, array.size, array.dtype, array.shape)
+
+
+def declared_spec(dtype_number: int, stored_number: int, count: int, shape: tuple[int, ...]) -> Spec:
+    """Return what a header says of an array; raises ProtocolError if that cannot be.
+
+    Args:
+        stored_number: of the wider integer dtype that it is to have once it is here; 0: it stays as it came.
+        shape: empty for an array of one dimension.
+    """
+    dtype = DTYPE_OF.get(dtype_number)
+    if dtype is None:
+        raise ProtocolError(f"an array of unknown dtype {dtype_number}")
+    if shape and (len(shape) > MAX_DIMENSIONS or math.prod(shape) != count):
+        raise ProtocolError(f"an array of {count} elements, and of shape {shape}")
+    shape = shape or (count,)
+    if not stored_number:
+        return Spec(dtype, count, np.dtype(np.float32) if dtype in HALVES else dtype, shape)
+    stored = DTYPE_OF.get(stored_number)
+    if stored is None or stored.kind != "i" or dtype.kind != "i" or stored.itemsize <= dtype.itemsize:
+        raise ProtocolError(f"an array of {dtype} cannot become one of dtype {stored_number}")
+    return Spec(dtype, count, stored, shape)
+
+
+def total(specs: Sequence[Spec]) -> int:
+    """Return the bytes that arrays take on the way."""
+    return sum(spec.dtype.itemsize * spec.size for spec in specs)
+
+
+def cut(specs: Sequence[Spec], data: memoryview) -> list[Array]:
+    """Return arrays that lie end to end, as views."""
+    arrays, at = [], 0
+    for dtype, size, *_ in specs:
+        arrays.append(np.frombuffer(data, dtype, size, at) if size else np.empty(0, dtype))
+        at += dtype.itemsize * size
+    return arrays
+
+
+def stored(array: Array, spec: Spec) -> Array:
+    """Return an array that has come in the dtype and the shape that it is to have here."""
+    wide = widen(array, spec.stored) if array.dtype in HALVES else array.astype(spec.stored, copy=False)
+    return wide.reshape(spec.shape)
+
+
+def landing(spec: Spec, into: Array | None) -> Array:
+    """Return what an array is read into: the caller's own memory, unless it has to be converted or scattered."""
+    if into is None:
+        return allocate(spec.dtype, spec.size)
+    fits = into.dtype == spec.stored or (spec.dtype in HALVES and into.dtype.kind == "f")
+    if into.size != spec.size or not fits:
+        raise ProtocolError(f"expected {into.size} {into.dtype} in reply, got {spec.size} {spec.stored}")
+    if into.dtype == spec.dtype and into.flags.c_contiguous:
+        return into
+    return allocate(spec.dtype, spec.size)
+
+
+def delivered(array: Array, spec: Spec, into: Array | None) -> Array:
+    """Return what has been read into its ``landing``, where the caller wants it."""
+    if into is None:
+        return stored(array, spec)
+    if array is not into:
+        into[...] = (widen(array, into.dtype) if array.dtype in HALVES else array).reshape(into.shape)
+    return into
+
+
+def allocate(dtype: np.dtype[Any], count: int) -> Array:
+    try:
+        return np.empty(count, dtype)
+    except (MemoryError, OverflowError, ValueError) as error:
+        raise ProtocolError(f"an array of {count} {dtype} cannot be had: {error}") from error

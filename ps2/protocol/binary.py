@@ -1,0 +1,404 @@
+"""The binary form of requests and replies on data connections: a header of fixed records, then the arrays' own memory.
+
+A request's header is one ``REQUEST`` and an ``OPERATION`` for each operation; then of each operation in turn its row
+numbers (uint32, filled up to whole words), other matrices (uint64), scalars (float64 or int64) and an ``ARRAY`` for
+each array; then the names: of each operation its signature, and the id's scope and series. All of it is little-endian,
+and numbers lie at multiples of their size, so that compiled code reads them in place (``ps2.server.fast_path_loop``).
+
+A reply's header is one ``REPLY``, a ``RESULT`` for each operation and an ``ARRAY`` for each array; or a ``REPLY`` and
+the contract's ErrorDetail. See docs/decisions/0046.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from ps2.errors import LimitError, OutOfRangeError, ProtocolError, PS2Error
+from ps2.matrix.partition import Wire
+from ps2.ops.packing import pack_keys
+from ps2.protocol.arrays import (
+    NUMBER_OF,
+    WIRE_NUMBER,
+    WIRE_OF,
+    Spec,
+    declared_spec,
+    plain_spec,
+    to_send,
+)
+from ps2.protocol.drafts import KeysDraft, OperationDraft, ReplyDraft, RequestDraft, draft_of, reply_draft
+from ps2.protocol.error_details import from_detail, to_detail
+from ps2.protocol.messages import Array, Operation, Reply, Request, RequestId, StreamedArray, nbytes
+from ps2.protocol.pb import server_pb2 as pb
+
+# An operation of a batch takes about 150 bytes, and counts as 256 where requests are cut into blocks of 4 MiB.
+MAX_HEADER_BYTES = 4 << 20
+
+# kind of message, flags, bytes of scope and of series; number of operations, how many of them had been applied, part
+# and number of parts of the id; route version, number, settled number and stage of the id.
+REQUEST = struct.Struct("<BBHHxxIIIIQQQQ")
+# handle, partition, matrix; numbers of rows, of other matrices and of arrays, bytes of the signature, number of
+# scalars; dtype that floats travel as; dtype of the keys' differences, flags of keys, dtype that the differences
+# become; number of keys, the first one, digest.
+OPERATION = struct.Struct("<IIQIHHHBBBBBxQq16s")
+# dtype on the way, dtype that it becomes, number of dimensions if there are several; number of elements. The shape
+# follows, a uint64 for each dimension.
+ARRAY = struct.Struct("<BBBxxxxxQ")
+# kind of message, flags, handle, number of results.
+REPLY = struct.Struct("<BBxxIIxxxx")
+# flags, number of arrays, the scalar.
+RESULT = struct.Struct("<BxHxxxxd")
+WORD = struct.Struct("<Q")
+
+# Kinds of messages.
+A_REQUEST, A_REPLY, AN_ERROR = 1, 2, 3
+# Flags of requests, of keys, of replies and of results.
+HAS_ID, FORWARDED = 1, 2
+HAS_KEYS, HAS_DIGEST = 1, 2
+REPLAYED = 1
+HAS_SCALAR = 1
+
+# Where fields lie that change from one request of a shape to the next, in bytes.
+VERSION_AT, NUMBER_AT, SETTLED_AT, STAGE_AT = 24, 32, 40, 48
+STEPS_AT, KEY_COUNT_AT, FIRST_AT, DIGEST_AT = (REQUEST.size + at for at in (28, 32, 40, 48))
+TAIL_AT = REQUEST.size + OPERATION.size  # of a request of one operation
+
+MOST_SIGNATURES = 4096
+MOST_HANDLES = 1024
+
+Parts = tuple[bytes, list[Array]]
+ReplyParts = tuple[bytes, list[Array | StreamedArray]]
+
+# What requests of one shape have in common: signature, matrix, partition and row of their only operation, and scope of
+# their id ("" without one). A server that knows the shape gives it a number for the connection: its handle, a hint.
+Shape = tuple[bytes, int, int, int, str]
+Handles = dict[Shape, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """An operation's name and those of its scalars, with their types.
+
+    Attributes:
+        values: how the scalars are packed.
+        encoded: as it travels: names with a 0 byte and the type ("d": float64, "q": int64) before each scalar's.
+    """
+
+    name: str
+    scalars: tuple[str, ...]
+    values: struct.Struct
+    encoded: bytes
+
+
+_BY_CALL: dict[Any, Signature] = {}
+_BY_BYTES: dict[bytes, Signature] = {}
+
+
+def signature_of(name: str, params: Mapping[str, int | float]) -> Signature:
+    """Return the signature of an operation that is called with these scalars."""
+    key = (name, *[(scalar, isinstance(value, float)) for scalar, value in params.items()]) if params else name
+    found = _BY_CALL.get(key)
+    if found is None:
+        types = ["d" if isinstance(value, float) else "q" for value in params.values()]
+        encoded = "".join([name, *(f"\0{type}{scalar}" for scalar, type in zip(params, types, strict=True))]).encode()
+        found = _signature(encoded)
+        if (found.name, found.scalars) != (name, tuple(params)):
+            raise ProtocolError(f"operation {name!r}: a name has a character in it that none may have")
+        _remember(_BY_CALL, key, found)
+    return found
+
+
+def shape_of(request: Request) -> Shape | None:
+    """Return what a request has in common with others of its shape; None if it can have no handle."""
+    if len(request.operations) != 1 or request.forwarded:
+        return None
+    operation = request.operations[0]
+    if len(operation.rows) != 1 or operation.others:
+        return None
+    scope = "" if request.id is None else request.id.scope
+    signature = signature_of(operation.name, operation.params).encoded
+    return signature, operation.matrix, operation.partition, operation.rows[0], scope
+
+
+def note(handles: Handles, shape: Shape, handle: int) -> None:
+    """Note the handle of a shape of requests."""
+    if len(handles) >= MOST_HANDLES:
+        handles.clear()
+    handles[shape] = handle
+
+
+# -- writing -----------------------------------------------------------------------------------------------------------
+
+
+def request_parts(request: Request, handles: Handles | None = None) -> Parts:
+    """Return a request's header and the arrays that follow it.
+
+    Args:
+        handles: of the connection.
+    """
+    handle = 0
+    if handles and (shape := shape_of(request)) is not None:
+        handle = handles.get(shape, 0)
+    arrays: list[Array] = []
+    records, tails, names = [], [], []
+    for operation in request.operations:
+        signature = signature_of(operation.name, operation.params)
+        sent = [to_send(array, operation.wire) for array in operation.arrays]
+        records.append(_record(operation, signature, handle, arrays))
+        tails.append(_tail(operation, signature, [spec for _, spec in sent]))
+        names.append(signature.encoded)
+        arrays += [array for array, _ in sent]
+    id = request.id
+    scope, series = (b"", b"") if id is None else (id.scope.encode(), id.series.encode())
+    marks = (0, 0, 0, 0, 0) if id is None else (id.part, id.parts, id.number, id.settled, id.stage)
+    flags = (0 if id is None else HAS_ID) | (FORWARDED if request.forwarded else 0)
+    head = REQUEST.pack(
+        *(A_REQUEST, flags, len(scope), len(series)),
+        *(len(request.operations), request.begun, *marks[:2]),
+        *(request.route_version, *marks[2:]),
+    )
+    return b"".join((head, *records, *tails, *names, scope, series)), arrays
+
+
+def check_sendable(parts: Parts, limit_bytes: int) -> None:
+    """Raise LimitError if a server would not take the request, whatever is in it."""
+    header, arrays = parts
+    if nbytes(arrays) > limit_bytes:
+        raise LimitError(f"the arrays of one request take at most {limit_bytes:,} bytes, got {nbytes(arrays):,}")
+    if len(header) > MAX_HEADER_BYTES:
+        raise LimitError(
+            f"the operations of one request take at most {MAX_HEADER_BYTES:,} bytes beside their arrays, got "
+            f"{len(header):,}: make batches smaller"
+        )
+
+
+def reply_parts(reply: Reply, request: Request, handle: int = 0) -> ReplyParts:
+    """Return the header of a reply to that request, and the arrays that follow it.
+
+    Args:
+        handle: by which requests of this shape are known from now on; 0: by none.
+    """
+    records, tails = [], []
+    arrays: list[Array | StreamedArray] = []
+    for result, operation in zip(reply.results, request.operations, strict=True):
+        sent = _result(result.arrays, operation.wire)
+        if result.streamed is not None:
+            sent.append((result.streamed, plain_spec(result.streamed)))
+        scalar = result.scalar
+        records.append(RESULT.pack(0 if scalar is None else HAS_SCALAR, len(sent), scalar or 0.0))
+        tails += [_array(spec) for _, spec in sent]
+        arrays += [array for array, _ in sent]
+    head = REPLY.pack(A_REPLY, REPLAYED if reply.replayed else 0, handle, len(reply.results))
+    return b"".join((head, *records, *tails)), arrays
+
+
+def error_parts(error: PS2Error) -> ReplyParts:
+    return REPLY.pack(AN_ERROR, 0, 0, 0) + to_detail(error).SerializeToString(), []
+
+
+def _record(operation: Operation, signature: Signature, handle: int, arrays: list[Array]) -> bytes:
+    """Return an operation's record; the differences of its keys are added to the arrays."""
+    steps, becomes, flags, count, first, digest = 0, 0, 0, 0, 0, b""
+    if (keys := operation.keys) is not None:
+        count, flags = keys.count, HAS_KEYS
+        if keys.digest is not None:
+            flags, digest = flags | HAS_DIGEST, keys.digest
+        if keys.columns is not None:
+            first, differences = pack_keys(keys.columns)
+            array, spec = to_send(differences, None)
+            steps, becomes = NUMBER_OF[spec.dtype], spec.becomes
+            arrays.append(array)
+    return OPERATION.pack(
+        *(handle, operation.partition, operation.matrix),
+        *(len(operation.rows), len(operation.others), len(operation.arrays)),
+        *(len(signature.encoded), len(signature.scalars), WIRE_NUMBER[operation.wire]),
+        *(steps, flags, becomes, count, first, digest),
+    )
+
+
+def _tail(operation: Operation, signature: Signature, specs: list[Spec]) -> bytes:
+    rows, others = operation.rows, operation.others
+    try:
+        scalars = signature.values.pack(*operation.params.values())
+    except struct.error as error:
+        raise OutOfRangeError(f"operation {operation.name!r}: {dict(operation.params)}: {error}") from error
+    numbers = struct.pack(f"<{len(rows)}I{len(rows) % 2 * 4}x{len(others)}Q", *rows, *others)
+    return b"".join((numbers, scalars, *map(_array, specs)))
+
+
+def _array(spec: Spec) -> bytes:
+    shape = spec.shape if len(spec.shape) > 1 else ()
+    head = ARRAY.pack(NUMBER_OF[spec.dtype], spec.becomes, len(shape), spec.size)
+    return head + struct.pack(f"<{len(shape)}Q", *shape) if shape else head
+
+
+def _result(arrays: tuple[Array, ...], wire: Wire | None) -> list[tuple[Array | StreamedArray, Spec]]:
+    try:
+        return [to_send(array, wire) for array in arrays]
+    except OutOfRangeError as error:
+        raise OutOfRangeError(
+            f"{error}: not to be read with wire='float16' (save() still can; 'bfloat16' has room)"
+        ) from error
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+class _Tail:
+    """The part of a header behind its fixed records, read from front to back."""
+
+    def __init__(self, header: bytes, at: int) -> None:
+        self._header = header
+        self.at = at
+
+    def take(self, size: int) -> bytes:
+        """Return the next bytes; raises ProtocolError if there are fewer."""
+        begin, self.at = self.at, self.at + size
+        if self.at > len(self._header):
+            raise ProtocolError(f"a header of {len(self._header)} bytes, and it declares more")
+        return self._header[begin : self.at]
+
+    def numbers(self, form: str, count: int, size: int) -> tuple[int, ...]:
+        """Return unsigned numbers of so many bytes each; what is behind them begins at a whole word."""
+        data = self.take(count * size + -count * size % WORD.size)
+        return struct.unpack_from(f"<{count}{form}", data)
+
+    def array(self) -> Spec:
+        dtype, becomes, dimensions, count = ARRAY.unpack(self.take(ARRAY.size))
+        return declared_spec(dtype, becomes, count, self.numbers("Q", dimensions, WORD.size))
+
+    def text(self, size: int) -> str:
+        try:
+            return self.take(size).decode()
+        except UnicodeDecodeError as error:
+            raise ProtocolError(f"a header with a name that cannot be read: {error}") from error
+
+
+def open_request(header: bytes, limit_bytes: int) -> RequestDraft:
+    """Read a request's header.
+
+    Raises:
+        ProtocolError: it does not follow this form.
+        LimitError: its arrays would take more than ``limit_bytes``.
+    """
+    if len(header) < REQUEST.size or header[0] != A_REQUEST:
+        raise ProtocolError(f"a header of {len(header)} bytes is no request's")
+    (_, flags, scope_size, series_size, count, begun, part, parts, version, number, settled, stage) = (
+        REQUEST.unpack_from(header)
+    )
+    end = REQUEST.size + count * OPERATION.size
+    if flags & ~(HAS_ID | FORWARDED) or end > len(header):
+        raise ProtocolError(f"a header of {len(header)} bytes, with flags {flags:x} and {count} operations")
+    records = list(OPERATION.iter_unpack(header[REQUEST.size : end]))
+    tail = _Tail(header, end)
+    tails = [_read_tail(record, tail) for record in records]
+    operations = [
+        _operation(record, read, _read_signature(tail.take(record[6])))
+        for record, read in zip(records, tails, strict=True)
+    ]
+    scope, series = tail.text(scope_size), tail.text(series_size)
+    if tail.at != len(header):
+        raise ProtocolError(f"a header of {len(header)} bytes, of which it declares {tail.at}")
+    id = RequestId(scope, number, settled, part, max(parts, 1), series, stage) if flags & HAS_ID else None
+    return draft_of(operations, id, version, bool(flags & FORWARDED), begun, limit_bytes)
+
+
+_Read = tuple[tuple[int, ...], tuple[int, ...], bytes, tuple[Spec, ...]]
+
+
+def _read_tail(record: tuple[Any, ...], tail: _Tail) -> _Read:
+    """Return an operation's rows, other matrices, packed scalars and arrays."""
+    _, _, _, rows, others, arrays, _, scalars, *_ = record
+    return (
+        tail.numbers("I", rows, 4),
+        tail.numbers("Q", others, WORD.size),
+        tail.take(scalars * WORD.size),
+        tuple(tail.array() for _ in range(arrays)),
+    )
+
+
+def _operation(record: tuple[Any, ...], read: _Read, signature: Signature) -> OperationDraft:
+    _, partition, matrix, _, _, _, _, scalars, wire, *of_keys = record
+    rows, others, packed, arrays = read
+    if scalars != len(signature.scalars):
+        raise ProtocolError(f"operation {signature.name!r}: {scalars} scalars, and {len(signature.scalars)} have names")
+    if wire not in WIRE_OF:
+        raise ProtocolError(f"operation {signature.name!r}: a reply cannot come as dtype {wire}")
+    params = dict(zip(signature.scalars, signature.values.unpack(packed), strict=True))
+    keys = _keys(signature.name, of_keys)
+    operation = Operation(signature.name, matrix, partition, rows, params, (), None, WIRE_OF[wire], others=others)
+    return OperationDraft(operation, keys, arrays)
+
+
+def _keys(name: str, record: Sequence[Any]) -> KeysDraft | None:
+    steps, flags, becomes, count, first, digest = record
+    if flags & ~(HAS_KEYS | HAS_DIGEST):
+        raise ProtocolError(f"operation {name!r}: keys with flags {flags:x}")
+    if not flags & HAS_KEYS:
+        return None
+    spec = declared_spec(steps, becomes, count - 1, ()) if steps and count else None
+    return KeysDraft(count, first, spec, digest if flags & HAS_DIGEST else None)
+
+
+def _read_signature(encoded: bytes) -> Signature:
+    return _BY_BYTES.get(encoded) or _signature(encoded)
+
+
+def _signature(encoded: bytes) -> Signature:
+    """Read a signature; raises ProtocolError."""
+    try:
+        name, *scalars = encoded.decode().split("\0")
+    except UnicodeDecodeError as error:
+        raise ProtocolError(f"an operation's name cannot be read: {error}") from error
+    types, names = [scalar[:1] for scalar in scalars], tuple(scalar[1:] for scalar in scalars)
+    if not set(types) <= {"d", "q"} or len(set(names)) < len(names):
+        raise ProtocolError(f"operation {name!r}: its scalars cannot be {scalars}")
+    found = Signature(name, names, struct.Struct("<" + "".join(types)), encoded)
+    _remember(_BY_BYTES, encoded, found)
+    return found
+
+
+def _remember(known: dict[Any, Signature], key: Any, signature: Signature) -> None:
+    if len(known) >= MOST_SIGNATURES:
+        known.clear()
+    known[key] = signature
+
+
+def open_reply(header: bytes, request: Request, size: int) -> ReplyDraft:
+    """Read the header of a reply to that request, and say where its arrays go: to ``Operation.into``, if they fit.
+
+    Args:
+        size: bytes of data that come with it.
+
+    Raises:
+        ProtocolError: it is no reply to that request, or its arrays take another number of bytes.
+    """
+    if len(header) < REPLY.size or header[0] not in (A_REPLY, AN_ERROR):
+        raise ProtocolError(f"a header of {len(header)} bytes is no reply's")
+    kind, flags, handle, count = REPLY.unpack_from(header)
+    if kind == AN_ERROR:
+        if size:
+            raise ProtocolError(f"an error with {size} bytes of data")
+        return ReplyDraft((), (), [], error=_error(header[REPLY.size :]))
+    end = REPLY.size + count * RESULT.size
+    if flags & ~REPLAYED or end > len(header):
+        raise ProtocolError(f"a reply's header of {len(header)} bytes, with flags {flags:x} and {count} results")
+    tail = _Tail(header, end)
+    results = [
+        (scalar if has & HAS_SCALAR else None, tuple(tail.array() for _ in range(arrays)))
+        for has, arrays, scalar in RESULT.iter_unpack(header[REPLY.size : end])
+    ]
+    if tail.at != len(header):
+        raise ProtocolError(f"a reply's header of {len(header)} bytes, of which it declares {tail.at}")
+    return reply_draft(results, request, size, bool(flags & REPLAYED), handle)
+
+
+def _error(encoded: bytes) -> PS2Error:
+    try:
+        return from_detail(pb.ErrorDetail.FromString(encoded))
+    except DecodeError as error:
+        raise ProtocolError(f"an error cannot be read: {error}") from error

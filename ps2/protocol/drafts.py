@@ -1,0 +1,209 @@
+"""Requests and replies whose arrays are still to come: what follows a header, checked before memory is taken for it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ps2.errors import LimitError, ProtocolError, PS2Error
+from ps2.ops.packing import unpack_keys
+from ps2.protocol.arrays import Spec, delivered, landing, stored, total
+from ps2.protocol.messages import Array, Keys, Operation, Outline, Reply, Request, RequestId, Result
+
+MAX_OPERATIONS = 1 << 20  # of one request; of its arrays, too
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class KeysDraft:
+    """Keys whose differences are still to come.
+
+    Attributes:
+        steps: the differences; None if the server remembers the keys, or just had them.
+    """
+
+    count: int
+    first: int = 0
+    steps: Spec | None = None
+    digest: bytes | None = None
+
+    def check(self, operation: str) -> None:
+        """Raise ProtocolError if there can be no such keys."""
+        if self.count == 0:
+            raise ProtocolError(f"operation {operation!r}: an empty set of keys")
+        if self.digest is not None and len(self.digest) != DIGEST_BYTES:
+            raise ProtocolError(f"operation {operation!r}: a hash of {len(self.digest)} bytes, not {DIGEST_BYTES}")
+        if self.steps is None:
+            return
+        if self.steps.dtype.kind not in "ui":
+            raise ProtocolError(f"operation {operation!r}: differences of keys are integers, got {self.steps.dtype}")
+        if self.steps.size != self.count - 1:
+            raise ProtocolError(
+                f"operation {operation!r}: {self.count} keys have {self.count - 1} differences, got {self.steps.size}"
+            )
+
+    def build(self, arrays: Iterator[Array]) -> Keys:
+        columns = None if self.steps is None else unpack_keys(self.first, next(arrays))
+        return Keys(self.count, columns, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class OperationDraft:
+    """An operation without its keys and arrays, and what is known of these."""
+
+    operation: Operation
+    keys: KeysDraft | None
+    arrays: tuple[Spec, ...]
+
+    def build(self, arrays: Iterator[Array]) -> Operation:
+        if self.keys is None and not self.arrays:
+            return self.operation
+        keys = None if self.keys is None else self.keys.build(arrays)
+        return replace(self.operation, keys=keys, arrays=tuple(stored(next(arrays), spec) for spec in self.arrays))
+
+
+@dataclass(frozen=True)
+class RequestDraft:
+    """A request whose arrays are still to come.
+
+    Attributes:
+        specs: of all arrays, in the order in which they come: of each operation, the differences of its keys first.
+    """
+
+    operations: tuple[OperationDraft, ...]
+    id: RequestId | None
+    route_version: int
+    forwarded: bool
+    begun: int
+    specs: tuple[Spec, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the arrays take on the way."""
+        return total(self.specs)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that the arrays take once they are here: keys as int64, and numbers as wide as they are to be."""
+        size = 0
+        for draft in self.operations:
+            if draft.keys is not None and draft.keys.steps is not None:
+                size += 8 * draft.keys.count
+            size += sum(spec.stored.itemsize * spec.size for spec in draft.arrays)
+        return size
+
+    def outlines(self, names: Container[str]) -> Iterator[Outline]:
+        """Yield what is known of the operations that have one of these names."""
+        for draft in self.operations:
+            operation = draft.operation
+            if operation.name in names:
+                yield Outline(
+                    operation.name,
+                    operation.matrix,
+                    operation.partition,
+                    operation.params,
+                    tuple(spec.shape for spec in draft.arrays),
+                    None if draft.keys is None else draft.keys.count,
+                    operation.wire,
+                )
+
+    def build(self, arrays: Sequence[Array]) -> Request:
+        """Return the request with these arrays, one for each of ``specs``."""
+        left = iter(arrays)
+        operations = tuple(draft.build(left) for draft in self.operations)
+        return Request(operations, self.id, self.route_version, self.forwarded, self.begun)
+
+
+def draft_of(
+    operations: Sequence[OperationDraft],
+    id: RequestId | None,
+    route_version: int,
+    forwarded: bool,
+    begun: int,
+    limit_bytes: int,
+) -> RequestDraft:
+    """Return the draft of a request.
+
+    Raises:
+        ProtocolError: keys cannot be what is said of them, or there are too many arrays.
+        LimitError: its arrays would take more than ``limit_bytes``.
+    """
+    specs: list[Spec] = []
+    for draft in operations:
+        if draft.keys is not None:
+            draft.keys.check(draft.operation.name)
+            if draft.keys.steps is not None:
+                specs.append(draft.keys.steps)
+        specs += draft.arrays
+        if len(specs) > MAX_OPERATIONS:
+            raise ProtocolError(f"a request has at most {MAX_OPERATIONS} arrays")
+    made = RequestDraft(tuple(operations), id, route_version, forwarded, begun, tuple(specs))
+    if made.nbytes > limit_bytes:
+        raise LimitError(
+            f"the arrays of one request take at most {limit_bytes:,} bytes, got {made.nbytes:,}: send several"
+        )
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class ReplyDraft:
+    """A reply whose arrays are still to come.
+
+    Attributes:
+        results: of each operation, its number if it has one, and what follows of it.
+        arrays: what they are to be read into.
+        handle: by which the server knows requests like this one from now on; 0: by none.
+        error: that the request came to, in place of results.
+    """
+
+    results: tuple[tuple[float | None, tuple[Spec, ...]], ...]
+    operations: tuple[Operation, ...]
+    arrays: list[Array]
+    replayed: bool = False
+    handle: int = 0
+    error: PS2Error | None = None
+
+    def build(self) -> Reply | PS2Error:
+        """Return the reply, now that the arrays are filled, or the error."""
+        if self.error is not None:
+            return self.error
+        left = iter(self.arrays)
+        results = tuple(
+            Result(
+                scalar,
+                tuple(
+                    delivered(next(left), spec, operation.into if position == 0 else None)
+                    for position, spec in enumerate(specs)
+                ),
+            )
+            for (scalar, specs), operation in zip(self.results, self.operations, strict=True)
+        )
+        return Reply(results, self.replayed)
+
+
+def reply_draft(
+    results: Sequence[tuple[float | None, tuple[Spec, ...]]], request: Request, size: int, replayed: bool, handle: int
+) -> ReplyDraft:
+    """Return the draft of a reply; its arrays go to ``Operation.into`` of the request, if they fit.
+
+    Args:
+        size: bytes of data that come with it.
+
+    Raises:
+        ProtocolError: it is no reply to that request, or its arrays take another number of bytes.
+    """
+    if len(results) != len(request.operations):
+        raise ProtocolError(f"a reply to {len(request.operations)} operations has {len(results)} results")
+    landings: list[tuple[Spec, Array | None]] = []
+    for (_, specs), operation in zip(results, request.operations, strict=True):
+        if operation.into is not None and not specs:
+            raise ProtocolError(f"the reply to operation {operation.name!r} lacks its array")
+        landings += [(spec, operation.into if position == 0 else None) for position, spec in enumerate(specs)]
+    check_size(total([spec for spec, _ in landings]), size)
+    arrays = [landing(spec, into) for spec, into in landings]
+    return ReplyDraft(tuple(results), request.operations, arrays, replayed, handle)
+
+
+def check_size(declared: int, came: int) -> None:
+    if declared != came:
+        raise ProtocolError(f"the header declares arrays of {declared} bytes, and {came} come")

@@ -1,0 +1,181 @@
+"""Messages on a data connection, without the connection: what to write, and which memory to fill next when reading.
+
+A reader is a generator of views to fill. Whoever drives it brings the bytes: a server's thread that blocks, or a client
+that serves many connections at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from ps2.errors import LimitError, ProtocolError, PS2Error
+from ps2.protocol.arrays import allocate
+from ps2.protocol.binary import (
+    MAX_HEADER_BYTES,
+    Handles,
+    Parts,
+    ReplyParts,
+    note,
+    open_reply,
+    open_request,
+    shape_of,
+)
+from ps2.protocol.drafts import RequestDraft, check_size
+from ps2.protocol.messages import Array, Reply, Request, StreamedArray, byte_view, nbytes
+from ps2.protocol.pb import server_pb2 as pb
+
+MAGIC = b"PS2D"
+GREETING = struct.Struct("<4sI")
+HEAD = struct.Struct("<IQ")
+MAX_GREETING_BYTES = 4096
+# An error has its text in it.
+MAX_ANSWER_BYTES = 1 << 16
+
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+Filling = Generator[memoryview, None, T]
+
+
+def written(parts: Parts) -> list[memoryview]:
+    """Return what to send for a message: head and header, then the arrays' own memory."""
+    header, arrays = parts
+    views = [memoryview(HEAD.pack(len(header), nbytes(arrays)) + header)]
+    return views + [byte_view(array) for array in arrays if array.size]
+
+
+def written_by_pieces(parts: ReplyParts) -> Iterator[list[memoryview]]:
+    """Yield what to send for a reply; of an array that is coming, each piece when the one before it has been sent."""
+    header, arrays = parts
+    views = [memoryview(HEAD.pack(len(header), nbytes(arrays)) + header)]
+    for array in arrays:
+        if isinstance(array, StreamedArray):
+            yield views
+            for piece in array.pieces():
+                yield [byte_view(piece)]
+            views = []
+        elif array.size:
+            views.append(byte_view(array))
+    yield views
+
+
+def read_reply(request: Request, handles: Handles | None = None) -> Filling[Reply | PS2Error]:
+    """Read the reply to a request: the reply, or the error that the request came to.
+
+    Args:
+        handles: of the connection; one that comes with the reply is noted there.
+
+    Raises:
+        ProtocolError: what comes is no reply to it; the connection is of no use any more.
+    """
+    header, size = yield from _read_header()
+    draft = open_reply(header, request, size)
+    if handles is not None and draft.handle and (shape := shape_of(request)) is not None:
+        note(handles, shape, draft.handle)
+    yield from _fill(draft.arrays)
+    return draft.build()
+
+
+def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> Filling[Request | PS2Error]:
+    """Read a request; or, where it cannot be run but the connection is still of use, the error that says why.
+
+    Args:
+        limit_bytes: most that its arrays may take.
+        reserve: told what is to come, before memory is taken for it; may raise.
+
+    Raises:
+        ProtocolError, LimitError: the connection cannot go on.
+    """
+    header, size = yield from _read_header()
+    if size > limit_bytes:
+        raise LimitError(f"the arrays of one request take at most {limit_bytes:,} bytes, got {size:,}: send several")
+    try:
+        draft = open_request(header, limit_bytes)
+        check_size(draft.nbytes, size)
+        reserve(draft)
+    except PS2Error as error:
+        yield from _skip(size)
+        return error
+    arrays = [allocate(spec.dtype, spec.size) for spec in draft.specs]
+    yield from _fill(arrays)
+    try:
+        return draft.build(arrays)
+    except PS2Error as error:
+        return error
+
+
+def read(reading: Filling[T], parts: Iterable[memoryview]) -> T:
+    """Read a message that is here already, all of it, in some parts one after the other."""
+    try:
+        view = next(reading)
+        for part in parts:
+            while len(part):
+                size = min(len(part), len(view))
+                view[:size] = part[:size]
+                view, part = view[size:], part[size:]
+                if not len(view):
+                    view = next(reading)
+    except StopIteration as done:
+        message: T = done.value
+        return message
+    raise ProtocolError("a message is longer than what there is of it")
+
+
+def greeting_bytes(message: Message) -> bytes:
+    """Return how what comes before all requests is written: a Greeting, and a GreetingProof."""
+    encoded = message.SerializeToString()
+    return GREETING.pack(MAGIC, len(encoded)) + encoded
+
+
+def read_greeting(cls: type[M]) -> Filling[M]:
+    """Read what ``greeting_bytes`` writes."""
+    magic, size = GREETING.unpack((yield from _read(GREETING.size)))
+    if magic != MAGIC or size > MAX_GREETING_BYTES:
+        raise ProtocolError("this port speaks the data protocol of PS2, and something else came")
+    try:
+        return cls.FromString((yield from _read(size)))
+    except DecodeError as error:
+        raise ProtocolError(f"a greeting cannot be read: {error}") from error
+
+
+def read_answer() -> Filling[pb.ReplyHeader]:
+    """Read what a server answers before all requests."""
+    length, size = HEAD.unpack((yield from _read(HEAD.size)))
+    if length > MAX_ANSWER_BYTES or size:
+        raise ProtocolError("a server that was greeted answers with a header alone")
+    header = yield from _read(length)
+    try:
+        return pb.ReplyHeader.FromString(header)
+    except DecodeError as error:
+        raise ProtocolError(f"the answer to a greeting cannot be read: {error}") from error
+
+
+def _read_header() -> Filling[tuple[bytes, int]]:
+    length, size = HEAD.unpack((yield from _read(HEAD.size)))
+    if length > MAX_HEADER_BYTES:
+        raise ProtocolError(f"a header takes at most {MAX_HEADER_BYTES:,} bytes, got {length:,}")
+    return (yield from _read(length)), size
+
+
+def _read(size: int) -> Filling[bytes]:
+    buffer = bytearray(size)
+    if size:
+        yield memoryview(buffer)
+    return bytes(buffer)
+
+
+def _fill(arrays: list[Array]) -> Filling[None]:
+    for array in arrays:
+        if array.size:
+            yield byte_view(array)
+
+
+def _skip(size: int) -> Filling[None]:
+    scratch = memoryview(bytearray(min(size, 1 << 16)))
+    while size:
+        step = min(size, len(scratch))
+        yield scratch[:step]
+        size -= step

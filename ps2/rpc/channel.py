@@ -1,0 +1,267 @@
+"""The client's end of gRPC to one address: with a token, nothing is believed that does not prove to know it too."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from ps2.config import WireConfig
+from ps2.errors import AuthError, ProtocolError, PS2Error, UnavailableError
+from ps2.protocol.pb import auth_pb2 as pb
+from ps2.rpc.credentials import channel_credentials
+from ps2.rpc.status import MAX_METADATA_BYTES, detail_of, from_bare, from_rpc
+from ps2.rpc.tls_probe import explain
+from ps2.transport import proof
+from ps2.transport.proof import ClientSession, Tokens
+from ps2.transport.reach import unreachable
+from ps2.transport.tls import Renewed
+
+NONCE_KEY = "ps2-nonce-bin"
+CALL_KEY = "ps2-call-bin"
+PROOF_KEY = "ps2-proof-bin"
+CHALLENGE = "/ps2.v1.Auth/Challenge"
+
+# A channel without calls is closed, and opened again by the next one: before the server does that (see serving).
+IDLE_S = 60.0
+
+# Of a channel, among this process's.
+NUMBER_OPTION = "ps2.number"
+NUMBERS = itertools.count()
+
+NOT_PROVEN = "an answer came without a proof that a server of the fleet gave it"
+
+# By service of the contract.
+LISTENING = {"Master": "the driver's master", "Launcher": "the fleet's launcher"}
+
+# What a channel comes to by itself, and a caller may try again.
+# How gRPC says that an attempt to connect has taken too long.
+TOO_LONG = "handshaker shutdown"
+BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
+
+
+class Trust:
+    """Which server has proven itself where, to one client; safe for threads."""
+
+    def __init__(self, sure: bool = False) -> None:
+        """``sure``: the client's token is the fleet's, before anybody has shown that."""
+        self._sure = sure
+        self._lock = threading.Lock()
+        self._proven: dict[str, bytes] = {}
+
+    @property
+    def told(self) -> bool:
+        """Whether the client was told by the driver where to go, as tasks are."""
+        return self._sure
+
+    @property
+    def sure(self) -> bool:
+        """Whether the client's token is known to be the fleet's."""
+        return self._sure or bool(self._proven)
+
+    def note(self, address: str, nonce: bytes) -> str | None:
+        """Note who has proven itself at an address; return another address where that one did, if any."""
+        with self._lock:
+            for other, known in self._proven.items():
+                if known == nonce and other != address:
+                    return other
+            self._proven[address] = nonce
+            return None
+
+
+class Channel:
+    """Calls to one address, of bytes; safe for threads."""
+
+    def __init__(self, address: str, token: str | Tokens | None, wire: WireConfig, trust: Trust) -> None:
+        """Nothing is connected before it is needed."""
+        self._address = address
+        self._tokens = Tokens.of(token)
+        self._trust = trust
+        self._timeout_s = wire.keepalive_timeout_s
+        self._session: ClientSession | None = None
+        self._reached = False
+        self._what = "a server"
+        self._wire = wire
+        self._credentials = Renewed(wire.tls, channel_credentials) if wire.tls is not None else None
+        self._opened_with: grpc.ChannelCredentials | None = None
+        self._lock = threading.Lock()
+        self._answered = False
+        self._left: list[grpc.Channel] = []
+        if self._credentials is None:
+            self._channel = self._new()
+        else:
+            self._open()
+
+    def call(self, method: str, message: bytes, timeout_s: float) -> bytes:
+        """Call a method (``Service/Method``) and wait for its reply.
+
+        Raises:
+            AuthError: this side's token is not the fleet's.
+            UnavailableError: nobody, or somebody who does not know the token, answers there.
+            PS2Error: what the other side says that the call came to.
+        """
+        path = f"/ps2.v1.{method}"
+        self._what = LISTENING.get(method.partition("/")[0], "a server")
+        channel = self._open()
+        rpc: Any = channel.unary_unary(path)
+        deadline_s = time.monotonic() + timeout_s
+        session = self._session or self._meet(timeout_s)
+        for attempt in range(2):
+            left_s = max(0.0, deadline_s - time.monotonic())
+            number = next(session.numbers) if session else 0
+            try:
+                reply, call = rpc.with_call(message, left_s, self._metadata(session, path, number, message))
+            except grpc.RpcError as error:
+                self._judge(channel, error.code())
+                if session is not None and self._is_proven(error, session, number):
+                    raise from_rpc(error, self._address) from None
+                if error.code() in BROKEN and (session is not None or detail_of(error) is None):
+                    raise self._broken(error) from None
+                if session is None:
+                    raise from_rpc(error, self._address) from None
+                # Another process is there by now, or a stranger: to be found out.
+                session = self._meet(left_s)
+                if error.code() != grpc.StatusCode.UNAUTHENTICATED or attempt:
+                    raise from_bare(error, self._address) from None
+                continue
+            self._answered = True
+            if session is None or _shown(call.trailing_metadata(), session, "reply", number, reply):
+                self._reached = True
+                return reply
+            self._meet(left_s)
+            break
+        raise UnavailableError(f"{self._address}: {NOT_PROVEN}")
+
+    def close(self) -> None:
+        for channel in (*self._left, self._channel):
+            channel.close()
+
+    def _judge(self, channel: grpc.Channel, code: grpc.StatusCode) -> None:
+        """Leave a channel on which no answer came in time, though one has before: what is between may have dropped its
+        connection without a word, and the next call is to have one of its own. Calls under way go on."""
+        with self._lock:
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED and self._answered and channel is self._channel:
+                self._left.append(channel)
+                self._channel, self._answered = self._new(), False
+
+    def _new(self) -> grpc.Channel:
+        options = channel_options(self._wire)
+        if self._left:
+            # Channels to one address share a connection, unless they have different options.
+            options.append((NUMBER_OPTION, next(NUMBERS)))
+        if self._opened_with is None:
+            return grpc.insecure_channel(self._address, options)
+        if self._credentials is not None and self._credentials.name:
+            options.append(("grpc.ssl_target_name_override", self._credentials.name))
+        return grpc.secure_channel(self._address, self._opened_with, options)
+
+    def _open(self) -> grpc.Channel:
+        """Return the channel; another one when certificates have changed: calls of the one before go on."""
+        if self._credentials is not None and (now := self._credentials.get()) is not self._opened_with:
+            with self._lock:
+                self._opened_with = now
+                self._channel = self._new()
+        return self._channel
+
+    def _broken(self, error: Any) -> PS2Error:
+        """Return what a call came to that nobody has answered: where TLS is the reason, that."""
+        first = self._session is None and not self._trust.sure
+        handshake = self._wire.tls is not None and "handshake" in (error.details() or "")
+        if error.code() == grpc.StatusCode.UNAVAILABLE and (first or handshake):
+            why = explain(self._address, self._wire.tls)
+            if why is not None:
+                return UnavailableError(str(why)) if self._trust.sure else why
+        if error.code() == grpc.StatusCode.UNAVAILABLE and self._trust.told and not self._reached:
+            said = f"no answer within {self._wire.connect_s:.0f} s" if TOO_LONG in error.details() else error.details()
+            return unreachable(self._what, self._address, said)
+        return from_bare(error, self._address)
+
+    def _meet(self, timeout_s: float) -> ClientSession | None:
+        """Let the other side prove itself; None where there is no token."""
+        tokens = self._tokens
+        if tokens is None:
+            return None
+        client_nonce = proof.new_nonce()
+        channel = self._open()
+        challenge: Any = channel.unary_unary(CHALLENGE)
+        try:
+            reply = pb.ChallengeReply.FromString(challenge(b"", timeout_s, ((NONCE_KEY, client_nonce),)))
+        except grpc.RpcError as error:
+            self._judge(channel, error.code())
+            if error.code() in BROKEN:
+                raise self._broken(error) from None
+            raise self._stranger(ProtocolError, f"no server of this version of PS2 ({error.code().name})") from None
+        except DecodeError:
+            raise self._stranger(ProtocolError, "no server of PS2") from None
+        if not reply.proof:
+            raise self._stranger(AuthError, "a server that was started without a token, and this side has one")
+        token = tokens.shared(
+            (reply.proof, *reply.further_proofs), lambda token: proof.server_proof(token, client_nonce, reply.nonce)
+        )
+        if token is None:
+            if not self._trust.sure:
+                raise AuthError(
+                    f"{self._address}: this is not the fleet's token; pass the token file that the fleet was started "
+                    "with (tokenFile, --token-file)"
+                )
+            raise self._stranger(AuthError, "somebody who does not know the fleet's token")
+        if (other := self._trust.note(self._address, reply.nonce)) is not None:
+            raise self._stranger(AuthError, f"the server of {other}: calls are passed on to it, or it has two names")
+        key = proof.session_key(token, client_nonce, reply.nonce)
+        self._session = ClientSession(client_nonce, reply.nonce, key)
+        self._reached = True
+        return self._session
+
+    def _stranger(self, cls: type[PS2Error], who: str) -> PS2Error:
+        """Once a server of the fleet has proven itself, a stranger is in another's place, and may go again."""
+        return (UnavailableError if self._trust.sure else cls)(f"{self._address}: there listens {who}")
+
+    @staticmethod
+    def _metadata(session: ClientSession | None, path: str, number: int, message: bytes) -> Any:
+        if session is None:
+            return ()
+        digest = proof.digest(message)
+        claim = pb.CallProof(
+            client_nonce=session.client_nonce,
+            server_nonce=session.server_nonce,
+            number=number,
+            digest=digest,
+            proof=proof.call_proof(session.key, number, digest, path),
+        )
+        return ((CALL_KEY, claim.SerializeToString()),)
+
+    @staticmethod
+    def _is_proven(error: Any, session: ClientSession, number: int) -> bool:
+        detail = detail_of(error)
+        return detail is not None and _shown(error.trailing_metadata(), session, "error", number, detail)
+
+
+def _shown(metadata: Any, session: ClientSession, kind: str, number: int, message: bytes) -> bool:
+    given = dict(metadata or ()).get(PROOF_KEY, b"")
+    return proof.equal(given, proof.answer_proof(session.key, kind, number, proof.digest(message)))
+
+
+def channel_options(wire: WireConfig) -> list[tuple[str, int | str]]:
+    return [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        # A proxy of the environment would be asked for servers of this network.
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.client_idle_timeout_ms", int(IDLE_S * 1000)),
+        ("grpc.keepalive_time_ms", int(wire.keepalive_s * 1000)),
+        ("grpc.keepalive_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
+        # Without it gRPC gives a ping a minute, whatever the line above says.
+        ("grpc.http2.ping_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
+        ("grpc.http2.max_pings_without_data", 0),
+        # Retries are ours: they keep the request's id.
+        ("grpc.enable_retries", 0),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        # Also the longest time that one attempt to connect may take.
+        ("grpc.min_reconnect_backoff_ms", int(wire.connect_s * 1000)),
+        ("grpc.max_reconnect_backoff_ms", 2000),
+    ]

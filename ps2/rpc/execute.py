@@ -1,0 +1,102 @@
+"""``Execute`` of the contract: requests of clients in any language, as protobuf, for the same engine as all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from google.protobuf.message import DecodeError
+
+from ps2.errors import ProtocolError
+from ps2.protocol.arrays import NUMBER_OF, WIRE_OF, Spec, cut, declared_spec, to_send
+from ps2.protocol.drafts import KeysDraft, OperationDraft, RequestDraft, check_size, draft_of
+from ps2.protocol.messages import Operation, Reply, Request, byte_view
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.rpc.convert import id_from_pb
+
+# Parsed, a header takes up to 50 times what it took on the way.
+MAX_HEADER_BYTES = 1 << 20
+
+
+def request_from(frame: bytes, limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> Request:
+    """Read a request.
+
+    Args:
+        frame: a RequestFrame.
+        limit_bytes: most that its arrays may take.
+        reserve: told what is to come, before memory is taken for it; may raise.
+
+    Raises:
+        ProtocolError, LimitError: it does not follow the contract.
+    """
+    try:
+        message = pb.UnreadFrame.FromString(frame)
+        if len(message.header) > MAX_HEADER_BYTES:
+            raise ProtocolError(f"a header takes at most {MAX_HEADER_BYTES:,} bytes, got {len(message.header):,}")
+        header = pb.RequestHeader.FromString(message.header)
+    except DecodeError as error:
+        raise ProtocolError(f"a message RequestFrame cannot be read: {error}") from error
+    draft = draft_of(
+        [_operation(operation) for operation in header.operations],
+        id_from_pb(header.id) if header.HasField("id") else None,
+        header.route_version,
+        header.forwarded,
+        header.begun,
+        limit_bytes,
+    )
+    check_size(draft.nbytes, len(message.data))
+    reserve(draft)
+    return draft.build(cut(draft.specs, memoryview(message.data)))
+
+
+def reply_to(reply: Reply, request: Request) -> bytes:
+    """Return the ReplyFrame of a reply to that request."""
+    header = pb.ReplyHeader(replayed=reply.replayed)
+    data: list[memoryview] = []
+    for result, operation in zip(reply.results, request.operations, strict=True):
+        message = header.results.add()
+        if result.scalar is not None:
+            message.scalar = result.scalar
+        arrays = result.arrays if result.streamed is None else (*result.arrays, result.streamed.whole())
+        for array in arrays:
+            sent, spec = to_send(array, operation.wire)
+            message.arrays.append(spec_to_pb(spec))
+            data.append(byte_view(sent))
+    return pb.ReplyFrame(header=header, data=b"".join(data)).SerializeToString()
+
+
+def spec_to_pb(spec: Spec) -> pb.ArraySpec:
+    return pb.ArraySpec(
+        dtype=pb.DType.Name(NUMBER_OF[spec.dtype]),
+        count=spec.size,
+        stored=pb.DType.Name(spec.becomes),
+        shape=spec.shape if len(spec.shape) > 1 else (),
+    )
+
+
+def _spec(message: pb.ArraySpec) -> Spec:
+    return declared_spec(message.dtype, message.stored, message.count, tuple(message.shape))
+
+
+def _operation(message: pb.Operation) -> OperationDraft:
+    if message.reply_dtype not in WIRE_OF:
+        raise ProtocolError(f"operation {message.name!r}: a reply cannot come as dtype {message.reply_dtype}")
+    operation = Operation(
+        message.name,
+        message.matrix,
+        message.partition,
+        tuple(message.rows),
+        {param.name: _param(param) for param in message.params},
+        wire=WIRE_OF[message.reply_dtype],
+        others=tuple(message.others),
+    )
+    keys = None
+    if message.HasField("keys"):
+        steps = _spec(message.keys.deltas) if message.keys.HasField("deltas") else None
+        keys = KeysDraft(message.keys.count, message.keys.first, steps, message.keys.hash or None)
+    return OperationDraft(operation, keys, tuple(map(_spec, message.arrays)))
+
+
+def _param(message: pb.Param) -> int | float:
+    if message.WhichOneof("value") is None:
+        raise ProtocolError(f"parameter {message.name!r} has no value")
+    return message.real if message.HasField("real") else message.whole

@@ -1,0 +1,108 @@
+"""What the host in a container asks of the launcher, as a plain call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ps2.protocol.pb import launcher_pb2 as pb
+from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S
+from ps2.rpc.transport import Transport
+
+
+@dataclass(frozen=True)
+class Report:
+    """How the server of a container is.
+
+    Attributes:
+        index: which server of the fleet the container is for.
+        attempt: grows with each container that this server is given.
+        container: as the cluster's manager calls it.
+        version: of the package there.
+        order: last one carried out; 0: none.
+        exit_code: of the server that was started by it, negative for a signal; None: it runs, or none was started.
+        said: end of what it had printed.
+        address: ``host:port`` where it listens; "": not yet.
+    """
+
+    index: int
+    attempt: int
+    container: str
+    node: str
+    version: str
+    order: int = 0
+    exit_code: int | None = None
+    said: str = ""
+    address: str = ""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the host is to do.
+
+    Attributes:
+        number: a greater one than before means: end the server, if any, and start another.
+        arguments: of ``ps2``, save those that only the container knows.
+        leave: end the server, and go.
+        refused: why this container will not do; "": it does.
+        address: listen there again, if its host is this container's; "": anywhere.
+    """
+
+    number: int = 0
+    arguments: tuple[str, ...] = ()
+    leave: bool = False
+    refused: str = ""
+    address: str = ""
+
+
+class LauncherControl:
+    """Calls to one launcher."""
+
+    def __init__(self, transport: Transport, address: str) -> None:
+        self._transport = transport
+        self._address = address
+
+    def report(self, report: Report) -> Order:
+        """Tell how a server is; return what to do about it."""
+        reply = self._transport.call(
+            self._address, "Launcher/Report", report_to_pb(report), pb.ReportReply, SIGN_OF_LIFE_TIMEOUT_S
+        )
+        return Order(reply.order, tuple(reply.arguments), reply.leave, reply.refused, reply.address)
+
+
+def report_to_pb(report: Report) -> pb.ReportRequest:
+    return pb.ReportRequest(
+        index=report.index,
+        attempt=report.attempt,
+        container=report.container,
+        node=report.node,
+        version=report.version,
+        order=report.order,
+        ended=report.exit_code is not None,
+        exit_code=report.exit_code or 0,
+        said=report.said,
+        address=report.address,
+    )
+
+
+def report_from_pb(message: pb.ReportRequest) -> Report:
+    return Report(
+        message.index,
+        message.attempt,
+        message.container,
+        message.node,
+        message.version,
+        message.order,
+        message.exit_code if message.ended else None,
+        message.said,
+        message.address,
+    )
+
+
+def order_to_pb(order: Order) -> pb.ReportReply:
+    return pb.ReportReply(
+        order=order.number,
+        arguments=order.arguments,
+        leave=order.leave,
+        refused=order.refused,
+        address=order.address,
+    )

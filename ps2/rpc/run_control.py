@@ -1,0 +1,338 @@
+"""What a worker that stays asks of the coordinator, as plain calls over one connection."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from ps2.config import WireConfig
+from ps2.errors import LimitError, PS2Error, RolledBack, StoppedError, UnavailableError
+from ps2.protocol.error_details import from_detail
+from ps2.protocol.pb import run_pb2 as pb
+from ps2.protocol.plain_data import LIMIT_BYTES
+from ps2.transport.reach import unreachable
+from ps2.transport.talk import Talk
+
+# From the first failure until an attempt takes it that the driver has gone.
+GIVE_UP_S = 10.0
+# From the beginning of the first attempt, where none has ever reached it: the driver listens before any worker begins.
+FIRST_CONTACT_S = 3.0
+FIRST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 0.5
+# Whom a worker means to meet at its run's address.
+NAME = "run"
+
+
+@dataclass(frozen=True)
+class Seated:
+    """What an attempt is told when it takes its rank's place.
+
+    Attributes:
+        clock: the first one that the rank has not finished.
+        epoch: how often the fleet has gone back to a checkpoint.
+        run_s: seconds since the run began.
+        done: another attempt has left with a result.
+    """
+
+    workers: int
+    clock: int
+    epoch: int
+    run_s: float
+    done: bool
+
+
+@dataclass(frozen=True)
+class Entered:
+    """The clock that a worker is in now.
+
+    Attributes:
+        horizon: the highest one that the others allow.
+        on_clock: seconds of the wait for it that were for ``onClock``, not for other workers.
+        messages: how many messages ``onClock`` had returned.
+        message: the newest, encoded; empty if there is none, or the worker has it.
+        end: the run ends before this clock; None: it goes on.
+    """
+
+    clock: int
+    horizon: int
+    epoch: int
+    on_clock: float = 0.0
+    messages: int = 0
+    message: bytes = b""
+    end: int | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """A worker's small result of a clock; ``value`` is encoded plain data."""
+
+    clock: int
+    merge: str
+    value: bytes
+
+
+@dataclass(frozen=True)
+class Logged:
+    """A number that a worker logged in a clock."""
+
+    name: str
+    value: float
+    clock: int
+
+
+@dataclass(frozen=True)
+class ClockTimes:
+    """Where the time of one worker went, in one clock or outside of them, in seconds.
+
+    Attributes:
+        clock: for what is outside of clocks, the next one.
+        began: since the run began: when the worker came to stand before the clock. The parts add up to the time from
+            here to where the next one begins.
+        wait: for other workers: before the clock, and at barriers in it.
+        outside: rows being read, between two loops, after the last one.
+        on_clock: before the clock, when the others would have let it go, for ``onClock``.
+        block: that it had, if the clock was a turn of a rotation; -1 is none.
+        left: the share of the block's work that is left for the next rotation.
+    """
+
+    clock: int
+    began: float
+    compute: float
+    pull: float
+    push: float
+    wait: float
+    outside: bool = False
+    on_clock: float = 0.0
+    block: int = -1
+    left: float = 0.0
+
+
+class RunControl:
+    """One attempt's questions to the coordinator. One thread asks at a time, but for ``ahead``.
+
+    When the connection is cut, it comes back by itself: it joins again and asks again. All methods raise:
+        UnreachableError: the driver was never reached.
+        UnavailableError: the driver could not be reached for ``GIVE_UP_S``.
+        StoppedError, WorkerError: the run has ended, or another attempt has the place.
+    """
+
+    def __init__(self, address: str, token: str | None, wire: WireConfig | None = None) -> None:
+        self._address = address
+        self._token = token
+        self._wire = wire or WireConfig()
+        self._talk: Talk[pb.CoordinatorMessage] | None = None
+        self._looking: Talk[pb.CoordinatorMessage] | None = None
+        self._lock = threading.Lock()  # of who looks ahead
+        self._join = pb.WorkerMessage()
+        self._number = 0  # of the last message
+        self._epoch = 0  # that the worker knows of
+        self._clock = 0  # that it is in, or before
+        self._failing_s: float | None = None  # since when
+        self._reached = False
+        self._final: PS2Error | None = None
+
+    def join(self, rank: int, attempt: int, host: str, pid: int) -> Seated:
+        """Take a rank's place; waits while another attempt is there."""
+        self._join = pb.WorkerMessage(join=pb.Join(rank=rank, attempt=attempt, host=host, pid=pid))
+        return self._sit()
+
+    def join_again(self) -> Seated:
+        """Take the place anew, as the next attempt would; waits while the fleet goes back to a checkpoint."""
+        self._hang_up()
+        return self._sit()
+
+    def _sit(self) -> Seated:
+        reply = self._ask(self._join).joined
+        self._epoch, self._clock = reply.epoch, reply.clock
+        return Seated(reply.workers, reply.clock, reply.epoch, reply.run_s, reply.done)
+
+    def arrive(  # noqa: PLR0913 - the fields of one message
+        self,
+        clock: int,
+        applied: int,
+        epoch: int,
+        times: ClockTimes | None,
+        metrics: Sequence[Logged] = (),
+        messages: int = 0,
+        reports: Sequence[Report] = (),
+    ) -> Entered:
+        """Wait until a clock may be entered; return which one that is.
+
+        Args:
+            messages: how many of the driver's messages the worker knows of.
+            reports: of clocks below.
+        """
+        self._epoch = epoch
+        ask = pb.Arrive(clock=clock, applied=applied, times=_message(times), messages=messages)
+        ask.reports.extend(pb.Report(clock=one.clock, merge=one.merge, value=one.value) for one in reports)
+        reply = self._ask(pb.WorkerMessage(arrive=ask), metrics).enter
+        self._epoch, self._clock = reply.epoch, reply.clock
+        end = reply.end if reply.HasField("end") else None
+        return Entered(reply.clock, reply.horizon, reply.epoch, reply.on_clock, reply.messages, reply.message, end)
+
+    def messages(self, begin: int, end: int) -> list[bytes]:
+        """Return messages by their numbers, encoded.
+
+        Raises:
+            RolledBack: the fleet has gone back to a checkpoint, and some of these messages are not there any more.
+        """
+        read: list[bytes] = []
+        while len(read) < end - begin:
+            ask = pb.ReadMessages(begin=begin + len(read), end=end)
+            answered = self._ask(pb.WorkerMessage(read_messages=ask)).messages.messages
+            if not answered:
+                raise RolledBack("the fleet went back to a checkpoint when the driver's messages were read")
+            read += answered
+        return read
+
+    def ahead(self, applied: int, clock: int, epoch: int) -> Entered:
+        """Tell what is applied while the worker is in a clock; wait up to a second until it would be let into another.
+
+        Any thread may ask, and nothing is lost if it fails: ``arrive`` tells all of it again.
+
+        Returns:
+            The clock that was asked for, and how far the others allow.
+        """
+        join = self._join.join
+        ask = pb.Ahead(rank=join.rank, attempt=join.attempt, applied=applied, clock=clock, epoch=epoch)
+        with self._lock:
+            looking = self._looking = self._looking or self._new_talk()
+            try:
+                seen = _told(looking.ask(pb.WorkerMessage(ahead=ask))).seen
+            except PS2Error:
+                looking.close()
+                self._looking = None
+                raise
+        return Entered(clock, seen.horizon, seen.epoch)
+
+    def barrier(self, phase: int, number: int, metrics: Sequence[Logged] = ()) -> None:
+        self._ask(pb.WorkerMessage(barrier=pb.Barrier(phase=phase, number=number)), metrics)
+
+    def once(self, phase: int, number: int, metrics: Sequence[Logged] = ()) -> bytes | None:
+        """Return what was made at a point; None if it has to be made here."""
+        reply = self._ask(pb.WorkerMessage(once=pb.Once(phase=phase, number=number)), metrics).once
+        return None if reply.make else reply.value
+
+    def once_made(self, phase: int, number: int, value: bytes) -> bytes:
+        """Tell what was made at a point; return what counts: another attempt may have been there before.
+
+        Raises:
+            LimitError: it takes more than ``LIMIT_BYTES``.
+        """
+        _check_size("what once() made", value)
+        reply = self._ask(pb.WorkerMessage(once_made=pb.OnceMade(phase=phase, number=number, value=value))).once
+        return value if reply.make else reply.value
+
+    def note(self, metrics: Sequence[Logged]) -> None:
+        self._ask(pb.WorkerMessage(note=pb.Note()), metrics)
+
+    def leave(self, result: bytes, times: ClockTimes | None = None, metrics: Sequence[Logged] = ()) -> None:
+        """Tell the result; waits until all workers have left.
+
+        Raises:
+            LimitError: it takes more than ``LIMIT_BYTES``.
+            RolledBack: the fleet has gone back to a checkpoint, and another attempt has to go on from there.
+        """
+        _check_size("the worker's result", result)
+        leave = pb.Leave(result=result, clock=self._clock, times=_message(times))
+        reply = self._ask(pb.WorkerMessage(leave=leave), metrics).left
+        if reply.again:
+            raise RolledBack(
+                "the fleet went back to a checkpoint when this worker had returned and others had not: its next "
+                "attempt goes on from there"
+            )
+
+    def fail(self, error: str, times: ClockTimes, fatal: bool, metrics: Sequence[Logged] = ()) -> None:
+        leave = pb.Leave(error=error, clock=times.clock, fatal=fatal, times=_message(times))
+        self._ask(pb.WorkerMessage(leave=leave), metrics)
+
+    def close(self) -> None:
+        """Leave; a question of another thread fails."""
+        self._hang_up()
+        if (looking := self._looking) is not None:
+            looking.close()
+
+    def _ask(self, message: pb.WorkerMessage, metrics: Sequence[Logged] = ()) -> pb.CoordinatorMessage:
+        """Ask until there is an answer; what was final stays so."""
+        if self._final is not None:
+            raise self._final
+        if metrics:
+            message.metrics.extend(pb.Metric(**asdict(metric)) for metric in metrics)
+        if not self._reached:
+            self._failing_s = self._failing_s or time.monotonic()
+        self._number += 1
+        message.number, message.epoch = self._number, self._epoch
+        pause_s = FIRST_PAUSE_S
+        while True:
+            try:
+                return self._try(message)
+            except UnavailableError as error:
+                self._hang_up()
+                self._give_up_after_a_while(error)
+            except PS2Error as error:
+                self._final = error
+                raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _try(self, message: pb.WorkerMessage) -> pb.CoordinatorMessage:
+        if self._talk is None:
+            self._talk = self._new_talk()
+            if message is not self._join:
+                joined = _told(self._talk.ask(self._join)).joined
+                self._reached, self._failing_s = True, None
+                if joined.done and message.WhichOneof("ask") == "leave":
+                    return pb.CoordinatorMessage(left=pb.Left())
+                if joined.done:
+                    raise StoppedError(f"another attempt of rank {self._join.join.rank} has left with a result")
+        answer = _told(self._talk.ask(message))
+        self._reached, self._failing_s = True, None
+        return answer
+
+    def _new_talk(self) -> Talk[pb.CoordinatorMessage]:
+        return Talk(self._address, self._token, NAME, pb.CoordinatorMessage, self._wire)
+
+    def _hang_up(self) -> None:
+        if self._talk is not None:
+            self._talk.close()
+            self._talk = None
+
+    def _give_up_after_a_while(self, error: UnavailableError) -> None:
+        now_s = time.monotonic()
+        if self._failing_s is None:
+            self._failing_s = now_s
+        if self._reached:
+            wait_s = GIVE_UP_S
+        else:
+            # A firewall answers nothing, and neither does a driver that is busy.
+            wait_s = 1.5 * GIVE_UP_S if isinstance(error.__cause__, TimeoutError) else FIRST_CONTACT_S
+        if now_s - self._failing_s <= wait_s:
+            return
+        if self._reached:
+            self._final = UnavailableError(
+                f"the driver of this run cannot be reached at {self._address}, tried for {GIVE_UP_S:.0f} s: {error}"
+            )
+        else:
+            self._final = unreachable("the driver's run", self._address, error.__cause__ or error)
+        raise self._final from error
+
+
+def _told(answer: pb.CoordinatorMessage) -> pb.CoordinatorMessage:
+    """Raise what an answer refuses."""
+    if answer.HasField("error"):
+        raise from_detail(answer.error)
+    return answer
+
+
+def _message(times: ClockTimes | None) -> pb.ClockTimes | None:
+    return None if times is None else pb.ClockTimes(**asdict(times))
+
+
+def _check_size(what: str, value: bytes) -> None:
+    if len(value) > LIMIT_BYTES:
+        raise LimitError(
+            f"{what} takes {len(value)} bytes, pickled; at most {LIMIT_BYTES} travel to the driver: what is large "
+            "belongs into vectors on the servers"
+        )

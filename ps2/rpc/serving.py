@@ -1,0 +1,288 @@
+"""A gRPC server around a servicer: who is let in, error mapping, health checks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+from google.protobuf import message_factory
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
+from grpc_health.v1 import health_pb2
+
+from ps2.config import WireConfig, is_loopback, join_address, split_listen
+from ps2.errors import AuthError, ConfigError, LaunchError, ProtocolError, PS2Error
+from ps2.protocol.error_details import internal_error
+from ps2.protocol.pb import auth_pb2
+from ps2.rpc import channel
+from ps2.rpc.channel import CALL_KEY, CHALLENGE, NONCE_KEY, PROOF_KEY
+from ps2.rpc.credentials import server_credentials
+from ps2.rpc.execute import MAX_HEADER_BYTES
+from ps2.rpc.status import MAX_METADATA_BYTES, to_status
+from ps2.transport.proof import NONCE_BYTES, Admitted, Claim, Gatekeeper, Tokens
+from ps2.transport.sockets import is_free, open_files, resolve
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+HEALTH_CHECK = "/grpc.health.v1.Health/Check"
+SERVING = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING).SerializeToString()
+
+# What anybody may ask waits for nothing, so a few do.
+STRANGERS_THREADS = 2
+HANDSHAKE_TIMEOUT_S = 10.0
+# Clients of ours close theirs before.
+IDLE_S = 1.5 * channel.IDLE_S
+# Of one connection; a process of ours has few.
+MAX_STREAMS = 256
+# Most connections; each process of a client has one. Half of what the process may open is left for all else.
+MAX_CONNECTIONS = 4096
+
+
+class RpcServer:
+    """One listening gRPC server; ``address`` tells where, with the port that was taken."""
+
+    def __init__(
+        self,
+        service: ServiceDescriptor,
+        servicer: object,
+        listen: str,
+        token: str | Tokens | None,
+        threads: int,
+        wire: WireConfig,
+    ) -> None:
+        """Bind and start.
+
+        Args:
+            service: of the contract; ``servicer`` has one method an rpc, named like it; that of Execute
+                takes and returns bytes.
+            listen: ``host:port``, or ``host:first-last``, whose first free port is taken; port 0 is any. A name stands
+                for the first of its addresses that this host has, as for data: gRPC would listen at all of them, and
+                be content where another process has the port at some.
+            token: that callers prove to know, and the server to them; None only on loopback.
+
+        Raises:
+            ConfigError: no token, and not on loopback.
+            ConfigError, AuthError: certificates cannot be used.
+            LaunchError: the ports are taken, or the host is not this machine's.
+        """
+        host, ports = split_listen(listen)
+        if token is None and not is_loopback(host):
+            raise ConfigError(f"listen: {listen} is not loopback, so a token is required")
+        self._threads = _Threads(threads, "ps2-rpc")
+        self._strangers = _Threads(STRANGERS_THREADS, "ps2-rpc-stranger")
+        self._server = grpc.server(self._threads, options=server_options(wire))
+        tokens = Tokens.of(token)
+        gatekeeper = Gatekeeper(tokens) if tokens is not None else None
+        self._server.add_generic_rpc_handlers((_Handlers(service, servicer, gatekeeper, self._strangers),))
+        try:
+            bound = self._bind(host, ports, wire)
+        except (OSError, RuntimeError) as error:
+            which = "the port is" if len(ports) == 1 else "all of the ports are"
+            raise LaunchError(f"cannot listen on {listen}: {which} in use, or the host is not this one") from error
+        self.address = join_address(host, bound)
+        self._server.start()
+
+    def _bind(self, host: str, ports: Sequence[int], wire: WireConfig) -> int:
+        """Take the first of the ports that is free; return it. Raises OSError or RuntimeError if none is."""
+        for port in ports:
+            family, (place, _, *rest) = resolve(host, port)
+            # gRPC would print what it comes to.
+            if port != ports[-1] and not is_free(family, (place, port, *rest)):
+                continue
+            at = join_address(place, port)
+            try:
+                if wire.tls is None:
+                    return self._server.add_insecure_port(at)
+                return self._server.add_secure_port(at, server_credentials(wire.tls))
+            except RuntimeError:
+                if port == ports[-1]:
+                    raise
+        raise OSError("no port was given")
+
+    def stop(self, grace_s: float) -> None:
+        """Refuse new calls, wait for those under way at most ``grace_s``, and close."""
+        self._server.stop(grace_s).wait()
+        self._threads.shutdown(wait=False)
+        self._strangers.shutdown(wait=False)
+
+
+def server_options(wire: WireConfig) -> list[tuple[str, int]]:
+    return [
+        # Two servers on one port would each get half of the connections.
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_receive_message_length", wire.request_limit_bytes + MAX_HEADER_BYTES),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.http2.min_ping_interval_without_data_ms", int(wire.keepalive_s * 500)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        # Strangers may connect, and then say nothing, or only what everybody may.
+        ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
+        ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
+        ("grpc.max_concurrent_streams", MAX_STREAMS),
+        ("grpc.max_allowed_incoming_connections", min(MAX_CONNECTIONS, open_files() // 2)),
+        ("grpc.keepalive_time_ms", int(wire.keepalive_s * 1000)),
+        ("grpc.keepalive_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
+        # Without it gRPC gives a ping a minute, whatever the line above says.
+        ("grpc.http2.ping_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
+    ]
+
+
+class _Threads(ThreadPoolExecutor):
+    """Threads for calls, all of which begin at once: gRPC serves nobody any more once a call has got none.
+
+    What comes while the interpreter ends is dropped: gRPC would print a traceback instead.
+    """
+
+    def __init__(self, count: int, name: str) -> None:
+        """Raises LaunchError: this process may have no more threads."""
+        super().__init__(count, thread_name_prefix=name)
+        begun = threading.Barrier(count + 1)
+        try:
+            for _ in range(count):
+                self.submit(begun.wait)
+        except RuntimeError as error:
+            begun.abort()
+            self.shutdown(wait=False)
+            raise LaunchError(f"{count} threads for calls cannot begin: {error}") from error
+        begun.wait()
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        try:
+            return super().submit(fn, *args, **kwargs)
+        except RuntimeError as error:
+            if "shutdown" not in str(error):
+                raise
+            dropped: Future[T] = Future()
+            dropped.cancel()
+            return dropped
+
+
+class _Handlers(grpc.GenericRpcHandler):
+    """Finds out who calls, and what is to answer.
+
+    Strangers are answered before a message of theirs is read, by threads of their own: they keep nobody else waiting.
+    """
+
+    def __init__(
+        self, service: ServiceDescriptor, servicer: object, gatekeeper: Gatekeeper | None, strangers: _Threads
+    ) -> None:
+        self._gatekeeper = gatekeeper
+        self._methods = {
+            f"/{service.full_name}/{method.name}": _handler(method, getattr(servicer, method.name))
+            for method in service.methods
+        }
+        # Whoever can be asked is serving: nothing is said of single services, and nobody watches.
+        self._health = _for_strangers(lambda context: SERVING, strangers)
+        self._challenge = _for_strangers(self._answer, strangers)
+        self._refusal = _for_strangers(_refuse, strangers)
+
+    def service(self, details: grpc.HandlerCallDetails) -> Any:
+        if details.method == HEALTH_CHECK:
+            return self._health
+        if details.method == CHALLENGE:
+            return self._challenge
+        handler = self._methods.get(details.method)
+        if handler is None or self._gatekeeper is None:
+            return handler and handler(None)
+        claim = _claim(details.invocation_metadata)
+        admitted = self._gatekeeper.admit(details.method, claim) if claim is not None else None
+        return self._refusal if admitted is None else handler(admitted)
+
+    def _answer(self, context: grpc.ServicerContext) -> bytes:
+        if self._gatekeeper is None:
+            return auth_pb2.ChallengeReply().SerializeToString()
+        client_nonce: Any = dict(context.invocation_metadata()).get(NONCE_KEY, b"")
+        if len(client_nonce) != NONCE_BYTES:
+            _abort(context, ProtocolError(f"{NONCE_KEY}: expected {NONCE_BYTES} bytes, got {len(client_nonce)}"))
+        nonce, (proof, *further) = self._gatekeeper.challenge(client_nonce)
+        return auth_pb2.ChallengeReply(nonce=nonce, proof=proof, further_proofs=further).SerializeToString()
+
+
+def _claim(metadata: Any) -> Claim | None:
+    """Return what a call comes with to prove itself; None if that is nothing."""
+    given = dict(metadata).get(CALL_KEY)
+    if given is None:
+        return None
+    try:
+        call = auth_pb2.CallProof.FromString(given)
+    except DecodeError:
+        return None
+    return Claim(call.client_nonce, call.server_nonce, call.number, call.digest, call.proof)
+
+
+def _refuse(context: grpc.ServicerContext) -> NoReturn:
+    has_proof = CALL_KEY in dict(context.invocation_metadata())
+    what = "the proof is not of the fleet's token, or was for another process" if has_proof else "no token given"
+    _abort(context, AuthError(f"{what}; pass the token file that the fleet was started with"))
+
+
+def _for_strangers(answer: Callable[[grpc.ServicerContext], bytes], threads: _Threads) -> Any:
+    """Return a handler that reads nothing: to the wire, one message and a stream of messages are the same."""
+
+    def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
+        return answer(context)
+
+    call.experimental_thread_pool = threads  # type: ignore[attr-defined]
+    return grpc.stream_unary_rpc_method_handler(call)
+
+
+def _handler(method: MethodDescriptor, fn: Callable[..., Any]) -> Callable[[Admitted | None], Any]:
+    """Return what makes a handler for one call, whose sender was admitted, or needs not be."""
+    # A frame stays bytes: ``execute`` reads and writes it.
+    frames = method.input_type.name.endswith("Frame")
+    decode = _decoder(method)
+
+    def run(request: bytes) -> bytes:
+        reply: bytes = fn(request) if frames else fn(decode(request)).SerializeToString()
+        return reply
+
+    return lambda admitted: grpc.unary_unary_rpc_method_handler(_guard(run, admitted))
+
+
+def _decoder(method: MethodDescriptor) -> Callable[[bytes], Message]:
+    # gRPC would call it an internal error of ours that a message cannot be read.
+    parse = message_factory.GetMessageClass(method.input_type).FromString
+
+    def decode(message: bytes) -> Message:
+        try:
+            return parse(message)
+        except DecodeError as error:
+            raise ProtocolError(f"a message {method.input_type.name} cannot be read: {error}") from error
+
+    return decode
+
+
+def _guard(run: Callable[[bytes], bytes], admitted: Admitted | None) -> Callable[[bytes, grpc.ServicerContext], bytes]:
+    def call(request: bytes, context: grpc.ServicerContext) -> bytes:
+        try:
+            if admitted is not None and not admitted.brings(request):
+                raise AuthError("the message that came is not the one that was sent")
+            reply = run(request)
+        except Exception as error:
+            _abort(context, error, admitted)
+        if admitted is not None:
+            context.set_trailing_metadata(((PROOF_KEY, admitted.proof("reply", reply)),))
+        return reply
+
+    return call
+
+
+def _abort(context: grpc.ServicerContext, error: Exception, admitted: Admitted | None = None) -> NoReturn:
+    """End the call with the status that tells of the error; one that is not ours is a bug, and is logged whole."""
+    if not isinstance(error, PS2Error):
+        if isinstance(error, grpc.RpcError):
+            raise error
+        log.exception("internal error")
+        error = internal_error(error)
+    code, details, trailing = to_status(error)
+    if admitted is not None:
+        trailing += tuple((PROOF_KEY, admitted.proof("error", detail)) for _, detail in trailing)
+    context.set_trailing_metadata(trailing)
+    context.abort(code, details)
+    raise AssertionError("abort does not return")

@@ -1,0 +1,75 @@
+"""Why a server cannot be talked to: gRPC says little of what is wrong with certificates, or that one side has none."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+from ps2.certificates import Tls
+from ps2.config import split_address
+from ps2.errors import AuthError, ConfigError, PS2Error
+from ps2.transport.tls import client_context, fault, made, said
+
+# It was found out just before that somebody is there, or nobody.
+TIMEOUT_S = 2.0
+# What a client of HTTP/2 begins with, and an empty SETTINGS frame.
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+
+
+def explain(address: str, tls: Tls | None) -> PS2Error | None:
+    """Return what TLS has to do with it that a server does not answer; None if that is nothing.
+
+    Args:
+        tls: what was tried; None: to do without.
+    """
+    host, port = split_address(address)
+    try:
+        with socket.create_connection((host, port), TIMEOUT_S) as connection:
+            return _explain_plain(connection, address) if tls is None else _explain(connection, address, tls)
+    except OSError:
+        return None
+
+
+def _explain_plain(connection: socket.socket, address: str) -> PS2Error | None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with context.wrap_socket(connection):
+            pass
+    except ssl.SSLError as error:
+        if "ALERT" not in (error.reason or ""):
+            return None
+    return ConfigError(
+        f"{address}: it speaks TLS, and this side was given no certificates; give --tls-ca (tlsCa), and --tls-cert and "
+        "--tls-key if it asks for them"
+    )
+
+
+def _explain(connection: socket.socket, address: str, tls: Tls) -> PS2Error | None:
+    pems = tls.current()
+    context = made(client_context, pems, tls)
+    context.set_alpn_protocols(["h2"])
+    agreed = False
+    try:
+        with context.wrap_socket(connection, server_hostname=tls.name or split_address(address)[0]) as secured:
+            agreed = True
+            # Of TLS 1.3, the server looks at our certificate when we are through.
+            secured.sendall(PREFACE)
+            if secured.recv(1):
+                return None
+    except ssl.SSLCertVerificationError as error:
+        return AuthError(f"{address}: its certificate is not to be believed: {said(error)} (by {tls})")
+    except TimeoutError:
+        return None
+    except (ssl.SSLError, ConnectionError):
+        if not agreed:
+            return ConfigError(
+                f"{address}: it does not speak TLS, and this side was given certificates; start it with --tls-cert and "
+                "--tls-key, or leave them out here"
+            )
+    # gRPC's servers hang up without a word.
+    if not pems.cert:
+        why = "there is none; give --tls-cert and --tls-key (tlsCert, tlsKey)"
+    else:
+        why = fault(pems, "") or "it believes another authority"
+    return AuthError(f"{address}: it does not take this side's certificate: {why} (of {tls})")

@@ -1,0 +1,211 @@
+"""Many requests to many servers over data connections, by one thread: all of them send and receive at the same time."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from ps2.config import WireConfig
+from ps2.errors import DeadlineError, ProtocolError, PS2Error, UnavailableError
+from ps2.interrupts import POLL_S, SHIELD, check
+from ps2.protocol.binary import Handles, check_sendable, request_parts
+from ps2.protocol.framing import read_reply, written
+from ps2.protocol.messages import Reply, Request
+from ps2.transport.at_once import at_once
+from ps2.transport.liveness import Look, carries_nothing, is_held_back
+from ps2.transport.sockets import PlainSocket, give_up_unanswered, send_some
+from ps2.transport.tls_connection import Connection
+
+Outcome = Reply | PS2Error
+# Finds out what both ends of a connection, to the server at an address, have counted; None where nothing is counted.
+# Raises a PS2Error if the server does not answer, or does not know the connection.
+Ask = Callable[[str, Connection], Look | None]
+
+# The system may wake a little too early.
+TICK_S = 0.02
+
+
+class InFlightRequests:
+    """The requests that go over one connection, and what has become of them.
+
+    Requests are written one after the other without waiting; replies come in the same order. ``outcomes`` holds those
+    that have come, and the errors of requests that could not be sent in their places. If one ``failed``, the rest get
+    the same error, and the connection is of no use any more.
+
+    Attributes:
+        heard_s: when something was last written or read.
+        looked_s: when somebody last looked whether the server is there.
+        is_patient: the system does not end the connection while the server has no room for more of what is sent.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        connection: Connection,
+        requests: Sequence[Request],
+        limit_bytes: int,
+        unsent: Sequence[Request] | None = None,
+    ) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            limit_bytes: most that the arrays of one request may take.
+            unsent: those of the requests that are still to be written; all, unless said otherwise.
+        """
+        self.address = address
+        self.connection = connection
+        self.requests = requests
+        self.outcomes: list[Outcome] = []
+        self.failed = False
+        self.heard_s = self.looked_s = time.monotonic()
+        self.is_patient = False
+        self._seen: Look | None = None
+        self._limit_bytes = limit_bytes
+        self._unsent = deque(enumerate(requests if unsent is None else unsent))
+        self._refused: dict[int, PS2Error] = {}
+        # Without a fast path at the other end there are none.
+        self._handles: Handles = connection.handles if isinstance(connection, PlainSocket) else {}
+        self._sending: list[memoryview] = []
+        self._reading = read_reply(requests[0], self._handles)
+        self._view = next(self._reading)
+
+    @property
+    def done(self) -> bool:
+        return len(self.outcomes) == len(self.requests)
+
+    @property
+    def reusable(self) -> bool:
+        """Whether the connection is as it was before: all is sent, and all replies have come."""
+        return self.done and not self.failed and not self._sending
+
+    @property
+    def events(self) -> int:
+        """What to wait for."""
+        return select.POLLIN | (select.POLLOUT if self._sending or self._unsent else 0)
+
+    def advance(self, ready: int, wait: bool = False) -> None:
+        """Write and read what can be without waiting; or wait for what is to be read, as long as the socket does."""
+        try:
+            with suppress(BlockingIOError):
+                if ready & select.POLLOUT:
+                    self._write()
+            with suppress(BlockingIOError):
+                if ready & ~select.POLLOUT:
+                    self._read(socket.MSG_WAITALL if wait else socket.MSG_DONTWAIT)
+        except OSError as error:
+            self.fail(UnavailableError(f"{self.address}: {error.strerror or error}"))
+        except ProtocolError as error:
+            self.fail(error)
+
+    def fail(self, error: PS2Error) -> None:
+        self.failed = True
+        self.outcomes += [error] * (len(self.requests) - len(self.outcomes))
+
+    def look(self, ask: Ask) -> None:
+        """Fail if the server does not answer, or the connection carries nothing any more. Else the server takes its
+        time: it may, and need not read on meanwhile."""
+        try:
+            now = ask(self.address, self.connection)
+            if now is not None and is_held_back(self.connection):
+                give_up_unanswered(self.connection, 0)
+                self.is_patient = True
+        except OSError as error:
+            self.fail(UnavailableError(f"{self.address}: {error.strerror or error}"))
+        except PS2Error as error:
+            self.fail(UnavailableError(f"{self.address}: the server does not answer: {error}"))
+        else:
+            if now is not None and self._seen is not None and carries_nothing(self._seen, now):
+                self.fail(UnavailableError(f"{self.address}: nothing gets through on the connection any more"))
+            self._seen, self.looked_s = now, time.monotonic()
+
+    def _write(self) -> None:
+        while self._sending or self._unsent:
+            if not self._sending:
+                number, request = self._unsent.popleft()
+                try:
+                    parts = request_parts(request, self._handles)
+                    check_sendable(parts, self._limit_bytes)
+                except PS2Error as error:
+                    self._refused[number] = error
+                    if number == len(self.outcomes):
+                        self._read_next()
+                    continue
+                self._sending = written(parts)
+            send_some(self.connection, self._sending, socket.MSG_DONTWAIT)
+            self.heard_s = time.monotonic()
+
+    def _read(self, flags: int) -> None:
+        while True:
+            got = self.connection.recv_into(self._view, 0, flags)
+            if not got:
+                raise ConnectionResetError(0, "the server closed the connection")
+            self.heard_s = time.monotonic()
+            self._view = self._view[got:]
+            if len(self._view):
+                continue
+            try:
+                self._view = next(self._reading)
+            except StopIteration as read:
+                self.outcomes.append(read.value)
+                self._read_next()
+                if self.done:
+                    return
+
+    def _read_next(self) -> None:
+        """Turn to the next reply, passing over requests that could not be sent."""
+        while len(self.outcomes) in self._refused:
+            self.outcomes.append(self._refused.pop(len(self.outcomes)))
+        if not self.done:
+            self._reading = read_reply(self.requests[len(self.outcomes)], self._handles)
+            self._view = next(self._reading)
+
+
+def run(in_flight: Sequence[InFlightRequests], wire: WireConfig, ask: Ask) -> None:
+    """Drive in_flight until each is done or has failed.
+
+    Args:
+        ask: called after each half of ``wire.keepalive_s`` without a sign of a server: a long function is no reason to
+            give up; a stopped process is, and a connection that carries nothing.
+    """
+    deadline_s = time.monotonic() + wire.request_timeout_s
+    for flight in in_flight:
+        # Mostly everything fits the socket's buffer, and the first wait is for the reply.
+        flight.advance(select.POLLOUT)
+    while waiting := [flight for flight in in_flight if not flight.done]:
+        if len(waiting) == 1 and waiting[0].events == select.POLLIN:
+            # There is nothing else to do, and the system waits for a whole array more cheaply than this loop.
+            waiting[0].advance(select.POLLIN, wait=True)
+        else:
+            _poll(waiting, min(wire.keepalive_s / 2, max(0.0, deadline_s - time.monotonic())))
+        _give_up_on_silent(waiting, deadline_s, wire, ask)
+        check()
+
+
+def _poll(in_flight: Sequence[InFlightRequests], wait_s: float) -> None:
+    """Wait until something can be written or read, and do that."""
+    poll = select.poll()
+    by_number = {flight.connection.fileno(): flight for flight in in_flight}
+    for number, flight in by_number.items():
+        poll.register(number, flight.events)
+    if SHIELD.is_up:
+        wait_s = min(wait_s, POLL_S)
+    for number, ready in poll.poll(1000 * wait_s + 1):
+        by_number[number].advance(ready)
+
+
+def _give_up_on_silent(in_flight: Sequence[InFlightRequests], deadline_s: float, wire: WireConfig, ask: Ask) -> None:
+    now_s = time.monotonic()
+    silent = []
+    for flight in in_flight:
+        if flight.done:
+            continue
+        if now_s > deadline_s:
+            flight.fail(DeadlineError(f"{flight.address}: no reply within {wire.request_timeout_s:.0f} s"))
+        elif now_s - max(flight.heard_s, flight.looked_s) >= wire.keepalive_s / 2 - TICK_S:
+            silent.append(flight)
+    if silent:
+        at_once(silent, lambda flight: flight.look(ask))

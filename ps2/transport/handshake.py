@@ -1,0 +1,104 @@
+"""How the two ends of a data connection meet: each proves that it knows the fleet's token before a request is read."""
+
+from __future__ import annotations
+
+from ps2.errors import AuthError, ProtocolError, PS2Error, UnavailableError
+from ps2.protocol.error_details import from_detail, to_detail
+from ps2.protocol.framing import HEAD, greeting_bytes, read_answer, read_greeting
+from ps2.protocol.messages import PROTOCOL_VERSION
+from ps2.protocol.pb import server_pb2 as pb
+from ps2.transport import proof
+from ps2.transport.liveness import NAME_BYTES
+from ps2.transport.proof import Tokens
+from ps2.transport.sockets import receive, send_all
+from ps2.transport.tls_connection import Connection
+
+
+def handshake(
+    connection: Connection, token: str | Tokens | None, server_id: str, deadline_s: float, name: bytes = b""
+) -> None:
+    """Be let in by a server, which proves itself if there is a token.
+
+    Args:
+        name: what the server is to know the connection by (``liveness``).
+
+    Raises:
+        PS2Error: it is not the one that is meant, or does not let us in; unless it was proven, that may be a lie.
+        OSError: it went away, or was not done by the deadline.
+    """
+    tokens = Tokens.of(token)
+    nonce = proof.new_nonce() if tokens is not None else b""
+    send(connection, pb.Greeting(protocol=PROTOCOL_VERSION, server_id=server_id, nonce=nonce, connection=name))
+    if tokens is not None:
+        theirs = _hear(connection, deadline_s).challenge
+        known = tokens.shared(
+            (theirs.proof, *theirs.further_proofs),
+            lambda each: proof.greeting_proof(each, "server", nonce, theirs.nonce, server_id),
+        )
+        if known is None:
+            raise AuthError("somebody listens there who does not know the fleet's token")
+        mine = proof.greeting_proof(known, "client", nonce, theirs.nonce, server_id)
+        send(connection, pb.GreetingProof(proof=mine))
+    _hear(connection, deadline_s)
+
+
+def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadline_s: float) -> tuple[str | None, bytes]:
+    """Read a client's greeting, and let it prove itself if there is a token; it is to be told by ``accept``.
+
+    Return the token that it knows (None: there is none), and what it calls the connection.
+
+    Raises:
+        PS2Error: why it is not let in.
+        EOFError, OSError: it went away, or was not done by the deadline.
+    """
+    greeting = receive(connection, read_greeting(pb.Greeting), deadline_s)
+    if greeting.protocol != PROTOCOL_VERSION:
+        raise ProtocolError(f"this server speaks protocol {PROTOCOL_VERSION}, the peer {greeting.protocol}")
+    if greeting.server_id != server_id:
+        raise ProtocolError("the peer means to meet another server")
+    if len(greeting.connection) not in (0, NAME_BYTES):
+        raise ProtocolError(f"a connection's name: expected {NAME_BYTES} bytes, got {len(greeting.connection)}")
+    if tokens is None:
+        return None, greeting.connection
+    if len(greeting.nonce) != proof.NONCE_BYTES:
+        raise AuthError("no token given; pass the token file that the fleet was started with")
+    nonce = proof.new_nonce()
+    mine, *further = (proof.greeting_proof(token, "server", greeting.nonce, nonce, server_id) for token in tokens.all)
+    answer(connection, pb.ReplyHeader(challenge=pb.GreetingChallenge(nonce=nonce, proof=mine, further_proofs=further)))
+    theirs = receive(connection, read_greeting(pb.GreetingProof), deadline_s)
+    token = tokens.shared(
+        [theirs.proof], lambda token: proof.greeting_proof(token, "client", greeting.nonce, nonce, server_id)
+    )
+    if token is None:
+        raise AuthError("this is not the fleet's token; pass the token file that the fleet was started with")
+    return token, greeting.connection
+
+
+def accept(connection: Connection) -> None:
+    """Tell a client that its requests may come."""
+    answer(connection, pb.ReplyHeader())
+
+
+def send(connection: Connection, message: pb.Greeting | pb.GreetingProof) -> None:
+    send_all(connection, [memoryview(greeting_bytes(message))])
+
+
+def answer(connection: Connection, header: pb.ReplyHeader) -> None:
+    encoded = header.SerializeToString()
+    send_all(connection, [memoryview(HEAD.pack(len(encoded), 0) + encoded)])
+
+
+def refusal(error: PS2Error) -> bytes:
+    """Return the message that tells a client why it is not let in."""
+    encoded = pb.ReplyHeader(error=to_detail(error)).SerializeToString()
+    return HEAD.pack(len(encoded), 0) + encoded
+
+
+def _hear(connection: Connection, deadline_s: float) -> pb.ReplyHeader:
+    try:
+        header = receive(connection, read_answer(), deadline_s)
+    except EOFError:
+        raise UnavailableError("the server closed the connection") from None
+    if header.HasField("error"):
+        raise from_detail(header.error)
+    return header

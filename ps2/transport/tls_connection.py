@@ -1,0 +1,190 @@
+"""TLS over a socket of a data connection: it takes the calls that plain sockets do, with their flags."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TypeAlias
+
+from ps2.interrupts import check
+from ps2.transport.sockets import MIN_TIMEOUT_S, wait_until
+
+# What one call to the system takes or gives: some records of TLS, of at most 16 KiB each. With more, what is copied
+# from buffer to buffer leaves the processor's cache; with less, it is the calls that cost.
+RECEIVED_BYTES = 1 << 17
+SENT_BYTES = 1 << 16
+RECORD_BYTES = 1 << 14
+
+
+class TlsConnection:
+    """Sends and receives what is encrypted on its way.
+
+    One thread at a time uses it, as it is with the sockets of data connections; any may end it by ``shutdown``. Not the
+    module's own wrapped socket: that one takes no flags, a view at a time, and asks the system for each record twice.
+    """
+
+    def __init__(self, plain: socket.socket, context: ssl.SSLContext, server_name: str | None) -> None:
+        """Nothing is sent yet.
+
+        Args:
+            plain: connected; is closed with this one.
+            server_name: that the other side's certificate is to carry; None: this is the server's side.
+        """
+        self._plain = plain
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
+        )
+        self._sending = memoryview(b"")  # encrypted
+        self._arriving = memoryview(bytearray(RECORD_BYTES))
+        self._taken = 0  # bytes that these were before
+
+    @property
+    def plain(self) -> socket.socket:
+        """The socket that carries what is encrypted."""
+        return self._plain
+
+    @property
+    def family(self) -> int:
+        return self._plain.family
+
+    @property
+    def has_read_on(self) -> bool:
+        """Something that came has been taken from the system, and not been asked for yet."""
+        return bool(self._incoming.pending or self._tls.pending())
+
+    def handshake(self, deadline_s: float) -> None:
+        """Agree on keys, each side having seen the other's certificate.
+
+        Raises:
+            OSError: it went away, or was not done by the deadline; an ssl.SSLError if one does not want the other.
+        """
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                self._flush()
+            except ssl.SSLError:
+                with suppress(OSError):
+                    self._flush()  # the alert that tells the other side
+                raise
+            else:
+                self._flush()
+                return
+            if not self._receive_until(deadline_s):
+                raise ConnectionResetError(0, "the other side closed the connection instead of answering with TLS")
+
+    def sendmsg(self, views: Sequence[memoryview], _: Sequence[object] = (), flags: int = 0) -> int:
+        """Send what one call takes of views; return how many bytes.
+
+        Raises BlockingIOError if not all of that could be sent: the same views are to come again.
+        """
+        if not self._sending:
+            self._taken = self._encrypt(views)
+            self._sending = memoryview(self._outgoing.read())
+        while self._sending:
+            self._sending = self._sending[self._plain.send(self._sending, flags) :]
+        return self._taken
+
+    def recv_into(self, view: memoryview, size: int = 0, flags: int = 0) -> int:
+        """Receive as a plain socket does; 0 when the other side is through."""
+        whole = bool(flags & socket.MSG_WAITALL)
+        timeout_s = self._plain.gettimeout()
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        got = 0
+        while got < len(view):
+            try:
+                read = self._tls.read(len(view) - got, view[got:])
+            except ssl.SSLWantReadError:
+                if got and not whole:
+                    break
+                try:
+                    if deadline_s is not None:
+                        self._plain.settimeout(max(MIN_TIMEOUT_S, deadline_s - time.monotonic()))
+                    self._receive(flags & ~socket.MSG_WAITALL)
+                except (BlockingIOError, TimeoutError):
+                    if got:
+                        break
+                    raise
+            except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+                break
+            else:
+                if not read:
+                    break
+                got += int(read)
+        if deadline_s is not None:
+            self._plain.settimeout(timeout_s)
+        return got
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        if flags & socket.MSG_PEEK:
+            return b"?" if self.has_read_on else self._plain.recv(size, flags)
+        buffer = bytearray(size)
+        return bytes(buffer[: self.recv_into(memoryview(buffer), 0, flags)])
+
+    def settimeout(self, timeout_s: float | None) -> None:
+        self._plain.settimeout(timeout_s)
+
+    def setsockopt(self, level: int, name: int, value: int | bytes) -> None:
+        self._plain.setsockopt(level, name, value)
+
+    def getsockopt(self, level: int, name: int, size: int) -> bytes:
+        return self._plain.getsockopt(level, name, size)
+
+    def fileno(self) -> int:
+        return self._plain.fileno()
+
+    def shutdown(self, how: int) -> None:
+        self._plain.shutdown(how)
+
+    def close(self) -> None:
+        self._plain.close()
+
+    def _encrypt(self, views: Sequence[memoryview]) -> int:
+        """Encrypt about ``SENT_BYTES``; return how many were."""
+        taken, at = 0, 0
+        while at < len(views) and taken < SENT_BYTES:
+            view = views[at]
+            at += 1
+            if len(view) < RECORD_BYTES:  # several small ones become one record
+                small = bytearray(view)
+                while at < len(views) and len(small) + len(views[at]) <= RECORD_BYTES:
+                    small += views[at]
+                    at += 1
+                view = memoryview(small)
+            part = view[: SENT_BYTES - taken]
+            written = self._tls.write(part)
+            taken += written
+            if written < len(part):
+                break
+        return taken
+
+    def _receive_until(self, deadline_s: float) -> int:
+        while True:
+            wait_until(self, deadline_s)
+            try:
+                return self._receive(0)
+            except TimeoutError:
+                check()
+                if time.monotonic() > deadline_s:
+                    raise
+
+    def _receive(self, flags: int) -> int:
+        got = self._plain.recv_into(self._arriving, 0, flags)
+        if got:
+            self._incoming.write(self._arriving[:got])
+            if got == len(self._arriving) < RECEIVED_BYTES:  # who sends little needs little
+                self._arriving = memoryview(bytearray(4 * got))
+        else:
+            self._incoming.write_eof()
+        return got
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self._plain.sendall(self._outgoing.read())
+
+
+Connection: TypeAlias = socket.socket | TlsConnection
