@@ -1,4 +1,4 @@
-"""What of a fit a run cannot go back for: it is done anew, from its beginning."""
+"""Begin a fit again when a server was lost and the run could not go back to a checkpoint."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-# A fit begins so often at most.
+# How often a fit may begin.
 MOST_BEGINNINGS = 20
 
 
 def done_anew(fit: Callable[[], T]) -> T:
-    """Fit; begin again where a server was lost while no run could go back for it.
+    """Fit; begin again if a server was lost and the run could not recover from it.
 
-    Before the run's first checkpoint, the one that the server comes back from is older, and lacks what the fit has put
-    there; and when all workers have ended, nobody does again what is missing. Nor does anybody in the last clocks of
-    a run whose workers may be apart (``NotWhole``).
+    There are three such cases. Before the run's first checkpoint, the server comes back from an older checkpoint, which
+    lacks what the fit put there. After all workers have ended, no worker can repeat what is missing. And in its last
+    clocks, a run whose workers may be in different clocks cannot go back (``NotWhole``).
 
     Raises:
-        RecoveryError: it has begun ``MOST_BEGINNINGS`` times; or it goes on with a training of another driver.
+        RecoveryError: the fit has begun ``MOST_BEGINNINGS`` times, or it continues another driver's training.
     """
     for beginning in itertools.count(1):
         ps, failure = PS2Context.getActive(), None
@@ -64,7 +64,7 @@ def done_anew(fit: Callable[[], T]) -> T:
 
 
 def _losses(ps: Any) -> int:
-    """Return how many recoveries have lost what no run went back for."""
+    """Return how many recoveries have lost data that no run restored."""
     if ps is None or ps.conf.recover == "shard":
         return 0
     return sum(recovery.source == "checkpoint" for recovery in ps.recoveries) - int(ps._runs.returns)
@@ -75,7 +75,7 @@ def _recoveries(ps: Any) -> int:
 
 
 def _settled(ps: Any) -> bool:
-    """Wait until all servers answer; False if they do not."""
+    """Wait until all servers answer; return False if they do not."""
     if ps is None or ps._stopped:
         return False
     try:

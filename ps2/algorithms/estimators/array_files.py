@@ -1,4 +1,4 @@
-"""Arrays of a model beside pyspark's metadata, which say what they are and their checksums; read without Spark."""
+"""Arrays of a model, saved beside pyspark's metadata; the metadata list them with checksums. Reading needs no Spark."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from ps2.errors import CheckpointCorruptError, CheckpointMissingError, UsageErro
 from ps2.storage.arrays import npy
 from ps2.storage.files import place, reported, write
 
-# In the metadata, beside what pyspark writes.
+# The key in the metadata, beside those that pyspark writes.
 KEY = "ps2"
 
 
 def write_arrays(url: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-    """Write arrays as files of a folder; return what the metadata have to say of them.
+    """Write arrays as files of a folder; return their entries for the metadata.
 
     Args:
-        arrays: by the file's name.
+        arrays: by file name.
 
     Raises:
         RecoveryError: the file system refuses.
@@ -39,10 +39,10 @@ def write_arrays(url: str, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, 
 
 
 def read_array(url: str, name: str, files: Mapping[str, Any]) -> npt.NDArray[Any]:
-    """Read a file by what ``write_arrays`` has returned.
+    """Read the file that an entry of ``write_arrays`` describes.
 
     Raises:
-        CheckpointCorruptError: it is not what the metadata say.
+        CheckpointCorruptError: the file does not match its entry.
     """
     fs, root = place(url)
     path = f"{root}/{name}"
@@ -56,7 +56,7 @@ def read_array(url: str, name: str, files: Mapping[str, Any]) -> npt.NDArray[Any
 
 
 def load_content(path: str) -> Any:
-    """Return what the metadata of a saved model have to say beside what pyspark writes; None if that is nothing.
+    """Return PS2's part of a saved model's metadata; None if there is none.
 
     Args:
         path: folder, local or a URL that fsspec knows.
@@ -80,17 +80,17 @@ def load_content(path: str) -> Any:
 
 @contextmanager
 def reading(path: str, content: Any, expected: str, what: str) -> Iterator[None]:
-    """See that what metadata have to say is of a format that is known, and say so if the files are not what it says.
+    """Check the format of a saved model, and turn errors of reading it into CheckpointCorruptError.
 
     Args:
-        path: what the user calls it.
-        content: what the metadata have to say.
+        path: the name that the user gave.
+        content: PS2's part of the metadata.
         expected: the format.
-        what: is expected, in words.
+        what: the kind of model, in words.
 
     Raises:
-        UsageError: it is of another format.
-        CheckpointCorruptError: a KeyError, TypeError or ValueError comes of reading.
+        UsageError: the model has another format.
+        CheckpointCorruptError: reading raised a KeyError, TypeError or ValueError.
     """
     found = content.get("format") if isinstance(content, dict) else None
     if found != expected:
@@ -107,11 +107,12 @@ def save_without_spark(
     """Write a model to a new folder, local or a URL that fsspec knows, with metadata as pyspark writes them.
 
     Args:
-        model_class: whose ``load`` is to read it; params: that are set.
-        write_content: writes what is beside the metadata to a URL, and returns what they have to say of it.
+        model_class: the class whose ``load`` reads it.
+        params: the params that are set.
+        write_content: writes everything but the metadata to a URL, and returns PS2's part of the metadata.
 
     Raises:
-        UsageError: there is something already.
+        UsageError: the folder exists.
         RecoveryError: the file system refuses.
     """
     fs, root = place(path, "path")

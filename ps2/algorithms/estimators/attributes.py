@@ -1,4 +1,4 @@
-"""What columns' metadata (ml_attr) tell of features: which of them have categories, as pyspark.ml's trees read it."""
+"""Categories of features, from the metadata of DataFrame columns (ml_attr), as pyspark.ml's trees read them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ps2.errors import InputError
 
 
 def values_of(attribute: Mapping[str, Any], kind: str | None) -> int | None:
-    """Return how many values an attribute has: two of a binary one; None: not told, or it is no nominal one."""
+    """Return the number of values of a nominal or binary attribute; None if it is numeric or does not say."""
     if kind == "binary":
         return 2
     if kind != "nominal":
@@ -22,13 +22,13 @@ def values_of(attribute: Mapping[str, Any], kind: str | None) -> int | None:
 
 
 def categories_of(features: Sequence[StructField]) -> dict[int, int]:
-    """Return the number of categories of each feature that has some, by its number.
+    """Return the number of categories of each categorical feature, by feature number.
 
     Args:
         features: one column of vectors or arrays, or columns of numbers.
 
     Raises:
-        InputError: a nominal attribute does not tell how many values there are.
+        InputError: a nominal attribute does not say how many values it has.
     """
     first = features[0]
     if isinstance(first.dataType, (NumericType, BooleanType)):

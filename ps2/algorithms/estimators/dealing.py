@@ -1,4 +1,4 @@
-"""How a table's rows are dealt out to workers: as they lie, if that is fair, else by a shuffle."""
+"""Bring a table's rows to the workers: in the partitions that they have if those are balanced, else by a shuffle."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ps2.coordinator.slots import most_slots, total_slots
 from ps2.errors import SlotsError
 from ps2.run.job import fixed
 
-# Workers wait for the slowest: partitions are put together if none has more than this times its share.
+# Workers wait for the slowest one. Partitions are merged only if no worker gets more than this times its fair share.
 UNFAIR = 2.0
 
 Dealing = Literal["keep", "coalesce", "shuffle", "deal"]
 
 
 def check_workers(spark_context: Any, wanted: int | None) -> None:
-    """Raise SlotsError if there can never be a task slot for each worker."""
+    """Raise SlotsError if the application can never have a task slot for each worker."""
     most = most_slots(spark_context)
     if wanted is not None and most is not None and wanted > most:
         raise SlotsError(
@@ -46,25 +46,25 @@ def deal(frame: Any, columns: ColumnNames, found: Look, wanted: int | None) -> T
     elif how == "shuffle":
         rows = rows.repartition(workers)
     elif how == "deal":
-        # Each partition deals from a place of its own; only rows of a single one come to all workers for sure.
+        # Each partition starts dealing at another worker; only a single partition is sure to reach all workers.
         rows = fixed(rows.coalesce(1))[0].repartition(workers)
     return Table(rows, columns, workers)
 
 
 def way(counts: list[int], workers: int) -> Dealing:
-    """Choose how to make one partition with rows for each worker.
+    """Choose how to make one non-empty partition for each worker.
 
     Args:
         counts: rows of each partition.
-        workers: at most as many as rows.
+        workers: at most the number of rows.
 
     Returns:
-        "keep": as they are; "coalesce": neighbours go together; "shuffle": every partition deals to all workers;
-        "deal": no partition has a row for each worker, so the rows, which are few, go through one.
+        "keep": use the partitions as they are. "coalesce": merge neighbours. "shuffle": every partition deals rows to
+        all workers. "deal": no partition has a row for each worker, so the few rows go through a single partition.
     """
     if len(counts) == workers and all(counts):
         return "keep"
-    # Partitions that are cached somewhere are put together by where that is: all of a worker's may be empty ones.
+    # Spark merges cached partitions by location, so one worker might get only empty ones.
     if len(counts) > workers and all(counts):
         sums = _of_neighbours(counts, workers)
         if max(sums) <= UNFAIR * sum(sums) / workers:
@@ -73,13 +73,13 @@ def way(counts: list[int], workers: int) -> Dealing:
 
 
 def _of_neighbours(counts: list[int], workers: int) -> list[int]:
-    """Add up partitions as Spark's coalesce puts them together where rows lie nowhere in particular."""
+    """Add up partitions as Spark's coalesce merges them when rows have no preferred location."""
     ends = [worker * len(counts) // workers for worker in range(workers + 1)]
     return [sum(counts[begin:end]) for begin, end in itertools.pairwise(ends)]
 
 
 def _typed(frame: Any, columns: ColumnNames, weight_unit: float) -> Any:
-    """Return the columns that training needs; labels and weights as doubles, weights times their unit."""
+    """Return the columns that training needs; labels and weights as doubles, weights multiplied by their unit."""
     chosen = {name: column(name) for name in names_of(columns)}
     for name, unit in ((columns.label, 1.0), (columns.weight, weight_unit)):
         if name is not None:

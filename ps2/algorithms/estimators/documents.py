@@ -1,6 +1,6 @@
-"""What is known of a DataFrame of documents before training: rows without labels, that count words.
+"""Survey a DataFrame of documents before training: rows of word counts, without labels.
 
-Whether all values are counts is checked by the workers as they read them (``ps2.algorithms.training.reading``).
+The workers check that all values are counts when they read them (``ps2.algorithms.training.reading``).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ps2.errors import InputError
 
 @dataclass(frozen=True)
 class Documents(Look):
-    """What a look at documents has found; ``dim`` is the size of the vocabulary.
+    """Result of a survey of documents; ``dim`` is the size of the vocabulary.
 
     Attributes:
-        tokens: the sum of all counts, as far as they are finite.
+        tokens: the sum of all finite counts.
     """
 
     tokens: int
 
 
 def survey_documents(frame: DataFrame, columns: ColumnNames) -> Documents:
-    """Look at documents; two Spark jobs, of which the first reads a row.
+    """Survey documents; two Spark jobs, of which the first reads one row.
 
     Args:
         frame: with a column of features that ``check_columns`` accepts.
@@ -55,7 +55,7 @@ def survey_documents(frame: DataFrame, columns: ColumnNames) -> Documents:
 
 
 def _entry_sum(frame: DataFrame, features: str | tuple[str, ...]) -> Column:
-    """Return the sum of the absolute values that a row's features hold."""
+    """Return the sum of the absolute values of a row's features."""
     if not isinstance(features, str):
         entries = F.array(*(column(name).cast("double") for name in features))
     elif isinstance(field(frame, features).dataType, ArrayType):

@@ -1,4 +1,4 @@
-"""``fit``: from a DataFrame to a model, on the servers of the active context."""
+"""``fit``: train a model on the servers of the active context."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ from ps2.run.spark_job import is_stopped
 T = TypeVar("T")
 E = TypeVar("E", bound="TrainingEstimator")
 
-# For other jobs of the application, such as evaluations of other threads, to give their task slots back.
+# How long to wait for task slots that other jobs of the application use, such as evaluations in other threads.
 PATIENCE_S = 3600.0
 POLL_S = 0.2
 
-# A context has one run at a time: fits of several threads (CrossValidator, OneVsRest) come one after the other.
+# A context has one run at a time: fits of several threads (CrossValidator, OneVsRest) take turns.
 _one_fit = threading.Lock()
 
 
 class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
-    """What all estimators have in common."""
+    """Base class of all estimators."""
 
-    # Of the training, by which another driver goes on with it; "": none does.
+    # Name of the training, under which another driver continues it; "": no driver does.
     _name = ""
 
     def _resumable(self: E, name: str) -> E:
-        """Give the training a name, by which it goes on in a context that is restored from a checkpoint of it."""
+        """Name the training, so that a context restored from one of its checkpoints continues it."""
         self._name = name
         return self
 
     def _check(self) -> None:
-        """Raise ConfigError for params that cannot be used, before any job."""
+        """Raise ConfigError for unusable params, before any Spark job."""
         check_ranges(self)
 
     def _check_frame(self, dataset: Any) -> None:
@@ -59,11 +59,11 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
             raise StoppedError("the SparkSession of the DataFrame is stopped: make a new one, and read the rows again")
 
     def _trained(self, table: Table, steps: int, train: Callable[[PS2Context, Callable[[StepReport], None]], T]) -> T:
-        """Train on the servers of the active context, or of one that is started.
+        """Train on the servers of the active context, or of a new one.
 
         Args:
-            steps: how many there may be.
-            train: is given the context, and what to call after each step.
+            steps: the largest number of steps.
+            train: called with the context and a function to call after each step.
         """
         spark_context = table.frame.sparkSession.sparkContext
         servers = self.getNumServers() if self.isSet(self.numServers) else None
@@ -89,27 +89,27 @@ class TrainingEstimator(ByName, MLReadable[Any], MLWritable):
 
 
 class FleetEstimator(FleetSetters, TrainingEstimator):
-    """What estimators that learn from features have in common."""
+    """Base class of estimators that learn from features."""
 
-    # How many classes there may be: None: labels are numbers; 0: as many as there are.
+    # The largest number of classes. None: labels are numbers; 0: no limit.
     _CLASSES: int | None = None
 
     @abstractmethod
     def _plan(self) -> Any:
-        """Return how to train, as the params say; raise ConfigError if they do not go together, before any job."""
+        """Return how to train; raise ConfigError if params contradict each other, before any Spark job."""
 
     def _survey(self, dataset: DataFrame, columns: ColumnNames) -> Any:
-        """Look at a table before training: return a ``Survey``, or what else is known of rows without labels."""
+        """Survey a table before training: return a ``Survey``, or its counterpart for rows without labels."""
         return survey(dataset, columns, self._CLASSES)
 
     @abstractmethod
     def _found(self, plan: Any, found: Any, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
-        """Train, if need be: return the model, and how it went.
+        """Train; return the model and the record of the training.
 
         Args:
-            plan: what ``_plan`` returned.
-            found: what is known of the table: what ``_survey`` returned.
-            dealt: brings its rows to the workers.
+            plan: the result of ``_plan``.
+            found: the result of ``_survey``.
+            dealt: brings the rows to the workers.
         """
 
     def _fit(self, dataset: DataFrame) -> Any:
@@ -138,14 +138,14 @@ class FleetEstimator(FleetSetters, TrainingEstimator):
 
 
 def when_free(spark_context: Any, slots: int, run: Callable[[], T]) -> T:
-    """Run workers when other jobs of the application have given their task slots back.
+    """Run workers as soon as other jobs of the application leave enough task slots free.
 
     Args:
-        slots: how many the workers need.
-        run: is called again if another job was quicker to take them; it has done nothing then.
+        slots: the number that the workers need.
+        run: called again if another job took the slots first; it has done nothing then.
 
     Raises:
-        SlotsError: there are too few, and no other job has them, or they were not given back in time.
+        SlotsError: there are too few, and no other job has them, or the other jobs did not give them back in time.
     """
     deadline_s = time.monotonic() + PATIENCE_S
     while True:

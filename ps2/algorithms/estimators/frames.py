@@ -11,7 +11,7 @@ from ps2.errors import InputError
 
 
 def check_frame(dataset: Any) -> None:
-    """Raise InputError unless ``dataset`` is a DataFrame of Spark; there are others of that name."""
+    """Raise InputError unless ``dataset`` is a DataFrame of Spark, not one of pandas or polars."""
     refuse_connect("dataset: a DataFrame", dataset)
     if isinstance(dataset, DataFrame):
         return

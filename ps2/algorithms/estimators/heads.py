@@ -1,4 +1,4 @@
-"""From margins to raw predictions, probabilities and predictions, by pyspark.ml's rules."""
+"""Turn margins into raw predictions, probabilities and predictions, by pyspark.ml's rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Float64Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ValueHead:
-    """A regression: the margin is the prediction, or ("exp") its logarithm.
+    """The head of a regression. The margin is the prediction, or its logarithm ("exp").
 
     Attributes:
         link: from margins to predictions.
@@ -35,10 +35,10 @@ class ValueHead:
 
 @dataclass(frozen=True)
 class SharesHead:
-    """Documents, which share out among topics: the margins are the shares.
+    """The head of topics: the margins are a document's shares of the topics.
 
     Attributes:
-        classes: how many topics there are.
+        classes: number of topics.
     """
 
     classes: int
@@ -55,14 +55,14 @@ class SharesHead:
 
 @dataclass(frozen=True)
 class ClassHead:
-    """A classification.
+    """The head of a classification.
 
     Attributes:
-        classes: how many there are.
+        classes: number of classes.
         link: from raw predictions to probabilities; None: the model has none.
         threshold: class 1 of two needs a probability (a raw prediction, if there are none) above it; None: the largest
             decides.
-        thresholds: the largest probability divided by its class's threshold decides; None: as if they were equal.
+        thresholds: the largest probability divided by its class's threshold decides; None: all are equal.
     """
 
     classes: int
@@ -96,7 +96,7 @@ class ClassHead:
 
 
 def _softmax(margins: Float64Array) -> Float64Array:
-    """Return probabilities; a class of an infinite margin has all of it, as where training saw no other."""
+    """Return probabilities. A class with an infinite margin gets probability 1, as when training saw no other class."""
     certain = np.isposinf(margins)
     if certain.any():
         margins = np.where(certain.any(axis=1, keepdims=True), np.where(certain, 0.0, -np.inf), margins)

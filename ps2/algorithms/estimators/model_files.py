@@ -1,7 +1,7 @@
-"""Estimators and models in folders: pyspark's metadata, and beside it the arrays of a model.
+"""Estimators and models in folders: pyspark's metadata, with a model's arrays beside them.
 
-What is beside the metadata is up to the model: ``_write_content(url)`` and ``_read_content(path, url, content)``. The
-metadata, which say what there is, come last.
+Each model class writes and reads its content: ``_write_content(url)`` and ``_read_content(path, url, content)``. The
+metadata, which describe the content, are written last.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class ModelWriter(MLWriter):
         self._model = model
 
     def saveImpl(self, path: str) -> None:
-        """Write the model to a folder that is not there yet.
+        """Write the model to a new folder.
 
         Raises:
-            UsageError: it is there.
+            UsageError: the folder exists.
             RecoveryError: the file system refuses.
         """
         url, exists = _located(self.sparkSession, path)
@@ -41,7 +41,7 @@ class ModelWriter(MLWriter):
 
 
 class ExportingWriter(ModelWriter, GeneralMLWriter):
-    """Writes a model, or what pyspark.ml makes of it: ``format("pmml")``."""
+    """Writes a model; with ``format("pmml")``, pyspark.ml writes its counterpart."""
 
     source = "internal"
 
@@ -49,7 +49,7 @@ class ExportingWriter(ModelWriter, GeneralMLWriter):
         """Write the model; in another format than "internal", pyspark.ml writes its own model.
 
         Raises:
-            UsageError: the model has too many weights for the driver, so pyspark.ml has none.
+            UsageError: the model has too many weights for the driver, so pyspark.ml cannot hold it.
         """
         if self.source == "internal":
             return super().saveImpl(path)
@@ -71,8 +71,8 @@ class ModelReader(MLReader[Any]):
 
         Raises:
             CheckpointMissingError: there is none.
-            UsageError: it is of another class, or of a version that is not known here.
-            CheckpointCorruptError: the files are not what the metadata say.
+            UsageError: it has another class or an unknown version.
+            CheckpointCorruptError: the files do not match the metadata.
             StoppedError: its weights belong on servers, and no PS2Context is active.
         """
         metadata = _metadata(self.sparkSession, path, self._cls)
@@ -91,7 +91,7 @@ class EstimatorWriter(DefaultParamsWriter):
 
 
 class EstimatorReader(DefaultParamsReader[Any]):
-    """Reads an estimator; one of another class is an error."""
+    """Reads an estimator."""
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
@@ -101,7 +101,7 @@ class EstimatorReader(DefaultParamsReader[Any]):
 
         Raises:
             CheckpointMissingError: there is none.
-            UsageError: it is of another class.
+            UsageError: it has another class.
         """
         metadata = _metadata(self.sparkSession, path, self.cls)
         estimator: Any = self.cls()
@@ -111,7 +111,7 @@ class EstimatorReader(DefaultParamsReader[Any]):
 
 
 def _as_json(instance: Any) -> dict[str, Any]:
-    """Return the params that are set; vectors as lists, matrices as lists of rows."""
+    """Return the params that are set as plain data: vectors as lists, matrices as lists of rows."""
     return {
         param.name: value.toArray().tolist() if isinstance(value, (Vector, Matrix)) else value
         for param, value in instance._paramMap.items()
@@ -128,7 +128,7 @@ def _set_params(instance: Any, metadata: dict[str, Any]) -> None:
 
 
 def _located(spark: Any, path: str) -> tuple[str, bool]:
-    """Return the URL that a path means to Spark, for fsspec, and whether there is something."""
+    """Return the URL for fsspec of a path as Spark reads it, and whether it exists."""
     if not isinstance(path, str):
         raise TypeError(f"path: expected a string, got {type(path).__name__}")
     place(path, "path")
@@ -140,7 +140,7 @@ def _located(spark: Any, path: str) -> tuple[str, bool]:
 
 
 def _metadata(spark: Any, path: str, cls: type) -> dict[str, Any]:
-    """Read what pyspark wrote of an object, and check that it is of a class."""
+    """Read the metadata that pyspark wrote for an object, and check its class."""
     expected = f"{cls.__module__}.{cls.__name__}"
     place(path, "path")
     if not _located(spark, f"{path}/metadata")[1]:
@@ -152,10 +152,10 @@ def _metadata(spark: Any, path: str, cls: type) -> dict[str, Any]:
 
 
 def prepare_folder(spark: Any, path: str, overwrite: bool) -> None:
-    """Make the folder of a model before the work starts.
+    """Make a model's folder before the training starts.
 
     Raises:
-        ConfigError: it cannot be made, or there is something in it that is not to be replaced.
+        ConfigError: the folder cannot be made, or it is not empty and may not be overwritten.
     """
     url, exists = _located(spark, path)
     fs, root = place(url)

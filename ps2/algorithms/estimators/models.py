@@ -1,4 +1,4 @@
-"""What all models have in common: predictions, summaries, files, and how they become pyspark.ml's."""
+"""Base classes of models: predictions, summaries, files, conversion to pyspark.ml."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ M = TypeVar("M", bound="FleetModel")
 
 
 class TrainedModel(ByName, MLReadable[Any], MLWritable):
-    """What all that ``fit`` or ``load`` makes have in common."""
+    """Base class of everything that ``fit`` or ``load`` returns."""
 
     def __init__(self, fitted: Any) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class TrainedModel(ByName, MLReadable[Any], MLWritable):
         self._broadcast: Any = None
 
     def _share(self, spark_context: Any) -> Callable[[], Any]:
-        """Return what gives tasks what was found; what is large travels once an executor."""
+        """Return a function that gives tasks the trained parameters; a large model travels once per executor."""
         fitted = self._fitted
         if fitted.is_light:
             return lambda: fitted
@@ -50,7 +50,7 @@ class TrainedModel(ByName, MLReadable[Any], MLWritable):
 
     @property
     def summary(self) -> Any:
-        """How the training went, and metrics of the data trained on.
+        """History of the training, and metrics of the training data.
 
         Raises:
             RuntimeError: the model was loaded.
@@ -61,7 +61,7 @@ class TrainedModel(ByName, MLReadable[Any], MLWritable):
 
     @abstractmethod
     def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
-        """Keep how the training went."""
+        """Attach the history of the training."""
 
     # -- files -----------------------------------------------------------------------------------------------------
 
@@ -71,12 +71,12 @@ class TrainedModel(ByName, MLReadable[Any], MLWritable):
 
     @abstractmethod
     def _write_content(self, url: str) -> dict[str, Any]:
-        """Write what was found to a folder; return what the metadata have to say of it."""
+        """Write the trained parameters to a folder; return PS2's part of the metadata."""
 
     @classmethod
     @abstractmethod
     def _read_content(cls, path: str, url: str, content: Any) -> Any:
-        """Read it, by what the metadata say."""
+        """Read the trained parameters that the metadata describe."""
 
     @classmethod
     def read(cls) -> MLReader[Any]:
@@ -86,11 +86,11 @@ class TrainedModel(ByName, MLReadable[Any], MLWritable):
     # -- pyspark.ml ------------------------------------------------------------------------------------------------
 
     def _as_pyspark(self, cls: type, *arguments: Any) -> Any:
-        """Make pyspark.ml's model.
+        """Make the model of pyspark.ml.
 
         Args:
-            cls: of pyspark.ml.
-            arguments: of its Java class, after the uid.
+            cls: its class in pyspark.ml.
+            arguments: of the constructor of its Java class, after the uid.
         """
         package = cls.__module__.replace("pyspark", "org.apache.spark")
         java_model = JavaWrapper._new_java_obj(f"{package}.{cls.__name__}", self.uid, *arguments)
@@ -102,13 +102,13 @@ class TrainedModel(ByName, MLReadable[Any], MLWritable):
 
 
 class FleetModel(TrainedModel, FleetParams):
-    """A trained model that predicts. Made by ``fit`` or ``load``."""
+    """A trained model that predicts. ``fit`` and ``load`` make it."""
 
     # -- what it is ------------------------------------------------------------------------------------------------
 
     @property
     def numFeatures(self) -> int:
-        """Number of features that it was trained on."""
+        """Number of features that the model was trained on."""
         return int(self._fitted.dim)
 
     def __repr__(self) -> str:
@@ -119,11 +119,11 @@ class FleetModel(TrainedModel, FleetParams):
 
     @abstractmethod
     def _head(self) -> Head:
-        """Return what makes predictions of margins, as the params say now."""
+        """Return the function from margins to predictions, for the current params."""
 
     @abstractmethod
     def _outputs(self) -> list[tuple[str, str]]:
-        """Return the names of the columns to add, each with what it is; those that are not wanted have the name ""."""
+        """Return the names of the columns to add, each with its kind; "" as the name of a column leaves it out."""
 
     def predict(self, value: Any) -> float:
         """Predict one row.
@@ -154,12 +154,12 @@ class FleetModel(TrainedModel, FleetParams):
         return self._summaries()[0](self, dataset)
 
     def _remember(self, dataset: DataFrame, history: TrainingHistory) -> None:
-        """Keep how the training went."""
+        """Attach the history of the training."""
         self._summary = self._summaries()[1](self, dataset, history)
 
     @abstractmethod
     def _summaries(self) -> tuple[Any, Any]:
-        """Return the classes of summaries: of ``evaluate``, and of the training."""
+        """Return the classes of summaries: that of ``evaluate``, and that of the training."""
 
     def _with_all_columns(self: M) -> M:
         """Return this model, or a copy that names all columns of predictions."""
@@ -171,16 +171,16 @@ class FleetModel(TrainedModel, FleetParams):
 
     @property
     def _weight_column(self) -> str | None:
-        """The column of weights; None: there is none."""
+        """Name of the column of weights; None: all rows weigh 1."""
         return self.getOrDefault("weightCol") or None if self.isSet("weightCol") else None
 
 
 class ClassifyingModel(FleetModel):
-    """What all classifications have in common."""
+    """Base class of classification models."""
 
     @property
     def numClasses(self) -> int:
-        """Number of classes: labels are 0 to this less 1."""
+        """Number of classes; labels are 0 to ``numClasses - 1``."""
         return int(self._fitted.classes or 2)
 
     def predictRaw(self, value: Any) -> Vector:
@@ -196,7 +196,7 @@ class ClassifyingModel(FleetModel):
 
 
 class ProbabilityModel(ClassifyingModel):
-    """What all classifications with probabilities have in common."""
+    """Base class of classification models with probabilities."""
 
     def predictProbability(self, value: Any) -> Vector:
         """Return the probability of each class for one row."""
@@ -216,7 +216,7 @@ class ProbabilityModel(ClassifyingModel):
         """Return the thresholds that are set.
 
         Raises:
-            UsageError: they are not one a class.
+            UsageError: their number is not the number of classes.
         """
         if not self.isSet("thresholds"):
             return None
@@ -226,14 +226,14 @@ class ProbabilityModel(ClassifyingModel):
 
 
 class RegressionHalf(FleetModel):
-    """What all regressions have in common."""
+    """Base class of regression models."""
 
     def _outputs(self) -> list[tuple[str, str]]:
         return [(self.getOrDefault("predictionCol"), "prediction")]
 
 
 def check_thresholds(thresholds: tuple[float, ...], classes: int) -> None:
-    """Raise UsageError unless there is a threshold a class, none negative and at most one 0."""
+    """Raise UsageError unless there is one threshold per class, none negative and at most one 0."""
     if len(thresholds) != classes:
         raise UsageError(f"thresholds: expected one for each of {classes} classes, got {len(thresholds)}")
     if not are_thresholds(thresholds):

@@ -1,4 +1,4 @@
-"""What a notebook shows of a training: a table, and a picture where matplotlib is installed."""
+"""The HTML of a training in a notebook: a table, and a plot where matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ps2.algorithms.training.record import TrainingHistory
 
 
 def to_html(history: TrainingHistory) -> str:
-    """Return a training as HTML; nothing is computed for it."""
+    """Return the history of a training as HTML, without computing anything."""
     step = history.words.step
     taken_s = sum(history.seconds)
     pace = f", {1e3 * taken_s / history.steps:.3g} ms {history.words.a_step}" if history.steps else ""
@@ -20,7 +20,7 @@ def to_html(history: TrainingHistory) -> str:
 
 
 def plural(noun: str) -> str:
-    """Return a noun for several."""
+    """Return the plural of a noun."""
     return f"{noun}es" if noun.endswith("s") else f"{noun}s"
 
 

@@ -1,6 +1,6 @@
-"""The params that all estimators have beside pyspark.ml's own: for the fleet, and for features in several columns.
+"""Params that all estimators have beside those of pyspark.ml: the fleet's, and features in several columns.
 
-Names, defaults, types and docs of what pyspark.ml has are its own: they come from its mixins.
+The params of pyspark.ml keep its names, defaults, types and docs; they come from its mixins.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ M = TypeVar("M", bound=Callable[..., Any])
 
 
 def are_thresholds(values: Sequence[float]) -> bool:
-    """Tell whether no value is negative, and one is 0 at most."""
+    """Return True if no value is negative and at most one is 0."""
     return all(0 <= value < math.inf for value in values) and sum(value == 0 for value in values) <= 1
 
 
@@ -51,14 +51,14 @@ RANGES: dict[str, Check] = {
 
 
 def one_of(names: Sequence[str]) -> Check:
-    """Return the check that a value is one of some names."""
+    """Return the check that a value is one of the names."""
     return lambda name: name in names, f"one of {', '.join(names)}"
 
 
 def any_case(names: Iterable[str]) -> Callable[[Any], str]:
-    """Return the converter of a param whose values are names, which may be written in any case, as in pyspark.ml.
+    """Return the converter of a param whose values are names in any case, as in pyspark.ml.
 
-    A param has the name as it is written here; what is none of them is left to ``check_ranges``.
+    The converter returns the name as listed here; ``check_ranges`` rejects unknown names.
     """
     written = {name.lower(): name for name in names}
 
@@ -80,12 +80,12 @@ def described(param: Any, doc: str) -> Any:
 
 
 def choice(param: Any, names: Iterable[str], doc: str = "") -> Any:
-    """Return a param of the same name, whose values are names in any case, perhaps with another description."""
+    """Return a param of the same name whose values are names in any case, perhaps with another description."""
     return own_param(param.name, doc or param.doc, any_case(names))
 
 
 def getter(param: Param[T]) -> Callable[[Any], T]:
-    """Return the method that gets a param, for the body of a class; KeyError if it is not set and has no default."""
+    """Return the getter of a param, for the body of a class; it raises KeyError without a value and a default."""
 
     def get(self: Any) -> T:
         return self.getOrDefault(param.name)
@@ -94,7 +94,7 @@ def getter(param: Param[T]) -> Callable[[Any], T]:
 
 
 def setter(param: Param[T]) -> Callable[[P, T], P]:
-    """Return the method that sets a param, for the body of a class."""
+    """Return the setter of a param, for the body of a class."""
 
     def set_it(self: P, value: T) -> P:
         return self._set(**{param.name: value})
@@ -109,7 +109,7 @@ def _named(method: M, verb: str, param: Any) -> M:
 
 
 class HasFeaturesCols(HasFeaturesCol):
-    """Features in one column, or in several columns of numbers."""
+    """Params for features in one column of vectors, or in several columns of numbers."""
 
     featuresCols: Param[Any] = own_param(
         "featuresCols",
@@ -118,25 +118,25 @@ class HasFeaturesCols(HasFeaturesCol):
     )
 
     def getFeaturesCols(self) -> list[str]:
-        """Get the names of the columns of numbers; KeyError if features are in one column."""
+        """Get the names of the feature columns; KeyError if the features are in one column."""
         return list(self.getOrDefault(self.featuresCols))
 
     def setFeaturesCols(self: F, value: Sequence[str]) -> F:
-        """Set the names of columns of numbers that are the features."""
+        """Set the names of the feature columns, each of numbers."""
         return self._set(featuresCols=list(value))
 
     @property
     def _features(self) -> str | tuple[str, ...]:
-        """Where features are."""
+        """The feature column, or the tuple of feature columns."""
         return tuple(self.getFeaturesCols()) if self.isSet(self.featuresCols) else self.getFeaturesCol()
 
 
 class ByName(Params):
-    """Params that are set by name, and how many workers and servers there are."""
+    """Params set by keyword, and the number of workers and servers."""
 
-    # What values of params may be.
+    # The checks of params' values.
     _RANGES: Mapping[str, Check] = RANGES
-    # A param by whose value others have their defaults, and these.
+    # A param whose value decides the defaults of others, with these defaults.
     _DEFAULTS_BY: tuple[str, Mapping[str, Mapping[str, Any]]] | None = None
 
     numWorkers: Param[int] = own_param(
@@ -154,13 +154,13 @@ class ByName(Params):
         self.setParams(**params)
 
     def _set_defaults(self) -> None:
-        """Set defaults of params that not all have, or that differ."""
+        """Set defaults that differ from pyspark.ml's, or that pyspark.ml lacks."""
 
     def setParams(self: P, **params: Any) -> P:
         """Set params by name.
 
         Raises:
-            TypeError: there is no such param, or its value is of another type.
+            TypeError: there is no such param, or its value has another type.
         """
         unknown = sorted(name for name in params if not self.hasParam(name))
         if unknown:
@@ -179,7 +179,7 @@ class ByName(Params):
         self._choose_defaults()
 
     def _copyValues(self, to: Any, extra: Any = None) -> Any:
-        # Defaults are copied one by one, some of them after the param that chooses them.
+        # pyspark copies defaults one by one; some come after the param that decides them.
         copied = super()._copyValues(to, extra)
         if isinstance(copied, ByName):
             copied._choose_defaults()
@@ -197,7 +197,7 @@ class ByName(Params):
 
 
 class FleetParams(ByName, HasFeaturesCols):
-    """How any model is trained on a fleet."""
+    """Params of every training on a fleet."""
 
     def _set(self: W, **params: Any) -> W:
         features = params.get("featuresCol")
@@ -210,7 +210,7 @@ class FleetParams(ByName, HasFeaturesCols):
 
 
 class SaysParams:
-    """A class whose signature, as ``help`` shows it, says which params there are."""
+    """A class whose signature, as ``help`` shows it, lists its params."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -220,7 +220,7 @@ class SaysParams:
 
 
 class FleetSetters(SaysParams, FleetParams):
-    """The setters of params that most estimators have; models have those of their columns alone."""
+    """Setters of the params that most estimators have; a model has those of its columns only."""
 
     setWeightCol = setter(HasWeightCol.weightCol)
     setValidationIndicatorCol = setter(HasValidationIndicatorCol.validationIndicatorCol)
@@ -231,7 +231,7 @@ class FleetSetters(SaysParams, FleetParams):
 
 
 def check_ranges(params: ByName) -> None:
-    """Raise ConfigError for a value that cannot be: by its type, or by what the params' class says of it."""
+    """Raise ConfigError for a value of a wrong type, or outside the range that the class declares."""
     for param in params.params:
         if not params.isDefined(param):
             continue
@@ -242,7 +242,7 @@ def check_ranges(params: ByName) -> None:
 
 
 def _checks(param: Any, ranges: Mapping[str, Check]) -> Sequence[Check]:
-    """Return what a value has to be: an integer Java's, as in pyspark.ml; a float finite, if nothing else is said."""
+    """Describe a valid value: integers fit Java's int, as in pyspark.ml; floats are finite by default."""
     own = [ranges[param.name]] if param.name in ranges else []
     if param.typeConverter is TypeConverters.toInt:
         return [LONG if param.name == HasSeed.seed.name else INTEGER, *own]

@@ -1,4 +1,4 @@
-"""Pictures of a training. Needs matplotlib, and no display."""
+"""Plots of a training. Needs matplotlib, but no display."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ps2.errors import ConfigError
 from ps2.run.chart import BLUE, DPI, GREY, GRID, ORANGE, Chart
 
 WIDTH_IN, HEIGHT_IN = 8.0, 4.5
-# A bar of a feature, and what is above and below all of them.
+# Inches: the height of one feature's bar, and the margin above and below all bars.
 BAR_IN, AROUND_IN = 0.28, 1.2
-# With fewer steps each has a dot.
+# A plot of fewer steps marks each one with a dot.
 FEW_STEPS = 30
 NAME_CHARS = 40
 
 
 def draw_losses(history: TrainingHistory) -> Chart:
-    """Draw the objective, and the loss of the rows held out, by step.
+    """Plot the objective and the validation loss by step.
 
     Raises:
         ConfigError: no step was taken.
@@ -35,7 +35,7 @@ def draw_losses(history: TrainingHistory) -> Chart:
     lines = {"training": (history.objective, BLUE), "held out": (history.validation, ORANGE)}
     for name, (values, color) in lines.items():
         if values:
-            # There may be one of before the first step.
+            # The history may include a value from before the first step.
             steps = np.arange(len(values)) + history.steps - len(values) + 1
             dots = "o" if history.steps <= FEW_STEPS else ""
             axes.plot(steps, values, color=color, label=name, linewidth=1.8, marker=dots, markersize=4)
@@ -56,17 +56,17 @@ def draw_losses(history: TrainingHistory) -> Chart:
 
 
 def draw_importances(shares: npt.NDArray[np.float64], names: Sequence[str], most: int) -> Chart:
-    """Draw the features that matter most, as bars.
+    """Plot the most important features as bars.
 
     Args:
-        shares: shape (features,), of all gains.
-        names: of the features; empty: they have numbers only.
-        most: bars at most.
+        shares: shape (features,), each feature's share of all gains.
+        names: of the features; empty: the plot shows their numbers.
+        most: the largest number of bars.
 
     Raises:
-        ConfigError: no feature matters.
+        ConfigError: no feature has a gain.
     """
-    # Equal ones in the order of their numbers.
+    # Features with equal shares are ordered by number.
     order = np.lexsort((np.arange(len(shares)), -shares))[: min(most, np.count_nonzero(shares))]
     if not len(order):
         raise ConfigError("plot: there is nothing to draw: trees split by no feature")

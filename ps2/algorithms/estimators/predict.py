@@ -1,4 +1,4 @@
-"""Predictions: from vectors in the driver, and by a pandas UDF over the columns of a DataFrame."""
+"""Predictions: for vectors in the driver, and by a pandas UDF over the columns of a DataFrame."""
 
 from __future__ import annotations
 
@@ -35,44 +35,44 @@ _ARRAY = pa.list_(pa.float64())
 
 
 class Fitted(Protocol):
-    """What training has found, as far as predictions use it; picklable."""
+    """Trained parameters, as far as predictions need them; picklable."""
 
     @property
     def dim(self) -> int:
-        """How many features there are."""
+        """Number of features."""
 
     @property
     def classes(self) -> int | None:
-        """How many classes there are; None: labels are numbers."""
+        """Number of classes; None: labels are numbers."""
 
     @property
     def takes_missing(self) -> bool:
-        """Whether NaN is a missing value, not a fault."""
+        """Whether NaN means a missing value rather than a fault."""
 
     @property
     def is_light(self) -> bool:
-        """Whether it may travel with the function that uses it."""
+        """Whether the parameters may travel inside the function that uses them."""
 
     def margins(self, x: sp.csr_array) -> Float64Array:
-        """Compute what the model says of rows before any link function; shape (n, outputs)."""
+        """Compute the margins of rows, before any link function; shape (n, outputs)."""
 
 
 class WithLeaves(Fitted, Protocol):
-    """What the training of trees has found."""
+    """Trained trees."""
 
     def leaves(self, x: sp.csr_array) -> Any:
-        """Return the leaf of each tree that rows come to, shape (n, trees)."""
+        """Return the leaf that each row reaches in each tree, shape (n, trees)."""
 
 
 class Head(Protocol):
-    """Makes predictions of margins; picklable."""
+    """Turns margins into predictions; picklable."""
 
     @property
     def classes(self) -> int | None:
-        """How many there are; None: predictions are numbers."""
+        """Number of classes; None: predictions are numbers."""
 
     def raw(self, margins: Float64Array) -> Float64Array:
-        """Return raw predictions, shape (n, classes); of a regression, (n, 1)."""
+        """Return raw predictions, shape (n, classes); (n, 1) for a regression."""
 
     def probability(self, raw: Float64Array) -> Float64Array | None:
         """Return probabilities, shape (n, classes); None: the model has none."""
@@ -88,7 +88,7 @@ def rows_of(value: Any, dim: int, missing: bool) -> sp.csr_array:
         missing: whether NaN is a missing value.
 
     Raises:
-        InputError: it is something else, or not of ``dim`` finite numbers.
+        InputError: the value is none of these, or does not hold ``dim`` finite numbers.
     """
     if hasattr(value, "indices") and hasattr(value, "size"):
         columns, values, size = np.asarray(value.indices), np.asarray(value.values), int(value.size)
@@ -117,18 +117,18 @@ def with_predictions(
 
     Args:
         features: a column of vectors or arrays, or columns of numbers.
-        dim: how many there are.
-        share: gives a task what training has found.
-        names: of the columns, each with what it is: "raw", "probability", "prediction" or, of trees, "leaf".
+        dim: number of features.
+        share: gives a task the trained parameters.
+        names: of the new columns, each with its kind: "raw", "probability", "prediction" or, for trees, "leaf".
 
     Raises:
-        InputError: there is no such column of features, it is known to be of another size than ``dim``, or one of the
-            new columns is there already. What only the rows can tell is an error of Spark when they are read.
+        InputError: there is no such feature column, its known size is not ``dim``, or one of the new columns exists
+            already. Faults within rows raise an error of Spark when the rows are read.
     """
     check_features(frame, features)
     found = known_dim(frame, features)
     if found not in (None, dim):
-        # A LIBSVM file has as many, to Spark, as its largest index says.
+        # Spark takes the number of features of a LIBSVM file from its largest index.
         read = f'; LIBSVM files are read by spark.read.format("libsvm").option("numFeatures", {dim})'
         more = read if isinstance(features, str) else ""
         raise InputError(f"column {_name(features)!r}: expected {dim} features as in training, got {found}{more}")
@@ -143,32 +143,32 @@ def with_predictions(
 
 
 def _vectorised(function: Any) -> Any:
-    # The overloads of its type hints do not know a type in words for structs.
+    # The overloads of pandas_udf lack a struct type given as a string.
     make: Any = pandas_udf
     return make(function, _STRUCT)
 
 
 def _checked(what: str) -> Column:
-    """Return a part of the predictions; Spark itself raises what is wrong with a row, not a traceback of Python's."""
+    """Return one part of the predictions; Spark itself raises an error for a faulty row, without a Python traceback."""
     whole = column(_WHOLE)
     return F.when(whole["fault"].isNotNull(), F.raise_error(whole["fault"])).otherwise(whole[what])
 
 
 def _name(features: str | tuple[str, ...]) -> str:
-    """Return what messages call the features."""
+    """Return the name of the features for messages."""
     return features if isinstance(features, str) else ", ".join(features[:3]) + ", ..." * (len(features) > 3)
 
 
 def _described(value: Column, what: str) -> Column:
-    """Return a column of the type that pyspark.ml gives it."""
+    """Return a column with pyspark.ml's type for its kind."""
     from pyspark.ml.functions import array_to_vector
 
-    # A prediction is never null; coalesce says so to Spark.
+    # A prediction is never null; coalesce tells Spark so.
     return F.coalesce(value, F.lit(math.nan)) if what == "prediction" else array_to_vector(value)
 
 
 def _metadata(what: str, head: Head) -> dict[str, Any]:
-    """Return what pyspark.ml says of a column of predictions."""
+    """Return pyspark.ml's metadata for a column of predictions."""
     if head.classes is None or what == "leaf":
         return {"ml_attr": {}}
     if what == "prediction":
@@ -177,7 +177,7 @@ def _metadata(what: str, head: Head) -> dict[str, Any]:
 
 
 def _inputs(frame: DataFrame, features: str | tuple[str, ...]) -> list[Column]:
-    """Return the column that the UDF gets: a struct, which pandas holds as columns."""
+    """Return the argument of the UDF: a struct, which pandas holds as columns."""
     if not isinstance(features, str):
         return [F.struct(F.array(*(column(name).cast("double") for name in features)).alias("values"))]
     if isinstance(field(frame, features).dataType, ArrayType):
@@ -229,7 +229,7 @@ def _read(batch: pd.DataFrame, name: str, before: int, fitted: Fitted) -> sp.csr
     """Return the rows of a batch as a matrix."""
     if "type" in batch.columns:
         missing = batch["type"].isna().to_numpy()
-        # pandas has NaN for the numbers that a missing vector has not; the lists are None, and a NaN in one is a NaN.
+        # In pandas, a missing vector has NaN for its numbers and None for its lists; NaN within a list is a value.
         parts = [pa.array(batch[p.name], p.type, from_pandas=not pa.types.is_list(p.type)) for p in _VECTOR]
         whole = pa.StructArray.from_arrays(parts, fields=list(_VECTOR), mask=pa.array(missing))
     else:

@@ -1,4 +1,4 @@
-"""What ``model.summary`` and ``model.evaluate(df)`` tell: how a training went, and pyspark's own metrics."""
+"""``model.summary`` and ``model.evaluate(df)``: the history of a training, and pyspark's own metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ S = TypeVar("S", bound="HistorySummary")
 
 
 class Summary:
-    """Predictions for a DataFrame, and what they are worth; metrics are computed when they are asked for."""
+    """Predictions for a DataFrame and their metrics, which are computed on request."""
 
     def __init__(self, model: Any, dataset: DataFrame) -> None:
         super().__init__()
@@ -34,12 +34,12 @@ class Summary:
 
     @cached_property
     def predictions(self) -> DataFrame:
-        """What ``transform`` makes of it."""
+        """The DataFrame that ``transform`` returns."""
         return self._model.transform(self._dataset)
 
     @property
     def featuresCol(self) -> Any:
-        """Name of the column of features; a tuple of names if they are in several."""
+        """Name of the column of features, or the tuple of names."""
         return self._model._features
 
     @property
@@ -54,7 +54,7 @@ class Summary:
 
     @property
     def weightCol(self) -> str:
-        """Name of the column of weights; "weightCol", as in pyspark.ml, if each row's is 1."""
+        """Name of the column of weights; "weightCol", as in pyspark.ml, if all rows weigh 1."""
         return self._model._weight_column or "weightCol"
 
     @cached_property
@@ -63,7 +63,7 @@ class Summary:
         return self.predictions.count()
 
     def _measured_by(self, evaluator: Any) -> Any:
-        """Return the JVM's metrics, which look at the predictions once."""
+        """Return the JVM's metrics, which are computed from the predictions once."""
         evaluator.setLabelCol(self.labelCol)
         if self._model._weight_column is not None:
             evaluator.setWeightCol(self._model._weight_column)
@@ -72,7 +72,7 @@ class Summary:
 
 
 class RegressionSummary(Summary):
-    """Of a regression."""
+    """Metrics of a regression."""
 
     @cached_property
     def _metrics(self) -> Any:
@@ -106,12 +106,12 @@ class RegressionSummary(Summary):
 
     @property
     def residuals(self) -> DataFrame:
-        """Label less prediction, in a column ``residuals``."""
+        """Labels minus predictions, in a column ``residuals``."""
         return self.predictions.select((column(self.labelCol) - column(self.predictionCol)).alias("residuals"))
 
 
 class ClassificationSummary(Summary):
-    """Of a classification."""
+    """Metrics of a classification."""
 
     @cached_property
     def _metrics(self) -> Any:
@@ -123,7 +123,7 @@ class ClassificationSummary(Summary):
 
     @property
     def labels(self) -> list[Any]:  # floats; pyspark.ml says strings
-        """The classes that rows have, in order; what is told by label is in this order."""
+        """The classes that occur among the rows, in order; metrics by label are in this order."""
         return list(self._labels)
 
     @property
@@ -181,7 +181,7 @@ class ClassificationSummary(Summary):
 
 
 class BinaryClassificationSummary(ClassificationSummary):
-    """Of a classification into two classes."""
+    """Metrics of a binary classification."""
 
     @property
     def scoreCol(self) -> str:
@@ -204,12 +204,12 @@ class BinaryClassificationSummary(ClassificationSummary):
 
     @property
     def roc(self) -> DataFrame:
-        """The receiver operating characteristic, columns FPR and TPR, from (0, 0) to (1, 1)."""
+        """The receiver operating characteristic: columns FPR and TPR, from (0, 0) to (1, 1)."""
         return self._curve(self._curves.roc(), "FPR", "TPR")
 
     @property
     def pr(self) -> DataFrame:
-        """Columns recall and precision, from (0, p), p the precision at the lowest recall."""
+        """Columns recall and precision, starting at (0, p) where p is the precision at the lowest recall."""
         return self._curve(self._curves.pr(), "recall", "precision")
 
     @property
@@ -224,7 +224,7 @@ class BinaryClassificationSummary(ClassificationSummary):
 
     @property
     def fMeasureByThreshold(self) -> DataFrame:
-        """Columns threshold and F-Measure, of beta 1."""
+        """Columns threshold and F-Measure (beta = 1)."""
         return self._curve(self._curves.fMeasureByThreshold(), "threshold", "F-Measure")
 
     def _curve(self, points: Any, *names: str) -> DataFrame:
@@ -233,21 +233,21 @@ class BinaryClassificationSummary(ClassificationSummary):
 
 
 class HistorySummary:
-    """How a training went."""
+    """The history of a training."""
 
     def __init__(self, history: TrainingHistory) -> None:
         self._history = history
 
     @property
     def objectiveHistory(self) -> list[float]:
-        """Before the first step and after each one; of solvers other than "l-bfgs", the mean loss of each step's rows
-        as the step began, without penalties.
+        """The objective before the first step and after each. For solvers other than "l-bfgs": the mean loss of each
+        step's rows at the start of the step, without penalties.
         """
         return list(self._history.objective)
 
     @property
     def totalIterations(self) -> int:
-        """Steps that were taken."""
+        """Number of steps taken."""
         return self._history.steps
 
     @property
@@ -257,37 +257,37 @@ class HistorySummary:
 
     @property
     def validationHistory(self) -> list[float]:
-        """Mean loss of the rows held out, where there are any."""
+        """Mean validation loss by step, if rows were held out."""
         return list(self._history.validation)
 
     @property
     def rows(self) -> int:
-        """Rows that losses were computed of, in all steps together."""
+        """Number of rows whose loss was computed, summed over all steps."""
         return self._history.rows
 
     @property
     def bytes(self) -> int:
-        """Bytes that workers sent to servers and got from them."""
+        """Bytes that workers sent to servers and received from them."""
         return self._history.bytes
 
     @property
     def reason(self) -> str:
-        """Why it ended, in words."""
+        """Why the training ended, in words."""
         return self._history.reason
 
     @property
     def history(self) -> TrainingHistory:
-        """All of this as one object, that needs neither Spark nor the model."""
+        """The whole history as one object, which needs neither Spark nor the model."""
         return self._history
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Draw the objective, and the loss of the rows held out, by step.
+        """Plot the objective and the validation loss by step.
 
         Args:
-            path: writes it there as well: PNG, or what the suffix says (.svg, .pdf).
+            path: file to write as well: PNG, or the format of its suffix (.svg, .pdf).
 
         Returns:
-            The matplotlib Figure, which belongs to no window and to no pyplot; a notebook shows it.
+            The matplotlib Figure. It belongs to no window and not to pyplot; a notebook shows it.
 
         Raises:
             ConfigError: matplotlib is not installed, or no step was taken.
@@ -303,12 +303,12 @@ class HistorySummary:
         return to_html(self._history)
 
     def __call__(self: S) -> S:
-        """Return this: ``summary`` of some of pyspark.ml's models is a method."""
+        """Return this summary: for some models of pyspark.ml, ``summary`` is a method."""
         return self
 
 
 class TrainingSummary(HistorySummary, Summary):
-    """How a training went; with it, what ``evaluate`` tells of the data trained on."""
+    """The history of a training, together with the metrics of the training data."""
 
     def __init__(self, model: Any, dataset: DataFrame, history: TrainingHistory) -> None:
         Summary.__init__(self, model, dataset)
@@ -316,12 +316,12 @@ class TrainingSummary(HistorySummary, Summary):
 
 
 class RegressionTrainingSummary(TrainingSummary, RegressionSummary):
-    """Of a regression."""
+    """Training summary of a regression."""
 
 
 class ClassificationTrainingSummary(TrainingSummary, ClassificationSummary):
-    """Of a classification."""
+    """Training summary of a classification."""
 
 
 class BinaryClassificationTrainingSummary(TrainingSummary, BinaryClassificationSummary):
-    """Of a classification into two classes."""
+    """Training summary of a binary classification."""

@@ -1,7 +1,7 @@
-"""What is known of a DataFrame before training: its columns, labels, weights, and how its rows are dealt out.
+"""Survey a DataFrame before training: its columns, labels, weights, and how its rows are partitioned.
 
-Labels and weights are looked at by one aggregation inside Spark, before a worker starts; no row comes to Python for it.
-Features are checked by the workers as they read them, before the first step (``ps2.algorithms.training.reading``).
+One aggregation inside Spark surveys labels and weights before a worker starts; no row comes to Python for it. The
+workers check the features when they read them, before the first step (``ps2.algorithms.training.reading``).
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts
 from ps2.errors import InputError
 
-# As pyspark.ml infers at most; a label column with metadata of its classes may have more.
+# pyspark.ml infers at most this many classes; a label column whose metadata list its classes may have more.
 MAX_CLASSES = 100
 SHOWN_CHARS = 200
 NOT_FINITE = ("null", "NaN", "infinite")
-# Weights whose largest one is not between these are multiplied by a power of two.
+# If the largest weight is outside these bounds, all weights are multiplied by a power of two.
 LEAST_WEIGHT, MOST_WEIGHT = 2.0**-200, 2.0**200
-# Squares of larger labels, and of smaller distances between labels, may leave float64's range.
+# Squares of larger labels, or of smaller differences between labels, could leave float64's range.
 MOST_LABEL, LEAST_SPREAD = 1e150, 1e-140
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a look at any table has found.
+    """Result of a survey of any table.
 
     Attributes:
         dim: number of features.
-        rows_in: number of rows in each rdd_partition that has any.
+        rows_in: number of rows in each non-empty rdd_partition.
     """
 
     dim: int
@@ -46,23 +46,23 @@ class Look:
 
     @property
     def rows(self) -> int:
-        """How many there are, those held out among them."""
+        """Number of rows, held-out rows included."""
         return sum(self.rows_in.values())
 
     @property
     def weight_unit(self) -> float:
-        """What weights have to be multiplied by when rows are dealt out."""
+        """The factor by which weights are multiplied when rows go to the workers."""
         return 1.0
 
 
 @dataclass(frozen=True)
 class Survey(Look):
-    """What a look at a table with labels has found.
+    """Result of a survey of a table with labels.
 
     Attributes:
         facts: of the rows to train on.
-        features: what the schema says of their columns.
-        has_class_0_alone: whether all rows to train on are of class 0, and no metadata tell of another one.
+        features: the schema's entries for the feature columns.
+        has_class_0_alone: whether all rows to train on are of class 0, and no metadata list another class.
     """
 
     facts: Facts
@@ -75,19 +75,19 @@ class Survey(Look):
 
 
 def names_of(columns: ColumnNames) -> list[str]:
-    """Return all names, each once."""
+    """Return all column names, each once."""
     features = [columns.features] if isinstance(columns.features, str) else list(columns.features)
     others = [name for name in (columns.label, columns.weight, columns.validation) if name is not None]
     return list(dict.fromkeys([*features, *others]))
 
 
 def column(name: str) -> Column:
-    """Return a column whatever is in its name."""
+    """Return the column of that name, dots and backquotes included."""
     return F.col("`" + name.replace("`", "``") + "`")
 
 
 def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
-    """Raise InputError unless all columns are there and of types that can be used; starts no job."""
+    """Raise InputError unless all columns exist and have usable types; starts no job."""
     check_features(frame, columns.features)
     for name, role in ((columns.label, "labels"), (columns.weight, "weights")):
         if name is not None and not isinstance(field(frame, name).dataType, (NumericType, BooleanType)):
@@ -98,7 +98,7 @@ def check_columns(frame: DataFrame, columns: ColumnNames) -> None:
 
 
 def check_features(frame: DataFrame, features: str | tuple[str, ...]) -> None:
-    """Raise InputError unless features are in columns that can be used; starts no job."""
+    """Raise InputError unless the feature columns exist and have usable types; starts no job."""
     if isinstance(features, str):
         kind = field(frame, features).dataType
         of_numbers = isinstance(kind, ArrayType) and isinstance(kind.elementType, NumericType)
@@ -116,10 +116,10 @@ def check_features(frame: DataFrame, features: str | tuple[str, ...]) -> None:
 
 
 def field(frame: DataFrame, name: str) -> StructField:
-    """Return what the schema says of a column.
+    """Return the schema's entry for a column.
 
     Raises:
-        InputError: there is none of that name; says which there are.
+        InputError: there is no such column; lists those that exist.
     """
     for found in frame.schema.fields:
         if found.name == name:
@@ -128,16 +128,16 @@ def field(frame: DataFrame, name: str) -> StructField:
 
 
 def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Survey:
-    """Look at labels, weights and the number of features; two Spark jobs, of which the first reads a row.
+    """Survey labels, weights and the number of features; two Spark jobs, of which the first reads one row.
 
     Args:
         frame: with columns that ``check_columns`` accepts, a label among them.
-        classes: None: labels are numbers; else classes, this many at most, 0: as many as there are.
+        classes: the largest number of classes; 0: no limit; None: labels are numbers.
 
     Raises:
-        InputError: there is no row to train on; a label or weight is null, NaN, infinite, negative (a weight) or no
-            class; all weights are 0. Says how many, and shows a row. Labels that are numbers are too large, or too near
-            each other, for their squares to be numbers.
+        InputError: there is no row to train on; a label or weight is null, NaN or infinite; a weight is negative; a
+            label is not a class; all weights are 0. The message says how many rows are wrong, and shows one. Also if numeric
+            labels are so large, or so near each other, that their squares leave float64's range.
     """
     assert columns.label is not None
     first = first_row(frame, columns)
@@ -162,7 +162,7 @@ def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Surve
 
 
 def _better_sums(found: list[Row], shift: float, classes: int | None) -> tuple[float, float]:
-    """Return what is to be subtracted from labels, and what weights are to be multiplied by, so that sums are right."""
+    """Return the number to subtract from labels, and the factor for weights, that keep sums exact."""
     counted = [row for row in found if row["class"] >= 0 and row["least"] is not None]
     if not counted:
         return shift, 1.0
@@ -184,7 +184,7 @@ def first_row(frame: DataFrame, columns: ColumnNames) -> Row:
 
 
 class _Labels:
-    """Which labels there may be."""
+    """The labels that are valid."""
 
     def __init__(self, name: str, classes: int | None, field: StructField) -> None:
         self.name = name
@@ -194,26 +194,26 @@ class _Labels:
 
     @property
     def expected(self) -> str:
-        """What a label has to be, in words."""
+        """Description of a valid label."""
         if self.classes is None:
             return "a finite number"
         source = "" if self.classes or self.described else f" ({MAX_CLASSES} classes at most without metadata)"
         return f"a class, one of 0 to {self.most - 1}{source}"
 
     def strange(self, y: Column) -> Column:
-        """Whether a finite label is no class."""
+        """Whether a finite label is not a class."""
         if self.classes is None:
             return F.lit(False)
-        # floor() of a number beyond int64 is an error.
+        # floor() raises an error for a number beyond int64.
         return (y != F.rint(y)) | (y < 0) | (y >= self.most)
 
     def number(self, y: Column) -> Column:
-        """The class of a label that is fine."""
+        """The class of a valid label."""
         return F.lit(0) if self.classes is None else y.cast("int")
 
 
 def _aggregate(frame: DataFrame, columns: ColumnNames, labels: _Labels, shift: float, unit: float) -> list[Row]:
-    """Count and sum, by rdd_partition and class (-1: not trained on); weights are multiplied by the unit."""
+    """Counts and sums by rdd_partition and class (-1: held out); weights are multiplied by their unit."""
     y = column(labels.name).cast("double")
     w = F.lit(1.0) if columns.weight is None else unit * column(columns.weight).cast("double")
     held = F.lit(False) if columns.validation is None else column(columns.validation)
@@ -294,7 +294,7 @@ def _check_faults(frame: DataFrame, columns: ColumnNames, labels: _Labels, found
 
 
 def _fail(wrong: DataFrame, columns: ColumnNames, expected: str, told: str, total: int, mend: str = "") -> NoReturn:
-    """Raise InputError with counts, one of the rows that are wrong, and what to do."""
+    """Raise InputError with counts, one of the faulty rows, and advice."""
     row = wrong.select(*map(column, names_of(columns))).head()
     sample = "" if row is None else f"; such a row: {str(row)[:SHOWN_CHARS]}"
     raise InputError(f"{expected}, got {told} in {total} rows{sample}{mend}")
@@ -322,7 +322,7 @@ def _facts(used: list[Row], labels: _Labels, shift: float, unit: float) -> Facts
 
 
 def _check_size(labels: _Labels, least: float, most: float) -> None:
-    """Raise InputError for labels that are numbers whose squares, or those of their distances, are none."""
+    """Raise InputError for numeric labels if their squares, or those of their differences, leave float64's range."""
     name = f"column {labels.name!r}"
     if max(-least, most) > MOST_LABEL:
         of = least if -least > most else most
@@ -346,13 +346,13 @@ def _class_weights(used: list[Row], labels: _Labels) -> tuple[float, ...]:
 
 
 def _described_classes(field: StructField) -> int | None:
-    """Return the number of classes that the label's metadata tell (ml_attr)."""
+    """Return the number of classes in the label's metadata (ml_attr)."""
     attribute = field.metadata.get("ml_attr", {})
     return values_of(attribute, attribute.get("type"))
 
 
 def known_dim(frame: DataFrame, features: str | tuple[str, ...]) -> int | None:
-    """Return how many features there are, as far as names or metadata (ml_attr) tell; None: only rows know."""
+    """Return the number of features from names or metadata (ml_attr); None if only the rows can tell."""
     if not isinstance(features, str):
         return len(features)
     attributes = field(frame, features).metadata.get("ml_attr", {})
@@ -363,7 +363,7 @@ def known_dim(frame: DataFrame, features: str | tuple[str, ...]) -> int | None:
 
 
 def dim_of(frame: DataFrame, features: str | tuple[str, ...], first: Row) -> int:
-    """Return how many features there are, as metadata tell or the first row has.
+    """Return the number of features, from the metadata or the first row.
 
     Raises:
         InputError: the row holds null, or no feature.
@@ -393,5 +393,5 @@ def _type(frame: DataFrame, name: str) -> str:
 
 
 def unwrapped(vectors: Column) -> Column:
-    """Return vectors as the structs that they are stored as: type, size, indices, values."""
+    """Return vectors as the structs in which Spark stores them: type, size, indices, values."""
     return F.unwrap_udt(vectors)

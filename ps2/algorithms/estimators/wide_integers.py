@@ -1,4 +1,4 @@
-"""Integers that float64 cannot hold: features are float64, and what it rounds is told."""
+"""Warn of integers that float64 rounds, since features are float64."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pyspark.sql.types import ArrayType, LongType, StructField
 from ps2.algorithms.estimators.tables import column
 from ps2.errors import PrecisionWarning
 
-# Holds any integer of 64 bits, and float64 near these.
+# This type holds any 64-bit integer, and any float64 near one.
 EXACT = "decimal(38,0)"
 
 
 def warn_of_wide_integers(frame: DataFrame, fields: Sequence[StructField]) -> None:
-    """Warn of columns with integers above 2^53 that are no float64; a job, if there are columns of such a type.
+    """Warn of columns with integers above 2^53 that float64 cannot hold; one job if there are columns of such a type.
 
     Args:
         fields: of the features.
@@ -42,7 +42,7 @@ def warn_of_wide_integers(frame: DataFrame, fields: Sequence[StructField]) -> No
 
 
 def _is_rounded(field: StructField) -> Column | None:
-    """Return whether a row's feature is rounded; None: its type has no such integers."""
+    """Return whether float64 rounds a row's feature; None: its type has no such integers."""
 
     def differs(value: Column) -> Column:
         return value.cast("double").cast(EXACT) != value.cast(EXACT)
