@@ -15,7 +15,7 @@ from ps2.algorithms.embeddings.drawing import Draws
 from ps2.algorithms.embeddings.problem import Recipe
 from ps2.algorithms.embeddings.slices import Slices, put_aliases
 from ps2.algorithms.embeddings.tables import MOST_KEYS, OnFleet, Table
-from ps2.algorithms.training.names import UNNAMED
+from ps2.algorithms.training.checkpoint_names import UNNAMED
 from ps2.ops.kernels import Int64s
 
 VERTICES, SIZE = 1_000_000, 64

@@ -20,7 +20,7 @@ from ps2.algorithms.embeddings.schedule import Clocks
 from ps2.algorithms.embeddings.slices import Slices, put_aliases
 from ps2.algorithms.embeddings.tables import STALENESS, OnFleet
 from ps2.algorithms.embeddings.worker import Half
-from ps2.algorithms.training.names import UNNAMED
+from ps2.algorithms.training.checkpoint_names import UNNAMED
 
 SIZE, SENTENCE, BATCHES = 64, 40, 3
 WAYS: tuple[Via, ...] = ("rows", "servers")

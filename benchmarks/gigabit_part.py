@@ -24,7 +24,7 @@ from ps2.algorithms.embeddings.schedule import Clocks
 from ps2.algorithms.embeddings.slices import Slices, put_aliases
 from ps2.algorithms.embeddings.tables import STALENESS, OnFleet
 from ps2.algorithms.embeddings.worker import Half
-from ps2.algorithms.training.names import UNNAMED
+from ps2.algorithms.training.checkpoint_names import UNNAMED
 
 SENTENCE = 40
 # Words are popular as vertices of a graph are by degree: by rank to this power, the first ones about alike.

@@ -9,6 +9,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Any
 
 from ps2.client.session import Session
 from ps2.coordinator.checkpoints import Checkpoint, Checkpoints, Newest
@@ -18,6 +19,7 @@ from ps2.coordinator.recovery import Recovery
 from ps2.coordinator.turns import Turns
 from ps2.errors import CheckpointWarning, ConfigError, PS2Error, RecoveryError, RolledBack, UsageError
 from ps2.interrupts import shielded
+from ps2.protocol.plain_data import decode
 from ps2.run.journal import Journal
 from ps2.run.state import CUTS, Run
 from ps2.storage import folders
@@ -147,6 +149,10 @@ class Steps:
         self._check()
         run.journal = self._journal.before(run.first)
         self.run = run
+
+    def messages(self) -> list[Any]:
+        """Return the messages of ``onClock`` that the next run goes on from, oldest first."""
+        return [decode(message) for message in self._journal.before(self.next).messages()]
 
     def roll_back(self, step: int) -> None:
         """The driver's loop hears that the fleet went back to a step."""

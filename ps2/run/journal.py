@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field, replace
 
 from ps2.errors import LimitError
@@ -68,7 +69,7 @@ class Journal:
     def without_stop(self) -> Journal:
         return replace(self, stopped=None)
 
-    def messages(self, begin: int, end: int) -> list[bytes]:
+    def messages(self, begin: int = 0, end: int = sys.maxsize) -> list[bytes]:
         """Return messages by their numbers."""
         return [message for _, message in self._entries[begin : min(end, self.count)]]
 

@@ -7,7 +7,7 @@ import pytest
 
 from ps2.algorithms.embeddings.problem import Recipe
 from ps2.algorithms.embeddings.tables import OnFleet
-from ps2.algorithms.training.names import UNNAMED
+from ps2.algorithms.training.checkpoint_names import UNNAMED
 
 WORDS, SIZE = 3_000, 16
 NUMBERS = 2 * WORDS * SIZE * 4

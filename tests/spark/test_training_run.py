@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from ps2 import DCV
+from ps2 import STOP
 from ps2.algorithms.training.faults import ColumnNames, Form
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
 from ps2.algorithms.training.table import Table
-from ps2.algorithms.training.tally import LOSS, ROWS, STOP, SUMS, TOLD, Tally
 from ps2.errors import InputError
 
 CLOCKS = 9
@@ -19,27 +17,18 @@ class Family:
     """Adds up labels until the driver has had enough of them."""
 
     def __init__(self):
-        self.tally = Tally(DCV.dense(TOLD, dtype="float64"), DCV.dense(SUMS, dtype="float64"))
         self.taken = []
 
-    def half(self):
-        tally = self.tally
-
+    def program(self):
         def work(worker, reading):
             for _ in worker.clocks(FIRST_CLOCK + CLOCKS):
-                if tally.control.pull()[STOP]:
-                    break
-                sums = np.zeros(SUMS)
-                sums[[LOSS, ROWS]] = reading.training.y.sum(), len(reading.training)
-                tally.sums.add(sums)
+                worker.report({"labels": reading.training.y.sum(), "rows": len(reading.training)})
 
         return work
 
-    def on_clock(self, clock):
-        sums = self.tally.take()
-        self.taken.append((clock, sums[LOSS], sums[ROWS]))
-        if len(self.taken) == 3:
-            self.tally.stop()
+    def on_clock(self, clock, reports):
+        self.taken.append((clock, reports[0]["labels"], reports[0]["rows"]))
+        return STOP if len(self.taken) == 3 else None
 
 
 @pytest.fixture
@@ -50,13 +39,12 @@ def table(spark):
 
 def test_training_when_the_driver_has_enough_then_workers_stop_in_the_same_clock(ps, by_value, table):
     family = Family()
-    run_training(ps, Training(table, Form(size=2), family.half(), family.on_clock))
-    assert family.taken[:3] == [(0, 15.0, 6.0), (1, 15.0, 6.0), (2, 15.0, 6.0)]
-    assert all(rows == 0 for _, _, rows in family.taken[3:])
+    run_training(ps, Training(table, Form(size=2), family.program(), family.on_clock))
+    assert family.taken == [(0, 15.0, 6), (1, 15.0, 6), (2, 15.0, 6)]
 
 
 def test_training_when_a_row_is_wrong_then_no_clock_of_the_family_comes(ps, by_value, table):
     family = Family()
     with pytest.raises(InputError, match="label: 3 of 6 rows hold a label that is not one of the classes"):
-        run_training(ps, Training(table, Form(size=2, classes=3), family.half(), family.on_clock))
+        run_training(ps, Training(table, Form(size=2, classes=3), family.program(), family.on_clock))
     assert family.taken == []

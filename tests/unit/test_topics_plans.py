@@ -13,7 +13,7 @@ from ps2.algorithms.topics.on_fleet import Ring
 from ps2.algorithms.topics.problem import Recipe
 from ps2.algorithms.topics.saved import PAGE, Saved
 from ps2.algorithms.topics.syncs import groups_of
-from ps2.algorithms.training.names import UNNAMED
+from ps2.algorithms.training.checkpoint_names import UNNAMED
 from tests.fakes import FleetInProcess, installed, session_over
 
 

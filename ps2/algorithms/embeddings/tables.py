@@ -14,7 +14,7 @@ from ps2.algorithms.embeddings.drawing_kernels import add_beginnings
 from ps2.algorithms.embeddings.problem import Recipe
 from ps2.algorithms.embeddings.slices import Slices, cut_again, row_of
 from ps2.algorithms.embeddings.training_kernels import TOLD
-from ps2.algorithms.training.names import Names
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError
@@ -137,7 +137,7 @@ class OnFleet:
     counts: DCV | None = None
 
     @staticmethod
-    def make(recipe: Recipe, servers: int, names: Names) -> OnFleet:
+    def make(recipe: Recipe, servers: int, names: CheckpointNames) -> OnFleet:
         """Make them, or find those of a driver before.
 
         Raises:

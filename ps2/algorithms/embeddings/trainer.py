@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,19 +21,18 @@ from ps2.algorithms.embeddings.slices import Slices, put_aliases
 from ps2.algorithms.embeddings.tables import BYTES, STALENESS, TOKENS, OnFleet
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS
 from ps2.algorithms.embeddings.worker import Half, Read
-from ps2.algorithms.training.diary import Diary
-from ps2.algorithms.training.names import names_of
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
+from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.coordinator.slots import cores_each
 from ps2.errors import PS2Error
 from ps2.ops.kernels import Float64s, Int64s
+from ps2.run.message import Message
 from ps2.server.memory import available_bytes
 
 log = logging.getLogger(__name__)
 
 WORDS = Words("epoch", "loss")
-# Pages of the diary: of what was chosen in the beginning; of the first clock.
-CHOICE, FIRST_PAGE = 1, 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,17 +89,16 @@ class _Driver:
 
     def __init__(self, training: Trainer) -> None:
         recipe = training.recipe
-        self._training, self._names = training, names_of(recipe.name, training.ps, training.first)
+        self._training, self._names = training, CheckpointNames.of(recipe.name, training.ps, training.first)
         settings = {**asdict(recipe), "workers": training.workers}
         del settings["name"]
-        self._diary = Diary.of(self._names, settings)
+        self._journal = ReplayJournal.of(self._names, settings)
         self._record = Record(training.on_step, WORDS)
         self._threads = cores_each(training.ps.sparkContext, training.workers)
         servers, frequencies = len(training.ps.servers), training.frequencies
-        with self._diary.page(CHOICE):
-            (seconds,) = self._diary.hear(
-                lambda: [choose(recipe, frequencies, servers, training.workers, self._threads).seconds]
-            )
+        seconds = self._journal.hear(
+            lambda: choose(recipe, frequencies, servers, training.workers, self._threads).seconds
+        )
         self._recipe, why = Choice(seconds).of(recipe)
         self._record.reason = f"all epochs were trained {why}"
         log.info("training %s", why)
@@ -137,22 +135,26 @@ class _Driver:
         training.ps.run(
             *(training.frame, half, training.workers, STALENESS),
             read=training.read,
-            onClock=lambda clock: self.on_clock(clock - training.first),
+            onClock=lambda clock, reports: self.on_clock(clock - training.first, reports),
             onEnd=lambda: results.append(self.fitted()),
             firstClock=training.first + self._names.begun,
             seed=self._recipe.seed,
         )
         return results[-1]
 
-    def on_clock(self, clock: int) -> None:
+    def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | None:
         """Go on after a clock; it may be one again, when the fleet has gone back."""
         record = self._record
         record.enter(clock)
         del self._told[len(record.seconds) :]
-        with self._diary.page(FIRST_PAGE + clock):
-            (heard,) = self._diary.hear(lambda: [self._end_clock(clock)])
-        if not len(heard):
-            return
+        with self._journal.page(clock):
+            heard = self._journal.hear(lambda: self._end_clock(clock))
+        if len(heard):
+            self._end_epoch(clock, heard)
+        return self._journal.message(opening=clock == 0)
+
+    def _end_epoch(self, clock: int, heard: Float64s) -> None:
+        record = self._record
         *sums, lap_s = heard.tolist()
         loss = sums[LOSS] / sums[LOSSES] if sums[LOSSES] else math.nan
         if sums[LOSSES]:
@@ -184,7 +186,6 @@ class _Driver:
 
     def free(self) -> None:
         """Give all back that is on the servers."""
-        self._diary.free()
         self._fleet.free()
 
     def _end_clock(self, clock: int) -> Float64s:

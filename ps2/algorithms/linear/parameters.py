@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.linear.problem import Problem
-from ps2.algorithms.training.names import UNNAMED, Names
+from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.client.dcv import DCV
 from ps2.client.handle import derive_all, free_all
 from ps2.errors import ShapeError
@@ -59,7 +59,7 @@ class Parameters:
 class Space:
     """All vectors of one training; its weights are co-located, and so are its biases."""
 
-    def __init__(self, problem: Problem, rows: int, names: Names = UNNAMED) -> None:
+    def __init__(self, problem: Problem, rows: int, names: CheckpointNames = UNNAMED) -> None:
         """Args:
         rows: vectors that there is memory for from the beginning.
         names: of the vectors; in one order, so that a later driver finds each in its place.

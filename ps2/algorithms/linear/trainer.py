@@ -25,8 +25,8 @@ from ps2.algorithms.linear.solvers.normal import Normal
 from ps2.algorithms.linear.solvers.regions import Box
 from ps2.algorithms.linear.solvers.solver import Bench, Solver, SolverPart
 from ps2.algorithms.linear.view import TALLY, ModelView, controls
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import Form
-from ps2.algorithms.training.names import names_of
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
@@ -100,7 +100,7 @@ def train(
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     loss = loss_of(problem)
-    names = names_of(recipe.name, ps)
+    names = CheckpointNames.of(recipe.name, ps)
     begun = names.begun
     if not begun:
         check_fleet(problem, recipe, [Room(*room) for room in ps.memory()])
@@ -136,7 +136,7 @@ def train(
         form = Form(problem.dim, problem.classes, dtype)
         half = _Half(problem, recipe, preparation, solver.part, solver.clocks, tally)
 
-        def on_clock(clock: int) -> None:
+        def on_clock(clock: int, reports: list[Any]) -> None:
             if clock == CLOCKS - 1:
                 preparation.check_scales(table.columns)
                 if box is not None:

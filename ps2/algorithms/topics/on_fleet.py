@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ps2.algorithms.topics.hyperparameters import row_of
 from ps2.algorithms.topics.problem import Recipe
 from ps2.algorithms.topics.saved import Saved
-from ps2.algorithms.training.names import Names
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.client.dcv import DCV
 from ps2.client.handle import free_all
 from ps2.client.matrix import DCVMatrix
@@ -97,7 +97,7 @@ class OnFleet:
     shares_ring: Ring
 
     @staticmethod
-    def make(sizes: Sizes, names: Names) -> OnFleet:
+    def make(sizes: Sizes, names: CheckpointNames) -> OnFleet:
         """Make them, or find those of a driver before.
 
         Raises:

@@ -10,7 +10,7 @@ a worker that comes again does the same once more, and what it had added counts 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,10 +22,10 @@ from scipy.special import polygamma, psi
 from ps2.algorithms.topics import online_kernels as kernels
 from ps2.algorithms.topics.corpus import key_of
 from ps2.algorithms.topics.problem import Fitted, OnlineRecipe
-from ps2.algorithms.training.diary import Diary
-from ps2.algorithms.training.names import Names, names_of
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, Words
+from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.training.tally import BYTES, LOSS, ROWS, SUMS, WEIGHT
@@ -73,12 +73,14 @@ def train_online(
         PS2Error: the training has diverged: what it computes is not finite any more.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    names = names_of(recipe.name, ps)
+    names = CheckpointNames.of(recipe.name, ps)
     driver = _Driver(recipe, Record(on_step, Words("iteration", "-bound a token")), names)
     try:
         if names.begun >= FIRST_CLOCK + recipe.iterations:
             return driver.fitted()
-        training = Training(table, recipe.form, driver.half, driver.on_clock, 0, recipe.seed, names.begun)
+        training = Training(
+            table, recipe.form, driver.half, driver.on_clock, 0, recipe.seed, names.begun, driver.journal
+        )
         return run_training(ps, training, driver.fitted)
     finally:
         driver.free()
@@ -205,10 +207,10 @@ def ids_of(rows: LocalRows) -> UInt64s:
 class _Driver:
     """The driver's half."""
 
-    def __init__(self, recipe: OnlineRecipe, record: Record, names: Names) -> None:
+    def __init__(self, recipe: OnlineRecipe, record: Record, names: CheckpointNames) -> None:
         self._recipe, self._record = recipe, record
         settings = {name: value for name, value in asdict(recipe).items() if name not in ("iterations", "name")}
-        self._diary = Diary.of(names, settings)
+        self.journal = ReplayJournal.of(names, settings)
         topics, words = recipe.topics, recipe.vocabulary
         counts = names.give(lambda name: DCV.dense(words, topics, DTYPE, layout="column", name=name))
         control = names.give(lambda name: DCV.dense(2 * topics, 1, "float64", name=name))
@@ -220,7 +222,7 @@ class _Driver:
             self._tell(recipe.alphas, sums)
         record.start()
 
-    def on_clock(self, iteration: int) -> None:
+    def on_clock(self, iteration: int, reports: Sequence[Any] = ()) -> None:
         """Take the step of an iteration, in which all workers have done their share."""
         recipe, half, record = self._recipe, self.half, self._record
         record.enter(iteration)
@@ -254,7 +256,6 @@ class _Driver:
 
     def free(self) -> None:
         """Give all back that is on the servers."""
-        self._diary.free()
         for vector in (self.half.counts, self.half.stats, self.half.control, self.half.tally):
             vector.free()
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import xxhash
 
 from ps2.algorithms.topics.corpus import Corpus, dtype_of
-from ps2.algorithms.training.names import Names
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
@@ -40,7 +40,7 @@ class Saved:
     topics: int
 
     @staticmethod
-    def make(topics: int, tokens: int, workers: int, names: Names) -> Saved:
+    def make(topics: int, tokens: int, workers: int, names: CheckpointNames) -> Saved:
         rows = _pages(tokens, topics) + workers
         pages = names.give(lambda name: DCV.dense(PAGE, rows, "int32", name=name)).matrix()
         return Saved(pages, names.give(lambda name: DCV.dense(workers * KNOWN, 1, "int64", name=name)), topics)

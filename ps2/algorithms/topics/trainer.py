@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,12 +16,13 @@ from ps2.algorithms.topics.on_fleet import BYTES, LIKELIHOOD, TOKENS, Look, OnFl
 from ps2.algorithms.topics.part import START
 from ps2.algorithms.topics.problem import Fitted, Recipe
 from ps2.algorithms.topics.worker import Half
-from ps2.algorithms.training.diary import Diary
-from ps2.algorithms.training.names import Names, names_of
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
+from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import FIRST_CLOCK, NotWhole, Training, run_training
 from ps2.algorithms.training.table import Table
 from ps2.errors import PS2Error
+from ps2.run.message import Message
 
 Float64s = npt.NDArray[np.float64]
 
@@ -54,14 +55,16 @@ def train(
         NotWhole: with a staleness, servers were lost just before the end.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    names = names_of(recipe.name, ps)
+    names = CheckpointNames.of(recipe.name, ps)
     driver = _Driver(Sizes(recipe, tokens, table.workers), Record(on_step, WORDS), names)
     try:
         driver.go_on()
         if driver.is_over:
             return driver.fitted()
         half, on_clock = driver.half(), driver.on_clock
-        training = Training(table, recipe.form, half, on_clock, recipe.lateness, recipe.seed, names.begun)
+        training = Training(
+            table, recipe.form, half, on_clock, recipe.lateness, recipe.seed, names.begun, driver.journal
+        )
         return run_training(ps, training, driver.fitted)
     finally:
         driver.free()
@@ -76,9 +79,9 @@ def settings_of(sizes: Sizes) -> dict[str, Any]:
 class _Driver:
     """The driver's half."""
 
-    def __init__(self, sizes: Sizes, record: Record, names: Names) -> None:
+    def __init__(self, sizes: Sizes, record: Record, names: CheckpointNames) -> None:
         self._sizes, self._recipe, self._record, self._names = sizes, sizes.recipe, record, names
-        self._diary = Diary.of(names, settings_of(sizes))
+        self.journal = ReplayJournal.of(names, settings_of(sizes))
         self._fleet = OnFleet.make(sizes, names)
         self._fits = Fits(self._recipe.optimize_alpha, self._recipe.lateness)
         self._told: list[tuple[float, float]] = []  # by iteration: log-likelihood, and tokens a second
@@ -103,25 +106,25 @@ class _Driver:
         """Return what workers do."""
         return Half(self._recipe, self._fleet, len(self._told))
 
-    def on_clock(self, clock: int) -> None:
+    def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | None:
         """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has gone back."""
         record = self._record
         record.enter(clock)
         del self._told[len(record.seconds) :]
         if not clock:
             record.start()
-            return
-        with self._diary.page(clock):
-            (heard,) = self._diary.hear(lambda: [self._end_clock(clock)])
-            if not len(heard):
-                return
-            likelihood, tokens, moved, lap_s = heard.tolist()
-            record.bytes += int(moved)
-            self._told.append((likelihood, tokens / lap_s))
-            if self._diary.is_read:
-                record.step_before(-likelihood / self._sizes.tokens, lap_s)
-            else:
-                record.step(-likelihood / self._sizes.tokens, self._told_by_name(-1))
+            return None
+        with self.journal.page(clock):
+            heard = self.journal.hear(lambda: self._end_clock(clock))
+            if len(heard):
+                likelihood, tokens, moved, lap_s = heard.tolist()
+                record.bytes += int(moved)
+                self._told.append((likelihood, tokens / lap_s))
+                if self.journal.is_replaying:
+                    record.step_before(-likelihood / self._sizes.tokens, lap_s)
+                else:
+                    record.step(-likelihood / self._sizes.tokens, self._told_by_name(-1))
+        return self.journal.message()
 
     def fitted(self) -> Fitted:
         """Return what was found, and leave the totals on the servers as they are in the end."""
@@ -140,7 +143,6 @@ class _Driver:
 
     def free(self) -> None:
         """Give all back that is on the servers."""
-        self._diary.free()
         self._fleet.free()
 
     def _history(self) -> TrainingHistory:

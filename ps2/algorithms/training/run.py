@@ -1,22 +1,21 @@
-"""A training as one run of workers that stay: a half in each worker, and a half in the driver between their clocks.
+"""A training is one run of workers that stay: a program in each worker, and calls in the driver between clocks.
 
-Clock 0 is the same for all: workers tell what is wrong with their rows, and if anything is, the training ends with an
-error that knows of all of them. The clocks from ``FIRST_CLOCK`` on are the family's own.
+Clock 0 is the same for all families: each worker reports the faults of its rows, and any fault ends the training with
+an error that counts them all. The clocks from ``FIRST_CLOCK`` on are the family's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-
-from ps2.algorithms.training.faults import LENGTH, ColumnNames, Form, error_of
+from ps2.algorithms.training.faults import ColumnNames, Form, error_of
 from ps2.algorithms.training.reading import Reading, read
+from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.table import Table
-from ps2.client.dcv import DCV
 from ps2.errors import RecoveryError
+from ps2.run.message import Message, Stop
 
 T = TypeVar("T")
 
@@ -24,10 +23,10 @@ FIRST_CLOCK = 1
 
 
 class NotWhole(RecoveryError):
-    """What a run has come to lacks something, as servers were lost just before its end: a fit begins anew."""
+    """The result of a run is incomplete, as servers were lost just before its end: a fit begins anew."""
 
 
-class WorkerHalf(Protocol):
+class WorkerProgram(Protocol):
     """What each worker does; picklable."""
 
     def __call__(self, worker: Any, reading: Reading) -> None:
@@ -44,20 +43,23 @@ class Training:
     Attributes:
         table: rows.
         form: what they have to be.
-        half: what each worker does with them.
-        on_clock: what the driver does after a clock of the family's, counted from 0, that all workers have finished.
+        program: what each worker does with them.
+        on_clock: called in the driver after each clock of the family's, counted from 0, that all workers have finished,
+            with what they reported in it. It returns a message to the workers, or STOP, or None.
         staleness: that of the run.
         seed: that of the run.
-        first: the clock that it begins with; a training that goes on has had those before.
+        first: the clock that the run begins with; a training that goes on has finished those before.
+        journal: what the driver hears.
     """
 
     table: Table
     form: Form
-    half: WorkerHalf
-    on_clock: Callable[[int], None]
+    program: WorkerProgram
+    on_clock: Callable[[int, list[Any]], Message | Stop | None] = lambda clock, reports: None
     staleness: int | None = 0
     seed: int = 0
     first: int = 0
+    journal: ReplayJournal = field(default_factory=ReplayJournal)
 
 
 def run_training(ps: Any, training: Training, result: Callable[[], T] = lambda: None) -> T:  # type: ignore[assignment,return-value]
@@ -71,26 +73,23 @@ def run_training(ps: Any, training: Training, result: Callable[[], T] = lambda: 
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     table = training.table
-    faults = DCV.dense(table.workers * LENGTH, dtype="float64")
 
-    def on_clock(clock: int) -> None:
+    def on_clock(clock: int, reports: list[Any]) -> Message | Stop | None:
         if clock >= FIRST_CLOCK:
-            training.on_clock(clock - FIRST_CLOCK)
-        elif error := error_of(faults.pull().reshape(table.workers, LENGTH), table.columns, training.form):
+            return training.on_clock(clock - FIRST_CLOCK, reports)
+        if error := error_of(reports[0], table.columns, training.form):
             raise error
+        return training.journal.message(opening=True)
 
     results: list[T] = []
-    try:
-        ps.run(
-            *(table.frame, _Work(training.half, faults), table.workers, training.staleness),
-            read=_Read(table.columns, training.form),
-            onClock=on_clock,
-            onEnd=lambda: results.append(result()),
-            firstClock=training.first,
-            seed=training.seed,
-        )
-    finally:
-        faults.free()
+    ps.run(
+        *(table.frame, _Work(training.program), table.workers, training.staleness),
+        read=_Read(table.columns, training.form),
+        onClock=on_clock,
+        onEnd=lambda: results.append(result()),
+        firstClock=training.first,
+        seed=training.seed,
+    )
     return results[-1]
 
 
@@ -105,10 +104,9 @@ class _Read:
 
 @dataclass(frozen=True, eq=False)
 class _Work:
-    half: WorkerHalf
-    faults: DCV
+    program: WorkerProgram
 
     def __call__(self, worker: Any, reading: Reading) -> None:
         for _ in worker.clocks(FIRST_CLOCK):
-            self.faults.push(reading.faults, np.arange(LENGTH) + worker.rank * LENGTH)
-        self.half(worker, reading)
+            worker.report(reading.faults[None], merge="concat")
+        self.program(worker, reading)

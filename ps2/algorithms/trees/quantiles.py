@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.training.names import UNNAMED, Names
+from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.run import FIRST_CLOCK
 from ps2.algorithms.trees import binning
 from ps2.algorithms.trees.binning import (
@@ -108,7 +108,7 @@ class Quantiles:
 
     @staticmethod
     def make(
-        problem: Problem, bins: int, mean_weight: float | None, names: Names = UNNAMED, least: int = 0
+        problem: Problem, bins: int, mean_weight: float | None, names: CheckpointNames = UNNAMED, least: int = 0
     ) -> Quantiles:
         """Make empty sums, or find those of a training that goes on.
 

@@ -8,7 +8,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.training.names import Names
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.client.dcv import DCV
 
 Int64s = npt.NDArray[np.int64]
@@ -109,7 +109,7 @@ class Log:
     latest: DCV
 
     @staticmethod
-    def make(names: Names) -> Log:
+    def make(names: CheckpointNames) -> Log:
         vector = names.give(lambda name: DCV.sparse(2**63, 1, "int64", name=name))
         return Log(vector, names.give(lambda name: DCV.dense(AT_ONCE, 1, "int64", align=AT_ONCE, name=name)))
 

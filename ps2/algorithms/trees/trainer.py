@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.training.diary import Diary
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import Form
-from ps2.algorithms.training.names import Names, names_of
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
+from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import Training, run_training
 from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, WEIGHT
@@ -28,6 +28,7 @@ from ps2.algorithms.trees.told import NO_ENDS, NONE, VALUE, Log, Task, Told, has
 from ps2.algorithms.trees.tree import Forest, Tree
 from ps2.algorithms.trees.worker import Half, Sums, count_keys
 from ps2.client.batch import batch
+from ps2.run.message import Message
 
 Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[np.float64]
@@ -72,7 +73,7 @@ def train(
         InputError: a row cannot be used; says how many, and names one.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    names = names_of(recipe.name, ps)
+    names = CheckpointNames.of(recipe.name, ps)
     if not names.begun:
         check_room(problem, recipe, facts.rows, ps.memory())
     words = Words("tree" if problem.objective.width == 1 else "round", "loss")
@@ -81,7 +82,9 @@ def train(
         driver.go_on_from(names.begun)
         if not driver.is_over:
             form = Form(problem.dim, problem.classes, missing=True, categories=problem.categories)
-            run_training(ps, Training(table, form, driver.half, driver.on_clock, 0, recipe.seed, names.begun))
+            run_training(
+                ps, Training(table, form, driver.half, driver.on_clock, 0, recipe.seed, names.begun, driver.journal)
+            )
         return Trained(driver.forest(), driver.history())
     finally:
         driver.free()
@@ -138,13 +141,13 @@ class _Driver:
     """The driver's half."""
 
     def __init__(
-        self, table: Table, problem: Problem, recipe: Recipe, facts: Facts, record: Record, names: Names
+        self, table: Table, problem: Problem, recipe: Recipe, facts: Facts, record: Record, names: CheckpointNames
     ) -> None:
         self.record = record
         self._problem, self._recipe = problem, recipe
         self._rows = facts.rows
         mean = None if table.columns.weight is None else facts.weight / facts.rows
-        self._diary = Diary.of(names, settings_of(problem, recipe, facts.rows, mean))
+        self.journal = ReplayJournal.of(names, settings_of(problem, recipe, facts.rows, mean))
         self._log, self._sums = Log.make(names), Sums.make()
         self._quantiles = Quantiles.make(problem, recipe.bins, mean, names, least_rows(problem, recipe, mean))
         share = problem.objective.leaf_share
@@ -190,7 +193,6 @@ class _Driver:
 
     def free(self) -> None:
         """Give all back that is on the servers."""
-        self._diary.free()
         self._quantiles.free()
         self._sums.free()
         self._log.free()
@@ -199,7 +201,7 @@ class _Driver:
         if self._fleet is not None:
             self._fleet.free()
 
-    def on_clock(self, clock: int) -> None:
+    def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | None:
         """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has gone back."""
         if clock < CLOCKS - 1:
             self._quantiles.look(clock)
@@ -207,12 +209,13 @@ class _Driver:
             self._prepare()
         else:
             self._after(clock - CLOCKS)
+        return self.journal.message()
 
     def _after(self, at: int) -> None:
         """Go on after a clock of the trees."""
         self.record.enter(at)
         self._go_back(at)
-        with self._diary.page(END + at):
+        with self.journal.page(END + at):
             state = self._states[at]
             self._states.append(self._following(state))
 
@@ -278,7 +281,7 @@ class _Driver:
 
         A driver before may have wanted no more rounds: then there are no totals of a root yet.
         """
-        totals, counts, sums, below, (lap_s, task) = self._diary.hear(lambda: self._heard(state))
+        totals, counts, sums, below, lap_s, task = self.journal.hear(lambda: self._heard(state))
         if state.is_after_tree and not state.is_recorded:
             self._trees[-1] = replace(self._trees[-1], count=counts)
         state = replace(state, totals=totals if state.task == task == Task.ROOT else None)
@@ -289,13 +292,13 @@ class _Driver:
         if not state.trees:
             self.record.objective.append(loss)
         is_enough = state.trees > 0 and self._recipe.validate and self._is_enough(sums)
-        if state.trees and self._diary.is_read:
+        if state.trees and self.journal.is_replaying:
             self.record.step_before(loss, lap_s)
         elif state.trees:
             self.record.step(loss, {"leaves": self._leaves(len(self._trees))})
         return replace(state, below=below, is_recorded=True), is_enough
 
-    def _heard(self, state: _State) -> list[Int64s | Float64s]:
+    def _heard(self, state: _State) -> list[Any]:
         """Return the totals of a root, the rows in each node of the tree before, the tally, bounds of sums of
         gradients, how long the step took, and what the workers were told to do."""
         sums, keys = self._sums, count_keys(state.trees - 1, len(self._trees[-1]) if state.is_after_tree else 0)
@@ -306,7 +309,7 @@ class _Driver:
             sums.exponents.zero()
         totals, counts, tally, exponents = (deferred.result() for deferred in taken)
         below = sums_below(exponents.reshape(KINDS, -1))
-        return [totals, counts, tally, below, np.array([self.record.lap_s, state.task])]
+        return [totals, counts, tally, below, self.record.lap_s, int(state.task)]
 
     def _is_enough(self, sums: Float64s) -> bool:
         """Note the loss of the rows held out; tell whether it does not get better any more, as pyspark.ml does."""
@@ -336,7 +339,7 @@ class _Driver:
         assert growth is not None
         found = None
         if growth.is_searched:
-            found = Found(*self._diary.hear(lambda: astuple(fleet.best_splits(growth, self._recipe))))
+            found = Found(*self.journal.hear(lambda: astuple(fleet.best_splits(growth, self._recipe))))
         splits, ends = growth.go_on(found)
         if not growth.is_over:
             following = replace(state, task=Task.NODES, answers=(*state.answers, found))
@@ -346,7 +349,7 @@ class _Driver:
             following = self._after_tree(state, growth.finish())
         fleet.make_room(growth.room)
         what = Told(following.task, following.trees, following.scales, splits=splits, ends=ends)
-        self._tell(len(self._states), what, () if self._diary.is_read else growth.clear)
+        self._tell(len(self._states), what, () if self.journal.is_replaying else growth.clear)
         return following
 
     def _after_tree(self, state: _State, tree: Tree) -> _State:
@@ -377,7 +380,7 @@ class _Driver:
         """All have added the residuals of a tree's leaves: find where the quantiles are."""
         quantiles, (leaves, ends) = self._leaf_quantiles, _leaves_of(state)
         assert quantiles is not None
-        sought = Sought(*self._diary.hear(lambda: astuple(quantiles.find_coarse(len(leaves)))))
+        sought = Sought(*self.journal.hear(lambda: astuple(quantiles.find_coarse(len(leaves)))))
         ends[leaves, VALUE] = sought.cells
         following = replace(state, task=Task.FINE, sought=sought)
         self._tell(len(self._states), Told(Task.FINE, state.trees, state.scales, ends=ends))
@@ -389,7 +392,7 @@ class _Driver:
         assert quantiles is not None
         assert sought is not None
         assert self._growth is not None
-        (found,) = self._diary.hear(lambda: [quantiles.find_fine(sought)])
+        found = self.journal.hear(lambda: quantiles.find_fine(sought))
         tree = self._growth.finish()
         tree.value[leaves] = found * self._recipe.rate_of(state.trees, self._problem.objective.width)
         ends[leaves, VALUE] = tree.value[leaves].view(np.int64)

@@ -35,7 +35,7 @@ def train(ps: Any, frame: Any, features: int, classes: int, smoothing: float = 1
     table = deal(frame, columns, survey(frame, columns, classes), None)
     vectors = [first := DCV.dense(features, classes, dtype="float64"), *(first.derive() for _ in range(classes - 1))]
     form = Form(features, classes, counts=True)
-    run_training(ps, Training(table, form, Counting(first.matrix()), on_clock=lambda clock: None))
+    run_training(ps, Training(table, form, Counting(first.matrix())))
     for vector in vectors:
         vector.zip().apply("log_shares", total=vector.sum() + smoothing * features, smoothing=smoothing)
     return np.stack([vector.pull() for vector in vectors])

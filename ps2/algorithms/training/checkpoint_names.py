@@ -1,0 +1,72 @@
+"""Names of a training's vectors in a checkpoint: another driver finds them by these, and goes on."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ps2.client.dcv import DCV
+from ps2.client.handle import free_all
+from ps2.errors import NotFoundError
+
+
+class CheckpointNames:
+    """Names of a training's vectors, in the order in which the driver makes these.
+
+    Attributes:
+        prefix: of all names; "": the vectors have no names.
+        begun: how many clocks an earlier driver has finished.
+        messages: what the earlier driver's ``onClock`` returned, oldest first.
+    """
+
+    def __init__(
+        self,
+        prefix: str = "",
+        find: Callable[[str], DCV] | None = None,
+        begun: int = 0,
+        messages: Sequence[Any] = (),
+    ) -> None:
+        """Args:
+        find: returns a vector by its name; None: the vectors are new.
+        """
+        self.prefix, self.begun, self.messages, self._find = prefix, begun, messages, find
+        self._numbers = itertools.count()
+
+    @staticmethod
+    def of(prefix: str, ps: Any, first: int = 0) -> CheckpointNames:
+        """Return names of vectors that a restored context has, else of new vectors, which replace old ones.
+
+        Args:
+            first: the clock of the context in which the training begins.
+
+        Raises:
+            NotFoundError: the context was restored, and has no vectors of this training.
+        """
+        present = [name for name in ps._fleet.master.names() if prefix and name.startswith(f"{prefix}/")]
+        if prefix and ps.nextStep > first and ps.conf.restore is not None:
+            if f"{prefix}/0" not in present:
+                raise NotFoundError(
+                    f"the checkpoint holds no training {prefix!r} that could go on: it was made after its end, or is "
+                    "of something else"
+                )
+            return CheckpointNames(prefix, ps.vector, ps.nextStep - first, ps._steps.messages())
+        free_all(map(ps.vector, present))  # left on an attached fleet by a driver that was killed
+        return CheckpointNames(prefix)
+
+    def give(self, make: Callable[[str | None], DCV], mend: Callable[[DCV, str], DCV] | None = None) -> DCV:
+        """Make the next vector, or find it.
+
+        Args:
+            mend: called with a vector that was found, and its name; returns its replacement.
+        """
+        if not self.prefix:
+            return make(None)
+        name = f"{self.prefix}/{next(self._numbers)}"
+        if self._find is None:
+            return make(name)
+        found = self._find(name)
+        return found if mend is None else mend(found, name)
+
+
+UNNAMED = CheckpointNames()

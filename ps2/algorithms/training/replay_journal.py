@@ -1,0 +1,122 @@
+"""What the driver of a training has heard from workers and servers, kept with the messages of its run.
+
+A driver that decides by nothing else comes to the same state when it hears the same. So another driver replays what the
+earlier one heard, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.errors import ConfigError
+from ps2.run.message import Message
+
+T = TypeVar("T")
+
+# The field of a message that is the journal's, beside those for the workers; and what it holds.
+JOURNAL = "journal"
+TRAINING, SETTINGS, BEFORE, CLOCK, HEARD = "training", "settings", "before", "clock", "heard"
+
+
+class ReplayJournal:
+    """A page for each clock: what the driver heard in it, as plain data (see ``ps2.Message``), in order.
+
+    A training without a name keeps nothing.
+    """
+
+    def __init__(
+        self,
+        name: str = "",
+        settings: str = "",
+        before: list[Any] | None = None,
+        pages: Mapping[int, list[Any]] | None = None,
+    ) -> None:
+        """Args:
+        before, pages: of an earlier driver: what it heard before the first clock, and in each clock.
+        """
+        self._name, self._settings, self._pages = name, settings, dict(pages or {})
+        self._before: list[Any] = []
+        self._heard = self._before  # of the open page
+        self._replayed: Iterator[Any] | None = None if before is None else iter(before)
+        self._page: dict[str, Any] = {}  # the finished page that no message has taken
+
+    @staticmethod
+    def of(names: CheckpointNames, settings: Mapping[str, Any]) -> ReplayJournal:
+        """Begin a journal, or open that of an earlier driver.
+
+        Args:
+            settings: the values that the training depends on, as JSON has them.
+
+        Raises:
+            ConfigError: the earlier driver trained something else; says what differs.
+        """
+        if not names.prefix:
+            return ReplayJournal()
+        wanted = json.dumps(settings)
+        if not names.begun:
+            return ReplayJournal(names.prefix, wanted)
+        kept = [one[JOURNAL] for one in names.messages if isinstance(one, dict) and JOURNAL in one]
+        mine = [one for one in kept if one[TRAINING] == names.prefix]
+        opening = next((one for one in mine if SETTINGS in one), None)
+        if opening is None:
+            raise ConfigError(f"the training {names.prefix!r} in the checkpoint is of another algorithm")
+        if differing := _differing(json.loads(opening[SETTINGS]), json.loads(wanted)):
+            raise ConfigError(f"the training {names.prefix!r} in the checkpoint is another one: {differing}")
+        pages = {one[CLOCK]: one[HEARD] for one in mine if CLOCK in one}
+        return ReplayJournal(names.prefix, wanted, opening[BEFORE], pages)
+
+    @property
+    def is_replaying(self) -> bool:
+        """Whether an earlier driver heard the open page: what it did then need not be done again."""
+        return self._replayed is not None
+
+    @contextmanager
+    def page(self, clock: int) -> Iterator[None]:
+        """Open the page of a clock, from 0 on; an earlier driver's page is replayed once."""
+        earlier = self._pages.pop(clock, None)
+        self._heard, self._page = [], {}
+        self._replayed = None if earlier is None else iter(earlier)
+        try:
+            yield
+            self._page = {CLOCK: clock, HEARD: self._heard}
+        finally:
+            self._replayed = None
+
+    def hear(self, ask: Callable[[], T]) -> T:
+        """Return what the driver hears, or what an earlier driver heard at this place.
+
+        Call it equally often in each attempt of a clock. Outside of pages it is for what the driver hears before the
+        first clock.
+
+        Args:
+            ask: returns plain data; called unless an earlier driver has heard it. In a replay tuples are lists.
+        """
+        if self._replayed is not None:
+            heard: T = next(self._replayed)
+        else:
+            heard = ask()
+        self._heard.append(heard)
+        return heard
+
+    def message(self, opening: bool = False, **told: Any) -> Message | None:
+        """Return what ``onClock`` is to return: data for the workers, and the page of the clock for a later driver.
+
+        Args:
+            opening: whether this is the first clock of the run.
+            told: the data for the workers, by name.
+        """
+        kept, self._page = self._page, {}
+        if opening:
+            kept = {SETTINGS: self._settings, BEFORE: self._before, **kept}
+        if self._name and kept:
+            told[JOURNAL] = {TRAINING: self._name, **kept}
+        return Message(told) if told else None
+
+
+def _differing(begun: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    names = [name for name in {**begun, **wanted} if begun.get(name) != wanted.get(name)]
+    return "; ".join(f"{name} was {begun.get(name)!r}, and is {wanted.get(name)!r}" for name in names)
