@@ -1,6 +1,6 @@
-"""Estimators and models with the faces of pyspark.ml's, trained on a fleet of servers.
+"""Estimators and models with pyspark.ml's API, trained on a fleet of servers.
 
-The names below are loaded when they are first used: they need pyspark, and other modules here do not.
+The names below are imported on first use: they need pyspark, and other modules of this package do not.
 """
 
 from __future__ import annotations

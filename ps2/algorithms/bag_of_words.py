@@ -1,9 +1,10 @@
-"""Documents in files of UCI's bag-of-words form, read by Spark; a malformed line is named with its file and number.
+"""Documents in files of UCI's bag-of-words format, read by Spark; an error names the file and number of a malformed
+line.
 
-A file begins with three lines: how many documents there are, words in the vocabulary, and lines that follow. Each of
-these is "document word count", numbers from 1 on. Lines come to Python as Arrow batches and become arrays at once;
-those of a document that lie side by side are a piece of it. A document whose lines were read in several places, as
-Spark has cut its file there, is of several pieces, which are put together by file and number.
+A file begins with three lines: the number of documents, of words in the vocabulary, and of lines that follow. Each
+further line is "document word count", with numbers from 1. Lines come to Python as Arrow batches and become arrays at
+once; consecutive lines of one document are a piece. Where Spark cuts a file inside a document, the document has
+several pieces, which are joined by file and number.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ Int64s = npt.NDArray[np.int64]
 HEAD = ("documents", "words in the vocabulary", "lines that follow")
 FIELDS = ("document", "word", "count")
 NUMBER = re.compile(r"\d{1,18}", re.ASCII)
-# Spark's indices have 32 bits, and so have counts.
+# Spark's indices and counts have 32 bits.
 MOST = 2**31 - 1
-# In the place of a document's number: of lines of the head, and of such as are malformed.
+# Takes the place of a document's number for lines of the head and for malformed lines.
 OF_HEAD, MALFORMED = 0, -1
 OF_PIECES = "file bigint, block bigint, document bigint, words array<int>, counts array<double>"
 
@@ -43,8 +44,8 @@ class BagOfWords:
     Attributes:
         path: of the file, the folder or the glob.
         frame: DataFrame with columns id (a document's number in its file) and features (vectors of pyspark.ml).
-        documents: how many have words.
-        vocabulary: how many words there are.
+        documents: number of documents with words.
+        vocabulary: number of words.
         tokens: the sum of all counts.
     """
 
@@ -56,14 +57,15 @@ class BagOfWords:
 
 
 def read(spark: Any, path: str, vocabulary: int | None = None) -> BagOfWords:
-    """Read a file, or all files of a folder or glob, and keep the documents; gzip and the like by their endings.
+    """Read a file, or all files of a folder or glob, and cache the documents; suffixes such as .gz tell the
+    compression.
 
     Args:
         path: any URL that Spark reads. Each file has its own three lines, and documents of its own.
-        vocabulary: how many words there have to be; None: as many as the files say.
+        vocabulary: the expected number of words; None: any.
 
     Raises:
-        InputError: there is no such file, a line is malformed, or files are of different vocabularies.
+        InputError: there is no such file, a line is malformed, or the files have different vocabularies.
     """
     with reading(spark, path):
         return _read(spark, path, vocabulary)
@@ -93,10 +95,10 @@ def _read(spark: Any, path: str, vocabulary: int | None) -> BagOfWords:
 
 
 def read_vocabulary(spark: Any, path: str, words: int) -> list[str]:
-    """Read a vocabulary: a word a line.
+    """Read a vocabulary: one word per line.
 
     Raises:
-        InputError: there is no such file, or it has another number of words.
+        InputError: there is no such file, or its number of words differs.
     """
     with reading(spark, path):
         found: list[str] = spark.sparkContext.textFile(path).collect()
@@ -111,12 +113,12 @@ def pieces_of(files: Int64s, blocks: Int64s, values: pa.Array) -> pa.RecordBatch
     """Parse lines.
 
     Args:
-        files, blocks: int64: of each line its file, and where in it the part begins that it was read with.
+        files, blocks: int64, for each line: its file, and where in the file the part begins that Spark read it with.
         values: the lines, strings.
 
     Returns:
-        Rows as ``OF_PIECES`` says. Of lines of the head the numbers are counts. If a line is malformed, as far as can
-        be told without the head, there is a row that says so for each file, and no other.
+        Rows as ``OF_PIECES`` describes. The numbers of a head's lines are counts. If this part of a file has a line
+        that is malformed whatever the head says, the file's only row reports that.
     """
     trimmed = pc.utf8_trim_whitespace(values)
     some = pc.greater(pc.utf8_length(trimmed), 0).to_numpy(zero_copy_only=False)
@@ -141,11 +143,11 @@ def pieces_of(files: Int64s, blocks: Int64s, values: pa.Array) -> pa.RecordBatch
 
 
 def fault_of(line: str, number: int, documents: int = MOST, words: int = MOST) -> str | None:
-    """Say what is wrong with a line; None: nothing.
+    """Describe what is wrong with a line; None: nothing.
 
     Args:
         number: of the line, from 1 on.
-        documents, words: how many there are, by the head.
+        documents, words: their numbers, from the head.
     """
     fields = line.split()
     if number <= len(HEAD):
@@ -168,7 +170,7 @@ def _numbers(lists: pa.Array, chosen: Array) -> Int64s:
 
 
 def _as_batch(files: Int64s, blocks: Int64s, documents: Int64s, offsets: Int64s, numbers: Int64s) -> pa.RecordBatch:
-    """Return pieces, of which each has the numbers from its offset to the next."""
+    """Return pieces; each holds the numbers from its offset to the next offset."""
     ends = pa.array(offsets, pa.int32())
     words = pa.ListArray.from_arrays(ends, pa.array(numbers[:, 1], pa.int32()))
     counts = pa.ListArray.from_arrays(ends, pa.array(numbers[:, 2], pa.float64()))
@@ -184,7 +186,7 @@ def _parse(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class _Vectors:
-    """Makes vectors of documents' words: ascending, each once."""
+    """Makes vectors of documents, with ascending unique words."""
 
     words: int
 
@@ -217,14 +219,14 @@ def _form() -> Any:
 
 
 def _file() -> Any:
-    """Return the column of a number for each file: shorter than its name, of which each line would have one."""
+    """Return a column with each file's number, which is shorter than its name on every line."""
     from pyspark.sql import functions as F
 
     return F.xxhash64(F.input_file_name())
 
 
 def _check(spark: Any, path: str, lines: Any, pieces: Any) -> int:
-    """Return how many words there are, or raise InputError for what is wrong."""
+    """Return the number of words, or raise InputError for what is wrong."""
     from pyspark.sql import functions as F
 
     document, words = F.col("document"), F.col("words")
@@ -244,7 +246,7 @@ def _check(spark: Any, path: str, lines: Any, pieces: Any) -> int:
     heads = {row["file"]: [int(number) for part in row["head"] for number in part["counts"]] for row in found}
     wrong = [row for row in found if not _is_as_said(row, heads[row["file"]])]
     if wrong:
-        # Of a part with a malformed line nothing is known, so it is that line that has to be named.
+        # The numbers of a part with a malformed line are unknown, so the error must name that line.
         malformed = [row for row in wrong if row["least"] == MALFORMED]
         faults = (
             _fault_in(spark, lines, row["file"], None if malformed else row["lines"]) for row in malformed or wrong
@@ -260,23 +262,23 @@ def _check(spark: Any, path: str, lines: Any, pieces: Any) -> int:
 
 
 def _is_as_said(row: Any, head: list[int]) -> bool:
-    """Tell whether the lines of a file are what its head says."""
+    """Return True if the lines of a file match its head."""
     if row["least"] == MALFORMED or len(head) != len(HEAD):
         return False
     return row["most"] <= head[0] and (row["word"] or 0) <= head[1] and row["lines"] == head[2]
 
 
 def _fault_in(spark: Any, lines: Any, number: int, count: int | None) -> str | None:
-    """Look for what is wrong with a file.
+    """Find what is wrong with a file.
 
     Args:
-        count: of its lines; None: it is not known.
+        count: number of its lines; None: unknown.
     """
     from pyspark.sql import functions as F
 
     url = unquote(lines.where(_file() == number).select(F.input_file_name()).first()[0])
     file = local_name(url)
-    # Hadoop's lines come in the order of the text.
+    # Hadoop returns lines in the order of the text.
     numbered = spark.sparkContext.textFile(url).zipWithIndex()
     first = [line for line, _ in numbered.take(len(HEAD))]
     limits = (MOST, MOST)

@@ -123,7 +123,7 @@ class LogisticRegression(LinearEstimator, LinearSetters, _LogisticParams, Probab
         return replace(recipe, bounds=bounds_of(self, problem)) if are_bounded(self) else recipe
 
     def _known(self, problem: Problem, found: Survey) -> Weights | None:
-        """Return infinite intercepts for rows of a single class, as pyspark.ml does; no intercept of a sole class."""
+        """Return infinite intercepts for rows of a single class, as pyspark.ml does; 0 if there is only one class."""
         there = np.flatnonzero(found.facts.class_weights)
         is_sole = problem.loss == "softmax" and problem.width == 1
         if not is_sole and (len(there) > 1 or not problem.fit_intercept or are_bounded(self)):

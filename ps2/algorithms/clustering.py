@@ -40,7 +40,7 @@ from ps2.server.memory import available_bytes
 
 Float64s = npt.NDArray[np.float64]
 
-# Of ``describeTopics``, as pyspark.ml has it.
+# The columns of ``describeTopics``, as in pyspark.ml.
 DESCRIBED = StructType(
     [
         StructField("topic", IntegerType(), nullable=False),
@@ -48,7 +48,7 @@ DESCRIBED = StructType(
         StructField("termWeights", ArrayType(DoubleType(), containsNull=False)),
     ]
 )
-# Of what pyspark.ml draws the gamma that a document begins with.
+# pyspark.ml draws the initial gamma of a document from this distribution.
 GAMMA_SHAPE = 100.0
 
 
@@ -102,7 +102,7 @@ class LDAModel(TrainedModel, LDAParams, Model):
 
     @property
     def topics(self) -> LDATopics:
-        """What was learnt, as arrays, usable where there is no Spark."""
+        """The trained topics as arrays, usable without Spark."""
         found: LDATopics = self._fitted
         how, seed = self._inference, self._seed
         if (found.inference, found.seed) != (how, seed):
@@ -111,7 +111,7 @@ class LDAModel(TrainedModel, LDAParams, Model):
         return found
 
     def isDistributed(self) -> bool:
-        """Whether the topics are in an RDD: they never are."""
+        """Whether the topics are in an RDD; always False."""
         return False
 
     def vocabSize(self) -> int:
@@ -119,17 +119,17 @@ class LDAModel(TrainedModel, LDAParams, Model):
         return self.topics.dim
 
     def topicsMatrix(self) -> DenseMatrix:
-        """Return the topics, a matrix of shape (words, topics): tokens of each word in each topic, and beta."""
+        """Return the topics, a matrix of shape (words, topics): tokens of each word in each topic, plus beta."""
         topics = self.topics
         weights = topics.counts + topics.beta
         return DenseMatrix(topics.dim, topics.topics, weights.reshape(-1, order="F"))
 
     def estimatedDocConcentration(self) -> DenseVector:
-        """Return alpha, one a topic: as it was fitted if it was, else as given."""
+        """Return alpha for each topic: the fitted values if alpha was optimized, else the given ones."""
         return DenseVector(self.topics.alpha)
 
     def describeTopics(self, maxTermsPerTopic: int = 10) -> DataFrame:
-        """Return of each topic its likeliest words: columns topic, termIndices and termWeights."""
+        """Return the most likely words of each topic: columns topic, termIndices and termWeights."""
         rows = [
             (topic, words.tolist(), weights.tolist())
             for topic, (words, weights) in enumerate(self.topics.describeTopics(maxTermsPerTopic))
@@ -148,16 +148,18 @@ class LDAModel(TrainedModel, LDAParams, Model):
         return with_predictions(dataset, self._features, topics.dim, share, SharesHead(topics.topics), [(name, "raw")])
 
     def logLikelihood(self, dataset: DataFrame) -> float:
-        """Return a lower bound of the documents' log-likelihood, as pyspark.ml's: see ``LDATopics.logLikelihood``."""
+        """Return a lower bound of the documents' log-likelihood, as in pyspark.ml: see ``LDATopics.logLikelihood``."""
         return self._bound(dataset)[0]
 
     def logPerplexity(self, dataset: DataFrame) -> float:
-        """Return minus ``logLikelihood`` a token, as pyspark.ml's: lower is better."""
+        """Return minus ``logLikelihood`` per token, as in pyspark.ml: lower is better."""
         bound, tokens = self._bound(dataset)
         return -bound / tokens
 
     def perplexity(self, dataset: DataFrame, seed: int = 0) -> float:
-        """Return the perplexity of held-out documents, by completion: lower is better. See ``LDATopics.perplexity``."""
+        """Return the perplexity of held-out documents, by document completion: lower is better. See
+        ``LDATopics.perplexity``.
+        """
 
         def completed(topics: LDATopics, x: sp.csr_array) -> Numbers:
             return {"sums": topics.completed(x, seed)}
@@ -166,7 +168,7 @@ class LDAModel(TrainedModel, LDAParams, Model):
         return perplexity_of(score, tokens)
 
     def toPyLDAvis(self, dataset: DataFrame, vocabulary: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return what ``pyLDAvis.prepare`` takes, by keyword; all documents' topics come to the driver.
+        """Return the arguments of ``pyLDAvis.prepare``, by name; the topics of all documents come to the driver.
 
         See ``LDATopics.toPyLDAvis``.
         """
@@ -183,7 +185,7 @@ class LDAModel(TrainedModel, LDAParams, Model):
         return topics.vis(Seen(shares.reshape(-1, topics.topics), lengths, frequency), vocabulary)
 
     def _bound(self, dataset: DataFrame) -> tuple[float, float]:
-        """Return the bound of the documents' log-likelihood, and how many tokens they have."""
+        """Return the bound of the documents' log-likelihood, and their number of tokens."""
 
         def bound(topics: LDATopics, x: sp.csr_array) -> Numbers:
             return {"sums": (topics.bound(x), x.sum())}
@@ -218,10 +220,10 @@ class LDAModel(TrainedModel, LDAParams, Model):
         self._summary = HistorySummary(history)
 
     def toPyspark(self) -> clustering.LocalLDAModel:
-        """Return the same topics as pyspark.ml's model, which infers new documents' by variational Bayes.
+        """Return the same topics as pyspark.ml's model, which infers topics of new documents by variational Bayes.
 
         Raises:
-            UsageError: there is one topic, and pyspark.ml has two at least.
+            UsageError: there is one topic; pyspark.ml requires at least two.
         """
         spark, topics = _session(), self.topics
         if topics.topics < 2:
@@ -232,12 +234,12 @@ class LDAModel(TrainedModel, LDAParams, Model):
         matrix = of_mllib.linalg.Matrices.fromML(_py2java(context, self.topicsMatrix()))
         alpha = of_mllib.linalg.Vectors.fromML(_py2java(context, self.estimatedDocConcentration()))
         local = of_mllib.clustering.LocalLDAModel(matrix, alpha, topics.beta, GAMMA_SHAPE)
-        # Its param knows pyspark.ml's optimizers only.
+        # The param of pyspark.ml accepts only its own optimizers.
         described = self.copy({self.optimizer: "online"})._setDefault(optimizer="online")
         return described._as_pyspark(clustering.LocalLDAModel, topics.dim, local, spark._jsparkSession)
 
 
-# An instance of it to those who ask; to be derived from it, it would have to wrap an object in Java.
+# isinstance() says yes; a real subclass would have to wrap a Java object.
 clustering.LocalLDAModel.register(LDAModel)
 
 

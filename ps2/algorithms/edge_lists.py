@@ -1,6 +1,6 @@
-"""Edges in files of text, read by Spark; a malformed line is named with its file and number.
+"""Edges in text files, read by Spark; an error names the file and number of a malformed line.
 
-A line is "source target" or "source target weight", with white space between; lines that begin with # say nothing.
+A line is "source target" or "source target weight", separated by white space; lines that begin with # are comments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FORM = "'source target' or 'source target weight'"
 INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 COMMENT = "#"
-# With and without a weight.
+# Number of fields without and with a weight.
 SIZES = (2, 3)
 
 
@@ -29,7 +29,7 @@ class EdgeList:
         path: of the file, the folder or the glob.
         frame: DataFrame with columns src and dst, longs if all ids are integers, else strings; and, if ``weighted``,
             weight (double).
-        edges: how many there are.
+        edges: number of edges.
         weighted: whether they have weights.
     """
 
@@ -40,7 +40,7 @@ class EdgeList:
 
 
 def read(spark: Any, path: str) -> EdgeList:
-    """Read a file, or all files of a folder or glob; gzip and the like by their endings.
+    """Read a file, or all files of a folder or glob; suffixes such as .gz tell the compression.
 
     Args:
         path: any URL that Spark reads.
@@ -83,7 +83,7 @@ def _read(spark: Any, path: str) -> EdgeList:
 
 
 def read_classes(spark: Any, path: str) -> dict[Any, str]:
-    """Read what vertices are: lines "vertex class ...", of which the first class counts.
+    """Read the classes of vertices from lines "vertex class ..."; the first class of a line counts.
 
     Returns:
         The class of each vertex; vertices are integers if all are.
@@ -107,10 +107,10 @@ def read_classes(spark: Any, path: str) -> dict[Any, str]:
 
 
 def fault_of(line: str, size: int) -> str | None:
-    """Say what is wrong with a line; None: nothing.
+    """Describe what is wrong with a line; None: nothing.
 
     Args:
-        size: how many fields the first line has.
+        size: number of fields of the first line.
     """
     fields = line.split()
     if not fields or fields[0].startswith(COMMENT):
@@ -125,7 +125,7 @@ def fault_of(line: str, size: int) -> str | None:
 
 
 def _fault_in(spark: Any, lines: Any, size: int) -> str | None:
-    """Look for a malformed line; Spark may read the parts of a file in any order, so in two steps."""
+    """Find a malformed line. Spark may read the parts of a file in any order, so this takes two passes."""
     faulty = lines.rdd.filter(lambda row: fault_of(row[1], size) is not None).take(1)
     if not faulty:
         return None

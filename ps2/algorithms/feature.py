@@ -72,20 +72,20 @@ class Word2VecModel(EmbeddingModel, Word2VecParams, Model):
     setOutputCol = setter(HasOutputCol.outputCol)
 
     def getVectors(self) -> DataFrame:
-        """Return all vectors, those of the most frequent words first: columns word and vector."""
+        """Return all vectors, the most frequent words first: columns word and vector."""
         return self._frame_of("word")
 
     def findSynonyms(self, word: Any, num: int) -> DataFrame:
-        """Return the words most similar to one, or to a vector: columns word and similarity, the cosine.
+        """Return the words most similar to a word or a vector: columns word and similarity (the cosine).
 
         Raises:
             InputError: the word has no vector.
-            ConfigError: ``num`` is not 1 at least.
+            ConfigError: ``num`` is below 1.
         """
         return SparkSession.builder.getOrCreate().createDataFrame(self.findSynonymsArray(word, num), SYNONYMS)
 
     def findSynonymsArray(self, word: Any, num: int) -> list[tuple[str, float]]:
-        """Do as ``findSynonyms``, and return pairs."""
+        """Like ``findSynonyms``, but return a list of pairs."""
         return self.embedding.similar(word, num)
 
     def _transform(self, dataset: DataFrame) -> DataFrame:

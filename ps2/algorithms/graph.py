@@ -27,15 +27,15 @@ from ps2.coordinator.slots import total_slots
 
 
 class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):
-    """Walks through a graph: from a DataFrame of edges to one of walks.
+    """Random walks through a graph: from a DataFrame of edges to one of walks.
 
-    A step goes along one of a vertex's edges: each is as likely as it weighs (DeepWalk, Perozzi et al. 2014), and with
-    ``p`` and ``q`` other than 1 also by where the walk was before (node2vec, Grover and Leskovec 2016, section 3.2.2).
-    Edges between the same vertices add up; a loop is one edge; an edge of weight 0 is none, though its vertices are
-    there. A walk ends where no edge goes on.
+    A step follows one of a vertex's edges with a probability proportional to its weight (DeepWalk, Perozzi et al.
+    2014). With ``p`` and ``q`` other than 1, it also depends on the previous vertex (node2vec, Grover and Leskovec
+    2016, section 3.2.2). Parallel edges add up; a loop counts as one edge; an edge of weight 0 is left out, but its
+    vertices are part of the graph. A walk ends at a vertex without outgoing edges.
 
-    A walk depends on the edges, the seed, its epoch and its first vertex alone: it is the same on any number of
-    workers and servers, wherever the graph lies.
+    A walk depends only on the edges, the seed, its epoch and its first vertex: it is the same for any number of
+    workers and servers, and wherever the graph lies.
     """
 
     def __init__(self, **params: Any) -> None:
@@ -43,19 +43,19 @@ class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):
         self._graphs: list[Placed] = []
 
     def free(self) -> None:
-        """Give back what graphs take on the servers; walks that have not been computed yet no longer can be."""
+        """Free the graphs on the servers; walks that have not been computed yet fail from now on."""
         while self._graphs:
             self._graphs.pop().free()
 
     def _transform(self, dataset: DataFrame) -> DataFrame:
         """Return walks: columns ``epoch`` (int) and ``walk`` (array of ids), in order of epoch and first vertex.
 
-        Edges are read at once, and walks as often as the DataFrame is computed.
+        The edges are read now; the walks are computed each time the DataFrame is.
 
         Raises:
             ConfigError: a param cannot be used.
             InputError: the edges cannot be used.
-            LimitError: the graph does not fit the servers, or a walk no row.
+            LimitError: the graph does not fit on the servers, or a walk does not fit in a row.
         """
         check_frame(dataset)
         check_ranges(self)
@@ -81,7 +81,7 @@ class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):
 
 
 class DeepWalk(WalkEstimator, Estimator["DeepWalkModel"]):
-    """Vectors of vertices from walks: near ones have similar vectors (Perozzi et al. 2014).
+    """Vectors of vertices from random walks; vertices near each other get similar vectors (Perozzi et al. 2014).
 
     Example::
 
@@ -101,7 +101,7 @@ class DeepWalkModel(VertexModel, WalkTrainingParams, Model):
 
 
 class Node2Vec(WalkEstimator, BiasedWalkTrainingParams, Estimator["Node2VecModel"]):
-    """Vectors of vertices from walks that ``p`` and ``q`` steer (Grover and Leskovec 2016)."""
+    """Vectors of vertices from random walks biased by ``p`` and ``q`` (Grover and Leskovec 2016)."""
 
     _KIND = "node2vec"
 
@@ -115,8 +115,8 @@ class Node2VecModel(VertexModel, BiasedWalkTrainingParams, Model):
 
 
 class LINE(EdgeEstimator, Estimator["LINEModel"]):
-    """Vectors of vertices from their edges (Tang et al. 2015): those with an edge are alike (first order), those with
-    edges to the same ones are (second), or both.
+    """Vectors of vertices from their edges (Tang et al. 2015). First order: vertices with an edge between them are
+    similar. Second order: vertices with edges to the same vertices are. Or both.
     """
 
     _KIND = "line"

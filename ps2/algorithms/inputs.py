@@ -1,4 +1,4 @@
-"""Paths of files to train on: whether there is something to read, and why Spark cannot read a file."""
+"""Paths of training files: is there anything to read, and why can Spark not read a file?"""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from urllib.parse import unquote
 from ps2.algorithms.training.progress import say
 from ps2.errors import InputError
 
-# What Hadoop takes for a pattern of paths.
+# Characters of Hadoop's path patterns.
 PATTERN = re.compile(r"[*?[{\\]")
-# What it takes for something else than Python's glob does.
+# Of these, the ones that mean something else to Python's glob.
 SPARKS_PATTERN = re.compile(r"[\[{\\]")
-# How Spark names the file in its error.
+# Matches the file's name in Spark's error.
 FAILED_FILE = re.compile(r"reading file (\S+?)\.?\s")
 SHOWN_CHARS = 40
 
 
 def local_path(path: str) -> str | None:
-    """Return the path on this machine that Spark takes a path for; None: it is elsewhere, or only Spark knows."""
+    """Return the local path for a path as Spark reads it; None: it is remote, or only Spark knows."""
     scheme, found, rest = path.partition(":")
     if found and "/" not in scheme:
         return "/" + rest.lstrip("/") if scheme == "file" else None
@@ -32,10 +32,10 @@ def local_path(path: str) -> str | None:
 
 
 def check_local(path: str) -> None:
-    """Raise InputError for what needs no Spark to see.
+    """Raise InputError for faults that are visible without Spark.
 
-    A file or folder of this machine is missing, may not be read, is something else than files, or has folders in it.
-    Patterns that Python's glob does not know are left to Spark.
+    A local file or folder is missing, unreadable or not a regular file, or a folder holds folders. Patterns that
+    Python's glob does not know are left to Spark.
     """
     local = local_path(path)
     if local is None:
@@ -68,14 +68,14 @@ def _check_local_entry(local: str, path: str) -> None:
 
 @contextmanager
 def reading(spark: Any, path: str) -> Iterator[None]:
-    """Look at a path before it is read, and name the file that Spark cannot read.
+    """Check a path before Spark reads it, and name the file that Spark cannot read.
 
     Args:
         path: any URL that Spark reads: a file, a folder or a glob.
 
     Raises:
         InputError: Spark finds no file of that path or pattern; the path is a folder of folders; or a file cannot be
-            read, such as a compressed file that was cut off.
+            read, such as a truncated compressed file.
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -105,16 +105,16 @@ def _check_exists(spark: Any, path: str) -> None:
 
 
 def _check_folder(entries: Iterable[tuple[str, bool]], path: str) -> None:
-    """Raise InputError if a folder has other folders in it.
+    """Raise InputError if a folder holds other folders.
 
-    Spark lists what is below all of them, which takes minutes for "/", and then reads none of it. Folders named as
+    Spark lists everything below them, which takes minutes for "/", and then reads none of it. Folders named as
     partitions of a table ("day=3") are read.
 
     Args:
-        entries: what is in the folder: names, and whether each is a folder.
+        entries: of the folder: names, and whether each is a folder.
     """
     for name, is_folder in entries:
-        # Spark reads nothing whose name begins so.
+        # Spark ignores names that begin with these.
         if is_folder and not name.startswith(("_", ".")) and "=" not in name:
             raise InputError(
                 f"{path}: expected a file or a folder of files, got a folder with the folder {name!r} in it, whose "
@@ -123,7 +123,7 @@ def _check_folder(entries: Iterable[tuple[str, bool]], path: str) -> None:
 
 
 def _io_fault(spark: Any, error: Any) -> str | None:
-    """Return what the file system or the decompressor said, in the innermost of Java's errors; None: nothing."""
+    """Return the message of the file system or decompressor, from the innermost Java error; None if there is none."""
     from py4j.java_gateway import is_instance_of
 
     java, found = getattr(error, "java_exception", None) or getattr(error, "_origin", None), None

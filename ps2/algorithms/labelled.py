@@ -1,4 +1,4 @@
-"""Rows with labels in LIBSVM files, read by Spark; a line that it cannot read is named with its file and number."""
+"""Rows with labels in LIBSVM files, read by Spark; an error names the file and number of a line that it cannot read."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ps2.errors import InputError
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 INDEX = re.compile(r"\d{1,10}", re.ASCII)
-# Values of hashes by which rows are held out.
+# Number of hash values that decide which rows are held out.
 HASHES = 1 << 30
 # Spark's indices have 32 bits.
 MOST_FEATURES = 2**31 - 1
 SHOWN_LABELS = 10
-# As many as an estimator takes; of more different labels not all are counted.
+# The largest number of classes that an estimator takes; beyond it, not all labels are counted.
 MOST_CLASSES = 100
 
 
@@ -31,7 +31,7 @@ class LabelledRows:
     Attributes:
         path: of the file, the folder or the glob.
         frame: DataFrame with columns label and features (vectors of pyspark.ml).
-        counts: how many rows have each label; of very many labels some.
+        counts: number of rows by label; incomplete if there are very many labels.
     """
 
     path: str
@@ -42,7 +42,7 @@ class LabelledRows:
         return sum(self.counts.values())
 
     def classes(self, most: int = 2) -> tuple[float, ...]:
-        """Return the labels of class 0, 1, ...; InputError unless there are two of them at least, and ``most`` at most.
+        """Return the labels of class 0, 1, ...; raise InputError unless there are 2 to ``most`` of them.
 
         Args:
             most: from 2 to ``MOST_CLASSES``.
@@ -54,20 +54,20 @@ class LabelledRows:
 
     @property
     def shown_labels(self) -> str:
-        """The labels in words, the first few of them."""
+        """The first few labels, for a message."""
         found = sorted(self.counts)
         more = ", ..." if len(found) > SHOWN_LABELS else ""
         return ", ".join(f"{label:g}" for label in found[:SHOWN_LABELS]) + more
 
     def classified(self, classes: tuple[float, ...]) -> Any:
-        """Return the rows with labels 0, 1, ..., or raise InputError for a label of no class."""
+        """Return the rows with labels 0, 1, ...; raise InputError for a label that is not a class."""
         from pyspark.sql import functions as F
 
         strange = sorted(set(self.counts) - set(classes))
         if strange:
             raise InputError(f"{self.path}: expected labels {in_words(classes)}, got {strange[0]:g}")
         number = F.array_position(F.array(*map(F.lit, classes)), F.col("label")) - 1
-        # Rows may be held out: the classes are these, even if those that are left do not have all of them.
+        # Rows may be held out. The metadata keep all classes, even those that only held-out rows have.
         known = {"ml_attr": {"type": "nominal", "vals": [f"{label:g}" for label in classes]}}
         return self.frame.withColumn("label", number.cast("double")).withMetadata("label", known)
 
@@ -79,11 +79,11 @@ def in_words(labels: tuple[float, ...]) -> str:
 
 
 def read(spark: Any, path: str, features: int) -> LabelledRows:
-    """Read a file, or all files of a folder or glob, and keep the rows; gzip and the like by their endings.
+    """Read a file, or all files of a folder or glob, and cache the rows; suffixes such as .gz tell the compression.
 
     Args:
         path: any URL that Spark reads.
-        features: how many there may be.
+        features: the largest number of features.
 
     Raises:
         InputError: there is no such file or no row, or a line is malformed.
@@ -97,13 +97,13 @@ def read(spark: Any, path: str, features: int) -> LabelledRows:
 
 
 def held_out(frame: Any, share: float, seed: int, name: str) -> Any:
-    """Return rows with a column of booleans that marks some to hold out.
+    """Return rows with a boolean column that marks the rows to hold out.
 
-    A hash of the row itself decides: on the same rows wherever they lie, and on rows that are equal alike.
+    A hash of the row decides, so the choice does not depend on where rows lie, and equal rows are treated alike.
 
     Args:
         frame: with columns label and features.
-        share: of the rows, about.
+        share: approximate share of the rows.
         seed: of the hash.
         name: of the column.
     """
@@ -114,14 +114,14 @@ def held_out(frame: Any, share: float, seed: int, name: str) -> Any:
 
 
 def count_features(spark: Any, path: str) -> int:
-    """Return the largest index of a file, or of all files of a folder or glob; raises as ``read``."""
+    """Return the largest index of a file, or of all files of a folder or glob; raises like ``read``."""
     with _faults_named(spark, path, MOST_FEATURES):
         schema = spark.read.format("libsvm").load(path).schema
     return int(schema["features"].metadata["numFeatures"])
 
 
 def fault_of(line: str, features: int = MOST_FEATURES) -> str | None:
-    """Say what is wrong with a line, ``label index:value ...`` with ascending indices; None: Spark reads it."""
+    """Describe what is wrong with a line, ``label index:value ...`` with ascending indices; None: Spark reads it."""
     line = line.strip()
     if not line or line.startswith("#"):
         return None
@@ -144,7 +144,7 @@ def fault_of(line: str, features: int = MOST_FEATURES) -> str | None:
 
 @contextmanager
 def _faults_named(spark: Any, path: str, features: int) -> Iterator[None]:
-    """Say what is wrong with a file instead of what Java says; so in a second look, only once something is."""
+    """Replace Java's error by a description of the fault; this second pass runs only after an error."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -164,7 +164,7 @@ def _find_fault(spark: Any, path: str, features: int) -> str | None:
     lines = spark.read.text(path).select(F.input_file_name(), "value").rdd
     faulty = lines.filter(lambda row: fault_of(row[1], features) is not None).take(1)
     if faulty:
-        # Spark may look at the parts of a file in any order; Hadoop's lines come in that of the text.
+        # Spark may read the parts of a file in any order; Hadoop returns lines in the order of the text.
         file = unquote(faulty[0][0])
         numbered = spark.sparkContext.textFile(file).zipWithIndex()
         line, number = numbered.filter(lambda pair: fault_of(pair[0], features) is not None).first()

@@ -1,4 +1,4 @@
-"""What a model is worth on the rows of a DataFrame, in few numbers."""
+"""Metrics of a model on the rows of a DataFrame."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ps2.algorithms.training.progress import say
 
 @dataclass(frozen=True)
 class Measure:
-    """Of a model on ``rows`` rows; what does not apply to it is None.
+    """Metrics of a model on ``rows`` rows; None where a metric does not apply.
 
     Attributes:
-        loss: mean of the loss that was trained for.
-        accuracy: share of right predictions.
-        auc: area under the ROC curve, of two classes.
-        rmse: root of the mean squared error, of numbers.
-        mae: mean absolute error, of numbers.
+        loss: mean of the loss that was minimized.
+        accuracy: share of correct predictions.
+        auc: area under the ROC curve, for two classes.
+        rmse: root mean squared error, for numbers.
+        mae: mean absolute error, for numbers.
     """
 
     rows: int
@@ -28,7 +28,7 @@ class Measure:
     mae: float | None = None
 
     def known(self) -> dict[str, float]:
-        """Return what applies, by name."""
+        """Return the metrics that apply, by name."""
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
@@ -57,6 +57,6 @@ def _loss(model: Any, frame: Any, predictions: Any) -> float:
 
     if hasattr(model, "evaluateEachIteration"):
         return float(model.evaluateEachIteration(frame)[-1])
-    # Its type hints do not know all of its metrics.
+    # The type hints of pyspark lack some of its metrics.
     evaluator: Any = MulticlassClassificationEvaluator
     return float(evaluator(metricName="logLoss").evaluate(predictions))

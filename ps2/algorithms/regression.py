@@ -36,7 +36,7 @@ from ps2.algorithms.trees.tree import LossName as LossOfTrees
 from ps2.errors import ConfigError, InputError
 
 LOSSES_OF_TREES: dict[str, LossOfTrees] = {name: name for name in CODES if name != "logistic"}
-# Leaves are float32, and may be as large as labels are apart.
+# Leaves are float32, and may be as large as the range of the labels.
 MOST_LABEL = 1e38
 LOSSES: dict[str, LossName] = {"squaredError": "squared", "huber": "huber"}
 
@@ -105,7 +105,7 @@ class LinearRegression(LinearEstimator, LinearSetters, _LinearParams, Regressor[
 
 
 def _label_scale(found: Survey) -> float:
-    """Return what pyspark.ml divides labels by.
+    """Return the divisor of labels in pyspark.ml.
 
     It minimises 1/2 |x w' - y / s|^2 + r (a |w'|_1 + (1 - a) / 2 |w'|^2) / s with w' = w / s; times s^2 that is
     1/2 |x w - y|^2 + r a |w|_1 + (1 - a) r / (2 s) |w|^2: the L2 penalty is divided by s, the L1 penalty is not.
@@ -128,7 +128,7 @@ class LinearRegressionModel(WeightsModel, RegressionHalf, _LinearParams, Regress
 
     @property
     def scale(self) -> float:
-        """What Huber's loss divides residuals by; 1 with the squared loss."""
+        """The divisor of residuals in Huber's loss; 1 with the squared loss."""
         return math.exp(self._weights.biases[1]) if self._weights.problem.loss == "huber" else 1.0
 
     def _head(self) -> ValueHead:
@@ -138,7 +138,9 @@ class LinearRegressionModel(WeightsModel, RegressionHalf, _LinearParams, Regress
         return LinearRegressionSummary, LinearRegressionTrainingSummary
 
     def write(self) -> MLWriter:
-        """Return a writer: ``write().overwrite().save(path)``; ``format("pmml")`` is pyspark.ml's."""
+        """Return a writer: ``write().overwrite().save(path)``; with ``format("pmml")``, pyspark.ml writes its own
+        model.
+        """
         return ExportingWriter(self)
 
     def toPyspark(self) -> regression.LinearRegressionModel:
@@ -241,11 +243,12 @@ class GBTRegressionModel(ForestModel, RegressionHalf, _GBTParams, RegressionMode
         """Return the mean loss of a DataFrame's rows after each round of trees.
 
         Args:
-            loss: that which the model was trained for (None), or, unless that is "poisson", "squared" or "absolute".
+            loss: None: the loss that the model was trained for. "squared" or "absolute", unless the model's is
+                "poisson".
 
         Raises:
-            InputError: a column is missing or of another type. What only the rows can tell is an error of Spark.
-            ConfigError: there is no such loss of the model's margins.
+            InputError: a column is missing or has another type. Faults within rows raise an error of Spark.
+            ConfigError: that loss does not apply to the model's margins.
         """
         own = self._trained.forest.loss
         known = [own] if own == "poisson" else list(dict.fromkeys([own, "squared", "absolute"]))

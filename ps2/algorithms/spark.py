@@ -23,7 +23,7 @@ LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 STANDALONE = "spark://"
 MASTER = re.compile(r"local(\[|$)|local-cluster\[|spark://|yarn$|k8s://")
 CONNECT_S = 5.0
-# For a JVM to stop its Spark.
+# How long a JVM gets to stop its Spark.
 END_TIMEOUT_S = 3.0
 # The line in a Python traceback that names the error: not indented, "package.Class: text".
 ERROR_LINE = re.compile(r"^(?:\w+\.)*(\w+): (.*(?:\n(?!\n|\s+at ).*)*)", re.MULTILINE)
@@ -37,7 +37,7 @@ def session(master: str | None, name: str) -> Any:
         name: of the application.
 
     Raises:
-        ConfigError: Java is missing, the master is none, nothing listens there, or Spark does not start.
+        ConfigError: Java is missing, the master URL is invalid, nothing listens there, or Spark does not start.
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkRuntimeError
@@ -52,7 +52,7 @@ def session(master: str | None, name: str) -> Any:
     if master is not None:
         builder = builder.master(master)
     if master is not None and master.startswith("local"):
-        # Tasks run with this very Python, and nothing of a local run listens to other hosts.
+        # Tasks run with this Python, and a local Spark listens on loopback only.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         builder = builder.config("spark.ui.enabled", "false")
@@ -65,19 +65,19 @@ def session(master: str | None, name: str) -> Any:
 
 
 class Interrupt:
-    """Ctrl-C in a command: ends it in KeyboardInterrupt, once.
+    """Turns Ctrl-C in a command into one KeyboardInterrupt.
 
     Attributes:
-        came: it was pressed.
+        came: whether it was pressed.
     """
 
     def __init__(self) -> None:
         self.came = False
 
     def take(self) -> None:
-        """Be told of Ctrl-C; again, when Spark has put its own handler there.
+        """Install the handler; again after Spark has installed its own.
 
-        That one talks to the JVM in the middle of another call to it.
+        Spark's handler calls the JVM in the middle of another call to it.
         """
         signal.signal(signal.SIGINT, self._handle)
 
@@ -85,7 +85,7 @@ class Interrupt:
         if self.came:
             return  # it is ending
         self.came = True
-        # Nobody wants to read what breaks on the way out of Spark: py4j logs the call that is interrupted.
+        # py4j logs the interrupted call; on the way out, that is noise.
         logging.disable()
         warnings.simplefilter("ignore")
         sys.unraisablehook = lambda _: None
@@ -94,7 +94,9 @@ class Interrupt:
 
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
-    """Let Ctrl-C end in KeyboardInterrupt, without a word, and leave no process: not even a JVM that only starts."""
+    """Let Ctrl-C end the command quietly with KeyboardInterrupt, and leave no process, not even a JVM that is
+    starting.
+    """
     interrupt = Interrupt()
     before = signal.getsignal(signal.SIGINT)
     interrupt.take()
@@ -116,18 +118,18 @@ def interruptible() -> Iterator[Interrupt]:
 
 
 def quiet(spark: Any) -> None:
-    """Let the JVM say nothing more, nor pyspark of its end."""
+    """Silence the JVM, and pyspark's messages about its end."""
     from py4j.protocol import Py4JError
 
     context = spark.sparkContext
-    # Its thread would print a traceback when the JVM ends within their connection.
+    # Its thread would print a traceback when the JVM closes their connection.
     context._accumulatorServer.handle_error = lambda request, address: None
     with suppress(Py4JError, OSError):
         context.setLogLevel("OFF")
 
 
 def _end_children() -> None:
-    """End what this process has started: Spark stops itself when its JVM is told to end."""
+    """End all processes that this one has started; Spark stops itself when its JVM gets SIGTERM."""
     import psutil
 
     children = psutil.Process().children(recursive=True)
@@ -142,7 +144,7 @@ def _end_children() -> None:
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Raise what a task raised as the error that it was, without the layers of Java around it."""
+    """Raise a task's error as the original error, without the layers of Java around it."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -164,13 +166,13 @@ def _from_task(report: str) -> PS2Error:
 
 
 def _first_line(report: str) -> str:
-    """Return the first line that names what happened; the rest of a Java report is where."""
+    """Return the first line of a Java report that names the error; the other lines are the stack."""
     told = [line.strip(": ") for line in report.splitlines() if not line.startswith("An error occurred while calling")]
     return next((line for line in told if line), "it does not say why")
 
 
 def _check_master(master: str) -> None:
-    """Raise ConfigError for a master on which Spark cannot start: it says so late, and in other words."""
+    """Raise ConfigError for a master URL on which Spark cannot start; Spark itself reports that late and vaguely."""
     if not MASTER.match(master):
         raise ConfigError(
             f"Spark's master: expected local[2], spark://host:7077, yarn or k8s://https://host:443, got {master!r}"

@@ -136,8 +136,8 @@ def survey(frame: DataFrame, columns: ColumnNames, classes: int | None) -> Surve
 
     Raises:
         InputError: there is no row to train on; a label or weight is null, NaN or infinite; a weight is negative; a
-            label is not a class; all weights are 0. The message says how many rows are wrong, and shows one. Also if numeric
-            labels are so large, or so near each other, that their squares leave float64's range.
+            label is not a class; all weights are 0. The message says how many rows are wrong, and shows one. Also if
+            numeric labels are so large, or so near each other, that their squares leave float64's range.
     """
     assert columns.label is not None
     first = first_row(frame, columns)
