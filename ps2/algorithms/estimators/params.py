@@ -113,7 +113,7 @@ class HasFeaturesCols(HasFeaturesCol):
 
     featuresCols: Param[Any] = own_param(
         "featuresCols",
-        "names of columns of numbers that are the features, instead of featuresCol; the weights are in their order",
+        "numeric columns that are the features, instead of featuresCol; coefficients are in their order",
         TypeConverters.toListString,
     )
 
@@ -141,11 +141,11 @@ class ByName(Params):
 
     numWorkers: Param[int] = own_param(
         "numWorkers",
-        "tasks that train; if it is not set, one for each partition, as far as there are task slots",
+        "number of tasks that train; not set: one per partition, but no more than there are task slots",
         TypeConverters.toInt,
     )
     numServers: Param[int] = own_param(
-        "numServers", "servers of the fleet that fit starts where no PS2Context is active", TypeConverters.toInt
+        "numServers", "servers of the fleet that fit starts if no PS2Context is active", TypeConverters.toInt
     )
 
     def __init__(self, *args: Any, **params: Any) -> None:

@@ -30,18 +30,24 @@ PLACES = ("auto", "workers", "servers")
 class GraphParams(SaysParams, ByName, HasSeed, HasWeightCol):
     """Where a graph's edges are."""
 
-    srcCol: Param[str] = own_param("srcCol", "ids where edges begin: integers or strings", TypeConverters.toString)
-    dstCol: Param[str] = own_param("dstCol", "ids where edges end, of the same kind", TypeConverters.toString)
+    srcCol: Param[str] = own_param(
+        "srcCol", "column with the source of each edge: integers or strings", TypeConverters.toString
+    )
+    dstCol: Param[str] = own_param(
+        "dstCol", "column with the target of each edge, of the same type as srcCol", TypeConverters.toString
+    )
     directed: Param[bool] = own_param(
-        "directed", "whether edges go from srcCol to dstCol only; else they go both ways", TypeConverters.toBoolean
+        "directed",
+        "whether edges lead from srcCol to dstCol only (true), or both ways (false)",
+        TypeConverters.toBoolean,
     )
     numWorkers: Param[int] = own_param(
         "numWorkers",
-        "tasks that walk; if it is not set, one for each task slot. The walks are the same for any number",
+        "number of tasks that compute walks; not set: one per task slot. The walks do not depend on it",
         TypeConverters.toInt,
     )
     numServers: Param[int] = own_param(
-        "numServers", "servers of the fleet that is started where no PS2Context is active", TypeConverters.toInt
+        "numServers", "servers of the fleet that is started if no PS2Context is active", TypeConverters.toInt
     )
 
     getSrcCol, setSrcCol = getter(srcCol), setter(srcCol)
@@ -66,12 +72,12 @@ class WalkParams(GraphParams):
 
     graphOn: Param[str] = own_param(
         "graphOn",
-        "where the graph lies: 'workers' (each has all of it), 'servers' (each has a part, and is asked step by step), "
-        "or 'auto' (on workers if it takes 256 MiB at most); the walks are the same",
+        "where the graph lies: 'workers' (each has all of it), 'servers' (each has a part; workers ask "
+        "them at each step), or 'auto' (workers up to 256 MiB); the walks do not depend on it",
         any_case(PLACES),
     )
-    numWalks: Param[int] = own_param("numWalks", "walks from each vertex", TypeConverters.toInt)
-    walkLength: Param[int] = own_param("walkLength", "vertices of a walk, at most", TypeConverters.toInt)
+    numWalks: Param[int] = own_param("numWalks", "number of walks from each vertex", TypeConverters.toInt)
+    walkLength: Param[int] = own_param("walkLength", "maximum number of vertices of a walk", TypeConverters.toInt)
     _RANGES: Mapping[str, Check] = {
         **RANGES,
         "graphOn": one_of(PLACES),
@@ -95,10 +101,14 @@ class BiasedWalkParams(WalkParams):
     """Which walks there are, those of node2vec among them."""
 
     p: Param[float] = own_param(
-        "p", "node2vec's: the larger, the less a walk goes back at once to where it was", TypeConverters.toFloat
+        "p",
+        "node2vec's return parameter: the larger, the less often a walk returns to its previous vertex at once",
+        TypeConverters.toFloat,
     )
     q: Param[float] = own_param(
-        "q", "node2vec's: the larger, the nearer a walk stays to where it was", TypeConverters.toFloat
+        "q",
+        "node2vec's in-out parameter: the larger, the closer a walk stays to its previous vertex",
+        TypeConverters.toFloat,
     )
 
     _RANGES: Mapping[str, Check] = {**WalkParams._RANGES, "p": POSITIVE, "q": POSITIVE}

@@ -46,18 +46,16 @@ class EmbeddingParams(SaysParams, ByName, HasStepSize, HasMaxIter, HasSeed):
         "via": one_of(WAYS),
     }
 
-    vectorSize: Param[int] = own_param("vectorSize", "numbers of a vector", TypeConverters.toInt)
-    negative: Param[int] = own_param(
-        "negative", "pairs made up for each pair that is there, to learn what is not alike", TypeConverters.toInt
-    )
+    vectorSize: Param[int] = own_param("vectorSize", "dimension of the vectors", TypeConverters.toInt)
+    negative: Param[int] = own_param("negative", "negative samples per positive pair", TypeConverters.toInt)
     nsExponent: Param[float] = own_param(
-        "nsExponent", "power of the frequencies by which such pairs are drawn", TypeConverters.toFloat
+        "nsExponent", "exponent of the frequencies from which negative samples are drawn", TypeConverters.toFloat
     )
     via: Param[str] = own_param(
         "via",
-        "how vectors are updated: 'servers' (dots are computed there, only scalars travel), 'rows' (vectors of some "
-        "sentences travel there and back), 'local' (each worker has all vectors, and differences travel now and then), "
-        "or 'auto' (what is measured to be fastest)",
+        "where vectors are updated: 'servers' (they compute dot products, only scalars travel), 'rows' "
+        "(the vectors of some sentences are pulled, updated and pushed), 'local' (each worker has all "
+        "vectors, and differences travel now and then), or 'auto' (the fastest by measurement)",
         any_case(WAYS),
     )
     numWorkers: Param[int] = described(
@@ -102,12 +100,13 @@ class Word2VecParams(EmbeddingParams, _Word2VecParams):
     )
     sample: Param[float] = own_param(
         "sample",
-        "share of all words above which a word is left out at random, the more so the more frequent it is; 0: none is",
+        "frequency (share of all words) above which occurrences of a word are dropped at random, the "
+        "more so the more frequent it is; 0: none are",
         TypeConverters.toFloat,
     )
     architecture: Param[str] = own_param(
         "architecture",
-        "'skipgram': a word tells those around it; 'cbow': those around it tell a word",
+        "'skipgram': predict the context from a word; 'cbow': predict a word from its context",
         any_case(ARCHITECTURES),
     )
 
@@ -135,9 +134,11 @@ class WalkTrainingParams(EmbeddingParams, WalkParams):
     }
 
     windowSize: Param[int] = own_param(
-        "windowSize", "vertices of a walk that are near one: this many before and behind, at most", TypeConverters.toInt
+        "windowSize",
+        "context size: up to this many vertices of the walk before and after each vertex",
+        TypeConverters.toInt,
     )
-    numWalks: Param[int] = described(WalkParams.numWalks, "walks from each vertex in each of maxIter passes")
+    numWalks: Param[int] = described(WalkParams.numWalks, "number of walks from each vertex in each of maxIter passes")
 
     getWindowSize, setWindowSize = getter(windowSize), setter(windowSize)
 
@@ -159,15 +160,15 @@ class EdgeTrainingParams(EmbeddingParams, GraphParams):
 
     order: Param[str] = own_param(
         "order",
-        "'first': vertices with an edge are alike; 'second': those with edges to the same ones; 'both': half of the "
-        "vector each",
+        "'first': vertices with an edge are similar; 'second': vertices with common neighbours are; "
+        "'both': half of the vector each",
         any_case(ORDERS),
     )
 
     hashed: Param[bool] = own_param(
         "hashed",
-        "whether ids, integers that are not negative, are keys of sparse tables, and are not numbered before: servers "
-        "and workers have room for what they touch alone. By 'rows' only",
+        "whether ids (non-negative integers) are keys of sparse tables, without being numbered first: "
+        "servers and workers use memory for touched ids only. Only with via='rows'",
         TypeConverters.toBoolean,
     )
 

@@ -102,21 +102,23 @@ class TrainingParams(FleetParams, HasStepSize, HasSolver, HasSeed, HasValidation
         TypeConverters.toFloat,
     )
     lazy: Param[bool] = own_param(
-        "lazy", "whether only weights of a minibatch's features take its step (minibatch)", TypeConverters.toBoolean
+        "lazy",
+        "whether a step updates only the weights of the minibatch's features (minibatch)",
+        TypeConverters.toBoolean,
     )
     staleness: Param[int] = own_param(
         "staleness",
-        "steps that a worker may be ahead of the slowest: 0 is BSP, s is SSP, -1 is ASP (minibatch)",
+        "how many steps a worker may be ahead of the slowest one: 0 is BSP, s is SSP, -1 is ASP (minibatch)",
         TypeConverters.toInt,
     )
     localPasses: Param[int] = own_param(
-        "localPasses", "passes over a worker's rows between two averages (ma-sgd)", TypeConverters.toInt
+        "localPasses", "passes over a worker's rows between two model averages (ma-sgd)", TypeConverters.toInt
     )
     localBatchSize: Param[int] = own_param(
-        "localBatchSize", "rows that a local step averages, 0 for all of a worker's (ma-sgd)", TypeConverters.toInt
+        "localBatchSize", "rows per local step; 0: all rows of the worker (ma-sgd)", TypeConverters.toInt
     )
     localSteps: Param[int] = own_param(
-        "localSteps", "local steps between two averages, at most (ftsgd)", TypeConverters.toInt
+        "localSteps", "maximum number of local steps between two model averages (ftsgd)", TypeConverters.toInt
     )
 
     def _set_defaults(self) -> None:

@@ -91,7 +91,7 @@ class LDAParams(FleetParams, _LDAParams):
     )
     docConcentration: Param[list[float]] = own_param(
         "docConcentration",
-        "alpha, Dirichlet's parameter of topics in documents: one number, or one a topic; not set: "
+        "alpha, the Dirichlet prior of a document's topics: one number, or one per topic; not set: "
         f"{CGS_ALPHA} with cgs, 1 / k with online",
         _as_list,
     )
@@ -105,15 +105,15 @@ class LDAParams(FleetParams, _LDAParams):
     )
     sync: Param[SyncName] = own_param(
         "sync",
-        "with cgs, how workers share the counts: ssp, rotation of blocks of words, or average",
+        "how workers share the counts (cgs): ssp, rotation of blocks of words, or average",
         any_case(get_args(SyncName)),
     )
     staleness: Param[int] = own_param(
-        "staleness", "with sync ssp, iterations that a worker may be ahead of the slowest one", TypeConverters.toInt
+        "staleness", "how many iterations a worker may be ahead of the slowest one (sync ssp)", TypeConverters.toInt
     )
     budgetS: Param[float] = own_param(
         "budgetS",
-        "with sync rotation, seconds of a turn; not set: each takes as long as it takes",
+        "seconds of one turn (sync rotation); not set: a turn ends when the block is done",
         TypeConverters.toFloat,
     )
     sampler: Param[SamplerName] = own_param(
@@ -123,7 +123,7 @@ class LDAParams(FleetParams, _LDAParams):
     )
     inference: Param[str] = own_param(
         "inference",
-        "how new documents get their topics: sampled, variational (as pyspark.ml), or auto, by the optimizer",
+        "how topics of new documents are inferred: sampled, variational (as in pyspark.ml), or auto (by the optimizer)",
         any_case(INFERENCES),
     )
 

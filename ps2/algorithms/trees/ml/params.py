@@ -85,42 +85,44 @@ class TreeParams(FleetParams, _GBTParams):
 
     growth: Param[GrowthName] = own_param(
         "growth",
-        "which node is split first: by level the oldest, by leaf the one that gains most",
+        "order of splits: level (the oldest node first) or leaf (the largest gain first)",
         any_case(GROWTHS),
     )
     maxLeaves: Param[int] = own_param(
         "maxLeaves",
-        "leaves of a tree, at most (0: any number); not set: 31 with growth by leaf, any number by level",
+        "maximum number of leaves per tree (0: no limit); not set: 31 for growth by leaf, no limit by level",
         TypeConverters.toInt,
     )
     regLambda: Param[float] = own_param("regLambda", "L2 penalty on leaves (>= 0)", TypeConverters.toFloat)
     regAlpha: Param[float] = own_param("regAlpha", "L1 penalty on leaves (>= 0)", TypeConverters.toFloat)
     minSplitLoss: Param[float] = own_param(
-        "minSplitLoss", "the least gain of a split: twice what the objective loses (>= 0)", TypeConverters.toFloat
+        "minSplitLoss",
+        "minimum gain of a split, which is twice the decrease of the objective (>= 0)",
+        TypeConverters.toFloat,
     )
     minChildWeight: Param[float] = own_param(
-        "minChildWeight", "the least sum of hessians on either side of a split (>= 0)", TypeConverters.toFloat
+        "minChildWeight", "minimum sum of hessians on each side of a split (>= 0)", TypeConverters.toFloat
     )
     baseScore: Param[float] = own_param(
         "baseScore",
-        "prediction of a model without trees (of two classes, the probability of 1); not set: the labels' mean",
+        "prediction before the first tree (for two classes: the probability of class 1); not set: the labels' mean",
         TypeConverters.toFloat,
     )
     monotoneConstraints: Param[list[int]] = own_param(
         "monotoneConstraints",
-        "for each feature 1, where predictions must not fall as it grows, -1, where they must not rise, or 0",
+        "one entry per feature: 1 (predictions never decrease with it), -1 (never increase) or 0 (no constraint)",
         TypeConverters.toListInt,
     )
 
     histogramBits: Param[int] = own_param(
         "histogramBits",
-        "of the sums in histograms: 64, as exact as float64's, or 32, for half the room and traffic, which lose what "
-        "is below a 2^28th of all rows' gradients",
+        "bits of the sums in histograms: 64, as exact as float64's, or 32, for half the memory and "
+        "traffic; 32 loses gradients below 2^-28 of the sum over all rows",
         TypeConverters.toInt,
     )
     absentAsMissing: Param[bool] = own_param(
         "absentAsMissing",
-        "what a sparse vector does not hold is missing, as to xgboost, instead of 0",
+        "whether absent entries of sparse vectors are missing, as in xgboost, instead of 0",
         TypeConverters.toBoolean,
     )
     defaults: Param[str] = own_param(
