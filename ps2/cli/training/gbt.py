@@ -26,7 +26,7 @@ Examples:
   ps2 train gbt --input digits.libsvm --task multiclass --depth 8 --output model -o json
   ps2 train gbt --input claims.libsvm --task regression --loss poisson --save-xgboost model.json --output model
   ps2 train gbt --input hdfs:///ads/part-* --servers 8 --master yarn --depth 7 --bins 100 --output hdfs:///model
-  ps2 train gbt --input train.libsvm --restore /shared/checkpoints --output model   go on where that was killed
+  ps2 train gbt --input train.libsvm --restore /shared/checkpoints --output model   continue after a kill
 
 \b
 Use the model:
@@ -67,17 +67,15 @@ class _Job:
     type=click.Choice(["binary", "multiclass", "regression"]),
     default="binary",
     show_default=True,
-    help="What labels are: one of two, one of several, or numbers.",
+    help="Kind of labels: two classes, several classes, or numbers.",
 )
-@click.option(
-    "--loss", "lossType", type=click.Choice(LOSSES), help="What a regression makes small  [default: squared]."
-)
+@click.option("--loss", "lossType", type=click.Choice(LOSSES), help="Loss of a regression  [default: squared].")
 @click.option(
     "--loss-shape",
     "lossShape",
     type=float,
     metavar="X",
-    help="Where loss huber turns linear; which quantile loss quantile asks for  [default: 0.5].",
+    help="For huber: the residual beyond which it is linear. For quantile: the quantile  [default: 0.5].",
 )
 @click.option(
     "--trees",
@@ -85,37 +83,37 @@ class _Job:
     type=click.IntRange(1),
     default=100,
     show_default=True,
-    help="Trees; with --task multiclass, rounds of a tree a class.",
+    help="Number of trees; with --task multiclass, rounds of one tree per class.",
 )
-@click.option(
-    "--depth", "maxDepth", type=int, default=6, show_default=True, help="Splits above the deepest leaf, at most."
-)
+@click.option("--depth", "maxDepth", type=int, default=6, show_default=True, help="Maximum depth of a tree.")
 @click.option(
     "--growth",
     type=click.Choice(GROWTHS),
     default="level",
     show_default=True,
-    help="Which node is split first: by level the oldest, by leaf the one that gains most.",
+    help="Order of splits: level (the oldest node first) or leaf (the largest gain first).",
 )
 @click.option(
     "--max-leaves",
     "maxLeaves",
     type=int,
     metavar="N",
-    help="Leaves of a tree, at most; 0: any number  [default: 31 with growth by leaf, else any number].",
+    help="Maximum number of leaves per tree; 0: no limit  [default: 31 with --growth leaf, else no limit].",
 )
-@click.option("--bins", "maxBins", type=int, default=256, show_default=True, help="Bins of a feature, at most.")
+@click.option("--bins", "maxBins", type=int, default=256, show_default=True, help="Maximum number of bins per feature.")
 @click.option("--lr", "stepSize", type=float, default=0.1, show_default=True, help="Learning rate.")
 @click.option("--lambda", "regLambda", type=float, default=1.0, show_default=True, help="L2 penalty on leaves.")
 @click.option("--alpha", "regAlpha", type=float, default=0.0, show_default=True, help="L1 penalty on leaves.")
-@click.option("--min-split-loss", "minSplitLoss", type=float, default=0.0, show_default=True, help="Least gain.")
+@click.option(
+    "--min-split-loss", "minSplitLoss", type=float, default=0.0, show_default=True, help="Minimum gain of a split."
+)
 @click.option(
     "--min-child-weight",
     "minChildWeight",
     type=float,
     default=1.0,
     show_default=True,
-    help="Least sum of hessians on either side of a split.",
+    help="Minimum sum of hessians on each side of a split.",
 )
 @click.option(
     "--subsample",
@@ -123,7 +121,7 @@ class _Job:
     type=float,
     default=1.0,
     show_default=True,
-    help="Share of the rows that a tree is grown of.",
+    help="Share of the rows that each tree samples.",
 )
 @click.option(
     "--histogram-bits",
@@ -131,19 +129,19 @@ class _Job:
     type=int,
     default=64,
     show_default=True,
-    help="Of sums in histograms: 64, as exact as float64's, or 32, which take half the room and lose small gradients.",
+    help="Bits of the sums in histograms: 64 (as exact as float64), or 32 (half the memory; loses small gradients).",
 )
 @click.option(
     "--absent-as-missing",
     "absentAsMissing",
     is_flag=True,
-    help="What a line does not have is missing, as to xgboost, instead of 0.",
+    help="Treat absent entries as missing, as xgboost does, instead of as 0.",
 )
 @click.option(
     "--validation",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     metavar="SHARE",
-    help="Hold out this share of the rows, and stop when their loss does not get better any more.",
+    help="Hold out this share of the rows, and stop when their loss no longer improves.",
 )
 @click.option(
     "--tolerance",
@@ -151,10 +149,10 @@ class _Job:
     type=float,
     default=0.0,
     show_default=True,
-    help="By what part of itself that loss has to get better with each tree.",
+    help="Minimum relative improvement of the validation loss per tree.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the rows held out, and of sampling.")
-@click.option("--save-xgboost", "xgboost", metavar="FILE", help="Write the model as xgboost's JSON too.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of validation rows and sampling.")
+@click.option("--save-xgboost", "xgboost", metavar="FILE", help="Also write the model in xgboost's JSON format.")
 @setting_options
 def gbt(
     files: Files, setting: Setting, task: Task, validation: float | None, xgboost: str | None, **params: Any

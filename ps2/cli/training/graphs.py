@@ -76,8 +76,8 @@ files_options = gathered(
     "files",
     [
         click.option("--input", required=True, metavar="FILE", help="Edges, folder or glob; .gz is fine."),
-        click.option("--labels", metavar="FILE", help="Classes of vertices, the colours of the picture."),
-        click.option("--directed", is_flag=True, help="Edges go from source to target only."),
+        click.option("--labels", metavar="FILE", help="File with a class per vertex, for the colours of the plot."),
+        click.option("--directed", is_flag=True, help="Edges lead from source to target only."),
     ],
 )
 
@@ -85,14 +85,18 @@ files_options = gathered(
 def embedding_options(command: Command) -> Command:
     """Add the options that all three have; they are named as the estimators' params."""
     options: list[Decorator] = [
-        click.option("--size", "vectorSize", type=int, help="Numbers of a vector  [default: 128]."),
-        click.option("--negative", type=int, help="Pairs made up for each pair that is there  [default: 5]."),
-        click.option("--iterations", "maxIter", type=int, help="Passes over walks or edges  [default: 1; 20 of line]."),
-        click.option("--lr", "stepSize", type=float, help="Learning rate, to begin with  [default: 0.025]."),
-        click.option("--via", type=click.Choice(VIAS), help="How vectors are updated  [default: auto]."),
-        click.option("--seed", type=int, default=0, show_default=True, help="Of all draws."),
+        click.option("--size", "vectorSize", type=int, help="Dimension of the vectors  [default: 128]."),
+        click.option("--negative", type=int, help="Negative samples per positive pair  [default: 5]."),
+        click.option("--iterations", "maxIter", type=int, help="Passes over walks or edges  [default: 1; line: 20]."),
+        click.option("--lr", "stepSize", type=float, help="Initial learning rate  [default: 0.025]."),
+        click.option("--via", type=click.Choice(VIAS), help="Where vectors are updated  [default: auto]."),
+        click.option("--seed", type=int, default=0, show_default=True, help="Random seed."),
         click.option(
-            "--shown", type=click.IntRange(0), default=10, show_default=True, help="Vertices with neighbours to print."
+            "--shown",
+            type=click.IntRange(0),
+            default=10,
+            show_default=True,
+            help="Number of vertices to print with their neighbours.",
         ),
     ]
     for option in reversed([files_options, *options, setting_options]):
@@ -103,9 +107,9 @@ def embedding_options(command: Command) -> Command:
 def walk_options(command: Command) -> Command:
     """Add the options of walks."""
     options: list[Decorator] = [
-        click.option("--walks", "numWalks", type=int, help="From each vertex, a pass  [default: 10]."),
-        click.option("--length", "walkLength", type=int, help="Vertices of a walk  [default: 80]."),
-        click.option("--window", "windowSize", type=int, help="Vertices before and behind one  [default: 10]."),
+        click.option("--walks", "numWalks", type=int, help="Walks per vertex and pass  [default: 10]."),
+        click.option("--length", "walkLength", type=int, help="Maximum number of vertices of a walk  [default: 80]."),
+        click.option("--window", "windowSize", type=int, help="Context size on each side of a vertex  [default: 10]."),
         click.option("--graph-on", "graphOn", type=click.Choice(PLACES), help="Where the graph lies  [default: auto]."),
     ]
     for option in reversed(options):
@@ -120,34 +124,44 @@ def deepwalk(files: Files, setting: Setting, shown: int, **params: Any) -> None:
     """Learn vectors of vertices from random walks.
 
     The file has lines "source target" or "source target weight"; ids are integers or words, and lines that begin with #
-    say nothing.
+    are comments.
     """
     _run("DeepWalk", files, setting, shown, params)
 
 
 @click.command(epilog=EPILOG.format("node2vec"))
-@click.option("--p", type=float, help="The larger, the less walks go back at once  [default: 1].")
-@click.option("--q", type=float, help="The larger, the nearer walks stay  [default: 1].")
+@click.option(
+    "--p",
+    type=float,
+    help="Return parameter: the larger, the less often a walk returns to its previous vertex  [default: 1].",
+)
+@click.option(
+    "--q",
+    type=float,
+    help="In-out parameter: the larger, the closer a walk stays to its previous vertex  [default: 1].",
+)
 @walk_options
 @embedding_options
 def node2vec(files: Files, setting: Setting, shown: int, **params: Any) -> None:
     """Learn vectors of vertices from walks that p and q steer.
 
     The file has lines "source target" or "source target weight"; ids are integers or words, and lines that begin with #
-    say nothing.
+    are comments.
     """
     _run("Node2Vec", files, setting, shown, params)
 
 
 @click.command(epilog=EPILOG.format("line"))
-@click.option("--order", type=click.Choice(ORDERS), help="Of proximity  [default: both, half of a vector each].")
-@click.option("--hashed", is_flag=True, help="Any integers are ids; memory for those that edges touch.")
+@click.option(
+    "--order", type=click.Choice(ORDERS), help="Order of proximity  [default: both, half of the vector each]."
+)
+@click.option("--hashed", is_flag=True, help="Hash ids: any integers, with memory for touched ids only.")
 @embedding_options
 def line(files: Files, setting: Setting, shown: int, **params: Any) -> None:
     """Learn vectors of vertices from edges (LINE).
 
     The file has lines "source target" or "source target weight"; ids are integers or words, and lines that begin with #
-    say nothing.
+    are comments.
     """
     _run("LINE", files, setting, shown, params)
 

@@ -22,7 +22,7 @@ Examples:
   ps2 train lda --input docword.txt.gz --k 20 --iterations 300 --optimize-alpha --plots pictures --output model
   ps2 train lda --input docword.txt --test docword.test.txt --optimizer online --batch 0.1 --output model -o json
   ps2 train lda --input hdfs:///news/docword-* --k 1000 --sync rotation --servers 8 --master yarn --output hdfs:///model
-  ps2 train lda --input docword.txt --restore /shared/checkpoints --output model   go on where that was killed
+  ps2 train lda --input docword.txt --restore /shared/checkpoints --output model   continue after a kill
 
 \b
 Use the model:
@@ -86,17 +86,20 @@ bags_options = gathered(
     "bags",
     [
         click.option("--input", required=True, metavar="FILE", help="Bag of words, folder or glob; .gz is fine."),
-        click.option("--test", metavar="FILE", help="Documents held out, whose perplexity is measured."),
-        click.option("--vocab", metavar="FILE", help="The words, one a line  [default: they have numbers]."),
+        click.option("--test", metavar="FILE", help="Held-out documents, for the perplexity."),
+        click.option("--vocab", metavar="FILE", help="The words, one per line  [default: print their numbers]."),
     ],
 )
 
 
 @click.command(epilog=EPILOG)
 @bags_options
-@click.option("--k", type=int, default=10, show_default=True, help="Topics.")
+@click.option("--k", type=int, default=10, show_default=True, help="Number of topics.")
 @click.option(
-    "--iterations", "maxIter", type=int, help="Passes over all tokens, or batches  [default: 100; 20 online]."
+    "--iterations",
+    "maxIter",
+    type=int,
+    help="Passes over all tokens (cgs) or batches (online)  [default: 100; online: 20].",
 )
 @click.option(
     "--optimizer",
@@ -106,27 +109,52 @@ bags_options = gathered(
     help="Collapsed Gibbs sampling, or online variational Bayes.",
 )
 @click.option(
-    "--alpha", "docConcentration", type=float, help="Prior of topics in documents  [default: 0.1; online 1 / k]."
+    "--alpha",
+    "docConcentration",
+    type=float,
+    help="Dirichlet prior of a document's topics  [default: 0.1; online: 1 / k].",
 )
 @click.option(
-    "--beta", "topicConcentration", type=float, help="Prior of words in topics  [default: 0.01; online 1 / k]."
+    "--beta",
+    "topicConcentration",
+    type=float,
+    help="Dirichlet prior of a topic's words  [default: 0.01; online: 1 / k].",
 )
 @click.option(
     "--optimize-alpha/--fixed-alpha",
     "optimizeDocConcentration",
     default=None,
-    help="Whether to fit alpha, one a topic  [default: fixed; online fitted].",
+    help="Whether to fit alpha, one number per topic  [default: fixed; online: fitted].",
 )
-@click.option("--sync", type=click.Choice(SYNCS), help="How workers share counts, with cgs  [default: ssp].")
-@click.option("--staleness", type=int, metavar="N", help="Iterations to be ahead, with ssp  [default: 1].")
-@click.option("--budget", "budgetS", type=float, metavar="SECONDS", help="Time of a turn, with rotation.")
-@click.option("--sampler", type=click.Choice(SAMPLERS), help="How the exact draw is made, with cgs  [default: auto].")
-@click.option("--batch", "subsamplingRate", type=float, metavar="SHARE", help="Of documents, online  [default: 0.05].")
-@click.option("--offset", "learningOffset", type=float, help="Slows early steps down, online  [default: 1024].")
-@click.option("--decay", "learningDecay", type=float, help="Of the steps' weight, online  [default: 0.51].")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of all draws.")
+@click.option("--sync", type=click.Choice(SYNCS), help="How workers share counts (cgs)  [default: ssp].")
 @click.option(
-    "--top-words", "top", type=click.IntRange(1), default=10, show_default=True, help="Words of a topic to print."
+    "--staleness", type=int, metavar="N", help="How many iterations a worker may be ahead (ssp)  [default: 1]."
+)
+@click.option("--budget", "budgetS", type=float, metavar="SECONDS", help="Duration of one turn (rotation).")
+@click.option(
+    "--sampler", type=click.Choice(SAMPLERS), help="How topics are drawn, exactly either way (cgs)  [default: auto]."
+)
+@click.option(
+    "--batch",
+    "subsamplingRate",
+    type=float,
+    metavar="SHARE",
+    help="Share of the documents per batch (online)  [default: 0.05].",
+)
+@click.option(
+    "--offset", "learningOffset", type=float, help="Offset that slows down early steps (online)  [default: 1024]."
+)
+@click.option(
+    "--decay", "learningDecay", type=float, help="Exponent of the decay of step sizes (online)  [default: 0.51]."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed.")
+@click.option(
+    "--top-words",
+    "top",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    help="Number of words to print per topic.",
 )
 @setting_options
 def lda(bags: Bags, setting: Setting, top: int, **params: Any) -> None:

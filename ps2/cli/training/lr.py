@@ -21,7 +21,7 @@ Examples:
   ps2 train lr --input hdfs:///ads/part-* --features 50000000 --servers 8 --master yarn --output hdfs:///model
   ps2 train lr --input train.libsvm --fleet host1:7070,host2:7070 --token-file fleet.token --output model -o json
   ps2 train lr --input train.libsvm --checkpoint-dir /shared/checkpoints --checkpoint-every 60 --output model
-  ps2 train lr --input train.libsvm --restore /shared/checkpoints --output model   go on where that was killed
+  ps2 train lr --input train.libsvm --restore /shared/checkpoints --output model   continue after a kill
 
 \b
 Use the model:
@@ -35,14 +35,16 @@ TRAINING = "ps2 train lr"
 
 @click.command(epilog=EPILOG)
 @files_options
-@click.option("--steps", "maxIter", type=click.IntRange(1), default=200, show_default=True, help="Model updates.")
+@click.option(
+    "--steps", "maxIter", type=click.IntRange(1), default=200, show_default=True, help="Number of model updates."
+)
 @click.option(
     "--fraction",
     "miniBatchFraction",
     type=click.FloatRange(0, 1, min_open=True),
     default=0.1,
     show_default=True,
-    help="Share of the rows that a step samples.",
+    help="Share of the rows that each step samples.",
 )
 @click.option(
     "--lr",
@@ -52,7 +54,7 @@ TRAINING = "ps2 train lr"
     show_default=True,
     help="Adam's learning rate.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the sampling.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed of the sampling.")
 @click.option(
     "--intercept/--no-intercept",
     "fitIntercept",

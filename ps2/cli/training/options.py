@@ -97,7 +97,7 @@ files_options = gathered(
             "--features",
             type=click.IntRange(1),
             metavar="N",
-            help="Number of features  [default: as the files have].",
+            help="Number of features  [default: the largest index in the files].",
         ),
     ],
 )
@@ -107,40 +107,42 @@ setting_options = gathered(
     "setting",
     [
         click.option("--output", required=True, metavar="DIR", help="Folder to save the model in."),
-        click.option("--overwrite", is_flag=True, help="Replace what is in that folder."),
-        click.option("--plots", metavar="DIR", help="Folder for pictures of the training (PNG); needs matplotlib."),
+        click.option("--overwrite", is_flag=True, help="Replace an existing model."),
+        click.option("--plots", metavar="DIR", help="Folder for plots of the training (PNG); needs matplotlib."),
         click.option(
             "-o",
             "form",
             type=click.Choice(["table", "json", "yaml"]),
             default="table",
             show_default=True,
-            help="Output.",
+            help="Output format.",
         ),
         click.option(
             "--workers",
             type=click.IntRange(1),
-            help="Tasks that train  [default: one a task slot; of graphs one an executor, with all its cores].",
+            help="Number of tasks  [default: one per task slot; graphs: one per executor, with all its cores].",
         ),
         click.option("--master", default="local[2]", show_default=True, help="Spark's master URL."),
-        click.option("--servers", type=click.IntRange(1), help="Start a local fleet of so many servers  [default: 2]."),
-        click.option("--fleet", metavar="HOST:PORT,...", help="Instead, use the servers of a running fleet."),
+        click.option(
+            "--servers", type=click.IntRange(1), help="Number of servers of the local fleet to start  [default: 2]."
+        ),
+        click.option("--fleet", metavar="HOST:PORT,...", help="Use the servers of a running fleet instead."),
         click.option(
             "--token-file",
             type=click.Path(),
             envvar=TOKEN_FILE_VARIABLE,
             show_envvar=True,
-            help="The running fleet's token.",
+            help="File with the running fleet's token.",
         ),
         functools.partial(add_tls_options, environment=True),
         click.option(
-            "--checkpoint-dir", metavar="DIR", help="Where checkpoints go, from which lost servers are replaced."
+            "--checkpoint-dir", metavar="DIR", help="Folder for checkpoints, from which lost servers are recovered."
         ),
-        click.option("--checkpoint-every", type=float, metavar="SECONDS", help="Make a checkpoint every so often."),
+        click.option("--checkpoint-every", type=float, metavar="SECONDS", help="Seconds between checkpoints."),
         click.option(
             "--restore",
             metavar="DIR",
-            help="Go on with the training that this checkpoint, or the newest of a folder, is of.",
+            help="Continue the training of this checkpoint, or of the newest in a folder.",
         ),
     ],
 )
