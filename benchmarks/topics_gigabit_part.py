@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks import topics_data
-from benchmarks.frame import Part, answer, tell
+from benchmarks.frame import SamplingWorker, answer, tell
 from benchmarks.local_spark import start_spark
 from benchmarks.topics_fit import SAMPLING, fit
 from benchmarks.topics_part import WORKERS
@@ -48,7 +48,7 @@ class HalfOfOne(worker.Half):
             super().__call__(worker, reading)
 
 
-def measure(asked: Asked) -> Part:
+def measure(asked: Asked) -> SamplingWorker:
     settings = {"spark.driver.memory": "2g", "spark.driver.host": "127.0.0.1"}
     spark = start_spark(f"local[{WORKERS}]", "benchmarks.topics_gigabit", settings)
     taken: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -65,7 +65,7 @@ def measure(asked: Asked) -> Part:
                     tell(f"{way}: {1e3 * taken[way][-1]:.0f} ms an iteration")
     finally:
         spark.stop()
-    return Part(facts={way: median(seconds) for way, seconds in taken.items()})
+    return SamplingWorker(facts={way: median(seconds) for way, seconds in taken.items()})
 
 
 if __name__ == "__main__":

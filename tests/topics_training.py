@@ -14,14 +14,14 @@ from scipy.special import gammaln
 from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.blocks import deal_words, ring_of
 from ps2.algorithms.topics.corpus import Corpus, Prior, key_of, numbers_of
-from ps2.algorithms.topics.problem import Fitted, Recipe
+from ps2.algorithms.topics.options import FittedTopics, SamplingOptions
 from ps2.algorithms.topics.trainer import train
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.run.rotation import schedule
 
 WORDS, DOCUMENTS, TOPICS = 60, 40, 5
-RECIPE = Recipe(
+OPTIONS = SamplingOptions(
     TOPICS, WORDS, iterations=6, alpha=(0.1,), beta=0.05, slice_words=16, seed=3, save_interval=2, check=True
 )
 
@@ -47,10 +47,12 @@ def _rows(counts: sp.csr_array) -> Any:
     return (slice(*bounds) for bounds in pairwise(counts.indptr.tolist()))
 
 
-def trained(ps: Any, spark: Any, recipe: Recipe = RECIPE, workers: int = 2, on_step: Any = lambda step: None) -> Fitted:
+def trained(
+    ps: Any, spark: Any, options: SamplingOptions = OPTIONS, workers: int = 2, on_step: Any = lambda step: None
+) -> FittedTopics:
     """Train on the corpus."""
     counts = documents()
-    return train(ps, dealt(spark, counts, workers), recipe, int(counts.sum()), on_step)
+    return train(ps, dealt(spark, counts, workers), options, int(counts.sum()), on_step)
 
 
 def words_likelihood(counts: Any, beta: float) -> float:
@@ -60,19 +62,19 @@ def words_likelihood(counts: Any, beta: float) -> float:
     return float(of_topics.sum() + (gammaln(counts + beta) - gammaln(beta)).sum())
 
 
-def replayed(counts: sp.csr_array, recipe: Recipe, workers: int) -> Any:
+def replayed(counts: sp.csr_array, options: SamplingOptions, workers: int) -> Any:
     """Rotate in one process, turn by turn and rank by rank, with arrays for servers; return the counts of words."""
-    ring = ring_of(workers, WORDS, recipe.width)
+    ring = ring_of(workers, WORDS, options.width)
     blocks = deal_words(np.asarray(counts.sum(axis=0)).astype(np.int64), ring.blocks)
-    found, totals, before = np.zeros((WORDS, recipe.topics), np.int32), [], []
+    found, totals, before = np.zeros((WORDS, options.topics), np.int32), [], []
     for corpus in corpora(counts, workers, blocks):
-        tokens = Assignments.random(corpus, recipe.topics, key_of(recipe.seed, 0))
+        tokens = Assignments.random(corpus, options.topics, key_of(options.seed, 0))
         _add(found, tokens.listed(0, len(corpus.words)))
         before.append(tokens)
-        totals.append([np.bincount(tokens.topics, minlength=recipe.topics)] * 2)
-    prior = Prior(recipe.alphas, recipe.beta, WORDS)
-    for rotation in range(recipe.iterations):
-        for turn in schedule(recipe.seed, rotation, workers, ring.blocks, ring.slices):
+        totals.append([np.bincount(tokens.topics, minlength=options.topics)] * 2)
+    prior = Prior(options.alphas, options.beta, WORDS)
+    for rotation in range(options.iterations):
+        for turn in schedule(options.seed, rotation, workers, ring.blocks, ring.slices):
             now = [list(of_worker) for of_worker in totals]
             for rank, block in enumerate(turn):
                 tokens, corpus = before[rank], before[rank].corpus
@@ -82,9 +84,9 @@ def replayed(counts: sp.csr_array, recipe: Recipe, workers: int) -> Any:
                 known = sum(now[other][0] for other in range(workers) if other != rank) + now[rank][1]
                 old = tokens.topics[corpus.begins[begin] : corpus.begins[end]].copy()
                 of_words = found[corpus.words[begin:end]]
-                tokens.sample(begin, end, of_words, known, prior, key_of(recipe.seed, rotation + 1))
+                tokens.sample(begin, end, of_words, known, prior, key_of(options.seed, rotation + 1))
                 _add(found, tokens.changed(begin, end, old))
-                totals[rank] = [now[rank][1], np.bincount(tokens.topics, minlength=recipe.topics)]
+                totals[rank] = [now[rank][1], np.bincount(tokens.topics, minlength=options.topics)]
     return found
 
 
@@ -97,11 +99,11 @@ def corpora(counts: sp.csr_array, workers: int, blocks: Any = None) -> Iterator[
         yield Corpus.of(sp.csr_array(part[:, used]), used, numbers_of(rank, len(part)), order)
 
 
-def saved_counts(fleet: Any, recipe: Recipe, workers: int) -> Any:
+def saved_counts(fleet: Any, options: SamplingOptions, workers: int) -> Any:
     """Return the counts of words by the topics that workers saved last."""
-    counts, found, blocks = documents(), np.zeros((WORDS, recipe.topics), np.int32), None
+    counts, found, blocks = documents(), np.zeros((WORDS, options.topics), np.int32), None
     if fleet.frequencies is not None:
-        blocks = deal_words(fleet.frequencies.pull(), ring_of(workers, WORDS, recipe.width).blocks)
+        blocks = deal_words(fleet.frequencies.pull(), ring_of(workers, WORDS, options.width).blocks)
     for rank, corpus in enumerate(corpora(counts, workers, blocks)):
         topics = fleet.saved.load(rank, corpus)
         np.add.at(found, (np.repeat(corpus.words, np.diff(corpus.begins)), topics), 1)

@@ -26,10 +26,10 @@ from ps2.algorithms.estimators.predict import with_predictions
 from ps2.algorithms.estimators.summaries import HistorySummary
 from ps2.algorithms.topics.files import read_topics
 from ps2.algorithms.topics.ml.documents import Compute, Numbers, over_documents
-from ps2.algorithms.topics.ml.params import LDAParams, LDASetters, recipe_of
+from ps2.algorithms.topics.ml.params import LDAParams, LDASetters, options_of
 from ps2.algorithms.topics.model import LDATopics, Seen, perplexity_of
 from ps2.algorithms.topics.online import train_online
-from ps2.algorithms.topics.problem import Fitted, OnlineRecipe, Recipe, check_room
+from ps2.algorithms.topics.options import FittedTopics, OnlineOptions, SamplingOptions, check_room
 from ps2.algorithms.topics.trainer import train
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.record import StepReport, TrainingHistory
@@ -61,8 +61,8 @@ class LDA(FleetEstimator, LDASetters, Estimator["LDAModel"]):
         model.describeTopics().show()
     """
 
-    def _plan(self) -> Recipe | OnlineRecipe:
-        return recipe_of(self, self._name)
+    def _plan(self) -> SamplingOptions | OnlineOptions:
+        return options_of(self, self._name)
 
     def _columns(self) -> ColumnNames:
         return ColumnNames(self._features, label=None)
@@ -71,14 +71,14 @@ class LDA(FleetEstimator, LDASetters, Estimator["LDAModel"]):
         return survey_documents(dataset, columns)
 
     def _found(
-        self, plan: Recipe | OnlineRecipe, found: Documents, dealt: Callable[[], Table]
+        self, plan: SamplingOptions | OnlineOptions, found: Documents, dealt: Callable[[], Table]
     ) -> tuple[LDAModel, TrainingHistory]:
         recipe = replace(plan, vocabulary=found.dim)
         check_room(recipe, available_bytes())
         table = dealt()
 
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> Fitted:
-            if isinstance(recipe, OnlineRecipe):
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedTopics:
+            if isinstance(recipe, OnlineOptions):
                 return train_online(ps, table, recipe, on_step)
             return train(ps, table, recipe, found.tokens, on_step)
 

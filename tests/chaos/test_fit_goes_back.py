@@ -24,7 +24,7 @@ from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.linear.problem import Problem, Recipe
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.topics.online import train_online
-from ps2.algorithms.topics.problem import OnlineRecipe
+from ps2.algorithms.topics.options import OnlineRecipe
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 
@@ -153,7 +153,7 @@ def test_online_when_servers_die_at_every_clock_then_same_topics(spark, tmp_path
     ["average", pytest.param("ssp", marks=pytest.mark.chaos), pytest.param("rotation", marks=pytest.mark.chaos)],
 )
 def test_topics_when_servers_die_at_every_clock_then_all_counted(sync, spark, tmp_path):
-    recipe = replace(topics_training.RECIPE, sync=sync)
+    recipe = replace(topics_training.OPTIONS, sync=sync)
     whole, made = whole_and_killed(spark, tmp_path, lambda ps: topics_training.trained(ps, spark, recipe))
     np.testing.assert_array_equal(made.counts.sum(axis=1), documents().sum(axis=0))
     assert made.history.steps == whole.history.steps == recipe.iterations

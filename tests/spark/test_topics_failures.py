@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from faults import processes
-from topics_training import RECIPE, documents, saved_counts, trained
+from topics_training import OPTIONS, documents, saved_counts, trained
 
 from ps2 import PS2Context
 from ps2.algorithms.topics import trainer, worker
 from ps2.errors import ConfigError
 
-LONG = replace(RECIPE, iterations=8)
+LONG = replace(OPTIONS, iterations=8)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ class DyingWorker:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class DyingHalf(worker.Half):
+class DyingProgram(worker.SamplingProgram):
     path, clock, reads = "", 0, 0
 
     def __call__(self, worker, reading):
@@ -84,8 +84,8 @@ def test_counts_when_a_worker_is_killed_then_are_those_of_the_topics_that_all_to
     spark, by_value, assigned, tmp_path, monkeypatch, sync, clock, reads
 ):
     for name, value in {"path": str(tmp_path / "died"), "clock": clock, "reads": reads}.items():
-        monkeypatch.setattr(DyingHalf, name, value)
-    monkeypatch.setattr(trainer, "Half", DyingHalf)
+        monkeypatch.setattr(DyingProgram, name, value)
+    monkeypatch.setattr(trainer, "SamplingProgram", DyingProgram)
     with PS2Context.getOrCreate(spark, servers=2) as ps:
         found = trained(ps, spark, replace(LONG, sync=sync))
     assert (tmp_path / "died").exists()
@@ -127,7 +127,7 @@ class Stopped(Exception):
 def test_training_when_the_driver_is_gone_then_another_one_goes_on_with_the_topics_that_were_saved(
     spark, assigned, tmp_path
 ):
-    named, folder = replace(RECIPE, name="topics", save_interval=1), str(tmp_path)
+    named, folder = replace(OPTIONS, name="topics", save_interval=1), str(tmp_path)
 
     def stop(report):
         if report.number == 5:
@@ -140,7 +140,8 @@ def test_training_when_the_driver_is_gone_then_another_one_goes_on_with_the_topi
     with PS2Context.getOrCreate(spark, servers=3, restore=folder) as ps:
         with pytest.raises(ConfigError, match="'topics' in the checkpoint is another one: topics was 5, and is 7"):
             trained(ps, spark, replace(named, topics=7))
-        steps, more = [], RECIPE.iterations + 3  # counts are made anew in the second clock after that of the checkpoint
+        # Counts are rebuilt in the second clock after that of the checkpoint.
+        steps, more = [], OPTIONS.iterations + 3
         found = trained(ps, spark, replace(named, iterations=more), on_step=steps.append)
     assert [step.number for step in steps] == list(range(5, more + 1))
     assert found.history.steps == len(found.history.told["log_likelihood"]) == more

@@ -16,13 +16,13 @@ from ps2 import PS2Context
 from ps2.algorithms.topics import online, online_kernels
 from ps2.algorithms.topics.corpus import key_of
 from ps2.algorithms.topics.online import alpha_after, ids_of, train_online
-from ps2.algorithms.topics.problem import OnlineRecipe
+from ps2.algorithms.topics.options import OnlineOptions
 from ps2.algorithms.topics.variational import ops as online_ops
 from ps2.data.rows import LocalRows
 from ps2.matrix.partition import Partition
 from tests.variational import expectation, inferred
 
-RECIPE = OnlineRecipe(TOPICS, WORDS, iterations=6, alpha=(0.2,), beta=0.05, offset=2.0, fraction=0.5, seed=3)
+RECIPE = OnlineOptions(TOPICS, WORDS, iterations=6, alpha=(0.2,), beta=0.05, offset=2.0, fraction=0.5, seed=3)
 # Lambda is float32 on the servers.
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 
@@ -83,6 +83,9 @@ class DyingWorker:
     def __init__(self, worker, path):
         self._worker, self._path = worker, path
 
+    def report(self, value):
+        self._worker.report(value)
+
     def clocks(self, n):
         for clock in self._worker.clocks(n):
             yield clock
@@ -91,7 +94,7 @@ class DyingWorker:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-class DyingHalf(online.Half):
+class DyingProgram(online.OnlineProgram):
     path = ""
 
     def __call__(self, worker, reading):
@@ -101,8 +104,8 @@ class DyingHalf(online.Half):
 def test_online_when_a_worker_is_killed_then_what_it_had_added_counts_once(
     ps, spark, by_value, expected, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(DyingHalf, "path", str(tmp_path / "died"))
-    monkeypatch.setattr(online, "Half", DyingHalf)
+    monkeypatch.setattr(DyingProgram, "path", str(tmp_path / "died"))
+    monkeypatch.setattr(online, "OnlineProgram", DyingProgram)
     assert_same(trained(ps, spark), expected)
     assert (tmp_path / "died").exists()
 

@@ -10,10 +10,10 @@ from topics_training import TOPICS, WORDS, dealt, documents
 
 from ps2 import PS2Conf, PS2Context
 from ps2.algorithms.topics.online import train_online
-from ps2.algorithms.topics.problem import OnlineRecipe
+from ps2.algorithms.topics.options import OnlineOptions
 from ps2.errors import ConfigError
 
-RECIPE = OnlineRecipe(TOPICS, WORDS, iterations=6, beta=0.05, offset=2.0, fraction=0.5, seed=3, name="topics")
+RECIPE = OnlineOptions(TOPICS, WORDS, iterations=6, beta=0.05, offset=2.0, fraction=0.5, seed=3, name="topics")
 END = 4
 
 

@@ -8,7 +8,7 @@ import pytest
 from pyspark.ml import clustering
 
 from ps2.algorithms import LDA, LDAModel
-from ps2.algorithms.topics.problem import OnlineRecipe, Recipe, check_room
+from ps2.algorithms.topics.options import OnlineOptions, SamplingOptions, check_room
 from ps2.errors import ConfigError, LimitError
 
 
@@ -20,7 +20,7 @@ def plan(**params):
 
 def test_recipe_when_nothing_is_said_then_is_what_samplers_have():
     made = plan()
-    assert isinstance(made, Recipe)
+    assert isinstance(made, SamplingOptions)
     assert (made.topics, made.iterations, made.alpha, made.beta) == (10, 100, (0.1,), 0.01)
     assert (made.sync, made.staleness, made.budget_s, made.save_interval) == ("ssp", 1, None, 10)
     assert not made.optimize_alpha
@@ -28,14 +28,14 @@ def test_recipe_when_nothing_is_said_then_is_what_samplers_have():
 
 def test_recipe_when_online_then_is_what_pyspark_has():
     made = plan(optimizer="online", k=4)
-    assert isinstance(made, OnlineRecipe)
+    assert isinstance(made, OnlineOptions)
     assert (made.iterations, made.alpha, made.beta, made.optimize_alpha) == (20, (0.25,), 0.25, True)
     assert (made.offset, made.decay, made.fraction) == (1024.0, 0.51, 0.05)
 
 
 def test_recipe_when_em_then_concentrations_are_pysparks_less_1(caplog):
     made = plan(optimizer="EM", k=4)
-    assert isinstance(made, Recipe)
+    assert isinstance(made, SamplingOptions)
     assert (made.iterations, made.alpha, made.beta) == (20, (12.5,), pytest.approx(0.1))
     assert plan(optimizer="em", k=2, docConcentration=[1.5, 3.0]).alpha == (0.5, 2.0)
     assert "topics are found by collapsed Gibbs sampling" in caplog.text

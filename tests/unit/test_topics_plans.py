@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from scipy.special import gammaln
 
+from ps2.algorithms.topics.alpha import AlphaSchedule, fit_alpha, keys_of
 from ps2.algorithms.topics.blocks import deal_words, ring_of
 from ps2.algorithms.topics.corpus import Corpus
-from ps2.algorithms.topics.hyperparameters import Fits, fitted, keys_of
-from ps2.algorithms.topics.on_fleet import Ring
-from ps2.algorithms.topics.problem import Recipe
-from ps2.algorithms.topics.saved import PAGE, Saved
-from ps2.algorithms.topics.syncs import groups_of
+from ps2.algorithms.topics.options import SamplingOptions
+from ps2.algorithms.topics.saved_topics import PAGE, SavedTopics
+from ps2.algorithms.topics.shared_counts import ClockRows
+from ps2.algorithms.topics.sharing import groups_of
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 from tests.fakes import FleetInProcess, installed, session_over
 
@@ -33,7 +33,7 @@ def test_blocks_when_words_are_many_then_each_has_as_many_as_a_worker_can_hold(w
 
 @pytest.mark.parametrize("each", [1, 4])
 def test_groups_when_workers_go_through_them_then_no_two_have_the_same_words_and_all_have_all(each):
-    recipe, rng = Recipe(2, 100, slice_words=5), np.random.default_rng(0)
+    recipe, rng = SamplingOptions(2, 100, slice_words=5), np.random.default_rng(0)
     taken = []
     for rank in range(3):
         words = np.sort(rng.choice(100, 70, replace=False))
@@ -48,7 +48,7 @@ def test_groups_when_workers_go_through_them_then_no_two_have_the_same_words_and
 
 @pytest.mark.parametrize("staleness", [0, 1, 3])
 def test_rows_when_others_are_as_far_ahead_as_they_may_be_then_they_write_to_none_that_is_read(staleness):
-    ring = Ring(2, staleness)
+    ring = ClockRows(2, staleness)
     for clock in range(20):
         read = ring.row(1, clock - staleness - 1)
         assert read not in [ring.row(1, ahead) for ahead in range(clock - staleness, clock + staleness + 1)]
@@ -57,7 +57,7 @@ def test_rows_when_others_are_as_far_ahead_as_they_may_be_then_they_write_to_non
 
 @pytest.mark.parametrize("staleness", [0, 1, 8])
 def test_fits_when_used_then_the_driver_has_made_them_and_their_row_is_still_theirs(staleness):
-    fits = Fits(True, staleness)
+    fits = AlphaSchedule(True, staleness)
     made_after = {fits.made_after(i): i for i in range(1, 200) if fits.made_after(i) is not None}
     for iteration in range(1, 200):
         used = fits.used_in(iteration)
@@ -84,7 +84,7 @@ def test_alpha_when_fitted_then_documents_are_likelier_than_with_one_that_is_nea
 
     found = np.full(4, 0.5)
     for _ in range(5):
-        found = fitted(found, keys, np.append(documents, 800))
+        found = fit_alpha(found, keys, np.append(documents, 800))
     np.testing.assert_allclose(found, true, rtol=0.2)
     for change in np.eye(4) * 0.02:
         assert likelihood(found) > max(likelihood(found * (1 + change)), likelihood(found * (1 - change)))
@@ -92,7 +92,7 @@ def test_alpha_when_fitted_then_documents_are_likelier_than_with_one_that_is_nea
 
 def test_alpha_when_no_document_has_a_topic_then_it_stays_above_0():
     keys = np.append(keys_of(np.array([0]), np.array([5])), keys_of(np.array([2]), np.array([5])))
-    assert (fitted(np.full(2, 0.1), keys, np.array([9, 9])) > 0).all()
+    assert (fit_alpha(np.full(2, 0.1), keys, np.array([9, 9])) > 0).all()
 
 
 def corpus_of(tokens, number):
@@ -103,7 +103,7 @@ def corpus_of(tokens, number):
 def test_saved_topics_when_loaded_then_are_those_of_the_same_tokens_only():
     with installed(session_over(FleetInProcess(2))):
         corpora = [corpus_of(2 * PAGE + 1, 7), corpus_of(5, 8)]
-        saved = Saved.make(300, sum(corpus.size for corpus in corpora), 2, UNNAMED)
+        saved = SavedTopics.make(300, sum(corpus.size for corpus in corpora), 2, UNNAMED)
         topics = [np.arange(corpus.size, dtype=np.uint16) + rank for rank, corpus in enumerate(corpora)]
         for rank, corpus in enumerate(corpora):
             saved.tell_size(rank, corpus)

@@ -11,7 +11,7 @@ from scipy.stats import kstest
 
 from ps2.algorithms.topics import online_kernels as kernels
 from ps2.algorithms.topics.online import alpha_after, ids_of
-from ps2.algorithms.topics.problem import OnlineRecipe
+from ps2.algorithms.topics.options import OnlineOptions
 from ps2.algorithms.topics.variational import ops
 from ps2.data.rows import LocalRows
 from ps2.errors import ConfigError
@@ -213,7 +213,7 @@ def test_step_when_it_is_taken_then_lambda_moves_and_statistics_are_0(dtype):
 )
 def test_recipe_when_it_cannot_be_then_says_so(given, message):
     with pytest.raises(ConfigError, match=message):
-        OnlineRecipe(**{"topics": 3, "vocabulary": 10, **given})
+        OnlineOptions(**{"topics": 3, "vocabulary": 10, **given})
 
 
 def test_inference_when_documents_have_seeds_then_each_begins_at_random_and_alike_for_the_same_seed():

@@ -1,4 +1,4 @@
-"""The topics that a worker's tokens have been given, and by what counts change when they get others."""
+"""The topics of a worker's tokens, and the resulting changes of counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ps2.algorithms.topics import sampling_kernels as kernels
 from ps2.algorithms.topics.corpus import Corpus, Prior, dtype_of
-from ps2.algorithms.topics.problem import SamplerName
+from ps2.algorithms.topics.options import SamplerName
 from ps2.algorithms.topics.tallies import tally_of
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Int64s
@@ -23,13 +23,13 @@ class Assignments:
     """The topics of a corpus's tokens, and of its documents.
 
     Attributes:
-        topics: shape (tokens,), unsigned: of each token.
+        topics: shape (tokens,), unsigned: the topic of each token.
     """
 
     def __init__(self, corpus: Corpus, topics: int, given: Array, sampler: SamplerName = "auto") -> None:
         """Args:
-        topics: how many there are.
-        given: integers: of each token its topic; it is copied.
+        topics: number of topics.
+        given: integers: the topic of each token; copied.
         sampler: how topics are drawn.
         """
         self.corpus = corpus
@@ -38,28 +38,28 @@ class Assignments:
 
     @staticmethod
     def random(corpus: Corpus, topics: int, key: np.uint64, sampler: SamplerName = "auto") -> Assignments:
-        """Give each token any topic."""
+        """Assign random topics to all tokens."""
         given = np.empty(corpus.size, dtype_of(topics))
         kernels.draw_topics(*corpus.for_kernels, topics, key, given)
         return Assignments(corpus, topics, given, sampler)
 
     def sample(self, begin: int, end: int, counts: Array, totals: Int64s, prior: Prior, key: np.uint64) -> None:
-        """Give the tokens of some words topics anew.
+        """Draw new topics for the tokens of some words.
 
         Args:
-            begin, end: places in the corpus's words.
-            counts: int32, shape (end - begin, topics): of these words' topics, those of other workers' tokens too.
-            totals: int64, shape (topics,): of all words; both follow what changes.
+            begin, end: positions among the corpus's words.
+            counts: int32, shape (end - begin, topics): counts of these words, with other workers' tokens; updated.
+            totals: int64, shape (topics,): counts of all words; updated.
             key: of seed and iteration.
         """
         self._tally.sample(begin, end, counts, totals, prior, key)
 
     def changed(self, begin: int, end: int, before: Array) -> Changes:
-        """Return by what the counts of some words have changed since their tokens had other topics.
+        """Return the changes of some words' counts since their tokens had the topics ``before``.
 
         Args:
-            begin, end: as of ``sample``.
-            before: the topics that the words' tokens had.
+            begin, end: as in ``sample``.
+            before: previous topics of the words' tokens.
         """
         begins = self.corpus.begins[begin : end + 1]
         after = self.topics[begins[0] : begins[-1]]
@@ -70,10 +70,10 @@ class Assignments:
         return Changes(self.corpus.words[begin:end], found[0], found[1][:count], found[2][:count])
 
     def listed(self, begin: int, end: int) -> Changes:
-        """Return the counts of some words: by what they change when these tokens are added.
+        """Return some words' counts as changes: those of adding all their tokens.
 
         Args:
-            begin, end: as of ``sample``.
+            begin, end: as in ``sample``.
         """
         begins = self.corpus.begins[begin : end + 1]
         topics = self.topics[begins[0] : begins[-1]]
@@ -82,7 +82,7 @@ class Assignments:
         return Changes(self.corpus.words[begin:end], found[0], found[1][:count], found[2][:count])
 
     def _counted(self) -> Int32s:
-        """Return room to count by topic."""
+        """Return a buffer to count by topic."""
         return np.zeros(self._count, np.int32)
 
     def likelihood(self, prior: Prior) -> float:
@@ -90,18 +90,20 @@ class Assignments:
         return self._tally.likelihood(prior.alpha)
 
     def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
-        """Return topics, how often they are in a document, and in how many documents they are so often."""
+        """Return a histogram: topics, occurrences in a document, and the number of documents with so many
+        occurrences.
+        """
         return self._tally.counts_of_counts()
 
 
 @dataclass(frozen=True, eq=False)
 class Changes:
-    """By what counts of words in topics change.
+    """Changes of words' counts.
 
     Attributes:
-        words: int64: numbers among all.
-        sizes: int32: of each word, how many counts change.
-        topics, by: of each of these, one word's side by side.
+        words: int64: numbers of the words.
+        sizes: int32: number of changed counts of each word.
+        topics, by: topic and change of each changed count, word by word.
     """
 
     words: Int64s

@@ -1,4 +1,4 @@
-"""Blocks of words that rotate among the workers: of about equal numbers of tokens. Pure."""
+"""Blocks of words with about equal numbers of tokens, which rotate among the workers. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ import numpy.typing as npt
 from ps2.ops.kernels import Int64s, kernel
 from ps2.run.rotation import Ring
 
-# Groups of blocks that take turns: while a worker is at one, what it did to another travels.
+# Blocks form this many groups: while a worker samples one block, its changes of another travel.
 SLICES = 2
 
 
 def ring_of(workers: int, vocabulary: int, width: int) -> Ring:
-    """Return how blocks go round: the fewest that leave no worker idle and have ``width`` words at most."""
+    """Return the rotation: the fewest blocks that keep all workers busy and have at most ``width`` words each."""
     at_once = SLICES * workers
     return Ring(workers, at_once * -(-vocabulary // (at_once * width)), SLICES)
 
 
 def deal_words(frequencies: Int64s, blocks: int) -> npt.NDArray[np.int32]:
-    """Return the block of each word: frequent words go first, each to the block that has fewest tokens, and has room.
+    """Return the block of each word: by falling frequency, each word goes to the block with the fewest tokens and space
+    left.
 
     Args:
-        frequencies: int64: how often each word comes.
+        frequencies: int64: occurrences of each word.
     """
     room = -(-len(frequencies) // blocks)
     found = np.empty(len(frequencies), np.int32)
@@ -47,15 +48,15 @@ def _deal(order: Int64s, frequencies: Int64s, room: int, held: Int64s, found: np
 
 @dataclass(frozen=True, eq=False)
 class Blocks:
-    """Which words of a worker's corpus are in which block.
+    """The words of each block in a worker's corpus.
 
     Attributes:
-        begins: int64: where each block's begin, and the end.
+        begins: int64: position of each block's first word, and the end.
     """
 
     ring: Ring
     begins: Int64s
 
     def bounds(self, block: int) -> tuple[int, int]:
-        """Return the places of a block's words, begin and end."""
+        """Return the positions of a block's words, begin and end."""
         return int(self.begins[block]), int(self.begins[block + 1])

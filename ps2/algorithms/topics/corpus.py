@@ -1,4 +1,4 @@
-"""What a worker has of a corpus: its tokens, word by word."""
+"""A worker's corpus: its tokens, word by word."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from ps2.ops.kernels import Float64s, Int64s
 Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
 
-# So many topics are told apart by 16 bits.
+# 16 bits distinguish this many topics.
 SHORT = 1 << 16
-# Tokens whose old and new topics, and changes of counts, are held at a time.
+# Maximum number of tokens whose old and new topics are held at a time.
 SLICE_TOKENS = 1 << 21
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Tokens: each time that a word comes in a document is one. Those of a word lie together, by document.
+    """Tokens: each occurrence of a word in a document is one. The tokens of a word lie together, by document.
 
     Attributes:
-        words: int64: numbers of the words that are here, among all; ascending, unless they lie by block.
-        begins: int64, shape (words + 1,): where each one's tokens begin, and the end.
-        documents: int32, shape (tokens,): which one each is in, counted from 0 here.
-        numbers: int64, shape (documents,): of these among all.
+        words: int64: numbers of the words here, ascending, or block by block.
+        begins: int64, shape (words + 1,): position of each word's first token, and the end.
+        documents: int32, shape (tokens,): the document of each token, counted from 0 in this worker.
+        numbers: int64, shape (documents,): global numbers of the documents.
     """
 
     words: Int64s
@@ -41,13 +41,13 @@ class Corpus:
 
     @staticmethod
     def of(counts: sp.csr_array, words: Int64s, numbers: Int64s, order: Int64s | None = None) -> Corpus:
-        """Take documents apart.
+        """Make a corpus from a matrix.
 
         Args:
-            counts: whole numbers, shape (documents, len(words)): how often a word comes in a document.
-            words: int64, ascending: the columns' numbers among all; one without tokens is left out.
-            numbers: int64: of the documents among all.
-            order: places of columns in the order in which words are to lie; None: that in which they come.
+            counts: integers, shape (documents, len(words)): occurrences of a word in a document.
+            words: int64, ascending: numbers of the columns' words; words without tokens are left out.
+            numbers: int64: global numbers of the documents.
+            order: the columns in the wanted order of words; None: as they are.
         """
         by_word = sp.csc_array(counts)
         if order is not None:
@@ -63,12 +63,12 @@ class Corpus:
 
     @property
     def size(self) -> int:
-        """How many tokens there are."""
+        """Number of tokens."""
         return len(self.documents)
 
     @cached_property
     def lengths(self) -> Int64s:
-        """Tokens of each document."""
+        """Number of tokens of each document."""
         return np.bincount(self.documents, minlength=len(self.numbers)).astype(np.int64)
 
     @property
@@ -78,11 +78,11 @@ class Corpus:
     def slices(
         self, width: int, begin: int = 0, end: int | None = None, tokens: int | None = None
     ) -> list[tuple[int, int]]:
-        """Return places in ``words``, begin and end, of slices of so many words at most.
+        """Return bounds of slices of at most ``width`` words: positions in ``words``, begin and end.
 
         Args:
-            begin, end: places that they lie between; None: all to the last word.
-            tokens: that they have at most, if they have several words; None: SLICE_TOKENS.
+            begin, end: positions between which the slices lie; None: to the last word.
+            tokens: maximum number of tokens of a slice with several words; None: SLICE_TOKENS.
         """
         last = len(self.words) if end is None else end
         ends = [begin]
@@ -95,23 +95,23 @@ class Corpus:
 
 
 def numbers_of(rank: int, count: int) -> Int64s:
-    """Number a worker's documents among all: no other worker's has one of these numbers."""
+    """Return global numbers for a worker's documents, distinct from all other workers'."""
     return (rank << 40) + np.arange(count)
 
 
 def key_of(seed: int, iteration: int) -> np.uint64:
-    """Return what the random numbers of an iteration come of."""
+    """Return the key of an iteration's random numbers."""
     return np.random.SeedSequence([seed % 2**64, iteration]).generate_state(1, np.uint64)[0]
 
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """Dirichlet's parameters.
+    """The Dirichlet priors.
 
     Attributes:
-        alpha: float64, shape (topics,): of topics in documents.
-        beta: of words in topics.
-        vocabulary: how many words there are.
+        alpha: float64, shape (topics,): of a document's topics.
+        beta: of a topic's words.
+        vocabulary: number of words.
     """
 
     alpha: Float64s
@@ -124,7 +124,7 @@ class Prior:
 
     @property
     def all_beta(self) -> float:
-        """Of all words."""
+        """Sum of beta over all words."""
         return self.beta * self.vocabulary
 
 

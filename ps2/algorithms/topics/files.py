@@ -1,4 +1,4 @@
-"""What a training of topics has found, in a folder: NumPy arrays beside the metadata that pyspark writes."""
+"""Files of a topic model: NumPy arrays beside the metadata that pyspark writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MODEL_CLASS = "ps2.algorithms.clustering.LDAModel"
 
 
 def write_topics(url: str, counts: Array, alpha: Array, beta: float, inference: InferenceName, seed: int) -> Any:
-    """Write what was found; return what the metadata have to say of it.
+    """Write a topic model's arrays; return their entries for the metadata.
 
     Raises:
         RecoveryError: the file system refuses.
@@ -35,15 +35,15 @@ def write_topics(url: str, counts: Array, alpha: Array, beta: float, inference: 
 
 
 def read_topics(path: str, url: str, content: Any) -> tuple[Array, Array, float, InferenceName, int]:
-    """Read what ``write_topics`` has written; its arguments come back.
+    """Read the arrays of ``write_topics``.
 
     Args:
-        path: what the user calls it.
-        content: what ``write_topics`` has returned.
+        path: the name that the user gave.
+        content: the entries that ``write_topics`` returned.
 
     Raises:
-        UsageError: it is of a version that is not known here.
-        CheckpointCorruptError: the files are not what the metadata say.
+        UsageError: the version is unknown.
+        CheckpointCorruptError: the files do not match their entries.
     """
     with reading(path, content, FORMAT, "topics"):
         counts, alpha = (read_array(url, f"{name}.npy", content["files"]) for name in ("counts", "alpha"))

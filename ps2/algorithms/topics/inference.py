@@ -1,4 +1,4 @@
-"""Which topics new documents have, by what a training has found: sampled, or by variational Bayes."""
+"""Infer topics of new documents from a trained model: by sampling, or by variational Bayes."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from ps2.ops.parallel import over_blocks
 Array = npt.NDArray[Any]
 InferenceName = Literal["sampled", "variational"]
 
-# Sweeps over a new document's tokens: the first ones forget where it began, the others are averaged.
+# Sweeps over a new document's tokens: burn-in, and sweeps that are averaged.
 LEFT_OUT, KEPT = 10, 20
-# What a token costs in a sweep, in additions.
+# Cost of a token in a sweep, in additions.
 TOKEN_COST = 64
-# Weights of so many words and topics are computed once; of more, a batch's words at a time.
+# Up to this many weights of words and topics are computed once; beyond, a batch's words at a time.
 ROOM = 1 << 22
-# Counts whose logarithms are taken at a time.
+# Number of counts whose logarithms are taken at a time.
 PIECE = 1 << 20
 
 
 def documents_of(x: Any, vocabulary: int) -> sp.csr_array:
-    """Return documents as a matrix of float64, words in order, and without the zeros that it holds.
+    """Return documents as a float64 matrix in canonical form: sorted words, no explicit zeros.
 
     Args:
-        x: scipy sparse, or what NumPy makes an array of, such as a pandas DataFrame; shape (n, vocabulary): how often
-            each word comes in each document.
+        x: scipy sparse, or anything that NumPy converts to an array, such as a pandas DataFrame; shape (n, vocabulary):
+            occurrences of each word in each document.
 
     Raises:
-        ShapeError, DTypeError: x is no such matrix.
-        InputError: it holds what is no count; says in how many rows, and names one.
+        ShapeError, DTypeError: x is not such a matrix.
+        InputError: it holds numbers that are not counts; says in how many rows, and names one.
     """
     expected = f"x: expected shape (n, {vocabulary}), a count a word"
     try:
@@ -66,11 +66,11 @@ def documents_of(x: Any, vocabulary: int) -> sp.csr_array:
 
 
 def halves(x: sp.csr_array, seed: int) -> tuple[sp.csr_array, sp.csr_array]:
-    """Deal out each document's tokens to two halves, in any order; of an odd number the first half has one more.
+    """Split each document's tokens into two halves at random; an odd token goes to the first half.
 
     Args:
         x: counts, float64, shape (n, words).
-        seed: of the halves; the same document has the same, wherever it lies.
+        seed: of the halves; equal documents have equal halves, wherever they lie.
     """
     second = np.empty(x.nnz)
     matrix = _for_kernels(x)
@@ -82,13 +82,13 @@ def halves(x: sp.csr_array, seed: int) -> tuple[sp.csr_array, sp.csr_array]:
 
 
 class Sampling:
-    """Gibbs sampling with the topics' words fixed.
+    """Gibbs sampling with fixed topics.
 
     Args:
         counts: int32 or float64, shape (vocabulary, topics).
         alpha: float64, shape (topics,).
-        beta: of words in topics.
-        seed: of all draws; the same document has the same topics, wherever it lies.
+        beta: Dirichlet prior of a topic's words.
+        seed: of all draws; equal documents get equal topics, wherever they lie.
     """
 
     def __init__(self, counts: Array, alpha: Float64s, beta: float, seed: int) -> None:
@@ -100,7 +100,7 @@ class Sampling:
         self._known, self._sums = np.zeros(len(counts), np.bool_), np.empty((len(counts), groups))
 
     def shares(self, x: sp.csr_array) -> Float64s:
-        """Return how documents share out among topics, shape (n, topics); an empty one as the prior does."""
+        """Return the documents' topic proportions, shape (n, topics); an empty document has the prior's."""
         matrix = _for_kernels(x)
         inference_kernels.sum_groups(matrix[1], self._topics, self._known, self._sums)
         out = np.empty((x.shape[0], len(self._alpha)))
@@ -123,10 +123,10 @@ class Sampling:
 
 
 class Variational:
-    """Variational Bayes, as pyspark.ml's LocalLDAModel: Hoffman et al. (2010), Algorithm 2 and equation 3.
+    """Variational Bayes, as in pyspark.ml's LocalLDAModel: Hoffman et al. (2010), Algorithm 2 and equation 3.
 
     Args:
-        counts, alpha, beta: as of ``Sampling``; counts with beta added are lambda.
+        counts, alpha, beta: as in ``Sampling``; counts plus beta are lambda.
     """
 
     def __init__(self, counts: Array, alpha: Float64s, beta: float) -> None:
@@ -134,16 +134,16 @@ class Variational:
         self._totals = readable(counts.sum(axis=0, dtype=np.float64) + beta * len(counts))
 
     def shares(self, x: sp.csr_array) -> Float64s:
-        """Return how documents share out among topics, shape (n, topics); an empty one as the prior does."""
+        """Return the documents' topic proportions, shape (n, topics); an empty document has the prior's."""
         gammas, _ = self._infer(x)
         return gammas / gammas.sum(axis=1, keepdims=True)
 
     def bound(self, x: sp.csr_array) -> float:
-        """Return documents' part of the lower bound of the log-likelihood: Hoffman et al., equation 16."""
+        """Return the documents' terms of the lower bound of the log-likelihood: Hoffman et al., equation 16."""
         return self._infer(x)[1]
 
     def _infer(self, x: sp.csr_array) -> tuple[Float64s, float]:
-        """Return the documents' gammas, and their part of the bound."""
+        """Return the documents' gammas, and their terms of the bound."""
         topics = len(self._alpha)
         gammas, bound = np.tile(self._alpha, (x.shape[0], 1)), 0.0
         no_seeds = readable(np.empty(0, np.uint64))
@@ -157,12 +157,12 @@ class Variational:
         return gammas, bound
 
     def _parts(self, x: sp.csr_array, numbers: Array) -> Iterator[tuple[Array, Array | None, sp.csr_array]]:
-        """Yield documents with the words that they have, few enough for ``ROOM``; None: these are all words."""
+        """Yield batches of documents with the words that occur in them, small enough for ``ROOM``; None: all words."""
         most = max(1, ROOM // len(self._alpha))
         if len(self._counts) <= most:
             yield numbers, None, x
             return
-        # There are no more words than entries.
+        # A document has at most as many words as entries.
         pieces = (x.indptr[1:] - 1) // most
         ends = np.append(np.flatnonzero(np.diff(pieces)) + 1, x.shape[0])
         begin = 0
@@ -185,7 +185,7 @@ class Variational:
 
     @cached_property
     def bound_of_topics(self) -> float:
-        """The topics' part, E[log p(beta | eta) - log q(beta | lambda)]; no token of a word in a topic adds nothing."""
+        """Return the topics' term, E[log p(beta | eta) - log q(beta | lambda)]; a count of 0 adds nothing."""
         words, topics = self._counts.shape
         rest, log_all = gammaln(self._beta), psi(self._totals)
         total = topics * gammaln(words * self._beta) - gammaln(self._totals).sum()
@@ -199,12 +199,12 @@ class Variational:
 
 
 def _for_kernels(x: sp.csr_array) -> tuple[Array, Array, Array]:
-    """Return rows as kernels take them, whatever scipy has chosen."""
+    """Return rows with the dtypes that the kernels take."""
     return readable(x.indptr.astype(np.int64)), readable(x.indices.astype(np.int32)), readable(x.data)
 
 
 def _ids_of(matrix: tuple[Array, Array, Array]) -> Int64s:
-    """Return an id for each document that its words and how often they come make, wherever it lies."""
+    """Return an id for each document that depends on its words and counts only."""
     indptr, words, times = matrix
     ids = np.empty(len(indptr) - 1, np.uint64)
     online_kernels.identify(indptr, readable(words.astype(np.int64)), readable(times.view(np.uint64)), ids)

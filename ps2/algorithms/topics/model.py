@@ -1,4 +1,4 @@
-"""Trained topics where there is no Spark and no server."""
+"""Trained topics, usable without Spark and servers."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ps2.ops.kernels import Float64s, Int64s
 
 Array = npt.NDArray[Any]
 
-# Documents whose topics are held at a time, where only their sum is asked for.
+# Documents per batch where only a sum over them is needed.
 AT_ONCE = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """Documents with words, as pictures of topics show them.
+    """Non-empty documents, as plots of topics show them.
 
     Attributes:
-        shares: shape (n, topics): how they share out among topics.
-        lengths: shape (n,): tokens of each.
+        shares: shape (n, topics): topic proportions.
+        lengths: shape (n,): tokens of each document.
         frequency: shape (words,): tokens of each word.
     """
 
@@ -40,14 +40,15 @@ class Seen:
 
 
 class LDATopics:
-    """Topics: what a model of ``LDA`` has learnt; picklable.
+    """The topics of a trained ``LDA``; picklable.
 
     Attributes:
-        counts: int32 or float64, shape (words, topics): tokens of each word in each topic. With ``beta`` added they are
-            Dirichlet's parameters of the topics, lambda.
-        alpha: float64, shape (topics,): of topics in documents.
-        beta: of words in topics.
-        inference: how new documents get their topics: "sampled", by Gibbs sampling, or "variational", as pyspark.ml's.
+        counts: int32 or float64, shape (words, topics): tokens of each word in each topic. Counts plus ``beta`` are the
+            Dirichlet parameters of the topics, lambda.
+        alpha: float64, shape (topics,): Dirichlet prior of a document's topics.
+        beta: Dirichlet prior of a topic's words.
+        inference: how topics of new documents are inferred: "sampled" (Gibbs sampling) or "variational" (as
+            pyspark.ml).
         seed: of sampling.
 
     Example::
@@ -65,7 +66,7 @@ class LDATopics:
         seed: int = 0,
     ) -> None:
         """Raises:
-        ShapeError: alpha is not one a topic.
+        ShapeError: alpha does not have one number per topic.
         """
         given = np.asarray(counts)
         self.counts: Array = np.ascontiguousarray(given, np.float64 if given.dtype.kind == "f" else np.int32)
@@ -83,63 +84,63 @@ class LDATopics:
 
     @staticmethod
     def load(path: str) -> LDATopics:
-        """Read topics that ``save`` wrote, of these or of an ``LDAModel``.
+        """Read topics that ``save`` or ``LDAModel.save`` wrote.
 
         Raises:
             CheckpointMissingError: there are none.
-            UsageError: it is no model of topics, or of a version that is not known here.
-            CheckpointCorruptError: the files are not what the metadata say.
+            UsageError: it is not a topic model, or its version is unknown.
+            CheckpointCorruptError: the files do not match the metadata.
         """
         return LDATopics(*read_topics(path, path, load_content(path)))
 
     def save(self, path: str) -> None:
-        """Write the topics to a new folder, local or a URL that fsspec knows; ``LDAModel.load`` reads it, too.
+        """Write the topics to a new folder, local or a URL that fsspec knows; ``LDAModel.load`` reads it too.
 
         Raises:
-            UsageError: there is something already.
+            UsageError: the folder exists.
             RecoveryError: the file system refuses.
         """
         params = {"k": self.topics, "inference": self.inference, "seed": self.seed}
         save_without_spark(path, MODEL_CLASS, params, self.write)
 
     def write(self, url: str) -> Any:
-        """Write the arrays to a folder; return what the metadata beside them have to say."""
+        """Write the arrays to a folder; return their entries for the metadata."""
         return write_topics(url, self.counts, self.alpha, self.beta, self.inference, self.seed)
 
     # -- topics ----------------------------------------------------------------------------------------------------
 
     @property
     def topics(self) -> int:
-        """How many topics there are."""
+        """Number of topics."""
         return int(self.counts.shape[1])
 
     @property
     def dim(self) -> int:
-        """How many words there are."""
+        """Number of words."""
         return int(self.counts.shape[0])
 
     @property
     def classes(self) -> None:
-        """Documents have no class."""
+        """None: documents have no class."""
         return None
 
     @property
     def takes_missing(self) -> bool:
-        """Whether NaN is a missing value, not a fault."""
+        """Whether NaN means a missing value rather than a fault."""
         return False
 
     @property
     def is_light(self) -> bool:
-        """Whether it may travel with the function that uses it."""
+        """Whether the topics may travel inside the function that uses them."""
         return False
 
     def chances(self) -> Float64s:
-        """Return the probability of each word in each topic, shape (words, topics): their mean, by the counts."""
+        """Return the mean probability of each word in each topic, shape (words, topics)."""
         weights = self.counts + self.beta
         return np.asarray(weights / weights.sum(axis=0))
 
     def describeTopics(self, maxTermsPerTopic: int = 10) -> list[tuple[Int64s, Float64s]]:
-        """Return of each topic its likeliest words, and their probabilities; of equal ones the first."""
+        """Return the most likely words of each topic, and their probabilities; ties keep the order of words."""
         total = self.counts.sum(axis=0, dtype=np.float64) + self.beta * self.dim
         found = []
         for k in range(self.topics):
@@ -150,42 +151,43 @@ class LDATopics:
     # -- documents -------------------------------------------------------------------------------------------------
 
     def transform(self, x: Any) -> Float64s:
-        """Return how documents share out among topics.
+        """Return the documents' topic proportions.
 
         Args:
-            x: counts, shape (n, words): scipy sparse, or what NumPy makes an array of, such as a pandas DataFrame.
+            x: counts, shape (n, words): scipy sparse, or anything that NumPy converts to an array, such as a pandas
+                DataFrame.
 
         Returns:
-            float64, shape (n, topics), rows of sum 1; of a document without words the prior's, alpha.
+            float64, shape (n, topics), rows with sum 1; an empty document has the prior's, alpha / sum(alpha).
 
         Raises:
-            ShapeError, DTypeError: x is no such matrix.
-            InputError: it holds what is no count.
+            ShapeError, DTypeError: x is not such a matrix.
+            InputError: it holds numbers that are not counts.
         """
         return self._shares(documents_of(x, self.dim))
 
     def margins(self, x: sp.csr_array) -> Float64s:
-        """Do as ``transform``: what predictions for DataFrames ask any model for."""
+        """Like ``transform``: the method that predictions for DataFrames call on any model."""
         return self.transform(x)
 
     def perplexity(self, x: Any, seed: int = 0) -> float:
-        """Return the perplexity of held-out documents, by completion: lower is better.
+        """Return the perplexity of held-out documents, by document completion: lower is better.
 
-        One half of each document's tokens tells its topics, and the other half is scored: exp of minus the mean of
+        One half of each document's tokens determines its topics, and the other half is scored: exp of minus the mean of
         log(sum over k of theta_dk phi_wk). (Wallach et al., "Evaluation methods for topic models", 2009, section 5.1.)
 
         Args:
-            x: as of ``transform``.
+            x: as in ``transform``.
             seed: of the halves.
 
         Raises:
-            ShapeError, DTypeError: as of ``transform``.
-            InputError: it holds what is no count, or no document has two tokens.
+            ShapeError, DTypeError: as in ``transform``.
+            InputError: it holds numbers that are not counts, or no document has two tokens.
         """
         return perplexity_of(*self.completed(x, seed))
 
     def completed(self, x: Any, seed: int) -> tuple[float, float]:
-        """Return the score of documents' second halves, and how many tokens these have; args as of ``perplexity``."""
+        """Return the score of the documents' second halves, and their number of tokens; args as in ``perplexity``."""
         first, second = halves(documents_of(x, self.dim), seed)
         score = 0.0
         for begin in range(0, first.shape[0], AT_ONCE):
@@ -194,14 +196,14 @@ class LDATopics:
         return score, float(second.sum())
 
     def logLikelihood(self, x: Any) -> float:
-        """Return a lower bound of the documents' log-likelihood, as pyspark.ml's; args and errors as of ``transform``.
+        """Return a lower bound of the documents' log-likelihood, as in pyspark.ml; args and errors as in ``transform``.
 
-        By variational Bayes, however topics were found: Hoffman et al. (2010), equation 16.
+        The bound is that of variational Bayes, however the topics were trained: Hoffman et al. (2010), equation 16.
         """
         return self.bound(x) + self.bound_of_topics
 
     def logPerplexity(self, x: Any) -> float:
-        """Return minus ``logLikelihood`` a token, as pyspark.ml's: lower is better."""
+        """Return minus ``logLikelihood`` per token, as in pyspark.ml: lower is better."""
         documents = documents_of(x, self.dim)
         tokens = float(documents.sum())
         if not tokens:
@@ -209,34 +211,34 @@ class LDATopics:
         return -self.logLikelihood(documents) / tokens
 
     def bound(self, x: Any) -> float:
-        """Return documents' part of ``logLikelihood``; that of several parts adds up."""
+        """Return the documents' terms of ``logLikelihood``; those of several batches add up."""
         return self._variational.bound(documents_of(x, self.dim))
 
     @property
     def bound_of_topics(self) -> float:
-        """The topics' part of ``logLikelihood``."""
+        """The topics' term of ``logLikelihood``."""
         return self._variational.bound_of_topics
 
     def toPyLDAvis(self, x: Any, vocabulary: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return what ``pyLDAvis.prepare`` takes, by keyword: ``pyLDAvis.prepare(**model.toPyLDAvis(X, words))``.
+        """Return the arguments of ``pyLDAvis.prepare``: ``pyLDAvis.prepare(**model.toPyLDAvis(X, words))``.
 
         Args:
-            x: as of ``transform``; documents without words are left out.
-            vocabulary: the words; None: they are called by their numbers.
+            x: as in ``transform``; empty documents are left out.
+            vocabulary: the words; None: their numbers.
 
         Raises:
-            ShapeError: there are not as many words as the model has, or as of ``transform``.
+            ShapeError: the number of words is not the model's; or as in ``transform``.
         """
         return self.vis(self.seen(x), vocabulary)
 
     def seen(self, x: Any) -> Seen:
-        """Return what ``vis`` wants to know of documents; args and errors as of ``transform``."""
+        """Return the documents' data for ``vis``; args and errors as in ``transform``."""
         documents = documents_of(x, self.dim)
         documents = documents[np.flatnonzero(np.diff(documents.indptr))]
         return Seen(self._shares(documents), documents.sum(axis=1), documents.sum(axis=0))
 
     def vis(self, seen: Seen, vocabulary: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return what ``pyLDAvis.prepare`` takes; args and errors as of ``toPyLDAvis``."""
+        """Return the arguments of ``pyLDAvis.prepare``; args and errors as in ``toPyLDAvis``."""
         if vocabulary is not None and len(vocabulary) != self.dim:
             raise ShapeError(f"vocabulary: expected {self.dim} words, got {len(vocabulary)}")
         return {
@@ -265,14 +267,14 @@ class LDATopics:
 
 
 def perplexity_of(score: float, tokens: float) -> float:
-    """Return the perplexity of what ``LDATopics.completed`` has returned; InputError if there are no tokens."""
+    """Return the perplexity from the results of ``LDATopics.completed``; InputError if there are no tokens."""
     if not tokens:
         raise InputError("expected documents of two tokens at least, of which one is scored; there is none")
     return math.exp(-score / tokens)
 
 
 def _largest(values: Array, most: int) -> Int64s:
-    """Return the places of the largest values, from the largest on; of equal ones the first."""
+    """Return the positions of the largest values, the largest first; ties keep their order."""
     most = min(most, len(values))
     if not most:
         return np.empty(0, np.int64)

@@ -1,10 +1,10 @@
-"""Online variational Bayes: a batch of documents each clock, and lambda on the servers.
+"""Online variational Bayes: one batch of documents per clock, with lambda on the servers.
 
 Hoffman, Blei and Bach, "Online learning for latent Dirichlet allocation" (2010), Algorithm 2, with the params of
 pyspark.ml's "online" optimizer. In a clock each worker draws its documents of the batch, reads the blocks of their
-words, and adds what the documents tell of them; when all have, the servers take the step, and the driver that of alpha.
-So all that the training has become is on the servers, and a batch depends on nothing but seed, iteration and documents:
-a worker that comes again does the same once more, and what it had added counts once.
+words, and adds the documents' statistics. Then the servers take the step of lambda, and the driver that of alpha. So
+the whole model is on the servers, and a batch depends on seed, iteration and documents only: an attempt that repeats a
+clock does the same again, and its additions count once.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from scipy.special import polygamma, psi
 
 from ps2.algorithms.topics import online_kernels as kernels
 from ps2.algorithms.topics.corpus import key_of
-from ps2.algorithms.topics.problem import Fitted, OnlineRecipe
+from ps2.algorithms.topics.options import FittedTopics, OnlineOptions
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, Words
 from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
 from ps2.algorithms.training.table import Table
-from ps2.algorithms.training.tally import BYTES, LOSS, ROWS, SUMS, WEIGHT
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
@@ -39,47 +38,44 @@ from ps2.ops.kernels import Float64s
 
 UInt64s = npt.NDArray[np.uint64]
 
-# Of lambda on the servers. Steps round it to 24 bits: far below what a batch tells.
+# The dtype of lambda on the servers. Rounding to 24 bits is far below the noise of a batch.
 DTYPE = "float32"
-# A worker has so many bytes of weights at once, and as many of statistics.
+# Maximum bytes of a worker's weights at a time; its statistics take as many.
 ROOM_BYTES = 256 << 20
-# What workers add up for the driver: behind what all trainings have, the documents of all, and log shares by topic.
-DOCUMENTS = SUMS
-LOG_SHARES = SUMS + 1
 
 
 def train_online(
-    ps: Any, table: Table, recipe: OnlineRecipe, on_step: Callable[[StepReport], None] = lambda step: None
-) -> Fitted:
-    """Find topics on the servers of a context, or go on in one that was restored: see ``OnlineRecipe.name``.
+    ps: Any, table: Table, options: OnlineOptions, on_step: Callable[[StepReport], None] = lambda step: None
+) -> FittedTopics:
+    """Find topics on the servers of a context; in a restored context, continue: see ``OnlineOptions.name``.
 
-    On any number of workers and servers batches are the same, and results are, but for the order in which numbers are
-    added up.
+    The batches are the same for any number of workers and servers. So are the results, except for the order of sums.
 
     Args:
         ps: the PS2Context.
-        table: documents; features are how often each word comes.
-        recipe: how to find topics.
+        table: documents; features are counts of words.
+        options: the options.
         on_step: called in the driver after each iteration.
 
     Returns:
-        Of which the history's objective is minus the bound of a batch's log-likelihood as its iteration began, a token.
+        The topics. The history's objective is minus the bound of a batch's log-likelihood per token, at the beginning
+        of its iteration.
 
     Raises:
-        LimitError: lambda cannot fit the servers.
+        LimitError: lambda does not fit on the servers.
         NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
             another one.
-        InputError: a row cannot be used; says how many, and names one.
-        PS2Error: the training has diverged: what it computes is not finite any more.
+        InputError: rows cannot be used; says how many, and names one.
+        PS2Error: the training has diverged: a result is not finite.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    names = CheckpointNames.of(recipe.name, ps)
-    driver = _Driver(recipe, Record(on_step, Words("iteration", "-bound a token")), names)
+    names = CheckpointNames.of(options.name, ps)
+    driver = _Driver(options, Record(on_step, Words("iteration", "-bound a token")), names)
     try:
-        if names.begun >= FIRST_CLOCK + recipe.iterations:
+        if names.begun >= FIRST_CLOCK + options.iterations:
             return driver.fitted()
         training = Training(
-            table, recipe.form, driver.half, driver.on_clock, 0, recipe.seed, names.begun, driver.journal
+            table, options.form, driver.program, driver.on_clock, 0, options.seed, names.begun, driver.journal
         )
         return run_training(ps, training, driver.fitted)
     finally:
@@ -87,11 +83,12 @@ def train_online(
 
 
 def alpha_after(alpha: Float64s, log_shares: Float64s, documents: float, weight: float) -> Float64s:
-    """Return alpha after a step of Newton's method (Hoffman et al., section 3.3; pyspark.ml's, to the letter).
+    """Return alpha after a step of Newton's method (Hoffman et al., section 3.3; exactly as in pyspark.ml).
 
     Args:
-        log_shares: E[log theta], summed over so many documents.
-        weight: of the step. One that would lead out of what alpha may be is not taken.
+        log_shares: E[log theta], summed over the documents.
+        documents: number of documents.
+        weight: of the step. A step that makes alpha non-positive is not taken.
     """
     gradient = documents * (psi(alpha.sum()) - psi(alpha)) + log_shares
     diagonal, rest = -documents * polygamma(1, alpha), documents * polygamma(1, alpha.sum())
@@ -100,43 +97,61 @@ def alpha_after(alpha: Float64s, log_shares: Float64s, documents: float, weight:
     return np.asarray(moved if (moved > 0).all() else alpha)
 
 
-@dataclass(frozen=True, eq=False)
-class Half:
-    """What each worker does; picklable.
+@dataclass
+class BatchReport:
+    """A worker's report on its documents of a batch.
 
     Attributes:
-        counts: lambda without beta; its columns are words.
-        stats: what workers add to in a clock.
-        control: alpha, and lambda's sums over words, by topic; the driver writes, the workers read.
-        tally: what the workers add up.
+        log_shares: shape (topics,): E[log theta], summed over the documents.
+        documents: number of the worker's documents, inside and outside of the batch.
+        drawn: number of documents in the batch.
+        tokens: of the batch.
+        bound: of the log-likelihood.
+        bytes: moved between worker and servers.
     """
 
-    recipe: OnlineRecipe
+    log_shares: Float64s
+    documents: int
+    drawn: int = 0
+    tokens: float = 0.0
+    bound: float = 0.0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class OnlineProgram:
+    """What each worker runs; picklable.
+
+    Attributes:
+        counts: lambda minus beta; its columns are words.
+        stats: the workers' sum of statistics in a clock.
+        control: alpha, and lambda's sums over words, by topic; the driver writes, the workers read.
+    """
+
+    options: OnlineOptions
     counts: DCVMatrix
     stats: DCVMatrix
     control: DCV
-    tally: DCV
 
     def __call__(self, worker: Any, reading: Reading) -> None:
         rows = reading.training
         rows = rows.chosen(np.flatnonzero(rows.x.sum(axis=1) > 0))
         ids = ids_of(rows)
-        for clock in worker.clocks(FIRST_CLOCK + self.recipe.iterations):
-            key = key_of(self.recipe.seed, clock - FIRST_CLOCK)
-            tally = np.zeros(LOG_SHARES + self.recipe.topics)
-            tally[DOCUMENTS] = len(rows)
-            for part in self._parts(rows, kernels.draw(ids, key, self.recipe.fraction)):
-                self._infer(part, key, tally)
-            self.tally.add(tally)
+        for clock in worker.clocks(FIRST_CLOCK + self.options.iterations):
+            key = key_of(self.options.seed, clock - FIRST_CLOCK)
+            batch_of = BatchReport(np.zeros(self.options.topics), documents=len(rows))
+            for part in self._parts(rows, kernels.draw(ids, key, self.options.fraction)):
+                self._infer(part, key, batch_of)
+            worker.report(asdict(batch_of))
 
     def _parts(self, rows: LocalRows, drawn: kernels.Mask) -> Iterator[LocalRows]:
-        """Yield documents whose words' weights fit into a worker's memory: all at once if they do."""
-        words = max(1, ROOM_BYTES // (8 * self.recipe.topics))
+        """Yield batches of documents whose words' weights fit into a worker's memory."""
+        words = max(1, ROOM_BYTES // (8 * self.options.topics))
         if drawn.all() and len(rows.keys) <= words:
             yield rows
             return
         numbers = np.flatnonzero(drawn)
-        # There are no more words than entries.
+        # A document has at most as many words as entries.
         ends = np.cumsum(np.diff(rows.x.indptr)[numbers])
         cuts = [0, len(numbers)]
         if len(numbers) and len(rows.keys) > words and ends[-1] > words:
@@ -145,23 +160,25 @@ class Half:
             if begin < end:
                 yield rows.take(numbers[begin:end])
 
-    def _infer(self, part: LocalRows, key: np.uint64, tally: Float64s) -> None:
-        """Read the blocks of some documents' words, and add what the documents tell of them."""
-        topics = self.recipe.topics
+    def _infer(self, part: LocalRows, key: np.uint64, report: BatchReport) -> None:
+        """Read the blocks of some documents' words, and add the documents' statistics."""
+        topics = self.options.topics
         with batch():
             asked = self.control.pull(), self.counts.pull(columns=part.keys)
         control, counts = asked[0].result(), asked[1].result()
-        told = told_of(part, counts, self.recipe.beta, control[:topics], control[topics:], key)
+        told = infer_statistics(part, counts, self.options.beta, control[:topics], control[topics:], key)
         stats = told.stats.astype(counts.dtype)
-        tally[LOSS] -= told.bound
-        tally[[WEIGHT, ROWS, BYTES]] += part.x.data.sum(), len(part), counts.nbytes + stats.nbytes
-        tally[LOG_SHARES:] += told.log_shares
+        report.bound += told.bound
+        report.tokens += float(part.x.data.sum())
+        report.drawn += len(part)
+        report.bytes += counts.nbytes + stats.nbytes
+        report.log_shares += told.log_shares
         self.stats.add(columns=part.keys, values=stats)
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
-    """What documents tell.
+class DocumentStatistics:
+    """Statistics of documents.
 
     Attributes:
         stats: shape (words, topics): expected tokens of their words in topics.
@@ -174,16 +191,16 @@ class Told:
     bound: float
 
 
-def told_of(
+def infer_statistics(
     part: LocalRows, counts: kernels.Array, beta: float, alpha: Float64s, totals: Float64s, key: np.uint64
-) -> Told:
+) -> DocumentStatistics:
     """Infer the topics of documents (the E-step).
 
-    Each begins with topics of its own, at random: if all began with all topics alike, most would come to the same
-    ones, of which they then had made a topic that is of everything.
+    Each document begins with random topics. If all began with equal topics, most would converge to the same ones, and
+    those topics would become a mixture of everything.
 
     Args:
-        counts: shape (words, topics): lambda without beta, of the documents' words.
+        counts: shape (words, topics): lambda minus beta, of the documents' words.
         totals: shape (topics,): lambda's sums over all words.
         key: of seed and iteration.
     """
@@ -193,11 +210,11 @@ def told_of(
     seeds, no_gammas = readable(ids_of(part) + key), np.empty((0, len(alpha)))
     bound = kernels.infer(*entries, readable(weights), readable(alpha), seeds, no_gammas, stats, log_shares)
     stats *= weights
-    return Told(stats, log_shares, bound)
+    return DocumentStatistics(stats, log_shares, bound)
 
 
 def ids_of(rows: LocalRows) -> UInt64s:
-    """Return a number for each document that its words make, wherever it lies: documents that are equal have one."""
+    """Return an id for each document that depends on its words and counts only."""
     ids = np.empty(len(rows), np.uint64)
     tokens = rows.x.data.astype(np.float64).view(np.uint64)
     kernels.identify(readable(rows.x.indptr), readable(rows.keys[rows.x.indices]), readable(tokens), ids)
@@ -205,60 +222,57 @@ def ids_of(rows: LocalRows) -> UInt64s:
 
 
 class _Driver:
-    """The driver's half."""
+    """The driver's program."""
 
-    def __init__(self, recipe: OnlineRecipe, record: Record, names: CheckpointNames) -> None:
-        self._recipe, self._record = recipe, record
-        settings = {name: value for name, value in asdict(recipe).items() if name not in ("iterations", "name")}
+    def __init__(self, options: OnlineOptions, record: Record, names: CheckpointNames) -> None:
+        self._options, self._record = options, record
+        settings = {name: value for name, value in asdict(options).items() if name not in ("iterations", "name")}
         self.journal = ReplayJournal.of(names, settings)
-        topics, words = recipe.topics, recipe.vocabulary
+        topics, words = options.topics, options.vocabulary
         counts = names.give(lambda name: DCV.dense(words, topics, DTYPE, layout="column", name=name))
         control = names.give(lambda name: DCV.dense(2 * topics, 1, "float64", name=name))
         stats = DCV.dense(words, topics, DTYPE, layout="column").matrix()
-        tally = DCV.dense(LOG_SHARES + topics, 1, "float64")
-        self.half = Half(recipe, counts.matrix(), stats, control, tally)
+        self.program = OnlineProgram(options, counts.matrix(), stats, control)
         if not names.begun:
-            sums = self.half.counts.apply("variational.begin", seed=recipe.seed, beta=recipe.beta)
-            self._tell(recipe.alphas, sums)
+            sums = self.program.counts.apply("variational.begin", seed=options.seed, beta=options.beta)
+            self._tell(options.alphas, sums)
         record.start()
 
-    def on_clock(self, iteration: int, reports: Sequence[Any] = ()) -> None:
-        """Take the step of an iteration, in which all workers have done their share."""
-        recipe, half, record = self._recipe, self.half, self._record
+    def on_clock(self, iteration: int, reports: Sequence[Any]) -> None:
+        """Take the step of an iteration after all workers have added their statistics."""
+        options, program, record = self._options, self.program, self._record
         record.enter(iteration)
-        with batch():
-            asked = half.tally.pull(), half.control.pull()
-            half.tally.zero()
-        tally, alpha = asked[0].result(), asked[1].result()[: recipe.topics]
-        documents, weight = float(tally[ROWS]), recipe.weight(iteration + 1)
-        if documents:
-            scale = weight * float(tally[DOCUMENTS]) / documents
-            sums = half.counts.apply("variational.step", stats=half.stats, keep=1 - weight, scale=scale)
-            if recipe.optimize_alpha:
-                alpha = alpha_after(alpha, tally[LOG_SHARES:], documents, weight)
+        report, alpha = BatchReport(**reports[0]), program.control.pull()[: options.topics]
+        weight = options.weight(iteration + 1)
+        if report.drawn:
+            scale = weight * report.documents / report.drawn
+            sums = program.counts.apply("variational.step", stats=program.stats, keep=1 - weight, scale=scale)
+            if options.optimize_alpha:
+                alpha = alpha_after(alpha, report.log_shares, report.drawn, weight)
             self._tell(alpha, sums)
-        record.add(tally)
-        tokens = float(tally[WEIGHT])
-        if not (np.isfinite(tally).all() and np.isfinite(alpha).all()):
+        record.rows += report.drawn
+        record.bytes += report.bytes
+        tokens = report.tokens
+        if not (math.isfinite(report.bound) and np.isfinite(report.log_shares).all() and np.isfinite(alpha).all()):
             raise PS2Error(
                 f"iteration {iteration + 1}: the bound of the likelihood, or alpha, is not finite: the training has "
                 "diverged; a larger learningOffset, or another docConcentration or topicConcentration, may help"
             )
         told = {"tokens_per_s": tokens / record.lap_s}
-        record.step(float(tally[LOSS]) / tokens if tokens else math.nan, told)
+        record.step(-report.bound / tokens if tokens else math.nan, told)
 
-    def fitted(self) -> Fitted:
-        """Return what is on the servers."""
-        recipe, half = self._recipe, self.half
-        counts = half.counts.pull(columns=np.arange(recipe.vocabulary)).astype(np.float64)
-        alpha = half.control.pull()[: recipe.topics]
-        return Fitted(counts, alpha, recipe.beta, self._record.history())
+    def fitted(self) -> FittedTopics:
+        """Return the result."""
+        options, program = self._options, self.program
+        counts = program.counts.pull(columns=np.arange(options.vocabulary)).astype(np.float64)
+        alpha = program.control.pull()[: options.topics]
+        return FittedTopics(counts, alpha, options.beta, self._record.history())
 
     def free(self) -> None:
-        """Give all back that is on the servers."""
-        for vector in (self.half.counts, self.half.stats, self.half.control, self.half.tally):
+        """Free the state on the servers."""
+        for vector in (self.program.counts, self.program.stats, self.program.control):
             vector.free()
 
     def _tell(self, alpha: Float64s, sums: Float64s) -> None:
-        """Tell the workers alpha, and lambda's sums over all words."""
-        self.half.control.push(np.concatenate([alpha, sums + self._recipe.beta * self._recipe.vocabulary]))
+        """Publish alpha, and lambda's sums over all words, to the workers."""
+        self.program.control.push(np.concatenate([alpha, sums + self._options.beta * self._options.vocabulary]))

@@ -1,4 +1,4 @@
-"""How often a worker's documents have each topic, in the two forms that samplers go by; all of them are exact."""
+"""Topic counts of a worker's documents, in the two forms that the samplers use; both are exact."""
 
 from __future__ import annotations
 
@@ -9,42 +9,44 @@ import numpy.typing as npt
 
 from ps2.algorithms.topics import dense_kernels, sparse_kernels
 from ps2.algorithms.topics.corpus import Corpus, Prior, dtype_of
-from ps2.algorithms.topics.problem import SamplerName
+from ps2.algorithms.topics.options import SamplerName
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s
 
 Array = npt.NDArray[Any]
 
-# Documents with fewer tokens have 16-bit counts in lists.
+# Lists of documents with fewer tokens hold 16-bit counts.
 SHORT = 1 << 16
 # Most counts of a topic in a document are below this.
 SMALL = 64
-# With more topics lists are quicker, measured on documents of 136 tokens.
+# Beyond this many topics lists are faster, measured on documents of 136 tokens.
 MOST_DENSE = 256
-# Rows may take so many times the memory of lists.
+# Rows may take this many times the memory of lists.
 MOST_ROOM = 2
 
 
 class Tally(Protocol):
-    """Follows the topics of a corpus's tokens."""
+    """Topic counts of documents, kept up to date with the topics of tokens."""
 
     def sample(self, begin: int, end: int, counts: Array, totals: Int64s, prior: Prior, key: np.uint64) -> None:
-        """Do what ``Assignments.sample`` says."""
+        """See ``Assignments.sample``."""
 
     def likelihood(self, alpha: Float64s) -> float:
         """Return log p(z), the documents' part of the joint likelihood."""
 
     def counts_of_counts(self) -> tuple[Int64s, Int64s, Int64s]:
-        """Return topics, how often they are in a document, and in how many documents they are so often."""
+        """Return a histogram: topics, occurrences in a document, and the number of documents with so many
+        occurrences.
+        """
 
 
 def tally_of(sampler: SamplerName, corpus: Corpus, count: int, topics: Array) -> Tally:
     """Count the topics of documents.
 
     Args:
-        sampler: "auto": what is quicker.
-        count: how many topics there are.
-        topics: of each token; they are changed by sampling.
+        sampler: "auto" chooses the faster one.
+        count: number of topics.
+        topics: of each token; sampling changes them.
     """
     if sampler == "dense" or (sampler == "auto" and _is_dense(corpus, count)):
         return DenseTally(corpus, count, topics)
@@ -59,14 +61,14 @@ def _is_dense(corpus: Corpus, count: int) -> bool:
 
 
 class DenseTally:
-    """A number for each document and topic: 4 bytes."""
+    """One number per document and topic: 4 bytes each."""
 
     def __init__(self, corpus: Corpus, count: int, topics: Array) -> None:
         group = dense_kernels.GROUP
         self._corpus, self._count, self._topics = corpus, count, topics
         self._padded = -(-count // group) * group
         self._rows = np.zeros((len(corpus.numbers), self._padded), np.float32)
-        # What is beyond the topics stays 0.
+        # Columns beyond the topics stay 0.
         self._room: dense_kernels.Room = (self._vector(), self._vector(), self._vector())
         dense_kernels.count_topics(corpus.documents, readable(topics), self._rows)
 
@@ -100,7 +102,7 @@ class DenseTally:
 
 
 class SparseTally:
-    """Lists of the topics that documents have, and how often: there are no more than tokens."""
+    """Lists of the topics that occur in each document, with counts: at most one entry per token."""
 
     def __init__(self, corpus: Corpus, count: int, topics: Array) -> None:
         self._corpus, self._count, self._topics = corpus, count, topics
@@ -136,12 +138,12 @@ class SparseTally:
 
 
 def _room_to_count(corpus: Corpus, count: int) -> tuple[Int64s, Int64s]:
-    """Return room for how often each small count is there, by topic, and for the places of large ones."""
+    """Return buffers for the histogram of small counts by topic, and for the positions of large counts."""
     return np.zeros((count, SMALL), np.int64), np.empty(corpus.size // SMALL, np.int64)
 
 
 def _counted(small: Int64s, topics_of_large: Int64s, large: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Put small and large counts together, as ``Tally.counts_of_counts`` returns them."""
+    """Merge small and large counts, as ``Tally.counts_of_counts`` returns them."""
     (more_topics, more_counts), more_times = np.unique(np.stack([topics_of_large, large]), axis=1, return_counts=True)
     topics, counts = np.nonzero(small)
     return (
@@ -152,7 +154,7 @@ def _counted(small: Int64s, topics_of_large: Int64s, large: Int64s) -> tuple[Int
 
 
 def _empty_lists(corpus: Corpus, count: int) -> sparse_kernels.Lists:
-    """Return room for the topics of documents: as many as a document can have."""
+    """Return buffers for the topics of documents, each as large as a document can need."""
     lengths = corpus.lengths
     first = np.append(0, np.cumsum(np.minimum(lengths, count)))
     often = np.uint16 if lengths.max(initial=0) < SHORT else np.int32

@@ -1,4 +1,4 @@
-"""The training of topics by collapsed Gibbs sampling: a run, and what the driver does between its clocks."""
+"""Train topics by collapsed Gibbs sampling: the run, and the driver's program between its clocks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.topics.alpha import AlphaSchedule, fit_alpha
 from ps2.algorithms.topics.blocks import ring_of
-from ps2.algorithms.topics.hyperparameters import Fits, fitted, row_of
-from ps2.algorithms.topics.on_fleet import BYTES, LIKELIHOOD, TOKENS, Look, OnFleet, Sizes
-from ps2.algorithms.topics.part import START
-from ps2.algorithms.topics.problem import Fitted, Recipe
-from ps2.algorithms.topics.worker import Half
+from ps2.algorithms.topics.options import FittedTopics, SamplingOptions
+from ps2.algorithms.topics.sampling_worker import (
+    ALPHA,
+    ANEW,
+    BYTES,
+    EPOCH,
+    FIT,
+    LIKELIHOOD,
+    NOT_ASKED,
+    START,
+    TOKENS,
+    due_after,
+)
+from ps2.algorithms.topics.shared_counts import CountsSummary, SharedCounts, Sizes
+from ps2.algorithms.topics.worker import SamplingProgram
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
 from ps2.algorithms.training.replay_journal import ReplayJournal
@@ -25,45 +36,46 @@ from ps2.errors import PS2Error
 from ps2.run.message import Message
 
 Float64s = npt.NDArray[np.float64]
+Int64s = npt.NDArray[np.int64]
 
-# What the driver hears of an iteration: its log-likelihood, tokens that were sampled, bytes that moved, seconds.
-HEARD = 4
+# A field of an iteration's record in the journal, beside those of the workers' reports.
+SECONDS = "seconds"
 WORDS = Words("iteration", "-log p a token")
 
 
 def train(
     ps: Any,
     table: Table,
-    recipe: Recipe,
+    options: SamplingOptions,
     tokens: int,
     on_step: Callable[[StepReport], None] = lambda step: None,
-) -> Fitted:
-    """Find topics by sampling, with the counts on the servers of a context, or go on in one that was restored.
+) -> FittedTopics:
+    """Find topics by sampling, with the counts on the servers; in a restored context, continue.
 
     Args:
         ps: the PS2Context.
-        table: documents: features are counts of words.
-        recipe: how to sample.
+        table: documents; features are counts of words.
+        options: the options.
         tokens: the sum of all counts.
         on_step: called in the driver after each iteration.
 
     Raises:
-        LimitError: counts cannot fit the servers.
+        LimitError: the counts do not fit on the servers.
         NotFoundError, ConfigError: the context was restored from a checkpoint without a training of this name, or with
             another one.
-        InputError: a row cannot be used; says how many, and names one.
+        InputError: rows cannot be used; says how many, and names one.
         NotWhole: with a staleness, servers were lost just before the end.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    names = CheckpointNames.of(recipe.name, ps)
-    driver = _Driver(Sizes(recipe, tokens, table.workers), Record(on_step, WORDS), names)
+    names = CheckpointNames.of(options.name, ps)
+    driver = _Driver(Sizes(options, tokens, table.workers), Record(on_step, WORDS), names)
     try:
         driver.go_on()
         if driver.is_over:
             return driver.fitted()
-        half, on_clock = driver.half(), driver.on_clock
+        program, on_clock = driver.program(), driver.on_clock
         training = Training(
-            table, recipe.form, half, on_clock, recipe.lateness, recipe.seed, names.begun, driver.journal
+            table, options.form, program, on_clock, options.lateness, options.seed, names.begun, driver.journal
         )
         return run_training(ps, training, driver.fitted)
     finally:
@@ -71,78 +83,99 @@ def train(
 
 
 def settings_of(sizes: Sizes) -> dict[str, Any]:
-    """Return what topics depend on; a training may go on for more iterations."""
-    settings = {**asdict(sizes.recipe), "tokens": sizes.tokens, "workers": sizes.workers}
+    """Return the settings that determine the topics; a continued training may have more iterations."""
+    settings = {**asdict(sizes.options), "tokens": sizes.tokens, "workers": sizes.workers}
     return {name: value for name, value in settings.items() if name not in ("iterations", "name")}
 
 
 class _Driver:
-    """The driver's half."""
+    """The driver's program."""
 
     def __init__(self, sizes: Sizes, record: Record, names: CheckpointNames) -> None:
-        self._sizes, self._recipe, self._record, self._names = sizes, sizes.recipe, record, names
+        self._sizes, self._options, self._record, self._names = sizes, sizes.options, record, names
         self.journal = ReplayJournal.of(names, settings_of(sizes))
-        self._fleet = OnFleet.make(sizes, names)
-        self._fits = Fits(self._recipe.optimize_alpha, self._recipe.lateness)
+        self._fleet = SharedCounts.make(sizes, names)
+        self._fits = AlphaSchedule(self._options.optimize_alpha, self._options.lateness)
+        self._alphas = {self._fits.first - 1: self._options.alphas}
+        self._anew: set[int] = set()  # clocks in which the workers make all counts anew
         self._told: list[tuple[float, float]] = []  # by iteration: log-likelihood, and tokens a second
-        # The first clock of iterations in this run, counted from ``FIRST_CLOCK``, and clocks of an iteration.
+        # The first clock of this run's iterations, counted from ``FIRST_CLOCK``, and the clocks per iteration.
         self._first, self._clocks = max(names.begun, START + 1) - FIRST_CLOCK, 1
-        if self._recipe.sync == "rotation":
-            self._clocks = ring_of(sizes.workers, self._recipe.vocabulary, self._recipe.width).turns
+        if self._options.sync == "rotation":
+            self._clocks = ring_of(sizes.workers, self._options.vocabulary, self._options.width).turns
 
     @property
     def is_over(self) -> bool:
-        return len(self._told) >= self._recipe.iterations
+        return len(self._told) >= self._options.iterations
 
     def go_on(self) -> None:
-        """Come to where a driver before was, if there was one."""
+        """Replay the clocks of an earlier driver, if there was one."""
         self._record.start()
         if 0 < self._names.begun <= START:
             self._fleet.clear()
         for clock in range(self._names.begun - FIRST_CLOCK):
             self.on_clock(clock)
 
-    def half(self) -> Half:
-        """Return what workers do."""
-        return Half(self._recipe, self._fleet, len(self._told))
+    def program(self) -> SamplingProgram:
+        """Return the workers' program."""
+        return SamplingProgram(self._options, self._fleet, len(self._told))
 
     def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | None:
-        """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has gone back."""
+        """Do the driver's work after a clock, counted from ``FIRST_CLOCK``; after a rollback a clock comes again."""
         record = self._record
         record.enter(clock)
         del self._told[len(record.seconds) :]
         if not clock:
             record.start()
             return None
+        told = self._asked_anew(clock, reports)
         with self.journal.page(clock):
-            heard = self.journal.hear(lambda: self._end_clock(clock))
-            if len(heard):
-                likelihood, tokens, moved, lap_s = heard.tolist()
-                record.bytes += int(moved)
-                self._told.append((likelihood, tokens / lap_s))
-                if self.journal.is_replaying:
-                    record.step_before(-likelihood / self._sizes.tokens, lap_s)
-                else:
-                    record.step(-likelihood / self._sizes.tokens, self._told_by_name(-1))
-        return self.journal.message()
+            heard = self.journal.hear(lambda: self._end_clock(clock, reports))
+            if heard is not None:
+                told |= self._end_iteration(heard)
+        return self.journal.message(**told)
 
-    def fitted(self) -> Fitted:
-        """Return what was found, and leave the totals on the servers as they are in the end."""
-        recipe = self._recipe
-        look = self._fleet.look(recipe.beta)
+    def _asked_anew(self, clock: int, reports: Sequence[Any]) -> dict[str, Any]:
+        """Return the part of the message that names a clock for rebuilding the counts, if a worker asked for it."""
+        epoch = reports[0] if reports else NOT_ASKED
+        if epoch == NOT_ASKED:
+            return {}
+        due = due_after(FIRST_CLOCK + clock, self._options.lateness)
+        self._anew.add(due)
+        return {ANEW: due, EPOCH: epoch}
+
+    def _end_iteration(self, heard: dict[str, Any]) -> dict[str, Any]:
+        """Record an iteration; return the part of the message with a new fit of alpha, if there is one."""
+        likelihood, lap_s, record = heard[LIKELIHOOD], heard[SECONDS], self._record
+        record.bytes += heard[BYTES]
+        self._told.append((likelihood, heard[TOKENS] / lap_s))
+        if self.journal.is_replaying:
+            record.step_before(-likelihood / self._sizes.tokens, lap_s)
+        else:
+            record.step(-likelihood / self._sizes.tokens, self._told_by_name(-1))
+        fit = self._fits.made_after(len(self._told))
+        if fit is None:
+            return {}
+        self._alphas[fit] = heard[ALPHA]
+        return {FIT: fit, ALPHA: heard[ALPHA]}
+
+    def fitted(self) -> FittedTopics:
+        """Return the result."""
+        options = self._options
+        look = self._fleet.look(options.beta)
         if look.negative or look.totals.sum() != self._sizes.tokens:
             raise NotWhole(
                 f"counts were being made anew when the last iteration ended, as servers were lost just before: "
                 f"expected counts of {self._sizes.tokens:,} tokens, none negative, got {look.totals.sum():,} tokens, "
                 f"and {look.negative:,} negative counts; train again, or a few iterations more"
             )
-        counts = self._fleet.counts.pull(columns=np.arange(recipe.vocabulary))
+        counts = self._fleet.counts.pull(columns=np.arange(options.vocabulary))
         last = self._fits.last(len(self._told))
-        alpha = recipe.alphas if last is None else self._fleet.alpha(last)
-        return Fitted(counts, alpha, recipe.beta, self._history())
+        alpha = options.alphas if last is None else self._alphas[last]
+        return FittedTopics(counts, alpha, options.beta, self._history())
 
     def free(self) -> None:
-        """Give all back that is on the servers."""
+        """Free the state on the servers."""
         self._fleet.free()
 
     def _history(self) -> TrainingHistory:
@@ -156,43 +189,44 @@ class _Driver:
         likelihood, speed = self._told[at]
         return {"log_likelihood": likelihood, "tokens_per_s": speed}
 
-    def _end_clock(self, clock: int) -> Float64s:
-        """See how an iteration went, if one ends with a clock; nothing else."""
-        # A checkpoint may lack what a driver before has heard of its last clock; mostly that one began with clock 1.
+    def _end_clock(self, clock: int, reports: Sequence[Any]) -> dict[str, Any] | None:
+        """Return the record of an iteration if one ends with this clock, else None."""
+        # A checkpoint may lack the earlier driver's record of its last clock; usually that driver began with clock 1.
         begun = self._first if clock >= self._first else 1
         if (clock - begun + 1) % self._clocks:
-            return np.zeros(0)
+            return None
         iteration = len(self._told) + 1
-        report, look = self._fleet.reported(FIRST_CLOCK + clock), self._fleet.look(self._recipe.beta)
-        self._fleet.totals.push(look.totals)
-        likelihood = float(report[LIKELIHOOD]) + self._words_likelihood(look)
-        if self._fleet.is_made_anew(FIRST_CLOCK + clock + 1):
+        _, report, *histogram = reports
+        look = self._fleet.look(self._options.beta)
+        likelihood = report[LIKELIHOOD] + self._words_likelihood(look)
+        following = FIRST_CLOCK + clock + 1
+        if not self._anew.isdisjoint(range(following, due_after(following, self._options.lateness))):
             likelihood = math.nan
         elif not math.isfinite(likelihood):
             raise PS2Error(
                 f"iteration {iteration}: the log-likelihood is {likelihood}: the training has diverged; other values "
                 "of docConcentration and topicConcentration may help"
             )
-        elif self._recipe.check:
+        elif self._options.check:
             self._check(look, iteration)
+        heard = {**report, LIKELIHOOD: likelihood, SECONDS: self._record.lap_s}
         if (fit := self._fits.made_after(iteration)) is not None:
-            self._fit_alpha(fit)
-        return np.array([likelihood, report[TOKENS], report[BYTES], self._record.lap_s])
+            heard[ALPHA] = self._fitted_alpha(fit, **histogram[0])
+        return heard
 
-    def _words_likelihood(self, look: Look) -> float:
+    def _words_likelihood(self, look: CountsSummary) -> float:
         """Compute log p(w | z): Griffiths and Steyvers (2004), equation 2."""
-        all_beta = self._recipe.beta * self._recipe.vocabulary
+        all_beta = self._options.beta * self._options.vocabulary
         of_totals = (math.lgamma(all_beta) - math.lgamma(n + all_beta) for n in look.totals.tolist())
         return look.likelihood + sum(of_totals)
 
-    def _fit_alpha(self, fit: int) -> None:
-        fleet = self._fleet
-        keys, documents = fleet.histogram.pull()
-        fleet.histogram.zero()
-        alpha = fitted(fleet.alpha(fit - 1), keys, documents)
-        fleet.alphas.push([row_of(fit)], alpha[None])
+    def _fitted_alpha(self, fit: int, keys: Int64s, documents: Int64s) -> Float64s:
+        keys, places = np.unique(keys, return_inverse=True)
+        of_keys = np.zeros(len(keys), np.int64)
+        np.add.at(of_keys, places, documents)
+        return fit_alpha(self._alphas[fit - 1], keys, of_keys)
 
-    def _check(self, look: Look, iteration: int) -> None:
+    def _check(self, look: CountsSummary, iteration: int) -> None:
         if look.negative or look.totals.sum() != self._sizes.tokens:
             raise PS2Error(
                 f"iteration {iteration}: expected counts of {self._sizes.tokens:,} tokens, none negative, got "

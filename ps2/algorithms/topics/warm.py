@@ -12,7 +12,7 @@ from ps2.algorithms.topics.assignments import Assignments
 from ps2.algorithms.topics.blocks import deal_words
 from ps2.algorithms.topics.corpus import SHORT, Corpus, Prior, key_of
 from ps2.algorithms.topics.model import LDATopics
-from ps2.algorithms.topics.online import ids_of, told_of
+from ps2.algorithms.topics.online import ids_of, infer_statistics
 from ps2.algorithms.topics.variational import ops as variational_ops
 from ps2.data.rows import LocalRows
 from ps2.matrix.partition import Partition
@@ -66,7 +66,7 @@ def _step() -> None:
         variational_ops.begin(counts, Partition(0, 0, 1), seed=0, beta=1.0)
         variational_ops.step(counts, np.zeros((1, 1), dtype), keep=1.0, scale=1.0)
         document = LocalRows(np.zeros(1, np.int64), sp.csr_array(np.ones((1, 1))))
-        told_of(document, counts, 1.0, np.ones(1), np.ones(1), np.uint64(0))
+        infer_statistics(document, counts, 1.0, np.ones(1), np.ones(1), np.uint64(0))
     online_kernels.draw(ids_of(document), np.uint64(0), 1.0)
 
 

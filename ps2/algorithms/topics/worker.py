@@ -1,4 +1,4 @@
-"""A worker's half of a training by sampling."""
+"""A worker's program in a training by sampling."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import numpy as np
 
 from ps2.algorithms.topics.blocks import Blocks, deal_words, ring_of
 from ps2.algorithms.topics.corpus import Corpus, numbers_of
-from ps2.algorithms.topics.on_fleet import OnFleet
-from ps2.algorithms.topics.part import START, Part
-from ps2.algorithms.topics.problem import Recipe
-from ps2.algorithms.topics.syncs import average, rotation, ssp
+from ps2.algorithms.topics.options import SamplingOptions
+from ps2.algorithms.topics.sampling_worker import START, SamplingWorker
+from ps2.algorithms.topics.shared_counts import SharedCounts
+from ps2.algorithms.topics.sharing import average, rotation, ssp
 from ps2.algorithms.training.reading import Reading
 from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows
 
 
 @dataclass(frozen=True, eq=False)
-class Half:
-    """What each worker does; picklable.
+class SamplingProgram:
+    """What each worker runs; picklable.
 
     Attributes:
-        done: iterations that were done by a driver before.
+        done: iterations that an earlier driver finished.
     """
 
-    recipe: Recipe
-    fleet: OnFleet
+    options: SamplingOptions
+    fleet: SharedCounts
     done: int = 0
 
     def __call__(self, worker: Any, reading: Reading) -> None:
@@ -47,23 +47,23 @@ class Half:
             part.go_on()
         if blocks is not None:
             rotation(worker, part, blocks, self.done)
-        elif self.recipe.sync == "average":
+        elif self.options.sync == "average":
             average(worker, part)
         else:
             ssp(worker, part)
 
-    def _part(self, worker: Any, rows: LocalRows) -> tuple[Part, Blocks | None]:
+    def _part(self, worker: Any, rows: LocalRows) -> tuple[SamplingWorker, Blocks | None]:
         order, blocks = None, None
         if self.fleet.frequencies is not None:
             order, blocks = self._by_block(self.fleet.frequencies, rows, worker.workers)
         corpus = Corpus.of(rows.x, rows.keys, numbers_of(worker.rank, len(rows)), order)
-        return Part(worker, self.recipe, self.fleet, corpus), blocks
+        return SamplingWorker(worker, self.options, self.fleet, corpus), blocks
 
     def _by_block(self, frequencies: DCV, rows: LocalRows, workers: int) -> tuple[Any, Blocks]:
-        """Return the order in which a worker's words lie, block by block, and where each block begins."""
-        ring = ring_of(workers, self.recipe.vocabulary, self.recipe.width)
+        """Return the order of a worker's words, block by block, and the blocks' bounds."""
+        ring = ring_of(workers, self.options.vocabulary, self.options.width)
         mine = deal_words(frequencies.pull(), ring.blocks)[rows.keys]
-        # A word that documents hold, but without a token, is left out of the corpus.
+        # The corpus leaves out words that occur in documents with a count of 0.
         mine = np.where(np.asarray(rows.x.sum(axis=0)).reshape(-1) > 0, mine, ring.blocks)
         ends = np.cumsum(np.bincount(mine, minlength=ring.blocks)[: ring.blocks])
         return np.argsort(mine, kind="stable"), Blocks(ring, np.append(0, ends))

@@ -1,4 +1,4 @@
-"""What topics say of the documents of a DataFrame, computed where these are."""
+"""Compute numbers from topics for the documents of a DataFrame, in Spark's tasks."""
 
 from __future__ import annotations
 
@@ -24,19 +24,18 @@ Compute = Callable[[LDATopics, sp.csr_array], Numbers]
 def over_documents(
     frame: DataFrame, columns: ColumnNames, vocabulary: int, share: Callable[[], LDATopics], compute: Compute
 ) -> list[dict[str, Float64s]]:
-    """Compute numbers of all documents, some thousands of them at a time.
+    """Compute numbers of all documents, in batches of some thousands.
 
     Args:
-        vocabulary: how many words documents have to have.
+        vocabulary: the required number of words.
         share: gives a task the topics.
-        compute: returns 1-D arrays by name, of documents.
+        compute: returns 1-D arrays by name, one number per document.
 
     Returns:
         The arrays of each batch of documents, in the documents' order.
 
     Raises:
-        InputError: there is no such column, or it is known to be of another size. What only the rows can tell is an
-            error of Spark.
+        InputError: there is no such column, or its known size differs. Faults within rows raise an error of Spark.
     """
     check_columns(frame, columns)
     found = known_dim(frame, columns.features)

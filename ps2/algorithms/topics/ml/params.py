@@ -1,4 +1,4 @@
-"""The params of LDA: pyspark.ml's, with other optimizers, and how all of them become a recipe."""
+"""Params of LDA: pyspark.ml's with more optimizers, and their conversion to options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from ps2.algorithms.estimators.params import (
     setter,
 )
 from ps2.algorithms.topics.inference import InferenceName
-from ps2.algorithms.topics.problem import MOST_TOPICS, OnlineRecipe, Recipe, SamplerName, SyncName
+from ps2.algorithms.topics.options import MOST_TOPICS, OnlineOptions, SamplerName, SamplingOptions, SyncName
 from ps2.errors import ConfigError
 
 P = TypeVar("P", bound="LDAParams")
@@ -37,16 +37,16 @@ log = logging.getLogger(__name__)
 INFERENCES = ("auto", *get_args(InferenceName))
 
 OptimizerName = Literal["cgs", "online", "em"]
-# Where nothing is said. What pyspark.ml has for "online" is its own; of sampling it is what its tools have.
+# Defaults. Those of "online" are pyspark.ml's; those of sampling are usual among samplers.
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "cgs": {"maxIter": 100, "optimizeDocConcentration": False},
     "online": {"maxIter": 20, "optimizeDocConcentration": True},
     "em": {"maxIter": 20, "optimizeDocConcentration": False},
 }
 CGS_ALPHA, CGS_BETA = 0.1, 0.01
-# Where nothing is said with "em": 50 / k + 1 and 1.1 of pyspark.ml, less 1.
+# Defaults of "em": pyspark.ml's 50 / k + 1 and 1.1, minus 1.
 EM_ALPHA, EM_BETA = 50.0, 0.1
-# The logarithm of gamma of more than about 1e305 is more than a float64 holds.
+# Beyond about 1e305, the logarithm of gamma exceeds float64.
 MOST_CONCENTRATION = 1e100
 
 
@@ -56,7 +56,7 @@ def _as_list(value: Any) -> list[float]:
 
 
 class LDAParams(FleetParams, _LDAParams):
-    """How topics are found."""
+    """Params of the training."""
 
     _RANGES: Mapping[str, Check] = {
         **RANGES,
@@ -133,7 +133,7 @@ class LDAParams(FleetParams, _LDAParams):
 
     @property
     def _inference(self) -> InferenceName:
-        """How new documents get their topics."""
+        """Param of the inference of new documents' topics."""
         name = self.getInference()
         if name == "auto":
             return "variational" if self.getOptimizer() == "online" else "sampled"
@@ -141,7 +141,7 @@ class LDAParams(FleetParams, _LDAParams):
 
     @property
     def _seed(self) -> int:
-        """A seed of pyspark.ml may be a hash, of either sign."""
+        """A seed of pyspark.ml may be a hash, so it may be negative."""
         return self.getSeed() % 2**63
 
     getSync = getter(sync)
@@ -152,7 +152,7 @@ class LDAParams(FleetParams, _LDAParams):
 
 
 class LDASetters(LDAParams, FleetSetters):
-    """Setters of how topics are found."""
+    """Setters of the training's params."""
 
     setFeaturesCol = setter(HasFeaturesCol.featuresCol)
     setTopicDistributionCol = setter(_LDAParams.topicDistributionCol)
@@ -172,18 +172,18 @@ class LDASetters(LDAParams, FleetSetters):
     setInference = setter(LDAParams.inference)
 
     def setKeepLastCheckpoint(self: P, value: bool) -> P:
-        """Set what has no effect here: the fleet keeps checkpoints, if it is told to make some."""
+        """Set a param without effect here: the fleet makes checkpoints if its settings say so."""
         return self._set(keepLastCheckpoint=value)
 
 
-def recipe_of(params: LDAParams, name: str) -> Recipe | OnlineRecipe:
-    """Make the recipe that params ask for; the size of the vocabulary is known later.
+def options_of(params: LDAParams, name: str) -> SamplingOptions | OnlineOptions:
+    """Return the options that params describe; the size of the vocabulary follows later.
 
     Args:
-        name: of the training, by which another driver goes on with it.
+        name: of the training, under which another driver continues it.
 
     Raises:
-        ConfigError: there are not as many concentrations as topics.
+        ConfigError: the number of concentrations is not the number of topics.
     """
     k = params.getK()
     online = params.getOptimizer() == "online"
@@ -192,7 +192,7 @@ def recipe_of(params: LDAParams, name: str) -> Recipe | OnlineRecipe:
         raise ConfigError(f"docConcentration: expected one number, or one for each of {k} topics, got {len(alpha)}")
     beta = params.getTopicConcentration() if params.isSet("topicConcentration") else None
     if online:
-        return OnlineRecipe(
+        return OnlineOptions(
             topics=k,
             vocabulary=1,
             iterations=params.getMaxIter(),
@@ -209,7 +209,7 @@ def recipe_of(params: LDAParams, name: str) -> Recipe | OnlineRecipe:
         log.warning("optimizer 'em': topics are found by collapsed Gibbs sampling, as with 'cgs', not by EM")
         alpha = _less_1("docConcentration", alpha or (1 + EM_ALPHA / k,))
         (beta,) = _less_1("topicConcentration", (beta or 1 + EM_BETA,))
-    return Recipe(
+    return SamplingOptions(
         topics=k,
         vocabulary=1,
         iterations=params.getMaxIter(),
@@ -227,10 +227,10 @@ def recipe_of(params: LDAParams, name: str) -> Recipe | OnlineRecipe:
 
 
 def _less_1(name: str, concentrations: tuple[float, ...]) -> tuple[float, ...]:
-    """Return what counts are raised by in sampling, where EM raises them by one less than the concentration.
+    """Return the prior of sampling for a concentration of EM, which is larger by one.
 
     Raises:
-        ConfigError: one is not above 1, as pyspark.ml's EM wants it.
+        ConfigError: a concentration is not above 1, which pyspark.ml's EM requires.
     """
     if not min(concentrations) > 1:
         raise ConfigError(f"{name}: expected numbers above 1 with optimizer 'em', got {min(concentrations):g}")

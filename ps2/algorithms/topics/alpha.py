@@ -1,7 +1,7 @@
-"""Alpha fitted to documents: Minka, "Estimating a Dirichlet distribution" (2000), equation 55. Pure.
+"""Fit alpha to documents: Minka, "Estimating a Dirichlet distribution" (2000), equation 55. Pure.
 
-Documents come in by counts of counts: in how many a topic is so often, and how many are so long. These are whole
-numbers, so what workers add up is the same in any order.
+The input is a histogram: the number of documents in which a topic occurs n times, and of documents with n tokens. These
+are integers, so the workers' sum does not depend on order.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ Float64s = npt.NDArray[np.float64]
 
 # Iterations before the first fit, and from one to the next.
 BURN_IN, EVERY = 20, 10
-# Steps of a fit, at most, and the change of alpha's sum, as a part of it, at which it is done.
+# Maximum number of steps of a fit, and the relative change of alpha's sum at which it has converged.
 STEPS, TOLERANCE = 50, 1e-5
-# What alpha is at least: a topic in no document could never come back.
+# Lower bound of alpha; a topic with alpha 0 could never return.
 LEAST = 1e-6
 COUNT_BITS = 32
 
 
 @dataclass(frozen=True)
-class Fits:
-    """After which iterations alpha is fitted, and in which it is used: all workers agree on that.
+class AlphaSchedule:
+    """The iterations after which alpha is fitted, and in which a fit is used, equal for all workers.
 
-    Fit n is made after iteration n * every. Two rows keep the last two.
+    Fit n is made after iteration n * every.
 
     Attributes:
-        is_asked: whether there are any.
+        is_asked: whether alpha is fitted at all.
         staleness: of the run.
     """
 
@@ -40,7 +40,6 @@ class Fits:
 
     @property
     def every(self) -> int:
-        # Nobody uses a fit any more when the one after the next is made.
         return max(EVERY, 2 * self.staleness + 2)
 
     @property
@@ -48,37 +47,34 @@ class Fits:
         return -(-BURN_IN // self.every)
 
     def made_after(self, iteration: int) -> int | None:
-        """Return which fit is made after an iteration, if any."""
+        """Return the number of the fit made after an iteration, if any."""
         number, rest = divmod(iteration, self.every)
         return number if self.is_asked and not rest and number >= self.first else None
 
     def used_in(self, iteration: int) -> int:
-        """Return which fit is used in an iteration; the one before the first is what alpha is in the beginning."""
+        """Return the number of the fit used in an iteration; ``first - 1`` stands for the initial alpha."""
         if not self.is_asked:
             return 0
-        # The driver has made it before any worker begins so many iterations after it.
+        # The driver has made this fit before any worker begins the iteration.
         return max((iteration - 1 - self.staleness) // self.every, self.first - 1)
 
     def last(self, iterations: int) -> int | None:
-        """Return the last fit of so many iterations; None: there was none."""
+        """Return the number of the last fit within so many iterations; None: there was none."""
         number = iterations // self.every
         return number if self.is_asked and number >= self.first else None
 
 
-def row_of(fit: int) -> int:
-    return fit % 2
-
-
 def keys_of(topics: Int64s, counts: Int64s) -> Int64s:
-    """Return where the number of documents is kept in which topics are so often; the lengths' topic comes last."""
+    """Return keys of the histogram, from topics and counts; the number ``topics`` stands for documents' lengths."""
     return (topics << COUNT_BITS) + counts
 
 
-def fitted(alpha: Float64s, keys: Int64s, documents: Int64s) -> Float64s:
-    """Return the alpha under which documents are likeliest, from one that is near.
+def fit_alpha(alpha: Float64s, keys: Int64s, documents: Int64s) -> Float64s:
+    """Return the alpha of maximum likelihood, starting from an alpha near it.
 
     Args:
-        keys: int64: of ``keys_of``; documents: how many there are of each.
+        keys: int64, of ``keys_of``.
+        documents: number of documents for each key.
     """
     some = documents > 0
     topics, counts, documents = keys[some] >> COUNT_BITS, keys[some] & ((1 << COUNT_BITS) - 1), documents[some]

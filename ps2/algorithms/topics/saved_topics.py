@@ -1,4 +1,4 @@
-"""Topics of tokens that workers keep on the servers, from which an attempt goes on after one that died."""
+"""Topics of tokens, saved on the servers, from which a new attempt of a worker continues."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from ps2.client.matrix import DCVMatrix
 Array = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
 
-# Numbers of a page. Each worker's begin with a page of their own.
+# Numbers per page. The pages of different workers are separate.
 PAGE = 1 << 14
-# What is known of a worker: how many pages it has, and what it has saved the topics of: 0: nothing.
+# Kept for each worker: its number of pages, and a hash of the tokens whose topics it saved; 0: it saved nothing.
 PAGES, TOKENS_HASH = range(2)
 KNOWN = 2
 
 
 @dataclass(frozen=True, eq=False)
-class Saved:
-    """What all workers have saved; picklable.
+class SavedTopics:
+    """The saved topics of all workers; picklable.
 
     Attributes:
         pages: int32, PAGE columns.
-        known: int64, KNOWN numbers a worker.
-        topics: how many there are.
+        known: int64, KNOWN numbers per worker.
+        topics: number of topics.
     """
 
     pages: DCVMatrix
@@ -40,17 +40,17 @@ class Saved:
     topics: int
 
     @staticmethod
-    def make(topics: int, tokens: int, workers: int, names: CheckpointNames) -> Saved:
+    def make(topics: int, tokens: int, workers: int, names: CheckpointNames) -> SavedTopics:
         rows = _pages(tokens, topics) + workers
         pages = names.give(lambda name: DCV.dense(PAGE, rows, "int32", name=name)).matrix()
-        return Saved(pages, names.give(lambda name: DCV.dense(workers * KNOWN, 1, "int64", name=name)), topics)
+        return SavedTopics(pages, names.give(lambda name: DCV.dense(workers * KNOWN, 1, "int64", name=name)), topics)
 
     def tell_size(self, rank: int, corpus: Corpus) -> None:
-        """Say how much a worker is going to save; all do before anybody saves."""
+        """Announce the size of a worker's topics; all workers do so before any of them saves."""
         self.known.push(np.array([_pages(corpus.size, self.topics)]), np.array([rank * KNOWN + PAGES]))
 
     def save(self, rank: int, corpus: Corpus, topics: Array) -> None:
-        """Keep the topics of a worker's tokens; if it dies meanwhile, some stay as they were saved before."""
+        """Save the topics of a worker's tokens. If the worker dies meanwhile, some pages keep their earlier content."""
         rows = self._rows(rank)
         values = np.zeros(len(rows) * PAGE, np.int32)
         values.view(np.uint8)[: topics.nbytes] = topics.view(np.uint8)
@@ -59,7 +59,7 @@ class Saved:
             self.known.push(np.array([_hash(corpus)]), np.array([rank * KNOWN + TOKENS_HASH]))
 
     def load(self, rank: int, corpus: Corpus) -> Array | None:
-        """Return the topics that a worker's tokens had; None if these were not saved, or others."""
+        """Return the saved topics of a worker's tokens; None if it saved none, or those of other tokens."""
         if int(self.known.pull(np.array([rank * KNOWN + TOKENS_HASH]))[0]) != _hash(corpus):
             return None
         dtype = dtype_of(self.topics)
@@ -76,12 +76,12 @@ class Saved:
 
 
 def _pages(tokens: int, topics: int) -> int:
-    """Return how many pages the topics of tokens take."""
+    """Return the number of pages that the topics of tokens take."""
     return -(-tokens * dtype_of(topics).itemsize // (PAGE * np.dtype(np.int32).itemsize))
 
 
 def _hash(corpus: Corpus) -> int:
-    """Return what tells tokens from others, in their order; not 0."""
+    """Return a hash of tokens and their order; never 0."""
     hashed = xxhash.xxh3_64()
     for array in corpus.for_kernels:
         hashed.update(np.ascontiguousarray(array).data)

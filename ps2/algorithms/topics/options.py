@@ -1,4 +1,4 @@
-"""What topics are found for, and how."""
+"""Options and results of topic models."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ SamplerName = Literal["auto", "dense", "sparse"]
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """How to sample topics.
+class SamplingOptions:
+    """Options of collapsed Gibbs sampling.
 
     Attributes:
-        topics: how many there are.
-        vocabulary: how many words there are.
+        topics: number of topics.
+        vocabulary: number of words.
         iterations: passes over all tokens.
-        alpha: of topics in documents: one for all topics, or one each.
-        beta: of words in topics.
-        optimize_alpha: fit alpha, one each, to the documents.
+        alpha: Dirichlet prior of a document's topics: one number for all topics, or one per topic.
+        beta: Dirichlet prior of a topic's words.
+        optimize_alpha: whether to fit alpha, one number per topic.
         sync: how workers share the counts: "ssp", "rotation" of blocks of words, or "average".
-        staleness: clocks that a worker may be ahead of the slowest one, with "ssp".
-        budget_s: seconds of a turn, with "rotation"; None: each takes as long as it takes.
-        sampler: how a topic is drawn, exactly so or so: with a number for each topic of a document ("dense"), or with a
-            list of those that it has ("sparse"); "auto" chooses by topics and lengths of documents.
-        slice_words: words whose counts a worker holds at a time, at most; 0: as many as take 64 MiB.
+        staleness: number of clocks that a worker may be ahead of the slowest one ("ssp").
+        budget_s: seconds of a turn ("rotation"); None: a turn ends when its block is done.
+        sampler: the exact draw of a topic uses a number for each topic of a document ("dense") or a list of the topics
+            that occur in it ("sparse"); "auto" chooses by the number of topics and the lengths of documents.
+        slice_words: maximum number of words whose counts a worker holds at a time; 0: as many as take 64 MiB.
         seed: of all draws.
-        save_interval: iterations between two times that workers save their tokens' topics; 0: they never do.
-        check: see after each iteration that the counts are those of all tokens.
-        name: by which a context that was restored goes on with the training; "": none does.
+        save_interval: iterations between saves of the tokens' topics; 0: never.
+        check: whether to compare the counts with the number of tokens after each iteration.
+        name: the name under which a restored context continues the training; "": it cannot.
     """
 
     topics: int
@@ -66,12 +66,12 @@ class Recipe:
 
     @property
     def form(self) -> Form:
-        """What documents have to be: rows that count words."""
+        """The form of documents: rows of word counts."""
         return Form(self.vocabulary, counts=True)
 
     @property
     def width(self) -> int:
-        """Words whose counts a worker holds at a time, at most."""
+        """Maximum number of words whose counts a worker holds at a time."""
         return self.slice_words or max(SLICE_BYTES // (np.dtype(np.int32).itemsize * self.topics), 1)
 
     @property
@@ -81,25 +81,25 @@ class Recipe:
 
     @property
     def alphas(self) -> npt.NDArray[np.float64]:
-        """One a topic."""
+        """Alpha of each topic."""
         return np.broadcast_to(np.array(self.alpha, np.float64), self.topics).copy()
 
 
 @dataclass(frozen=True)
-class OnlineRecipe:
-    """How to find topics by online variational Bayes.
+class OnlineOptions:
+    """Options of online variational Bayes.
 
     Attributes:
-        topics: how many there are.
-        vocabulary: how many words there are.
-        iterations: batches.
-        alpha: of topics in documents: one for all topics, or one each; to begin with, if it is fitted.
-        beta: of words in topics.
-        optimize_alpha: fit alpha, one each, to the documents.
-        offset, decay: of the steps' weight: that of step t, from 1 on, is (offset + t) to the power of -decay.
-        fraction: of the documents: what a batch has of them, about.
+        topics: number of topics.
+        vocabulary: number of words.
+        iterations: number of batches.
+        alpha: Dirichlet prior of a document's topics: one number, or one per topic; the initial value if it is fitted.
+        beta: Dirichlet prior of a topic's words.
+        optimize_alpha: whether to fit alpha, one number per topic.
+        offset, decay: step t, from 1, has weight (offset + t) ** -decay.
+        fraction: approximate share of the documents in a batch.
         seed: of all draws.
-        name: by which a context that was restored goes on with the training; "": none does.
+        name: the name under which a restored context continues the training; "": it cannot.
     """
 
     topics: int
@@ -121,29 +121,29 @@ class OnlineRecipe:
 
     @property
     def form(self) -> Form:
-        """What documents have to be: rows that count words."""
+        """The form of documents: rows of word counts."""
         return Form(self.vocabulary, counts=True)
 
     @property
     def alphas(self) -> npt.NDArray[np.float64]:
-        """One a topic."""
+        """Alpha of each topic."""
         return np.broadcast_to(np.array(self.alpha, np.float64), self.topics).copy()
 
     def weight(self, step: int) -> float:
-        """Return that of a step, from 1 on (Hoffman et al., section 2.3: rho)."""
+        """Return the weight of a step, from 1 (Hoffman et al., section 2.3: rho)."""
         return float((self.offset + step) ** -self.decay)
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
-    """What came of a training, by either optimizer.
+class FittedTopics:
+    """The result of a training, by either optimizer.
 
     Attributes:
-        counts: shape (vocabulary, topics): tokens of each word in each topic; int32 if they were sampled, float64 if
-            they are expected ones. With beta added they are Dirichlet's parameters of the topics.
+        counts: shape (vocabulary, topics): tokens of each word in each topic; sampled int32 or expected float64. With
+            beta added they are the Dirichlet parameters of the topics.
         alpha: float64, shape (topics,).
-        beta: of words in topics.
-        history: of which ``objective`` is minus the log-likelihood a token.
+        beta: Dirichlet prior of a topic's words.
+        history: its ``objective`` is minus the log-likelihood per token.
     """
 
     counts: npt.NDArray[Any]
@@ -152,18 +152,18 @@ class Fitted:
     history: TrainingHistory
 
 
-def check_room(recipe: Recipe | OnlineRecipe, driver: int) -> None:
-    """Raise LimitError if the driver, which gets all counts in the end, has no room for them.
+def check_room(options: SamplingOptions | OnlineOptions, driver: int) -> None:
+    """Raise LimitError if the driver has no memory for the counts, which it pulls at the end.
 
     Args:
         driver: bytes that its process may take.
     """
-    # Of float64 they are made of the servers' float32.
-    each = 4 if isinstance(recipe, Recipe) else 12
-    needed = recipe.topics * (each * recipe.vocabulary + 8)
+    # The driver converts the servers' float32 to float64.
+    each = 4 if isinstance(options, SamplingOptions) else 12
+    needed = options.topics * (each * options.vocabulary + 8)
     if needed > driver:
         raise LimitError(
-            f"k={recipe.topics:,}: so many topics of {recipe.vocabulary:,} words take {needed:,} bytes, and the "
+            f"k={options.topics:,}: so many topics of {options.vocabulary:,} words take {needed:,} bytes, and the "
             f"driver, which gets them in the end, may take {driver:,}"
         )
 

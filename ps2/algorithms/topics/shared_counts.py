@@ -1,0 +1,146 @@
+"""The state of a training by sampling on the servers: counts, and each worker's totals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.topics.options import SamplingOptions
+from ps2.algorithms.topics.saved_topics import SavedTopics
+from ps2.algorithms.training.checkpoint_names import CheckpointNames
+from ps2.client.dcv import DCV
+from ps2.client.matrix import DCVMatrix
+from ps2.errors import LimitError
+
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ClockRows:
+    """Rows with the totals of each worker's last clocks: as many as other workers may need.
+
+    A worker in clock t reads the totals of clock t - staleness - 1; others may be in clock t + staleness.
+    """
+
+    workers: int
+    staleness: int
+
+    @property
+    def depth(self) -> int:
+        """Rows per worker."""
+        return 2 * self.staleness + 2
+
+    @property
+    def rows(self) -> int:
+        return self.workers * self.depth
+
+    def row(self, rank: int, clock: int) -> int:
+        return rank * self.depth + clock % self.depth
+
+    def of_clock(self, clock: int) -> list[int]:
+        """Return the rows of all workers for a clock."""
+        return [self.row(rank, clock) for rank in range(self.workers)]
+
+    def of_worker(self, rank: int) -> list[int]:
+        return list(range(rank * self.depth, (rank + 1) * self.depth))
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Everything that decides about sizes on the servers.
+
+    Attributes:
+        tokens: the sum of all counts.
+    """
+
+    options: SamplingOptions
+    tokens: int
+    workers: int
+
+
+@dataclass(frozen=True, eq=False)
+class SharedCounts:
+    """Vectors and matrices; picklable.
+
+    Attributes:
+        counts: int32: a column for each word, with its tokens in each topic.
+        shares: int64: tokens of each worker in each topic, after its last clocks, in the rows of ``shares_ring``.
+        frequencies: int64: occurrences of each word; None: the synchronization does not need them.
+        saved: topics of tokens; None: they are not saved.
+    """
+
+    counts: DCVMatrix
+    shares: DCVMatrix
+    frequencies: DCV | None
+    saved: SavedTopics | None
+    shares_ring: ClockRows
+
+    @staticmethod
+    def make(sizes: Sizes, names: CheckpointNames) -> SharedCounts:
+        """Make them, or find those of an earlier driver.
+
+        Raises:
+            LimitError: they do not fit.
+        """
+        options, ring = sizes.options, ClockRows(sizes.workers, sizes.options.lateness)
+        k, words = options.topics, options.vocabulary
+        with _explaining(options):
+            counts = names.give(lambda name: DCV.dense(words, k, "int32", layout="column", name=name))
+        frequencies = saved = None
+        if options.sync == "rotation":
+            frequencies = names.give(lambda name: DCV.dense(words, 1, "int64", name=name))
+        if options.save_interval:
+            saved = SavedTopics.make(k, sizes.tokens, sizes.workers, names)
+        shares = names.give(lambda name: DCV.dense(k, ring.rows, "int64", name=name)).matrix()
+        return SharedCounts(counts.matrix(), shares, frequencies, saved, ring)
+
+    def look(self, beta: float) -> CountsSummary:
+        """Summarize all counts on the servers."""
+        likelihood, sums, negative = self.counts.apply("topics.look", beta=[beta])
+        return CountsSummary(float(likelihood[0]), sums, int(negative[0]))
+
+    def clear(self) -> None:
+        """Reset the counts to the state before any token was added."""
+        self.counts.zero()
+        if self.frequencies is not None:
+            self.frequencies.zero()
+
+    def free(self) -> None:
+        self.counts.free()
+        self.shares.free()
+        if self.frequencies is not None:
+            self.frequencies.free()
+        if self.saved is not None:
+            self.saved.free()
+
+
+@dataclass(frozen=True, eq=False)
+class CountsSummary:
+    """A summary of all counts.
+
+    Attributes:
+        likelihood: the counts' share of log p(w | z).
+        totals: int64: tokens in each topic.
+        negative: number of negative counts.
+    """
+
+    likelihood: float
+    totals: Int64s
+    negative: int
+
+
+@contextmanager
+def _explaining(options: SamplingOptions) -> Iterator[None]:
+    """Turn LimitError into one that says what does not fit."""
+    try:
+        yield
+    except LimitError as error:
+        size = options.topics * options.vocabulary * np.dtype(np.int32).itemsize
+        raise LimitError(
+            f"{options.topics:,} topics of {options.vocabulary:,} words have counts of {size:,} bytes, and they do not "
+            f"fit the servers: {error}; start more servers, or with a larger memory limit"
+        ) from error

@@ -1,0 +1,117 @@
+"""Three ways to share counts while sampling: a worker's program, clock by clock."""
+
+from __future__ import annotations
+
+from itertools import chain, pairwise
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.topics.blocks import Blocks
+from ps2.algorithms.topics.corpus import Corpus
+from ps2.algorithms.topics.options import SamplingOptions
+from ps2.algorithms.topics.sampling_worker import START, SamplingWorker
+
+# Tokens between two checks of the time, if turns have a time budget.
+PIECE_TOKENS = 1 << 14
+# Groups of words per worker: the next worker at a group is far enough behind to read the changes made there.
+GROUPS = 2
+
+
+def ssp(worker: Any, part: SamplingWorker) -> None:
+    """Sample with counts as stale as the run; an iteration is one clock.
+
+    Workers pull and update slices of words concurrently (Xing et al., "Strategies and Principles of Distributed Machine
+    Learning on Big Data", section 3.2). Each worker begins at other words. If all took the same slice at once, none
+    would see the others' changes there.
+    """
+    slices = list(chain(*groups_of(part.corpus, part.options, GROUPS, worker.rank, worker.workers)))
+    asked = None
+    for clock in worker.clocks(START + 1 + part.options.iterations):
+        iteration = clock - START
+        for number, (begin, end) in enumerate(slices if part.enter(clock, iteration) else ()):
+            counts = (part.ask(begin, end) if asked is None else asked).result()
+            following = (number + 1) % len(slices)
+            asked = part.ask(*slices[following], ahead=int(following == 0))
+            before = part.topics_of(begin, end)
+            part.sample(begin, end, counts, iteration)
+            part.tell(begin, end, before)
+        part.leave(clock)
+        part.end_iteration(iteration)
+
+
+def average(worker: Any, part: SamplingWorker) -> None:
+    """Sample with the counts of the beginning of a round; at its end, add up the changes of all workers.
+
+    This is model averaging for counts (Zhang et al., "MLlib*: Fast Training of GLMs using Spark MLlib", 4.1; Newman et
+    al., "Distributed Algorithms for Topic Models", section 3.1). An iteration is one clock with as many rounds as there
+    are workers; in each round every worker has other words.
+    """
+    rounds = groups_of(part.corpus, part.options, 1, worker.rank, worker.workers)
+    for clock in worker.clocks(START + 1 + part.options.iterations):
+        iteration = clock - START
+        is_in_step = part.enter(clock, iteration)
+        for slices in rounds:
+            _take_part(worker, part, slices if is_in_step else [], iteration)
+        part.leave(clock)
+        part.end_iteration(iteration)
+
+
+def _take_part(worker: Any, part: SamplingWorker, slices: list[tuple[int, int]], iteration: int) -> None:
+    """Sample in one round, and send the changes after all workers have sampled."""
+    before = [part.topics_of(begin, end) for begin, end in slices]
+    asked = None
+    for number, (begin, end) in enumerate(slices):
+        counts = (part.ask(begin, end) if asked is None else asked).result()
+        asked = part.ask(*slices[number + 1]) if number + 1 < len(slices) else None
+        part.sample(begin, end, counts, iteration)
+    worker.barrier()
+    for (begin, end), topics in zip(slices, before, strict=True):
+        part.tell(begin, end, topics)
+    worker.barrier()
+
+
+def groups_of(
+    corpus: Corpus, options: SamplingOptions, each: int, rank: int, workers: int
+) -> list[list[tuple[int, int]]]:
+    """Divide words into groups, equal for all workers; return the slices of each group, in this worker's order.
+
+    Args:
+        each: groups per worker: the distance between the first groups of two workers.
+    """
+    count = each * workers
+    bounds = np.searchsorted(corpus.words, options.vocabulary * np.arange(count + 1) // count)
+    groups = [corpus.slices(options.width, int(begin), int(end)) for begin, end in pairwise(bounds)]
+    return groups[each * rank :] + groups[: each * rank]
+
+
+def rotation(worker: Any, part: SamplingWorker, blocks: Blocks, done: int) -> None:
+    """Sample with exclusive counts of a block of words; an iteration is one rotation of all blocks.
+
+    Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation", section IV.
+
+    Args:
+        done: iterations that an earlier driver finished.
+    """
+    options = part.options
+
+    def fetch(block: int) -> Any:
+        return part.ask(*blocks.bounds(block), ahead=1)
+
+    ring = blocks.ring
+    left = options.iterations - done
+    for turn in worker.rotate(ring.blocks, left, ring.slices, budgetS=options.budget_s, fetch=fetch):
+        clock, iteration = worker.clock, done + turn.rotation + 1
+        if part.enter(clock, iteration):
+            counts = turn.pull()
+            first, last = blocks.bounds(turn.block)
+            pieces = part.corpus.slices(last - first, first, last, None if options.budget_s is None else PIECE_TOKENS)
+            before = part.topics_of(first, last)
+            for begin, end in turn.parts(pieces):
+                part.sample(begin, end, counts[begin - first : end - first], iteration)
+            for begin, end in part.corpus.slices(last - first, first, last):
+                of_words = slice(*(int(part.corpus.begins[at] - part.corpus.begins[first]) for at in (begin, end)))
+                part.tell(begin, end, before[of_words])
+        part.leave(clock)
+        if turn.isLast:
+            part.end_iteration(iteration)
