@@ -40,7 +40,7 @@ class Asked:
     rounds: int
 
 
-class HalfOfOne(worker.Half):
+class HalfOfOne(worker.SamplingProgram):
     """A worker whose blocks rotate in one slice: nothing travels while it samples."""
 
     def __call__(self, worker: Any, reading: Any) -> None:
@@ -57,8 +57,8 @@ def measure(asked: Asked) -> SamplingWorker:
             frame = topics_data.generated(spark, asked.tokens, WORDS, LENGTH, WORKERS)
             for _ in range(asked.rounds):
                 for way, slices in WAYS.items():
-                    half = HalfOfOne if slices == 1 else worker.Half
-                    with patch.object(blocks, "SLICES", slices), patch.object(trainer, "Half", half):
+                    half = HalfOfOne if slices == 1 else worker.SamplingProgram
+                    with patch.object(blocks, "SLICES", slices), patch.object(trainer, "SamplingProgram", half):
                         params = {**SAMPLING, "sync": "rotation"}
                         model, _ = fit(frame, asked.topics, ITERATIONS, params)
                     taken[way].append(median(model.summary.history.seconds))
