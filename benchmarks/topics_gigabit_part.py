@@ -8,7 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks import topics_data
-from benchmarks.frame import SamplingWorker, answer, tell
+from benchmarks.frame import Part, answer, tell
 from benchmarks.local_spark import start_spark
 from benchmarks.topics_fit import SAMPLING, fit
 from benchmarks.topics_part import WORKERS
@@ -40,7 +40,7 @@ class Asked:
     rounds: int
 
 
-class HalfOfOne(worker.SamplingProgram):
+class OneSlice(worker.SamplingProgram):
     """A worker whose blocks rotate in one slice: nothing travels while it samples."""
 
     def __call__(self, worker: Any, reading: Any) -> None:
@@ -48,7 +48,7 @@ class HalfOfOne(worker.SamplingProgram):
             super().__call__(worker, reading)
 
 
-def measure(asked: Asked) -> SamplingWorker:
+def measure(asked: Asked) -> Part:
     settings = {"spark.driver.memory": "2g", "spark.driver.host": "127.0.0.1"}
     spark = start_spark(f"local[{WORKERS}]", "benchmarks.topics_gigabit", settings)
     taken: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -57,15 +57,15 @@ def measure(asked: Asked) -> SamplingWorker:
             frame = topics_data.generated(spark, asked.tokens, WORDS, LENGTH, WORKERS)
             for _ in range(asked.rounds):
                 for way, slices in WAYS.items():
-                    half = HalfOfOne if slices == 1 else worker.SamplingProgram
-                    with patch.object(blocks, "SLICES", slices), patch.object(trainer, "SamplingProgram", half):
+                    program = OneSlice if slices == 1 else worker.SamplingProgram
+                    with patch.object(blocks, "SLICES", slices), patch.object(trainer, "SamplingProgram", program):
                         params = {**SAMPLING, "sync": "rotation"}
                         model, _ = fit(frame, asked.topics, ITERATIONS, params)
                     taken[way].append(median(model.summary.history.seconds))
                     tell(f"{way}: {1e3 * taken[way][-1]:.0f} ms an iteration")
     finally:
         spark.stop()
-    return SamplingWorker(facts={way: median(seconds) for way, seconds in taken.items()})
+    return Part(facts={way: median(seconds) for way, seconds in taken.items()})
 
 
 if __name__ == "__main__":

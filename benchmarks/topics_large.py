@@ -10,7 +10,7 @@ from statistics import median
 import psutil
 
 from benchmarks import topics_data
-from benchmarks.frame import Check, SamplingWorker, answer, tell
+from benchmarks.frame import Check, Part, answer, tell
 from benchmarks.ml_part import Line
 from benchmarks.topics_fit import SAMPLING, fit
 from benchmarks.topics_part import WORKERS, Asked, spark_and_servers
@@ -22,7 +22,7 @@ GOAL = 0.7
 POLL_S = 1.0
 
 
-def measure(asked: Asked) -> SamplingWorker:
+def measure(asked: Asked) -> Part:
     """Passes over KOS first; then over the corpus that is generated, while memory is watched."""
     kos = topics_data.kos(asked.data_dir)
     with spark_and_servers(asked, "large") as spark, most_memory() as most:
@@ -35,9 +35,7 @@ def measure(asked: Asked) -> SamplingWorker:
         of_large = median(model.summary.history.seconds) / asked.tokens
     line = Line(f"K={TOPICS}: microseconds a token", "KOS", "us", GOAL, [of_kos * 1e6], [of_large * 1e6])
     facts = {"tokens": f"{asked.tokens:,}", "words": f"{WORDS:,}", "topics": TOPICS, "fit s": f"{seconds:.1f}"}
-    return SamplingWorker(
-        [line], [Check("GB of memory, all processes together", most[0] / 1e9, MEMORY_GB)], facts=facts
-    )
+    return Part([line], [Check("GB of memory, all processes together", most[0] / 1e9, MEMORY_GB)], facts=facts)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks import topics_data
-from benchmarks.frame import Check, SamplingWorker, answer, tell
+from benchmarks.frame import Check, Part, answer, tell
 from benchmarks.topics_fit import SAMPLING, Curve, curve_of, fit
 from benchmarks.topics_part import Asked, spark_and_servers
 
@@ -21,7 +21,7 @@ MOST = 1.002
 SYNCS = ("ssp", "rotation", "average")
 
 
-def measure(asked: Asked) -> SamplingWorker:
+def measure(asked: Asked) -> Part:
     counts = topics_data.kos(asked.data_dir)
     checks, sizes = [], []
     with spark_and_servers(asked, "likelihood", WORKERS) as spark:
@@ -43,9 +43,7 @@ def measure(asked: Asked) -> SamplingWorker:
                         "s": f"{seconds:.1f}",
                     }
                 )
-    return SamplingWorker(
-        checks=checks, facts={"corpus": "KOS", "workers": WORKERS, "iterations": ITERATIONS}, sizes=sizes
-    )
+    return Part(checks=checks, facts={"corpus": "KOS", "workers": WORKERS, "iterations": ITERATIONS}, sizes=sizes)
 
 
 def _trained(frame: Any, topics: int, sync: str, seed: int) -> Curve:

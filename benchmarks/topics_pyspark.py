@@ -10,7 +10,7 @@ import numpy as np
 from click import ClickException
 
 from benchmarks import topics_data
-from benchmarks.frame import SamplingWorker, answer, tell
+from benchmarks.frame import Part, answer, tell
 from benchmarks.ml_part import Line
 from benchmarks.topics_fit import SAMPLING, fit, perplexity
 from benchmarks.topics_part import Asked, spark_and_servers
@@ -27,7 +27,7 @@ SEEDS = {"em": (1,), "cgs": (1,), "online": (1, 2, 3)}
 Score = Callable[[Any], float]
 
 
-def measure(asked: Asked) -> SamplingWorker:
+def measure(asked: Asked) -> Part:
     counts, held = topics_data.parted(topics_data.kos(asked.data_dir))
     observed, scored = topics_data.halves(held)
     with spark_and_servers(asked, "pyspark") as spark:
@@ -57,7 +57,7 @@ def measure(asked: Asked) -> SamplingWorker:
                         "its perplexity": f"{target:.1f}",
                     }
                 )
-    return SamplingWorker(lines, facts={"corpus": "KOS", "topics": TOPICS, "held out": held.shape[0]}, sizes=sizes)
+    return Part(lines, facts={"corpus": "KOS", "topics": TOPICS, "held out": held.shape[0]}, sizes=sizes)
 
 
 def _pyspark(frame: Any, optimizer: str, score: Score) -> tuple[float, float]:

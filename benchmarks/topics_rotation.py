@@ -1,4 +1,4 @@
-"""Rotation against SSP where a worker is half as fast as the other: how likely topics are after the same time."""
+"""Rotation against SSP where a worker is program as fast as the other: how likely topics are after the same time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks import topics_data
-from benchmarks.frame import SamplingWorker, answer, tell
+from benchmarks.frame import Part, answer, tell
 from benchmarks.topics_fit import SAMPLING, Curve, curve_of, fit
 from benchmarks.topics_part import WORKERS, Asked, spark_and_servers
 from benchmarks.trees_part import Score
@@ -31,18 +31,18 @@ class SlowHalf(worker.Half):
     """The worker of rank 0 sleeps after all that it has sampled."""
 
     def __call__(self, worker: Any, reading: Any) -> None:
-        sample = part.SamplingWorker.sample
+        sample = part.Part.sample
 
-        def slowly(self: part.SamplingWorker, *args: Any) -> None:
+        def slowly(self: part.Part, *args: Any) -> None:
             began_s = time.monotonic()
             sample(self, *args)
             time.sleep((SLOWER - 1.0) * (time.monotonic() - began_s))
 
-        with patch.object(part.SamplingWorker, "sample", slowly if worker.rank == 0 else sample):
+        with patch.object(part.Part, "sample", slowly if worker.rank == 0 else sample):
             super().__call__(worker, reading)
 
 
-def measure(asked: Asked) -> SamplingWorker:
+def measure(asked: Asked) -> Part:
     curves: dict[str, list[Curve]] = {way: [] for way in WAYS}
     with spark_and_servers(asked, "rotation") as spark, patch.object(trainer, "Half", SlowHalf):
         frame = topics_data.generated(spark, TOKENS, WORDS, LENGTH, WORKERS)
@@ -66,7 +66,7 @@ def measure(asked: Asked) -> SamplingWorker:
         "topics": TOPICS,
         "workers": f"{WORKERS}, one of them {SLOWER:g} times as slow",
     }
-    return SamplingWorker(lines, facts=facts, sizes=sizes)
+    return Part(lines, facts=facts, sizes=sizes)
 
 
 def _after(curve: Curve, seconds: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks import topics_data
-from benchmarks.frame import SamplingWorker, answer, tell
+from benchmarks.frame import Part, answer, tell
 from benchmarks.ml_part import Line
 from benchmarks.topics_fit import SAMPLING, Curve, curve_of, fit, tomotopy
 from benchmarks.topics_part import Asked, spark_and_servers
@@ -17,7 +17,7 @@ EVERY = 10
 FEW_GOAL, MANY_GOAL = 1 / 1.5, 1.0
 
 
-def measure(asked: Asked) -> SamplingWorker:
+def measure(asked: Asked) -> Part:
     counts = topics_data.kos(asked.data_dir)
     tokens = int(counts.data.sum())
     few: list[tuple[float, float]] = []
@@ -42,7 +42,7 @@ def measure(asked: Asked) -> SamplingWorker:
         ),
         Line(f"KOS, K={MANY}: s of {SHOWN[-1]} iterations", "tomotopy", "s", MANY_GOAL, *zip(*many, strict=True)),
     ]
-    return SamplingWorker(lines, facts={"tokens": f"{tokens:,}"}, sizes=sizes)
+    return Part(lines, facts={"tokens": f"{tokens:,}"}, sizes=sizes)
 
 
 def _by_iteration(theirs: Curve, ours: Curve, tokens: int) -> list[dict[str, Any]]:
