@@ -27,7 +27,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-class SlowHalf(worker.Half):
+class SlowHalf(worker.SamplingProgram):
     """The worker of rank 0 sleeps after all that it has sampled."""
 
     def __call__(self, worker: Any, reading: Any) -> None:
@@ -44,7 +44,7 @@ class SlowHalf(worker.Half):
 
 def measure(asked: Asked) -> Part:
     curves: dict[str, list[Curve]] = {way: [] for way in WAYS}
-    with spark_and_servers(asked, "rotation") as spark, patch.object(trainer, "Half", SlowHalf):
+    with spark_and_servers(asked, "rotation") as spark, patch.object(trainer, "SamplingProgram", SlowHalf):
         frame = topics_data.generated(spark, TOKENS, WORDS, LENGTH, WORKERS)
         for _ in range(asked.rounds):
             for way, params in WAYS.items():
