@@ -13,7 +13,8 @@ from benchmarks.frame import Part, answer, tell
 from benchmarks.topics_fit import SAMPLING, Curve, curve_of, fit
 from benchmarks.topics_part import WORKERS, Asked, spark_and_servers
 from benchmarks.trees_part import Score
-from ps2.algorithms.topics import part, trainer, worker
+from ps2.algorithms.topics import trainer, worker
+from ps2.algorithms.topics.sampling_worker import SamplingWorker
 
 TOKENS, WORDS, LENGTH = 3_000_000, 20_000, 100
 TOPICS, ITERATIONS = 200, 30
@@ -27,24 +28,24 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-class SlowHalf(worker.SamplingProgram):
+class SlowProgram(worker.SamplingProgram):
     """The worker of rank 0 sleeps after all that it has sampled."""
 
     def __call__(self, worker: Any, reading: Any) -> None:
-        sample = part.Part.sample
+        sample = SamplingWorker.sample
 
-        def slowly(self: part.Part, *args: Any) -> None:
+        def slowly(self: SamplingWorker, *args: Any) -> None:
             began_s = time.monotonic()
             sample(self, *args)
             time.sleep((SLOWER - 1.0) * (time.monotonic() - began_s))
 
-        with patch.object(part.Part, "sample", slowly if worker.rank == 0 else sample):
+        with patch.object(SamplingWorker, "sample", slowly if worker.rank == 0 else sample):
             super().__call__(worker, reading)
 
 
 def measure(asked: Asked) -> Part:
     curves: dict[str, list[Curve]] = {way: [] for way in WAYS}
-    with spark_and_servers(asked, "rotation") as spark, patch.object(trainer, "SamplingProgram", SlowHalf):
+    with spark_and_servers(asked, "rotation") as spark, patch.object(trainer, "SamplingProgram", SlowProgram):
         frame = topics_data.generated(spark, TOKENS, WORDS, LENGTH, WORKERS)
         for _ in range(asked.rounds):
             for way, params in WAYS.items():
