@@ -230,6 +230,18 @@ def test_reader_when_begun_anywhere_then_every_batch_is_of_one_clock():
     assert all(len(batch[0]) <= BATCH_TOKENS for clock in first for _, batch in clock)
 
 
+def test_progress_when_a_clock_is_done_again_then_equal():
+    kept = Kept(np.arange(120_000, dtype=np.int32), np.arange(0, 120_001, 40))
+    reader = Reader(kept, Clocks(2, 4))
+    first = [[reader.progress for _ in reader.batches(clock)] for clock in range(8)]
+    assert np.allclose(np.concatenate(first), [number / 6 for number in range(12)])
+    for clock in (6, 2):
+        again = Reader(kept, Clocks(2, 4))
+        assert [again.progress for _ in again.batches(clock)] == first[clock]
+    assert RECIPE.rate(0.0) == RECIPE.step_size
+    assert RECIPE.rate(RECIPE.epochs / 2) == RECIPE.step_size / 2
+
+
 def test_clocks_when_tokens_are_few_then_workers_meet_still():
     assert Clocks.of(replace(RECIPE, epochs=2), 2, 1000) == Clocks(2, 5)
     assert Clocks.of(replace(RECIPE, total=10**6), 2, 1000) == Clocks(1, 500)

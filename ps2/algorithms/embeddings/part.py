@@ -61,21 +61,18 @@ class Part:
         self.updates = Updates.of(plan.recipe, frequencies, self.draws.chances)
         self._damping = Damping(plan.recipe, self.updates)
         self._frequencies = frequencies
-        self._report, self._done, self._own = np.zeros(REPORTED), 0.0, 0
+        self._report = np.zeros(REPORTED)
 
     def clocks(self) -> Iterator[int]:
         """Yield clocks, and report each when it is over."""
         first = self._clocks.first
         for clock in self._worker.clocks(first + self._clocks.count):
             clock -= first
-            self._done, self._own = float(self.fleet.done.pull()[0]), 0
+            self._report = np.zeros(REPORTED)
             if clock == 0:
                 self.fleet.count(self._frequencies)
             yield clock
-            row = self.fleet.report_row(self._clocks.epoch(clock))
-            self.fleet.reports.add([row], self._report[None], wait=False)
-            self.fleet.done.add(np.array([self._own / self.recipe.units]), wait=False)
-            self._report = np.zeros(REPORTED)
+            self._worker.report(self._report)
 
     def batches(self, clock: int) -> Iterator[Drawn]:
         """Yield a clock's batches."""
@@ -87,7 +84,6 @@ class Part:
         for number, batch in self._reader.batches(clock):
             key = key_of(self.recipe.seed, self._clocks.epoch(clock), self._worker.rank, number)
             yield self.draws.kept(batch, key), key
-            self._own += len(batch[0])
             self._report[TOKENS] += len(batch[0])
 
     def ask(self, table: Table, words: Int64s) -> Any:
@@ -96,13 +92,13 @@ class Part:
 
     @property
     def rate(self) -> float:
-        """The step size now, as if the others had done as much in this clock as this worker."""
-        return self.recipe.rate(self._done + self.workers * self._own / self.recipe.units)
+        """The step size now, by this worker's own progress, as gensim has it: equal whenever the clock is done again."""
+        return self.recipe.rate(self._reader.progress)
 
     @property
-    def clock_tokens(self) -> int:
+    def clock_tokens(self) -> float:
         """Tokens that this worker has trained on in this clock."""
-        return self._own
+        return float(self._report[TOKENS])
 
     @property
     def epoch(self) -> int:

@@ -41,7 +41,7 @@ class Recipe:
         order: of "edges": 1 if a word's context is its vector itself, 2 if it is another one.
         exponent: of frequencies: negatives are drawn in proportion to what comes of them.
         sample: words of a larger share of all tokens are left out at random (word2vec's subsampling); 0: none is.
-        step_size: falls with the tokens that all workers have had, down to ``LEAST_STEP`` times that.
+        step_size: falls linearly with the progress, down to ``LEAST_STEP`` times that.
         epochs: passes over all sentences.
         via: where it is computed: "local" (workers have both tables), "rows" (workers pull the rows that they need),
             "servers" (only dots travel), or "auto": what should take the least time.
@@ -118,9 +118,13 @@ class Recipe:
         """Tokens of what ``total`` counts: an edge is two."""
         return 2 if self.architecture == "edges" else 1
 
-    def rate(self, done: float) -> float:
-        """Return the step size when so many tokens, or edges, of all epochs and workers have been trained on."""
-        return self.step_size * max(LEAST_STEP, 1.0 - done / (self.total * self.epochs))
+    def rate(self, progress: float) -> float:
+        """Return the step size.
+
+        Args:
+            progress: epochs that are over, and the share of the one that is under way.
+        """
+        return self.step_size * max(LEAST_STEP, 1.0 - progress / self.epochs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,11 +60,14 @@ class Reader:
 
     A batch is of the clock in which the share of the worker's tokens lies that come before it in the epoch; whoever
     begins in the middle of an epoch makes its sentences from the beginning.
+
+    Attributes:
+        progress: of the worker before the batch that it is at: epochs, and the share of the one that is under way.
     """
 
     def __init__(self, sentences: Sentences, clocks: Clocks) -> None:
         self._sentences, self._clocks = sentences, clocks
-        self._next, self._before, self._number = -1, 0, 0
+        self._next, self._before, self._number, self.progress = -1, 0, 0, 0.0
         self._batches: Iterator[Batch] = iter(())
 
     def batches(self, clock: int) -> Iterator[tuple[int, Batch]]:
@@ -81,6 +84,7 @@ class Reader:
                 self._batches = chain([batch], self._batches)
                 break
             number = self._number
+            self.progress = self._clocks.epoch(clock) + min(self._before / whole, 1.0)
             self._number += 1
             self._before += len(batch[0])
             if of == turn:

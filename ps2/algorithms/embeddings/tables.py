@@ -1,4 +1,4 @@
-"""What the servers have of a training: the two tables, and what workers report."""
+"""What the servers have of a training: the two tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import LimitError
 from ps2.ops.guards import readable
-from ps2.ops.kernels import Float64s, Int64s
+from ps2.ops.kernels import Int64s
 
 Float32s = npt.NDArray[np.float32]
 
@@ -120,20 +120,16 @@ class KeyedTable(Table):
 
 @dataclass(frozen=True, eq=False)
 class OnFleet:
-    """Tables and reports; picklable.
+    """The tables; picklable.
 
     Attributes:
         vectors: of words.
         contexts: None: those are the vectors; of slices there always are some, as servers keep aliases there.
-        done: float64, one number: tokens, or edges, that all workers have had.
         counts: int64, sparse: of words that are keys, how often each comes; None: there are none.
-        reports: float64, REPORTED columns: sums of what workers have told, in a row for each of the last epochs.
     """
 
     vectors: Table | Slices
     contexts: Table | Slices | None
-    done: DCV
-    reports: DCVMatrix
     counts: DCV | None = None
 
     @staticmethod
@@ -163,10 +159,8 @@ class OnFleet:
         except LimitError:
             vectors.free()
             raise
-        done = names.give(lambda name: DCV.dense(1, 1, "float64", name=name))
-        reports = names.give(lambda name: DCV.dense(REPORTED, STALENESS + 3, "float64", name=name))
         counts = names.give(lambda name: DCV.sparse(MOST_KEYS, 1, "int64", name=name)) if recipe.keyed else None
-        return OnFleet(vectors, contexts, done, reports.matrix(), counts)
+        return OnFleet(vectors, contexts, counts)
 
     def known(self, keys: Int64s) -> OnFleet:
         """Return the same, where words are these keys."""
@@ -187,19 +181,8 @@ class OnFleet:
         order = np.lexsort((keys, -counts))
         return keys[order], counts[order]
 
-    def report_row(self, epoch: int) -> int:
-        """Return where reports of an epoch are: others may be in later ones, but not in so many."""
-        return epoch % self.reports.rows
-
-    def heard(self, epoch: int) -> Float64s:
-        """Return the sums of what was reported of an epoch, once."""
-        row = [self.report_row(epoch)]
-        sums: Float64s = self.reports.pull(row)[0]
-        self.reports.zero(row)
-        return sums
-
     def free(self) -> None:
-        for thing in (*self._tables, self.done, self.reports, self.counts):
+        for thing in (*self._tables, self.counts):
             if thing is not None:
                 thing.free()
 

@@ -18,7 +18,7 @@ from ps2.algorithms.embeddings.part import Plan
 from ps2.algorithms.embeddings.problem import Fitted, Float32s, Recipe
 from ps2.algorithms.embeddings.schedule import Clocks, clock_tokens
 from ps2.algorithms.embeddings.slices import Slices, put_aliases
-from ps2.algorithms.embeddings.tables import BYTES, STALENESS, TOKENS, OnFleet
+from ps2.algorithms.embeddings.tables import BYTES, REPORTED, STALENESS, TOKENS, OnFleet
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS
 from ps2.algorithms.embeddings.worker import Half, Read
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
@@ -105,6 +105,7 @@ class _Driver:
         tokens = clock_tokens(self._recipe, training.workers)
         self._clocks = Clocks.of(self._recipe, training.workers, tokens, training.first)
         self._fleet = OnFleet.make(self._recipe, servers, self._names)
+        self._reports: list[Float64s] = []  # of each clock, the sums of the workers'
         self._told: list[dict[str, float]] = []
         self._begin()
 
@@ -125,7 +126,7 @@ class _Driver:
         """Come to where a driver before was, if there was one."""
         self._record.start()
         for clock in range(min(self._names.begun, self._clocks.count)):
-            self.on_clock(clock)
+            self.on_clock(clock, [])
 
     def run(self) -> Fitted:
         training, results = self._training, list[Fitted]()
@@ -142,20 +143,22 @@ class _Driver:
         )
         return results[-1]
 
-    def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | None:
+    def on_clock(self, clock: int, reports: Sequence[Float64s]) -> Message | None:
         """Go on after a clock; it may be one again, when the fleet has gone back."""
         record = self._record
         record.enter(clock)
-        del self._told[len(record.seconds) :]
+        del self._told[len(record.seconds) :], self._reports[clock:]
         with self._journal.page(clock):
-            heard = self._journal.hear(lambda: self._end_clock(clock))
-        if len(heard):
-            self._end_epoch(clock, heard)
+            # An earlier driver may have ended before it heard of the clocks that workers were ahead.
+            sums, lap_s = self._journal.hear(lambda: [reports[0] if reports else np.zeros(REPORTED), record.lap_s])
+        self._reports.append(sums)
+        if self._clocks.is_last(clock):
+            self._end_epoch(clock, lap_s)
         return self._journal.message(opening=clock == 0)
 
-    def _end_epoch(self, clock: int, heard: Float64s) -> None:
+    def _end_epoch(self, clock: int, lap_s: float) -> None:
         record = self._record
-        *sums, lap_s = heard.tolist()
+        sums = np.sum(self._reports[-self._clocks.each :], axis=0).tolist()
         loss = sums[LOSS] / sums[LOSSES] if sums[LOSSES] else math.nan
         if sums[LOSSES]:
             self._check(loss)
@@ -164,7 +167,7 @@ class _Driver:
             {
                 "pairs_per_s": sums[PAIRS] / lap_s,
                 "words_per_s": sums[TOKENS] / lap_s,
-                "step_size": self._recipe.rate((self._clocks.epoch(clock) + 1) * self._recipe.total),
+                "step_size": self._recipe.rate(self._clocks.epoch(clock) + 1),
             }
         )
         if self._names.begun > clock:
@@ -187,12 +190,6 @@ class _Driver:
     def free(self) -> None:
         """Give all back that is on the servers."""
         self._fleet.free()
-
-    def _end_clock(self, clock: int) -> Float64s:
-        """Hear what workers have reported, if an epoch ends with a clock; nothing else."""
-        if not self._clocks.is_last(clock):
-            return np.zeros(0)
-        return np.append(self._fleet.heard(self._clocks.epoch(clock)), self._record.lap_s)
 
     def _check(self, loss: float) -> None:
         recipe = self._recipe
