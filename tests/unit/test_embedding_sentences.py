@@ -16,6 +16,7 @@ from ps2.algorithms.embeddings.walks import Recipe
 from tests.graphs import random_edges
 
 WALKS = Recipe(3, 8, seed=5)
+VISITS = 3 * 8 * 40
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def lists(batches):
 
 def walks_by(graph, epoch, workers=2, numbers=None):
     numbers = np.arange(graph.vertices, dtype=np.int32) if numbers is None else numbers
-    return [WalkSentences(graph, WALKS, numbers, rank, workers).batches(epoch) for rank in range(workers)]
+    return [WalkSentences(graph, WALKS, numbers, VISITS, rank, workers).batches(epoch) for rank in range(workers)]
 
 
 def test_walks_when_workers_are_more_then_all_together_are_the_same(graph):

@@ -30,20 +30,21 @@ class WalkSentences:
         graph: on this worker, or on the servers.
         recipe: of the walks of one epoch; the next epochs' go on where these end.
         numbers: int32, shape (vertices,): by what number each is known to the training.
+        visits: vertices that all workers' walks of an epoch come to, about.
         rank: of this worker; workers: how many there are.
     """
 
     graph: Graph
     recipe: Recipe
     numbers: Int32s
+    visits: int
     rank: int
     workers: int
 
     @property
     def tokens(self) -> int:
-        """How many an epoch has, if all walks are as long as they may be."""
-        begin, end = (self.graph.vertices * turn // self.workers for turn in (self.rank, self.rank + 1))
-        return (end - begin) * self.recipe.epochs * self.recipe.length
+        """How many an epoch has, about: vertices are dealt out to workers in no order that means anything."""
+        return self.visits // self.workers
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         """Yield this worker's share of an epoch's walks: tokens, and where each walk begins and ends in them."""

@@ -66,17 +66,18 @@ class ReadWalks:
     Attributes:
         graph: gives a task the graph.
         numbers: gives it the numbers of vertices, int32, shape (vertices,).
-        recipe: of the walks of one epoch.
+        recipe: of the walks of one epoch; visits: vertices that these come to, about.
         workers: how many there are.
     """
 
     graph: Callable[[], Graph]
     numbers: Callable[[], Int32s]
     recipe: Recipe
+    visits: int
     workers: int
 
     def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> WalkSentences:
-        return WalkSentences(self.graph(), self.recipe, self.numbers(), worker.rank, self.workers)
+        return WalkSentences(self.graph(), self.recipe, self.numbers(), self.visits, worker.rank, self.workers)
 
 
 @dataclass(frozen=True, eq=False)

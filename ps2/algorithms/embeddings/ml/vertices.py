@@ -64,7 +64,7 @@ class WalkEstimator(VertexEstimator, WalkTrainingParams):
                 raise InputError("expected edges that walks can go along, got none of a weight above 0")
             order, numbers = by_frequency(visits)
             shared = context.broadcast(numbers)
-            read = ReadWalks(graph.share, lambda: shared.value, walks, workers)
+            read = ReadWalks(graph.share, lambda: shared.value, walks, int(visits.sum()), workers)
             ranks = dataset.sparkSession.range(0, workers, 1, workers)
             recipe = self._recipe_of(len(order), int(visits.sum()), window=self.getWindowSize())
             dealt = Table(ranks, ColumnNames("id", label=None), workers)
