@@ -92,7 +92,7 @@ class Part:
 
     @property
     def rate(self) -> float:
-        """The step size now, by this worker's own progress, as gensim has it: equal whenever the clock is done again."""
+        """The step size now, by this worker's own progress (as in gensim): the same when a clock is done again."""
         return self.recipe.rate(self._reader.progress)
 
     @property
@@ -105,7 +105,7 @@ class Part:
         """How often the fleet has gone back to a checkpoint."""
         return int(self._worker.epoch)
 
-    def damp(self, changes: list[Float32s], tables: list[Float32s], tokens: int, words: Sequence[Any] = ALL) -> None:
+    def damp(self, changes: list[Float32s], tables: list[Float32s], tokens: float, words: Sequence[Any] = ALL) -> None:
         """Make changes by so many tokens, in place, what is to be added of them: as all workers make some."""
         if self.workers > 1:
             self._damping.damp(changes, tables, tokens, self.rate, self.workers, words)

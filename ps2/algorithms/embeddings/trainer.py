@@ -150,7 +150,8 @@ class _Driver:
         del self._told[len(record.seconds) :], self._reports[clock:]
         with self._journal.page(clock):
             # An earlier driver may have ended before it heard of the clocks that workers were ahead.
-            sums, lap_s = self._journal.hear(lambda: [reports[0] if reports else np.zeros(REPORTED), record.lap_s])
+            heard: list[Any] = self._journal.hear(lambda: [reports[0] if reports else np.zeros(REPORTED), record.lap_s])
+        sums, lap_s = heard
         self._reports.append(sums)
         if self._clocks.is_last(clock):
             self._end_epoch(clock, lap_s)
