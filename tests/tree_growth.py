@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.trees import growing_kernels, ops, told
+from ps2.algorithms.trees import driver_messages as messages
+from ps2.algorithms.trees import growing_kernels, ops
 from ps2.algorithms.trees.growth import LAYOUT, ROOT, Found, Growth
 from ps2.algorithms.trees.problem import Recipe
-from ps2.algorithms.trees.rows import Binned, Herd, Histograms
+from ps2.algorithms.trees.rows import Binned, Histograms, NodeRows
 from ps2.algorithms.trees.tree import Tree
 
 
@@ -38,32 +39,32 @@ def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: Recipe, 
     Args:
         pairs: int64, shape (n, 2): hessians and gradients, times ``scales``.
     """
-    herd = Herd(rows, np.arange(len(pairs), dtype=np.int32))
-    totals = np.array([*growing_kernels.sum_pairs(herd.of(0), pairs), len(pairs)])
+    rows_of_nodes = NodeRows(rows, np.arange(len(pairs), dtype=np.int32))
+    totals = np.array([*growing_kernels.sum_pairs(rows_of_nodes.of(0), pairs), len(pairs)])
     growing = Growth(recipe, rows.bins, scales, totals, number)
     monotone = np.array(recipe.monotone, np.int64) if recipe.monotone else None
     m = np.zeros((growing.room, int(rows.bins.first[-1]) * 2), np.int64)
     m[LAYOUT] = rows.layout(monotone)
     histograms, margins = Histograms(rows, 2, np.int64), np.zeros(len(pairs))
-    added = [(ROOT, herd.of(0))]
+    added = [(ROOT, rows_of_nodes.of(0))]
     clocks = parted = counted = 0
     while not growing.is_over:
         for row, order in added:
             bins, sums = histograms.of(order, pairs)
             m.reshape(len(m), -1, 2)[row, slice(None) if bins is None else bins] += sums
             counted += len(order)
-        splits, ends = growing.go_on(_found(growing, m, recipe, rows.bins.features) if growing.is_searched else None)
+        splits, nodes = growing.go_on(_found(growing, m, recipe, rows.bins.features) if growing.is_searched else None)
         m = np.vstack([m, np.zeros((growing.room - len(m), m.shape[1]), np.int64)])
         m[growing.clear] = 0
-        herd.part(splits)
-        herd.end(ends, margins)
+        rows_of_nodes.part(splits)
+        rows_of_nodes.end(nodes, margins)
         added = [
-            (said[told.ROW], herd.of(said[told.LEFT] + said[told.BUILT]))
-            for said in splits[splits[:, told.BUILT] != told.NONE]
+            (said[messages.ROW], rows_of_nodes.of(said[messages.LEFT] + said[messages.BUILT]))
+            for said in splits[splits[:, messages.BUILT] != messages.NONE]
         ]
         clocks, parted = clocks + 1, parted + len(splits)
     tree = growing.finish()
-    tree.count[:] = herd.counts(ends)
+    tree.count[:] = rows_of_nodes.counts(nodes)
     return Grown(tree, margins, clocks, parted, growing.room, counted)
 
 

@@ -9,7 +9,7 @@ import pytest
 from scipy.special import expit
 from training import Rows, logistic_gradient, make, trained
 
-from ps2.algorithms.linear.fast_turn import is_gaussian
+from ps2.algorithms.linear.ftsgd import is_gaussian
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.preparation import END
 from ps2.algorithms.linear.problem import Problem, Recipe
@@ -188,7 +188,7 @@ def simulated(rows, problem, recipe):
 
 
 @pytest.mark.parametrize("step_size", [0.5, 7.0])
-def test_fast_turns_when_all_rows_are_taken_then_equal_algorithm_3(ps, rows, frame, step_size):
+def test_ftsgd_when_all_rows_are_taken_then_equal_algorithm_3(ps, rows, frame, step_size):
     """The second learning rate is so large that workers turn round and it is halved."""
     recipe = Recipe(solver="ftsgd", steps=5, step_size=step_size, local_steps=4)
     w, b, _ = ended(ps, frame, rows, PROBLEM, recipe)
@@ -198,7 +198,7 @@ def test_fast_turns_when_all_rows_are_taken_then_equal_algorithm_3(ps, rows, fra
     assert (beta < step_size) == (step_size > 1)
 
 
-def test_fast_turns_when_the_shards_are_opposite_then_go_on_with_one_local_step(ps, spark, opposite):
+def test_ftsgd_when_the_shards_are_opposite_then_go_on_with_one_local_step(ps, spark, opposite):
     problem = replace(PROBLEM, dim=2, fit_intercept=False)
     recipe = Recipe(solver="ftsgd", steps=4, step_size=0.4, local_steps=3)
     w, _, history = ended(ps, opposite.frame(spark), opposite, problem, recipe)
@@ -207,7 +207,7 @@ def test_fast_turns_when_the_shards_are_opposite_then_go_on_with_one_local_step(
     assert np.isfinite(w).all()
 
 
-def test_fast_turns_when_minibatches_are_small_then_the_loss_falls(ps, uneven, uneven_frame):
+def test_ftsgd_when_minibatches_are_small_then_the_loss_falls(ps, uneven, uneven_frame):
     recipe = Recipe(solver="ftsgd", steps=15, step_size=1.0, fraction=0.1)
     _, _, history = ended(ps, uneven_frame, uneven, PROBLEM, recipe)
     assert history.objective[-1] < history.objective[0] - 0.05

@@ -56,7 +56,7 @@ class DyingView:
 
     def __init__(self, view, worker, path):
         self._view, self._worker, self._path = view, worker, path
-        self.pull, self.tell = view.pull, view.tell
+        self.pull, self.report, self.told = view.pull, view.report, view.told
 
     def add(self, *arguments):
         self._view.add(*arguments)

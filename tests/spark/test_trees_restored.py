@@ -14,7 +14,7 @@ from boosting import PROBLEM, RECIPE, dealt, digest, facts_of, table
 from ps2 import PS2Context
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
-from ps2.algorithms.trees.told import Log, Task
+from ps2.algorithms.trees.driver_messages import DriverMessage, Task
 from ps2.algorithms.trees.trainer import OnFleet, train
 from ps2.errors import ConfigError, NotFoundError
 
@@ -62,15 +62,15 @@ def tasks():
 @pytest.fixture(scope="module")
 def expected(spark, tasks, tmp_path_factory):
     """What comes of that training, and the checkpoints of one of two rounds."""
-    folder, write = str(tmp_path_factory.mktemp("two")), Log.write
+    folder, as_data = str(tmp_path_factory.mktemp("two")), DriverMessage.as_data
 
-    def noting(log, clock, told):
-        tasks.append(told.task)
-        write(log, clock, told)
+    def noting(message):
+        tasks.append(message.task)
+        return as_data(message)
 
     with PS2Context.getOrCreate(spark, servers=2, checkpointDir=folder, checkpointEverySteps=1) as ps:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(Log, "write", noting)
+            patched.setattr(DriverMessage, "as_data", noting)
             whole = grow(ps, spark, replace(NAMED, name=""))
         assert len(grow(ps, spark, replace(NAMED, rounds=2)).forest.trees) == 2
     return whole, folder

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
 import pytest
 
-from ps2.algorithms.linear.view import TALLY
 from ps2.algorithms.training.record import Record
-from ps2.algorithms.training.tally import BYTES, LOSS, ROWS, WEIGHT
 
 
-def tally(loss=6.0, weight=4.0, rows=3, moved=100):
-    sums = np.zeros(TALLY)
-    sums[[LOSS, WEIGHT, ROWS, BYTES]] = loss, weight, rows, moved
-    return sums
+def step(record, loss=1.5):
+    record.add(3, 100)
+    record.step(loss)
 
 
 @pytest.fixture
@@ -31,20 +25,15 @@ def record(reports):
 
 
 def test_step_when_it_ends_then_is_told_with_all_sums_so_far(record, reports):
-    record.step_of(tally())
-    record.step_of(tally(loss=2.0))
+    step(record)
+    step(record, 0.5)
     assert [(r.number, r.objective, r.rows, r.bytes) for r in reports] == [(1, 1.5, 3, 100), (2, 0.5, 6, 200)]
     assert 0 <= reports[0].seconds <= reports[1].seconds
 
 
-def test_step_when_no_row_was_in_it_then_has_no_loss(record, reports):
-    record.step_of(tally(loss=0.0, weight=0.0, rows=0))
-    assert math.isnan(reports[0].objective)
-
-
 def test_history_when_training_is_over_then_has_all_of_it(record):
     record.objective.append(2.0)
-    record.add(tally())
+    record.add(3, 100)
     record.step(1.0)
     history = record.history()
     assert (history.objective, history.steps, len(history.seconds)) == ([2.0, 1.0], 1, 1)
@@ -56,11 +45,13 @@ def test_record_when_the_fleet_goes_back_then_forgets_what_came_after(record):
     for clock in range(5):
         record.enter(clock)
         record.validation.append(float(clock))
-        record.step_of(tally(loss=4.0 * clock))
+        step(record, float(clock))
+    record.reason = "over"
     record.enter(2)
+    assert record.reason == ""
     assert (record.objective, record.validation, record.rows, record.bytes) == ([3.0, 0.0, 1.0], [0.0, 1.0], 6, 200)
     assert len(record.seconds) == 2
-    record.step_of(tally())
+    step(record)
     record.enter(3)
     assert record.history().steps == 3
 
@@ -68,7 +59,7 @@ def test_record_when_the_fleet_goes_back_then_forgets_what_came_after(record):
 def test_record_when_the_fleet_goes_back_to_the_beginning_then_is_empty(record):
     for clock in range(3):
         record.enter(clock)
-        record.step_of(tally())
+        step(record)
     record.enter(0)
     assert (record.objective, record.seconds, record.rows) == ([], [], 0)
 
@@ -78,7 +69,7 @@ def test_record_when_it_goes_back_before_a_first_objective_then_forgets_it_and_n
     record.enter(0)
     record.objective.append(3.0)
     record.enter(1)
-    record.step_of(tally())
+    step(record)
     record.enter(0)
     assert (record.objective, record.seconds) == ([], [])
 

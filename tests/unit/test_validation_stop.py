@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
+
 import pytest
 
 from ps2.algorithms.linear.validation import Validation
-from ps2.algorithms.linear.view import TALLY
-from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT
 
 
 class Model:
@@ -20,18 +19,17 @@ class Model:
         self.copied = other
 
 
-def tally(loss, weight=2.0):
-    sums = np.zeros(TALLY)
-    sums[HELD_LOSS], sums[HELD_WEIGHT] = loss * weight, weight
-    return sums
+def sums(loss, weight=2.0):
+    return {"held_loss": loss * weight, "held_weight": weight}
 
 
-def looks(losses, tol):
+def looks(losses, tol, earlier=math.inf):
     """Return whether each loss stops the training, and the number of the model that is kept."""
     best, seen = Model(), []
-    validation = Validation(tol, best, seen)
-    stops = [validation.look(tally(loss), number) is not None for number, loss in enumerate(losses)]
+    validation = Validation(tol, "last", best, seen, earlier)
+    stops = [validation.look(sums(loss), number) is not None for number, loss in enumerate(losses)]
     assert seen == pytest.approx(losses)
+    assert validation.best is best
     return stops, best.copied
 
 
@@ -52,5 +50,11 @@ def test_training_when_the_loss_gets_hardly_better_then_stops_with_the_best(loss
 
 def test_look_when_no_row_was_held_out_then_nothing_happens():
     best, losses = Model(), []
-    assert Validation(0.1, best, losses).look(np.zeros(TALLY), 1) is None
-    assert (best.copied, losses) == (None, [])
+    validation = Validation(0.1, "last", best, losses)
+    assert validation.look(sums(0.0, 0.0), 1) is None
+    assert (best.copied, losses, validation.best) == (None, [], "last")
+
+
+def test_training_when_another_driver_goes_on_then_knows_the_best():
+    assert looks([0.9, 0.7, 0.4], 0.0, earlier=0.5) == ([True, True, False], 2)
+    assert Validation(0.1, "last", "best", [], 0.5).best == "best"

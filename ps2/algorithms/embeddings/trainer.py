@@ -100,7 +100,7 @@ class _Driver:
             lambda: choose(recipe, frequencies, servers, training.workers, self._threads).seconds
         )
         self._recipe, why = Choice(seconds).of(recipe)
-        self._record.reason = f"all epochs were trained {why}"
+        self._record.completed = f"all epochs were trained {why}"
         log.info("training %s", why)
         tokens = clock_tokens(self._recipe, training.workers)
         self._clocks = Clocks.of(self._recipe, training.workers, tokens, training.first)

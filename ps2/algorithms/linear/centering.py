@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.linear.parameters import Array, Float64Array, Int64Array, Parameters, columns_of
-from ps2.algorithms.linear.view import SHIFT
 from ps2.client.dcv import DCV
+from ps2.run.message import Message
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +40,9 @@ class Center:
         """Return mean w of each output, float64 of shape (width,); within ``batch()``, what gives it after it."""
         return weight.zip(self.means).apply("linear.shifts", width=self.width)
 
-    def tell(self, shifts: Float64Array, control: DCV) -> None:
-        """Let the workers know the shifts of the point that they will evaluate."""
-        control.push(np.asarray(shifts), SHIFT + np.arange(self.width))
+    def message(self, shifts: Any) -> Message:
+        """Return a message to the workers: the shifts of the point that they are to evaluate."""
+        return Message(shifts=np.asarray(shifts))
 
     def correct(self, gradient: Parameters, slopes: Float64Array) -> None:
         """Make a gradient by the weights that by those of centred features.

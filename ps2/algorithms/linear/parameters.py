@@ -81,6 +81,7 @@ class Space:
                 f"the training in the checkpoint is of {found[1]:,} weights and {found[0]} biases, and this one of "
                 f"{wanted[1]:,} and {wanted[0]}"
             )
+        self.messages = names.messages  # of an earlier driver
         # Handles that travel to workers are freed by nobody else.
         self._made = [self._bias, self._weight]
 

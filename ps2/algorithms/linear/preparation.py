@@ -51,7 +51,6 @@ class Preparation:
         beginning: the parameters to begin with.
         sums: of each feature: its mean, the weight of rows that have it, squares about the mean, and, of float64 rows,
             sizes; None: the features stay as they are.
-        tiny: float64, two columns a worker: a feature whose std has no reciprocal, plus 1, and that std.
         scale: as in ``Bench``.
         center: mean of each feature as it is scaled, if the solver wants that.
         conditions: whether factors are to make training quick; else they are 1 / std, 0 where that is 0.
@@ -62,7 +61,6 @@ class Preparation:
     seed: int
     beginning: Parameters
     sums: list[DCV] | None
-    tiny: DCV
     scale: DCV | None
     center: Center | None
     conditions: bool
@@ -72,7 +70,6 @@ class Preparation:
         """Make what a bench is prepared by."""
         space = bench.space
         sums = None if bench.scale is None else space.features(feature_vectors(bench.problem))
-        tiny = space.small(bench.workers * 2)
         if bench.conditions and bench.scale is not None:
             bench.scale.fill(1.0)  # of features that no row has
         return Preparation(
@@ -81,7 +78,6 @@ class Preparation:
             bench.recipe.seed,
             bench.beginning,
             sums,
-            tiny,
             bench.scale,
             bench.center,
             bench.conditions,
@@ -95,7 +91,7 @@ class Preparation:
             if self.sums is not None and clock < END - 1:
                 self._add_sums(clock - FIRST_CLOCK, rows)
             elif self.scale is not None:
-                self._set_scale(worker.rank, self.scale, rows.keys)
+                worker.report(self._set_scale(self.scale, rows.keys), merge="concat")
             if clock == END - 1:
                 self._begin(rows.keys)
         if self.scale is not None:
@@ -105,14 +101,13 @@ class Preparation:
             return Data(scaled(rows, factors), held)
         return Data(rows, reading.held_out)
 
-    def check_scales(self, columns: ColumnNames) -> None:
+    def check_scales(self, reports: list[Any], columns: ColumnNames) -> None:
         """Raise InputError if a feature cannot be divided by its standard deviation; for the driver, after clock 2."""
-        for feature, deviation in self.tiny.pull().reshape(-1, 2):
-            if feature:
-                raise InputError(
-                    f"{columns.shown('features')}: feature {feature - 1:.0f} has a standard deviation of "
-                    f"{deviation:g}, too small for weights to be numbers; scale the feature, or leave it out"
-                )
+        for feature, deviation in (pair for report in reports for pair in report):
+            raise InputError(
+                f"{columns.shown('features')}: feature {feature:.0f} has a standard deviation of "
+                f"{deviation:g}, too small for weights to be numbers; scale the feature, or leave it out"
+            )
 
     def _add_sums(self, clock: int, rows: LocalRows) -> None:
         assert self.sums is not None
@@ -130,7 +125,8 @@ class Preparation:
             mean, *sizes = (answer.result() for answer in answers)
             of_squares.add(squared_distances(rows, mean, _shrinking(sizes, rows.keys)), rows.keys)
 
-    def _set_scale(self, rank: int, scale: DCV, keys: Int64Array) -> None:
+    def _set_scale(self, scale: DCV, keys: Int64Array) -> Float64Array:
+        """Set the scale of features; return the first that has none, and its standard deviation: shape (1 or 0, 2)."""
         assert self.sums is not None
         with batch():
             answers = [vector.pull(keys) for vector in self.sums]
@@ -146,12 +142,12 @@ class Preparation:
         tiny = np.flatnonzero(factors > most)
         if len(tiny):
             first = tiny[0]
-            self.tiny.push(np.array([keys[first] + 1, found[first] / h[first] / h[first]]), np.arange(2) + 2 * rank)
-            return
+            return np.array([[keys[first], found[first] / h[first] / h[first]]])
         width = self.beginning.width
         scale.push(np.repeat(factors, width).astype(scale.dtype), columns_of(keys, width))
         if self.center is not None:
             self.center.push(mean * factors, keys)
+        return np.empty((0, 2))
 
     def _begin(self, keys: Int64Array) -> None:
         weights = self.loss.beginning(keys, self.seed)

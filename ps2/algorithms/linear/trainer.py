@@ -17,23 +17,23 @@ from ps2.algorithms.linear.parameters import SPARSE_FROM, Space
 from ps2.algorithms.linear.preparation import CLOCKS, END, Preparation
 from ps2.algorithms.linear.problem import Problem, Recipe
 from ps2.algorithms.linear.solvers.averaging import Averaging
-from ps2.algorithms.linear.solvers.course import diverged
-from ps2.algorithms.linear.solvers.fast_turn import FastTurn
+from ps2.algorithms.linear.solvers.ftsgd import Ftsgd
 from ps2.algorithms.linear.solvers.lbfgs import Lbfgs
 from ps2.algorithms.linear.solvers.minibatch import Minibatch
 from ps2.algorithms.linear.solvers.normal import Normal
+from ps2.algorithms.linear.solvers.objective_monitor import diverged
 from ps2.algorithms.linear.solvers.regions import Box
 from ps2.algorithms.linear.solvers.solver import Bench, Solver, SolverPart
-from ps2.algorithms.linear.view import TALLY, ModelView, controls
+from ps2.algorithms.linear.view import ModelView
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import Form
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory
 from ps2.algorithms.training.run import FIRST_CLOCK, Training, run_training
 from ps2.algorithms.training.table import Facts, Table
-from ps2.algorithms.training.tally import Tally
 from ps2.client.dcv import DCV
 from ps2.data.rows import Float
+from ps2.run.message import Message, Stop
 from ps2.server.memory import free_bytes
 
 SOLVERS: dict[str, Callable[[Bench], Solver]] = {
@@ -41,7 +41,7 @@ SOLVERS: dict[str, Callable[[Bench], Solver]] = {
     "normal": Normal,
     "minibatch": Minibatch,
     "ma-sgd": Averaging,
-    "ftsgd": FastTurn,
+    "ftsgd": Ftsgd,
 }
 
 
@@ -67,12 +67,11 @@ class _Half:
     preparation: Preparation
     part: SolverPart
     clocks: int
-    tally: Tally
 
     def __call__(self, worker: Any, reading: Reading) -> None:
         check_worker(self.problem, self.recipe, len(reading.training.keys), free_bytes())
         data = self.preparation.take_part(worker, reading)
-        self.part(worker, data, ModelView(self.tally), END + self.clocks)
+        self.part(worker, data, ModelView(worker), END + self.clocks)
 
 
 def train(
@@ -110,7 +109,6 @@ def train(
         beginning = space.new()
         if not begun:
             beginning.bias.push(loss.first_biases(facts))
-        tally = Tally(space.small(controls(problem)), space.small(TALLY))
         record = Record(on_step)
         scale = space.weight() if recipe.scales(problem) else None
         box = None if recipe.bounds is None else Box.make(recipe.bounds, space)
@@ -122,7 +120,6 @@ def train(
             loss,
             space,
             beginning,
-            tally,
             record,
             table.workers,
             END,
@@ -134,19 +131,21 @@ def train(
         solver = SOLVERS[recipe.solver](bench)
         dtype: Float = "float64" if problem.size < SPARSE_FROM else "float32"
         form = Form(problem.dim, problem.classes, dtype)
-        half = _Half(problem, recipe, preparation, solver.part, solver.clocks, tally)
+        half = _Half(problem, recipe, preparation, solver.part, solver.clocks)
 
-        def on_clock(clock: int, reports: list[Any]) -> None:
+        def on_clock(clock: int, reports: list[Any]) -> Message | Stop | None:
+            if clock >= CLOCKS:
+                record.enter(clock - max(CLOCKS, begun - FIRST_CLOCK))
+                record.add(reports[0]["rows"], reports[0]["bytes"])
+                return solver.on_clock(clock - CLOCKS, reports[0])
             if clock == CLOCKS - 1:
-                preparation.check_scales(table.columns)
+                preparation.check_scales(reports, table.columns)
                 if box is not None:
                     box.prepare(scale, beginning)
-                    if center is not None:
-                        center.tell(center.shifts(beginning.weight), tally.control)
                 record.start()
-            elif clock >= CLOCKS:
-                record.enter(clock - max(CLOCKS, begun - FIRST_CLOCK))
-                solver.on_clock(clock - CLOCKS)
+                if box is not None and center is not None:
+                    return center.message(center.shifts(beginning.weight))
+            return None
 
         def trained() -> Trained:
             found = solver.result()

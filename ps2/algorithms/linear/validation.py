@@ -1,11 +1,12 @@
-"""When to stop by the loss of held-out rows, as pyspark.ml's validationTol does."""
+"""Early stopping by the loss of held-out rows, as pyspark.ml's validationTol does."""
 
 from __future__ import annotations
 
 import math
 
-from ps2.algorithms.linear.parameters import Float64Array, Parameters
-from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT
+from ps2.algorithms.linear.parameters import Parameters, Space
+from ps2.algorithms.linear.problem import Recipe
+from ps2.algorithms.linear.view import Sums
 from ps2.client.batch import batch
 
 # A loss this small counts as this large.
@@ -13,28 +14,41 @@ MIN_LOSS = 0.01
 
 
 class Validation:
-    """The losses of rows held out, and the model that had the smallest one."""
+    """The losses of the held-out rows, and the model with the least."""
 
-    def __init__(self, tol: float, best: Parameters, losses: list[float]) -> None:
+    def __init__(
+        self, tol: float, model: Parameters, best: Parameters, losses: list[float], earlier: float = math.inf
+    ) -> None:
         """Args:
-        tol: a loss has to be smaller than the best before by this part of it, or training is over.
-        best: where the best model is kept.
+        model: the one that is trained.
+        best: keeps the model with the least loss.
         losses: so far; it grows.
+        earlier: the least loss that an earlier driver found, if the training goes on.
         """
-        self._tol = tol
-        self._best = best
-        self._losses = losses
+        self._tol, self._model, self._best = tol, model, best
+        self._losses, self._earlier = losses, earlier
 
-    def look(self, sums: Float64Array, model: Parameters) -> str | None:
-        """Take in what the workers found of a model, if anything; return why training is over, if it is.
+    @staticmethod
+    def make(recipe: Recipe, space: Space, model: Parameters, losses: list[float]) -> Validation:
+        best = space.new() if recipe.validate else model
+        earlier = [one["validation"] for one in space.messages if "validation" in one]
+        return Validation(recipe.validation_tol, model, best, losses, min(earlier, default=math.inf))
+
+    @property
+    def best(self) -> Parameters:
+        """The model with the least loss; without held-out rows the trained one."""
+        return self._model if math.isinf(self._least) else self._best
+
+    def look(self, sums: Sums, model: Parameters) -> str | None:
+        """Take in the loss of a model, if the workers have computed it; return the reason to stop, if there is one.
 
         Args:
-            sums: the tally.
+            sums: what the workers reported.
             model: kept if it is the best so far.
         """
-        if not sums[HELD_WEIGHT]:
+        if not sums["held_weight"]:
             return None
-        loss, before = float(sums[HELD_LOSS] / sums[HELD_WEIGHT]), min(self._losses, default=math.inf)
+        loss, before = float(sums["held_loss"] / sums["held_weight"]), self._least
         self._losses.append(loss)
         if loss < before:
             with batch():
@@ -42,3 +56,7 @@ class Validation:
         if before - loss < self._tol * max(loss, MIN_LOSS):
             return "the loss of the rows held out does not get better any more"
         return None
+
+    @property
+    def _least(self) -> float:
+        return min([self._earlier, *self._losses])

@@ -1,40 +1,40 @@
-"""What one worker reads of a model and adds to a gradient; what linear trainings tell and add up beside the rest."""
+"""What a worker pulls of a model, adds to a gradient, and reports to the driver."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ps2.algorithms.linear.parameters import Array, Float64Array, Int64Array, Parameters
-from ps2.algorithms.linear.problem import Problem
-from ps2.algorithms.training.tally import BYTES, SUMS, TOLD, Tally
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 
-# Columns of what the workers add up for the driver.
-SHRINK, OSCILLATED, END_LOSS, END_WEIGHT = range(SUMS, SUMS + 4)
-TALLY = SUMS + 4
-# Columns of what the driver tells the workers; from the last one on there is a shift for each output of the model.
-STEP_SIZE, LOCAL_STEPS, NORM, SHIFT = range(TOLD, TOLD + 4)
-
-
-def controls(problem: Problem) -> int:
-    """Return how many columns the driver tells the workers by."""
-    return SHIFT + problem.outputs
+# A loss of no rows: its sum, and that of their weights.
+NOTHING = 0.0, 0.0
+# What the workers report of a clock, added up: see ``ModelView.report``.
+Sums = Mapping[str, Any]
 
 
 class ModelView:
-    """What one worker reads of a model and adds to a gradient, one request a server each way."""
+    """One worker's access to a model, with one request per server each way, and to the driver.
 
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
-        self._moved_bytes = 0  # that the driver has not been told of
+    Attributes:
+        moved_bytes: size of the arrays that travelled since the last report.
+    """
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self.moved_bytes = 0
+
+    def told(self, name: str, default: Any) -> Any:
+        """Return a value of the driver's newest message."""
+        return (self._worker.message or {}).get(name, default)
 
     def pull(
         self, model: Parameters, columns: Int64Array, before: Callable[[Int64Array], object] | None = None
-    ) -> tuple[Array, Float64Array, Float64Array]:
-        """Return weights at columns, biases, and what the driver tells.
+    ) -> tuple[Array, Float64Array]:
+        """Return weights at columns, and biases.
 
         Args:
             before: makes calls that travel in the same request, ahead of it.
@@ -42,24 +42,36 @@ class ModelView:
         with batch():
             if before is not None:
                 before(columns)
-            answers = [model.weight.pull(columns), model.bias.pull(), self._tally.control.pull()]
-        w, b, told = (answer.result() for answer in answers)
-        self._moved_bytes += w.nbytes + b.nbytes + told.nbytes
-        return w, b, told
+            answers = [model.weight.pull(columns), model.bias.pull()]
+        w, b = (answer.result() for answer in answers)
+        self.moved_bytes += w.nbytes + b.nbytes
+        return w, b
 
-    def add(self, gradient: Parameters, sent: SentValues | SentFactors, db: Float64Array, sums: Float64Array) -> None:
-        """Add to the gradient of weights and of biases, and to the driver's sums."""
-        self._moved_bytes += sent.nbytes + db.nbytes
+    def add(self, gradient: Parameters, sent: SentValues | SentFactors, db: Float64Array) -> None:
+        """Add to the gradient of weights and of biases."""
+        self.moved_bytes += sent.nbytes + db.nbytes
         with batch():
             sent.add_to(gradient.weight)
             gradient.bias.add(db)
-            self.tell(sums)
 
-    def tell(self, sums: Float64Array) -> None:
-        """Add to the driver's sums alone."""
-        sums[BYTES] = self._moved_bytes + sums.nbytes
-        self._moved_bytes = 0
-        self._tally.sums.add(sums)
+    def report(
+        self,
+        loss: tuple[float, float] = NOTHING,
+        held: tuple[float, float] = NOTHING,
+        rows: int = 0,
+        **others: float,
+    ) -> None:
+        """Report a clock to the driver, once.
+
+        Args:
+            loss: of the rows, summed; and the sum of their weights.
+            held: likewise of the rows held out.
+            rows: that were computed with.
+            others: by the solver.
+        """
+        moved, self.moved_bytes = self.moved_bytes, 0
+        sums = {"loss": loss[0], "weight": loss[1], "held_loss": held[0], "held_weight": held[1], "rows": rows}
+        self._worker.report({**sums, "bytes": moved, **others})
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +97,7 @@ class SentFactors:
         slopes: shape (n, width): derivatives by each row's margins.
         x: scipy CSR or an array, shape (n, k).
         keys: int64, shape (k,): its features.
-        nbytes: that it takes on the way.
+        nbytes: size on the network.
     """
 
     slopes: Float64Array

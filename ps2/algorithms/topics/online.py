@@ -250,8 +250,7 @@ class _Driver:
             if options.optimize_alpha:
                 alpha = alpha_after(alpha, report.log_shares, report.drawn, weight)
             self._tell(alpha, sums)
-        record.rows += report.drawn
-        record.bytes += report.bytes
+        record.add(report.drawn, report.bytes)
         tokens = report.tokens
         if not (math.isfinite(report.bound) and np.isfinite(report.log_shares).all() and np.isfinite(alpha).all()):
             raise PS2Error(

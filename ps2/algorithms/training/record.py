@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-
-from ps2.algorithms.training.tally import BYTES, LOSS, ROWS, WEIGHT, Float64Array
 
 
 @dataclass(frozen=True)
@@ -88,6 +85,8 @@ class Record:
 
     Attributes:
         on_step: called after each step.
+        reason: why the training ends, if a step says so.
+        completed: the reason if none does.
         told: what this kind of training alone tells.
         words: what a step and the objective are called.
     """
@@ -100,6 +99,7 @@ class Record:
     rows: int = 0
     bytes: int = 0
     reason: str = ""
+    completed: str = "all steps were taken"
     told: dict[str, tuple[float, ...]] = field(default_factory=dict)
     _began_s: float = 0.0
     _last_s: float = 0.0
@@ -110,7 +110,8 @@ class Record:
         self._began_s = self._last_s = time.monotonic()
 
     def enter(self, clock: int) -> None:
-        """A clock of the solver is over; if it was before, the fleet has gone back: forget what came after."""
+        """A clock is over; if it was before, the fleet has gone back: forget what came after."""
+        self.reason = ""
         if clock < len(self._marks):
             objectives, validations, self.rows, self.bytes = self._marks[clock]
             steps = max(0, len(self.seconds) - len(self.objective) + objectives)
@@ -118,15 +119,10 @@ class Record:
             del self._marks[clock:]
         self._marks.append((len(self.objective), len(self.validation), self.rows, self.bytes))
 
-    def add(self, sums: Float64Array) -> None:
-        """Take in the workers' tally of a clock."""
-        self.rows += int(sums[ROWS])
-        self.bytes += int(sums[BYTES])
-
-    def step_of(self, sums: Float64Array) -> None:
-        """End a step whose clock had this tally."""
-        self.add(sums)
-        self.step(float(sums[LOSS] / sums[WEIGHT]) if sums[WEIGHT] else math.nan)
+    def add(self, rows: int, bytes: int) -> None:
+        """Add rows that were computed with, and bytes that travelled, in a clock."""
+        self.rows += rows
+        self.bytes += bytes
 
     @property
     def lap_s(self) -> float:
@@ -178,7 +174,7 @@ class Record:
             len(self.seconds),
             self.rows,
             self.bytes,
-            self.reason or "all steps were taken",
+            self.reason or self.completed,
             self.told,
             self.words,
         )

@@ -13,8 +13,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.trees import told
 from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.driver_messages import (
+    BIN,
+    BUILT,
+    DEFAULT_LEFT,
+    FEATURE,
+    FIELDS,
+    LEFT,
+    NO_NODES,
+    NODE,
+    NONE,
+    ROW,
+    FinalNodes,
+)
 from ps2.algorithms.trees.growing import Split, child_bounds
 from ps2.algorithms.trees.marks import has_marks
 from ps2.algorithms.trees.order import Node, Order
@@ -123,14 +135,14 @@ class Growth:
             return np.zeros(len(self._open), np.int64)
         return np.array([key_of(self._recipe.seed, self._tree, node.place) for node in self._open], np.int64)
 
-    def go_on(self, found: Found | None) -> tuple[Int64s, Int64s]:
+    def go_on(self, found: Found | None) -> tuple[Int64s, FinalNodes]:
         """Choose splits as far as is certain, and look into nodes of which more has to be known.
 
         Args:
             found: what servers say of the open nodes; None: they were not asked.
 
         Returns:
-            What workers are told: ``splits`` and ``ends`` of ``Told``.
+            ``splits`` and ``nodes`` of the ``DriverMessage``.
         """
         if found is not None:
             self._note(found)
@@ -140,13 +152,14 @@ class Growth:
         words = 0 if found is None else found.sets.shape[1]
         if not ahead:
             self.is_over = True
-            return self._said_of([node for node in self._order.chosen if not node.is_parted], words), self._ends()
+            rest = [node for node in self._order.chosen if not node.is_parted]
+            return self._splits_of(rest, words), self._final_nodes()
         count = self._at_once()
         self._looked_into, self._kept = ahead[:count], ahead[count:]
-        splits = self._said_of(self._looked_into, words)
-        for node, said in zip(self._looked_into, splits, strict=True):
-            self._open_children(node, said)
-        return splits, told.NO_ENDS
+        splits = self._splits_of(self._looked_into, words)
+        for node, row in zip(self._looked_into, splits, strict=True):
+            self._open_children(node, row)
+        return splits, NO_NODES
 
     def finish(self) -> Tree:
         """Return the tree, when it is over; ``count`` is 0 everywhere."""
@@ -211,26 +224,26 @@ class Growth:
         may_split &= int(totals[2]) >= 2 * recipe.min_third
         return Node(place, totals, bounds, may_split)
 
-    def _said_of(self, nodes: list[Node], words: int) -> Int64s:
+    def _splits_of(self, nodes: list[Node], words: int) -> Int64s:
         """Give numbers to children of nodes; return what workers are told to part these by."""
-        said = np.full((len(nodes), told.FIELDS + words), told.NONE, np.int64)
-        for node, row in zip(nodes, said, strict=True):
+        splits = np.full((len(nodes), FIELDS + words), NONE, np.int64)
+        for node, row in zip(nodes, splits, strict=True):
             split = node.split
             assert split is not None
-            row[told.NODE], row[told.LEFT] = node.number, self._numbers
-            row[told.FEATURE], row[told.BIN], row[told.DEFAULT_LEFT] = split.feature, split.bin, split.default_left
-            row[told.FIELDS :] = split.words
+            row[NODE], row[LEFT] = node.number, self._numbers
+            row[FEATURE], row[BIN], row[DEFAULT_LEFT] = split.feature, split.bin, split.default_left
+            row[FIELDS:] = split.words
             for child in node.children:
                 child.number = self._numbers
                 self._numbers += 1
-        return said
+        return splits
 
-    def _open_children(self, node: Node, said: Int64s) -> None:
+    def _open_children(self, node: Node, row: Int64s) -> None:
         """Give histograms to the children that are to be split: of the one with less, workers add it."""
         left, right = node.children
         small, large = (left, right) if left.totals[0] <= right.totals[0] else (right, left)
         small.row = self._take_row()
-        said[told.BUILT], said[told.ROW] = node.children.index(small), small.row
+        row[BUILT], row[ROW] = node.children.index(small), small.row
         if large.may_split:
             self.subtract.append((node.row, small.row))
             large.row = node.row
@@ -265,16 +278,12 @@ class Growth:
         self._free.append(row)
         self.clear.append(row)
 
-    def _ends(self) -> Int64s:
-        """Return for each node of the tree what it is called by workers and, of leaves, what it will say."""
+    def _final_nodes(self) -> FinalNodes:
         nodes = [self._root, *(child for node in self._order.chosen for child in node.children)]
         inner = set(self._order.chosen)
-        values = [told.NONE if node in inner else self._said(node) for node in nodes]
-        return np.array([[node.number for node in nodes], values], np.int64).T
-
-    def _said(self, node: Node) -> int:
-        """Return the value of a leaf as it will be in the tree."""
-        return told.as_bits(self._weight(node) * self._rate)
+        is_leaf = np.array([node not in inner for node in nodes])
+        values = [0.0 if node in inner else self._weight(node) * self._rate for node in nodes]
+        return FinalNodes(np.array([node.number for node in nodes]), is_leaf, np.array(values))
 
     def _weight(self, node: Node) -> float:
         return self._weight_of(node.totals, node.bounds)

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.trees.driver_messages import NONE
 from ps2.algorithms.trees.growing import Split
-from ps2.algorithms.trees.told import NONE
 
 Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[Any]

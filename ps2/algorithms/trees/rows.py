@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 
-from ps2.algorithms.trees import growing_kernels, told
+from ps2.algorithms.trees import driver_messages as messages
+from ps2.algorithms.trees import growing_kernels
 from ps2.algorithms.trees.binning import Bins, Columns
+from ps2.algorithms.trees.driver_messages import FinalNodes
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.tree import Absent
 from ps2.data.rows import LocalRows
@@ -116,8 +118,8 @@ def whole_weights(weights: Float64s, ids: Int64s, unit: float) -> Int32s:
     return found
 
 
-class Herd:
-    """Rows that move from a root to the leaves."""
+class NodeRows:
+    """The rows of each node of a tree that grows."""
 
     def __init__(self, rows: Binned, order: Int32s) -> None:
         """Args:
@@ -133,28 +135,26 @@ class Herd:
         return self._order[self._nodes[node]]
 
     def part(self, splits: Int64s) -> None:
-        """Let rows go on to the children of nodes, which have them as well; args as in ``Told``."""
-        for said in splits:
-            at, left = self._nodes[int(said[told.NODE])], int(said[told.LEFT])
-            split = Split(
-                int(said[told.FEATURE]), int(said[told.BIN]), bool(said[told.DEFAULT_LEFT]), said[told.FIELDS :]
-            )
+        """Part the rows of nodes among their children; see ``DriverMessage``."""
+        for row in splits:
+            at, left = self._nodes[int(row[messages.NODE])], int(row[messages.LEFT])
+            feature, bin = int(row[messages.FEATURE]), int(row[messages.BIN])
+            split = Split(feature, bin, bool(row[messages.DEFAULT_LEFT]), row[messages.FIELDS :])
             middle = at.start + self._rows.part(self._order[at], split, self._aside[at])
             self._nodes[left], self._nodes[left + 1] = slice(at.start, middle), slice(middle, at.stop)
 
-    def end(self, ends: Int64s, margins: Float64s) -> None:
-        """Add to rows' margins what the leaves that they have come to say.
+    def end(self, nodes: FinalNodes, margins: Float64s) -> None:
+        """Add each leaf's value to the margins of its rows.
 
         Args:
-            ends: as in ``Told``.
             margins: float64, by number of the row.
         """
-        for node, value in ends[ends[:, told.VALUE] != told.NONE]:
-            growing_kernels.add_to_rows(readable(self.of(int(node))), margins, told.from_bits(value))
+        for node, value in zip(nodes.leaves.tolist(), nodes.values[nodes.is_leaf].tolist(), strict=True):
+            growing_kernels.add_to_rows(readable(self.of(node)), margins, value)
 
-    def counts(self, ends: Int64s) -> Int64s:
-        """Return how many rows are in each node of a tree; args as in ``Told``."""
-        return np.array([len(self.of(int(node))) for node in ends[:, told.CALLED]], np.int64)
+    def counts(self, nodes: FinalNodes) -> Int64s:
+        """Return how many rows are in each node."""
+        return np.array([len(self.of(node)) for node in nodes.numbers.tolist()], np.int64)
 
 
 class Histograms:

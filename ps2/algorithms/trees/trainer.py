@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 from typing import Any
 
@@ -16,18 +16,16 @@ from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, 
 from ps2.algorithms.training.replay_journal import ReplayJournal
 from ps2.algorithms.training.run import Training, run_training
 from ps2.algorithms.training.table import Facts, Table
-from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, WEIGHT
-from ps2.algorithms.trees.gradients import KINDS, sums_below
+from ps2.algorithms.trees.driver_messages import NO_NODES, DriverMessage, FinalNodes, Task, has_gradients
+from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.growing import scales_of
 from ps2.algorithms.trees.growth import Found, Growth
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles, Sought
 from ps2.algorithms.trees.on_fleet import OnFleet, check_room
 from ps2.algorithms.trees.problem import Problem, Recipe
 from ps2.algorithms.trees.quantiles import CLOCKS, END, Quantiles
-from ps2.algorithms.trees.told import NO_ENDS, NONE, VALUE, Log, Task, Told, has_gradients
 from ps2.algorithms.trees.tree import Forest, Tree
-from ps2.algorithms.trees.worker import Half, Sums, count_keys
-from ps2.client.batch import batch
+from ps2.algorithms.trees.worker import TreeProgram
 from ps2.run.message import Message
 
 Int64s = npt.NDArray[np.int64]
@@ -79,11 +77,11 @@ def train(
     words = Words("tree" if problem.objective.width == 1 else "round", "loss")
     driver = _Driver(table, problem, recipe, facts, Record(on_step, words), names)
     try:
-        driver.go_on_from(names.begun)
+        driver.go_on_from(names)
         if not driver.is_over:
             form = Form(problem.dim, problem.classes, missing=True, categories=problem.categories)
             run_training(
-                ps, Training(table, form, driver.half, driver.on_clock, 0, recipe.seed, names.begun, driver.journal)
+                ps, Training(table, form, driver.program, driver.on_clock, 0, recipe.seed, names.begun, driver.journal)
             )
         return Trained(driver.forest(), driver.history())
     finally:
@@ -117,7 +115,7 @@ class _State:
         scales, totals, answers: of the tree that grows: what it began with, and what the servers have said so far.
         below: bounds of the sums of hessians, gradients and weights in the tree's round: ``sums_below``.
         is_recorded: whether the loss before the tree's round is known already.
-        ends: of the tree, when it has grown and its leaves are to say quantiles: as in ``Told``.
+        nodes: of the tree, when it has grown and its leaves are to be quantiles.
         sought: where these are.
     """
 
@@ -128,7 +126,7 @@ class _State:
     answers: tuple[Found | None, ...] = ()
     below: Float64s = field(default_factory=lambda: np.zeros(3))
     is_recorded: bool = False
-    ends: Int64s = field(default_factory=lambda: NO_ENDS)
+    nodes: FinalNodes = NO_NODES
     sought: Sought | None = None
 
     @property
@@ -148,29 +146,32 @@ class _Driver:
         self._rows = facts.rows
         mean = None if table.columns.weight is None else facts.weight / facts.rows
         self.journal = ReplayJournal.of(names, settings_of(problem, recipe, facts.rows, mean))
-        self._log, self._sums = Log.make(names), Sums.make()
         self._quantiles = Quantiles.make(problem, recipe.bins, mean, names, least_rows(problem, recipe, mean))
         share = problem.objective.leaf_share
         # Bounds of monotone features are of what gradients say.
         self._leaf_quantiles = None if share is None or recipe.monotone else LeafQuantiles.make(share, mean)
-        self.half = Half(problem, recipe, self._quantiles, self._log, self._sums, self._leaf_quantiles)
+        self.program = TreeProgram(problem, recipe, self._quantiles, self._leaf_quantiles, names.begun)
         self._fleet: OnFleet | None = None
         self._trees: list[Tree] = []
         self._states: list[_State] = []  # by clock, from ``END`` on
         self._growth: Growth | None = None
+        self._sums: dict[str, Any] = {}  # what the workers reported of the clock
+        self._told: dict[str, Any] = {}  # what they are told for the next one
 
     @property
     def is_over(self) -> bool:
         return bool(self._states) and self._states[-1].task == Task.STOP
 
-    def go_on_from(self, clock: int) -> None:
-        """Come to where a driver before was when all had been through the run's clocks up to one."""
+    def go_on_from(self, names: CheckpointNames) -> None:
+        """Come to the state of an earlier driver, when all workers had finished the clocks that it had begun."""
         self.record.start()
-        if clock < END:
+        if names.begun < END:
             return
-        self._fleet = OnFleet.known(self._quantiles.cut(), self._problem, self._recipe, self._log.read(END).matrices)
+        first = next(message for message in names.messages if "task" in message)
+        matrices = DriverMessage.of_data(first).matrices
+        self._fleet = OnFleet.known(self._quantiles.cut(), self._problem, self._recipe, matrices)
         self._states = [_State(Task.BEGIN, 0)]
-        while len(self._states) <= clock - END and not self.is_over:
+        while len(self._states) <= names.begun - END and not self.is_over:
             self._after(len(self._states) - 1)
 
     def forest(self) -> Forest:
@@ -194,8 +195,6 @@ class _Driver:
     def free(self) -> None:
         """Give all back that is on the servers."""
         self._quantiles.free()
-        self._sums.free()
-        self._log.free()
         if self._leaf_quantiles is not None:
             self._leaf_quantiles.free()
         if self._fleet is not None:
@@ -203,13 +202,14 @@ class _Driver:
 
     def on_clock(self, clock: int, reports: Sequence[Any] = ()) -> Message | None:
         """Go on after a clock, counted from ``FIRST_CLOCK``; it may be one again, when the fleet has gone back."""
+        self._sums, self._told = reports[0] if reports else {}, {}
         if clock < CLOCKS - 1:
             self._quantiles.look(clock)
         elif clock == CLOCKS - 1:
             self._prepare()
         else:
             self._after(clock - CLOCKS)
-        return self.journal.message()
+        return self.journal.message(**self._told)
 
     def _after(self, at: int) -> None:
         """Go on after a clock of the trees."""
@@ -239,7 +239,7 @@ class _Driver:
         self._fleet = OnFleet.make(bins, self._problem, self._recipe, self._rows)
         self._states = [_State(Task.BEGIN, 0)]
         self._trees, self._growth = [], None
-        self._tell(0, Told(Task.BEGIN, 0))
+        self._tell(0, Task.BEGIN, 0)
         self.record.start()
 
     def _go_back(self, at: int) -> None:
@@ -265,7 +265,7 @@ class _Driver:
         if is_enough or state.trees == self._all_trees:
             return self._stop(state)
         scales = scales_of(float(state.below[0]), float(state.below[1]), self._recipe.sums_dtype)
-        self._tell(len(self._states), Told(Task.ROOT, state.trees, scales))
+        self._tell(len(self._states), Task.ROOT, state.trees, scales)
         return _State(Task.ROOT, state.trees, scales, below=state.below)
 
     @property
@@ -273,51 +273,49 @@ class _Driver:
         return self._recipe.rounds * self._problem.objective.width
 
     def _stop(self, state: _State) -> _State:
-        self._tell(len(self._states), Told(Task.STOP, state.trees))
+        self._tell(len(self._states), Task.STOP, state.trees)
         return _State(Task.STOP, state.trees)
 
     def _take_sums(self, state: _State) -> tuple[_State, bool]:
-        """Take in what workers tell as a tree begins; return what is known now, and whether that is the end.
+        """Take in what workers reported as a tree begins; return what is known now, and whether that is the end.
 
-        A driver before may have wanted no more rounds: then there are no totals of a root yet.
+        An earlier driver may have wanted no more rounds: then there are no totals of a root yet.
         """
-        totals, counts, sums, below, lap_s, task = self.journal.hear(lambda: self._heard(state))
-        if state.is_after_tree and not state.is_recorded:
-            self._trees[-1] = replace(self._trees[-1], count=counts)
-        state = replace(state, totals=totals if state.task == task == Task.ROOT else None)
+        sums = self.journal.hear(self._heard)
+        self._count_rows(state, sums)
+        state = replace(state, totals=sums.get("totals") if state.task == Task.ROOT else None)
         if state.is_recorded or not has_gradients(state.task, state.trees, self._problem.objective.width):
             return state, False
-        loss = float(sums[LOSS] / sums[WEIGHT])
-        self.record.add(sums)
+        loss = float(sums["loss"] / sums["weight"])
+        self.record.add(sums["rows"], sums["bytes"])
         if not state.trees:
             self.record.objective.append(loss)
         is_enough = state.trees > 0 and self._recipe.validate and self._is_enough(sums)
         if state.trees and self.journal.is_replaying:
-            self.record.step_before(loss, lap_s)
+            self.record.step_before(loss, sums["lap_s"])
         elif state.trees:
             self.record.step(loss, {"leaves": self._leaves(len(self._trees))})
-        return replace(state, below=below, is_recorded=True), is_enough
+        return replace(state, below=sums["below"], is_recorded=True), is_enough
 
-    def _heard(self, state: _State) -> list[Any]:
-        """Return the totals of a root, the rows in each node of the tree before, the tally, bounds of sums of
-        gradients, how long the step took, and what the workers were told to do."""
-        sums, keys = self._sums, count_keys(state.trees - 1, len(self._trees[-1]) if state.is_after_tree else 0)
-        with batch():
-            taken = sums.totals.pull(), sums.counts.pull(keys), sums.tally.pull(), sums.exponents.pull()
-            sums.totals.zero()
-            sums.tally.zero()
-            sums.exponents.zero()
-        totals, counts, tally, exponents = (deferred.result() for deferred in taken)
-        below = sums_below(exponents.reshape(KINDS, -1))
-        return [totals, counts, tally, below, self.record.lap_s, int(state.task)]
+    def _heard(self) -> dict[str, Any]:
+        """Return what workers reported, bounds of sums of gradients in the place of exponents, and how long it took."""
+        heard = {**self._sums, "lap_s": self.record.lap_s}
+        if (exponents := heard.pop("exponents", None)) is not None:
+            heard["below"] = sums_below(exponents)
+        return heard
 
-    def _is_enough(self, sums: Float64s) -> bool:
+    def _count_rows(self, state: _State, sums: Mapping[str, Any]) -> None:
+        """Note how many rows are in each node of the tree before."""
+        if state.is_after_tree and "counts" in sums:
+            self._trees[-1] = replace(self._trees[-1], count=sums["counts"])
+
+    def _is_enough(self, sums: Mapping[str, Any]) -> bool:
         """Note the loss of the rows held out; tell whether it does not get better any more, as pyspark.ml does."""
-        if not sums[HELD_WEIGHT]:
+        if not sums["held_weight"]:
             return False
         losses = self.record.validation
         best = min(losses, default=math.inf)
-        losses.append(float(sums[HELD_LOSS] / sums[HELD_WEIGHT]))
+        losses.append(float(sums["held_loss"] / sums["held_weight"]))
         if best - losses[-1] >= self._recipe.validation_tol * max(losses[-1], MIN_LOSS):
             return False
         self.record.reason = "the loss of the rows held out does not get better any more"
@@ -332,7 +330,7 @@ class _Driver:
             if is_enough:
                 return self._stop(state)
             if state.totals is None:
-                self._tell(len(self._states), Told(Task.ROOT, state.trees, state.scales))
+                self._tell(len(self._states), Task.ROOT, state.trees, state.scales)
                 return state
             self._growth = self._planted(state)
         growth = self._growth
@@ -340,16 +338,17 @@ class _Driver:
         found = None
         if growth.is_searched:
             found = Found(*self.journal.hear(lambda: astuple(fleet.best_splits(growth, self._recipe))))
-        splits, ends = growth.go_on(found)
+        splits, nodes = growth.go_on(found)
         if not growth.is_over:
             following = replace(state, task=Task.NODES, answers=(*state.answers, found))
         elif self._leaf_quantiles is not None:
-            following = replace(state, task=Task.COARSE, answers=(*state.answers, found), ends=ends)
+            following = replace(state, task=Task.COARSE, answers=(*state.answers, found), nodes=nodes)
         else:
             following = self._after_tree(state, growth.finish())
         fleet.make_room(growth.room)
-        what = Told(following.task, following.trees, following.scales, splits=splits, ends=ends)
-        self._tell(len(self._states), what, () if self.journal.is_replaying else growth.clear)
+        if growth.clear and not self.journal.is_replaying:
+            fleet.clear(growth.clear)
+        self._tell_following(following, splits=splits, nodes=nodes)
         return following
 
     def _after_tree(self, state: _State, tree: Tree) -> _State:
@@ -377,38 +376,34 @@ class _Driver:
         return step, math.fsum(last[0].cover[last[0].leaves] * said[0])
 
     def _after_coarse(self, state: _State) -> _State:
-        """All have added the residuals of a tree's leaves: find where the quantiles are."""
-        quantiles, (leaves, ends) = self._leaf_quantiles, _leaves_of(state)
+        """All have added the residuals of a tree's leaves: find the coarse cells of the quantiles."""
+        quantiles = self._leaf_quantiles
         assert quantiles is not None
-        sought = Sought(*self.journal.hear(lambda: astuple(quantiles.find_coarse(len(leaves)))))
-        ends[leaves, VALUE] = sought.cells
+        leaves = len(state.nodes.leaves)
+        sought = Sought(*self.journal.hear(lambda: astuple(quantiles.find_coarse(leaves))))
         following = replace(state, task=Task.FINE, sought=sought)
-        self._tell(len(self._states), Told(Task.FINE, state.trees, state.scales, ends=ends))
+        self._tell_following(following, nodes=state.nodes, cells=sought.cells)
         return following
 
     def _after_fine(self, state: _State) -> _State:
-        """All have added those in the quantiles' cells: the leaves say these."""
-        quantiles, sought, (leaves, ends) = self._leaf_quantiles, state.sought, _leaves_of(state)
+        """All have added the residuals in these cells: the quantiles are the leaves' values."""
+        quantiles, sought = self._leaf_quantiles, state.sought
         assert quantiles is not None
         assert sought is not None
         assert self._growth is not None
         found = self.journal.hear(lambda: quantiles.find_fine(sought))
         tree = self._growth.finish()
-        tree.value[leaves] = found * self._recipe.rate_of(state.trees, self._problem.objective.width)
-        ends[leaves, VALUE] = tree.value[leaves].view(np.int64)
+        tree.value[state.nodes.is_leaf] = found * self._recipe.rate_of(state.trees, self._problem.objective.width)
         following = self._after_tree(state, tree)
-        self._tell(len(self._states), Told(following.task, following.trees, following.scales, ends=ends))
+        values = np.where(state.nodes.is_leaf, tree.value, 0.0)
+        self._tell_following(following, nodes=replace(state.nodes, values=values))
         return following
 
-    def _tell(self, at: int, what: Told, clear: Sequence[int] = ()) -> None:
-        """Tell the workers what to do in a clock; make histograms empty by then."""
+    def _tell_following(self, following: _State, **others: Any) -> None:
+        self._tell(len(self._states), following.task, following.trees, following.scales, **others)
+
+    def _tell(self, at: int, task: Task, tree: int, scales: tuple[float, float] = (1.0, 1.0), **others: Any) -> None:
+        """Tell the workers what to do in a clock of the trees."""
         assert self._fleet is not None
-        with batch():
-            if clear:
-                self._fleet.clear(clear)
-            self._log.write(END + at, replace(what, matrices=self._fleet.numbers))
-
-
-def _leaves_of(state: _State) -> tuple[Int64s, Int64s]:
-    """Return the numbers of a tree's leaves, and a copy of what workers are told of its nodes."""
-    return np.flatnonzero(state.ends[:, VALUE] != NONE), state.ends.copy()
+        message = DriverMessage(END + at, task, tree, scales, self._fleet.numbers, **others)
+        self._told = message.as_data()

@@ -10,21 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.training.reading import Reading
-from ps2.algorithms.training.tally import BYTES, HELD_LOSS, HELD_WEIGHT, LOSS, ROWS, SUMS, WEIGHT
-from ps2.algorithms.trees import growing_kernels, told
+from ps2.algorithms.trees import growing_kernels
 from ps2.algorithms.trees.binning import Bins, Columns
-from ps2.algorithms.trees.gradient_kernels import EXPONENTS
-from ps2.algorithms.trees.gradients import KINDS, NO_WEIGHTS, Objective, exponents_of, quantised
+from ps2.algorithms.trees.driver_messages import BUILT, LEFT, NONE, ROW, DriverMessage, Task, has_gradients
+from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective, exponents_of, quantised
 from ps2.algorithms.trees.growth import ROOT
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
 from ps2.algorithms.trees.on_fleet import add_histograms
 from ps2.algorithms.trees.problem import Problem, Recipe, key_of
 from ps2.algorithms.trees.quantiles import END, Quantiles, bins_of, of_shapes
-from ps2.algorithms.trees.rows import Binned, Herd, Histograms, binned, draw, row_ids, whole_weights
-from ps2.algorithms.trees.told import Log, Task, Told, has_gradients
+from ps2.algorithms.trees.rows import Binned, Histograms, NodeRows, binned, draw, row_ids, whole_weights
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
-from ps2.client.handle import free_all, known
+from ps2.client.handle import known
 from ps2.client.matrix import DCVMatrix
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
@@ -34,58 +32,25 @@ Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[np.float64]
 
-NO_COUNTS = np.empty(0, np.int64)
-
 
 @dataclass(frozen=True, eq=False)
-class Sums:
-    """What workers add up for the driver; picklable.
-
-    Attributes:
-        tally: float64, as in ``ps2.algorithms.training.tally``.
-        exponents: int64: how many hessians, gradients and weights have each, as of ``exponents_of``.
-        totals: int64: sums of hessians and gradients, and of the third channel.
-        counts: sparse, int64: a tree's rows in each node, by ``count_keys``.
-    """
-
-    tally: DCV
-    exponents: DCV
-    totals: DCV
-    counts: DCV
-
-    @staticmethod
-    def make() -> Sums:
-        # Each on one server.
-        tally = DCV.dense(SUMS, 1, "float64", align=SUMS)
-        exponents, totals = (DCV.dense(dim, 1, "int64", align=dim) for dim in (KINDS * EXPONENTS, 3))
-        return Sums(tally, exponents, totals, DCV.sparse(2**63, 1, "int64"))
-
-    def free(self) -> None:
-        free_all([self.tally, self.exponents, self.totals, self.counts])
-
-
-def count_keys(tree: int, nodes: int) -> Int64s:
-    return (tree << told.CLOCK_BITS) + np.arange(nodes)
-
-
-@dataclass(frozen=True, eq=False)
-class Half:
+class TreeProgram:
     """What each worker does; picklable.
 
     Attributes:
-        leaf_quantiles: of the residuals of leaves' rows, if that is what leaves say.
+        leaf_quantiles: of the residuals of leaves' rows, for losses whose leaves are quantiles.
+        first: the clock that the run begins with.
     """
 
     problem: Problem
     recipe: Recipe
     quantiles: Quantiles
-    log: Log
-    sums: Sums
     leaf_quantiles: LeafQuantiles | None = None
+    first: int = 0
 
     @property
     def clocks(self) -> int:
-        """How many there are at most, of the run."""
+        """The most clocks of the run."""
         of_leaves = 2 * self.recipe.rounds if self.leaf_quantiles else 0
         return END + self.recipe.clocks(self.problem.objective.width) + of_leaves
 
@@ -97,10 +62,15 @@ class Half:
         grower: _Grower | None = None
         for clock in worker.clocks(self.clocks):
             if grower is None or grower.clock > clock:  # the fleet may have gone back
-                grower = _Grower(self, worker.rank, rows, reading.held_out, columns)
+                grower = _Grower(self, rows, reading.held_out, columns)
                 columns = None
-            if not grower.go_on(clock):
+            told = [DriverMessage.of_data(message) for message in worker.messages if "task" in message]
+            sums = grower.go_on(told, clock)
+            # An earlier driver may have wanted fewer trees: in a clock that its last message was for, nothing is done.
+            if told and told[-1].task == Task.STOP and told[-1].clock > self.first:
                 break
+            if sums:
+                worker.report(sums)
 
 
 class _Grower:
@@ -111,65 +81,73 @@ class _Grower:
     """
 
     def __init__(
-        self, half: Half, rank: int, rows: LocalRows, held_out: LocalRows | None, columns: Columns | None = None
+        self, program: TreeProgram, rows: LocalRows, held_out: LocalRows | None, columns: Columns | None = None
     ) -> None:
         """Args:
         columns: of ``rows``, if they have been made.
         """
         self.clock = END
-        self._half, self._rank = half, rank
+        self._program = program
         self._given, self._columns = (rows, held_out), columns
-        self._ids = row_ids(rows, half.problem.absent)
+        self._ids = row_ids(rows, program.problem.absent)
         self._moved_bytes = 0
         self._bins: Bins | None = None
         # Of the tree that grows: the rows that it is grown of; all that move, each with the margins that leaves add to.
-        self._grown: Herd | None = None
-        self._moving: list[tuple[Herd, Float64s]] = []
+        self._grown: NodeRows | None = None
+        self._moving: list[tuple[NodeRows, Float64s]] = []
         # Hessians and gradients of a round; of a tree, as whole numbers.
         self._pairs: Float64s | None = None
         self._quantised: Array | None = None
         # What rows weigh, as whole numbers, where the weight of nodes is asked for and nothing else tells it.
         self._whole_weights: Array | None = None
 
-    def go_on(self, clock: int) -> bool:
-        """Take part in a clock, after all those before it that this attempt has not seen; return whether more come."""
-        while self.clock < clock:
-            self._do(self._half.log.read(self.clock), is_over=True)
-            self.clock += 1
-        told = self._half.log.read(clock)
-        self._do(told, is_over=False)
-        self.clock += 1
-        return told.task != Task.STOP
+    def go_on(self, told: list[DriverMessage], clock: int) -> dict[str, Any]:
+        """Take part in a clock, after all those before it that this attempt has not seen.
 
-    def _do(self, told: Told, is_over: bool) -> None:
-        """Do as told; what is over for all others is on the servers already."""
+        Args:
+            told: messages that are new to the attempt, oldest first.
+
+        Returns:
+            What is to be reported.
+        """
+        sums: dict[str, Any] = {}
+        for message in told:
+            if message.clock == clock:
+                sums = self._do(message, is_over=False)
+            elif message.clock >= self.clock:
+                self._do(message, is_over=True)
+        self.clock = clock + 1
+        return sums
+
+    def _do(self, told: DriverMessage, is_over: bool) -> dict[str, Any]:
+        """Do as told; of a clock that is over, the servers and the driver have the sums already."""
         if self._bins is None:
             self._begin(told)
-        for herd, _ in self._moving:
-            herd.part(told.splits)
+        for rows, _ in self._moving:
+            rows.part(told.splits)
         if told.task in (Task.COARSE, Task.FINE):
             if not is_over:
                 self._add_residuals(told)
-            return
-        for herd, margins in self._moving:
-            herd.end(told.ends, margins)
-        counts = NO_COUNTS
-        if len(told.ends):
+            return {}
+        sums: dict[str, Any] = {}
+        for rows, margins in self._moving:
+            rows.end(told.nodes, margins)
+        if len(told.nodes.numbers):
             assert self._grown is not None
-            counts = self._grown.counts(told.ends)
+            sums["counts"] = self._grown.counts(told.nodes)
             self._grown, self._moving = None, []
-        gradients = None
-        if has_gradients(told.task, told.tree, self._half.problem.objective.width):
-            gradients = self._compute_gradients()
+        if has_gradients(told.task, told.tree, self._program.problem.objective.width):
+            sums |= self._compute_gradients()
         if told.task == Task.ROOT:
             self._plant(told)
         if not is_over:
-            self._tell(told, counts, gradients)
+            sums |= self._add_histograms(told)
+        return sums
 
-    def _begin(self, told: Told) -> None:
+    def _begin(self, told: DriverMessage) -> None:
         """Bin the rows."""
         self._bins = bins = self._read_bins(told.matrices)
-        problem, recipe = self._half.problem, self._half.recipe
+        problem, recipe = self._program.problem, self._program.recipe
         rows, held_out = self._given
         self._training = _Group.of(problem, rows, bins, self._columns)
         self._columns = None
@@ -188,53 +166,40 @@ class _Grower:
             answers = cuts.pull(), sizes.pull()
         counts, missing = of_shapes(answers[1].result())
         offsets = np.append(0, np.cumsum(counts))
-        return bins_of(self._half.problem, answers[0].result()[: offsets[-1]], offsets, missing)
+        return bins_of(self._program.problem, answers[0].result()[: offsets[-1]], offsets, missing)
 
-    def _compute_gradients(self) -> tuple[Float64s, Int64s]:
-        """Compute those of a round; return the tally, and how many have which exponents."""
-        of, objective = self._training, self._half.problem.objective
-        self._pairs, losses = objective.gradients(of.margins, of.y, of.weights, self._pairs)
-        tally = np.zeros(SUMS)
-        tally[[LOSS, WEIGHT]] = losses
-        if self._held_out is not None:
-            tally[[HELD_LOSS, HELD_WEIGHT]] = self._held_out.losses(objective)
-        tally[ROWS], tally[BYTES] = len(of.y), self._moved_bytes
-        self._moved_bytes = 0
-        return tally, exponents_of(self._pairs, of.weights).reshape(-1)
+    def _compute_gradients(self) -> dict[str, Any]:
+        """Compute those of a round; return losses, and how many have which exponents."""
+        of, objective = self._training, self._program.problem.objective
+        self._pairs, (loss, weight) = objective.gradients(of.margins, of.y, of.weights, self._pairs)
+        held = (0.0, 0.0) if self._held_out is None else self._held_out.losses(objective)
+        sums = {"loss": loss, "weight": weight, "held_loss": held[0], "held_weight": held[1]}
+        moved, self._moved_bytes = self._moved_bytes, 0
+        return {**sums, "rows": len(of.y), "bytes": moved, "exponents": exponents_of(self._pairs, of.weights)}
 
-    def _tell(self, told: Told, counts: Int64s, gradients: tuple[Float64s, Int64s] | None) -> None:
-        """Add to the sums of a clock, in one request a server.
-
-        Args:
-            counts: rows in each node of the tree that is over, if one is.
-        """
-        sums, root, nodes = self._half.sums, None, []
+    def _add_histograms(self, told: DriverMessage) -> dict[str, Any]:
+        """Add histograms to those on the servers; return the totals of a root, if there is one."""
+        sums: dict[str, Any] = {}
+        nodes: list[tuple[int, Int32s]] = []
         if told.task == Task.ROOT:
             assert self._grown is not None
             assert self._quantised is not None
             order = self._grown.of(0)
             third = len(order) if self._whole_weights is None else self._whole_weights[order].sum(dtype=np.int64)
-            root = np.array([*growing_kernels.sum_pairs(order, self._quantised), third])
-            nodes = [(ROOT, order)] if self._half.recipe.depth else []
+            sums["totals"] = np.array([*growing_kernels.sum_pairs(order, self._quantised), third], np.int64)
+            nodes = [(ROOT, order)] if self._program.recipe.depth else []
         elif told.task == Task.NODES:
             nodes = list(self._built(told.splits))
         histograms = [(row, *self._histograms.of(order, self._summed)) for row, order in nodes if len(order)]
         if nodes and max(row for row, _ in nodes) >= self._matrix.rows:
             self._matrix = DCVMatrix.known(self._matrix.number)  # it has grown
         with batch():
-            if len(counts):
-                sums.counts.add(counts, count_keys(told.tree - 1, len(counts)))
-            if gradients is not None:
-                sums.tally.add(gradients[0])
-                some = np.flatnonzero(gradients[1])
-                sums.exponents.add(gradients[1][some], some)
-            if root is not None:
-                sums.totals.add(root)
             self._moved_bytes += add_histograms(self._matrix, histograms)
+        return sums
 
-    def _plant(self, told: Told) -> None:
+    def _plant(self, told: DriverMessage) -> None:
         """Begin a tree: all rows are in its root."""
-        recipe, output = self._half.recipe, told.tree % self._half.problem.objective.width
+        recipe, output = self._program.recipe, told.tree % self._program.problem.objective.width
         assert self._pairs is not None
         key = key_of(recipe.seed, told.tree)
         given = self._pairs[output], self._ids, key, told.scales, recipe.sums_dtype
@@ -249,29 +214,28 @@ class _Grower:
             # The trees of one round are grown of the same rows.
             drawn = draw(self._ids, key_of(recipe.seed, told.tree - output), recipe.fraction)
         margins = self._training.margins[:, output]
-        self._grown = self._training.herd(np.flatnonzero(drawn))
+        self._grown = self._training.in_root(np.flatnonzero(drawn))
         self._moving = [(self._grown, margins)]
         if not drawn.all():
-            self._moving.append((self._training.herd(np.flatnonzero(~drawn)), margins))
+            self._moving.append((self._training.in_root(np.flatnonzero(~drawn)), margins))
         if self._held_out is not None:
             every = np.arange(len(self._held_out.y))
-            self._moving.append((self._held_out.herd(every), self._held_out.margins[:, output]))
+            self._moving.append((self._held_out.in_root(every), self._held_out.margins[:, output]))
 
-    def _add_residuals(self, said: Told) -> None:
-        """Let the driver find what leaves are to say."""
+    def _add_residuals(self, told: DriverMessage) -> None:
+        """Let the driver find the leaves' quantiles."""
         assert self._grown is not None
-        assert self._half.leaf_quantiles is not None
-        leaves = said.ends[said.ends[:, told.VALUE] != told.NONE]
-        rows = [self._grown.of(int(node)) for node in leaves[:, told.CALLED]]
-        cells = leaves[:, told.VALUE] if said.task == Task.FINE else None
+        assert self._program.leaf_quantiles is not None
+        rows = [self._grown.of(node) for node in told.nodes.leaves.tolist()]
+        cells = told.cells if told.task == Task.FINE else None
         of = self._training
-        self._half.leaf_quantiles.add(rows, of.y - of.margins[:, 0], of.weights, cells)
+        self._program.leaf_quantiles.add(rows, of.y - of.margins[:, 0], of.weights, cells)
 
     def _built(self, splits: Int64s) -> Iterator[tuple[int, Int32s]]:
         """Yield the rows of the matrix that are to be added to, and the rows of their nodes."""
         assert self._grown is not None
-        for said in splits[splits[:, told.BUILT] != told.NONE]:
-            yield int(said[told.ROW]), self._grown.of(int(said[told.LEFT] + said[told.BUILT]))
+        for split in splits[splits[:, BUILT] != NONE]:
+            yield int(split[ROW]), self._grown.of(int(split[LEFT] + split[BUILT]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,9 +259,9 @@ class _Group:
         margins = np.tile(np.array(problem.base), (len(rows), 1))
         return _Group(binned(rows, bins, problem.absent, columns), rows.y, weights, margins)
 
-    def herd(self, numbers: Int64s) -> Herd:
+    def in_root(self, numbers: Int64s) -> NodeRows:
         """Return some of the rows, all in the root of a tree."""
-        return Herd(self.rows, numbers.astype(np.int32))
+        return NodeRows(self.rows, numbers.astype(np.int32))
 
     def losses(self, objective: Objective) -> tuple[float, float]:
         """Return the sums of losses and of weights."""

@@ -26,10 +26,10 @@ from ps2.algorithms.linear.solvers.line_search import LineSearch
 from ps2.algorithms.linear.solvers.regions import Orthants, Region
 from ps2.algorithms.linear.solvers.solver import Bench, Data
 from ps2.algorithms.linear.validation import Validation
-from ps2.algorithms.linear.view import SHIFT, TALLY, ModelView, SentValues
-from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, ROWS, STOP, WEIGHT
+from ps2.algorithms.linear.view import ModelView, SentValues, Sums
 from ps2.client.batch import batch
 from ps2.errors import InputError
+from ps2.run.message import Message, Stop
 
 # Pairs of vectors that the direction is made of, as in pyspark.ml.
 PAIRS = 10
@@ -40,6 +40,7 @@ MIN_GRADIENT = 1e-8
 # Of the first objective: a smaller one is as good as 0.
 REST = 0.1
 EVALUATIONS_PER_STEP = 3
+NO_SHIFTS = np.empty(0)
 
 
 @dataclass
@@ -49,7 +50,6 @@ class _State:
     history: History = field(default_factory=lambda: History(PAIRS))
     search: LineSearch | None = None  # None: the first point is evaluated
     objectives: list[float] = field(default_factory=list)
-    over: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,14 +61,14 @@ class _Evaluation:
         slope: along the direction; 0 where steps keep to a region.
         decrease: what the objective should have changed by; None: slope tells.
         products: float64, shape (3, 2 * PAIRS + 1): for the history; 0 where a slot is free.
-        tally: what the workers added up.
+        sums: what the workers reported.
     """
 
     value: float
     slope: float
     decrease: float | None
     products: Float64Array
-    tally: Float64Array
+    sums: Sums
 
     @property
     def square(self) -> float:
@@ -87,18 +87,12 @@ class LbfgsPart:
     def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
         columns = columns_of(data.rows.keys, self.trial.width)
         for _ in worker.clocks(clocks):
-            w, b, told = view.pull(self.trial, columns)
-            if told[STOP]:
-                break
-            shifts = told[SHIFT:]
+            w, b = view.pull(self.trial, columns)
+            shifts = view.told("shifts", NO_SHIFTS)
             b[: len(shifts)] -= shifts
             found = self.loss.gradient(data.rows, w, b)
-            tally = np.zeros(TALLY)
-            tally[LOSS], tally[WEIGHT] = found.loss, found.weight
-            if data.held is not None:
-                tally[[HELD_LOSS, HELD_WEIGHT]] = self.loss.loss(data.held, w, b)
-            tally[ROWS] = len(data.rows)
-            view.add(self.gradient, SentValues(found.dw, columns), found.db, tally)
+            view.add(self.gradient, SentValues(found.dw, columns), found.db)
+            view.report((found.loss, found.weight), data.held_loss(self.loss, w, b), len(data.rows))
 
 
 class Lbfgs:
@@ -121,8 +115,7 @@ class Lbfgs:
             self._pseudo, self._pseudo_at_trial = self._gradient, self._gradient_at_trial
         self._basis = [*self._steps, *self._changes, self._pseudo]
         self._basis_at_trial = [*self._steps, *self._changes, self._pseudo_at_trial]
-        self._best = bench.space.new() if bench.recipe.validate else self._point
-        self._validation = Validation(bench.recipe.validation_tol, self._best, bench.record.validation)
+        self._validation = Validation.make(bench.recipe, bench.space, self._point, bench.record.validation)
         facts, is_squared = bench.facts, bench.problem.loss == "squared"
         self._label_size = (facts.label_std or abs(facts.label_mean) or 1.0) if is_squared else 1.0
         self._states = [_State()]
@@ -132,37 +125,31 @@ class Lbfgs:
     def result(self) -> Parameters:
         record, center = self._bench.record, self._bench.center
         record.reason = record.reason or "all evaluations were made"
-        found = self._best if record.validation else self._point
+        found = self._validation.best
         if center is not None:
             center.uncenter(found)
         return found
 
-    def on_clock(self, clock: int) -> None:
+    def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
         del self._states[clock + 1 :]
         state = copy.deepcopy(self._states[clock])
         self._states.append(state)
-        if state.over:
-            return
-        found = self._evaluate(state)
-        self._bench.record.add(found.tally)
+        found = self._evaluate(state, sums)
         if state.search is None:
             self._bench.record.objective.append(float(found.value))
             state.history.begin(found.square)
-            self._accept(state, found)
-            return
+            return self._accept(state, found)
         try:
             accepted = state.search.accepts(found.value, found.slope, found.decrease)
         except ArithmeticError as error:
-            self._give_up(state, str(error))
-            return
-        if accepted:
-            self._bench.record.step(found.value)
-            state.history.add(found.products)
-            self._accept(state, found)
-        else:
-            self._look(state.search.step, coefficients=None, keep=False)
+            return self._give_up(state, str(error))
+        if not accepted:
+            return self._look(state.search.step, coefficients=None, keep=False)
+        self._bench.record.step(found.value)
+        state.history.add(found.products)
+        return self._accept(state, found)
 
-    def _evaluate(self, state: _State) -> _Evaluation:
+    def _evaluate(self, state: _State, sums: Sums) -> _Evaluation:
         """Finish the gradient at the trial point, and ask for all inner products, on the chance that it is good."""
         bench, problem = self._bench, self._bench.problem
         trial, gradient, pseudo = self._trial, self._gradient_at_trial, self._pseudo_at_trial
@@ -180,7 +167,6 @@ class Lbfgs:
         basis = [*used, *(PAIRS + i for i in used), 2 * PAIRS]
         step, change = self._steps[slot], self._changes[slot]
         with batch():
-            tally = bench.tally.take_later()
             if self._unscaled is not None:
                 penalised.copy(trial.weight).mul(bench.scale)
             square: Any = penalised.dot(penalised) if has_l2 else None
@@ -201,9 +187,9 @@ class Lbfgs:
             else:
                 slope = gram([gradient], [self._direction])
             dots = gram([step, change, pseudo], [self._basis_at_trial[i] for i in basis])
-        sums, products = tally.result(), np.zeros((3, 2 * PAIRS + 1))
+        products = np.zeros((3, 2 * PAIRS + 1))
         products[:, basis] = dots()
-        value = sums[LOSS] * mean
+        value = sums["loss"] * mean
         if has_l2:
             value += 0.5 * problem.l2 * square.result()
         along = float(slope()[0, 0])
@@ -213,18 +199,17 @@ class Lbfgs:
             return _Evaluation(value, 0.0, along, products, sums)
         return _Evaluation(value, along, None, products, sums)
 
-    def _accept(self, state: _State, found: _Evaluation) -> None:
+    def _accept(self, state: _State, found: _Evaluation) -> Message | Stop | None:
         """Take the trial point; choose the next direction and trial point."""
         state.objectives.append(found.value)
-        reason = self._reason_to_stop(state, found) or self._validation.look(found.tally, self._trial)
+        reason = self._reason_to_stop(state, found) or self._validation.look(found.sums, self._trial)
         if reason is None:
-            self._turn(state, keep=True)
-        else:
-            with batch():
-                self._keep()
-            self._stop(state, reason)
+            return self._turn(state, keep=True)
+        with batch():
+            self._keep()
+        return self._bench.stop(reason)
 
-    def _turn(self, state: _State, keep: bool) -> None:
+    def _turn(self, state: _State, keep: bool) -> Message | None:
         """Choose a direction, and the first trial point along it; ``keep``: from the last trial point."""
         coefficients, slope = state.history.direction()
         if slope >= 0.0:  # rounding, or servers that lost a part of the vectors
@@ -232,7 +217,7 @@ class Lbfgs:
             coefficients, slope = state.history.direction()
         length = self._label_size / math.sqrt(-slope) if state.history.is_empty else 1.0
         state.search = LineSearch(state.objectives[-1], slope, length, curvature=self._region is None)
-        self._look(length, coefficients, keep)
+        return self._look(length, coefficients, keep)
 
     def _keep(self) -> None:
         self._point.copy(self._trial)
@@ -240,7 +225,7 @@ class Lbfgs:
         if self._region is not None:
             self._pseudo.copy(self._pseudo_at_trial)
 
-    def _look(self, length: float, coefficients: Any, keep: bool) -> None:
+    def _look(self, length: float, coefficients: Any, keep: bool) -> Message | None:
         """Let the workers evaluate ``point + length * direction``; within the region, if there is one.
 
         Args:
@@ -260,8 +245,7 @@ class Lbfgs:
             self._gradient_at_trial.zero()
             if center is not None:
                 shifts = center.shifts(trial.weight)
-        if center is not None:
-            center.tell(shifts.result(), self._bench.tally.control)
+        return None if center is None else center.message(shifts.result())
 
     def _set_direction(self, coefficients: Any) -> None:
         used = np.flatnonzero(coefficients)
@@ -291,17 +275,12 @@ class Lbfgs:
             return "all iterations were made"
         return None
 
-    def _give_up(self, state: _State, why: str) -> None:
+    def _give_up(self, state: _State, why: str) -> Message | Stop | None:
         """Search along the gradient, or stop at the point if it was that."""
         if state.history.is_empty:
-            self._stop(state, why)
-        else:
-            state.history.forget()
-            self._turn(state, keep=False)
-
-    def _stop(self, state: _State, reason: str) -> None:
-        state.over = True
-        self._bench.stop(reason)
+            return self._bench.stop(why)
+        state.history.forget()
+        return self._turn(state, keep=False)
 
 
 def _too_steep(gradient: Parameters) -> str:

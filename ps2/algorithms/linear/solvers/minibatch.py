@@ -6,20 +6,18 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ps2.algorithms.linear.losses.loss import Loss
 from ps2.algorithms.linear.losses.softmax import SoftmaxLoss
 from ps2.algorithms.linear.parameters import Array, Float64Array, Int64Array, Parameters, columns_of
-from ps2.algorithms.linear.solvers.course import Course
+from ps2.algorithms.linear.solvers.objective_monitor import ObjectiveMonitor
 from ps2.algorithms.linear.solvers.optimizer import CatchUp, Optimizer
 from ps2.algorithms.linear.solvers.solver import Bench, Data
 from ps2.algorithms.linear.validation import Validation
-from ps2.algorithms.linear.view import END_LOSS, END_WEIGHT, TALLY, ModelView, SentFactors, SentValues
-from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, ROWS, STOP, WEIGHT
+from ps2.algorithms.linear.view import NOTHING, ModelView, SentFactors, SentValues, Sums
 from ps2.client.batch import batch
 from ps2.client.factors import sizes
 from ps2.data.rows import LocalRows
+from ps2.run.message import Message, Stop
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,23 +50,17 @@ class MinibatchPart:
             rows = data.rows if is_last else data.rows.sample(self.fraction, worker.rng())
             columns = all_columns if rows is data.rows else columns_of(rows.keys, self.model.width)
             before = None if self.catch_up is None else self.catch_up.to_step(step)
-            w, b, told = view.pull(self.model, columns, before)
-            if told[STOP]:
-                break
-            tally = np.zeros(TALLY)
+            w, b = view.pull(self.model, columns, before)
             if is_last:
-                # Not with those of steps: with staleness, other workers may not have had their last one.
-                tally[[END_LOSS, END_WEIGHT]] = self.loss.loss(rows, w, b)
-            else:
-                found, sent = self._gradient(rows, w, b, columns)
-                tally[[LOSS, WEIGHT, ROWS]] = found.loss, found.weight, len(rows)
-            if data.held is not None and (is_last or step % self.every == 0):
-                w, b, _ = view.pull(self.model, all_columns, before)
-                tally[[HELD_LOSS, HELD_WEIGHT]] = self.loss.loss(data.held, w, b)
-            if is_last:
-                view.tell(tally)
-            else:
-                view.add(self.gradient, sent, found.db * self.scale, tally)
+                view.report(self.loss.loss(rows, w, b), self._held_loss(data, view, all_columns, before))
+                continue
+            found, sent = self._gradient(rows, w, b, columns)
+            held = self._held_loss(data, view, all_columns, before) if step % self.every == 0 else NOTHING
+            view.add(self.gradient, sent, found.db * self.scale)
+            view.report((found.loss, found.weight), held, len(rows))
+
+    def _held_loss(self, data: Data, view: ModelView, columns: Int64Array, before: Any) -> tuple[float, float]:
+        return NOTHING if data.held is None else self.loss.loss(data.held, *view.pull(self.model, columns, before))
 
     def _gradient(
         self, rows: LocalRows, w: Array, b: Float64Array, columns: Int64Array
@@ -93,15 +85,12 @@ class Minibatch:
         self._model, self._gradient = bench.beginning, bench.space.new()
         self._optimizer = Optimizer(bench, self._model, self._gradient)
         self._catch_up = self._optimizer.catching_up()
-        self._best = bench.space.new() if bench.recipe.validate else self._model
-        self._validation = Validation(bench.recipe.validation_tol, self._best, bench.record.validation)
+        self._validation = Validation.make(bench.recipe, bench.space, self._model, bench.record.validation)
         recipe = bench.recipe
         if self._optimizer.follows_sums:
             self._model.bias.zero()  # such weights begin at 0
-        self._course = Course(bench, self._optimizer.decayed)
+        self._objective = ObjectiveMonitor(bench, self._optimizer.decayed)
         self._penalty = 0.0
-        # What workers have told of the last model, by the clock in which it came.
-        self._ends: dict[int, Float64Array] = {}
         self._every = math.ceil(1.0 / recipe.fraction)
         self.clocks = recipe.steps + 1
         self.part = MinibatchPart(
@@ -116,35 +105,28 @@ class Minibatch:
             self._every,
         )
 
-    def on_clock(self, clock: int) -> None:
+    def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
         bench, is_last = self._bench, clock == self._bench.recipe.steps
-        # Lazy steps cost what their minibatch does; what all columns cost is for once a pass over the rows.
+        # A lazy step costs what its minibatch does; what all columns cost is for once a pass over the rows.
         looks = is_last or self._catch_up is None or clock % self._every == 0
         if looks and self._catch_up is not None:
             self._catch_up.to_step(clock)(None)
         with batch():
-            taken = bench.tally.take_later()
-            penalty = self._course.penalty(self._model) if looks else None
+            penalty = self._objective.penalty(self._model) if looks else None
             if not (is_last or bench.recipe.validate):
                 self._optimizer.step(clock + 1)
-        sums = taken.result()
-        bench.record.add(sums)
         self._penalty = self._penalty if penalty is None else penalty()
-        self._ends.pop(clock, None)  # the fleet has gone back
-        if sums[END_WEIGHT]:
-            self._ends[clock] = sums[[END_LOSS, END_WEIGHT]]
-        loss, weight = sums[[LOSS, WEIGHT]]
-        if is_last:
-            loss, weight = np.sum([np.zeros(2), *self._ends.values()], axis=0)
-        self._course.note(clock, loss, weight, self._penalty)
+        self._objective.note(clock, sums["loss"], sums["weight"], self._penalty)
         reason = self._validation.look(sums, self._model) if bench.recipe.validate else None
         if reason is not None:
-            bench.stop(reason)
-        elif is_last:
-            self._course.end()
+            return bench.stop(reason)
+        if is_last:
+            self._objective.end()
         elif bench.recipe.validate:
             with batch():
                 self._optimizer.step(clock + 1)
+        keeps = bench.recipe.name and bench.recipe.validate and sums["held_weight"]
+        return Message(validation=bench.record.validation[-1]) if keeps else None  # for a later driver
 
     def result(self) -> Parameters:
-        return self._best if self._bench.record.validation else self._model
+        return self._validation.best

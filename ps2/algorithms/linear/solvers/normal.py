@@ -27,10 +27,9 @@ from ps2.algorithms.linear.solvers.least_squares import (
     solve,
 )
 from ps2.algorithms.linear.solvers.solver import Bench, Data
-from ps2.algorithms.linear.view import TALLY, ModelView
-from ps2.algorithms.training.tally import BYTES, ROWS, STOP, Tally
-from ps2.client.batch import batch
+from ps2.algorithms.linear.view import ModelView, Sums
 from ps2.client.dcv import DCV
+from ps2.run.message import Stop
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,6 @@ class NormalPart:
     sums: DCV
     rest: DCV
     model: Parameters
-    tally: Tally
     center: Center | None
     label_mean: float
     dim: int
@@ -71,18 +69,14 @@ class NormalPart:
         everything = np.arange(self.dim)
         for clock in worker.clocks(clocks):
             mean = np.zeros(self.dim) if self.center is None else self.center.of_features()
-            w, _, told = view.pull(self.model, everything)
-            if told[STOP]:
-                break
+            w, _ = view.pull(self.model, everything)
             if clock == self.first_clock:
                 to, found = self.sums, products(data.rows, mean, self.label_mean).packed()
             else:
                 to, found = self.rest, slopes(data.rows, mean, self.label_mean, w)
-            tally = np.zeros(TALLY)
-            tally[ROWS], tally[BYTES] = len(data.rows), found.nbytes + mean.nbytes + w.nbytes
-            with batch():
-                to.add(found)
-                self.tally.sums.add(tally)
+            to.add(found)
+            view.moved_bytes += found.nbytes + mean.nbytes
+            view.report(rows=len(data.rows))
 
 
 class Normal:
@@ -100,17 +94,15 @@ class Normal:
             self._sums,
             self._rest,
             bench.beginning,
-            bench.tally,
             bench.center,
             self._label_mean,
             problem.dim,
             bench.first_clock,
         )
 
-    def on_clock(self, clock: int) -> None:
+    def on_clock(self, clock: int, sums: Sums) -> Stop | None:
         bench, dim, weight = self._bench, self._bench.problem.dim, self._bench.facts.weight
         assert bench.scale is not None
-        bench.record.add(bench.tally.take())
         of = Products.unpacked(self._sums.pull() / weight, dim)
         inverse_std = np.asarray(bench.scale.pull())
         l1, l2 = self._penalties(inverse_std)
@@ -128,15 +120,16 @@ class Normal:
         self._found = found
         bench.beginning.weight.push(found.w)
         if is_over:
-            self._end(of, found, objective(of, found.w, l1, l2), inverse_std)
+            return self._end(of, found, objective(of, found.w, l1, l2), inverse_std)
+        return None
 
-    def _end(self, of: Products, found: Solution, value: float, inverse_std: Float64Array) -> None:
+    def _end(self, of: Products, found: Solution, value: float, inverse_std: Float64Array) -> Stop:
         bench, weight = self._bench, self._bench.facts.weight
         mean = np.zeros(len(found.w)) if bench.center is None else bench.center.of_features()
         bench.beginning.bias.push(np.array([self._label_mean - mean @ found.w]))
         bench.record.objective.append(0.5 * of.yy)
         bench.record.step(value)
-        bench.stop("the normal equations were solved")
+        over = bench.stop("the normal equations were solved")
         if found.pivot == 0.0:
             bench.record.reason += ", for the shortest weights"
             log.warning(
@@ -149,6 +142,7 @@ class Normal:
                 diagonal = np.where(inverse_std > 0.0, found.inverse_diagonal() * inverse_std**2, math.inf)
             of_intercept = [1.0 + found.inverse_form(mean)] if bench.problem.fit_intercept else []
             bench.record.told["inverse_diagonal"] = tuple((np.concatenate([diagonal, of_intercept]) / weight).tolist())
+        return over
 
     def _penalties(self, inverse_std: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return the strengths for the weights of features divided by their unbiased standard deviations."""

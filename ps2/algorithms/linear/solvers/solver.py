@@ -8,16 +8,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from ps2.algorithms.linear.centering import Center
-from ps2.algorithms.linear.losses.loss import Loss
+from ps2.algorithms.linear.losses.loss import Array, Float64Array, Loss
 from ps2.algorithms.linear.parameters import Parameters, Space
 from ps2.algorithms.linear.problem import Problem, Recipe
 from ps2.algorithms.linear.solvers.regions import Box
-from ps2.algorithms.linear.view import ModelView
+from ps2.algorithms.linear.view import NOTHING, ModelView, Sums
 from ps2.algorithms.training.record import Record
 from ps2.algorithms.training.table import Facts
-from ps2.algorithms.training.tally import Tally
 from ps2.client.dcv import DCV
 from ps2.data.rows import LocalRows
+from ps2.run.message import STOP, Message, Stop
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +37,10 @@ class Data:
         """The sum of the weights of the rows to train on."""
         return float(len(self.rows) if self.rows.weights is None else self.rows.weights.sum())
 
+    def held_loss(self, loss: Loss, w: Array, b: Float64Array) -> tuple[float, float]:
+        """Return the summed loss of the held-out rows, and their summed weight."""
+        return NOTHING if self.held is None else loss.loss(self.held, w, b)
+
     def sample(self, fraction: float, rng: np.random.Generator) -> LocalRows:
         """Take each row to train on with a probability, and all keys."""
         if fraction == 1.0:
@@ -51,7 +55,6 @@ class Bench:
     Attributes:
         space: where vectors are made.
         beginning: the parameters to begin with.
-        tally: of ``controls(problem)`` and ``TALLY`` columns.
         record: what has been done so far.
         workers: how many there are.
         first_clock: of the run, in which the solver's clock 0 is.
@@ -66,7 +69,6 @@ class Bench:
     loss: Loss
     space: Space
     beginning: Parameters
-    tally: Tally
     record: Record
     workers: int
     first_clock: int
@@ -79,17 +81,17 @@ class Bench:
         """Whether ``scale`` only makes L-BFGS quick, and penalties are on weights of features as they were given."""
         return self.scale is not None and not self.problem.standardize and self.recipe.solver == "l-bfgs"
 
-    def stop(self, reason: str) -> None:
-        """Tell the workers to stop when they begin their next clock."""
+    def stop(self, reason: str) -> Stop:
+        """Return what ends the run."""
         self.record.reason = reason
-        self.tally.stop()
+        return STOP
 
 
 class SolverPart(Protocol):
     """A solver's half in a worker; picklable."""
 
     def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
-        """Take part in the clocks up to ``clocks``, or until the driver says that it is over."""
+        """Take part in the clocks up to ``clocks``, and report in each."""
 
 
 class Solver(Protocol):
@@ -103,8 +105,12 @@ class Solver(Protocol):
     def part(self) -> SolverPart:
         """Its half in the workers."""
 
-    def on_clock(self, clock: int) -> None:
-        """Go on after a clock, counted from 0, in which all workers have done their share."""
+    def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
+        """Go on after a clock, counted from 0, that all workers have finished.
+
+        Args:
+            sums: what they reported.
+        """
 
     def result(self) -> Parameters:
         """Return the parameters found."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.linear.fast_turn import cosine, fast_turn, is_gaussian, shrunk, spread
+from ps2.algorithms.linear.ftsgd import cosine, ftsgd, is_gaussian, shrunk, spread
 from ps2.errors import ShapeError
 
 ALPHA, BETA = 0.9, 0.4
@@ -21,10 +21,10 @@ def taken(old, gradients, steps=None):
         seen.append(w.copy())
         return left.pop(0)
 
-    return fast_turn(gradient_of, START, old, ALPHA, BETA, len(gradients) if steps is None else steps), seen
+    return ftsgd(gradient_of, START, old, ALPHA, BETA, len(gradients) if steps is None else steps), seen
 
 
-def test_fast_turn_when_gradients_agree_then_momentum_grows_with_the_cosine():
+def test_ftsgd_when_gradients_agree_then_momentum_grows_with_the_cosine():
     tilted = np.array([1.0, 1.0])
     made, _ = taken(RIGHT, [RIGHT, tilted])
     first = BETA / 2 * RIGHT
@@ -35,47 +35,47 @@ def test_fast_turn_when_gradients_agree_then_momentum_grows_with_the_cosine():
 
 
 def test_weights_when_their_gradient_is_a_penalty_alone_then_shrink_by_the_factor_of_the_momenta():
-    made = fast_turn(lambda w: 0.3 * w, START, START, ALPHA, BETA, 5)
+    made = ftsgd(lambda w: 0.3 * w, START, START, ALPHA, BETA, 5)
     np.testing.assert_allclose(made.w, shrunk(made.momenta, BETA / 2 * 0.3) * START)
     assert max(made.momenta) == pytest.approx(2 * ALPHA)
 
 
-def test_fast_turn_when_a_gradient_turns_back_once_then_momentum_is_0_in_that_step():
+def test_ftsgd_when_a_gradient_turns_back_once_then_momentum_is_0_in_that_step():
     made, _ = taken(RIGHT, [RIGHT, -RIGHT, -RIGHT])
     step = BETA / 2 * RIGHT
     np.testing.assert_allclose(made.w, START - step + step - (ALPHA * 2 * -step - step))
     assert not made.oscillated
 
 
-def test_fast_turn_when_gradients_turn_back_twice_in_a_row_then_it_stops_before_the_second_step():
+def test_ftsgd_when_gradients_turn_back_twice_in_a_row_then_it_stops_before_the_second_step():
     made, seen = taken(RIGHT, [RIGHT, -RIGHT, RIGHT, RIGHT])
     assert (made.oscillated, len(made.momenta), len(seen)) == (True, 2, 3)
     np.testing.assert_allclose(made.w, START)
     np.testing.assert_array_equal(made.gradient, RIGHT)
 
 
-def test_fast_turn_when_gradients_turn_back_with_a_pause_then_it_goes_on():
+def test_ftsgd_when_gradients_turn_back_with_a_pause_then_it_goes_on():
     made, _ = taken(RIGHT, [-RIGHT, -RIGHT, RIGHT, RIGHT])
     assert (made.oscillated, len(made.momenta)) == (False, 4)
 
 
-def test_fast_turn_when_the_first_gradient_turns_back_from_the_old_one_then_it_counts():
+def test_ftsgd_when_the_first_gradient_turns_back_from_the_old_one_then_it_counts():
     made, _ = taken(RIGHT, [-RIGHT, RIGHT])
     assert (made.oscillated, len(made.momenta)) == (True, 1)
 
 
 @pytest.mark.parametrize("old", [None, np.zeros(2), UP])
-def test_fast_turn_when_the_old_gradient_says_nothing_then_a_step_is_plain(old):
+def test_ftsgd_when_the_old_gradient_says_nothing_then_a_step_is_plain(old):
     made, _ = taken(old, [RIGHT])
     np.testing.assert_allclose(made.w, START - BETA / 2 * RIGHT)
 
 
-def test_fast_turn_when_the_learning_rate_is_too_large_for_a_bowl_then_it_oscillates():
-    made = fast_turn(lambda w: 5.0 * w, START, None, ALPHA, 1.0, 10)
+def test_ftsgd_when_the_learning_rate_is_too_large_for_a_bowl_then_it_oscillates():
+    made = ftsgd(lambda w: 5.0 * w, START, None, ALPHA, 1.0, 10)
     assert made.oscillated
 
 
-def test_fast_turn_when_there_is_no_step_then_nothing_changes():
+def test_ftsgd_when_there_is_no_step_then_nothing_changes():
     made, _ = taken(RIGHT, [], steps=0)
     np.testing.assert_array_equal(made.w, START)
     np.testing.assert_array_equal(made.gradient, RIGHT)

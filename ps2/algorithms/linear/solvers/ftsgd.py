@@ -12,15 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.linear.fast_turn import cosine_of, fast_turn, is_gaussian, shrunk
+from ps2.algorithms.linear.ftsgd import cosine_of, ftsgd, is_gaussian, shrunk
 from ps2.algorithms.linear.losses.loss import Array, Float64Array, Loss
 from ps2.algorithms.linear.parameters import Parameters, columns_of
 from ps2.algorithms.linear.problem import Recipe
 from ps2.algorithms.linear.solvers.averaging import Averaging
 from ps2.algorithms.linear.solvers.solver import Data, SolverPart
-from ps2.algorithms.linear.view import LOCAL_STEPS, NORM, OSCILLATED, SHRINK, STEP_SIZE, TALLY, ModelView, SentValues
-from ps2.algorithms.training.tally import HELD_LOSS, HELD_WEIGHT, LOSS, ROWS, STOP, WEIGHT
+from ps2.algorithms.linear.view import ModelView, SentValues, Sums
 from ps2.client.dcv import DCV
+from ps2.run.message import Message, Stop
 
 # Times 1 + cos, at most 2: what is left of a velocity after a step.
 MOMENTUM = 0.45
@@ -28,7 +28,7 @@ MIN_NORM = 1e-300
 
 
 @dataclass(frozen=True, eq=False)
-class FastTurnPart:
+class FtsgdPart:
     """Local iterations from the averaged model.
 
     Attributes:
@@ -49,27 +49,23 @@ class FastTurnPart:
         share = data.weight / self.weight
         mine = slope = None  # where the last round ended, and the gradient there
         for clock in worker.clocks(clocks):
-            w, b, told = view.pull(self.model, columns)
-            if told[STOP]:
-                break
-            tally = np.zeros(TALLY)
-            tally[[LOSS, WEIGHT]] = self.loss.loss(data.rows, w, b)
-            if data.held is not None:
-                tally[[HELD_LOSS, HELD_WEIGHT]] = self.loss.loss(data.held, w, b)
+            w, b = view.pull(self.model, columns)
+            loss, held = self.loss.loss(data.rows, w, b), data.held_loss(self.loss, w, b)
             if clock == self.first_clock + self.recipe.steps:
-                view.tell(tally)
+                view.report(loss, held, shrink=0.0, oscillated=0)
                 continue
             begin = np.concatenate([w, b])
-            steps = int(told[LOCAL_STEPS])
+            steps = int(view.told("local_steps", self.recipe.local_steps))
+            step_size = float(view.told("step_size", self.recipe.step_size))
             if clock == self.first_clock + 1:
-                steps = self._agreed_steps(worker, mine, begin, told[NORM])
+                steps = self._agreed_steps(worker, mine, begin, float(view.told("norm", 0.0)))
             shard = _Shard(self.loss, data, self.recipe.fraction, worker.rng(), len(w))
-            found = fast_turn(shard, begin, slope, MOMENTUM, told[STEP_SIZE], steps)
+            found = ftsgd(shard, begin, slope, MOMENTUM, step_size, steps)
             mine, slope = found.w if share else None, found.gradient
-            shrink = shrunk(found.momenta, 0.5 * told[STEP_SIZE] * self.loss.problem.l2)
-            tally[ROWS], tally[SHRINK], tally[OSCILLATED] = shard.rows, share * shrink, found.oscillated
+            shrink = shrunk(found.momenta, 0.5 * step_size * self.loss.problem.l2)
             change = SentValues(share * (found.w[: len(w)] - shrink * w), columns)
-            view.add(self.changes, change, share * (found.w[len(w) :] - b), tally)
+            view.add(self.changes, change, share * (found.w[len(w) :] - b))
+            view.report(loss, held, shard.rows, shrink=share * shrink, oscillated=int(found.oscillated))
 
     def _agreed_steps(self, worker: Any, mine: Array | None, average: Array, norm: float) -> int:
         """Return how many local iterations the workers' first models allow."""
@@ -100,15 +96,15 @@ class _Shard:
         return np.concatenate([found.dw * mean + self._loss.problem.l2 * w, found.db * mean])
 
 
-class FastTurn(Averaging):
-    """The driver's half: averages models, and halves the learning rate."""
+class Ftsgd(Averaging):
+    """The driver's program: averages models, and halves the learning rate."""
 
     def _part(self) -> SolverPart:
         bench = self._bench
-        told = np.array([bench.recipe.step_size, bench.recipe.local_steps])
-        bench.tally.control.push(told, np.array([STEP_SIZE, LOCAL_STEPS]))
+        # By clock: the learning rate and the local iterations; the fleet may go back.
+        self._steps = [(bench.recipe.step_size, bench.recipe.local_steps)]
         self._similarities = bench.space.small(bench.workers)
-        return FastTurnPart(
+        return FtsgdPart(
             bench.loss,
             bench.recipe,
             self.model,
@@ -118,16 +114,16 @@ class FastTurn(Averaging):
             bench.first_clock,
         )
 
-    def on_clock(self, clock: int) -> None:
-        sums = self._average(clock)
-        if sums is None:
-            return
-        control = self._bench.tally.control
-        if sums[OSCILLATED] >= 0.5 * self._bench.workers:
-            # Kept on the fleet alone: it goes back with it.
-            control.push(control.pull(np.array([STEP_SIZE])) / 2.0, np.array([STEP_SIZE]))
-        if clock == 0:
-            norm = float(np.hypot(self.model.weight.norm2(), self.model.bias.norm2()))
-            control.push(np.array([norm]), np.array([NORM]))
-        elif clock == 1 and not is_gaussian(self._similarities.pull()):
-            control.push(np.array([1.0]), np.array([LOCAL_STEPS]))
+    def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
+        over = super().on_clock(clock, sums)
+        if over is not None:
+            return over
+        del self._steps[clock + 1 :]
+        step_size, local_steps = self._steps[clock]
+        if sums["oscillated"] >= 0.5 * self._bench.workers:
+            step_size /= 2.0
+        if clock == 1 and not is_gaussian(self._similarities.pull()):
+            local_steps = 1
+        self._steps.append((step_size, local_steps))
+        norm = float(np.hypot(self.model.weight.norm2(), self.model.bias.norm2())) if clock == 0 else 0.0
+        return Message(step_size=step_size, local_steps=local_steps, norm=norm)

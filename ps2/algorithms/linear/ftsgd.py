@@ -25,7 +25,7 @@ _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Turned:
+class LocalResult:
     """What local steps made.
 
     Attributes:
@@ -41,14 +41,14 @@ class Turned:
     momenta: list[float]
 
 
-def fast_turn(
+def ftsgd(
     gradient_of: Callable[[Float64Array], Float64Array],
     w: Array,
     old_gradient: Float64Array | None,
     alpha: float,
     beta: float,
     local_steps: int,
-) -> Turned:
+) -> LocalResult:
     """Take local steps v = alpha (1 + cos) v + beta / 2 g, w = w - v, with v = 0 before (FTSGD, equation 6).
 
     cos is that of the angle between a gradient and the one before it. The first time that it is negative, the momentum
@@ -72,13 +72,13 @@ def fast_turn(
         similarity = 0.0 if old is None else cosine(old, gradient)
         old = gradient
         if similarity < 0.0 and turned:
-            return Turned(w, gradient, True, momenta)
+            return LocalResult(w, gradient, True, momenta)
         turned = similarity < 0.0
         momentum = 0.0 if turned else alpha * (1.0 + similarity)
         momenta.append(momentum)
         velocity = momentum * velocity + beta / 2.0 * gradient
         w -= velocity
-    return Turned(w, np.zeros_like(w) if old is None else old, False, momenta)
+    return LocalResult(w, np.zeros_like(w) if old is None else old, False, momenta)
 
 
 def shrunk(momenta: Sequence[float], rate: float) -> float:

@@ -6,24 +6,33 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from ps2.algorithms.trees.driver_messages import FIELDS, NO_NODES, DriverMessage, FinalNodes, Task
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.problem import Problem, Recipe, key_of
 from ps2.algorithms.trees.rows import draw, row_ids
-from ps2.algorithms.trees.told import FIELDS, NO_ENDS, Task, Told, as_bits
 from ps2.algorithms.trees.trainer import least_rows
 from ps2.data.rows import LocalRows
+from ps2.protocol.plain_data import decode
+from ps2.run.message import Message
+
+NODES = FinalNodes(np.array([0, 4, 3]), np.array([False, True, True]), np.array([0.0, -0.25, 1.5]))
 
 
-@pytest.mark.parametrize("ends", [NO_ENDS, np.array([[0, -1], [4, as_bits(-0.25)], [3, as_bits(1.5)]])])
-def test_told_when_read_again_then_says_the_same(ends):
+@pytest.mark.parametrize("nodes", [NO_NODES, NODES])
+def test_message_when_a_worker_reads_it_then_says_the_same(nodes):
     splits = np.arange(2 * (FIELDS + 1)).reshape(2, FIELDS + 1)
-    said = Told(Task.NODES, 3, (2.0**20, 0.5), (7, 2**40, 9), splits, ends)
-    array = said.as_array()
-    again = Told.of_array(array)
-    assert array[0] == len(array) - 1
-    assert (again.task, again.tree, again.scales, again.matrices) == (said.task, 3, said.scales, said.matrices)
-    np.testing.assert_array_equal(again.splits, splits)
-    np.testing.assert_array_equal(again.ends, ends)
+    sent = DriverMessage(11, Task.NODES, 3, (2.0**20, 0.5), (7, 2**40, 9), splits, nodes, np.array([5, 6]))
+    read = DriverMessage.of_data(decode(Message(sent.as_data()).encoded))
+    assert (read.clock, read.task, read.tree) == (11, Task.NODES, 3)
+    assert (read.scales, read.matrices) == (sent.scales, sent.matrices)
+    np.testing.assert_array_equal(read.splits, splits)
+    np.testing.assert_array_equal(read.cells, [5, 6])
+    for one, other in zip(vars(read.nodes).values(), vars(nodes).values(), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_leaves_when_nodes_are_final_then_have_the_workers_numbers():
+    assert NODES.leaves.tolist() == [4, 3]
 
 
 def rows_of(x, keys, y):

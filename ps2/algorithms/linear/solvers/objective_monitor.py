@@ -1,7 +1,7 @@
-"""The objective of each step's model, with its penalties, and whether training diverges.
+"""The objective of each step's model, penalties included, and whether the training diverges.
 
-A step's workers compute the loss of the model that they begin with, which is the one that the step before has ended
-with. So the last clock of a solver evaluates, and takes no step.
+In a step, workers compute the loss of the model that the step begins with. So the last clock of a solver evaluates the
+last model, and takes no step.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ WORSE, WORSE_THAN_SAMPLE = 1.1, 2.0
 NOTHING = 1e-9
 
 
-class Course:
-    """What the objective does from clock to clock."""
+class ObjectiveMonitor:
+    """The objective from clock to clock."""
 
     def __init__(self, bench: Bench, penalised: Callable[[Parameters], tuple[Any, ...]] = lambda of: (of.weight,)):
         """Args:
