@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from ps2.algorithms.linear.footprint import ROWS, Room, check_fleet, check_worker, fleet_bytes, worker_bytes
+from ps2.algorithms.linear.footprint import ROWS, Room, check_fleet, check_worker, fleet_bytes, rows_of, worker_bytes
 from ps2.algorithms.linear.parameters import SPARSE_FROM
 from ps2.algorithms.linear.problem import Problem, Recipe
 from ps2.algorithms.linear.trainer import SOLVERS
@@ -22,7 +24,7 @@ def test_solvers_when_listed_then_it_is_known_of_each_what_it_takes():
 
 @pytest.mark.parametrize("solver", sorted(set(SOLVERS) - {"normal"}))
 def test_fleet_bytes_when_vectors_are_dense_then_they_are_those_of_all_rows_and_of_the_features_sums(solver):
-    rows = ROWS[solver]
+    rows = rows_of(Recipe(solver))
     assert fleet_bytes(Problem("logistic", 1000), Recipe(solver)) == 8 * 1000 * (rows + 4)
     sums = 4 if solver == "l-bfgs" else 0
     assert fleet_bytes(Problem("softmax", 1000, 5, standardize=False), Recipe(solver)) == 8 * 1000 * (5 * rows + sums)
@@ -35,7 +37,12 @@ def test_fleet_bytes_when_products_of_features_are_added_up_then_they_are_those_
 
 def test_fleet_bytes_when_vectors_are_long_then_they_count_one_feature():
     wide = Problem("softmax", SPARSE_FROM, 5, standardize=False)
-    assert fleet_bytes(wide, ADAM) == 5 * (4 * ROWS["minibatch"] + 8)
+    assert fleet_bytes(wide, ADAM) == 5 * (4 * rows_of(ADAM) + 8)
+
+
+@pytest.mark.parametrize(("optimizer", "states"), [("sgd", 0), ("gd", 0), ("adagrad", 1), ("adam", 2), ("adamW", 2)])
+def test_rows_when_an_optimizer_keeps_state_then_count_it(optimizer, states):
+    assert rows_of(replace(ADAM, optimizer=optimizer)) == ROWS["minibatch"] + states
 
 
 def test_fleet_when_a_machine_has_too_many_factors_then_limit_error_names_them_and_both_sizes():

@@ -13,10 +13,11 @@ from ps2.algorithms.linear.parameters import SPARSE_FROM
 from ps2.algorithms.linear.problem import Problem, Recipe, SolverName
 from ps2.algorithms.linear.solvers.lbfgs import PAIRS
 from ps2.algorithms.linear.solvers.least_squares import packed_size
+from ps2.algorithms.linear.solvers.optimizer import states_of
 from ps2.errors import LimitError
 
-# Vectors of weights that a solver has at most, each optimiser's and what is kept of the best ones included.
-ROWS: dict[SolverName, int] = {"l-bfgs": 2 * PAIRS + 12, "normal": 3, "minibatch": 7, "ma-sgd": 5, "ftsgd": 5}
+# Vectors of weights that a solver has at most, the best ones included, and the state of an optimiser left out.
+ROWS: dict[SolverName, int] = {"l-bfgs": 2 * PAIRS + 12, "normal": 3, "minibatch": 5, "ma-sgd": 5, "ftsgd": 5}
 # Arrays of float64, as long as its weights, that a worker has at a time beside these and their columns.
 BUFFERS: dict[SolverName, int] = {"l-bfgs": 1, "normal": 1, "minibatch": 1, "ma-sgd": 2, "ftsgd": 4}
 COLUMN_BYTES = 8
@@ -48,7 +49,8 @@ def feature_vectors(problem: Problem) -> int:
 
 def rows_of(recipe: Recipe) -> int:
     """Return how many vectors of weights a solver has at most."""
-    return ROWS[recipe.solver] + (2 if recipe.bounds is not None else 0)
+    states = len(states_of(recipe.optimizer)) if recipe.solver == "minibatch" else 0
+    return ROWS[recipe.solver] + states + (2 if recipe.bounds is not None else 0)
 
 
 def fleet_bytes(problem: Problem, recipe: Recipe) -> int:

@@ -22,6 +22,11 @@ def step_of(name: str) -> Op:
     return optimizer_steps()[DECAYING.get(name, name)]
 
 
+def states_of(name: str) -> tuple[str, ...]:
+    """Return the vectors that an optimiser keeps beside weight and gradient."""
+    return step_of(name).reads[1:-1]
+
+
 def lazy_ones() -> list[str]:
     """Return the optimisers whose step can leave columns alone where the gradient is 0."""
     return sorted(name for name, op in optimizer_steps().items() if "lazy" in op.params)
@@ -43,7 +48,7 @@ class Optimizer:
         self._op = step_of(self._name)
         assert self._op.optimizer is not None
         self._declared = self._op.optimizer
-        self._states = {name: bench.space.new() for name in self._op.reads[1:-1]}
+        self._states = {name: bench.space.new() for name in states_of(self._name)}
 
     @property
     def follows_sums(self) -> bool:
