@@ -18,10 +18,10 @@ from benchmarks.trees_part import Asked, spark_and_servers
 from benchmarks.trees_same import digest
 from benchmarks.trees_traffic import Moved, Traffic
 from ps2.algorithms.trees import trainer
-from ps2.algorithms.trees.growth import Found, Growth
-from ps2.algorithms.trees.on_fleet import OnFleet
+from ps2.algorithms.trees.growth import BestSplits, Growth
 from ps2.algorithms.trees.ops import best_splits
-from ps2.algorithms.trees.problem import Recipe
+from ps2.algorithms.trees.problem import BoostingOptions
+from ps2.algorithms.trees.tree_matrices import TreeMatrices
 from ps2.client.matrix import DCVMatrix
 
 # Like news20-bigram: most features have few values, and few rows.
@@ -32,12 +32,12 @@ GOAL = 5.0
 WAYS = ("pulled", "ours")
 
 
-class Pulled(OnFleet):
+class Pulled(TreeMatrices):
     """Lets the driver look for splits, in histograms that it pulls."""
 
-    def best_splits(self, growth: Growth, recipe: Recipe) -> Found:
+    def best_splits(self, growth: Growth, recipe: BoostingOptions) -> BestSplits:
         held: Any = self.__dict__.setdefault("held", InDriver(self.histograms))
-        return OnFleet.best_splits(replace(self, histograms=held), growth, recipe)
+        return TreeMatrices.best_splits(replace(self, histograms=held), growth, recipe)
 
 
 class InDriver:
@@ -125,7 +125,7 @@ def _compared(frame: Any, settings: Settings, rounds: int, traffic: Traffic) -> 
     ways = {name: _Way() for name in WAYS}
     for round_ in range(1 + rounds):
         for name, way in ways.items():
-            with _grown(Pulled if name == "pulled" else OnFleet, None if round_ else (way, traffic)):
+            with _grown(Pulled if name == "pulled" else TreeMatrices, None if round_ else (way, traffic)):
                 before = Moved() if round_ else traffic.so_far()
                 seconds, made = _fit(frame, settings)
             way.digests.add(made)
@@ -149,18 +149,18 @@ def _fit(frame: Any, settings: Settings) -> tuple[float, str]:
 def _grown(base: Any, count: tuple[_Way, Traffic] | None) -> Iterator[None]:
     """Let trainings look for splits in one way; if asked, count what that alone moves: the workers wait meanwhile."""
     module: Any = trainer
-    given, kind = module.OnFleet, base
+    given, kind = module.TreeMatrices, base
     if count is not None:
         kind = type("Counted", (base,), {"best_splits": _counted(base.best_splits, *count)})
-    module.OnFleet = kind
+    module.TreeMatrices = kind
     try:
         yield
     finally:
-        module.OnFleet = given
+        module.TreeMatrices = given
 
 
-def _counted(find: Callable[..., Found], way: _Way, traffic: Traffic) -> Callable[..., Found]:
-    def count(self: Any, growth: Growth, recipe: Recipe) -> Found:
+def _counted(find: Callable[..., BestSplits], way: _Way, traffic: Traffic) -> Callable[..., BestSplits]:
+    def count(self: Any, growth: Growth, recipe: BoostingOptions) -> BestSplits:
         before = traffic.so_far()
         found = find(self, growth, recipe)
         way.driver = way.driver + (traffic.so_far() - before)

@@ -10,8 +10,8 @@ import numpy as np
 import scipy.optimize
 from scipy.special import expit, logsumexp
 
-from ps2.algorithms.linear.problem import Problem, Recipe
-from ps2.algorithms.linear.trainer import Trained, train
+from ps2.algorithms.linear.problem import Problem, SolverOptions
+from ps2.algorithms.linear.trainer import TrainedModel, train
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Facts, Table
 
@@ -91,8 +91,8 @@ def make(n: int = 60, dim: int = 5, cuts: tuple[int, ...] = (30,), classes: int 
 
 
 def trained(
-    ps: Any, frame: Any, rows: Rows, problem: Problem, recipe: Recipe, columns: ColumnNames = COLUMNS
-) -> Trained:
+    ps: Any, frame: Any, rows: Rows, problem: Problem, recipe: SolverOptions, columns: ColumnNames = COLUMNS
+) -> TrainedModel:
     """Train on a frame of the rows."""
     plain = rows if columns.weight else replace(rows, c=np.ones(len(rows.y)))
     plain = plain if columns.validation else replace(plain, held=None)

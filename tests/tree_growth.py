@@ -9,8 +9,8 @@ import numpy as np
 
 from ps2.algorithms.trees import driver_messages as messages
 from ps2.algorithms.trees import growing_kernels, ops
-from ps2.algorithms.trees.growth import LAYOUT, ROOT, Found, Growth
-from ps2.algorithms.trees.problem import Recipe
+from ps2.algorithms.trees.growth import LAYOUT, ROOT, BestSplits, Growth
+from ps2.algorithms.trees.problem import BoostingOptions
 from ps2.algorithms.trees.rows import Binned, Histograms, NodeRows
 from ps2.algorithms.trees.tree import Tree
 
@@ -33,7 +33,7 @@ class Grown:
     added: int
 
 
-def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: Recipe, number: int = 0) -> Grown:
+def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: BoostingOptions, number: int = 0) -> Grown:
     """Grow a tree of all rows.
 
     Args:
@@ -68,8 +68,8 @@ def grow(rows: Binned, pairs: Any, scales: tuple[float, float], recipe: Recipe, 
     return Grown(tree, margins, clocks, parted, growing.room, counted)
 
 
-def _found(growing: Growth, m: Any, recipe: Recipe, features: int) -> Found:
+def _found(growing: Growth, m: Any, recipe: BoostingOptions, features: int) -> BestSplits:
     if growing.subtract:
         ops.subtract(m, *np.array(growing.subtract).T)
     given = growing.rows, growing.totals, growing.bounds, growing.keys, growing.rules
-    return Found(*ops.best_splits(m, *given, layout=LAYOUT, features=features, drawn=recipe.features))
+    return BestSplits(*ops.best_splits(m, *given, layout=LAYOUT, features=features, drawn=recipe.features))

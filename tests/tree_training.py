@@ -12,7 +12,7 @@ from ps2.algorithms.trees import growing_kernels, ops, search_kernels
 from ps2.algorithms.trees.binning import Bins, Columns, distinct
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, child_bounds, scales_of
-from ps2.algorithms.trees.tree import Draft, Forest
+from ps2.algorithms.trees.tree import Forest, TreeBuilder
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def grow(rows, pairs, scales, margins, recipe):
 
     total = (*growing_kernels.sum_pairs(order, pairs), len(order))
     open_nodes = [filled(Node(0, 0, len(order), total, 1, np.array([-np.inf, np.inf])))]
-    draft = Draft(weight(total, open_nodes[0].bounds), total[0] * units[1], total[2])
+    draft = TreeBuilder(weight(total, open_nodes[0].bounds), total[0] * units[1], total[2])
     leaves, used = [], 2
     for depth in range(recipe.depth + 1):
         if depth == recipe.depth or not open_nodes:

@@ -45,8 +45,8 @@ from ps2.algorithms.linear.ml.named_summaries import (
     LogisticRegressionSummary,
     LogisticRegressionTrainingSummary,
 )
-from ps2.algorithms.linear.ml.params import LinearSetters, TrainingParams, recipe_of
-from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.ml.params import LinearSetters, TrainingParams, options_of
+from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.ml.estimator import TreeEstimator
@@ -94,7 +94,7 @@ class LogisticRegression(LinearEstimator, LinearSetters, _LogisticParams, Probab
         self._checkThresholdConsistency()
         if self.getFamily() not in FAMILIES:
             raise ConfigError(f"family: expected one of {', '.join(FAMILIES)}, got {self.getFamily()!r}")
-        check_bounded(self, recipe_of(self, 0.0).solver)
+        check_bounded(self, options_of(self, 0.0).solver)
         if not 0 <= self.getOrDefault(self.threshold) <= 1:
             raise ConfigError(f"threshold: expected a number in [0, 1], got {self.getOrDefault(self.threshold)}")
 
@@ -119,8 +119,8 @@ class LogisticRegression(LinearEstimator, LinearSetters, _LogisticParams, Probab
             standardize=self.getStandardization(),
         )
 
-    def _decided(self, recipe: Recipe, problem: Problem) -> Recipe:
-        return replace(recipe, bounds=bounds_of(self, problem)) if are_bounded(self) else recipe
+    def _decided(self, options: SolverOptions, problem: Problem) -> SolverOptions:
+        return replace(options, bounds=bounds_of(self, problem)) if are_bounded(self) else options
 
     def _known(self, problem: Problem, found: Survey) -> Weights | None:
         """Return infinite intercepts for rows of a single class, as pyspark.ml does; 0 if there is only one class."""

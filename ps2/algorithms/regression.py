@@ -24,7 +24,7 @@ from ps2.algorithms.linear.ml.factors import FactorModel, FactorParams, FactorSe
 from ps2.algorithms.linear.ml.models import WeightsModel, as_vector
 from ps2.algorithms.linear.ml.named_summaries import LinearRegressionSummary, LinearRegressionTrainingSummary
 from ps2.algorithms.linear.ml.params import SOLVERS_OF_LEAST_SQUARES, LinearSetters, TrainingParams
-from ps2.algorithms.linear.problem import LossName, Problem, Recipe
+from ps2.algorithms.linear.problem import LossName, Problem, SolverOptions
 from ps2.algorithms.linear.solvers.normal import MOST_FEATURES
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.trees.gradients import CODES, Objective
@@ -78,13 +78,13 @@ class LinearRegression(LinearEstimator, LinearSetters, _LinearParams, Regressor[
             if self.isSet("validationIndicatorCol"):
                 raise ConfigError("validationIndicatorCol: solver 'normal' takes no steps that it could judge")
 
-    def _decided(self, recipe: Recipe, problem: Problem) -> Recipe:
-        is_auto = recipe.solver == "l-bfgs" and self.getSolver() == "auto"
-        if is_auto and self.getLoss() == "squaredError" and problem.dim <= MOST_FEATURES and not recipe.validate:
-            return replace(recipe, solver="normal")
-        if recipe.solver == "normal" and problem.dim > MOST_FEATURES:
+    def _decided(self, options: SolverOptions, problem: Problem) -> SolverOptions:
+        is_auto = options.solver == "l-bfgs" and self.getSolver() == "auto"
+        if is_auto and self.getLoss() == "squaredError" and problem.dim <= MOST_FEATURES and not options.validate:
+            return replace(options, solver="normal")
+        if options.solver == "normal" and problem.dim > MOST_FEATURES:
             raise ConfigError(f"solver: 'normal' takes {MOST_FEATURES:,} features at most, got {problem.dim:,}")
-        return recipe
+        return options
 
     def _problem(self, found: Survey) -> Problem:
         l1, l2 = self._strengths()

@@ -21,7 +21,7 @@ from training import Rows, make
 from ps2 import PS2Context
 from ps2.algorithms import FMClassifier, FMRegressor, LinearRegression
 from ps2.algorithms.estimators.anew import done_anew
-from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.topics.online import train_online
 from ps2.algorithms.topics.options import OnlineRecipe
@@ -40,10 +40,10 @@ TREES = {
     "absolute": {"recipe": boosting.SHORT, "problem": boosting.MEDIAN},
 }
 LINEAR = {
-    "l-bfgs": Recipe(steps=8, tol=0.0),
-    "minibatch": Recipe(solver="minibatch", steps=8, step_size=0.1),
-    "ma-sgd": Recipe(solver="ma-sgd", steps=6, step_size=1.0, local_steps=4),
-    "ftsgd": Recipe(solver="ftsgd", steps=8, step_size=12.0, local_steps=4),
+    "l-bfgs": SolverOptions(steps=8, tol=0.0),
+    "minibatch": SolverOptions(solver="minibatch", steps=8, step_size=0.1),
+    "ma-sgd": SolverOptions(solver="ma-sgd", steps=6, step_size=1.0, local_steps=4),
+    "ftsgd": SolverOptions(solver="ftsgd", steps=8, step_size=12.0, local_steps=4),
 }
 ONLINE = OnlineRecipe(topics_training.TOPICS, topics_training.WORDS, iterations=8, beta=0.05, offset=2.0, fraction=0.5)
 FACTORS = {"factorSize": 3, "maxIter": 8, "solver": "gd", "seed": 3}

@@ -9,8 +9,8 @@ from ps2 import PS2Context
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.growth import LAYOUT
-from ps2.algorithms.trees.on_fleet import OnFleet
-from ps2.algorithms.trees.problem import Problem, Recipe
+from ps2.algorithms.trees.problem import BoostingOptions, Problem
+from ps2.algorithms.trees.tree_matrices import TreeMatrices
 from ps2.errors import LimitError
 
 # Of two bins, of which 32 lie together: 79,872 bytes are a histogram.
@@ -20,9 +20,9 @@ FEATURES = 4_992
 def test_histograms_when_they_become_too_many_then_the_error_says_how_many_and_how_large():
     none = np.zeros(FEATURES, np.int32)
     bins = Bins(np.zeros(FEATURES), np.arange(FEATURES + 1), none, none > 0, block=32)
-    problem, recipe = Problem(Objective("logistic"), FEATURES, (0.0,)), Recipe(depth=12, bits=32)
+    problem, recipe = Problem(Objective("logistic"), FEATURES, (0.0,)), BoostingOptions(depth=12, bits=32)
     with PS2Context.getOrCreate(servers=2, memoryLimit=4 << 20):
-        fleet = OnFleet.make(bins, problem, recipe, 10**5)
+        fleet = TreeMatrices.make(bins, problem, recipe, 10**5)
         assert fleet.histograms.rows == 18
         layout = fleet.histograms.pull([LAYOUT])
         fleet.make_room(40)

@@ -12,11 +12,11 @@ from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.growing import DenseRows
 from ps2.algorithms.trees.layout import layout_of
-from ps2.algorithms.trees.marks import rows_with_marks
-from ps2.algorithms.trees.on_fleet import add_histograms
+from ps2.algorithms.trees.nonempty_bins import rows_with_marks
 from ps2.algorithms.trees.problem import Problem
 from ps2.algorithms.trees.quantiles import Quantiles
 from ps2.algorithms.trees.rows import SMALL_BYTES, Histograms
+from ps2.algorithms.trees.tree_matrices import add_histograms
 from ps2.client.batch import batch
 from ps2.data.rows import LocalRows
 

@@ -12,7 +12,7 @@ from training import Rows, logistic_gradient, make, trained
 from ps2.algorithms.linear.ftsgd import is_gaussian
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.preparation import END
-from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import ConfigError
 
@@ -63,7 +63,7 @@ def beginning(rows, problem=PROBLEM):
 
 
 def test_average_when_each_local_step_takes_all_rows_then_is_gradient_descent(ps, rows, frame):
-    recipe = Recipe(solver="ma-sgd", steps=3, step_size=0.5, local_batch=0)
+    recipe = SolverOptions(solver="ma-sgd", steps=3, step_size=0.5, local_batch=0)
     w, b, history = ended(ps, frame, rows, PROBLEM, recipe)
     expected, intercept = np.zeros(5), beginning(rows)
     for step in range(3):
@@ -76,7 +76,7 @@ def test_average_when_each_local_step_takes_all_rows_then_is_gradient_descent(ps
 
 
 def test_average_when_local_steps_take_few_rows_then_is_that_of_both_workers_models(ps, uneven, uneven_frame):
-    recipe = Recipe(solver="ma-sgd", steps=2, step_size=0.3, local_batch=4, local_passes=2, seed=5)
+    recipe = SolverOptions(solver="ma-sgd", steps=2, step_size=0.3, local_batch=4, local_passes=2, seed=5)
     w, b, history = ended(ps, uneven_frame, uneven, PROBLEM, recipe)
     expected, intercept = np.zeros(5), beginning(uneven)
     for clock in range(2):
@@ -107,7 +107,7 @@ def test_penalty_when_a_worker_lacks_a_feature_then_shrinks_it_there_too(spark, 
     rows = make(n=40, dim=6, cuts=(15,))
     rows.x[:15, :2] = 0
     rows.x[15:, 4:] = 0
-    recipe = Recipe(solver="ma-sgd", steps=4, step_size=0.5, local_batch=0, local_passes=2)
+    recipe = SolverOptions(solver="ma-sgd", steps=4, step_size=0.5, local_batch=0, local_passes=2)
     problem = replace(PROBLEM, dim=6)
     w, b, _ = ended(ps, rows.sparse_frame(spark), rows, problem, recipe)
     expected, intercept = np.zeros(6), beginning(rows, problem)
@@ -138,7 +138,7 @@ def test_training_when_the_solver_cannot_do_it_then_config_error_and_no_run(
     ps, uneven, uneven_frame, problem, solver, message
 ):
     with pytest.raises(ConfigError, match=message):
-        trained(ps, uneven_frame, uneven, problem, Recipe(solver=solver))
+        trained(ps, uneven_frame, uneven, problem, SolverOptions(solver=solver))
 
 
 # -- ftsgd -------------------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ def simulated(rows, problem, recipe):
 @pytest.mark.parametrize("step_size", [0.5, 7.0])
 def test_ftsgd_when_all_rows_are_taken_then_equal_algorithm_3(ps, rows, frame, step_size):
     """The second learning rate is so large that workers turn round and it is halved."""
-    recipe = Recipe(solver="ftsgd", steps=5, step_size=step_size, local_steps=4)
+    recipe = SolverOptions(solver="ftsgd", steps=5, step_size=step_size, local_steps=4)
     w, b, _ = ended(ps, frame, rows, PROBLEM, recipe)
     expected, beta, steps = simulated(rows, PROBLEM, recipe)
     np.testing.assert_allclose(np.append(w, b), expected, rtol=1e-9, atol=1e-12)
@@ -200,7 +200,7 @@ def test_ftsgd_when_all_rows_are_taken_then_equal_algorithm_3(ps, rows, frame, s
 
 def test_ftsgd_when_the_shards_are_opposite_then_go_on_with_one_local_step(ps, spark, opposite):
     problem = replace(PROBLEM, dim=2, fit_intercept=False)
-    recipe = Recipe(solver="ftsgd", steps=4, step_size=0.4, local_steps=3)
+    recipe = SolverOptions(solver="ftsgd", steps=4, step_size=0.4, local_steps=3)
     w, _, history = ended(ps, opposite.frame(spark), opposite, problem, recipe)
     # Three steps of 40 rows in the first round, one in each of the others.
     assert history.rows == 40 * (3 + 1 + 1 + 1)
@@ -208,6 +208,6 @@ def test_ftsgd_when_the_shards_are_opposite_then_go_on_with_one_local_step(ps, s
 
 
 def test_ftsgd_when_minibatches_are_small_then_the_loss_falls(ps, uneven, uneven_frame):
-    recipe = Recipe(solver="ftsgd", steps=15, step_size=1.0, fraction=0.1)
+    recipe = SolverOptions(solver="ftsgd", steps=15, step_size=1.0, fraction=0.1)
     _, _, history = ended(ps, uneven_frame, uneven, PROBLEM, recipe)
     assert history.objective[-1] < history.objective[0] - 0.05

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from training import make, trained
 
-from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers import minibatch
 
 # KD = 400 numbers as they are; as factors S (K + D) = 0.1 * 30 * 50 of them on each of two workers.
@@ -25,14 +25,14 @@ def frame(spark, rows):
 
 
 def ended(ps, frame, rows, fraction):
-    recipe = Recipe(solver="minibatch", optimizer="sgd", steps=5, fraction=fraction, seed=3)
+    recipe = SolverOptions(solver="minibatch", optimizer="sgd", steps=5, fraction=fraction, seed=3)
     made = trained(ps, frame, rows, PROBLEM, recipe)
     w = made.weight.pull()
     made.weight.free()
     return w, made.biases, made.history
 
 
-class Values(minibatch.MinibatchPart):
+class Values(minibatch.MinibatchWorker):
     """Sends gradients as they are."""
 
     def _gradient(self, rows, w, b, columns):
@@ -45,7 +45,7 @@ def test_gradients_when_rows_are_few_then_travel_as_factors_and_steps_are_equal(
     ps, by_value, rows, frame, monkeypatch, fraction, smaller
 ):
     w, b, history = ended(ps, frame, rows, fraction)
-    monkeypatch.setattr(minibatch, "MinibatchPart", Values)
+    monkeypatch.setattr(minibatch, "MinibatchWorker", Values)
     expected, intercepts, plain = ended(ps, frame, rows, fraction)
     np.testing.assert_allclose(w, expected, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(b, intercepts, rtol=1e-6)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from training import make, minimum, objective, trained
 
-from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers import lbfgs, minibatch
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.training.faults import ColumnNames
@@ -21,10 +21,10 @@ from ps2.errors import ConfigError, InputError
 HELD = ColumnNames(validation="held")
 PROBLEM = Problem("logistic", 5, l2=0.01)
 SOLVERS = {
-    "l-bfgs": Recipe(steps=20, tol=0.0),
-    "lazy minibatch": Recipe(solver="minibatch", optimizer="ftrl", lazy=True, steps=20, step_size=0.5),
-    "ma-sgd": Recipe(solver="ma-sgd", steps=10, step_size=0.5, local_batch=8),
-    "ftsgd": Recipe(solver="ftsgd", steps=10, step_size=0.5),
+    "l-bfgs": SolverOptions(steps=20, tol=0.0),
+    "lazy minibatch": SolverOptions(solver="minibatch", optimizer="ftrl", lazy=True, steps=20, step_size=0.5),
+    "ma-sgd": SolverOptions(solver="ma-sgd", steps=10, step_size=0.5, local_batch=8),
+    "ftsgd": SolverOptions(solver="ftsgd", steps=10, step_size=0.5),
 }
 
 
@@ -65,14 +65,14 @@ class DyingView:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-class DyingLbfgs(lbfgs.LbfgsPart):
+class DyingLbfgs(lbfgs.LbfgsWorker):
     path = ""
 
     def __call__(self, worker, data, view, clocks):
         super().__call__(worker, data, DyingView(view, worker, self.path), clocks)
 
 
-class DyingMinibatch(minibatch.MinibatchPart):
+class DyingMinibatch(minibatch.MinibatchWorker):
     path = ""
 
     def __call__(self, worker, data, view, clocks):
@@ -82,8 +82,8 @@ class DyingMinibatch(minibatch.MinibatchPart):
 @pytest.mark.parametrize(
     ("solver", "module", "name", "part"),
     [
-        ("l-bfgs", lbfgs, "LbfgsPart", DyingLbfgs),
-        ("lazy minibatch", minibatch, "MinibatchPart", DyingMinibatch),
+        ("l-bfgs", lbfgs, "LbfgsWorker", DyingLbfgs),
+        ("lazy minibatch", minibatch, "MinibatchWorker", DyingMinibatch),
     ],
 )
 def test_training_when_a_worker_is_killed_then_the_model_is_the_same_to_the_bit(
@@ -154,7 +154,7 @@ def test_training_when_no_row_is_held_out_after_all_then_takes_all_steps(ps, spa
 @pytest.mark.parametrize("more", [{"solver": "l-bfgs"}, {"solver": "minibatch", "validate": True}])
 def test_recipe_when_staleness_does_not_go_with_it_then_config_error(more):
     with pytest.raises(ConfigError, match=r"staleness: .* got 2"):
-        Recipe(staleness=2, **more)
+        SolverOptions(staleness=2, **more)
 
 
 # -- what is left ------------------------------------------------------------------------------------------------------
@@ -196,5 +196,5 @@ def test_training_when_the_objective_overflows_then_input_error_before_the_first
     large = replace(rows, y=rows.y * 1e200)
     problem, before = Problem("squared", 1, fit_intercept=False), allocated()
     with pytest.raises(InputError, match="the objective is inf before the first step"):
-        train(ps, Table(large.frame(spark), ColumnNames(), 2), problem, Recipe(), rows.facts(None))
+        train(ps, Table(large.frame(spark), ColumnNames(), 2), problem, SolverOptions(), rows.facts(None))
     assert allocated() == before

@@ -10,7 +10,7 @@ from faults import processes
 from training import make
 
 from ps2 import PS2Context
-from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
@@ -31,7 +31,7 @@ def ps(spark, tmp_path_factory):
 
 @pytest.mark.parametrize(
     "recipe",
-    [Recipe(steps=8, tol=0.0), Recipe(solver="ftsgd", steps=8, step_size=12.0, local_steps=4)],
+    [SolverOptions(steps=8, tol=0.0), SolverOptions(solver="ftsgd", steps=8, step_size=12.0, local_steps=4)],
     ids=["l-bfgs", "ftsgd"],
 )
 def test_training_when_the_fleet_goes_back_then_ends_with_the_same_model(ps, spark, recipe):

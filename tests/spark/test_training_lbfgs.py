@@ -9,12 +9,12 @@ import pytest
 from training import Rows, make, minimum, objective, trained
 
 from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import InputError
 
 WEIGHTED = ColumnNames(weight="weight")
-RECIPE = Recipe(steps=200, tol=1e-10)
+RECIPE = SolverOptions(steps=200, tol=1e-10)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_training_when_converged_then_is_at_scipys_minimum(ps, rows, frame, two,
 
 @pytest.mark.parametrize("size", [1e9, 1e-9])
 def test_training_when_labels_are_of_another_size_then_weights_are_too(spark, ps, rows, frame, size):
-    problem, recipe = Problem("squared", 5), Recipe()
+    problem, recipe = Problem("squared", 5), SolverOptions()
     w, b, history = found(ps, frame, rows, problem, recipe)
     other = replace(rows, y=rows.y * size)
     scaled, intercept, ended = found(ps, other.frame(spark), other, problem, recipe)
@@ -117,7 +117,7 @@ def test_history_when_trained_then_begins_before_the_first_step_and_falls(ps, tw
 def test_training_when_there_are_millions_of_features_then_float32_comes_near_the_minimum(spark, ps, l1):
     rows, stride = make(n=40, dim=30, cuts=(25,), zeros=0.8), SPARSE_FROM // 20
     problem = Problem("logistic", 29 * stride + 1, l1=l1, l2=0.02)
-    made = trained(ps, rows.sparse_frame(spark, stride), rows, problem, Recipe(steps=60, tol=1e-7), WEIGHTED)
+    made = trained(ps, rows.sparse_frame(spark, stride), rows, problem, SolverOptions(steps=60, tol=1e-7), WEIGHTED)
     w, alone = made.weight.pull(np.arange(30) * stride), replace(problem, dim=30)
     assert made.weight.isSparse
     assert objective(alone, rows, w[:, None], made.biases) == pytest.approx(minimum(alone, rows), abs=1e-5)
@@ -126,7 +126,7 @@ def test_training_when_there_are_millions_of_features_then_float32_comes_near_th
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_training_when_steps_are_few_then_takes_no_more(ps, two, two_frame, steps):
-    _, _, history = found(ps, two_frame, two, Problem("logistic", 5, l2=1e-3), Recipe(steps=steps, tol=0.0))
+    _, _, history = found(ps, two_frame, two, Problem("logistic", 5, l2=1e-3), SolverOptions(steps=steps, tol=0.0))
     assert (history.steps, history.reason) == (steps, "all iterations were made")
 
 
@@ -148,7 +148,7 @@ def test_features_when_all_are_constant_then_the_intercept_is_that_of_the_classe
 
 
 def test_features_when_their_means_are_large_then_takes_hardly_more_steps(spark, ps, two, two_frame):
-    problem, recipe = Problem("logistic", 5, l2=1e-3), Recipe(steps=100, tol=1e-9)
+    problem, recipe = Problem("logistic", 5, l2=1e-3), SolverOptions(steps=100, tol=1e-9)
     far = replace(two, x=two.x + 100 * two.x.std(axis=0))
     w, b, near = found(ps, two_frame, two, problem, recipe)
     moved, shifted, history = found(ps, far.frame(spark), far, problem, recipe)
@@ -161,7 +161,7 @@ def test_features_when_their_means_are_large_then_takes_hardly_more_steps(spark,
 def test_features_when_of_very_different_sizes_and_not_standardised_then_take_hardly_more_steps(
     spark, ps, two, two_frame, l1
 ):
-    problem, recipe = Problem("logistic", 5, l1=l1, l2=1e-3, standardize=False), Recipe(steps=200, tol=1e-9)
+    problem, recipe = Problem("logistic", 5, l1=l1, l2=1e-3, standardize=False), SolverOptions(steps=200, tol=1e-9)
     different = replace(two, x=two.x * [1, 1e3, 1e-3, 1e5, 30])
     _, _, alike = found(ps, two_frame, two, problem, recipe)
     w, b, history = found(ps, different.frame(spark), different, problem, recipe)
@@ -172,7 +172,7 @@ def test_features_when_of_very_different_sizes_and_not_standardised_then_take_ha
 def test_training_when_a_class_is_told_by_a_feature_then_stays_finite(spark, ps):
     """Without a penalty there is no minimum: weights grow until the tolerance or the steps end it."""
     rows = Rows(np.repeat([[-1.0], [1.0]], 10, axis=0), np.repeat([0.0, 1.0], 10), np.ones(20), (7,))
-    w, _, history = found(ps, rows.frame(spark), rows, Problem("logistic", 1), Recipe(steps=50, tol=1e-6))
+    w, _, history = found(ps, rows.frame(spark), rows, Problem("logistic", 1), SolverOptions(steps=50, tol=1e-6))
     assert np.isfinite(w).all()
     assert history.objective[-1] < 1e-3
 

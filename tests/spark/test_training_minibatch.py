@@ -8,7 +8,7 @@ from training import COLUMNS, Rows, logistic_gradient, make, trained
 
 from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.ops.all import optimizer_steps
 
@@ -85,8 +85,8 @@ def expected(rows: Rows, problem, name):
     return w.w, b.w
 
 
-def recipe_of(optimizer, lazy=False, steps=STEPS, **more):
-    return Recipe(solver="minibatch", optimizer=optimizer, lazy=lazy, steps=steps, step_size=LR, **more)
+def options_of(optimizer, lazy=False, steps=STEPS, **more):
+    return SolverOptions(solver="minibatch", optimizer=optimizer, lazy=lazy, steps=steps, step_size=LR, **more)
 
 
 CASES = [(name, False, BOTH) for name in optimizer_steps()]
@@ -96,7 +96,7 @@ CASES += [("ftrl", True, BOTH), ("adagrad", True, {}), ("adam", True, {})]
 @pytest.mark.parametrize(("name", "lazy", "penalties"), CASES)
 def test_full_steps_when_taken_then_equal_numpys(ps, rows, frame, name, lazy, penalties):
     problem = Problem("logistic", 5, standardize=False, **penalties)
-    made = trained(ps, frame, rows, problem, recipe_of(name, lazy), WEIGHTED)
+    made = trained(ps, frame, rows, problem, options_of(name, lazy), WEIGHTED)
     w, b = expected(rows, problem, name)
     # The first gradient of the intercept is rounding, and Adam's step as long as for any other.
     tolerance = 1e-7 if name == "adam" else 1e-9
@@ -109,7 +109,7 @@ def test_full_steps_when_taken_then_equal_numpys(ps, rows, frame, name, lazy, pe
 def test_lazy_minibatches_when_columns_are_missing_then_equal_plain_ones(ps, sparse, sparse_frame, name, penalties):
     problem = Problem("logistic", 30, standardize=False, **penalties)
     plain, lazy = (
-        trained(ps, sparse_frame, sparse, problem, recipe_of(name, lazy, 20, fraction=0.2, seed=4), WEIGHTED)
+        trained(ps, sparse_frame, sparse, problem, options_of(name, lazy, 20, fraction=0.2, seed=4), WEIGHTED)
         for lazy in (False, True)
     )
     np.testing.assert_allclose(lazy.weight.pull(), plain.weight.pull(), rtol=1e-9, atol=1e-12)
@@ -125,7 +125,7 @@ def test_full_steps_when_there_are_millions_of_features_then_few_take_memory_and
     stride = SPARSE_FROM // 20
     problem = Problem("logistic", 29 * stride + 1, **BOTH)
     frame, keys = sparse.sparse_frame(spark, stride), np.arange(30) * stride
-    made = trained(ps, frame, sparse, problem, recipe_of(name, lazy))
+    made = trained(ps, frame, sparse, problem, options_of(name, lazy))
     plain = Rows(sparse.x, sparse.y, np.ones(40), sparse.cuts)
     std = np.sqrt(((plain.x - plain.x.mean(axis=0)) ** 2).sum(axis=0) / 39)
     std[std == 0] = np.inf
@@ -138,7 +138,7 @@ def test_full_steps_when_there_are_millions_of_features_then_few_take_memory_and
 
 
 def test_minibatches_when_a_worker_samples_no_row_then_training_goes_on(ps, rows, frame):
-    made = trained(ps, frame, rows, Problem("logistic", 5), recipe_of("adam", True, 10, fraction=0.03), COLUMNS)
+    made = trained(ps, frame, rows, Problem("logistic", 5), options_of("adam", True, 10, fraction=0.03), COLUMNS)
     assert made.history.steps == 10
     assert 0 < made.history.rows < 60
     assert np.isfinite(made.weight.pull()).all()
@@ -147,7 +147,7 @@ def test_minibatches_when_a_worker_samples_no_row_then_training_goes_on(ps, rows
 
 @pytest.mark.parametrize("staleness", [0, 1, 3, None])
 def test_minibatches_when_workers_may_be_ahead_then_the_loss_falls(ps, rows, frame, staleness):
-    problem, recipe = Problem("logistic", 5), recipe_of("adagrad", False, 20, fraction=0.5, staleness=staleness)
+    problem, recipe = Problem("logistic", 5), options_of("adagrad", False, 20, fraction=0.5, staleness=staleness)
     made = trained(ps, frame, rows, problem, recipe)
     # A worker that is ahead leaves nothing for some of the last steps.
     assert np.nanmean(made.history.objective[-10:]) < 0.8 * np.log(2)
@@ -156,7 +156,7 @@ def test_minibatches_when_workers_may_be_ahead_then_the_loss_falls(ps, rows, fra
 
 
 def test_minibatches_when_seeds_are_equal_then_models_are_to_the_bit(ps, rows, frame):
-    recipe = recipe_of("adam", False, 10, fraction=0.5, seed=9)
+    recipe = options_of("adam", False, 10, fraction=0.5, seed=9)
     first, again = (trained(ps, frame, rows, Problem("logistic", 5), recipe) for _ in range(2))
     np.testing.assert_array_equal(first.weight.pull(), again.weight.pull())
     np.testing.assert_array_equal(first.biases, again.biases)
@@ -166,7 +166,7 @@ def test_minibatches_when_seeds_are_equal_then_models_are_to_the_bit(ps, rows, f
 
 
 def test_history_when_rows_are_few_then_counts_rows_and_bytes(ps, rows, frame):
-    made = trained(ps, frame, rows, Problem("logistic", 5), recipe_of("sgd"))
+    made = trained(ps, frame, rows, Problem("logistic", 5), options_of("sgd"))
     history = made.history
     assert (history.steps, history.rows, len(history.seconds)) == (STEPS, STEPS * 60, STEPS)
     assert history.objective[0] == pytest.approx(0.69, abs=0.01)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from training import make, objective, trained
 
-from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.errors import DivergedError, InputError
 
@@ -18,7 +18,7 @@ STEPS = 3
 PROBLEM = Problem("logistic", 5, l2=0.3)
 WITH_L1 = replace(PROBLEM, l1=0.05)
 MACHINE = Problem("fmLogistic", 5, width=3, l2=0.3, standardize=False)
-MINIBATCH = Recipe(solver="minibatch", step_size=0.2)
+MINIBATCH = SolverOptions(solver="minibatch", step_size=0.2)
 TRAININGS = {
     **{
         name: (WITH_L1, replace(MINIBATCH, optimizer=name))
@@ -26,9 +26,9 @@ TRAININGS = {
     },
     "ftrl": (WITH_L1, replace(MINIBATCH, optimizer="ftrl")),
     "lazy ftrl": (WITH_L1, replace(MINIBATCH, optimizer="ftrl", lazy=True)),
-    "ma-sgd": (PROBLEM, Recipe(solver="ma-sgd", step_size=0.2, local_batch=8, seed=3)),
-    "ftsgd": (PROBLEM, Recipe(solver="ftsgd", step_size=0.2)),
-    "hinge": (replace(PROBLEM, loss="squaredHinge"), Recipe(solver="ma-sgd", step_size=0.1)),
+    "ma-sgd": (PROBLEM, SolverOptions(solver="ma-sgd", step_size=0.2, local_batch=8, seed=3)),
+    "ftsgd": (PROBLEM, SolverOptions(solver="ftsgd", step_size=0.2)),
+    "hinge": (replace(PROBLEM, loss="squaredHinge"), SolverOptions(solver="ma-sgd", step_size=0.1)),
     "machine, adam": (MACHINE, MINIBATCH),
     "machine, adamW": (MACHINE, replace(MINIBATCH, optimizer="adamW")),
     "machine, gd": (MACHINE, replace(MINIBATCH, optimizer="gd")),
@@ -84,8 +84,8 @@ def test_history_when_minibatches_are_small_then_its_end_is_of_all_rows(ps, rows
 
 DIVERGING = {
     "gd": (replace(MACHINE, loss="fmSquared", l2=0.0), replace(MINIBATCH, optimizer="gd", step_size=100.0)),
-    "ma-sgd": (replace(PROBLEM, loss="squared", l2=0.0), Recipe(solver="ma-sgd", step_size=20.0)),
-    "ftsgd": (replace(PROBLEM, loss="squared"), Recipe(solver="ftsgd", step_size=1e30, local_steps=1)),
+    "ma-sgd": (replace(PROBLEM, loss="squared", l2=0.0), SolverOptions(solver="ma-sgd", step_size=20.0)),
+    "ftsgd": (replace(PROBLEM, loss="squared"), SolverOptions(solver="ftsgd", step_size=1e30, local_steps=1)),
     "sgd": (replace(PROBLEM, loss="squared", l2=0.0), replace(MINIBATCH, optimizer="sgd", step_size=1e3)),
     "adam": (replace(PROBLEM, l2=0.0), replace(MINIBATCH, optimizer="adam", step_size=1e9)),
     "hinge": (replace(PROBLEM, loss="hinge"), replace(MINIBATCH, optimizer="momentum", step_size=1e200)),

@@ -89,7 +89,7 @@ def test_trees_when_workers_are_killed_then_are_the_same_to_the_bit(spark, whole
 @pytest.fixture
 def dying(monkeypatch):
     """``dying(server)``: call ``server()`` before the 7th time that splits are sought; return how often they were."""
-    searches, search = [], trainer.OnFleet.best_splits
+    searches, search = [], trainer.TreeMatrices.best_splits
 
     def let(server):
         def seek(fleet, growth, recipe):
@@ -99,7 +99,7 @@ def dying(monkeypatch):
             return search(fleet, growth, recipe)
 
         searches.clear()
-        monkeypatch.setattr(trainer.OnFleet, "best_splits", seek)
+        monkeypatch.setattr(trainer.TreeMatrices, "best_splits", seek)
         return searches
 
     return let

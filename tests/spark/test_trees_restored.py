@@ -15,7 +15,7 @@ from ps2 import PS2Context
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 from ps2.algorithms.trees.driver_messages import DriverMessage, Task
-from ps2.algorithms.trees.trainer import OnFleet, train
+from ps2.algorithms.trees.trainer import TreeMatrices, train
 from ps2.errors import ConfigError, NotFoundError
 
 NAMED = replace(RECIPE, rounds=6, rate=0.7, validate=True, validation_tol=0.001, name="trees")
@@ -28,7 +28,7 @@ class DriverDiesInMidTree(Exception):
 @pytest.fixture
 def dies(monkeypatch):
     """``dies(n)``: the driver does when it asks for splits the n-th time from now; ``dies(0)``: never."""
-    search = OnFleet.best_splits
+    search = TreeMatrices.best_splits
 
     def die(at):
         searches = []
@@ -39,7 +39,7 @@ def dies(monkeypatch):
                 raise DriverDiesInMidTree
             return search(fleet, growth, recipe)
 
-        monkeypatch.setattr(OnFleet, "best_splits", dying)
+        monkeypatch.setattr(TreeMatrices, "best_splits", dying)
 
     return die
 

@@ -11,10 +11,10 @@ from boosting import BY_LEAF, MEDIAN, RECIPE, SHORT, SOFTMAX, dealt, digest, fac
 
 from ps2.algorithms.trees import trainer
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.on_fleet import FIRST_ROWS
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.problem import Problem, Recipe
+from ps2.algorithms.trees.problem import BoostingOptions, Problem
 from ps2.algorithms.trees.trainer import train
+from ps2.algorithms.trees.tree_matrices import FIRST_ROWS
 
 PROGRAM = Path(__file__).with_name("trees_app.py")
 
@@ -88,7 +88,10 @@ def test_training_when_features_are_too_rare_to_part_a_node_then_trees_are_those
     x = rng.normal(size=(300, 40)).astype(np.float32)
     x[rng.random(x.shape) < np.linspace(0.6, 0.99, 40)] = 0
     y = (x[:, :6].sum(axis=1) > 0).astype(float)
-    problem, recipe = Problem(Objective("logistic"), 40, (0.0,)), Recipe(rounds=2, depth=4, min_child_weight=8.0)
+    problem, recipe = (
+        Problem(Objective("logistic"), 40, (0.0,)),
+        BoostingOptions(rounds=2, depth=4, min_child_weight=8.0),
+    )
     rows = dealt(spark, x, y, 2, sparse=True)
     made = train(ps, rows, problem, recipe, facts_of(y))
     rare = (x != 0).sum(axis=0) < trainer.least_rows(problem, recipe, None)
@@ -108,7 +111,7 @@ def test_training_when_features_are_many_then_no_histogram_leaves_a_server(ps, s
     def note(report):
         after.append(sum(status.bytes_out for status in statuses()))
 
-    problem, recipe = Problem(Objective("logistic"), features, (0.0,)), Recipe(rounds=4, depth=4, bins=bins)
+    problem, recipe = Problem(Objective("logistic"), features, (0.0,)), BoostingOptions(rounds=4, depth=4, bins=bins)
     train(ps, dealt(spark, x, y, 2), problem, recipe, facts_of(y), note)
     histogram = features * bins * 2 * 4
     assert (np.diff(after) < histogram / 2).all()

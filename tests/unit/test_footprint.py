@@ -8,31 +8,35 @@ import pytest
 
 from ps2.algorithms.linear.footprint import ROWS, Room, check_fleet, check_worker, fleet_bytes, rows_of, worker_bytes
 from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.trainer import SOLVERS
 from ps2.errors import LimitError
 
 GIB = 1 << 30
 MACHINE = Problem("fmLogistic", dim=2, width=1 + 10**9, standardize=False)
-ADAM = Recipe("minibatch")
+ADAM = SolverOptions("minibatch")
 
 
 def test_solvers_when_listed_then_it_is_known_of_each_what_it_takes():
     assert set(ROWS) == set(SOLVERS)
-    assert all(worker_bytes(Problem("logistic", 1), Recipe(solver), 1) > 0 for solver in SOLVERS)
+    assert all(worker_bytes(Problem("logistic", 1), SolverOptions(solver), 1) > 0 for solver in SOLVERS)
 
 
 @pytest.mark.parametrize("solver", sorted(set(SOLVERS) - {"normal"}))
 def test_fleet_bytes_when_vectors_are_dense_then_they_are_those_of_all_rows_and_of_the_features_sums(solver):
-    rows = rows_of(Recipe(solver))
-    assert fleet_bytes(Problem("logistic", 1000), Recipe(solver)) == 8 * 1000 * (rows + 4)
+    rows = rows_of(SolverOptions(solver))
+    assert fleet_bytes(Problem("logistic", 1000), SolverOptions(solver)) == 8 * 1000 * (rows + 4)
     sums = 4 if solver == "l-bfgs" else 0
-    assert fleet_bytes(Problem("softmax", 1000, 5, standardize=False), Recipe(solver)) == 8 * 1000 * (5 * rows + sums)
+    assert fleet_bytes(Problem("softmax", 1000, 5, standardize=False), SolverOptions(solver)) == 8 * 1000 * (
+        5 * rows + sums
+    )
 
 
 def test_fleet_bytes_when_products_of_features_are_added_up_then_they_are_those_too():
     of_products = 1000 * 1001 // 2 + 1001
-    assert fleet_bytes(Problem("squared", 1000), Recipe("normal")) == 8 * (1000 * (ROWS["normal"] + 4) + of_products)
+    assert fleet_bytes(Problem("squared", 1000), SolverOptions("normal")) == 8 * (
+        1000 * (ROWS["normal"] + 4) + of_products
+    )
 
 
 def test_fleet_bytes_when_vectors_are_long_then_they_count_one_feature():
@@ -58,12 +62,12 @@ def test_fleet_when_a_machine_has_too_many_factors_then_limit_error_names_them_a
 def test_worker_when_its_features_do_not_fit_its_machine_then_limit_error_names_them_and_both_sizes():
     said = r"^5 classes and 10,000,000 features make 50,000,000 weights: the rows of one worker use 1,000,000 features"
     with pytest.raises(LimitError, match=said + r".* at least 100,000,000 bytes .* and 9,999 are left on its machine"):
-        check_worker(Problem("softmax", 10**7, 5), Recipe("minibatch"), 10**6, 9_999)
+        check_worker(Problem("softmax", 10**7, 5), SolverOptions("minibatch"), 10**6, 9_999)
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_checks_when_a_training_just_fits_then_none_fails(solver):
-    problem, recipe = Problem("logistic", 1000), Recipe(solver)
+    problem, recipe = Problem("logistic", 1000), SolverOptions(solver)
     check_fleet(problem, recipe, [Room(fleet_bytes(problem, recipe) + 7, 7)])
     check_worker(problem, recipe, 1000, worker_bytes(problem, recipe, 1000))
     with pytest.raises(LimitError, match=r"^1,000 features: "):

@@ -24,7 +24,7 @@ from ps2.algorithms import (
     LogisticRegression,
     Word2Vec,
 )
-from ps2.algorithms.linear.ml.params import recipe_of
+from ps2.algorithms.linear.ml.params import options_of
 from ps2.algorithms.linear.problem import Problem
 from ps2.errors import ConfigError
 
@@ -57,7 +57,7 @@ def test_names_when_written_in_any_case_then_are_the_same(maker, params):
 
 def recipe(estimator):
     estimator._check()
-    return recipe_of(estimator, estimator._strengths()[0])
+    return options_of(estimator, estimator._strengths()[0])
 
 
 @pytest.mark.parametrize(

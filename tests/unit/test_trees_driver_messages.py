@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees.driver_messages import FIELDS, NO_NODES, DriverMessage, FinalNodes, Task
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.problem import Problem, Recipe, key_of
+from ps2.algorithms.trees.problem import BoostingOptions, Problem, key_of
 from ps2.algorithms.trees.rows import draw, row_ids
 from ps2.algorithms.trees.trainer import least_rows
 from ps2.data.rows import LocalRows
@@ -74,12 +74,12 @@ def test_draw_when_rows_are_many_then_takes_about_that_share_and_others_for_anot
 @pytest.mark.parametrize(
     ("objective", "recipe", "mean_weight", "expected"),
     [
-        (Objective("logistic"), Recipe(min_child_weight=1.0), None, 4),
-        (Objective("softmax", 3), Recipe(min_child_weight=2.0), None, 4),
-        (Objective("squared"), Recipe(min_child_weight=1.0, min_rows=9), None, 9),
-        (Objective("poisson"), Recipe(min_child_weight=5.0), None, 1),
-        (Objective("logistic"), Recipe(min_child_weight=0.0), None, 1),
-        (Objective("logistic"), Recipe(min_child_weight=1.0), 2.5, 0),
+        (Objective("logistic"), BoostingOptions(min_child_weight=1.0), None, 4),
+        (Objective("softmax", 3), BoostingOptions(min_child_weight=2.0), None, 4),
+        (Objective("squared"), BoostingOptions(min_child_weight=1.0, min_rows=9), None, 9),
+        (Objective("poisson"), BoostingOptions(min_child_weight=5.0), None, 1),
+        (Objective("logistic"), BoostingOptions(min_child_weight=0.0), None, 1),
+        (Objective("logistic"), BoostingOptions(min_child_weight=1.0), 2.5, 0),
     ],
 )
 def test_least_rows_when_nodes_have_to_be_heavy_then_so_many_rows_may_be(objective, recipe, mean_weight, expected):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.trees.files import load_forest, read_forest, write_forest
-from ps2.algorithms.trees.tree import Draft, Forest, Tree
+from ps2.algorithms.trees.tree import Forest, Tree, TreeBuilder
 from ps2.errors import CheckpointCorruptError, CheckpointMissingError, RecoveryError, UsageError
 
 
@@ -17,7 +17,7 @@ def forest(sets=True):
     trees = []
     for seed in range(3):
         rng = np.random.default_rng(seed)
-        draft, leaves = Draft(0.5, 10.0, 10), [0]
+        draft, leaves = TreeBuilder(0.5, 10.0, 10), [0]
         for split in range(seed * 4):
             node = leaves.pop(0)
             test = rng.random(5) < 0.5 if sets and split % 2 else float(rng.normal())

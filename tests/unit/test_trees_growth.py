@@ -12,16 +12,16 @@ import xgboost
 from ps2.algorithms.trees import growth
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
 from ps2.algorithms.trees.growing import scales_of
-from ps2.algorithms.trees.order import Node, Order
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.problem import Recipe
+from ps2.algorithms.trees.problem import BoostingOptions
+from ps2.algorithms.trees.split_order import Node, SplitOrder
 from ps2.algorithms.trees.tree import LEAF, Forest
 from ps2.errors import ConfigError
 from tests import tree_training
 from tests.tree_growth import grow
 from tests.xgboost_trees import assert_same, forest_of
 
-LEAFWISE = Recipe(depth=12, growth="leaf", leaves=24, rate=0.3)
+LEAFWISE = BoostingOptions(depth=12, growth="leaf", leaves=24, rate=0.3)
 RECIPES = {
     "plain": LEAFWISE,
     "shallow": replace(LEAFWISE, depth=5),
@@ -46,7 +46,7 @@ def grown(x, y, recipe, batch=growth.BATCH, share=growth.BATCH_SHARE):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(growth, "BATCH", batch)
         patch.setattr(growth, "BATCH_SHARE", share)
-        rows = tree_training.binned(x, tree_training.Recipe())
+        rows = tree_training.binned(x, tree_training.BoostingOptions())
         return grow(rows, quantised(pairs[0], np.arange(len(y)), 0, scales, "int64"), scales, recipe)
 
 
@@ -108,7 +108,7 @@ def test_trees_when_they_are_over_then_margins_are_what_they_predict(recipe):
 @pytest.mark.parametrize(("leaves", "depth"), [(2, 6), (20, 0), (20, 6), (0, 5)])
 def test_trees_when_values_are_few_then_they_are_xgboosts_split_by_split(growing, leaves, depth):
     x, y = data(rows=800)
-    recipe = Recipe(depth=depth or 30, growth=growing, leaves=leaves, rate=0.3)
+    recipe = BoostingOptions(depth=depth or 30, growth=growing, leaves=leaves, rate=0.3)
     given = {
         "tree_method": "hist",
         "max_bin": 64,
@@ -150,7 +150,7 @@ def leaf():
 
 def test_order_when_gains_are_equal_then_the_oldest_node_comes_first():
     left, right = node(2.0, node(2.0), node(3.0)), node(2.0)
-    order = Order(10, by_gain=True)
+    order = SplitOrder(10, by_gain=True)
     order.begin(node(1.0, left, right))
     order.choose()
     assert [chosen.gain for chosen in order.chosen] == [1.0, 2.0, 3.0, 2.0, 2.0]
@@ -162,7 +162,7 @@ def test_order_when_a_node_is_too_far_back_in_line_then_it_is_not_looked_into():
     known, unknown, far = node(3.0), node(4.0), node(1.0)
     unknown.is_known = far.is_known = False
     for splits, chosen, ahead in ((6, 2, [unknown, far]), (5, 2, [unknown]), (4, 2, [unknown]), (3, 3, [])):
-        order = Order(splits, by_gain=True)
+        order = SplitOrder(splits, by_gain=True)
         order.begin(node(1.0, node(9.0, known, far), unknown))
         order.choose()
         assert order.ahead() == ahead
@@ -172,4 +172,4 @@ def test_order_when_a_node_is_too_far_back_in_line_then_it_is_not_looked_into():
 @pytest.mark.parametrize("wrong", [{"growth": "wide"}, {"leaves": -1}])
 def test_recipe_when_it_cannot_be_followed_then_the_error_says_so(wrong):
     with pytest.raises(ConfigError, match=f"{next(iter(wrong))}: expected"):
-        Recipe(**wrong)
+        BoostingOptions(**wrong)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.trees import layout, ops
-from ps2.algorithms.trees.marks import has_marks, marked_rows, rows_with_marks
+from ps2.algorithms.trees.nonempty_bins import has_marks, marked_rows, rows_with_marks
 from ps2.algorithms.trees.search_kernels import is_drawn
 from ps2.errors import LimitError, OutOfRangeError, ShapeError
 from ps2.ops.all import lookup

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 import xgboost
 
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.tree import LEAF, Draft, Forest
+from ps2.algorithms.trees.tree import LEAF, Forest, TreeBuilder
 from ps2.errors import DTypeError, ShapeError
 from tests.xgboost_trees import forest_of
 
@@ -98,14 +98,14 @@ def test_leaves_when_rows_are_at_thresholds_or_in_sets_then_they_are_those_of_a_
     rng = np.random.default_rng(2)
     trees = []
     for _ in range(6):
-        draft, leaves = Draft(0.0, 1.0, 1), [0]
+        draft, leaves = TreeBuilder(0.0, 1.0, 1), [0]
         for _ in range(25):
             node = leaves.pop(rng.integers(len(leaves)))
             test = rng.random(rng.integers(1, 5)) < 0.5 if rng.random() < 0.5 else float(rng.integers(-1, 4))
             draft.split(node, int(rng.integers(4)), test, bool(rng.integers(2)), 1.0)
             leaves += [draft.add_child(node, rng.normal(), 1.0, 1) for _ in range(2)]
         trees.append(draft.finish())
-    trees.append(Draft(3.0, 1.0, 1).finish())
+    trees.append(TreeBuilder(3.0, 1.0, 1).finish())
     values = [-1.0, 0.0, 1.0, 2.0, 3.0, 4.0, 1.5, np.nan, np.inf, -np.inf]
     x = rng.choice(values, size=(300, 4))
     predictor = Predictor(Forest(tuple(trees), np.array([1.0]), 4))
@@ -116,7 +116,7 @@ def test_leaves_when_rows_are_at_thresholds_or_in_sets_then_they_are_those_of_a_
 
 
 def test_margins_when_doubles_round_to_the_threshold_then_they_go_left_as_in_training():
-    draft = Draft(0.0, 1.0, 1)
+    draft = TreeBuilder(0.0, 1.0, 1)
     draft.split(0, 0, float(np.float32(0.1)), default_left=False, gain=1.0)
     draft.add_child(0, -1.0, 1.0, 1)
     draft.add_child(0, 1.0, 1.0, 1)

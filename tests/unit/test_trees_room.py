@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.on_fleet import check_room
-from ps2.algorithms.trees.problem import Problem, Recipe
+from ps2.algorithms.trees.problem import BoostingOptions, Problem
 from ps2.algorithms.trees.quantiles import unit_of, whole
+from ps2.algorithms.trees.tree_matrices import check_room
 from ps2.errors import ConfigError, LimitError
 
 GIB = 1 << 30
@@ -25,9 +25,9 @@ def problem(**given):
     ids=["any values", "missing values"],
 )
 def test_room_when_features_are_too_many_then_limit_error_names_what_they_need(given, bins, needed):
-    check_room(problem(**given), Recipe(depth=4), ROWS, [(needed // 2, 0), (GIB, GIB - needed // 2)])
+    check_room(problem(**given), BoostingOptions(depth=4), ROWS, [(needed // 2, 0), (GIB, GIB - needed // 2)])
     with pytest.raises(LimitError) as raised:
-        check_room(problem(**given), Recipe(depth=4), ROWS, [(needed // 2, 0), (GIB, GIB - needed // 2 + 1)])
+        check_room(problem(**given), BoostingOptions(depth=4), ROWS, [(needed // 2, 0), (GIB, GIB - needed // 2 + 1)])
     for part in (
         "10,000,000 features: ",
         "9 histograms that trees of depth 4",
@@ -40,11 +40,11 @@ def test_room_when_features_are_too_many_then_limit_error_names_what_they_need(g
 def test_room_when_features_have_categories_then_these_are_bins_unless_there_is_one():
     of_categories = problem(categories={0: 1, 5: 4000, 6: 2})
     with pytest.raises(LimitError, match="of 4,002 bins at least"):
-        check_room(of_categories, Recipe(), ROWS, [(GIB, GIB)])
+        check_room(of_categories, BoostingOptions(), ROWS, [(GIB, GIB)])
 
 
 def test_room_when_rows_are_more_than_32_bits_are_for_then_config_error():
-    given = problem(), Recipe(bits=32)
+    given = problem(), BoostingOptions(bits=32)
     check_room(*given, 2**24, [(GIB, 0)])
     with pytest.raises(ConfigError, match="histogramBits: expected 64 for 16,777,217 rows, got 32"):
         check_room(*given, 2**24 + 1, [(GIB, 0)])

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.tree import Draft, Forest, java_number
+from ps2.algorithms.trees.tree import Forest, TreeBuilder, java_number
 
 
 def drafted():
     """x0 <= 1.5, then on the left a set of x1."""
-    draft = Draft(0.5, 10.0, 10)
+    draft = TreeBuilder(0.5, 10.0, 10)
     draft.split(0, 0, 1.5, default_left=True, gain=4.0)
     left = draft.add_child(0, -1.0, 6.0, 6)
     draft.add_child(0, 2.0, 4.0, 4)
@@ -39,7 +39,7 @@ def test_trees_when_printed_then_their_size_is_told_and_no_arrays():
 
 
 def test_to_debug_string_when_asked_then_it_is_as_pyspark_ml_says_it():
-    forest = Forest((drafted().finish(), Draft(-0.1, 1.0, 1).finish()), np.zeros(1), 2)
+    forest = Forest((drafted().finish(), TreeBuilder(-0.1, 1.0, 1).finish()), np.zeros(1), 2)
     assert forest.to_debug_string("GBTModel: uid = u, numTrees=2") == (
         "GBTModel: uid = u, numTrees=2\n"
         "  Tree 0 (weight 1.0):\n"
@@ -66,7 +66,7 @@ def test_parts_when_summed_by_weight_then_are_the_forest():
 
 
 def test_to_debug_string_when_a_tree_is_deep_then_it_is_said_all_the_same():
-    draft, node = Draft(0.0, 1.0, 1), 0
+    draft, node = TreeBuilder(0.0, 1.0, 1), 0
     for _ in range(2000):
         draft.split(node, 0, 0.0, default_left=False, gain=0.0)
         draft.add_child(node, 0.0, 1.0, 1)
@@ -81,7 +81,7 @@ def test_importances_when_trees_have_gains_then_they_are_shares():
 
 
 def test_importances_when_nothing_was_split_then_they_are_zeros():
-    assert Forest((Draft(0.0, 1.0, 1).finish(),), np.zeros(1), 2).importances().tolist() == [0, 0]
+    assert Forest((TreeBuilder(0.0, 1.0, 1).finish(),), np.zeros(1), 2).importances().tolist() == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import xgboost
 
 from ps2.algorithms.trees.predict import Predictor
-from ps2.algorithms.trees.tree import Draft, Forest
+from ps2.algorithms.trees.tree import Forest, TreeBuilder
 from ps2.algorithms.trees.xgboost_file import save_xgboost
 from ps2.errors import RecoveryError, UsageError
 
@@ -27,7 +27,7 @@ def forest(loss, trees=12, width=1, sets=True, seed=0):
     rng = np.random.default_rng(seed)
     grown = []
     for _ in range(trees):
-        draft, leaves = Draft(0.0, 1.0, 1), [0]
+        draft, leaves = TreeBuilder(0.0, 1.0, 1), [0]
         for _ in range(10):
             node, feature = leaves.pop(rng.integers(len(leaves))), int(rng.integers(FEATURES))
             test = float(rng.choice([-1.0, 0.0, 1.0, np.float32(0.1), 2.5, np.inf]))
@@ -104,7 +104,7 @@ def test_saved_when_xgboost_loads_it_then_rows_reach_the_same_leaves(tmp_path):
 
 
 def test_saved_when_only_missing_values_go_right_then_xgboost_loads_it(tmp_path):
-    draft = Draft(0.0, 1.0, 1)
+    draft = TreeBuilder(0.0, 1.0, 1)
     draft.split(0, FEATURES - 1, np.ones(CATEGORIES, np.bool_), False, 1.0)
     for value in (-1.0, 1.0):
         draft.add_child(0, value, 1.0, 1)
@@ -149,7 +149,7 @@ def test_saved_when_the_folder_is_not_there_then_the_error_names_the_file(tmp_pa
 
 
 def stump(threshold, base=0.0, leaves=(-1.0, 1.0)):
-    draft = Draft(0.0, 1.0, 1)
+    draft = TreeBuilder(0.0, 1.0, 1)
     draft.split(0, 0, threshold, False, 1.0)
     for value in leaves:
         draft.add_child(0, value, 1.0, 1)

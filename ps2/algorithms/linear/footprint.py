@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ps2.algorithms.linear.parameters import SPARSE_FROM
-from ps2.algorithms.linear.problem import Problem, Recipe, SolverName
+from ps2.algorithms.linear.problem import Problem, SolverName, SolverOptions
 from ps2.algorithms.linear.solvers.lbfgs import PAIRS
 from ps2.algorithms.linear.solvers.least_squares import packed_size
 from ps2.algorithms.linear.solvers.optimizer import states_of
@@ -47,50 +47,50 @@ def feature_vectors(problem: Problem) -> int:
     return 4 if is_dense(problem) else 3
 
 
-def rows_of(recipe: Recipe) -> int:
+def rows_of(options: SolverOptions) -> int:
     """Return how many vectors of weights a solver has at most."""
-    states = len(states_of(recipe.optimizer)) if recipe.solver == "minibatch" else 0
-    return ROWS[recipe.solver] + states + (2 if recipe.bounds is not None else 0)
+    states = len(states_of(options.optimizer)) if options.solver == "minibatch" else 0
+    return ROWS[options.solver] + states + (2 if options.bounds is not None else 0)
 
 
-def fleet_bytes(problem: Problem, recipe: Recipe) -> int:
+def fleet_bytes(problem: Problem, options: SolverOptions) -> int:
     """Return what the vectors take on all servers together, at least."""
-    rows, sums = rows_of(recipe), feature_vectors(problem) * 8 * recipe.scales(problem)
+    rows, sums = rows_of(options), feature_vectors(problem) * 8 * options.scales(problem)
     if is_dense(problem):
-        return problem.dim * (rows * 8 * problem.width + sums) + _products_bytes(problem, recipe)
-    return (rows * 4 + KEY_BYTES) * problem.width + sums + KEY_BYTES * recipe.scales(problem)
+        return problem.dim * (rows * 8 * problem.width + sums) + _products_bytes(problem, options)
+    return (rows * 4 + KEY_BYTES) * problem.width + sums + KEY_BYTES * options.scales(problem)
 
 
-def worker_bytes(problem: Problem, recipe: Recipe, features: int) -> int:
+def worker_bytes(problem: Problem, options: SolverOptions, features: int) -> int:
     """Return what the weights of so many features take in a worker, at least: columns, weights, gradient."""
-    weight = COLUMN_BYTES + (8 if is_dense(problem) else 4) + 8 * BUFFERS[recipe.solver]
-    return features * problem.width * weight + _products_bytes(problem, recipe)
+    weight = COLUMN_BYTES + (8 if is_dense(problem) else 4) + 8 * BUFFERS[options.solver]
+    return features * problem.width * weight + _products_bytes(problem, options)
 
 
-def _products_bytes(problem: Problem, recipe: Recipe) -> int:
+def _products_bytes(problem: Problem, options: SolverOptions) -> int:
     """Return what the products of all pairs of features take, where a solver adds them up."""
-    return 8 * packed_size(problem.dim) if recipe.solver == "normal" else 0
+    return 8 * packed_size(problem.dim) if options.solver == "normal" else 0
 
 
-def check_fleet(problem: Problem, recipe: Recipe, servers: Sequence[Room]) -> None:
+def check_fleet(problem: Problem, options: SolverOptions, servers: Sequence[Room]) -> None:
     """Raise LimitError if the vectors of a training cannot fit servers."""
-    needed, left = fleet_bytes(problem, recipe), sum(server.left_bytes for server in servers)
+    needed, left = fleet_bytes(problem, options), sum(server.left_bytes for server in servers)
     if needed > left:
         limit = sum(server.limit_bytes for server in servers)
         raise LimitError(
-            f"{_weights_of(problem)}: solver {recipe.solver!r} keeps up to {rows_of(recipe)} vectors of them, at "
+            f"{_weights_of(problem)}: solver {options.solver!r} keeps up to {rows_of(options)} vectors of them, at "
             f"least {needed:,} bytes, and {left:,} are left on the {len(servers)} servers, whose limits are {limit:,} "
             "together; start more servers, or with a larger memory limit"
         )
 
 
-def check_worker(problem: Problem, recipe: Recipe, features: int, left_bytes: int) -> None:
+def check_worker(problem: Problem, options: SolverOptions, features: int, left_bytes: int) -> None:
     """Raise LimitError if a worker whose rows use so many features has too little memory."""
-    needed = worker_bytes(problem, recipe, features)
+    needed = worker_bytes(problem, options, features)
     if needed > left_bytes:
         raise LimitError(
             f"{_weights_of(problem)}: the rows of one worker use {features:,} features, whose weights, columns and "
-            f"gradient take at least {needed:,} bytes in solver {recipe.solver!r}, and {left_bytes:,} are left on its "
+            f"gradient take at least {needed:,} bytes in solver {options.solver!r}, and {left_bytes:,} are left on its "
             "machine; use more partitions, or machines with more memory"
         )
 

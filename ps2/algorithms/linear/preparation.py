@@ -26,7 +26,7 @@ from ps2.algorithms.linear.scaling import (
     shrinking,
     squared_distances,
 )
-from ps2.algorithms.linear.solvers.solver import Bench, Data
+from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.training.run import FIRST_CLOCK
@@ -51,7 +51,7 @@ class Preparation:
         beginning: the parameters to begin with.
         sums: of each feature: its mean, the weight of rows that have it, squares about the mean, and, of float64 rows,
             sizes; None: the features stay as they are.
-        scale: as in ``Bench``.
+        scale: as in ``SolverContext``.
         center: mean of each feature as it is scaled, if the solver wants that.
         conditions: whether factors are to make training quick; else they are 1 / std, 0 where that is 0.
     """
@@ -66,21 +66,21 @@ class Preparation:
     conditions: bool
 
     @staticmethod
-    def make(bench: Bench) -> Preparation:
-        """Make what a bench is prepared by."""
-        space = bench.space
-        sums = None if bench.scale is None else space.features(feature_vectors(bench.problem))
-        if bench.conditions and bench.scale is not None:
-            bench.scale.fill(1.0)  # of features that no row has
+    def make(context: SolverContext) -> Preparation:
+        """Make what a context is prepared by."""
+        space = context.space
+        sums = None if context.scale is None else space.features(feature_vectors(context.problem))
+        if context.conditions and context.scale is not None:
+            context.scale.fill(1.0)  # of features that no row has
         return Preparation(
-            bench.facts,
-            bench.loss,
-            bench.recipe.seed,
-            bench.beginning,
+            context.facts,
+            context.loss,
+            context.options.seed,
+            context.beginning,
             sums,
-            bench.scale,
-            bench.center,
-            bench.conditions,
+            context.scale,
+            context.center,
+            context.conditions,
         )
 
     def take_part(self, worker: Any, reading: Reading) -> Data:

@@ -102,7 +102,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SolverOptions:
     """How to train.
 
     Attributes:

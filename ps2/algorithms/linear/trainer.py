@@ -15,7 +15,7 @@ from ps2.algorithms.linear.losses.choice import loss_of
 from ps2.algorithms.linear.losses.loss import Float64Array
 from ps2.algorithms.linear.parameters import SPARSE_FROM, Space
 from ps2.algorithms.linear.preparation import CLOCKS, END, Preparation
-from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.averaging import Averaging
 from ps2.algorithms.linear.solvers.ftsgd import Ftsgd
 from ps2.algorithms.linear.solvers.lbfgs import Lbfgs
@@ -23,7 +23,7 @@ from ps2.algorithms.linear.solvers.minibatch import Minibatch
 from ps2.algorithms.linear.solvers.normal import Normal
 from ps2.algorithms.linear.solvers.objective_monitor import diverged
 from ps2.algorithms.linear.solvers.regions import Box
-from ps2.algorithms.linear.solvers.solver import Bench, Solver, SolverPart
+from ps2.algorithms.linear.solvers.solver import Solver, SolverContext, SolverWorker
 from ps2.algorithms.linear.view import ModelView
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.faults import Form
@@ -36,7 +36,7 @@ from ps2.data.rows import Float
 from ps2.run.message import Message, Stop
 from ps2.server.memory import free_bytes
 
-SOLVERS: dict[str, Callable[[Bench], Solver]] = {
+SOLVERS: dict[str, Callable[[SolverContext], Solver]] = {
     "l-bfgs": Lbfgs,
     "normal": Normal,
     "minibatch": Minibatch,
@@ -46,7 +46,7 @@ SOLVERS: dict[str, Callable[[Bench], Solver]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedModel:
     """What came of a training.
 
     Attributes:
@@ -61,34 +61,34 @@ class Trained:
 
 
 @dataclass(frozen=True, eq=False)
-class _Half:
+class _Program:
     problem: Problem
-    recipe: Recipe
+    options: SolverOptions
     preparation: Preparation
-    part: SolverPart
+    solver: SolverWorker
     clocks: int
 
     def __call__(self, worker: Any, reading: Reading) -> None:
-        check_worker(self.problem, self.recipe, len(reading.training.keys), free_bytes())
+        check_worker(self.problem, self.options, len(reading.training.keys), free_bytes())
         data = self.preparation.take_part(worker, reading)
-        self.part(worker, data, ModelView(worker), END + self.clocks)
+        self.solver(worker, data, ModelView(worker), END + self.clocks)
 
 
 def train(
     ps: Any,
     table: Table,
     problem: Problem,
-    recipe: Recipe,
+    options: SolverOptions,
     facts: Facts,
     on_step: Callable[[StepReport], None] = lambda step: None,
-) -> Trained:
+) -> TrainedModel:
     """Train a model on the servers of a context.
 
     Args:
         ps: the PS2Context.
         table: rows.
         problem: the objective.
-        recipe: how to find its minimum.
+        options: how to find its minimum.
         facts: of the rows' labels and weights.
         on_step: called in the driver after each step.
 
@@ -99,23 +99,23 @@ def train(
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
     loss = loss_of(problem)
-    names = CheckpointNames.of(recipe.name, ps)
+    names = CheckpointNames.of(options.name, ps)
     begun = names.begun
     if not begun:
-        check_fleet(problem, recipe, [Room(*room) for room in ps.memory()])
-    space = Space(problem, rows_of(recipe), names)
+        check_fleet(problem, options, [Room(*room) for room in ps.memory()])
+    space = Space(problem, rows_of(options), names)
     result: DCV | None = None
     try:
         beginning = space.new()
         if not begun:
             beginning.bias.push(loss.first_biases(facts))
         record = Record(on_step)
-        scale = space.weight() if recipe.scales(problem) else None
-        box = None if recipe.bounds is None else Box.make(recipe.bounds, space)
-        center = Center(space.weight(), problem.outputs) if _centers(problem, recipe) else None
-        bench = Bench(
+        scale = space.weight() if options.scales(problem) else None
+        box = None if options.bounds is None else Box.make(options.bounds, space)
+        center = Center(space.weight(), problem.outputs) if _centers(problem, options) else None
+        context = SolverContext(
             problem,
-            recipe,
+            options,
             facts,
             loss,
             space,
@@ -127,11 +127,11 @@ def train(
             center,
             box,
         )
-        preparation = Preparation.make(bench)
-        solver = SOLVERS[recipe.solver](bench)
+        preparation = Preparation.make(context)
+        solver = SOLVERS[options.solver](context)
         dtype: Float = "float64" if problem.size < SPARSE_FROM else "float32"
         form = Form(problem.dim, problem.classes, dtype)
-        half = _Half(problem, recipe, preparation, solver.part, solver.clocks)
+        program = _Program(problem, options, preparation, solver.worker, solver.clocks)
 
         def on_clock(clock: int, reports: list[Any]) -> Message | Stop | None:
             if clock >= CLOCKS:
@@ -147,31 +147,33 @@ def train(
                     return center.message(center.shifts(beginning.weight))
             return None
 
-        def trained() -> Trained:
+        def trained() -> TrainedModel:
             found = solver.result()
             if scale is not None:
                 found.weight.mul(scale)
             biases = np.asarray(found.bias.pull())
             if not math.isfinite(found.weight.norm1() + np.abs(biases).sum()):
-                raise diverged(bench, "weights are no finite numbers")
-            return Trained(found.weight, biases, record.history())
+                raise diverged(context, "weights are no finite numbers")
+            return TrainedModel(found.weight, biases, record.history())
 
         record.start()
-        made = run_training(ps, Training(table, form, half, on_clock, recipe.staleness, recipe.seed, begun), trained)
+        made = run_training(
+            ps, Training(table, form, program, on_clock, options.staleness, options.seed, begun), trained
+        )
         result = made.weight
         return made
     finally:
         space.free(keep=result)
 
 
-def _centers(problem: Problem, recipe: Recipe) -> bool:
+def _centers(problem: Problem, options: SolverOptions) -> bool:
     """Tell whether means are to be subtracted: sparse features have small ones, and vectors that are long enough."""
-    if recipe.solver == "normal":
+    if options.solver == "normal":
         return problem.fit_intercept
     return (
-        recipe.solver == "l-bfgs"
-        and recipe.scales(problem)
+        options.solver == "l-bfgs"
+        and options.scales(problem)
         and problem.fit_intercept
         and problem.size < SPARSE_FROM
-        and not (recipe.bounds is not None and recipe.bounds.are_on_biases)
+        and not (options.bounds is not None and options.bounds.are_on_biases)
     )

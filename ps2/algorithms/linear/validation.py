@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ps2.algorithms.linear.parameters import Parameters, Space
-from ps2.algorithms.linear.problem import Recipe
+from ps2.algorithms.linear.problem import SolverOptions
 from ps2.algorithms.linear.view import Sums
 from ps2.client.batch import batch
 
@@ -29,10 +29,10 @@ class Validation:
         self._losses, self._earlier = losses, earlier
 
     @staticmethod
-    def make(recipe: Recipe, space: Space, model: Parameters, losses: list[float]) -> Validation:
-        best = space.new() if recipe.validate else model
+    def make(options: SolverOptions, space: Space, model: Parameters, losses: list[float]) -> Validation:
+        best = space.new() if options.validate else model
         earlier = [one["validation"] for one in space.messages if "validation" in one]
-        return Validation(recipe.validation_tol, model, best, losses, min(earlier, default=math.inf))
+        return Validation(options.validation_tol, model, best, losses, min(earlier, default=math.inf))
 
     @property
     def best(self) -> Parameters:

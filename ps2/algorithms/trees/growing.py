@@ -59,7 +59,7 @@ class Split:
         return lefts
 
     def test(self, bins: Bins) -> float | Bools:
-        """Return the threshold, or the flags of the categories that go left, as a ``Draft`` of a tree wants it."""
+        """Return the threshold, or the flags of the categories that go left, as a ``TreeBuilder`` wants it."""
         if self.bin < 0:
             return set_of(self.words, int(bins.categories[self.feature]))
         return bins.threshold(self.feature, self.bin)

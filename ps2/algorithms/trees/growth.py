@@ -28,11 +28,11 @@ from ps2.algorithms.trees.driver_messages import (
     FinalNodes,
 )
 from ps2.algorithms.trees.growing import Split, child_bounds
-from ps2.algorithms.trees.marks import has_marks
-from ps2.algorithms.trees.order import Node, Order
-from ps2.algorithms.trees.problem import Recipe, key_of
+from ps2.algorithms.trees.nonempty_bins import has_marks
+from ps2.algorithms.trees.problem import BoostingOptions, key_of
 from ps2.algorithms.trees.search_kernels import score_of, weight_of
-from ps2.algorithms.trees.tree import Draft, Tree
+from ps2.algorithms.trees.split_order import Node, SplitOrder
+from ps2.algorithms.trees.tree import Tree, TreeBuilder
 
 Array = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
@@ -50,7 +50,7 @@ CHANCE = 100.0
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class BestSplits:
     """What ``best_splits`` says of open nodes, in their order: see there."""
 
     gains: Float64s
@@ -66,7 +66,7 @@ class Growth:
         scales: what hessians and gradients were multiplied by.
         totals: int64, shape (3,): the sums of all rows: hessians, gradients, and the third channel.
         tree: its number.
-        rate: what its leaves are multiplied by; None: the recipe's.
+        rate: what its leaves are multiplied by; None: the options's.
 
     Attributes:
         is_over: whether the tree is done.
@@ -78,29 +78,29 @@ class Growth:
 
     def __init__(
         self,
-        recipe: Recipe,
+        options: BoostingOptions,
         bins: Bins,
         scales: tuple[float, float],
         totals: Int64s,
         tree: int = 0,
         rate: float | None = None,
     ) -> None:
-        self._rate = recipe.rate if rate is None else rate
-        self._recipe, self._bins, self._tree = recipe, bins, tree
+        self._rate = options.rate if rate is None else rate
+        self._options, self._bins, self._tree = options, bins, tree
         self._h_unit, self._g_unit = 1 / scales[0], 1 / scales[1]
-        self.rules = np.array([self._g_unit, self._h_unit, recipe.reg_lambda, recipe.reg_alpha, recipe.min_hessian])
+        self.rules = np.array([self._g_unit, self._h_unit, options.reg_lambda, options.reg_alpha, options.min_hessian])
         self.is_over = False
         self.subtract: list[tuple[int, int]] = []
         self.clear: list[int] = []
         self.room = ROOT + 1
         self._free: list[int] = []
         # Of the third number there are rows in any case but one.
-        rows = 0 if recipe.third == "weights" else int(totals[2])
+        rows = 0 if options.third == "weights" else int(totals[2])
         self._rows_by_hessian = rows / max(int(totals[0]) * self._h_unit, self._h_unit)
-        self._root = self._node(1, totals, recipe.bounds)
+        self._root = self._node(1, totals, options.bounds)
         self._root.number, self._root.row = 0, ROOT
         self._numbers = 1
-        self._order = Order(recipe.most_leaves - 1, recipe.growth == "leaf")
+        self._order = SplitOrder(options.most_leaves - 1, options.growth == "leaf")
         # Nodes whose best splits are to be found; those that have been looked into for them.
         self._open = [self._root] if self._root.may_split else []
         self._looked_into: list[Node] = []
@@ -131,11 +131,11 @@ class Growth:
     @property
     def keys(self) -> Int64s:
         """What the open nodes' features are drawn by."""
-        if not self._recipe.features:
+        if not self._options.features:
             return np.zeros(len(self._open), np.int64)
-        return np.array([key_of(self._recipe.seed, self._tree, node.place) for node in self._open], np.int64)
+        return np.array([key_of(self._options.seed, self._tree, node.place) for node in self._open], np.int64)
 
-    def go_on(self, found: Found | None) -> tuple[Int64s, FinalNodes]:
+    def go_on(self, found: BestSplits | None) -> tuple[Int64s, FinalNodes]:
         """Choose splits as far as is certain, and look into nodes of which more has to be known.
 
         Args:
@@ -163,7 +163,7 @@ class Growth:
 
     def finish(self) -> Tree:
         """Return the tree, when it is over; ``count`` is 0 everywhere."""
-        draft = Draft(self._weight(self._root), self._cover(self._root), 0)
+        draft = TreeBuilder(self._weight(self._root), self._cover(self._root), 0)
         numbers = {self._root: 0}
         for node in self._order.chosen:
             assert node.split is not None
@@ -175,11 +175,11 @@ class Growth:
 
     def _at_once(self) -> int:
         """Return how many nodes a clock looks into."""
-        if self._recipe.growth == "level":
+        if self._options.growth == "level":
             return self._order.left
         return max(BATCH, self._order.left // BATCH_SHARE)
 
-    def _note(self, found: Found) -> None:
+    def _note(self, found: BestSplits) -> None:
         """Take the open nodes' best splits, and forget who was open."""
         for i, node in enumerate(self._open):
             if self._is_enough(float(found.gains[i]), node, found.left[i]):
@@ -196,32 +196,32 @@ class Growth:
 
     def _is_enough(self, gain: float, node: Node, left: Int64s) -> bool:
         """Tell whether a split gains what it has to; one that servers have not found gains less than nothing."""
-        recipe = self._recipe
-        if not gain > max(recipe.least_gain, recipe.min_gain):
+        options = self._options
+        if not gain > max(options.least_gain, options.min_gain):
             return False
-        weight = recipe.weight_of(self._cover(node), int(node.totals[2]))
-        if recipe.min_info_gain > 0 and gain < recipe.min_info_gain * weight * (1 - ROUNDING):
+        weight = options.weight_of(self._cover(node), int(node.totals[2]))
+        if options.min_info_gain > 0 and gain < options.min_info_gain * weight * (1 - ROUNDING):
             return False
         units = self._g_unit**2 + (self._weight(node) * self._h_unit) ** 2
         scores = (self._score(sums, node.bounds) for sums in (node.totals, left, node.totals - left))
         return gain > max(CHANCE * units * self._rows_by_hessian, ROUNDING * sum(map(abs, scores)))
 
     def _score(self, totals: Int64s, bounds: Float64s) -> float:
-        recipe, weight = self._recipe, self._weight_of(totals, bounds)
+        options, weight = self._options, self._weight_of(totals, bounds)
         h, g = totals[0] * self._h_unit, totals[1] * self._g_unit
-        return float(score_of(g, h, weight, recipe.reg_lambda, recipe.reg_alpha))
+        return float(score_of(g, h, weight, options.reg_lambda, options.reg_alpha))
 
     def _children(self, node: Node, split: Split, left: Int64s) -> tuple[Node, Node]:
         sums = left, node.totals - left
         weights = [self._weight_of(total, node.bounds) for total in sums]
-        sign = self._recipe.monotone[split.feature] if self._recipe.monotone else 0
+        sign = self._options.monotone[split.feature] if self._options.monotone else 0
         bounds = child_bounds(weights[0], weights[1], sign, node.bounds)
         return self._node(2 * node.place, sums[0], bounds[0]), self._node(2 * node.place + 1, sums[1], bounds[1])
 
     def _node(self, place: int, totals: Int64s, bounds: Float64s) -> Node:
-        h, recipe = int(totals[0]), self._recipe
-        may_split = place < 1 << recipe.depth and h > 1 and h * self._h_unit >= 2 * recipe.min_hessian
-        may_split &= int(totals[2]) >= 2 * recipe.min_third
+        h, options = int(totals[0]), self._options
+        may_split = place < 1 << options.depth and h > 1 and h * self._h_unit >= 2 * options.min_hessian
+        may_split &= int(totals[2]) >= 2 * options.min_third
         return Node(place, totals, bounds, may_split)
 
     def _splits_of(self, nodes: list[Node], words: int) -> Int64s:
@@ -290,7 +290,7 @@ class Growth:
 
     def _weight_of(self, totals: Int64s, bounds: Float64s) -> float:
         h, g = totals[0] * self._h_unit, totals[1] * self._g_unit
-        return float(weight_of(g, h, self._recipe.reg_lambda, self._recipe.reg_alpha, *bounds))
+        return float(weight_of(g, h, self._options.reg_lambda, self._options.reg_alpha, *bounds))
 
     def _cover(self, node: Node) -> float:
         return float(node.totals[0] * self._h_unit)

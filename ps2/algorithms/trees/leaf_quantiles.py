@@ -37,7 +37,7 @@ CELLS_PER_ROW = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Sought:
+class CoarseQuantiles:
     """What is looked for in each leaf.
 
     Attributes:
@@ -91,13 +91,13 @@ class LeafQuantiles:
 
     # -- the driver ------------------------------------------------------------------------------------------------
 
-    def find_coarse(self, leaves: int) -> Sought:
+    def find_coarse(self, leaves: int) -> CoarseQuantiles:
         """Tell where each leaf's quantile is, and begin anew."""
         keys, weights = _taken(self.coarse)
         wanted = self.share * _totals(keys, weights, leaves)
-        return Sought(*found(keys, weights, wanted))
+        return CoarseQuantiles(*found(keys, weights, wanted))
 
-    def find_fine(self, sought: Sought) -> Float64s:
+    def find_fine(self, sought: CoarseQuantiles) -> Float64s:
         """Return each leaf's quantile, 0 where there is no row, and begin anew."""
         cells, _ = found(*_taken(self.fine), sought.weights)
         return np.where(sought.weights > 0, value_of(sought.cells, cells), 0.0)

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import numpy as np
 
-from ps2.algorithms.trees.marks import (
+from ps2.algorithms.trees.nonempty_bins import (
     GROUP,
     add_marked,
     add_rows_marked,
@@ -22,7 +22,7 @@ from ps2.algorithms.trees.marks import (
     marked_rows,
     subtract_marked,
 )
-from ps2.algorithms.trees.marks import check_rows as check_marks
+from ps2.algorithms.trees.nonempty_bins import check_rows as check_marks
 from ps2.algorithms.trees.search_kernels import search
 from ps2.errors import OutOfRangeError
 from ps2.ops.guards import check_row_ids, check_slots, readable

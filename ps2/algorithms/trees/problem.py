@@ -57,7 +57,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class BoostingOptions:
     """How to grow trees.
 
     Attributes:

@@ -37,7 +37,7 @@ from ps2.algorithms.trees.binning import (
     distinct,
     value_counts,
 )
-from ps2.algorithms.trees.marks import WORD_BITS
+from ps2.algorithms.trees.nonempty_bins import WORD_BITS
 from ps2.algorithms.trees.problem import Problem
 from ps2.algorithms.trees.rows import is_dense, laid_out, with_all_columns
 from ps2.client.dcv import DCV

@@ -13,7 +13,7 @@ from ps2.algorithms.trees.layout import (
     PLACE_BITS,
     PLACES,
 )
-from ps2.algorithms.trees.marks import marks_of, next_marked
+from ps2.algorithms.trees.nonempty_bins import marks_of, next_marked
 from ps2.ops.draws import GOLDEN, scrambled
 from ps2.ops.kernels import Float64s, Int64s, kernel
 from ps2.ops.table import Array

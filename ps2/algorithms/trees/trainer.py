@@ -19,12 +19,12 @@ from ps2.algorithms.training.table import Facts, Table
 from ps2.algorithms.trees.driver_messages import NO_NODES, DriverMessage, FinalNodes, Task, has_gradients
 from ps2.algorithms.trees.gradients import sums_below
 from ps2.algorithms.trees.growing import scales_of
-from ps2.algorithms.trees.growth import Found, Growth
-from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles, Sought
-from ps2.algorithms.trees.on_fleet import OnFleet, check_room
-from ps2.algorithms.trees.problem import Problem, Recipe
+from ps2.algorithms.trees.growth import BestSplits, Growth
+from ps2.algorithms.trees.leaf_quantiles import CoarseQuantiles, LeafQuantiles
+from ps2.algorithms.trees.problem import BoostingOptions, Problem
 from ps2.algorithms.trees.quantiles import CLOCKS, END, Quantiles
 from ps2.algorithms.trees.tree import Forest, Tree
+from ps2.algorithms.trees.tree_matrices import TreeMatrices, check_room
 from ps2.algorithms.trees.worker import TreeProgram
 from ps2.run.message import Message
 
@@ -36,7 +36,7 @@ MIN_LOSS = 0.01
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class TrainedForest:
     """What came of a training."""
 
     forest: Forest
@@ -47,11 +47,11 @@ def train(
     ps: Any,
     table: Table,
     problem: Problem,
-    recipe: Recipe,
+    options: BoostingOptions,
     facts: Facts,
     on_step: Callable[[StepReport], None] = lambda step: None,
-) -> Trained:
-    """Grow trees on the servers of a context, or go on in one that was restored: see ``Recipe.name``.
+) -> TrainedForest:
+    """Grow trees on the servers of a context, or go on in one that was restored: see ``BoostingOptions.name``.
 
     They are the same, bit for bit, on any number of workers and servers.
 
@@ -59,7 +59,7 @@ def train(
         ps: the PS2Context.
         table: rows.
         problem: the objective.
-        recipe: how to grow trees.
+        options: how to grow trees.
         facts: of the rows' labels and weights.
         on_step: called in the driver after each tree.
 
@@ -71,24 +71,24 @@ def train(
         InputError: a row cannot be used; says how many, and names one.
         SlotsError, WorkerError...: as ``ps.run`` raises.
     """
-    names = CheckpointNames.of(recipe.name, ps)
+    names = CheckpointNames.of(options.name, ps)
     if not names.begun:
-        check_room(problem, recipe, facts.rows, ps.memory())
+        check_room(problem, options, facts.rows, ps.memory())
     words = Words("tree" if problem.objective.width == 1 else "round", "loss")
-    driver = _Driver(table, problem, recipe, facts, Record(on_step, words), names)
+    driver = _TreeDriver(table, problem, options, facts, Record(on_step, words), names)
     try:
         driver.go_on_from(names)
         if not driver.is_over:
             form = Form(problem.dim, problem.classes, missing=True, categories=problem.categories)
             run_training(
-                ps, Training(table, form, driver.program, driver.on_clock, 0, recipe.seed, names.begun, driver.journal)
+                ps, Training(table, form, driver.program, driver.on_clock, 0, options.seed, names.begun, driver.journal)
             )
-        return Trained(driver.forest(), driver.history())
+        return TrainedForest(driver.forest(), driver.history())
     finally:
         driver.free()
 
 
-def least_rows(problem: Problem, recipe: Recipe, mean_weight: float | None) -> int:
+def least_rows(problem: Problem, options: BoostingOptions, mean_weight: float | None) -> int:
     """Return how many rows have to hold a feature for it to part any node.
 
     On one side of a split there are only rows that hold it, and these have to be heavy enough.
@@ -97,12 +97,12 @@ def least_rows(problem: Problem, recipe: Recipe, mean_weight: float | None) -> i
         return 0
     # Quantised hessians sum up to little more: each is rounded up by 1 / 32 of the largest at most.
     most = problem.objective.most_hessian * (1 + 1 / 32)
-    return max(1, recipe.min_third, math.ceil(recipe.min_hessian / most))
+    return max(1, options.min_third, math.ceil(options.min_hessian / most))
 
 
-def settings_of(problem: Problem, recipe: Recipe, rows: int, mean_weight: float | None) -> dict[str, Any]:
+def settings_of(problem: Problem, options: BoostingOptions, rows: int, mean_weight: float | None) -> dict[str, Any]:
     """Return what trees depend on; a training may go on for more rounds, and sums of weights end in any digit."""
-    settings = {**asdict(problem), **asdict(recipe), "rows": rows, "weighted": mean_weight is not None}
+    settings = {**asdict(problem), **asdict(options), "rows": rows, "weighted": mean_weight is not None}
     return {name: value for name, value in settings.items() if name not in ("rounds", "name")}
 
 
@@ -123,11 +123,11 @@ class _State:
     trees: int
     scales: tuple[float, float] = (1.0, 1.0)
     totals: Int64s | None = None
-    answers: tuple[Found | None, ...] = ()
+    answers: tuple[BestSplits | None, ...] = ()
     below: Float64s = field(default_factory=lambda: np.zeros(3))
     is_recorded: bool = False
     nodes: FinalNodes = NO_NODES
-    sought: Sought | None = None
+    sought: CoarseQuantiles | None = None
 
     @property
     def is_after_tree(self) -> bool:
@@ -135,23 +135,29 @@ class _State:
         return self.trees > 0 and self.task in (Task.BEGIN, Task.ROOT)
 
 
-class _Driver:
-    """The driver's half."""
+class _TreeDriver:
+    """The driver's program."""
 
     def __init__(
-        self, table: Table, problem: Problem, recipe: Recipe, facts: Facts, record: Record, names: CheckpointNames
+        self,
+        table: Table,
+        problem: Problem,
+        options: BoostingOptions,
+        facts: Facts,
+        record: Record,
+        names: CheckpointNames,
     ) -> None:
         self.record = record
-        self._problem, self._recipe = problem, recipe
+        self._problem, self._options = problem, options
         self._rows = facts.rows
         mean = None if table.columns.weight is None else facts.weight / facts.rows
-        self.journal = ReplayJournal.of(names, settings_of(problem, recipe, facts.rows, mean))
-        self._quantiles = Quantiles.make(problem, recipe.bins, mean, names, least_rows(problem, recipe, mean))
+        self.journal = ReplayJournal.of(names, settings_of(problem, options, facts.rows, mean))
+        self._quantiles = Quantiles.make(problem, options.bins, mean, names, least_rows(problem, options, mean))
         share = problem.objective.leaf_share
         # Bounds of monotone features are of what gradients say.
-        self._leaf_quantiles = None if share is None or recipe.monotone else LeafQuantiles.make(share, mean)
-        self.program = TreeProgram(problem, recipe, self._quantiles, self._leaf_quantiles, names.begun)
-        self._fleet: OnFleet | None = None
+        self._leaf_quantiles = None if share is None or options.monotone else LeafQuantiles.make(share, mean)
+        self.program = TreeProgram(problem, options, self._quantiles, self._leaf_quantiles, names.begun)
+        self._fleet: TreeMatrices | None = None
         self._trees: list[Tree] = []
         self._states: list[_State] = []  # by clock, from ``END`` on
         self._growth: Growth | None = None
@@ -169,7 +175,7 @@ class _Driver:
             return
         first = next(message for message in names.messages if "task" in message)
         matrices = DriverMessage.of_data(first).matrices
-        self._fleet = OnFleet.known(self._quantiles.cut(), self._problem, self._recipe, matrices)
+        self._fleet = TreeMatrices.known(self._quantiles.cut(), self._problem, self._options, matrices)
         self._states = [_State(Task.BEGIN, 0)]
         while len(self._states) <= names.begun - END and not self.is_over:
             self._after(len(self._states) - 1)
@@ -236,7 +242,7 @@ class _Driver:
         if self._fleet is not None:
             self._fleet.free()
         bins = self._quantiles.cut()
-        self._fleet = OnFleet.make(bins, self._problem, self._recipe, self._rows)
+        self._fleet = TreeMatrices.make(bins, self._problem, self._options, self._rows)
         self._states = [_State(Task.BEGIN, 0)]
         self._trees, self._growth = [], None
         self._tell(0, Task.BEGIN, 0)
@@ -256,21 +262,21 @@ class _Driver:
     def _planted(self, state: _State) -> Growth:
         assert self._fleet is not None
         assert state.totals is not None
-        rate = self._recipe.rate_of(state.trees, self._problem.objective.width)
-        return Growth(self._recipe, self._fleet.bins, state.scales, state.totals, state.trees, rate)
+        rate = self._options.rate_of(state.trees, self._problem.objective.width)
+        return Growth(self._options, self._fleet.bins, state.scales, state.totals, state.trees, rate)
 
     def _after_begin(self, state: _State) -> _State:
         """All have told losses and gradients before the first tree, or of a round that would be one too many."""
         state, is_enough = self._take_sums(state)
         if is_enough or state.trees == self._all_trees:
             return self._stop(state)
-        scales = scales_of(float(state.below[0]), float(state.below[1]), self._recipe.sums_dtype)
+        scales = scales_of(float(state.below[0]), float(state.below[1]), self._options.sums_dtype)
         self._tell(len(self._states), Task.ROOT, state.trees, scales)
         return _State(Task.ROOT, state.trees, scales, below=state.below)
 
     @property
     def _all_trees(self) -> int:
-        return self._recipe.rounds * self._problem.objective.width
+        return self._options.rounds * self._problem.objective.width
 
     def _stop(self, state: _State) -> _State:
         self._tell(len(self._states), Task.STOP, state.trees)
@@ -290,7 +296,7 @@ class _Driver:
         self.record.add(sums["rows"], sums["bytes"])
         if not state.trees:
             self.record.objective.append(loss)
-        is_enough = state.trees > 0 and self._recipe.validate and self._is_enough(sums)
+        is_enough = state.trees > 0 and self._options.validate and self._is_enough(sums)
         if state.trees and self.journal.is_replaying:
             self.record.step_before(loss, sums["lap_s"])
         elif state.trees:
@@ -316,7 +322,7 @@ class _Driver:
         losses = self.record.validation
         best = min(losses, default=math.inf)
         losses.append(float(sums["held_loss"] / sums["held_weight"]))
-        if best - losses[-1] >= self._recipe.validation_tol * max(losses[-1], MIN_LOSS):
+        if best - losses[-1] >= self._options.validation_tol * max(losses[-1], MIN_LOSS):
             return False
         self.record.reason = "the loss of the rows held out does not get better any more"
         return True
@@ -337,7 +343,7 @@ class _Driver:
         assert growth is not None
         found = None
         if growth.is_searched:
-            found = Found(*self.journal.hear(lambda: astuple(fleet.best_splits(growth, self._recipe))))
+            found = BestSplits(*self.journal.hear(lambda: astuple(fleet.best_splits(growth, self._options))))
         splits, nodes = growth.go_on(found)
         if not growth.is_over:
             following = replace(state, task=Task.NODES, answers=(*state.answers, found))
@@ -359,7 +365,7 @@ class _Driver:
         scales = state.scales
         if trees % width == 0:
             below = self._problem.objective.bounds_after(state.below, *self._moves())
-            scales = scales_of(*below, self._recipe.sums_dtype)
+            scales = scales_of(*below, self._options.sums_dtype)
         return _State(Task.ROOT, trees, scales, below=state.below)
 
     def _moves(self) -> tuple[float, float]:
@@ -371,7 +377,7 @@ class _Driver:
         last = self._trees[-self._problem.objective.width :]
         said = [abs(tree.value[tree.leaves]) for tree in last]
         step = max(float(values.max()) for values in said)
-        if self._problem.objective.loss != "squared" or self._recipe.fraction < 1:
+        if self._problem.objective.loss != "squared" or self._options.fraction < 1:
             return step, math.inf
         return step, math.fsum(last[0].cover[last[0].leaves] * said[0])
 
@@ -380,7 +386,7 @@ class _Driver:
         quantiles = self._leaf_quantiles
         assert quantiles is not None
         leaves = len(state.nodes.leaves)
-        sought = Sought(*self.journal.hear(lambda: astuple(quantiles.find_coarse(leaves))))
+        sought = CoarseQuantiles(*self.journal.hear(lambda: astuple(quantiles.find_coarse(leaves))))
         following = replace(state, task=Task.FINE, sought=sought)
         self._tell_following(following, nodes=state.nodes, cells=sought.cells)
         return following
@@ -393,7 +399,7 @@ class _Driver:
         assert self._growth is not None
         found = self.journal.hear(lambda: quantiles.find_fine(sought))
         tree = self._growth.finish()
-        tree.value[state.nodes.is_leaf] = found * self._recipe.rate_of(state.trees, self._problem.objective.width)
+        tree.value[state.nodes.is_leaf] = found * self._options.rate_of(state.trees, self._problem.objective.width)
         following = self._after_tree(state, tree)
         values = np.where(state.nodes.is_leaf, tree.value, 0.0)
         self._tell_following(following, nodes=replace(state.nodes, values=values))

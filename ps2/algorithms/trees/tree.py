@@ -215,7 +215,7 @@ class _Node:
     flags: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
 
 
-class Draft:
+class TreeBuilder:
     """A tree that grows: of a root at first, which stands for so much hessian and so many rows."""
 
     def __init__(self, value: float, cover: float, count: int) -> None:

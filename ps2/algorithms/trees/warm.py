@@ -12,7 +12,7 @@ from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, mark, subtract
 from ps2.algorithms.trees.predict import Predictor
 from ps2.algorithms.trees.rows import draw, row_ids, whole_weights
-from ps2.algorithms.trees.tree import Draft, Forest
+from ps2.algorithms.trees.tree import Forest, TreeBuilder
 from ps2.data.rows import LocalRows
 from ps2.ops.guards import readable
 
@@ -41,7 +41,7 @@ def warm() -> None:
 
 
 def _forest() -> Forest:
-    draft = Draft(0.0, 1.0, 1)
+    draft = TreeBuilder(0.0, 1.0, 1)
     draft.split(0, 0, 0.5, default_left=True, gain=0.0)
     draft.add_child(0, 0.0, 1.0, 1)
     draft.add_child(0, 0.0, 1.0, 1)

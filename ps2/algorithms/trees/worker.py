@@ -1,4 +1,4 @@
-"""A worker's half of a training of trees: it moves its rows as it is told, and adds up their histograms."""
+"""What a worker does while trees grow: it parts its rows as the driver says, and adds histograms."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ps2.algorithms.trees.driver_messages import BUILT, LEFT, NONE, ROW, DriverM
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective, exponents_of, quantised
 from ps2.algorithms.trees.growth import ROOT
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles
-from ps2.algorithms.trees.on_fleet import add_histograms
-from ps2.algorithms.trees.problem import Problem, Recipe, key_of
+from ps2.algorithms.trees.problem import BoostingOptions, Problem, key_of
 from ps2.algorithms.trees.quantiles import END, Quantiles, bins_of, of_shapes
 from ps2.algorithms.trees.rows import Binned, Histograms, NodeRows, binned, draw, row_ids, whole_weights
+from ps2.algorithms.trees.tree_matrices import add_histograms
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
 from ps2.client.handle import known
@@ -43,7 +43,7 @@ class TreeProgram:
     """
 
     problem: Problem
-    recipe: Recipe
+    options: BoostingOptions
     quantiles: Quantiles
     leaf_quantiles: LeafQuantiles | None = None
     first: int = 0
@@ -51,8 +51,8 @@ class TreeProgram:
     @property
     def clocks(self) -> int:
         """The most clocks of the run."""
-        of_leaves = 2 * self.recipe.rounds if self.leaf_quantiles else 0
-        return END + self.recipe.clocks(self.problem.objective.width) + of_leaves
+        of_leaves = 2 * self.options.rounds if self.leaf_quantiles else 0
+        return END + self.options.clocks(self.problem.objective.width) + of_leaves
 
     def __call__(self, worker: Any, reading: Reading) -> None:
         rows = reading.training
@@ -147,17 +147,17 @@ class _Grower:
     def _begin(self, told: DriverMessage) -> None:
         """Bin the rows."""
         self._bins = bins = self._read_bins(told.matrices)
-        problem, recipe = self._program.problem, self._program.recipe
+        problem, options = self._program.problem, self._program.options
         rows, held_out = self._given
-        self._training = _Group.of(problem, rows, bins, self._columns)
+        self._training = _RowGroup.of(problem, rows, bins, self._columns)
         self._columns = None
         # What is missing in none of the rows that bins were made of may be in these.
         lenient = replace(bins, missing=np.ones(bins.features, np.bool_), block=0)
-        self._held_out = None if held_out is None else _Group.of(problem, held_out, lenient)
-        self._histograms = Histograms(self._training.rows, recipe.channels, recipe.sums_dtype)
+        self._held_out = None if held_out is None else _RowGroup.of(problem, held_out, lenient)
+        self._histograms = Histograms(self._training.rows, options.channels, options.sums_dtype)
         self._matrix = DCVMatrix.known(told.matrices[0])
-        if recipe.third == "weights":
-            self._whole_weights = whole_weights(self._training.weights, readable(self._ids), recipe.weight_unit)
+        if options.third == "weights":
+            self._whole_weights = whole_weights(self._training.weights, readable(self._ids), options.weight_unit)
 
     def _read_bins(self, matrices: tuple[int, int, int]) -> Bins:
         """Read what the driver has made of cut points: see ``shapes_of``."""
@@ -187,7 +187,7 @@ class _Grower:
             order = self._grown.of(0)
             third = len(order) if self._whole_weights is None else self._whole_weights[order].sum(dtype=np.int64)
             sums["totals"] = np.array([*growing_kernels.sum_pairs(order, self._quantised), third], np.int64)
-            nodes = [(ROOT, order)] if self._program.recipe.depth else []
+            nodes = [(ROOT, order)] if self._program.options.depth else []
         elif told.task == Task.NODES:
             nodes = list(self._built(told.splits))
         histograms = [(row, *self._histograms.of(order, self._summed)) for row, order in nodes if len(order)]
@@ -199,20 +199,20 @@ class _Grower:
 
     def _plant(self, told: DriverMessage) -> None:
         """Begin a tree: all rows are in its root."""
-        recipe, output = self._program.recipe, told.tree % self._program.problem.objective.width
+        options, output = self._program.options, told.tree % self._program.problem.objective.width
         assert self._pairs is not None
-        key = key_of(recipe.seed, told.tree)
-        given = self._pairs[output], self._ids, key, told.scales, recipe.sums_dtype
+        key = key_of(options.seed, told.tree)
+        given = self._pairs[output], self._ids, key, told.scales, options.sums_dtype
         self._quantised = quantised(*given, self._quantised)
         self._summed = self._quantised
-        if recipe.third is not None:
+        if options.third is not None:
             third = self._whole_weights
             third = np.ones(len(self._quantised)) if third is None else third
-            self._summed = np.column_stack([self._quantised, third.astype(recipe.sums_dtype)])
+            self._summed = np.column_stack([self._quantised, third.astype(options.sums_dtype)])
         drawn = np.ones(len(self._ids), bool)
-        if recipe.fraction < 1:
+        if options.fraction < 1:
             # The trees of one round are grown of the same rows.
-            drawn = draw(self._ids, key_of(recipe.seed, told.tree - output), recipe.fraction)
+            drawn = draw(self._ids, key_of(options.seed, told.tree - output), options.fraction)
         margins = self._training.margins[:, output]
         self._grown = self._training.in_root(np.flatnonzero(drawn))
         self._moving = [(self._grown, margins)]
@@ -239,7 +239,7 @@ class _Grower:
 
 
 @dataclass(frozen=True, eq=False)
-class _Group:
+class _RowGroup:
     """Rows of one kind.
 
     Attributes:
@@ -253,11 +253,11 @@ class _Group:
     margins: Float64s
 
     @staticmethod
-    def of(problem: Problem, rows: LocalRows, bins: Bins, columns: Columns | None = None) -> _Group:
+    def of(problem: Problem, rows: LocalRows, bins: Bins, columns: Columns | None = None) -> _RowGroup:
         assert rows.y is not None
         weights = NO_WEIGHTS if rows.weights is None else rows.weights
         margins = np.tile(np.array(problem.base), (len(rows), 1))
-        return _Group(binned(rows, bins, problem.absent, columns), rows.y, weights, margins)
+        return _RowGroup(binned(rows, bins, problem.absent, columns), rows.y, weights, margins)
 
     def in_root(self, numbers: Int64s) -> NodeRows:
         """Return some of the rows, all in the root of a tree."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from ps2.algorithms.estimators.estimator import FleetEstimator
 from ps2.algorithms.estimators.tables import Survey
-from ps2.algorithms.linear.ml.params import TrainingSetters, recipe_of
-from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.ml.params import TrainingSetters, options_of
+from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.linear.weights import Weights
 from ps2.algorithms.training.record import StepReport, TrainingHistory
@@ -28,9 +28,9 @@ class LinearEstimator(FleetEstimator, TrainingSetters):
     def _problem(self, found: Survey) -> Problem:
         """Return the objective for a table."""
 
-    def _decided(self, recipe: Recipe, problem: Problem) -> Recipe:
+    def _decided(self, options: SolverOptions, problem: Problem) -> SolverOptions:
         """Return how to train when the table is known."""
-        return recipe
+        return options
 
     def _known(self, problem: Problem, found: Survey) -> Weights | None:
         """Return the weights if they are known without training."""
@@ -46,19 +46,19 @@ class LinearEstimator(FleetEstimator, TrainingSetters):
         share = self.getOrDefault("elasticNetParam") if self.hasParam("elasticNetParam") else 0.0
         return strength * share, strength * (1.0 - share)
 
-    def _plan(self) -> Recipe:
-        return replace(recipe_of(self, self._strengths()[0]), name=self._name)
+    def _plan(self) -> SolverOptions:
+        return replace(options_of(self, self._strengths()[0]), name=self._name)
 
-    def _found(self, plan: Recipe, found: Survey, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
+    def _found(self, plan: SolverOptions, found: Survey, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
         problem = self._problem(found)
-        recipe = self._decided(plan, problem)
+        options = self._decided(plan, problem)
         weights, history = self._known(problem, found), NO_TRAINING
         if weights is None:
             table = dealt()
 
             def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> tuple[Weights, TrainingHistory]:
-                trained = train(ps, table, problem, recipe, found.facts, on_step)
+                trained = train(ps, table, problem, options, found.facts, on_step)
                 return Weights.of(problem, trained.weight, trained.biases), trained.history
 
-            weights, history = self._trained(table, recipe.steps, run)
+            weights, history = self._trained(table, options.steps, run)
         return self._model(weights), history

@@ -1,4 +1,4 @@
-"""The params of linear models and factorization machines, and how they become a ``Recipe``."""
+"""The params of linear models and factorization machines, and how they become a ``SolverOptions``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from ps2.algorithms.estimators.params import (
     setter,
 )
 from ps2.algorithms.estimators.params import RANGES as RANGES_OF_ALL
-from ps2.algorithms.linear.problem import Recipe
+from ps2.algorithms.linear.problem import SolverOptions
 from ps2.algorithms.linear.solvers.optimizer import lazy_ones, step_of
 from ps2.errors import ConfigError
 from ps2.ops.all import optimizer_steps
@@ -178,8 +178,8 @@ class LinearSetters(TrainingSetters):
         return self._set(maxBlockSizeInMB=value)
 
 
-def recipe_of(params: Any, l1: float) -> Recipe:
-    """Make the recipe that params ask for.
+def options_of(params: Any, l1: float) -> SolverOptions:
+    """Make the options that params ask for.
 
     Args:
         params: of an estimator.
@@ -200,7 +200,7 @@ def recipe_of(params: Any, l1: float) -> Recipe:
         )
     if params.getLazy():
         _check_lazy(optimizer, params.getOrDefault("regParam"))
-    recipe = Recipe(
+    options = SolverOptions(
         solver=solver,  # type: ignore[arg-type]
         optimizer=optimizer,
         lazy=params.getLazy(),
@@ -214,7 +214,7 @@ def recipe_of(params: Any, l1: float) -> Recipe:
         validate=params.isSet("validationIndicatorCol"),
     )
     return replace(
-        recipe,
+        options,
         local_passes=params.getLocalPasses(),
         local_batch=params.getLocalBatchSize(),
         local_steps=params.getLocalSteps(),

@@ -15,9 +15,9 @@ import numpy as np
 from ps2.algorithms.linear.local_sgd import LocalSteps, check_loss, local_sgd
 from ps2.algorithms.linear.losses.loss import Loss
 from ps2.algorithms.linear.parameters import Parameters, columns_of
-from ps2.algorithms.linear.problem import Recipe
+from ps2.algorithms.linear.problem import SolverOptions
 from ps2.algorithms.linear.solvers.objective_monitor import ObjectiveMonitor
-from ps2.algorithms.linear.solvers.solver import Bench, Data, SolverPart
+from ps2.algorithms.linear.solvers.solver import Data, SolverContext, SolverWorker
 from ps2.algorithms.linear.validation import Validation
 from ps2.algorithms.linear.view import ModelView, SentValues, Sums
 from ps2.client.batch import batch
@@ -26,11 +26,11 @@ from ps2.run.message import Message, Stop
 
 
 @dataclass(frozen=True, eq=False)
-class AveragingPart:
+class AveragingWorker:
     """Local passes from the averaged model."""
 
     loss: Loss
-    recipe: Recipe
+    options: SolverOptions
     model: Parameters
     changes: Parameters
     weight: float
@@ -42,14 +42,14 @@ class AveragingPart:
         for clock in worker.clocks(clocks):
             w, b = view.pull(self.model, columns)
             loss, held = self.loss.loss(data.rows, w, b), data.held_loss(self.loss, w, b)
-            if clock == self.first_clock + self.recipe.steps:
+            if clock == self.first_clock + self.options.steps:
                 view.report(loss, held, shrink=0.0)
                 continue
             rng, rows = worker.rng(), data.rows
-            order = np.concatenate([rng.permutation(len(rows)) for _ in range(self.recipe.local_passes)])
-            size = max(1, self.recipe.local_batch or len(rows))
+            order = np.concatenate([rng.permutation(len(rows)) for _ in range(self.options.local_passes)])
+            size = max(1, self.options.local_batch or len(rows))
             number = (clock - self.first_clock) * -(-len(order) // size)
-            found = local_sgd(self.loss, rows, w, b, order, LocalSteps(size, self.recipe.step_size, self.l2, number))
+            found = local_sgd(self.loss, rows, w, b, order, LocalSteps(size, self.options.step_size, self.l2, number))
             change = SentValues(share * (found.w - found.shrink * w), columns)
             view.add(self.changes, change, share * (found.b - b))
             view.report(loss, held, len(order), shrink=share * found.shrink)
@@ -60,37 +60,39 @@ class AveragingPart:
 
 
 class Averaging:
-    """The driver's half.
+    """The driver's program.
 
     Raises:
         ConfigError: the problem has an L1 penalty, or a loss that is not for local steps.
     """
 
-    def __init__(self, bench: Bench) -> None:
-        if bench.problem.l1:
-            raise ConfigError(f"{bench.recipe.solver}: takes L2 penalties only, got l1={bench.problem.l1:g}")
-        self._bench = bench
-        self.model, self.changes = bench.beginning, bench.space.new()
-        self._validation = Validation.make(bench.recipe, bench.space, self.model, bench.record.validation)
-        self._objective = ObjectiveMonitor(bench)
-        self.clocks = bench.recipe.steps + 1
-        self.part = self._part()
+    def __init__(self, context: SolverContext) -> None:
+        if context.problem.l1:
+            raise ConfigError(f"{context.options.solver}: takes L2 penalties only, got l1={context.problem.l1:g}")
+        self._context = context
+        self.model, self.changes = context.beginning, context.space.new()
+        self._validation = Validation.make(context.options, context.space, self.model, context.record.validation)
+        self._objective = ObjectiveMonitor(context)
+        self.clocks = context.options.steps + 1
+        self.worker = self._worker()
 
-    def _part(self) -> SolverPart:
-        bench = self._bench
-        check_loss(bench.problem)
-        return AveragingPart(bench.loss, bench.recipe, self.model, self.changes, bench.facts.weight, bench.first_clock)
+    def _worker(self) -> SolverWorker:
+        context = self._context
+        check_loss(context.problem)
+        return AveragingWorker(
+            context.loss, context.options, self.model, self.changes, context.facts.weight, context.first_clock
+        )
 
     def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
         """Average the workers' models."""
-        bench = self._bench
+        context = self._context
         with batch():
             penalty = self._objective.penalty(self.model)
         self._objective.note(clock, sums["loss"], sums["weight"], penalty())
-        reason = self._validation.look(sums, self.model) if bench.recipe.validate else None
+        reason = self._validation.look(sums, self.model) if context.options.validate else None
         if reason is not None:
-            return bench.stop(reason)
-        if clock == bench.recipe.steps:
+            return context.stop(reason)
+        if clock == context.options.steps:
             self._objective.end()
             return None
         with batch():

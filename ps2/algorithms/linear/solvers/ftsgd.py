@@ -15,9 +15,9 @@ import numpy as np
 from ps2.algorithms.linear.ftsgd import cosine_of, ftsgd, is_gaussian, shrunk
 from ps2.algorithms.linear.losses.loss import Array, Float64Array, Loss
 from ps2.algorithms.linear.parameters import Parameters, columns_of
-from ps2.algorithms.linear.problem import Recipe
+from ps2.algorithms.linear.problem import SolverOptions
 from ps2.algorithms.linear.solvers.averaging import Averaging
-from ps2.algorithms.linear.solvers.solver import Data, SolverPart
+from ps2.algorithms.linear.solvers.solver import Data, SolverWorker
 from ps2.algorithms.linear.view import ModelView, SentValues, Sums
 from ps2.client.dcv import DCV
 from ps2.run.message import Message, Stop
@@ -28,7 +28,7 @@ MIN_NORM = 1e-300
 
 
 @dataclass(frozen=True, eq=False)
-class FtsgdPart:
+class FtsgdWorker:
     """Local iterations from the averaged model.
 
     Attributes:
@@ -37,7 +37,7 @@ class FtsgdPart:
     """
 
     loss: Loss
-    recipe: Recipe
+    options: SolverOptions
     model: Parameters
     changes: Parameters
     similarities: DCV
@@ -51,15 +51,15 @@ class FtsgdPart:
         for clock in worker.clocks(clocks):
             w, b = view.pull(self.model, columns)
             loss, held = self.loss.loss(data.rows, w, b), data.held_loss(self.loss, w, b)
-            if clock == self.first_clock + self.recipe.steps:
+            if clock == self.first_clock + self.options.steps:
                 view.report(loss, held, shrink=0.0, oscillated=0)
                 continue
             begin = np.concatenate([w, b])
-            steps = int(view.told("local_steps", self.recipe.local_steps))
-            step_size = float(view.told("step_size", self.recipe.step_size))
+            steps = int(view.told("local_steps", self.options.local_steps))
+            step_size = float(view.told("step_size", self.options.step_size))
             if clock == self.first_clock + 1:
                 steps = self._agreed_steps(worker, mine, begin, float(view.told("norm", 0.0)))
-            shard = _Shard(self.loss, data, self.recipe.fraction, worker.rng(), len(w))
+            shard = _Shard(self.loss, data, self.options.fraction, worker.rng(), len(w))
             found = ftsgd(shard, begin, slope, MOMENTUM, step_size, steps)
             mine, slope = found.w if share else None, found.gradient
             shrink = shrunk(found.momenta, 0.5 * step_size * self.loss.problem.l2)
@@ -73,7 +73,7 @@ class FtsgdPart:
         similarity = 1.0 if mine is None else cosine_of(float(mine @ average), float(np.linalg.norm(mine)), norm)
         self.similarities.push(np.array([similarity]), np.array([worker.rank]))
         worker.barrier()
-        return self.recipe.local_steps if is_gaussian(self.similarities.pull()) else 1
+        return self.options.local_steps if is_gaussian(self.similarities.pull()) else 1
 
 
 class _Shard:
@@ -99,19 +99,19 @@ class _Shard:
 class Ftsgd(Averaging):
     """The driver's program: averages models, and halves the learning rate."""
 
-    def _part(self) -> SolverPart:
-        bench = self._bench
+    def _worker(self) -> SolverWorker:
+        context = self._context
         # By clock: the learning rate and the local iterations; the fleet may go back.
-        self._steps = [(bench.recipe.step_size, bench.recipe.local_steps)]
-        self._similarities = bench.space.small(bench.workers)
-        return FtsgdPart(
-            bench.loss,
-            bench.recipe,
+        self._steps = [(context.options.step_size, context.options.local_steps)]
+        self._similarities = context.space.small(context.workers)
+        return FtsgdWorker(
+            context.loss,
+            context.options,
             self.model,
             self.changes,
             self._similarities,
-            bench.facts.weight,
-            bench.first_clock,
+            context.facts.weight,
+            context.first_clock,
         )
 
     def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
@@ -120,7 +120,7 @@ class Ftsgd(Averaging):
             return over
         del self._steps[clock + 1 :]
         step_size, local_steps = self._steps[clock]
-        if sums["oscillated"] >= 0.5 * self._bench.workers:
+        if sums["oscillated"] >= 0.5 * self._context.workers:
             step_size /= 2.0
         if clock == 1 and not is_gaussian(self._similarities.pull()):
             local_steps = 1

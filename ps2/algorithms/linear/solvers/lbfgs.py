@@ -24,7 +24,7 @@ from ps2.algorithms.linear.parameters import Float64Array, Parameters, columns_o
 from ps2.algorithms.linear.solvers.history import History
 from ps2.algorithms.linear.solvers.line_search import LineSearch
 from ps2.algorithms.linear.solvers.regions import Orthants, Region
-from ps2.algorithms.linear.solvers.solver import Bench, Data
+from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.linear.validation import Validation
 from ps2.algorithms.linear.view import ModelView, SentValues, Sums
 from ps2.client.batch import batch
@@ -77,7 +77,7 @@ class _Evaluation:
 
 
 @dataclass(frozen=True, eq=False)
-class LbfgsPart:
+class LbfgsWorker:
     """Loss and gradient of all of a worker's rows at the trial point, clock by clock."""
 
     loss: Loss
@@ -96,34 +96,34 @@ class LbfgsPart:
 
 
 class Lbfgs:
-    """The driver's half."""
+    """The driver's program."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._trial = bench.beginning
+    def __init__(self, context: SolverContext) -> None:
+        self._context = context
+        self._trial = context.beginning
         # The weights of features as they were given, where penalties are on those and not on the trial point's.
-        self._unscaled = bench.space.weight() if bench.conditions else None
-        made = bench.space.several(4 + 2 * PAIRS)
+        self._unscaled = context.space.weight() if context.conditions else None
+        made = context.space.several(4 + 2 * PAIRS)
         self._point, self._direction, self._gradient, self._gradient_at_trial = made[:4]
         self._steps, self._changes = made[4 : 4 + PAIRS], made[4 + PAIRS :]
-        scale = bench.scale if bench.conditions else None
-        orthants = Orthants(bench.problem.l1, scale, self._unscaled) if bench.problem.l1 else None
-        self._region: Region | None = bench.box or orthants
+        scale = context.scale if context.conditions else None
+        orthants = Orthants(context.problem.l1, scale, self._unscaled) if context.problem.l1 else None
+        self._region: Region | None = context.box or orthants
         if self._region is not None:
-            self._pseudo, self._pseudo_at_trial = bench.space.several(2)
+            self._pseudo, self._pseudo_at_trial = context.space.several(2)
         else:
             self._pseudo, self._pseudo_at_trial = self._gradient, self._gradient_at_trial
         self._basis = [*self._steps, *self._changes, self._pseudo]
         self._basis_at_trial = [*self._steps, *self._changes, self._pseudo_at_trial]
-        self._validation = Validation.make(bench.recipe, bench.space, self._point, bench.record.validation)
-        facts, is_squared = bench.facts, bench.problem.loss == "squared"
+        self._validation = Validation.make(context.options, context.space, self._point, context.record.validation)
+        facts, is_squared = context.facts, context.problem.loss == "squared"
         self._label_size = (facts.label_std or abs(facts.label_mean) or 1.0) if is_squared else 1.0
         self._states = [_State()]
-        self.clocks = EVALUATIONS_PER_STEP * bench.recipe.steps + 1
-        self.part = LbfgsPart(bench.loss, self._trial, self._gradient_at_trial)
+        self.clocks = EVALUATIONS_PER_STEP * context.options.steps + 1
+        self.worker = LbfgsWorker(context.loss, self._trial, self._gradient_at_trial)
 
     def result(self) -> Parameters:
-        record, center = self._bench.record, self._bench.center
+        record, center = self._context.record, self._context.center
         record.reason = record.reason or "all evaluations were made"
         found = self._validation.best
         if center is not None:
@@ -136,7 +136,7 @@ class Lbfgs:
         self._states.append(state)
         found = self._evaluate(state, sums)
         if state.search is None:
-            self._bench.record.objective.append(float(found.value))
+            self._context.record.objective.append(float(found.value))
             state.history.begin(found.square)
             return self._accept(state, found)
         try:
@@ -145,15 +145,15 @@ class Lbfgs:
             return self._give_up(state, str(error))
         if not accepted:
             return self._look(state.search.step, coefficients=None, keep=False)
-        self._bench.record.step(found.value)
+        self._context.record.step(found.value)
         state.history.add(found.products)
         return self._accept(state, found)
 
     def _evaluate(self, state: _State, sums: Sums) -> _Evaluation:
         """Finish the gradient at the trial point, and ask for all inner products, on the chance that it is good."""
-        bench, problem = self._bench, self._bench.problem
+        context, problem = self._context, self._context.problem
         trial, gradient, pseudo = self._trial, self._gradient_at_trial, self._pseudo_at_trial
-        mean = 1.0 / bench.facts.weight
+        mean = 1.0 / context.facts.weight
         penalised = trial.weight if self._unscaled is None else self._unscaled
         # Without a penalty a scale may be so large that there is no number for its square.
         has_l2 = problem.l2 > 0.0
@@ -161,21 +161,21 @@ class Lbfgs:
         if has_l2:
             terms.append(penalised)
             factors.append(problem.l2)
-        slopes = None if bench.center is None else mean * gradient.bias.pull()[: problem.outputs]
+        slopes = None if context.center is None else mean * gradient.bias.pull()[: problem.outputs]
         slot = state.history.next_slot
         used = sorted({*state.history.slots, slot})
         basis = [*used, *(PAIRS + i for i in used), 2 * PAIRS]
         step, change = self._steps[slot], self._changes[slot]
         with batch():
             if self._unscaled is not None:
-                penalised.copy(trial.weight).mul(bench.scale)
+                penalised.copy(trial.weight).mul(context.scale)
             square: Any = penalised.dot(penalised) if has_l2 else None
             absolute: Any = penalised.norm1() if problem.l1 else None
             if self._unscaled is not None and has_l2:
-                penalised.mul(bench.scale)  # the penalty's gradient by the trial point's weights
+                penalised.mul(context.scale)  # the penalty's gradient by the trial point's weights
             gradient.weight.combine(terms, factors)
-            if bench.center is not None and slopes is not None:
-                bench.center.correct(gradient, slopes)
+            if context.center is not None and slopes is not None:
+                context.center.correct(gradient, slopes)
             gradient.bias.mul(mean)
             step.combine([trial, self._point], [1.0, -1.0])
             change.combine([gradient, self._gradient], [1.0, -1.0])
@@ -207,7 +207,7 @@ class Lbfgs:
             return self._turn(state, keep=True)
         with batch():
             self._keep()
-        return self._bench.stop(reason)
+        return self._context.stop(reason)
 
     def _turn(self, state: _State, keep: bool) -> Message | None:
         """Choose a direction, and the first trial point along it; ``keep``: from the last trial point."""
@@ -233,7 +233,7 @@ class Lbfgs:
             keep: whether the last trial point becomes the point before.
         """
         trial, point, direction = self._trial, self._point, self._direction
-        center = self._bench.center
+        center = self._context.center
         with batch():
             if keep:
                 self._keep()
@@ -255,7 +255,7 @@ class Lbfgs:
 
     def _reason_to_stop(self, state: _State, found: _Evaluation) -> str | None:
         """Judge as pyspark.ml does, by the gradient and by the last objectives."""
-        recipe, objectives, value = self._bench.recipe, state.objectives, found.value
+        options, objectives, value = self._context.options, state.objectives, found.value
         if not math.isfinite(value):
             raise InputError(
                 f"the objective is {value} before the first step: labels, weights or features are too large"
@@ -264,21 +264,21 @@ class Lbfgs:
             raise InputError(_too_steep(self._gradient_at_trial))
         # As if labels were of size 1: the loss is a power of that size, which no tolerance should know.
         steepness = math.sqrt(found.square) / self._label_size
-        if steepness <= max(recipe.tol * abs(value) / self._label_size**2, MIN_GRADIENT):
+        if steepness <= max(options.tol * abs(value) / self._label_size**2, MIN_GRADIENT):
             return "the gradient is 0 within the tolerance"
         window = objectives[-(WINDOW if self._region is None else WINDOW_IN_REGION) :]
         # As a part of the objective; where that goes to 0, as of rows that can be parted, of what it was.
         scale = max(abs(value), REST * abs(objectives[0]))
-        if len(objectives) > 1 and abs(value - max(window)) <= recipe.tol * scale:
+        if len(objectives) > 1 and abs(value - max(window)) <= options.tol * scale:
             return "the objective does not change beyond the tolerance any more"
-        if len(objectives) > recipe.steps:
+        if len(objectives) > options.steps:
             return "all iterations were made"
         return None
 
     def _give_up(self, state: _State, why: str) -> Message | Stop | None:
         """Search along the gradient, or stop at the point if it was that."""
         if state.history.is_empty:
-            return self._bench.stop(why)
+            return self._context.stop(why)
         state.history.forget()
         return self._turn(state, keep=False)
 

@@ -11,7 +11,7 @@ from ps2.algorithms.linear.losses.softmax import SoftmaxLoss
 from ps2.algorithms.linear.parameters import Array, Float64Array, Int64Array, Parameters, columns_of
 from ps2.algorithms.linear.solvers.objective_monitor import ObjectiveMonitor
 from ps2.algorithms.linear.solvers.optimizer import CatchUp, Optimizer
-from ps2.algorithms.linear.solvers.solver import Bench, Data
+from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.linear.validation import Validation
 from ps2.algorithms.linear.view import NOTHING, ModelView, SentFactors, SentValues, Sums
 from ps2.client.batch import batch
@@ -21,7 +21,7 @@ from ps2.run.message import Message, Stop
 
 
 @dataclass(frozen=True, eq=False)
-class MinibatchPart:
+class MinibatchWorker:
     """The gradient of a minibatch in each clock; in the last one, the loss of all rows.
 
     Attributes:
@@ -78,55 +78,55 @@ class MinibatchPart:
 
 
 class Minibatch:
-    """The driver's half."""
+    """The driver's program."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self._model, self._gradient = bench.beginning, bench.space.new()
-        self._optimizer = Optimizer(bench, self._model, self._gradient)
+    def __init__(self, context: SolverContext) -> None:
+        self._context = context
+        self._model, self._gradient = context.beginning, context.space.new()
+        self._optimizer = Optimizer(context, self._model, self._gradient)
         self._catch_up = self._optimizer.catching_up()
-        self._validation = Validation.make(bench.recipe, bench.space, self._model, bench.record.validation)
-        recipe = bench.recipe
+        self._validation = Validation.make(context.options, context.space, self._model, context.record.validation)
+        options = context.options
         if self._optimizer.follows_sums:
             self._model.bias.zero()  # such weights begin at 0
-        self._objective = ObjectiveMonitor(bench, self._optimizer.decayed)
+        self._objective = ObjectiveMonitor(context, self._optimizer.decayed)
         self._penalty = 0.0
-        self._every = math.ceil(1.0 / recipe.fraction)
-        self.clocks = recipe.steps + 1
-        self.part = MinibatchPart(
-            bench.loss,
+        self._every = math.ceil(1.0 / options.fraction)
+        self.clocks = options.steps + 1
+        self.worker = MinibatchWorker(
+            context.loss,
             self._model,
             self._gradient,
             self._catch_up,
-            bench.first_clock,
-            recipe.steps,
-            recipe.fraction,
-            1.0 / (recipe.fraction * bench.facts.weight),
+            context.first_clock,
+            options.steps,
+            options.fraction,
+            1.0 / (options.fraction * context.facts.weight),
             self._every,
         )
 
     def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
-        bench, is_last = self._bench, clock == self._bench.recipe.steps
+        context, is_last = self._context, clock == self._context.options.steps
         # A lazy step costs what its minibatch does; what all columns cost is for once a pass over the rows.
         looks = is_last or self._catch_up is None or clock % self._every == 0
         if looks and self._catch_up is not None:
             self._catch_up.to_step(clock)(None)
         with batch():
             penalty = self._objective.penalty(self._model) if looks else None
-            if not (is_last or bench.recipe.validate):
+            if not (is_last or context.options.validate):
                 self._optimizer.step(clock + 1)
         self._penalty = self._penalty if penalty is None else penalty()
         self._objective.note(clock, sums["loss"], sums["weight"], self._penalty)
-        reason = self._validation.look(sums, self._model) if bench.recipe.validate else None
+        reason = self._validation.look(sums, self._model) if context.options.validate else None
         if reason is not None:
-            return bench.stop(reason)
+            return context.stop(reason)
         if is_last:
             self._objective.end()
-        elif bench.recipe.validate:
+        elif context.options.validate:
             with batch():
                 self._optimizer.step(clock + 1)
-        keeps = bench.recipe.name and bench.recipe.validate and sums["held_weight"]
-        return Message(validation=bench.record.validation[-1]) if keeps else None  # for a later driver
+        keeps = context.options.name and context.options.validate and sums["held_weight"]
+        return Message(validation=context.record.validation[-1]) if keeps else None  # for a later driver
 
     def result(self) -> Parameters:
         return self._validation.best

@@ -26,7 +26,7 @@ from ps2.algorithms.linear.solvers.least_squares import (
     slopes,
     solve,
 )
-from ps2.algorithms.linear.solvers.solver import Bench, Data
+from ps2.algorithms.linear.solvers.solver import Data, SolverContext
 from ps2.algorithms.linear.view import ModelView, Sums
 from ps2.client.dcv import DCV
 from ps2.run.message import Stop
@@ -46,7 +46,7 @@ EXACT = 1e-10
 
 
 @dataclass(frozen=True, eq=False)
-class NormalPart:
+class NormalWorker:
     """The products of all of a worker's rows; then what the weights leave of their labels.
 
     Attributes:
@@ -80,73 +80,75 @@ class NormalPart:
 
 
 class Normal:
-    """The driver's half."""
+    """The driver's program."""
 
     clocks = 1 + MOST_CORRECTIONS
 
-    def __init__(self, bench: Bench) -> None:
-        problem = bench.problem
-        self._bench = bench
-        self._sums, self._rest = bench.space.small(packed_size(problem.dim)), bench.space.small(problem.dim)
-        self._label_mean = bench.facts.label_mean if problem.fit_intercept else 0.0
+    def __init__(self, context: SolverContext) -> None:
+        problem = context.problem
+        self._context = context
+        self._sums, self._rest = context.space.small(packed_size(problem.dim)), context.space.small(problem.dim)
+        self._label_mean = context.facts.label_mean if problem.fit_intercept else 0.0
         self._found: Solution | None = None
-        self.part = NormalPart(
+        self.worker = NormalWorker(
             self._sums,
             self._rest,
-            bench.beginning,
-            bench.center,
+            context.beginning,
+            context.center,
             self._label_mean,
             problem.dim,
-            bench.first_clock,
+            context.first_clock,
         )
 
     def on_clock(self, clock: int, sums: Sums) -> Stop | None:
-        bench, dim, weight = self._bench, self._bench.problem.dim, self._bench.facts.weight
-        assert bench.scale is not None
+        context, dim, weight = self._context, self._context.problem.dim, self._context.facts.weight
+        assert context.scale is not None
         of = Products.unpacked(self._sums.pull() / weight, dim)
-        inverse_std = np.asarray(bench.scale.pull())
+        inverse_std = np.asarray(context.scale.pull())
         l1, l2 = self._penalties(inverse_std)
         if clock == 0:
             self._rest.zero()
-            found, is_over = solve(of, l1, l2, bench.recipe.steps, bench.recipe.tol), False
+            found, is_over = solve(of, l1, l2, context.options.steps, context.options.tol), False
             is_over = found.factor is None or found.pivot >= SMALL_PIVOT
         else:
             assert self._found is not None
-            before = replace(self._found, w=bench.beginning.weight.pull())
+            before = replace(self._found, w=context.beginning.weight.pull())
             found = before.refined(self._rest.pull() / weight - l2 * before.w)
             self._rest.zero()
             change = np.abs(found.w - before.w).max()
             is_over = change <= EXACT * np.abs(found.w).max() or clock == MOST_CORRECTIONS
         self._found = found
-        bench.beginning.weight.push(found.w)
+        context.beginning.weight.push(found.w)
         if is_over:
             return self._end(of, found, objective(of, found.w, l1, l2), inverse_std)
         return None
 
     def _end(self, of: Products, found: Solution, value: float, inverse_std: Float64Array) -> Stop:
-        bench, weight = self._bench, self._bench.facts.weight
-        mean = np.zeros(len(found.w)) if bench.center is None else bench.center.of_features()
-        bench.beginning.bias.push(np.array([self._label_mean - mean @ found.w]))
-        bench.record.objective.append(0.5 * of.yy)
-        bench.record.step(value)
-        over = bench.stop("the normal equations were solved")
+        context, weight = self._context, self._context.facts.weight
+        mean = np.zeros(len(found.w)) if context.center is None else context.center.of_features()
+        context.beginning.bias.push(np.array([self._label_mean - mean @ found.w]))
+        context.record.objective.append(0.5 * of.yy)
+        context.record.step(value)
+        over = context.stop("the normal equations were solved")
         if found.pivot == 0.0:
-            bench.record.reason += ", for the shortest weights"
+            context.record.reason += ", for the shortest weights"
             log.warning(
                 "feature %d is, to the precision of float64, a sum of multiples of others, so many weights are as "
                 "good: they are the shortest ones",
                 found.feature,
             )
-        if found.factor is not None and bench.facts.label_std > 0.0:
+        if found.factor is not None and context.facts.label_std > 0.0:
             with np.errstate(over="ignore"):  # the variance of a weight beyond 1e154 is no number
                 diagonal = np.where(inverse_std > 0.0, found.inverse_diagonal() * inverse_std**2, math.inf)
-            of_intercept = [1.0 + found.inverse_form(mean)] if bench.problem.fit_intercept else []
-            bench.record.told["inverse_diagonal"] = tuple((np.concatenate([diagonal, of_intercept]) / weight).tolist())
+            of_intercept = [1.0 + found.inverse_form(mean)] if context.problem.fit_intercept else []
+            context.record.told["inverse_diagonal"] = tuple(
+                (np.concatenate([diagonal, of_intercept]) / weight).tolist()
+            )
         return over
 
     def _penalties(self, inverse_std: Float64Array) -> tuple[Float64Array, Float64Array]:
         """Return the strengths for the weights of features divided by their unbiased standard deviations."""
-        problem, facts = self._bench.problem, self._bench.facts
+        problem, facts = self._context.problem, self._context.facts
         # How much smaller pyspark.ml's deviations are, of features and of the label.
         ratio = math.sqrt(max(1.0 - facts.weight_squared / facts.weight / facts.weight, 0.0)) or 1.0
         if problem.standardize:
@@ -156,4 +158,4 @@ class Normal:
         return problem.l1 * inverse_std, squares
 
     def result(self) -> Parameters:
-        return self._bench.beginning
+        return self._context.beginning

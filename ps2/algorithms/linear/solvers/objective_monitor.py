@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ps2.algorithms.linear.parameters import Parameters
-from ps2.algorithms.linear.problem import Recipe
-from ps2.algorithms.linear.solvers.solver import Bench
+from ps2.algorithms.linear.problem import SolverOptions
+from ps2.algorithms.linear.solvers.solver import SolverContext
 from ps2.errors import DivergedError, InputError
 
 log = logging.getLogger(__name__)
@@ -29,18 +29,20 @@ NOTHING = 1e-9
 class ObjectiveMonitor:
     """The objective from clock to clock."""
 
-    def __init__(self, bench: Bench, penalised: Callable[[Parameters], tuple[Any, ...]] = lambda of: (of.weight,)):
+    def __init__(
+        self, context: SolverContext, penalised: Callable[[Parameters], tuple[Any, ...]] = lambda of: (of.weight,)
+    ):
         """Args:
         penalised: the vectors of a model that the L2 penalty is on.
         """
-        self._bench, self._penalised = bench, penalised
-        labels = bench.facts.label_range if bench.problem.classes is None else (0.0, 1.0)
+        self._context, self._penalised = context, penalised
+        labels = context.facts.label_range if context.problem.classes is None else (0.0, 1.0)
         size = max(abs(labels[0]), abs(labels[1]))
         self._nothing = NOTHING * size * size
 
     def penalty(self, model: Parameters) -> Callable[[], float]:
         """Ask for the penalties of a model within ``batch()``; what is returned gives them after it."""
-        l1, l2 = self._bench.problem.l1, self._bench.problem.l2
+        l1, l2 = self._context.problem.l1, self._context.problem.l2
         sizes: list[tuple[float, Any]] = [(l1, model.weight.norm1())] if l1 else []
         squares: list[tuple[float, Any]] = [(l2 / 2.0, v.dot(v)) for v in self._penalised(model)] if l2 else []
         return lambda: sum(strength * of.result() for strength, of in [*sizes, *squares])
@@ -63,9 +65,9 @@ class ObjectiveMonitor:
                     f"the objective is {value} before the first step: labels, weights or features are too large"
                 )
             raise diverged(
-                self._bench, f"after step {step} the objective is {value}, and it was {self._first:g} before"
+                self._context, f"after step {step} the objective is {value}, and it was {self._first:g} before"
             )
-        self._bench.record.evaluated(value)
+        self._context.record.evaluated(value)
 
     def end(self) -> None:
         """Judge the objective of the last model.
@@ -73,35 +75,35 @@ class ObjectiveMonitor:
         Raises:
             DivergedError: it is far worse than that of the first one.
         """
-        first, last = self._first, self._bench.record.objective[-1]
+        first, last = self._first, self._context.record.objective[-1]
         before = max(first, self._nothing)
         said = f"the objective has grown from {first:g} to {last:g}"
         if last > DIVERGED * before:
-            raise diverged(self._bench, said)
-        if last > (WORSE if self._bench.recipe.fraction == 1.0 else WORSE_THAN_SAMPLE) * before:
-            log.warning("%s: %s; %s", _name(self._bench.recipe), said, _advice(self._bench))
+            raise diverged(self._context, said)
+        if last > (WORSE if self._context.options.fraction == 1.0 else WORSE_THAN_SAMPLE) * before:
+            log.warning("%s: %s; %s", _name(self._context.options), said, _advice(self._context))
 
     @property
     def _first(self) -> float:
         """The first objective that is known."""
-        return next((value for value in self._bench.record.objective if not math.isnan(value)), math.nan)
+        return next((value for value in self._context.record.objective if not math.isnan(value)), math.nan)
 
 
-def diverged(bench: Bench, what: str) -> DivergedError:
+def diverged(context: SolverContext, what: str) -> DivergedError:
     """Return the error of a training that has diverged: says by what, and what to do."""
-    return DivergedError(f"{_name(bench.recipe)}: the training has diverged: {what}; {_advice(bench)}")
+    return DivergedError(f"{_name(context.options)}: the training has diverged: {what}; {_advice(context)}")
 
 
-def _name(recipe: Recipe) -> str:
-    return f"solver {recipe.solver!r}" + (f" with {recipe.optimizer!r}" if recipe.solver == "minibatch" else "")
+def _name(options: SolverOptions) -> str:
+    return f"solver {options.solver!r}" + (f" with {options.optimizer!r}" if options.solver == "minibatch" else "")
 
 
-def _advice(bench: Bench) -> str:
-    if bench.recipe.solver in ("l-bfgs", "normal"):
+def _advice(context: SolverContext) -> str:
+    if context.options.solver in ("l-bfgs", "normal"):
         return "scale features and labels"
-    of = f"stepSize {bench.recipe.step_size:g}"
-    if bench.problem.l2:
-        of += f" is too large for these features and labels, or for regParam (an L2 penalty of {bench.problem.l2:g})"
+    of = f"stepSize {context.options.step_size:g}"
+    if context.problem.l2:
+        of += f" is too large for these features and labels, or for regParam (an L2 penalty of {context.problem.l2:g})"
     else:
         of += " is too large for these features and labels"
     return f"{of}: take a smaller one, or scale them"

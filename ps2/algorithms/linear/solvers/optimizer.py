@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.algorithms.linear.parameters import Int64Array, Parameters
-from ps2.algorithms.linear.solvers.solver import Bench
+from ps2.algorithms.linear.solvers.solver import SolverContext
 from ps2.client.dcv import DCV
 from ps2.ops.all import optimizer_steps
 from ps2.ops.table import Op
@@ -41,14 +41,14 @@ class Optimizer:
     (Loshchilov & Hutter, 2019).
     """
 
-    def __init__(self, bench: Bench, model: Parameters, gradient: Parameters) -> None:
-        self._name = bench.recipe.optimizer
-        self._problem, self._recipe = bench.problem, bench.recipe
+    def __init__(self, context: SolverContext, model: Parameters, gradient: Parameters) -> None:
+        self._name = context.options.optimizer
+        self._problem, self._options = context.problem, context.options
         self._model, self._gradient = model, gradient
         self._op = step_of(self._name)
         assert self._op.optimizer is not None
         self._declared = self._op.optimizer
-        self._states = {name: bench.space.new() for name in states_of(self._name)}
+        self._states = {name: context.space.new() for name in states_of(self._name)}
 
     @property
     def follows_sums(self) -> bool:
@@ -73,10 +73,10 @@ class Optimizer:
     def catching_up(self) -> CatchUp | None:
         """Return how to bring columns up to date before they are read; None: they always are."""
         problem, declared = self._problem, self._declared
-        if declared.catch_up is None or not self._recipe.lazy or not (problem.l1 or problem.l2):
+        if declared.catch_up is None or not self._options.lazy or not (problem.l1 or problem.l2):
             return None
         sums = tuple(state.weight for state in self._states.values())
-        rate = {declared.rate: self._recipe.step_size}
+        rate = {declared.rate: self._options.step_size}
         return CatchUp(declared.catch_up, self._model.weight, sums, rate, problem.l1, problem.l2)
 
     def _decay(self, number: int) -> None:
@@ -86,13 +86,13 @@ class Optimizer:
                 vector.mul(1.0 - share)
 
     def _rate(self, number: int) -> float:
-        return self._recipe.step_size / (math.sqrt(number) if self._name == "gd" else 1.0)
+        return self._options.step_size / (math.sqrt(number) if self._name == "gd" else 1.0)
 
     def _scalars(self, number: int, is_weight: bool) -> dict[str, Any]:
         penalised = is_weight and self._name not in DECAYING
         l1, l2 = (self._problem.l1, self._problem.l2) if penalised else (0.0, 0.0)
         scalars: dict[str, Any] = {"l1": l1, "l2": l2}
-        if self._recipe.lazy and is_weight:
+        if self._options.lazy and is_weight:
             scalars["lazy"] = True
         if self.follows_sums:
             scalars |= {"l1": number * l1, "l2": number * l2}

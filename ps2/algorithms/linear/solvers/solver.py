@@ -1,4 +1,4 @@
-"""What every solver is: one half in the driver, between clocks, and one in each worker."""
+"""A solver has two programs: one in the driver, between clocks, and one in each worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from ps2.algorithms.linear.centering import Center
 from ps2.algorithms.linear.losses.loss import Array, Float64Array, Loss
 from ps2.algorithms.linear.parameters import Parameters, Space
-from ps2.algorithms.linear.problem import Problem, Recipe
+from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.solvers.regions import Box
 from ps2.algorithms.linear.view import NOTHING, ModelView, Sums
 from ps2.algorithms.training.record import Record
@@ -49,7 +49,7 @@ class Data:
 
 
 @dataclass(frozen=True, eq=False)
-class Bench:
+class SolverContext:
     """What a solver has to work with in the driver.
 
     Attributes:
@@ -64,7 +64,7 @@ class Bench:
     """
 
     problem: Problem
-    recipe: Recipe
+    options: SolverOptions
     facts: Facts
     loss: Loss
     space: Space
@@ -79,7 +79,7 @@ class Bench:
     @property
     def conditions(self) -> bool:
         """Whether ``scale`` only makes L-BFGS quick, and penalties are on weights of features as they were given."""
-        return self.scale is not None and not self.problem.standardize and self.recipe.solver == "l-bfgs"
+        return self.scale is not None and not self.problem.standardize and self.options.solver == "l-bfgs"
 
     def stop(self, reason: str) -> Stop:
         """Return what ends the run."""
@@ -87,23 +87,23 @@ class Bench:
         return STOP
 
 
-class SolverPart(Protocol):
-    """A solver's half in a worker; picklable."""
+class SolverWorker(Protocol):
+    """A solver's program in a worker; picklable."""
 
     def __call__(self, worker: Any, data: Data, view: ModelView, clocks: int) -> None:
         """Take part in the clocks up to ``clocks``, and report in each."""
 
 
 class Solver(Protocol):
-    """A solver's half in the driver."""
+    """A solver's program in the driver."""
 
     @property
     def clocks(self) -> int:
         """How many it takes at most."""
 
     @property
-    def part(self) -> SolverPart:
-        """Its half in the workers."""
+    def worker(self) -> SolverWorker:
+        """Its program in the workers."""
 
     def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
         """Go on after a clock, counted from 0, that all workers have finished.

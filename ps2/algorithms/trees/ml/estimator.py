@@ -19,10 +19,10 @@ from ps2.algorithms.trees.gradients import Objective
 from ps2.algorithms.trees.layout import MOST_CATEGORIES
 from ps2.algorithms.trees.ml.label_quantile import label_quantile
 from ps2.algorithms.trees.ml.label_sums import label_sums
-from ps2.algorithms.trees.ml.params import TreeSetters, check_tree_params, features_of, recipe_of, resolved
+from ps2.algorithms.trees.ml.params import TreeSetters, check_tree_params, features_of, options_of, resolved
 from ps2.algorithms.trees.model import GBTModel
-from ps2.algorithms.trees.problem import Problem, Recipe
-from ps2.algorithms.trees.trainer import Trained, train
+from ps2.algorithms.trees.problem import BoostingOptions, Problem
+from ps2.algorithms.trees.trainer import TrainedForest, train
 from ps2.algorithms.trees.tree import Absent
 from ps2.coordinator.context import PS2Context
 from ps2.errors import ConfigError, LimitError
@@ -43,16 +43,16 @@ class TreeEstimator(FleetEstimator, TreeSetters):
         super()._check()
         check_tree_params(self)
 
-    def _plan(self) -> Recipe:
-        return replace(recipe_of(self), name=self._name)
+    def _plan(self) -> BoostingOptions:
+        return replace(options_of(self), name=self._name)
 
-    def _found(self, plan: Recipe, found: Survey, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
+    def _found(self, plan: BoostingOptions, found: Survey, dealt: Callable[[], Table]) -> tuple[Any, TrainingHistory]:
         objective = self._objective(found)
         signs = self.getMonotoneConstraints() if self.isSet("monotoneConstraints") else []
         if signs and len(signs) != found.dim:
             raise ConfigError(f"monotoneConstraints: expected one for each of {found.dim} features, got {len(signs)}")
         drawn = features_of(self.getFeatureSubsetStrategy(), found.dim)
-        recipe = resolved(
+        options = resolved(
             replace(plan, features=drawn), self, objective, found.facts, self._columns().weight is not None
         )
         categories = categories_of(found.features)
@@ -62,10 +62,10 @@ class TreeEstimator(FleetEstimator, TreeSetters):
         absent: Absent = "missing" if self.getAbsentAsMissing() else "zero"
         problem = Problem(objective, found.dim, self._base(objective, found, table), absent, categories)
 
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> Trained:
-            return train(ps, table, problem, recipe, found.facts, on_step)
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> TrainedForest:
+            return train(ps, table, problem, options, found.facts, on_step)
 
-        trained = self._trained(table, recipe.rounds, run)
+        trained = self._trained(table, options.rounds, run)
         return self._model(GBTModel(trained.forest)), trained.history
 
     def _base(self, objective: Objective, found: Survey, table: Table) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""The params of boosted trees that pyspark.ml does not have, and how all of them become a ``Recipe``."""
+"""The params of boosted trees that pyspark.ml does not have, and how all of them become a ``BoostingOptions``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ps2.algorithms.estimators.params import (
 )
 from ps2.algorithms.training.table import Facts
 from ps2.algorithms.trees.gradients import Objective
-from ps2.algorithms.trees.problem import LEAST_GAIN, MOST_DEPTH, Bits, GrowthName, Recipe, weight_bits
+from ps2.algorithms.trees.problem import LEAST_GAIN, MOST_DEPTH, Bits, BoostingOptions, GrowthName, weight_bits
 from ps2.algorithms.trees.quantiles import unit_of
 from ps2.errors import ConfigError
 
@@ -196,9 +196,9 @@ def check_tree_params(params: TreeParams) -> None:
     features_of(params.getFeatureSubsetStrategy(), 1)
 
 
-def recipe_of(params: TreeParams) -> Recipe:
-    """Make the recipe that params ask for; how many features nodes draw from is known later."""
-    return Recipe(
+def options_of(params: TreeParams) -> BoostingOptions:
+    """Make the options that params ask for; how many features nodes draw from is known later."""
+    return BoostingOptions(
         rounds=params.getMaxIter(),
         depth=params.getMaxDepth(),
         growth=params.getGrowth(),
@@ -221,8 +221,10 @@ def recipe_of(params: TreeParams) -> Recipe:
     )
 
 
-def resolved(recipe: Recipe, params: TreeParams, objective: Objective, facts: Facts, weighted: bool) -> Recipe:
-    """Return a recipe with what rows decide.
+def resolved(
+    options: BoostingOptions, params: TreeParams, objective: Objective, facts: Facts, weighted: bool
+) -> BoostingOptions:
+    """Return options with what the rows decide.
 
     Args:
         facts: of the rows' labels and weights.
@@ -236,7 +238,7 @@ def resolved(recipe: Recipe, params: TreeParams, objective: Objective, facts: Fa
         most_weight = min(most_weight, MOST_OF_CLASSES if objective.classes else math.inf)
         first_rate = 1.0
     return replace(
-        recipe,
+        options,
         first_rate=first_rate,
         most_weight=most_weight,
         least_gain=least_gain,

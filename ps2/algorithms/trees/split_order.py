@@ -58,7 +58,7 @@ class Node:
         return bool(self.children) and self.children[0].number != NONE
 
 
-class Order:
+class SplitOrder:
     """The order of one tree.
 
     Args:

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.growing import SparseRows
-from ps2.algorithms.trees.growth import LAYOUT, Found, Growth
-from ps2.algorithms.trees.marks import rows_with_marks
-from ps2.algorithms.trees.problem import Problem, Recipe
+from ps2.algorithms.trees.growth import LAYOUT, BestSplits, Growth
+from ps2.algorithms.trees.nonempty_bins import rows_with_marks
+from ps2.algorithms.trees.problem import BoostingOptions, Problem
 from ps2.algorithms.trees.quantiles import shapes_of
 from ps2.client.batch import batch
 from ps2.client.dcv import DCV
@@ -35,7 +35,7 @@ MORE_ROOM = "start more servers, or with a larger memory limit, or let trees hav
 
 
 @dataclass(frozen=True, eq=False)
-class OnFleet:
+class TreeMatrices:
     """What is on the servers when bins are known.
 
     Attributes:
@@ -51,35 +51,35 @@ class OnFleet:
     channels: int
 
     @staticmethod
-    def make(bins: Bins, problem: Problem, recipe: Recipe, rows: int) -> OnFleet:
+    def make(bins: Bins, problem: Problem, options: BoostingOptions, rows: int) -> TreeMatrices:
         """Make room for histograms, and tell the servers what the bins are.
 
         Raises:
             LimitError: they cannot fit.
         """
-        dtype = recipe.sums_dtype
-        columns = max(-(-int(bins.first[-1]) // bins.block), 1) * bins.block * recipe.channels
-        count, align = rows_with_marks(first_rows(recipe, rows)), bins.block * recipe.channels
+        dtype = options.sums_dtype
+        columns = max(-(-int(bins.first[-1]) // bins.block), 1) * bins.block * options.channels
+        count, align = rows_with_marks(first_rows(options, rows)), bins.block * options.channels
         with _explaining(bins, count, columns * np.dtype(dtype).itemsize):
             first = DCV.dense(columns, count, dtype, align=align)
         histograms = first.matrix()
-        monotone = np.array(recipe.monotone, np.int64) if recipe.monotone else None
+        monotone = np.array(options.monotone, np.int64) if options.monotone else None
         no_rows = SparseRows(bins, np.zeros(1, np.int64), np.empty(0, np.int32), problem.absent)
         layout = np.zeros((1, first.dim), dtype)
-        layout[0, : int(bins.first[-1]) * recipe.channels] = no_rows.layout(monotone, recipe.channels)
+        layout[0, : int(bins.first[-1]) * options.channels] = no_rows.layout(monotone, options.channels)
         histograms.push([LAYOUT], layout)
         cuts, sizes = DCV.dense(max(len(bins.cuts), 1), 1, "float64"), DCV.dense(bins.features, 1, "int32")
         if len(bins.cuts):
             cuts.push(bins.cuts)
         sizes.push(shapes_of(bins))
-        return OnFleet(problem, bins, histograms, cuts, sizes, recipe.channels)
+        return TreeMatrices(problem, bins, histograms, cuts, sizes, options.channels)
 
     @staticmethod
-    def known(bins: Bins, problem: Problem, recipe: Recipe, numbers: tuple[int, int, int]) -> OnFleet:
+    def known(bins: Bins, problem: Problem, options: BoostingOptions, numbers: tuple[int, int, int]) -> TreeMatrices:
         """Return what a driver before has made, perhaps on another number of servers."""
         first, cuts, sizes = (known(DCV, number) for number in numbers)
-        fleet = OnFleet(problem, bins, first.matrix(), cuts, sizes, recipe.channels)
-        fleet.histograms.apply("trees.mark", layout=LAYOUT, channels=recipe.channels)
+        fleet = TreeMatrices(problem, bins, first.matrix(), cuts, sizes, options.channels)
+        fleet.histograms.apply("trees.mark", layout=LAYOUT, channels=options.channels)
         return fleet
 
     @property
@@ -104,7 +104,7 @@ class OnFleet:
         with _explaining(self.bins, rows, self.histograms.dim * self.histograms.dtype.itemsize):
             self.histograms.grow(rows)
 
-    def best_splits(self, growth: Growth, recipe: Recipe) -> Found:
+    def best_splits(self, growth: Growth, options: BoostingOptions) -> BestSplits:
         """Let the servers make the histograms that workers have not added, and find the best split of each node."""
         with batch():
             if growth.subtract:
@@ -120,11 +120,11 @@ class OnFleet:
                 layout=LAYOUT,
                 **self._form,
                 words=self.problem.words,
-                min_third=recipe.min_third,
+                min_third=options.min_third,
                 features=self.bins.features,
-                drawn=recipe.features,
+                drawn=options.features,
             )
-        return Found(*found.result())
+        return BestSplits(*found.result())
 
     def free(self) -> None:
         self.histograms.free()
@@ -165,7 +165,7 @@ def _explaining(bins: Bins, rows: int, size: int) -> Iterator[None]:
         ) from error
 
 
-def check_room(problem: Problem, recipe: Recipe, rows: int, servers: Sequence[tuple[int, int]]) -> None:
+def check_room(problem: Problem, options: BoostingOptions, rows: int, servers: Sequence[tuple[int, int]]) -> None:
     """Raise an error if a training cannot be, whatever is in its rows.
 
     Of numeric features this counts what finds their cut points; how many have bins that can part rows is known then.
@@ -178,16 +178,16 @@ def check_room(problem: Problem, recipe: Recipe, rows: int, servers: Sequence[tu
         LimitError: it cannot fit the servers.
         ConfigError: sums of 32 bits cannot be of so many rows.
     """
-    if recipe.bits == 32 and rows > MOST_ROWS_OF_32_BITS:
+    if options.bits == 32 and rows > MOST_ROWS_OF_32_BITS:
         raise ConfigError(f"histogramBits: expected 64 for {rows:,} rows, got 32, for {MOST_ROWS_OF_32_BITS:,} at most")
-    histograms, itemsize = first_rows(recipe, rows), np.dtype(recipe.sums_dtype).itemsize
+    histograms, itemsize = first_rows(options, rows), np.dtype(options.sums_dtype).itemsize
     bins = _least_bins(problem)
-    needed = problem.dim * FEATURE_BYTES + bins * rows_with_marks(histograms) * recipe.channels * itemsize
+    needed = problem.dim * FEATURE_BYTES + bins * rows_with_marks(histograms) * options.channels * itemsize
     left = sum(max(limit - taken, 0) for limit, taken in servers)
     if needed > left:
         raise LimitError(
             f"{problem.dim:,} features: what finds their bins, and the {histograms:,} histograms that trees of depth "
-            f"{recipe.depth} begin with, of {bins:,} bins at least, take {needed:,} bytes or more, and {left:,} are "
+            f"{options.depth} begin with, of {bins:,} bins at least, take {needed:,} bytes or more, and {left:,} are "
             f"left on the {len(servers)} servers; {MORE_ROOM}"
         )
 
@@ -199,9 +199,9 @@ def _least_bins(problem: Problem) -> int:
     return 2 * numeric * lacks + sum(count + lacks for count in problem.categories.values() if count + lacks > 1)
 
 
-def first_rows(recipe: Recipe, rows: int) -> int:
+def first_rows(options: BoostingOptions, rows: int) -> int:
     """Return how many rows a matrix of histograms begins with: it grows as trees do.
 
     One is the layout; the last level of a tree has no histograms, and no node is without rows. Marks come on top.
     """
-    return 1 + min(1 << max(recipe.depth - 1, 0), recipe.most_leaves, rows, FIRST_ROWS)
+    return 1 + min(1 << max(options.depth - 1, 0), options.most_leaves, rows, FIRST_ROWS)
