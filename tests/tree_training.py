@@ -9,7 +9,8 @@ import scipy.sparse as sp
 from cut_points import cuts_from
 
 from ps2.algorithms.trees import growing_kernels, ops, search_kernels
-from ps2.algorithms.trees.binning import Bins, Columns, distinct
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.feature_columns import Columns, distinct
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised, sums_below
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, child_bounds, scales_of
 from ps2.algorithms.trees.tree import Forest, TreeBuilder

@@ -42,7 +42,11 @@ class DyingWorker:
 
     def __init__(self, worker, folder, clocks):
         self._worker, self._folder, self._clocks = worker, folder, clocks
-        self.rank, self.workers = worker.rank, worker.workers
+        self.rank, self.workers, self.report = worker.rank, worker.workers, worker.report
+
+    @property
+    def messages(self):
+        return self._worker.messages
 
     def clocks(self, n):
         for clock in self._worker.clocks(n):
@@ -53,7 +57,7 @@ class DyingWorker:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-class DyingHalf(worker.Half):
+class DyingProgram(worker.TreeProgram):
     folder, deaths = "", ()
 
     def __call__(self, worker, reading):
@@ -71,13 +75,13 @@ DEATHS = {
 
 @pytest.mark.usefixtures("by_value")
 def test_trees_when_workers_are_killed_then_are_the_same_to_the_bit(spark, whole, tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "Half", DyingHalf)
+    monkeypatch.setattr(trainer, "TreeProgram", DyingProgram)
     with PS2Context.getOrCreate(spark, servers=2) as ps:
         for kind, clocks in DEATHS.items():
             folder = tmp_path / kind
             folder.mkdir()
-            monkeypatch.setattr(DyingHalf, "folder", str(folder))
-            monkeypatch.setattr(DyingHalf, "deaths", clocks)
+            monkeypatch.setattr(DyingProgram, "folder", str(folder))
+            monkeypatch.setattr(DyingProgram, "deaths", clocks)
             made = grow(ps, spark, kind)
             assert sorted(int(path.name) for path in folder.iterdir()) == list(clocks), kind
             assert digest(made.forest) == whole[kind], kind

@@ -11,8 +11,10 @@ from cut_points import cells_of, cuts_from
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ps2.algorithms.trees import binning
-from ps2.algorithms.trees.binning import Bins, Cells, Columns, Distinct, Refinement, cuts_between, from_bits
+from ps2.algorithms.trees import cut_points, feature_columns
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.cut_points import Cells, Refinement, cuts_between
+from ps2.algorithms.trees.feature_columns import Columns, Distinct, from_bits
 from ps2.errors import ConfigError, InputError
 
 floats = st.floats(allow_nan=False)
@@ -22,7 +24,7 @@ TURNS = 6
 def exact_cuts(values, weights, bins):
     """Return the cuts that distinct values with weights lead to: the reference."""
     distinct, place = np.unique(values + 0.0, return_inverse=True)
-    bits = binning.ordered_bits(distinct)
+    bits = feature_columns.ordered_bits(distinct)
     return cuts_from(bits, bits, np.bincount(place, weights).astype(np.int64), bins)
 
 
@@ -30,7 +32,7 @@ def summed_up(parts, bins):
     """Return the cuts of all features by the way that workers and servers go."""
     columns = [Columns.of_dense(x) for x, _ in parts]
     weights = [w for _, w in parts]
-    found = [binning.distinct(c, bins, w) for c, w in zip(columns, weights, strict=True)]
+    found = [feature_columns.distinct(c, bins, w) for c, w in zip(columns, weights, strict=True)]
     held = np.concatenate([np.column_stack([d.features.astype(np.uint64), d.bits]) for d in found])
     values, place = np.unique(held, axis=0, return_inverse=True)
     summed = np.zeros(len(values), np.int64)
@@ -53,9 +55,9 @@ def cells_after(parts, features, bins, absent=None, turns=TURNS):
     cells = Cells.whole(len(features))
     for turn in range(turns):
         refinement = Refinement.of(cells, bins, turn)
-        sums = sum(binning.children(c, features, cells, refinement, w) for c, w in parts)
+        sums = sum(cut_points.children(c, features, cells, refinement, w) for c, w in parts)
         if absent is not None and not turn:
-            sums[refinement.begin[:-1] + (int(binning.ZERO) >> 52)] += absent
+            sums[refinement.begin[:-1] + (int(feature_columns.ZERO) >> 52)] += absent
         cells = cells.parted(refinement, sums)
     return cells
 
@@ -69,7 +71,7 @@ def test_cuts_of_many_when_features_are_cut_at_once_then_they_are_those_of_each(
     absent = zeros * np.arange(1, 6)
     cells = cells_after([(Columns.of_dense(x), np.ones(60, np.int64))], np.arange(5), bins, absent)
     assert [int(cells_of(cells, place)[2].sum()) for place in range(5)] == (60 + absent).tolist()
-    cuts, sizes = binning.cuts_of_many(cells, bins)
+    cuts, sizes = cut_points.cuts_of_many(cells, bins)
     for place, found in enumerate(np.split(cuts, np.cumsum(sizes)[:-1])):
         np.testing.assert_allclose(found, cuts_from(*cells_of(cells, place), bins), rtol=2.0**-22, atol=1e-40)
         assert (np.diff(found) > 0).all()
@@ -78,7 +80,7 @@ def test_cuts_of_many_when_features_are_cut_at_once_then_they_are_those_of_each(
 def test_cuts_of_many_when_values_are_spread_then_are_float32():
     x = np.random.default_rng(0).normal(size=(20_000, 1))
     cells = cells_after([(Columns.of_dense(x), np.ones(len(x), np.int64))], np.arange(1), 64)
-    cuts, _ = binning.cuts_of_many(cells, 64)
+    cuts, _ = cut_points.cuts_of_many(cells, 64)
     assert len(cuts) == 63
     np.testing.assert_array_equal(cuts, cuts.astype(np.float32))
 
@@ -88,16 +90,16 @@ def test_cells_when_values_lie_close_together_then_bins_are_as_even_as_elsewhere
     step = np.spacing(base)
     x = base + np.append(np.arange(5000) * step, [1e300, -1e300])
     cells = cells_after([(Columns.of_dense(x[:, None]), np.ones(len(x), np.int64))], np.arange(1), 32)
-    cuts, _ = binning.cuts_of_many(cells, 32)
+    cuts, _ = cut_points.cuts_of_many(cells, 32)
     held = np.bincount(np.searchsorted(cuts, x))
     assert len(held) >= 30
     assert held.max() < 1.5 * len(x) / 32
 
 
 def test_value_counts_when_zeros_are_not_held_then_they_are_a_value():
-    values = binning.ordered_bits(np.array([0.0, 2.0, 2.0, 3.0]))
+    values = feature_columns.ordered_bits(np.array([0.0, 2.0, 2.0, 3.0]))
     found = Distinct(np.array([0, 0, 2, 2]), values, np.array([1, 1, 1, 0]), np.empty(0, np.int64))
-    assert binning.value_counts(found, np.array([3, 1, 1, 0])).tolist() == [2, 1, 2, 0]
+    assert cut_points.value_counts(found, np.array([3, 1, 1, 0])).tolist() == [2, 1, 2, 0]
 
 
 def table(rows=3000, seed=0):
@@ -115,7 +117,7 @@ def table(rows=3000, seed=0):
 @given(st.lists(floats, min_size=1))
 def test_ordered_bits_when_values_ascend_then_they_do_and_lead_back(values):
     values = np.array(values)
-    bits = binning.ordered_bits(values)
+    bits = feature_columns.ordered_bits(values)
     np.testing.assert_array_equal(from_bits(bits), values)
     np.testing.assert_array_equal(bits[:, None] < bits, values[:, None] < values)
 
@@ -183,7 +185,7 @@ def test_cuts_when_values_are_many_then_bins_weigh_as_much_as_exact_ones_nearly(
 
 def test_cuts_from_when_zeros_are_absent_then_they_weigh_as_if_they_were_there():
     values = np.array([-2.0, -1.0, 0.0, 3.0, 4.0])
-    bits, weights = binning.ordered_bits(values), np.array([1, 1, 7, 1, 1])
+    bits, weights = feature_columns.ordered_bits(values), np.array([1, 1, 7, 1, 1])
     rest = values != 0
     for bins in (2, 3, 5, 9):
         expected = cuts_from(bits, bits, weights, bins)
@@ -196,11 +198,11 @@ def test_cuts_of_few_when_all_features_are_cut_at_once_then_they_are_those_of_ea
     x = sp.random_array((40, 300), density=0.1, rng=rng, format="csr")
     x.data = np.round(x.data * 8 - 4)
     columns, weights = Columns.of_sparse(x), rng.integers(0, 2, 40)
-    found = binning.distinct(columns, 5, weights)
+    found = feature_columns.distinct(columns, 5, weights)
     held = np.bincount(columns_of(columns), weights[columns.rows], minlength=300)
     absent = (weights.sum() - held).astype(np.int64)
     absent[::10] = 0
-    cuts, begins = binning.cuts_of_few(found, absent)
+    cuts, begins = cut_points.cuts_of_few(found, absent)
     assert len(begins) == 301
     for feature in range(300):
         mine = found.features == feature
@@ -231,7 +233,7 @@ def test_distinct_when_columns_are_sparse_then_they_are_those_of_their_entries()
     x = sp.random_array((200, 300), density=0.1, rng=rng, format="csr")
     x.data = np.round(x.data * 4)  # zeros among them
     weights = rng.integers(0, 4, 200)
-    found = binning.distinct(Columns.of_sparse(x), 3, weights)
+    found = feature_columns.distinct(Columns.of_sparse(x), 3, weights)
     entries = x.tocoo()
     for feature in range(300):
         mine = entries.col == feature

@@ -7,7 +7,8 @@ import pytest
 import scipy.sparse as sp
 
 from ps2.algorithms.trees import growing_kernels
-from ps2.algorithms.trees.binning import Bins, Columns
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.feature_columns import Columns
 from ps2.algorithms.trees.gradients import quantised
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split, child_bounds, scales_of
 from ps2.errors import ConfigError

@@ -21,22 +21,19 @@ import numpy.typing as npt
 
 from ps2.algorithms.training.checkpoint_names import UNNAMED, CheckpointNames
 from ps2.algorithms.training.run import FIRST_CLOCK
-from ps2.algorithms.trees import binning
-from ps2.algorithms.trees.binning import (
+from ps2.algorithms.trees import feature_columns
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.cut_points import (
     BITS,
     COARSE_BITS,
-    ZERO,
-    Bins,
     Cells,
-    Columns,
-    Distinct,
     Refinement,
     children,
     cuts_of_few,
     cuts_of_many,
-    distinct,
     value_counts,
 )
+from ps2.algorithms.trees.feature_columns import ZERO, Columns, Distinct, distinct
 from ps2.algorithms.trees.nonempty_bins import WORD_BITS
 from ps2.algorithms.trees.problem import Problem
 from ps2.algorithms.trees.rows import is_dense, laid_out, with_all_columns
@@ -343,7 +340,7 @@ class _Part:
         return _Part(sums, Columns.of_sparse(rows.x), rows.keys, readable(weights))
 
     def add_missing(self) -> None:
-        lacking = binning.missing(self.columns, self.weights)
+        lacking = feature_columns.missing(self.columns, self.weights)
         some = np.flatnonzero(lacking)
         self.sums.missing.add(lacking[some], self.features[some])
 

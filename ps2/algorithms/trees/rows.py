@@ -10,8 +10,9 @@ import scipy.sparse as sp
 
 from ps2.algorithms.trees import driver_messages as messages
 from ps2.algorithms.trees import growing_kernels
-from ps2.algorithms.trees.binning import Bins, Columns
+from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.driver_messages import FinalNodes
+from ps2.algorithms.trees.feature_columns import Columns
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.tree import Absent
 from ps2.data.rows import LocalRows

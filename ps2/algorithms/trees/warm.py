@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from ps2.algorithms.trees import binning, growing_kernels
-from ps2.algorithms.trees.binning import NO_WEIGHTS, Bins, Cells, Columns, Refinement
+from ps2.algorithms.trees import cut_points, feature_columns, growing_kernels
+from ps2.algorithms.trees.binning import Bins
+from ps2.algorithms.trees.cut_points import Cells, Refinement
+from ps2.algorithms.trees.feature_columns import NO_WEIGHTS, Columns
 from ps2.algorithms.trees.gradients import Objective, exponents_of, quantised
 from ps2.algorithms.trees.growing import DenseRows, Scratch, SparseRows, Split
 from ps2.algorithms.trees.ops import add, add_rows, best_splits, clear, mark, subtract
@@ -60,13 +62,13 @@ def _bin(x: np.ndarray, sparse: sp.csr_array) -> None:
     some = np.zeros(1, np.int64)
     for columns in (Columns.of_dense(x), Columns.of_sparse(sparse)):
         for weights in (NO_WEIGHTS, readable(np.ones(1, np.int64))):
-            binning.distinct(columns, 2, weights)
+            feature_columns.distinct(columns, 2, weights)
             cells = Cells.whole(1)
             for turn in range(2):
                 refinement = Refinement.of(cells, 2, turn)
-                cells = cells.parted(refinement, binning.children(columns, some, cells, refinement, weights))
-            binning.cuts_of_many(cells, 2)
-            binning.missing(columns, weights)
+                cells = cells.parted(refinement, cut_points.children(columns, some, cells, refinement, weights))
+            cut_points.cuts_of_many(cells, 2)
+            feature_columns.missing(columns, weights)
     _bins().bin_dense(Columns.of_dense(x))
     _bins().bin_sparse(sparse, "zero")
 

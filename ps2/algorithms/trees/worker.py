@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from ps2.algorithms.training.reading import Reading
 from ps2.algorithms.trees import growing_kernels
-from ps2.algorithms.trees.binning import Bins, Columns
+from ps2.algorithms.trees.binning import Bins
 from ps2.algorithms.trees.driver_messages import BUILT, LEFT, NONE, ROW, DriverMessage, Task, has_gradients
+from ps2.algorithms.trees.feature_columns import Columns
 from ps2.algorithms.trees.gradients import NO_WEIGHTS, Objective, exponents_of, quantised
 from ps2.algorithms.trees.growth import ROOT
 from ps2.algorithms.trees.leaf_quantiles import LeafQuantiles

@@ -1,0 +1,141 @@
+"""The values of a worker's rows, feature by feature, as bits that ascend as the values do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
+
+from ps2.algorithms.trees import binning_kernels as kernels
+from ps2.ops.guards import readable
+from ps2.ops.parallel import over_blocks
+
+Array = npt.NDArray[Any]
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+UInt64s = npt.NDArray[np.uint64]
+Float64s = npt.NDArray[np.float64]
+
+NO_WEIGHTS = readable(np.empty(0, np.int64))
+NO_ROWS = readable(np.empty(0, np.int32))
+ZERO = kernels.SIGN
+# What a value costs in a kernel, in additions.
+COST = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Values by feature, as ordered bits.
+
+    Attributes:
+        bits: uint64, those of a feature lie together; missing ones are the largest.
+        begin: int64, shape (features + 1,).
+        rows: int32, of sparse columns: the row of each value; dense ones have all rows, and this is empty.
+        count: of rows.
+    """
+
+    bits: UInt64s
+    begin: Int64s
+    rows: Int32s
+    count: int
+
+    @staticmethod
+    def of_dense(x: Array) -> Columns:
+        """Take all values of rows, float32 or float64, shape (n, features)."""
+        count, features = x.shape
+        bits = np.empty((features, count), np.uint64)
+        over_blocks(kernels.to_columns, (np.arange(features),), readable(x), bits, cost=COST * count)
+        return Columns(readable(bits.reshape(-1)), readable(np.arange(features + 1) * count), NO_ROWS, count)
+
+    @staticmethod
+    def of_sparse(x: sp.csr_array) -> Columns:
+        """Take the values that sparse rows hold; those that they do not hold are nowhere in it."""
+        columns = sp.csc_array(x)
+        bits = ordered_bits(columns.data)
+        return Columns(
+            bits, readable(columns.indptr.astype(np.int64)), readable(columns.indices.astype(np.int32)), x.shape[0]
+        )
+
+    @property
+    def features(self) -> int:
+        return len(self.begin) - 1
+
+    @property
+    def dense(self) -> bool:
+        # Sparse rows that hold nothing have no values, and no rows of any.
+        return not len(self.rows) and 0 < self.features * self.count == len(self.bits)
+
+    @property
+    def cost(self) -> int:
+        return COST * (len(self.bits) // max(self.features, 1) + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Distinct:
+    """Values of the features that have few, and their weights.
+
+    Attributes:
+        features: int64: of each value; they ascend.
+        bits: uint64, the values: they ascend within a feature.
+        weights: int64.
+        many: int64: the features that have more.
+    """
+
+    features: Int64s
+    bits: UInt64s
+    weights: Int64s
+    many: Int64s
+
+    def without(self, many: Int64s, limit: int) -> Distinct:
+        """Return the values of features that do not have more than ``limit``.
+
+        Args:
+            many: features that are known to have more.
+        """
+        features, counts = np.unique(self.features, return_counts=True)
+        many = np.union1d(many, features[counts > limit])
+        few = ~np.isin(self.features, many)
+        return Distinct(self.features[few], self.bits[few], self.weights[few], many)
+
+
+def ordered_bits(values: Array) -> UInt64s:
+    """Return uint64 that ascend as float64 values do; 0 and -0 are the same, NaN is the largest."""
+    bits = np.empty(len(values), np.uint64)
+    over_blocks(kernels.to_bits, (readable(values), bits))
+    return readable(bits)
+
+
+def from_bits(bits: UInt64s) -> Float64s:
+    """Return the float64 that have such ordered bits."""
+    bits = np.asarray(bits, np.uint64)
+    return np.where(bits & kernels.SIGN, bits ^ kernels.SIGN, ~bits).view(np.float64)
+
+
+def distinct(columns: Columns, limit: int, weights: Int64s = NO_WEIGHTS) -> Distinct:
+    """Find the distinct values of each feature, missing ones aside.
+
+    Args:
+        limit: of values; a feature with more is one of ``many``.
+        weights: of rows, whole numbers, not negative; none: each counts 1.
+    """
+    start = np.append(0, np.cumsum(np.minimum(np.diff(columns.begin), limit)))
+    values, counts = np.empty(start[-1], np.uint64), np.empty(start[-1], np.int64)
+    found = np.empty(columns.features, np.int64)
+    held = (columns.bits, columns.begin, columns.rows, readable(weights))
+    rest = (*held, limit, readable(start), values, counts, found)
+    over_blocks(kernels.count_distinct, (np.arange(columns.features),), *rest, cost=columns.cost)
+    features = np.repeat(np.arange(columns.features), np.maximum(found, 0))
+    some = start[features] + np.arange(len(features)) - np.searchsorted(features, features)
+    order = np.lexsort((values[some], features))
+    return Distinct(features, values[some][order], counts[some][order], np.flatnonzero(found < 0))
+
+
+def missing(columns: Columns, weights: Int64s = NO_WEIGHTS) -> Int64s:
+    """Return the weight of each feature's missing values, as far as ``columns`` have them, int64."""
+    out = np.empty(columns.features, np.int64)
+    held = (columns.bits, columns.begin, columns.rows, readable(weights), out)
+    over_blocks(kernels.count_missing, (np.arange(columns.features),), *held, cost=columns.cost)
+    return out
