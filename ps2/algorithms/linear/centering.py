@@ -37,7 +37,7 @@ class Center:
         return np.asarray(self.means.pull())[:: self.width]
 
     def shifts(self, weight: DCV) -> Any:
-        """Return mean w of each output, float64 of shape (width,); within ``batch()``, what gives it after it."""
+        """Return mean w of each output, float64 of shape (width,); within ``batch()``, a deferred result."""
         return weight.zip(self.means).apply("linear.shifts", width=self.width)
 
     def message(self, shifts: Any) -> Message:

@@ -23,7 +23,7 @@ FORMAT = "ps2.model.v1"
 
 
 def write_weights(url: str, weights: Weights) -> dict[str, Any]:
-    """Write a model; return what the metadata have to say of them."""
+    """Write a model; return its entries for the metadata."""
     arrays = {"biases.npy": weights.biases}
     if not isinstance(weights.weight, DCV):
         arrays["weight.npy"] = weights.weight

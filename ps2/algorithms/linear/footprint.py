@@ -1,7 +1,7 @@
-"""What a training takes at least, in bytes, told before it begins: pure.
+"""The least memory of a training, checked before it begins. Pure.
 
-Vectors of many columns hold only those that the rows use, which nobody knows before the rows are read. The driver
-counts one feature then, and each worker its own when it knows them.
+Vectors of many columns hold only the columns that the rows use, and these are not known before the rows are read. Then
+the driver counts one feature, and each worker counts its own once it has read its rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEY_BYTES = 8
 
 @dataclass(frozen=True)
 class Room:
-    """Memory of a server: its limit, and what is taken of it."""
+    """Memory of a server: its limit, and the bytes in use."""
 
     limit_bytes: int
     taken_bytes: int
@@ -37,24 +37,24 @@ class Room:
 
 
 def is_dense(problem: Problem) -> bool:
-    """Tell whether vectors have memory for all columns, in float64; else for those used, in float32."""
+    """Return whether vectors hold all columns, in float64; else only used ones, in float32."""
     return problem.size < SPARSE_FROM
 
 
 def feature_vectors(problem: Problem) -> int:
-    """Return how many vectors of the features' sums their scales are found by."""
+    """Return the number of vectors of sums that the features' scales are computed from."""
     # Squares of float32 values are within float64's range.
     return 4 if is_dense(problem) else 3
 
 
 def rows_of(options: SolverOptions) -> int:
-    """Return how many vectors of weights a solver has at most."""
+    """Return the most vectors of weights that a solver has."""
     states = len(states_of(options.optimizer)) if options.solver == "minibatch" else 0
     return ROWS[options.solver] + states + (2 if options.bounds is not None else 0)
 
 
 def fleet_bytes(problem: Problem, options: SolverOptions) -> int:
-    """Return what the vectors take on all servers together, at least."""
+    """Return the least bytes of the vectors on all servers together."""
     rows, sums = rows_of(options), feature_vectors(problem) * 8 * options.scales(problem)
     if is_dense(problem):
         return problem.dim * (rows * 8 * problem.width + sums) + _products_bytes(problem, options)
@@ -62,13 +62,13 @@ def fleet_bytes(problem: Problem, options: SolverOptions) -> int:
 
 
 def worker_bytes(problem: Problem, options: SolverOptions, features: int) -> int:
-    """Return what the weights of so many features take in a worker, at least: columns, weights, gradient."""
+    """Return the least bytes of a worker with this number of features: columns, weights, gradient."""
     weight = COLUMN_BYTES + (8 if is_dense(problem) else 4) + 8 * BUFFERS[options.solver]
     return features * problem.width * weight + _products_bytes(problem, options)
 
 
 def _products_bytes(problem: Problem, options: SolverOptions) -> int:
-    """Return what the products of all pairs of features take, where a solver adds them up."""
+    """Return the bytes of the products of all pairs of features, if the solver needs these."""
     return 8 * packed_size(problem.dim) if options.solver == "normal" else 0
 
 
@@ -85,7 +85,7 @@ def check_fleet(problem: Problem, options: SolverOptions, servers: Sequence[Room
 
 
 def check_worker(problem: Problem, options: SolverOptions, features: int, left_bytes: int) -> None:
-    """Raise LimitError if a worker whose rows use so many features has too little memory."""
+    """Raise LimitError if a worker has too little memory for the features that its rows use."""
     needed = worker_bytes(problem, options, features)
     if needed > left_bytes:
         raise LimitError(
@@ -96,7 +96,7 @@ def check_worker(problem: Problem, options: SolverOptions, features: int, left_b
 
 
 def _weights_of(problem: Problem) -> str:
-    """Say how many weights there are, and which parameters make them so many."""
+    """Return the number of weights in words, and the parameters that make it large."""
     if problem.loss in ("fmLogistic", "fmSquared"):
         why = f"factorSize={problem.width - 1:,} and {problem.dim:,} features"
     elif problem.width > 1:

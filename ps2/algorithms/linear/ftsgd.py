@@ -20,13 +20,13 @@ Float64Array = npt.NDArray[np.float64]
 SHARE = 0.997
 DEVIATIONS = 3.0
 LARGEST_RATIO = 0.25
-# What rounding may make of numbers that are the same.
+# Relative difference that rounding may make between equal numbers.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class LocalResult:
-    """What local steps made.
+    """The result of local steps.
 
     Attributes:
         w: float64, shape (k,).
@@ -82,7 +82,7 @@ def ftsgd(
 
 
 def shrunk(momenta: Sequence[float], rate: float) -> float:
-    """Return by what steps multiply a weight whose gradient is a penalty alone; ``rate``: beta / 2 times its l2."""
+    """Return the factor by which steps shrink a weight with only a penalty; ``rate``: beta / 2 times its l2."""
     scale, velocity = 1.0, 0.0
     for momentum in momenta:
         velocity = momentum * velocity + rate * scale
@@ -108,7 +108,7 @@ def spread(values: Array) -> tuple[float, float]:
 
 
 def is_gaussian(similarities: Array) -> bool:
-    """Tell whether workers agree enough for several local steps (FTSGD's 68-95-99.7 rule, section III-B).
+    """Return whether workers agree enough for several local steps (FTSGD's 68-95-99.7 rule, section III-B).
 
     Args:
         similarities: shape (workers,): the cosine between each worker's weights and the mean weights.

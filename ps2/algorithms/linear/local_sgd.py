@@ -33,7 +33,7 @@ class LocalSteps:
 
 @dataclass(frozen=True, eq=False)
 class LocalModel:
-    """What a pass made.
+    """The result of a pass.
 
     Attributes:
         w: float64, shape (k,).

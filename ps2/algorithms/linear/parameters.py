@@ -61,8 +61,8 @@ class Space:
 
     def __init__(self, problem: Problem, rows: int, names: CheckpointNames = UNNAMED) -> None:
         """Args:
-        rows: vectors that there is memory for from the beginning.
-        names: of the vectors; in one order, so that a later driver finds each in its place.
+        rows: number of vectors to reserve memory for.
+        names: of the vectors; a later driver asks for them in the same order.
 
         Raises:
             NotFoundError, ShapeError: what was to be found is not there, or belongs to another model.
@@ -82,7 +82,7 @@ class Space:
                 f"{wanted[1]:,} and {wanted[0]}"
             )
         self.messages = names.messages  # of an earlier driver
-        # Handles that travel to workers are freed by nobody else.
+        # Handles that travel to workers are freed only here.
         self._made = [self._bias, self._weight]
 
     def new(self) -> Parameters:
@@ -90,7 +90,7 @@ class Space:
         return self.several(1)[0]
 
     def several(self, count: int) -> list[Parameters]:
-        """Make zeros, so many, by one call."""
+        """Make several vectors of zeros by one call."""
         weights, biases = self._beside(self._weight, count), self._beside(self._bias, count)
         self._made += [*weights, *biases]
         return [Parameters(w, b, self._problem.width) for w, b in zip(weights, biases, strict=True)]
@@ -109,7 +109,7 @@ class Space:
         return made
 
     def small(self, columns: int) -> DCV:
-        """Make a few float64 zeros, beside nothing; of what lasts for a clock, so nobody looks for them later."""
+        """Make a short float64 vector of zeros, for values of one clock: no later driver needs it."""
         self._made.append(DCV.dense(columns, 1, "float64"))
         return self._made[-1]
 
@@ -126,7 +126,7 @@ class Space:
 
 
 def gram(left: Sequence[Parameters], right: Sequence[Parameters]) -> Callable[[], Float64Array]:
-    """Ask for the inner products of vectors within ``batch()``; what is returned gives them after it."""
+    """Ask for inner products within ``batch()``; the returned function gives them after it."""
     of_weights = DCV.gram([one.weight for one in left], [one.weight for one in right])
     of_biases = DCV.gram([one.bias for one in left], [one.bias for one in right])
     return lambda: of_weights.result() + of_biases.result()

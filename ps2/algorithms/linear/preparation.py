@@ -1,7 +1,7 @@
-"""The first clocks of a linear training: what workers and driver tell each other before the first step.
+"""The first clocks of a linear training, before the first step.
 
-Clock 0 of these brings the mean of each column together; clock 1 the squares about the mean; clock 2 leaves on the
-servers what each column is multiplied by, such as 1 / std, and the weights to begin with.
+In clock 0 of these workers add up the mean of each column, in clock 1 the squares about the mean. In clock 2 they write
+the factor of each column, such as 1 / std, and the initial weights.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Preparation:
 
     @staticmethod
     def make(context: SolverContext) -> Preparation:
-        """Make what a context is prepared by."""
+        """Make the vectors for a solver's context."""
         space = context.space
         sums = None if context.scale is None else space.features(feature_vectors(context.problem))
         if context.conditions and context.scale is not None:

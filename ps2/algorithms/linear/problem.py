@@ -1,4 +1,4 @@
-"""What is trained, and how: the words that losses, solvers and estimators share.
+"""The objective of a linear model, and the options of its solvers.
 
 A model is a vector of ``dim * width`` weights, feature by feature (a feature's ``width`` numbers lie side by side), and
 a short vector of biases, which no penalty touches. The objective is
@@ -149,7 +149,7 @@ class SolverOptions:
     name: str = ""
 
     def scales(self, problem: Problem) -> bool:
-        """Tell whether features are multiplied by a factor each: 1 / std, or what L-BFGS is helped by."""
+        """Return whether each feature is multiplied by a factor: 1 / std, or one that helps L-BFGS."""
         helps = self.solver == "l-bfgs" and problem.curvature is not None
         return problem.standardize or self.solver == "normal" or helps
 

@@ -47,7 +47,7 @@ SOLVERS: dict[str, Callable[[SolverContext], Solver]] = {
 
 @dataclass(frozen=True, eq=False)
 class TrainedModel:
-    """What came of a training.
+    """The result of a training.
 
     Attributes:
         weight: on the fleet, for features as they were given; the caller frees it.
@@ -167,7 +167,7 @@ def train(
 
 
 def _centers(problem: Problem, options: SolverOptions) -> bool:
-    """Tell whether means are to be subtracted: sparse features have small ones, and vectors that are long enough."""
+    """Return whether the solver subtracts means; features of long sparse vectors have small ones."""
     if options.solver == "normal":
         return problem.fit_intercept
     return (

@@ -1,4 +1,4 @@
-"""What a worker pulls of a model, adds to a gradient, and reports to the driver."""
+"""A worker pulls a model, adds to a gradient, and reports to the driver."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ps2.client.dcv import DCV
 
 # A loss of no rows: its sum, and that of their weights.
 NOTHING = 0.0, 0.0
-# What the workers report of a clock, added up: see ``ModelView.report``.
+# The workers' reports of a clock, added up: see ``ModelView.report``.
 Sums = Mapping[str, Any]
 
 

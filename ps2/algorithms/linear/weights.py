@@ -30,7 +30,7 @@ BROADCAST_FROM = 1 << 17
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """What a model computes with; picklable.
+    """The weights of a model; picklable.
 
     Attributes:
         problem: what they are the solution of.
@@ -74,7 +74,7 @@ class Weights:
         """Return the weights of shape (dim, width).
 
         Args:
-            what: is asked for, for messages.
+            what: name of the value that is asked for, for messages.
 
         Raises:
             UsageError: they are too many.
@@ -87,7 +87,7 @@ class Weights:
         return self.weight
 
     def margins(self, x: sp.csr_array) -> Float64Array:
-        """Compute what the model says of rows before any link function; pulls the weights of their features alone.
+        """Compute margins of rows, before any link function; pulls only the weights of their features.
 
         Args:
             x: float64, shape (n, dim).
@@ -135,7 +135,7 @@ class Weights:
 
 
 def _alone(weight: DCV) -> DCV:
-    """Move a vector out of the matrix of a training, which has tens of rows; where there is no room it stays there."""
+    """Move a vector out of the training's matrix, which has tens of rows; without room it stays there."""
     try:
         return moved_alone(weight)
     except (LimitError, BusyError) as error:

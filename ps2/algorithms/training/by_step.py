@@ -31,10 +31,10 @@ class Step:
 def by_step(history: TrainingHistory) -> list[Step]:
     """Return all steps of a training."""
     objectives = history.objective[len(history.objective) - history.steps :]
-    # Those of the first steps may not be known, or there is one of before the first step.
+    # The first steps may have none, or there is one from before the first step.
     unknown = [None] * max(0, history.steps - len(history.validation))
     validations = [*unknown, *history.validation[max(0, len(history.validation) - history.steps) :]]
-    # What has a number for each step; there may be something else, such as one a feature.
+    # Entries with a number per step; there may be others, such as one per feature.
     told = {name: values for name, values in history.told.items() if len(values) == history.steps}
     return [
         Step(
@@ -49,7 +49,7 @@ def by_step(history: TrainingHistory) -> list[Step]:
 
 
 def titles(history: TrainingHistory) -> list[str]:
-    """Return what the columns of ``cells`` are called."""
+    """Return the names of the columns of ``cells``."""
     words, steps = history.words, by_step(history)[:1]
     told = list(steps[0].told) if steps else []
     return [words.step, words.objective, *(["validation"] if history.validation else []), *told, "ms"]

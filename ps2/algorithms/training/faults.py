@@ -1,4 +1,4 @@
-"""What is wrong with the rows of a DataFrame: counted by kind over all workers, with one row of each to look at."""
+"""Faults of the rows of a DataFrame: counted by kind over all workers, with one row of each kind as example."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ class ColumnNames:
 
 @dataclass(frozen=True)
 class Form:
-    """What rows have to be.
+    """The form that rows must have.
 
     Attributes:
         size: number of features; None: that of the first row.
         classes: labels are integers below this; None: any numbers.
-        dtype: that features are held in; what is infinite in it is a fault.
+        dtype: of the features in memory; an infinite value in it is a fault.
         missing: NaN, or a number that is null, is a missing value; else it is a fault.
         categories: how many a feature has, by its number: values are integers below this; of others: any numbers.
         counts: values are whole numbers from 0 to ``MOST_COUNT``.
@@ -112,11 +112,11 @@ PLAIN = Form()
 
 @dataclass
 class Faults:
-    """What is wrong with the rows of one worker.
+    """The faults of one worker's rows.
 
     Attributes:
         columns: that are read.
-        form: what rows have to be.
+        form: that rows must have.
         size: that features must have; None: that of the first row.
         rows: how many there were so far.
     """
@@ -146,7 +146,7 @@ class Faults:
         self.rows += batch.num_rows
 
     def array(self) -> Float64Array:
-        """Return all of it as float64, shape (LENGTH,), for ``error_of``."""
+        """Return the faults as float64, shape (LENGTH,), for ``error_of``."""
         found = [self._found.get(kind, (0, -1, np.nan, -1)) for kind in KINDS]
         head = [float(self.rows), -1.0 if self.size is None else float(self.size)]
         return np.concatenate([head, np.array(found, np.float64).reshape(-1)])
@@ -319,17 +319,17 @@ def validation_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def outside(values: Array, count: int) -> Mask:
-    """Find the values, such as labels of so many classes, that are not 0, 1, ... count - 1."""
+    """Find the values that are not 0, 1, ... count - 1, such as labels that are no classes."""
     return (values < 0) | (values >= count) | (values != np.floor(values))
 
 
 def error_of(faults: Float64Array, columns: ColumnNames = ColumnNames(), form: Form = PLAIN) -> InputError | None:
-    """Say what is wrong with the rows of all workers.
+    """Return the error for the faults of all workers' rows.
 
     Args:
         faults: float64, shape (workers, LENGTH): ``Faults.array()`` of each, by rdd_partition.
         columns: their names.
-        form: what rows have to be.
+        form: that rows must have.
 
     Returns:
         An error that names each kind of fault, how many rows have it, and one of these; None if all rows are fine.
@@ -353,7 +353,7 @@ def error_of(faults: Float64Array, columns: ColumnNames = ColumnNames(), form: F
 
 
 def _more(kind: str, found: Float64Array, columns: ColumnNames, form: Form) -> str:
-    """Say which feature is wrong, and what was expected of it, or of the size; nothing of other faults."""
+    """Name the wrong feature and what was expected, or the expected size; empty for other faults."""
     if kind == "sizes" and form.size is not None:
         return f": expected size {form.size}"
     feature = int(found[np.argmax(found[:, 0] > 0), 3])

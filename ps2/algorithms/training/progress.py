@@ -1,4 +1,4 @@
-"""What a person sees of a training: a live line in a terminal or a notebook, else a line in the log now and then."""
+"""Progress of a training: a live line in a terminal or a notebook, else a line in the log now and then."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps2.algorithms.training.record import StepReport
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL_S = 5.0
-# Spark's own progress bar, which would overwrite the line, comes back half a second after it was told to go.
+# Spark's own progress bar, which would overwrite the line, comes back half a second after it was hidden.
 QUIET_INTERVAL_S = 0.3
 # Of a terminal; in a narrower one the words need the place of the name, too.
 WIDTH_WITH_BAR = 110
@@ -23,7 +23,7 @@ PREFIXES = " KMGTPE"
 
 
 def say(what: str) -> None:
-    """Tell the log what is done now, such as "reading rows.libsvm"."""
+    """Log the current work, such as "reading rows.libsvm"."""
     log.info("%s", what)
 
 
@@ -50,7 +50,7 @@ def progress(name: str, steps: int, spark_context: Any = None) -> Iterator[Calla
 
 
 def describe(report: StepReport, steps: int) -> list[str]:
-    """Return what there is to say of a step, the most important first; times are means of all steps so far."""
+    """Describe a step, the most important part first; times are means of all steps so far."""
     words = report.words
     speed = report.rows / report.seconds if report.seconds else 0.0
     return [
@@ -65,7 +65,7 @@ def describe(report: StepReport, steps: int) -> list[str]:
 
 
 def fitting(said: list[str], room: int) -> str:
-    """Return as much of it as there is room for, whole parts and the first one in any case."""
+    """Join the parts that fit the width, at least the first one."""
     text = said[0]
     for part in said[1:]:
         if len(text) + len(part) + 2 > room:
@@ -75,7 +75,7 @@ def fitting(said: list[str], room: int) -> str:
 
 
 class _LogLine:
-    """Tells the log of a step when some time has passed since the last one that it was told of."""
+    """Logs a step when some time has passed since the last logged one."""
 
     def __init__(self, name: str, steps: int) -> None:
         self._name = name
@@ -123,7 +123,7 @@ def _spark_bar(spark_context: Any) -> Any:
 
 
 def _spoken(name: str) -> str:
-    """Return what a number is called in a sentence: "tokens/s" of "tokens_per_s"."""
+    """Return the name of a number for a sentence: "tokens/s" for "tokens_per_s"."""
     return name.replace("_per_", "/").replace("_", " ")
 
 

@@ -1,4 +1,4 @@
-"""A worker's rows: Arrow batches as arrays for training and for validation, or what is wrong with them.
+"""A worker's rows: Arrow batches as arrays for training and for validation, or their faults.
 
 Batches are read one after the other. The first one with a fault ends the reading; from then on faults are only counted,
 so that an error can tell of all rows.
@@ -23,7 +23,7 @@ Float64Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """What a worker has read.
+    """The rows that a worker has read.
 
     Attributes:
         training: rows to train with; none where there are faults.
@@ -44,7 +44,7 @@ def read(batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form = P
     Args:
         batches: of any number of rows each.
         columns: their names.
-        form: what they have to be.
+        form: that they must have.
 
     Raises:
         InputError: a column is missing or of another type. Faults of rows are counted, not raised.
@@ -57,7 +57,7 @@ def read(batches: Iterable[pa.RecordBatch], columns: ColumnNames, form: Form = P
                 parts.add(batch)
             except InputError:
                 faults.size = parts.rows.size
-                # What was read so far is of no use any more.
+                # The rows read so far are not needed any more.
                 parts = _Parts(columns, form)
                 faults.count(batch)
                 if not faults:

@@ -1,4 +1,4 @@
-"""What a training has done so far, and whom that is shown to."""
+"""The history of a training as it grows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Words:
-    """What a family calls things where people see them.
+    """A family's terms in output.
 
     Attributes:
         step: one step.
-        objective: what gets smaller.
+        objective: the quantity that is minimised.
     """
 
     step: str = "step"
@@ -27,7 +27,7 @@ class Words:
 
 @dataclass(frozen=True)
 class TrainingHistory:
-    """What a training did.
+    """The history of a training.
 
     Attributes:
         objective: before the first step and after each one, or the mean loss of each step's rows as the step began. Of
@@ -36,11 +36,11 @@ class TrainingHistory:
         seconds: of each step.
         validation: mean loss of the held-out rows, where there are any.
         steps: how many were taken.
-        rows: that steps were computed of, summed over all of them.
-        bytes: that workers sent to servers and got from them, as arrays.
+        rows: that all steps were computed from, summed.
+        bytes: size of the arrays that workers exchanged with servers.
         reason: why it ended, in words.
-        told: what this kind of training alone tells, by name.
-        words: what a step and the objective are called.
+        told: further values of this kind of training, by name.
+        words: terms for a step and the objective.
     """
 
     objective: list[float]
@@ -65,8 +65,8 @@ class StepReport:
         rows: whose loss was computed, in all steps so far.
         bytes: that have travelled so far.
         validation: mean loss of the held-out rows; None: it is not known.
-        told: what this kind of training alone tells, by name.
-        words: what a step and the objective are called.
+        told: further values of this kind of training, by name.
+        words: terms for a step and the objective.
     """
 
     number: int
@@ -87,8 +87,8 @@ class Record:
         on_step: called after each step.
         reason: why the training ends, if a step says so.
         completed: the reason if none does.
-        told: what this kind of training alone tells.
-        words: what a step and the objective are called.
+        told: further values of this kind of training.
+        words: terms for a step and the objective.
     """
 
     on_step: Callable[[StepReport], None]
@@ -106,11 +106,11 @@ class Record:
     _marks: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def start(self) -> None:
-        """The data have been read, and the first step begins."""
+        """Start the clock of the first step."""
         self._began_s = self._last_s = time.monotonic()
 
     def enter(self, clock: int) -> None:
-        """A clock is over; if it was before, the fleet has gone back: forget what came after."""
+        """Begin to record a clock. If it was recorded before, the fleet has gone back: drop what came after."""
         self.reason = ""
         if clock < len(self._marks):
             objectives, validations, self.rows, self.bytes = self._marks[clock]
@@ -130,13 +130,13 @@ class Record:
         return time.monotonic() - self._last_s
 
     def step_before(self, objective: float, seconds: float) -> None:
-        """Note a step that a driver before has taken."""
+        """Note a step that an earlier driver took."""
         self.objective.append(float(objective))
         self.seconds.append(seconds)
         self._began_s -= seconds
 
     def evaluated(self, objective: float) -> None:
-        """Note what the model is worth that a step has ended with; the first one is that before all steps."""
+        """Note the objective of the model after a step; the first call is for the initial model."""
         if self.objective:
             self.step(objective)
         else:
@@ -147,7 +147,7 @@ class Record:
 
         Args:
             objective: after it, or the mean loss of its rows as it began.
-            told: what this kind of training alone tells of it, by name.
+            told: further values of this kind of training, by name.
         """
         now_s = time.monotonic()
         self.objective.append(float(objective))

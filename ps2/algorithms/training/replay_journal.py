@@ -1,7 +1,6 @@
-"""What the driver of a training has heard from workers and servers, kept with the messages of its run.
+"""A journal of the answers and reports that a driver decides by, kept with the messages of its run.
 
-A driver that decides by nothing else comes to the same state when it hears the same. So another driver replays what the
-earlier one heard, and goes on from there.
+The same answers lead a driver to the same state. So another driver replays those of an earlier one, and goes on.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from ps2.run.message import Message
 
 T = TypeVar("T")
 
-# The field of a message that is the journal's, beside those for the workers; and what it holds.
+# The journal's field of a message, beside those for the workers; and its own fields.
 JOURNAL = "journal"
 TRAINING, SETTINGS, BEFORE, CLOCK, HEARD = "training", "settings", "before", "clock", "heard"
 

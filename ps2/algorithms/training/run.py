@@ -42,14 +42,14 @@ class Training:
 
     Attributes:
         table: rows.
-        form: what they have to be.
+        form: that they must have.
         program: what each worker does with them.
         on_clock: called in the driver after each clock of the family's, counted from 0, that all workers have finished,
             with what they reported in it. It returns a message to the workers, or STOP, or None.
         staleness: that of the run.
         seed: that of the run.
         first: the clock that the run begins with; a training that goes on has finished those before.
-        journal: what the driver hears.
+        journal: of a training that another driver may go on with.
     """
 
     table: Table

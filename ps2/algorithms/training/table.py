@@ -1,4 +1,4 @@
-"""What is trained on: a DataFrame's rows dealt out to workers, and what is known of them before."""
+"""The training data: rows dealt out to workers, and facts about them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Table:
 
     Attributes:
         frame: DataFrame.
-        columns: which of its columns are what.
+        columns: roles of its columns.
         workers: how many rdd_partitions it has.
     """
 

@@ -1,8 +1,8 @@
-"""A tree that grows, in the driver: pure. Answers of the servers in, what workers are to do out.
+"""A growing tree, in the driver: the servers' answers in, messages to the workers out. Pure.
 
-In a clock several nodes are looked into: workers part their rows and add the histograms of children, in which servers
-find the best splits. When enough is known, the tree has the splits that are chosen one after the other (``order``);
-what was looked into for nothing is forgotten. So the tree does not depend on how many nodes a clock looks into.
+Each clock explores several nodes: workers part the rows of these and add histograms of their children, in which the
+servers find the best splits. Splits are chosen one after the other (``split_order``), as soon as enough is known.
+Explored nodes that are not chosen are dropped, so the tree does not depend on how many nodes a clock explores.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ Float64s = npt.NDArray[np.float64]
 
 # Of a histogram matrix: its layout, and the histogram of a root; ``marks`` have the row between.
 LAYOUT, ROOT = 0, 2
-# A clock of growth by leaf looks into so many nodes, or into this part of the splits that are left (decision 20).
+# Nodes that a clock of leaf-wise growth explores: this number, or this share of the remaining splits (decision 20).
 BATCH, BATCH_SHARE = 16, 8
-# What is lost by rounding when scores of nodes, each a square of a sum over a sum, are subtracted: this share of them.
+# Share of the scores that is lost by rounding when scores of nodes (square of a sum over a sum) are subtracted.
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
-# What rows that are alike seem to gain, as their gradients are rounded by chance: the square of a normal error, whose
-# variance is 1/4 of a unit squared at most; the largest of very many, and more where equal rows are rounded alike.
+# Gain that equal rows seem to have, as their gradients are rounded at random: the square of a normal error, whose
+# variance is at most 1/4 of a unit squared; the largest of very many, and more where equal rows are rounded alike.
 CHANCE = 100.0
 
 
 @dataclass(frozen=True, eq=False)
 class BestSplits:
-    """What ``best_splits`` says of open nodes, in their order: see there."""
+    """The answer of the operation ``best_splits``, by open node."""
 
     gains: Float64s
     where: Int64s
@@ -63,17 +63,17 @@ class Growth:
     """One tree.
 
     Args:
-        scales: what hessians and gradients were multiplied by.
+        scales: factors of hessians and gradients.
         totals: int64, shape (3,): the sums of all rows: hessians, gradients, and the third channel.
         tree: its number.
-        rate: what its leaves are multiplied by; None: the options's.
+        rate: factor of its leaves; None: that of the options.
 
     Attributes:
         is_over: whether the tree is done.
         rules: for ``best_splits``.
-        subtract: histograms of which others are to be subtracted when workers have added these, as pairs of rows.
-        clear: rows that are to be zeros before workers add to them.
-        room: how many rows there have to be by then.
+        subtract: pairs of rows: the second histogram is subtracted from the first, once workers have added it.
+        clear: rows to zero before workers add to them.
+        room: rows that the matrix needs by then.
     """
 
     def __init__(
@@ -94,52 +94,52 @@ class Growth:
         self.clear: list[int] = []
         self.room = ROOT + 1
         self._free: list[int] = []
-        # Of the third number there are rows in any case but one.
+        # The third total is a number of rows, unless it is a weight.
         rows = 0 if options.third == "weights" else int(totals[2])
         self._rows_by_hessian = rows / max(int(totals[0]) * self._h_unit, self._h_unit)
         self._root = self._node(1, totals, options.bounds)
         self._root.number, self._root.row = 0, ROOT
         self._numbers = 1
         self._order = SplitOrder(options.most_leaves - 1, options.growth == "leaf")
-        # Nodes whose best splits are to be found; those that have been looked into for them.
+        # Nodes whose best splits are to be found; nodes that were explored for them.
         self._open = [self._root] if self._root.may_split else []
-        self._looked_into: list[Node] = []
-        # Nodes that have histograms and are not looked into yet; rows of histograms that nobody will ask for.
+        self._explored: list[Node] = []
+        # Nodes with histograms that are not explored yet; rows of histograms that are not needed any more.
         self._kept = [self._root]
         self._spent: list[int] = []
 
     @property
     def is_searched(self) -> bool:
-        """Whether splits of open nodes are to be found."""
+        """Whether the servers are to find splits."""
         return bool(self._open)
 
     @property
     def rows(self) -> Int64s:
-        """Those of the open nodes' histograms."""
+        """Rows of the open nodes' histograms."""
         return np.array([node.row for node in self._open], np.int64)
 
     @property
     def totals(self) -> Int64s:
-        """Those of the open nodes, shape (n, 3)."""
+        """Totals of the open nodes, shape (n, 3)."""
         return np.array([node.totals for node in self._open], np.int64)
 
     @property
     def bounds(self) -> Float64s:
-        """Those of the open nodes, shape (n, 2)."""
+        """Bounds of the open nodes, shape (n, 2)."""
         return np.array([node.bounds for node in self._open])
 
     @property
     def keys(self) -> Int64s:
-        """What the open nodes' features are drawn by."""
+        """Random keys that draw the open nodes' features."""
         if not self._options.features:
             return np.zeros(len(self._open), np.int64)
         return np.array([key_of(self._options.seed, self._tree, node.place) for node in self._open], np.int64)
 
     def go_on(self, found: BestSplits | None) -> tuple[Int64s, FinalNodes]:
-        """Choose splits as far as is certain, and look into nodes of which more has to be known.
+        """Choose the splits that are certain, and explore the nodes that the next ones depend on.
 
         Args:
-            found: what servers say of the open nodes; None: they were not asked.
+            found: the best splits of the open nodes; None: the servers were not asked.
 
         Returns:
             ``splits`` and ``nodes`` of the ``DriverMessage``.
@@ -155,14 +155,14 @@ class Growth:
             rest = [node for node in self._order.chosen if not node.is_parted]
             return self._splits_of(rest, words), self._final_nodes()
         count = self._at_once()
-        self._looked_into, self._kept = ahead[:count], ahead[count:]
-        splits = self._splits_of(self._looked_into, words)
-        for node, row in zip(self._looked_into, splits, strict=True):
+        self._explored, self._kept = ahead[:count], ahead[count:]
+        splits = self._splits_of(self._explored, words)
+        for node, row in zip(self._explored, splits, strict=True):
             self._open_children(node, row)
         return splits, NO_NODES
 
     def finish(self) -> Tree:
-        """Return the tree, when it is over; ``count`` is 0 everywhere."""
+        """Return the finished tree; ``count`` is 0 everywhere."""
         draft = TreeBuilder(self._weight(self._root), self._cover(self._root), 0)
         numbers = {self._root: 0}
         for node in self._order.chosen:
@@ -174,13 +174,13 @@ class Growth:
         return draft.finish(self._rate)
 
     def _at_once(self) -> int:
-        """Return how many nodes a clock looks into."""
+        """Return how many nodes a clock explores."""
         if self._options.growth == "level":
             return self._order.left
         return max(BATCH, self._order.left // BATCH_SHARE)
 
     def _note(self, found: BestSplits) -> None:
-        """Take the open nodes' best splits, and forget who was open."""
+        """Note the open nodes' best splits, and close the nodes."""
         for i, node in enumerate(self._open):
             if self._is_enough(float(found.gains[i]), node, found.left[i]):
                 where = found.where[i]
@@ -188,14 +188,14 @@ class Growth:
                 node.split = Split(int(where[0]), int(where[1]), bool(where[2]), found.sets[i])
                 node.children = self._children(node, node.split, found.left[i])
                 node.is_known = not any(child.may_split for child in node.children)
-        for node in self._looked_into:
+        for node in self._explored:
             node.is_known = True
         if self._open == [self._root]:
             self._order.begin(self._root)
-        self._open, self._looked_into = [], []
+        self._open, self._explored = [], []
 
     def _is_enough(self, gain: float, node: Node, left: Int64s) -> bool:
-        """Tell whether a split gains what it has to; one that servers have not found gains less than nothing."""
+        """Return whether a split gains enough; where the servers found none, the gain is negative."""
         options = self._options
         if not gain > max(options.least_gain, options.min_gain):
             return False
@@ -225,7 +225,7 @@ class Growth:
         return Node(place, totals, bounds, may_split)
 
     def _splits_of(self, nodes: list[Node], words: int) -> Int64s:
-        """Give numbers to children of nodes; return what workers are told to part these by."""
+        """Number the children of nodes; return ``splits`` of the message."""
         splits = np.full((len(nodes), FIELDS + words), NONE, np.int64)
         for node, row in zip(nodes, splits, strict=True):
             split = node.split
@@ -239,7 +239,7 @@ class Growth:
         return splits
 
     def _open_children(self, node: Node, row: Int64s) -> None:
-        """Give histograms to the children that are to be split: of the one with less, workers add it."""
+        """Give histograms to children that may be split; workers build that of the lighter child."""
         left, right = node.children
         small, large = (left, right) if left.totals[0] <= right.totals[0] else (right, left)
         small.row = self._take_row()
@@ -256,7 +256,7 @@ class Growth:
         self._kept += mine
 
     def _give_rows_back(self, ahead: list[Node]) -> None:
-        """Release the histograms of all nodes but those that may be looked into yet."""
+        """Release the histograms of nodes that will not be explored."""
         self.subtract, self.clear = [], []
         for row in self._spent:
             self._release(row)
@@ -270,7 +270,7 @@ class Growth:
         if self._free:
             return self._free.pop()
         row = self.room
-        # Marks come second of their rows, and have to be there, too.
+        # The row after it may be for bitmaps, which the matrix needs too.
         self.room += 2 if has_marks(row + 1) else 1
         return row
 

@@ -1,4 +1,4 @@
-"""The training of boosted trees: a run, and what the driver decides between its clocks."""
+"""The training of boosted trees: the driver decides between the clocks of a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MIN_LOSS = 0.01
 
 @dataclass(frozen=True, eq=False)
 class TrainedForest:
-    """What came of a training."""
+    """The result of a training."""
 
     forest: Forest
     history: TrainingHistory
@@ -89,9 +89,9 @@ def train(
 
 
 def least_rows(problem: Problem, options: BoostingOptions, mean_weight: float | None) -> int:
-    """Return how many rows have to hold a feature for it to part any node.
+    """Return the least number of rows that hold a feature for it to part any node.
 
-    On one side of a split there are only rows that hold it, and these have to be heavy enough.
+    One side of a split has only rows that hold the feature, and these must be heavy enough.
     """
     if mean_weight is not None:
         return 0
@@ -101,22 +101,24 @@ def least_rows(problem: Problem, options: BoostingOptions, mean_weight: float | 
 
 
 def settings_of(problem: Problem, options: BoostingOptions, rows: int, mean_weight: float | None) -> dict[str, Any]:
-    """Return what trees depend on; a training may go on for more rounds, and sums of weights end in any digit."""
+    """Return the settings that trees depend on: not the rounds, and not sums of weights, whose last digits vary."""
     settings = {**asdict(problem), **asdict(options), "rows": rows, "weighted": mean_weight is not None}
     return {name: value for name, value in settings.items() if name not in ("rounds", "name")}
 
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """What the workers do in a clock.
+    """The state of the training in one clock.
 
     Attributes:
-        trees: how many are finished.
-        scales, totals, answers: of the tree that grows: what it began with, and what the servers have said so far.
-        below: bounds of the sums of hessians, gradients and weights in the tree's round: ``sums_below``.
-        is_recorded: whether the loss before the tree's round is known already.
-        nodes: of the tree, when it has grown and its leaves are to be quantiles.
-        sought: where these are.
+        task: of the workers.
+        trees: number of finished trees.
+        scales, totals: of the growing tree.
+        answers: of the servers, for the growing tree so far.
+        below: bounds of the sums of hessians, gradients and weights in the tree's round (``sums_below``).
+        is_recorded: whether the loss before the tree's round is known.
+        nodes: of a grown tree whose leaves will be quantiles.
+        sought: the coarse cells of these quantiles.
     """
 
     task: Task
@@ -154,7 +156,7 @@ class _TreeDriver:
         self.journal = ReplayJournal.of(names, settings_of(problem, options, facts.rows, mean))
         self._quantiles = Quantiles.make(problem, options.bins, mean, names, least_rows(problem, options, mean))
         share = problem.objective.leaf_share
-        # Bounds of monotone features are of what gradients say.
+        # The bounds of monotone features hold for leaves from gradients only.
         self._leaf_quantiles = None if share is None or options.monotone else LeafQuantiles.make(share, mean)
         self.program = TreeProgram(problem, options, self._quantiles, self._leaf_quantiles, names.begun)
         self._fleet: TreeMatrices | None = None
@@ -162,14 +164,14 @@ class _TreeDriver:
         self._states: list[_State] = []  # by clock, from ``END`` on
         self._growth: Growth | None = None
         self._sums: dict[str, Any] = {}  # what the workers reported of the clock
-        self._told: dict[str, Any] = {}  # what they are told for the next one
+        self._told: dict[str, Any] = {}  # the message for the next one
 
     @property
     def is_over(self) -> bool:
         return bool(self._states) and self._states[-1].task == Task.STOP
 
     def go_on_from(self, names: CheckpointNames) -> None:
-        """Come to the state of an earlier driver, when all workers had finished the clocks that it had begun."""
+        """Replay what an earlier driver heard, up to the first clock that the workers have not finished."""
         self.record.start()
         if names.begun < END:
             return
@@ -199,7 +201,7 @@ class _TreeDriver:
         return sum(tree.leaf_count for tree in self._trees[end - self._problem.objective.width : end])
 
     def free(self) -> None:
-        """Give all back that is on the servers."""
+        """Free all matrices on the servers."""
         self._quantiles.free()
         if self._leaf_quantiles is not None:
             self._leaf_quantiles.free()
@@ -226,7 +228,7 @@ class _TreeDriver:
             self._states.append(self._following(state))
 
     def _following(self, state: _State) -> _State:
-        """Return what comes next, when all have done their part of a clock; tell the workers."""
+        """Return the next state, after all workers have finished a clock, and write their message."""
         match state.task:
             case Task.BEGIN:
                 return self._after_begin(state)
@@ -249,7 +251,7 @@ class _TreeDriver:
         self.record.start()
 
     def _go_back(self, at: int) -> None:
-        """Forget all that came after a clock; nothing, unless the fleet has gone back."""
+        """Forget the states after a clock, if the fleet has gone back."""
         if at == len(self._states) - 1:
             return
         state = self._states[at]
@@ -266,7 +268,7 @@ class _TreeDriver:
         return Growth(self._options, self._fleet.bins, state.scales, state.totals, state.trees, rate)
 
     def _after_begin(self, state: _State) -> _State:
-        """All have told losses and gradients before the first tree, or of a round that would be one too many."""
+        """All have reported losses and gradients: before the first tree, or after the last round."""
         state, is_enough = self._take_sums(state)
         if is_enough or state.trees == self._all_trees:
             return self._stop(state)
@@ -283,9 +285,9 @@ class _TreeDriver:
         return _State(Task.STOP, state.trees)
 
     def _take_sums(self, state: _State) -> tuple[_State, bool]:
-        """Take in what workers reported as a tree begins; return what is known now, and whether that is the end.
+        """Take in the reports at the beginning of a tree; return the new state, and whether the training ends.
 
-        An earlier driver may have wanted no more rounds: then there are no totals of a root yet.
+        An earlier driver may have ended here. Then no worker has reported the totals of a root.
         """
         sums = self.journal.hear(self._heard)
         self._count_rows(state, sums)
@@ -304,19 +306,19 @@ class _TreeDriver:
         return replace(state, below=sums["below"], is_recorded=True), is_enough
 
     def _heard(self) -> dict[str, Any]:
-        """Return what workers reported, bounds of sums of gradients in the place of exponents, and how long it took."""
+        """Return the reports, with bounds of sums in place of the exponents, and the seconds of the step."""
         heard = {**self._sums, "lap_s": self.record.lap_s}
         if (exponents := heard.pop("exponents", None)) is not None:
             heard["below"] = sums_below(exponents)
         return heard
 
     def _count_rows(self, state: _State, sums: Mapping[str, Any]) -> None:
-        """Note how many rows are in each node of the tree before."""
+        """Note the number of rows in each node of the last tree."""
         if state.is_after_tree and "counts" in sums:
             self._trees[-1] = replace(self._trees[-1], count=sums["counts"])
 
     def _is_enough(self, sums: Mapping[str, Any]) -> bool:
-        """Note the loss of the rows held out; tell whether it does not get better any more, as pyspark.ml does."""
+        """Note the loss of the held-out rows; return whether it has stopped improving, as pyspark.ml does."""
         if not sums["held_weight"]:
             return False
         losses = self.record.validation
@@ -328,7 +330,7 @@ class _TreeDriver:
         return True
 
     def _after_histograms(self, state: _State) -> _State:
-        """All have added histograms: find splits, and tell the workers."""
+        """All have added histograms: find splits."""
         fleet = self._fleet
         assert fleet is not None
         if state.task == Task.ROOT:
@@ -369,10 +371,9 @@ class _TreeDriver:
         return _State(Task.ROOT, trees, scales, below=state.below)
 
     def _moves(self) -> tuple[float, float]:
-        """Return by how much the last round has moved any margin, and all of them, each times its row's weight.
+        """Return the largest move of any margin in the last round, and the sum of all moves times their rows' weights.
 
-        The latter is known of losses whose hessian is the weight, if the tree was grown of all rows; else it is
-        infinity.
+        The sum is known for losses whose hessian is the weight, if the tree was grown of all rows; else it is infinity.
         """
         last = self._trees[-self._problem.objective.width :]
         said = [abs(tree.value[tree.leaves]) for tree in last]
@@ -409,7 +410,7 @@ class _TreeDriver:
         self._tell(len(self._states), following.task, following.trees, following.scales, **others)
 
     def _tell(self, at: int, task: Task, tree: int, scales: tuple[float, float] = (1.0, 1.0), **others: Any) -> None:
-        """Tell the workers what to do in a clock of the trees."""
+        """Write the message to the workers for a clock of the trees."""
         assert self._fleet is not None
         message = DriverMessage(END + at, task, tree, scales, self._fleet.numbers, **others)
         self._told = message.as_data()

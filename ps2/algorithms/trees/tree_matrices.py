@@ -1,4 +1,4 @@
-"""Histograms on the servers: rows of a matrix, which grows as trees do, and what else there is when bins are known."""
+"""The matrices of a training on the servers: histograms, which get more rows as trees grow, cut points, and sizes."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ Int64s = npt.NDArray[np.int64]
 
 # Of more rows, sums of 32 bits would leave too few to a row.
 MOST_ROWS_OF_32_BITS = 1 << 24
-# Histograms that there is room for from the beginning, the layout beside them.
+# Rows of the histogram matrix at the beginning, that of the layout included.
 FIRST_ROWS = 16
-# What each feature takes until bins are known: ``held``, ``missing`` and ``many`` of ``Quantiles``; then its shape.
+# Bytes of each feature: ``held``, ``missing`` and ``many`` of ``Quantiles``; then its shape.
 FEATURE_BYTES = 8 + 8 + 4 + 4
 MORE_ROOM = "start more servers, or with a larger memory limit, or let trees have less depth or leaves"
 
 
 @dataclass(frozen=True, eq=False)
 class TreeMatrices:
-    """What is on the servers when bins are known.
+    """The matrices on the servers, made when bins are known.
 
     Attributes:
-        histograms: a row for the layout of bins, one for each open node, and those of ``marks``.
+        histograms: a row for the layout of bins, one per open node, and the bitmaps of ``nonempty_bins``.
         sizes: ``shapes_of`` the bins.
     """
 
@@ -52,7 +52,7 @@ class TreeMatrices:
 
     @staticmethod
     def make(bins: Bins, problem: Problem, options: BoostingOptions, rows: int) -> TreeMatrices:
-        """Make room for histograms, and tell the servers what the bins are.
+        """Make the matrices, with the layout of the bins.
 
         Raises:
             LimitError: they cannot fit.
@@ -76,7 +76,7 @@ class TreeMatrices:
 
     @staticmethod
     def known(bins: Bins, problem: Problem, options: BoostingOptions, numbers: tuple[int, int, int]) -> TreeMatrices:
-        """Return what a driver before has made, perhaps on another number of servers."""
+        """Return the matrices of an earlier driver, perhaps on another number of servers."""
         first, cuts, sizes = (known(DCV, number) for number in numbers)
         fleet = TreeMatrices(problem, bins, first.matrix(), cuts, sizes, options.channels)
         fleet.histograms.apply("trees.mark", layout=LAYOUT, channels=options.channels)
@@ -84,7 +84,7 @@ class TreeMatrices:
 
     @property
     def numbers(self) -> tuple[int, int, int]:
-        """Those of the matrices."""
+        """Numbers of the matrices."""
         return self.histograms.number, self.cuts._matrix, self.sizes._matrix
 
     @property
@@ -92,11 +92,11 @@ class TreeMatrices:
         return {"marks": True, "channels": self.channels}
 
     def clear(self, rows: Sequence[int]) -> None:
-        """Make histograms empty."""
+        """Zero histograms."""
         self.histograms.apply("trees.clear", rows=rows, channels=self.channels)
 
     def make_room(self, rows: int) -> None:
-        """Let there be so many rows for histograms.
+        """Grow the matrix to this number of rows.
 
         Raises:
             LimitError: they cannot fit.
@@ -105,7 +105,7 @@ class TreeMatrices:
             self.histograms.grow(rows)
 
     def best_splits(self, growth: Growth, options: BoostingOptions) -> BestSplits:
-        """Let the servers make the histograms that workers have not added, and find the best split of each node."""
+        """Let the servers subtract histograms, and find the best split of each open node."""
         with batch():
             if growth.subtract:
                 whole, part = np.array(growth.subtract).T
@@ -155,7 +155,7 @@ def add_histograms(matrix: DCVMatrix, built: Iterable[tuple[int, Int64s | None, 
 
 @contextmanager
 def _explaining(bins: Bins, rows: int, size: int) -> Iterator[None]:
-    """Say what it is that cannot fit: so many rows for histograms, each of so many bytes."""
+    """Explain a LimitError: the number of rows, and bytes of each."""
     try:
         yield
     except LimitError as error:
@@ -166,7 +166,7 @@ def _explaining(bins: Bins, rows: int, size: int) -> Iterator[None]:
 
 
 def check_room(problem: Problem, options: BoostingOptions, rows: int, servers: Sequence[tuple[int, int]]) -> None:
-    """Raise an error if a training cannot be, whatever is in its rows.
+    """Raise an error if the training cannot fit, whatever its rows hold.
 
     Of numeric features this counts what finds their cut points; how many have bins that can part rows is known then.
 

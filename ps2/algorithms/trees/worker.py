@@ -39,7 +39,7 @@ class TreeProgram:
     """What each worker does; picklable.
 
     Attributes:
-        leaf_quantiles: of the residuals of leaves' rows, for losses whose leaves are quantiles.
+        leaf_quantiles: for losses whose leaves are quantiles of their rows' residuals.
         first: the clock that the run begins with.
     """
 
@@ -67,7 +67,7 @@ class TreeProgram:
                 columns = None
             told = [DriverMessage.of_data(message) for message in worker.messages if "task" in message]
             sums = grower.go_on(told, clock)
-            # An earlier driver may have wanted fewer trees: in a clock that its last message was for, nothing is done.
+            # An earlier driver may have wanted fewer trees: its last message leaves the run's first clock empty.
             if told and told[-1].task == Task.STOP and told[-1].clock > self.first:
                 break
             if sums:
@@ -93,23 +93,23 @@ class _Grower:
         self._ids = row_ids(rows, program.problem.absent)
         self._moved_bytes = 0
         self._bins: Bins | None = None
-        # Of the tree that grows: the rows that it is grown of; all that move, each with the margins that leaves add to.
+        # The rows that the tree is grown of; all rows that move through it, with the margins that its leaves add to.
         self._grown: NodeRows | None = None
         self._moving: list[tuple[NodeRows, Float64s]] = []
         # Hessians and gradients of a round; of a tree, as whole numbers.
         self._pairs: Float64s | None = None
         self._quantised: Array | None = None
-        # What rows weigh, as whole numbers, where the weight of nodes is asked for and nothing else tells it.
+        # Weights of rows as whole numbers, where the weight of nodes counts and hessians do not tell it.
         self._whole_weights: Array | None = None
 
     def go_on(self, told: list[DriverMessage], clock: int) -> dict[str, Any]:
-        """Take part in a clock, after all those before it that this attempt has not seen.
+        """Take part in a clock, after the earlier clocks that this attempt has not seen.
 
         Args:
             told: messages that are new to the attempt, oldest first.
 
         Returns:
-            What is to be reported.
+            The report of the clock.
         """
         sums: dict[str, Any] = {}
         for message in told:
@@ -121,7 +121,7 @@ class _Grower:
         return sums
 
     def _do(self, told: DriverMessage, is_over: bool) -> dict[str, Any]:
-        """Do as told; of a clock that is over, the servers and the driver have the sums already."""
+        """Do one clock; servers and driver already have the sums of a clock that is over."""
         if self._bins is None:
             self._begin(told)
         for rows, _ in self._moving:
@@ -152,7 +152,7 @@ class _Grower:
         rows, held_out = self._given
         self._training = _RowGroup.of(problem, rows, bins, self._columns)
         self._columns = None
-        # What is missing in none of the rows that bins were made of may be in these.
+        # A feature without missing values in the training rows may have some here.
         lenient = replace(bins, missing=np.ones(bins.features, np.bool_), block=0)
         self._held_out = None if held_out is None else _RowGroup.of(problem, held_out, lenient)
         self._histograms = Histograms(self._training.rows, options.channels, options.sums_dtype)
@@ -161,7 +161,7 @@ class _Grower:
             self._whole_weights = whole_weights(self._training.weights, readable(self._ids), options.weight_unit)
 
     def _read_bins(self, matrices: tuple[int, int, int]) -> Bins:
-        """Read what the driver has made of cut points: see ``shapes_of``."""
+        """Read the bins that the driver has made (``shapes_of``)."""
         cuts, sizes = known(DCV, matrices[1]), known(DCV, matrices[2])
         with batch():
             answers = cuts.pull(), sizes.pull()
@@ -170,7 +170,7 @@ class _Grower:
         return bins_of(self._program.problem, answers[0].result()[: offsets[-1]], offsets, missing)
 
     def _compute_gradients(self) -> dict[str, Any]:
-        """Compute those of a round; return losses, and how many have which exponents."""
+        """Compute gradients of a round; return losses, and counts by exponent."""
         of, objective = self._training, self._program.problem.objective
         self._pairs, (loss, weight) = objective.gradients(of.margins, of.y, of.weights, self._pairs)
         held = (0.0, 0.0) if self._held_out is None else self._held_out.losses(objective)
@@ -199,7 +199,7 @@ class _Grower:
         return sums
 
     def _plant(self, told: DriverMessage) -> None:
-        """Begin a tree: all rows are in its root."""
+        """Begin a tree, with all rows in its root."""
         options, output = self._program.options, told.tree % self._program.problem.objective.width
         assert self._pairs is not None
         key = key_of(options.seed, told.tree)
@@ -233,7 +233,7 @@ class _Grower:
         self._program.leaf_quantiles.add(rows, of.y - of.margins[:, 0], of.weights, cells)
 
     def _built(self, splits: Int64s) -> Iterator[tuple[int, Int32s]]:
-        """Yield the rows of the matrix that are to be added to, and the rows of their nodes."""
+        """Yield the matrix rows of the histograms to build, and the data rows of their nodes."""
         assert self._grown is not None
         for split in splits[splits[:, BUILT] != NONE]:
             yield int(split[ROW]), self._grown.of(int(split[LEFT] + split[BUILT]))

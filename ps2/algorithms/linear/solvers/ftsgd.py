@@ -22,7 +22,7 @@ from ps2.algorithms.linear.view import ModelView, SentValues, Sums
 from ps2.client.dcv import DCV
 from ps2.run.message import Message, Stop
 
-# Times 1 + cos, at most 2: what is left of a velocity after a step.
+# The momentum is this times 1 + cos, which is at most 2.
 MOMENTUM = 0.45
 MIN_NORM = 1e-300
 

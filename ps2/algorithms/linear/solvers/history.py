@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 Float64Array = npt.NDArray[np.float64]
 
-# A step along which the gradient hardly grows says nothing of the curvature.
+# A step along which the gradient hardly grows gives no curvature.
 MIN_CURVATURE = 1e-10
 
 

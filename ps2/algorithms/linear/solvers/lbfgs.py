@@ -45,7 +45,7 @@ NO_SHIFTS = np.empty(0)
 
 @dataclass
 class _State:
-    """What the driver remembers between clocks; it goes back with the fleet."""
+    """The driver's state between clocks; it goes back with the fleet."""
 
     history: History = field(default_factory=lambda: History(PAIRS))
     search: LineSearch | None = None  # None: the first point is evaluated
@@ -54,14 +54,14 @@ class _State:
 
 @dataclass(frozen=True, eq=False)
 class _Evaluation:
-    """What was found at a trial point.
+    """The evaluation of a trial point.
 
     Attributes:
         value: of the objective.
         slope: along the direction; 0 where steps keep to a region.
-        decrease: what the objective should have changed by; None: slope tells.
+        decrease: expected change of the objective; None: follows from the slope.
         products: float64, shape (3, 2 * PAIRS + 1): for the history; 0 where a slot is free.
-        sums: what the workers reported.
+        sums: the workers' reports.
     """
 
     value: float
@@ -155,7 +155,7 @@ class Lbfgs:
         trial, gradient, pseudo = self._trial, self._gradient_at_trial, self._pseudo_at_trial
         mean = 1.0 / context.facts.weight
         penalised = trial.weight if self._unscaled is None else self._unscaled
-        # Without a penalty a scale may be so large that there is no number for its square.
+        # Without a penalty the square of a scale may overflow.
         has_l2 = problem.l2 > 0.0
         terms, factors = [gradient.weight], [mean]
         if has_l2:
@@ -181,7 +181,7 @@ class Lbfgs:
             change.combine([gradient, self._gradient], [1.0, -1.0])
             if self._region is not None:
                 self._region.descend(pseudo, trial, gradient)
-                # What the objective should change by, to the first order.
+                # The expected change of the objective, to first order.
                 slope = gram([self._pseudo], [step])
                 self._region.remember(step, change, pseudo)
             else:
@@ -267,7 +267,7 @@ class Lbfgs:
         if steepness <= max(options.tol * abs(value) / self._label_size**2, MIN_GRADIENT):
             return "the gradient is 0 within the tolerance"
         window = objectives[-(WINDOW if self._region is None else WINDOW_IN_REGION) :]
-        # As a part of the objective; where that goes to 0, as of rows that can be parted, of what it was.
+        # Relative to the objective; where that goes to 0, as for separable rows, to its first value.
         scale = max(abs(value), REST * abs(objectives[0]))
         if len(objectives) > 1 and abs(value - max(window)) <= options.tol * scale:
             return "the objective does not change beyond the tolerance any more"
@@ -284,7 +284,7 @@ class Lbfgs:
 
 
 def _too_steep(gradient: Parameters) -> str:
-    """Say by which weight a gradient is too large for its square to be a number."""
+    """Name the weight whose gradient is too large for a finite square."""
     vector = gradient.weight
     columns, values = vector.pull() if vector.isSparse else (np.arange(vector.dim), vector.pull())
     sizes = np.abs(values)

@@ -21,7 +21,7 @@ Float64Array = npt.NDArray[np.float64]
 BLOCK_ENTRIES = 1 << 22
 # Rows with a larger share of entries are multiplied as dense ones.
 DENSE_FROM = 0.1
-# Means of at most so many standard deviations are subtracted from sums of products, where they cost at most a digit.
+# Means up to this number of standard deviations are subtracted from sums of products, which costs at most a digit.
 # A larger one has a feature that most of the weight is on rows of, so that as a dense column it takes little more.
 SMALL_MEAN = 1.0
 # A pivot of the Cholesky factor that is smaller, by the roundings of one feature, is none.
@@ -43,7 +43,7 @@ class Products:
     yy: float
 
     def packed(self) -> Float64Array:
-        """Return all of it as one array, shape (packed_size(k),), of which those of several workers add up."""
+        """Return one array, shape (packed_size(k),); those of several workers add up."""
         return np.concatenate([self.xx[_upper(len(self.xy))], self.xy, [self.yy]])
 
     @staticmethod
@@ -62,7 +62,7 @@ def products(rows: LocalRows, mean: Float64Array, label_mean: float) -> Products
 
     Args:
         rows: with labels, of some keys; features have a standard deviation of about 1 over the rows of all workers.
-        mean: shape (k,): of all features, those that no row of the worker has among them.
+        mean: shape (k,): of all features, also of those that no row of the worker has.
         label_mean: of all rows.
     """
     assert rows.y is not None
@@ -251,7 +251,7 @@ def _with_l1(a: Float64Array, of: Products, l1: Float64Array, steps: int, tol: f
 
 def objective(of: Products, w: Float64Array, l1: Float64Array, l2: Float64Array) -> float:
     """Return half the mean squared error and the penalties at weights."""
-    # Of a perfect fit rounding leaves what may be below 0.
+    # Rounding may leave a perfect fit below 0.
     squares = max(float(0.5 * of.yy - of.xy @ w + 0.5 * w @ of.xx @ w), 0.0)
     return float(squares + l1 @ np.abs(w) + 0.5 * l2 @ w**2)
 

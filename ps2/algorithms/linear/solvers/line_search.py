@@ -32,12 +32,12 @@ class LineSearch:
     _high: float = math.inf
 
     def accepts(self, value: float, slope: float, decrease: float | None = None) -> bool:
-        """Tell whether the point is good enough; else ``step`` is the next one.
+        """Return whether the point is good enough; else ``step`` is the next one.
 
         Args:
             value: of the objective at ``step``.
             slope: there.
-            decrease: what the objective should change by to the first order; None: step times slope.
+            decrease: expected change of the objective, to first order; None: step times slope.
 
         Raises:
             ArithmeticError: the search has failed: no smaller objective can be found.

@@ -25,10 +25,10 @@ class MinibatchWorker:
     """The gradient of a minibatch in each clock; in the last one, the loss of all rows.
 
     Attributes:
-        catch_up: what is to be done to the columns of a minibatch before they are read; None: nothing.
+        catch_up: brings the columns of a minibatch up to date before they are read; None: they are.
         steps: how many there are.
         fraction: of the rows.
-        scale: what gradients are multiplied by.
+        scale: factor of gradients.
         every: clocks between two looks at the rows held out.
     """
 
@@ -107,7 +107,7 @@ class Minibatch:
 
     def on_clock(self, clock: int, sums: Sums) -> Message | Stop | None:
         context, is_last = self._context, clock == self._context.options.steps
-        # A lazy step costs what its minibatch does; what all columns cost is for once a pass over the rows.
+        # A lazy step costs as much as its minibatch; work on all columns is done once per pass over the rows.
         looks = is_last or self._catch_up is None or clock % self._every == 0
         if looks and self._catch_up is not None:
             self._catch_up.to_step(clock)(None)

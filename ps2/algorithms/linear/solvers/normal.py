@@ -47,7 +47,7 @@ EXACT = 1e-10
 
 @dataclass(frozen=True, eq=False)
 class NormalWorker:
-    """The products of all of a worker's rows; then what the weights leave of their labels.
+    """The products of all of a worker's rows; then the residuals of their labels.
 
     Attributes:
         sums: where products are added up.
@@ -153,7 +153,7 @@ class Normal:
         ratio = math.sqrt(max(1.0 - facts.weight_squared / facts.weight / facts.weight, 0.0)) or 1.0
         if problem.standardize:
             return np.full(problem.dim, problem.l1 * ratio), np.full(problem.dim, problem.l2 * ratio)
-        # What is infinite makes a weight 0, and so does what is nearly that.
+        # An infinite penalty makes a weight 0, and so does a nearly infinite one.
         squares = np.minimum(np.minimum(inverse_std, LARGE) ** 2 * (problem.l2 / ratio), LARGE**2)
         return problem.l1 * inverse_std, squares
 

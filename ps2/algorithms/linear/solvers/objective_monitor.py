@@ -18,9 +18,9 @@ from ps2.errors import DivergedError, InputError
 
 log = logging.getLogger(__name__)
 
-# An objective that is so many times what it was before the first step has diverged: no model is better than none.
+# Growth of the objective since the first step that counts as divergence.
 DIVERGED = 1000.0
-# One that is so many times as large is worth a warning: of all rows; of a first minibatch, which is a sample.
+# Growth that is worth a warning: for all rows; against a first minibatch, which is a sample.
 WORSE, WORSE_THAN_SAMPLE = 1.1, 2.0
 # Of the labels' squares, or of 1 with classes: objectives below this are rounding.
 NOTHING = 1e-9
@@ -41,18 +41,18 @@ class ObjectiveMonitor:
         self._nothing = NOTHING * size * size
 
     def penalty(self, model: Parameters) -> Callable[[], float]:
-        """Ask for the penalties of a model within ``batch()``; what is returned gives them after it."""
+        """Ask for the penalties of a model within ``batch()``; the returned function gives them after it."""
         l1, l2 = self._context.problem.l1, self._context.problem.l2
         sizes: list[tuple[float, Any]] = [(l1, model.weight.norm1())] if l1 else []
         squares: list[tuple[float, Any]] = [(l2 / 2.0, v.dot(v)) for v in self._penalised(model)] if l2 else []
         return lambda: sum(strength * of.result() for strength, of in [*sizes, *squares])
 
     def note(self, step: int, loss: float, weight: float, penalty: float) -> None:
-        """Note the objective of the model after so many steps.
+        """Note the objective of the model after a number of steps.
 
         Args:
             loss: the weighted sum of the rows' losses.
-            weight: theirs; 0: there was no row, and nobody knows.
+            weight: the sum of their weights; 0: there was no row, and the objective is unknown.
 
         Raises:
             DivergedError: it is no number any more.
@@ -90,7 +90,7 @@ class ObjectiveMonitor:
 
 
 def diverged(context: SolverContext, what: str) -> DivergedError:
-    """Return the error of a training that has diverged: says by what, and what to do."""
+    """Return the error of a training that has diverged, with the cause and advice."""
     return DivergedError(f"{_name(context.options)}: the training has diverged: {what}; {_advice(context)}")
 
 

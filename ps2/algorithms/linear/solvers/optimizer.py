@@ -67,7 +67,7 @@ class Optimizer:
             vector.zero()
 
     def decayed(self, model: Parameters) -> tuple[DCV, ...]:
-        """Return what of a model an L2 penalty is on."""
+        """Return the vectors of a model that an L2 penalty applies to."""
         return model.each if self._name in DECAYING else (model.weight,)
 
     def catching_up(self) -> CatchUp | None:

@@ -23,7 +23,7 @@ class Region(Protocol):
         """Set the pseudo-gradient at a point."""
 
     def align(self, direction: Parameters, pseudo: Parameters) -> None:
-        """Leave of a direction what is within the region near the point."""
+        """Project a direction onto the region near the point."""
 
     def bring_back(
         self, trial: Parameters, point: Parameters, direction: Parameters, pseudo: Parameters, length: float
@@ -31,7 +31,7 @@ class Region(Protocol):
         """Bring ``trial``, which is point + length * direction, back into the region."""
 
     def remember(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
-        """Leave of the last step and the gradient's change along it what tells of the curvature within the region.
+        """Project the last step, and the gradient's change along it, onto the region: its curvature is wanted.
 
         Args:
             pseudo: the pseudo-gradient after the step.
@@ -44,8 +44,8 @@ class Orthants:
 
     Attributes:
         l1: strength of the penalty.
-        scale: of each weight, above 0, times which it is what the penalty is on; None: it is itself.
-        unscaled: where the gradient by those is put, if there is a scale.
+        scale: factor of each weight, above 0; the penalty is on the product. None: on the weight.
+        unscaled: receives the gradient by the products, if there is a scale.
     """
 
     l1: float
@@ -71,7 +71,7 @@ class Orthants:
         trial.weight.zip(point.weight, direction.weight, pseudo.weight).apply("orthant_step", t=length)
 
     def remember(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
-        """All of it, as Andrew & Gao do."""
+        """Keep both, as Andrew & Gao do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +122,7 @@ class Box:
         self._clip(trial)
 
     def remember(self, step: Parameters, change: Parameters, pseudo: Parameters) -> None:
-        """What is not held back by a bound: the curvature of the face that the point is on."""
+        """Keep the components that no bound holds: the curvature of the point's face."""
         self._mask(step, pseudo)
         self._mask(change, pseudo)
 

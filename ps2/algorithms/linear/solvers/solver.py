@@ -50,12 +50,12 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class SolverContext:
-    """What a solver has to work with in the driver.
+    """The context of a solver in the driver.
 
     Attributes:
         space: where vectors are made.
         beginning: the parameters to begin with.
-        record: what has been done so far.
+        record: of the training so far.
         workers: how many there are.
         first_clock: of the run, in which the solver's clock 0 is.
         scale: of each weight's feature, by which rows were multiplied, and weights will be; None: rows are as given.
@@ -82,7 +82,7 @@ class SolverContext:
         return self.scale is not None and not self.problem.standardize and self.options.solver == "l-bfgs"
 
     def stop(self, reason: str) -> Stop:
-        """Return what ends the run."""
+        """End the run: return STOP."""
         self.record.reason = reason
         return STOP
 
@@ -109,7 +109,7 @@ class Solver(Protocol):
         """Go on after a clock, counted from 0, that all workers have finished.
 
         Args:
-            sums: what they reported.
+            sums: their reports.
         """
 
     def result(self) -> Parameters:
