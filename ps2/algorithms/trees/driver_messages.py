@@ -58,6 +58,7 @@ class FinalNodes:
         return self.numbers[self.is_leaf]
 
 
+NO_SPLITS, NO_CELLS = np.empty((0, FIELDS), np.int64), np.empty(0, np.int64)
 NO_NODES = FinalNodes(np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0))
 
 
@@ -82,18 +83,24 @@ class DriverMessage:
     tree: int
     scales: tuple[float, float] = (1.0, 1.0)
     matrices: tuple[int, int, int] = (0, 0, 0)
-    splits: Int64s = field(default_factory=lambda: np.empty((0, FIELDS), np.int64))
+    splits: Int64s = field(default_factory=lambda: NO_SPLITS)
     nodes: FinalNodes = NO_NODES
-    cells: Int64s = field(default_factory=lambda: np.empty(0, np.int64))
+    cells: Int64s = field(default_factory=lambda: NO_CELLS)
 
     def as_data(self) -> dict[str, Any]:
-        """Return it as plain data."""
-        data = {**vars(self), "task": int(self.task)}
-        return {**data, "nodes": [self.nodes.numbers, self.nodes.is_leaf, self.nodes.values]}
+        """Return it as plain data, without empty arrays."""
+        data: dict[str, Any] = {"clock": self.clock, "task": int(self.task), "tree": self.tree}
+        data |= {"scales": np.array(self.scales), "matrices": np.array(self.matrices)}
+        if len(self.splits):
+            data["splits"] = self.splits
+        if len(self.nodes.numbers):
+            data["nodes"] = list(vars(self.nodes).values())
+        return {**data, "cells": self.cells} if len(self.cells) else data
 
     @staticmethod
     def of_data(data: Mapping[str, Any]) -> DriverMessage:
         """Undo ``as_data``."""
-        task, (h, g), (first, second, third) = Task(data["task"]), data["scales"], data["matrices"]
-        given = data["clock"], task, data["tree"], (h, g), (first, second, third), data["splits"]
-        return DriverMessage(*given, FinalNodes(*data["nodes"]), data["cells"])
+        (h, g), (first, second, third) = data["scales"].tolist(), data["matrices"].tolist()
+        given = data["clock"], Task(data["task"]), data["tree"], (h, g), (first, second, third)
+        nodes = FinalNodes(*data["nodes"]) if "nodes" in data else NO_NODES
+        return DriverMessage(*given, data.get("splits", NO_SPLITS), nodes, data.get("cells", NO_CELLS))
