@@ -11,7 +11,7 @@ from ps2.algorithms.trees import (
     binning_kernels,
     gradient_kernels,
     growing_kernels,
-    marks,
+    nonempty_bins,
     ops,
     predict_kernels,
     rows,
@@ -21,7 +21,16 @@ from ps2.algorithms.trees import (
 from ps2.algorithms.trees.predict import Predictor
 from tests.tree_training import Recipe, train
 
-MODULES = (binning_kernels, gradient_kernels, growing_kernels, marks, ops, predict_kernels, rows, search_kernels)
+MODULES = (
+    binning_kernels,
+    gradient_kernels,
+    growing_kernels,
+    nonempty_bins,
+    ops,
+    predict_kernels,
+    rows,
+    search_kernels,
+)
 
 
 def compiled():
