@@ -24,7 +24,7 @@ from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.linear.problem import Problem, SolverOptions
 from ps2.algorithms.linear.trainer import train
 from ps2.algorithms.topics.online import train_online
-from ps2.algorithms.topics.options import OnlineRecipe
+from ps2.algorithms.topics.options import OnlineOptions
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
 
@@ -45,7 +45,7 @@ LINEAR = {
     "ma-sgd": SolverOptions(solver="ma-sgd", steps=6, step_size=1.0, local_steps=4),
     "ftsgd": SolverOptions(solver="ftsgd", steps=8, step_size=12.0, local_steps=4),
 }
-ONLINE = OnlineRecipe(topics_training.TOPICS, topics_training.WORDS, iterations=8, beta=0.05, offset=2.0, fraction=0.5)
+ONLINE = OnlineOptions(topics_training.TOPICS, topics_training.WORDS, iterations=8, beta=0.05, offset=2.0, fraction=0.5)
 FACTORS = {"factorSize": 3, "maxIter": 8, "solver": "gd", "seed": 3}
 NUMBERS = {
     "normal": lambda: LinearRegression(solver="normal"),
