@@ -26,11 +26,11 @@ from benchmarks.frame import command, facts, machine, publish, read_numbers, tel
 from benchmarks.scale_clients import Asked
 from ps2 import PS2Context
 from ps2.cli.output import Column, print_table
-from ps2.config import Place, WireConfig, new_token
+from ps2.config import Binding, WireConfig, new_token
 from ps2.errors import StoppedError
 from ps2.run.clocks import Clocks
-from ps2.run.face import Face
-from ps2.run.state import Run
+from ps2.run.run_server import RunServer
+from ps2.run.state import RunState
 
 SERVERS = 4
 PROCESSES = 2
@@ -107,8 +107,8 @@ def _measured(workers: int, clocks: int) -> Line:
     with ExitStack() as ending:
         ps = ending.enter_context(PS2Context.getOrCreate(None, servers=SERVERS))
         token = new_token()
-        run = Run(workers, Clocks(workers, 0), _Nobody())
-        face = Face(run, Place(), token, WireConfig())
+        run = RunState(workers, Clocks(workers, 0), _Nobody())
+        face = RunServer(run, Binding(), token, WireConfig())
         ending.callback(face.stop)
         ending.callback(run.fail, StoppedError("it is over"))
         here = psutil.Process()
@@ -118,7 +118,7 @@ def _measured(workers: int, clocks: int) -> Line:
         own = str(ps._token)
         began_s = time.monotonic()
         ending.enter_context(_clients(face.address, token, addresses, own, workers, clocks))
-        _wait(lambda: not run.missing(), "workers have come")
+        _wait(lambda: not run.never_joined(), "workers have come")
         connect_s = time.monotonic() - began_s
         begin = [_used(process) for process in (here, *servers)]
         ends = []

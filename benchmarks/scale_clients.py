@@ -17,7 +17,7 @@ from ps2.rpc.run_control import NAME
 from ps2.rpc.transport import GrpcTransport
 from ps2.transport.handshake import handshake
 from ps2.transport.sockets import open_files
-from ps2.transport.talk import framed
+from ps2.transport.worker_channel import framed
 
 TIMEOUT_S = 60.0
 

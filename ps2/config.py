@@ -240,8 +240,13 @@ def said_of(ports: range) -> str:
     return str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}"
 
 
+def is_whole(value: object) -> bool:
+    """Return whether a setting is an integer; a bool is none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def is_loopback(host: str) -> bool:
-    """Tell whether a host is each host itself."""
+    """Return whether a host name always means the host itself."""
     address = _address(host)
     mapped = getattr(address, "ipv4_mapped", None) or address
     return host == "localhost" if mapped is None else mapped.is_loopback
@@ -260,7 +265,7 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
 
 
 @dataclass(frozen=True)
-class Place:
+class Binding:
     """Where a process listens, and what others reach it by.
 
     Attributes:
@@ -283,7 +288,7 @@ class Place:
         return join_address(self.advertised, split_address(address)[1])
 
     @property
-    def near(self) -> Place:
+    def near(self) -> Binding:
         """The same for other processes of this host, wherever what others are told leads."""
         loopback = "::1" if ":" in self.host else LOOPBACK
         own = loopback if is_wildcard(self.host) else self.host
@@ -291,11 +296,11 @@ class Place:
 
 
 def unencrypted(tls: object | None, *addresses: str) -> str | None:
-    """Return what is to be said of processes that talk without TLS beyond this host; None if none do."""
+    """Return a warning if processes talk to other hosts without TLS, else None."""
     beyond = [host for host, _ in map(split_address, addresses) if not is_loopback(host)]
     if tls is not None or not beyond:
         return None
     return (
-        f"{beyond[0]} is not loopback, and nothing on the way there is encrypted; --tls-cert, --tls-key and --tls-ca "
-        "(tlsCert, tlsKey, tlsCa) do that, see docs/security.md"
+        f"{beyond[0]} is not loopback, and connections to it are not encrypted; --tls-cert, --tls-key and --tls-ca, or "
+        "PS2Conf(tlsCert=..., tlsKey=..., tlsCa=...), encrypt them, see docs/security.md"
     )

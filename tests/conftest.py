@@ -20,7 +20,7 @@ from hypothesis import settings
 
 from ps2.cli import processes
 from ps2.coordinator.launchers import local
-from ps2.coordinator.launchers.forking import ForkServer
+from ps2.coordinator.launchers.processes.forking import ForkServer
 
 # The same examples in every run; how long one takes says nothing on a machine that is busy.
 settings.register_profile("ps2", deadline=None, derandomize=True)

@@ -55,7 +55,7 @@ class FleetInProcess:
         }
         self._servicers[MASTER] = MasterServicer(self.master)
         for index, address in enumerate(self.addresses):
-            self.master.roster.register(index, f"id-{address}", address)
+            self.master.registry.register(index, f"id-{address}", address)
 
     def exchange(self, requests):
         return {address: [self.execute(address, request) for request in mine] for address, mine in requests.items()}

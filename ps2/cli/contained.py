@@ -87,8 +87,8 @@ class ContainedFleet:
 
     def __init__(self, wanted: ContainedServers, arguments: Sequence[str], name: str) -> None:
         """``arguments``: of spark-submit."""
+        from ps2.coordinator.launchers.containers.submission import Submission
         from ps2.coordinator.launchers.spark import SparkLauncher
-        from ps2.coordinator.launchers.submission import Submission
 
         self.launcher: SparkLauncher = SparkLauncher(
             wanted, Submission(arguments=tuple(arguments), name=f"ps2 fleet {name}")

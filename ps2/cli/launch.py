@@ -24,8 +24,8 @@ from ps2.config import (
     DEFAULT_PORT,
     MAX_PORT,
     TOKEN_FILE_VARIABLE,
+    Binding,
     FleetConfig,
-    Place,
     host_of,
     is_loopback,
     is_wildcard,
@@ -194,16 +194,16 @@ def launch(
         # Before anything has a thread.
         all_is_well = go_to_background() if detach else None
         from ps2.cli.contained import run
+        from ps2.coordinator.launchers.containers.submission import DEFAULT_MEMORY_BYTES
         from ps2.coordinator.launchers.spark import ContainedServers
-        from ps2.coordinator.launchers.submission import DEFAULT_MEMORY_BYTES
 
         token = new_token() if token_file is None else read_token(token_file)
         memory = memory_limit or DEFAULT_MEMORY_BYTES
         host = host or reachable_host()
-        place = Place(host, advertise or (reachable_host() if is_wildcard(host) else host), ports)
+        binding = Binding(host, advertise or (reachable_host() if is_wildcard(host) else host), ports)
         if tls is not None:
-            check_serving(tls, place.advertised)
-        wanted = ContainedServers(servers, token, place, memory, ops, keep_addresses=True, tls=tls)
+            check_serving(tls, binding.advertised)
+        wanted = ContainedServers(servers, token, binding, memory, ops, keep_addresses=True, tls=tls)
         run(wanted, submit, name, token_file, start_timeout, _Wish(), all_is_well)
         return
     if submit:

@@ -10,16 +10,12 @@ from typing import Any
 from ps2.certificates import Tls
 from ps2.client.fleet import Access, seal
 from ps2.client.task import EPOCH_PROPERTY, FLEET_VARIABLE, STOPPED_PROPERTY
-from ps2.coordinator.conf import PS2Conf
-from ps2.coordinator.connect import refuse_connect
-from ps2.coordinator.launchers.submission import Submission
-from ps2.coordinator.launchers.submission import beside as submission_beside
+from ps2.coordinator.binding import out_of_reach
 from ps2.coordinator.master import Master
-from ps2.coordinator.place import out_of_reach
 from ps2.coordinator.stages import StageWatch
 from ps2.errors import ConfigError, StoppedError
 from ps2.rpc.control import ServerControl
-from ps2.run.spark_job import is_stopped
+from ps2.run.spark import active_context, is_stopped, refuse_connect
 from ps2.transport.tls import Renewed, usable
 
 log = logging.getLogger(__name__)
@@ -34,9 +30,7 @@ def spark_context_of(spark: Any) -> Any:
     if spark is None:
         if "pyspark" not in sys.modules:
             return None
-        from pyspark import SparkContext
-
-        return SparkContext._active_spark_context
+        return active_context()
     refuse_connect("spark: a SparkSession", spark)
     context = getattr(spark, "sparkContext", spark)
     if not hasattr(context, "setLocalProperty"):
@@ -68,7 +62,7 @@ class Application:
     def reach(self, context: Any) -> None:
         """Hand the fleet's token to the Python workers of Spark's tasks, by Spark's own means."""
         self.context = context
-        servers = tuple(self._master.roster.addresses())
+        servers = tuple(self._master.registry.addresses())
         if (warning := out_of_reach(context, self._access.fleet.master, servers)) is not None:
             log.warning("%s", warning)
         self._access = replace(self._access, application=context.applicationId)
@@ -113,19 +107,6 @@ class Application:
         stopped = context.getLocalProperty(STOPPED_PROPERTY)
         id = self._access.fleet.id
         context.setLocalProperty(STOPPED_PROPERTY, f"{stopped} {id}" if stopped else id)
-
-
-def beside(context: Any, conf: PS2Conf) -> Submission | None:
-    """Return how a fleet of containers is submitted to this application's cluster; None: the fleet is none of those.
-
-    Args:
-        context: the SparkContext; None: there is none.
-    """
-    if conf.launcher != "spark":
-        return None
-    if context is None:
-        raise ConfigError("launcher='spark' needs a SparkSession, whose cluster the fleet is for")
-    return submission_beside(dict(context.getConf().getAll()), conf.sparkConf, context.pythonExec)
 
 
 def _check_runs(context: Any) -> None:

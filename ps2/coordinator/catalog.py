@@ -1,4 +1,4 @@
-"""The matrices of a fleet and their rows: pure bookkeeping; what servers must do is returned, not done."""
+"""The matrices of a fleet and their rows. Pure: methods return what servers have to do."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Grant:
 
     Attributes:
         rows: their numbers.
-        reused: those of them that were in use before and have to be made zero.
-        total: rows that the matrix must have; more than it has now if it has to grow.
+        reused: rows that were in use before and have to be zeroed.
+        total: rows that the matrix must have; if that is more than it has, it has to grow.
     """
 
     rows: tuple[int, ...]
@@ -28,11 +28,11 @@ class Grant:
 
 @dataclass
 class Taken:
-    """Who has been handed a row.
+    """The holders of a row.
 
     Attributes:
-        series, stage: of the task that took it; "" for a session.
-        holders: the session, or those attempts of the task that were handed it and have not let it go.
+        series, stage: of the task that took the row; "" for a session.
+        holders: the session, or the attempts of the task that got the row and still hold it.
     """
 
     series: str
@@ -45,13 +45,13 @@ class Entry:
     """One matrix.
 
     Attributes:
-        spec: with the number of rows that it has now.
-        fresh: the first row that was never handed out.
-        retired: rows that were freed, to be handed out again.
-        used: rows that are handed out.
-        owners: index of the server that holds each partition; it never changes, the server's address may.
-        born: generation of each of those; a row that is freed and handed out again has a later one.
-        taken: who took those of them whose handles are counted.
+        spec: with the present number of rows.
+        fresh: the first row that was never in use.
+        retired: freed rows, which can be used again.
+        used: rows in use.
+        owners: index of the server that holds each partition. It never changes; the server's address may.
+        born: generation of each row in use. A row that is freed and used again has a later one.
+        taken: holders of the rows in use whose handles are counted.
     """
 
     id: int
@@ -65,7 +65,7 @@ class Entry:
     taken: dict[int, Taken] = field(default_factory=dict)
 
     def grant(self, count: int) -> Grant:
-        """Choose ``count`` rows: freed ones first, then reserved ones, then new ones (twice as many as there are)."""
+        """Choose ``count`` rows: freed rows first, then reserved ones, then new ones (which double the matrix)."""
         reused = tuple(self.retired[:count])
         needed = self.fresh + count - len(reused)
         if needed > MAX_ROWS:
@@ -103,18 +103,18 @@ class Entry:
         return freed
 
     def hold(self, rows: Sequence[int], taken: Taken) -> None:
-        """Note that rows have been handed to one more holder."""
+        """Note one more holder of rows."""
         for row in self.used.intersection(rows):
             self.taken.setdefault(row, Taken(taken.series, taken.stage)).holders.update(taken.holders)
 
     def let_go(self, rows: Sequence[int], holder: str) -> list[int]:
-        """Note that a holder's handles to rows are gone; return the rows that nobody holds any more."""
+        """Note that a holder's handles to rows are gone; return the rows without holders."""
         orphans = []
         for row in rows:
             taken = self.taken.get(row)
             if taken is None:
                 continue
-            taken.holders.discard(holder)  # it may be gone already, from a call that then failed
+            taken.holders.discard(holder)  # an earlier call that failed may have removed it
             if not taken.holders:
                 orphans.append(row)
         return orphans
@@ -126,10 +126,10 @@ class Entry:
 
 
 class Catalog:
-    """Matrices by id. Ids start at a random number, so that those of two drivers on one fleet differ.
+    """Matrices by id. Ids start at a random number, so that two drivers of one fleet use different ones.
 
     Attributes:
-        names: matrix and row by the name that it was given.
+        names: name -> matrix and row.
         born: how many rows have ever been handed out: the generation of the next one.
     """
 
@@ -156,10 +156,10 @@ class Catalog:
     def adopt(
         self, matrices: Sequence[SavedMatrix], addresses: Sequence[str], route_version: int, cut_anew: bool
     ) -> None:
-        """Take matrices of an earlier coordinator, cut anew by the number of servers or as they are.
+        """Take over matrices of an earlier coordinator, cut for the present number of servers or as they are.
 
-        What servers hold as they are may be newer than what is known of it: rows without names were handed out, and
-        nobody was told. So every row that is not known to be in use has to be made zero before it is.
+        Servers may hold newer data than the published catalog: the earlier coordinator has handed out rows without
+        names since. So every row that is not known to be in use has to be zeroed before it is used.
         """
         for saved in matrices:
             bounds = partition_bounds(saved.spec, len(addresses)) if cut_anew else saved.bounds
@@ -182,7 +182,7 @@ class Catalog:
         self.names = {name: place for name, place in self.names.items() if place[0] != id}
 
     def has_name(self, id: int) -> bool:
-        """Tell whether a row of a matrix has a name."""
+        """Return whether a row of a matrix has a name."""
         return any(matrix == id for matrix, _ in self.names.values())
 
     def check_name(self, name: str) -> None:
@@ -195,7 +195,7 @@ class Catalog:
             )
 
     def hand_out(self, entry: Entry, grant: Grant, name: str = "") -> None:
-        """Note that rows are in use, the first of them under a name if one is given."""
+        """Note that rows are in use, and the name of the first one, if any."""
         if name:
             self.check_name(name)
             self.names[name] = entry.id, grant.rows[0]
@@ -203,7 +203,7 @@ class Catalog:
         self.born += len(grant.rows)
 
     def retire(self, entry: Entry, rows: Sequence[int]) -> list[int]:
-        """Note that rows are no longer in use, and their names free; return those that were."""
+        """Note that rows are no longer in use, and that their names are free; return the rows that were in use."""
         freed = entry.retire(rows)
         gone = {(entry.id, row) for row in freed}
         self.names = {name: place for name, place in self.names.items() if place not in gone}
@@ -213,6 +213,22 @@ class Catalog:
         if id not in self._entries:
             raise NotFoundError(f"matrix {id:x} does not exist (any more)")
         return self._entries[id]
+
+    def saved(self) -> list[SavedMatrix]:
+        """Return what a manifest says of the matrices, without their files."""
+        return [
+            SavedMatrix(
+                id=entry.id,
+                spec=entry.spec,
+                bounds=entry.route.bounds,
+                born=dict(entry.born),
+                names={name: row for name, (matrix, row) in self.names.items() if matrix == entry.id},
+                fresh=entry.fresh,
+                retired=tuple(entry.retired),
+                shards=(),
+            )
+            for entry in self._entries.values()
+        ]
 
     def entries(self) -> list[Entry]:
         return list(self._entries.values())

@@ -1,4 +1,4 @@
-"""Checkpoints of a fleet: one cut over all servers, written by them, made whole by a manifest that comes last."""
+"""Checkpoints of a fleet: one consistent cut of all servers, which write it; a manifest completes it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ps2.coordinator.master import Master
 from ps2.errors import ConfigError, PS2Error, RecoveryError
 from ps2.rpc.control import Copied, ServerControl
 from ps2.storage import folders
-from ps2.storage.manifest import LoadMatrix, Manifest, SavedMatrix, SavedShard
+from ps2.storage.manifest import LoadMatrix, Manifest, SavedShard
 from ps2.transport.at_once import at_once
 from ps2.version import __version__
 
 log = logging.getLogger(__name__)
 
-# For all servers to be frozen, and to begin copying; a coordinator that dies in between holds nobody longer than that.
+# For all servers to freeze and to copy. If the coordinator dies in between, servers go on after that time.
 FREEZE_TIMEOUT_S = 30.0
 
 
@@ -48,7 +48,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Newest:
-    """The checkpoint to go back to; ``mutations`` counts those it holds, by the id of the server."""
+    """The checkpoint to go back to; ``mutations`` counts the mutations in it, by server id."""
 
     path: str
     manifest: Manifest
@@ -60,8 +60,8 @@ class Checkpoints:
 
     def __init__(self, master: Master, servers: ServerControl, folder: str | None, keep: int) -> None:
         """Args:
-        folder: where they go unless said otherwise.
-        keep: how many complete ones of one's own stay there.
+        folder: the default folder.
+        keep: how many complete checkpoints of this coordinator stay in it.
         """
         self._master = master
         self._servers = servers
@@ -69,12 +69,12 @@ class Checkpoints:
         self._keep = keep
         self._one_at_a_time = threading.Lock()
         self._trusted: list[Newest] = []
-        self._own: dict[str, set[str]] = {}  # checkpoints that are one's own to remove, by the folder around them
-        self.distrusted = ""  # why the last one that could not be read could not
+        self._own: dict[str, set[str]] = {}  # checkpoints that this coordinator may remove, by the folder around them
+        self.distrusted = ""  # why the last unreadable checkpoint was given up
 
     @property
     def folder(self) -> str | None:
-        """Where they go unless said otherwise."""
+        """The default folder."""
         return self._folder
 
     @property
@@ -83,10 +83,10 @@ class Checkpoints:
         return self._trusted[-1] if self._trusted else None
 
     def go_on_from(self, restored: Newest, folder: str) -> None:
-        """Begin with a checkpoint that was there before; what its run had left from before it is one's own from now on.
+        """Start from an existing checkpoint, and adopt the earlier checkpoints of the same driver.
 
-        It stays itself, and so does what came after it: that run, or another one that began with it, may be alive, and
-        will have to go back to them.
+        The checkpoint itself and later ones are not adopted: that driver, or another one that has started from the same
+        checkpoint, may be running and may have to go back to them.
         """
         self._trusted.append(restored)
         begun = folders.at(restored.path)
@@ -95,7 +95,7 @@ class Checkpoints:
             self._own[folder.rstrip("/")] = {old.url for old in earlier}
 
     def distrust(self, newest: Newest, reason: str) -> None:
-        """Note that a checkpoint cannot be read: the one before it is the newest."""
+        """Note that a checkpoint cannot be read: the one before it is the newest from now on."""
         log.warning("checkpoint %s cannot be used: %s", newest.path, reason)
         self.distrusted = reason
         self._trusted = [trusted for trusted in self._trusted if trusted is not newest]
@@ -112,8 +112,8 @@ class Checkpoints:
 
         Args:
             epoch: how often the fleet had gone back to a checkpoint when the step was that.
-            note: called with its folder when it is complete, before anybody can go back to it.
-            messages: what the driver has told workers, encoded.
+            note: called with the folder when the checkpoint is complete, before the fleet can go back to it.
+            messages: the journal of the run's messages, encoded.
 
         Raises:
             ConfigError: there is no path, or it cannot be written to.
@@ -129,10 +129,10 @@ class Checkpoints:
         note: Callable[[str], None] | None,
         messages: bytes = b"",
     ) -> Newest:
-        """Make one after which nothing changes on the servers at these addresses, as they are about to end.
+        """Make the last checkpoint of servers that are about to end. Nothing changes on them after it.
 
         Args:
-            note, messages: as above; no note: nobody but their successors is to go back to it.
+            note, messages: as in ``take``; no note: only their successors use the checkpoint.
         """
         return self._make(None, step, epoch, note, messages, last)[1]
 
@@ -165,15 +165,15 @@ class Checkpoints:
                 raise RecoveryError(f"checkpoint {folder} failed: {error}{before}") from error
             own = self._own.setdefault(root, set())
             own.add(folder)
-            self._master.roster.hope()
+            self._master.registry.hope()
             if note is None:
                 return made, newest
             note(folder)
-            # Those that are pruned are of no use any more.
+            # Pruned checkpoints are gone.
             self._trusted = [*self._trusted, newest][-self._keep :]
             try:
                 folders.prune(root, self._keep, own)
-            except RecoveryError as error:  # this one is complete all the same
+            except RecoveryError as error:  # the new checkpoint is complete
                 log.warning("an older checkpoint cannot be removed: %s", error)
             log.info("checkpoint %s: %d bytes, requests held for %.3f s", folder, made.nbytes, made.pauseS)
             return made, newest
@@ -183,15 +183,15 @@ class Checkpoints:
     ) -> tuple[Checkpoint, Newest]:
         began_s = time.monotonic()
         name = uuid.uuid4().hex
-        self._master.roster.check_all_there()
+        self._master.registry.check_all_there()
         with self._master.changing():
             if self._master.epoch != epoch:
                 raise RecoveryError("the fleet has gone back to a checkpoint meanwhile")
             cut_s = time.time()
-            members = self._master.roster.members()
+            members = self._master.registry.members()
             addresses = [address for _, address in members]
-            matrices = saved_matrices(self._master)
-            # Nobody is given another row before it is copied.
+            matrices = self._master.saved_matrices()
+            # No row is handed out before the copy.
             rows = {matrix.id: matrix.rows for matrix in matrices}
             frozen_s = time.monotonic()
             try:
@@ -210,7 +210,7 @@ class Checkpoints:
         shards = [shard for mine in written for shard in mine]
         pause_s = max(copy.pause_s for copy in copied)
         if shards and any(copy.nbytes == 0 for copy in copied):
-            # A server without memory for copies held its requests until its files were there.
+            # A server without memory for copies holds its requests until its files are written.
             pause_s = max(pause_s, time.monotonic() - frozen_s)
         manifest = Manifest(
             number=number,
@@ -231,30 +231,12 @@ class Checkpoints:
         for address in addresses:
             try:
                 self._servers.discard(address, name)
-            except PS2Error as error:  # it may be the server that is gone; a frozen one goes on by itself
+            except PS2Error as error:  # the server may be lost; a frozen one goes on by itself
                 log.debug("discarding a checkpoint on %s: %s", address, error)
 
 
-def saved_matrices(master: Master) -> list[SavedMatrix]:
-    """Return what a manifest says of the matrices, without their files."""
-    names = master.names()
-    return [
-        SavedMatrix(
-            id=entry.id,
-            spec=entry.spec,
-            bounds=entry.route.bounds,
-            born=dict(entry.born),
-            names={name: row for name, (matrix, row) in names.items() if matrix == entry.id},
-            fresh=entry.fresh,
-            retired=tuple(entry.retired),
-            shards=(),
-        )
-        for entry in master.entries()
-    ]
-
-
 def to_load(manifest: Manifest, entry: Entry, index: int) -> LoadMatrix | None:
-    """Return what a server has to read to hold its partitions of a matrix again; None if it has none."""
+    """Return what a server has to read for its partitions of a matrix; None if it has none."""
     partitions = tuple(entry.partitions_of(index))
     if not partitions:
         return None
@@ -273,7 +255,7 @@ def to_load(manifest: Manifest, entry: Entry, index: int) -> LoadMatrix | None:
 
 
 def younger(manifest: Manifest, master: Master) -> tuple[str, ...]:
-    """Name the vectors, or else matrices and rows, that a checkpoint does not have."""
+    """Return the vectors that are missing in a checkpoint, by name, or by matrix and row."""
     found: list[str] = []
     names = {place: name for name, place in master.names().items()}
     saved = {matrix.id: matrix for matrix in manifest.matrices}
@@ -288,5 +270,5 @@ def younger(manifest: Manifest, master: Master) -> tuple[str, ...]:
 
 
 def _of(matrix: int, shards: Sequence[SavedShard]) -> tuple[SavedShard, ...]:
-    """Return the shards of one matrix, in the order of their partitions."""
+    """Return the shards of one matrix in the order of their partitions."""
     return tuple(sorted((s for s in shards if s.matrix == matrix), key=lambda shard: shard.partition.index))

@@ -8,16 +8,13 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_args
 
 from ps2.certificates import TlsFiles, tls_files
-from ps2.config import ANY_PORT, MAX_BYTES, host_of, is_wildcard, said_of
+from ps2.config import ANY_PORT, MAX_BYTES, host_of, is_whole, is_wildcard, said_of
 from ps2.coordinator import options, settings
-from ps2.coordinator.options import LaunchedBy, is_whole
+from ps2.coordinator.launcher import Launcher, launcher_class
 from ps2.coordinator.recovery import Recover
 from ps2.errors import ConfigError
 
 MAX_SERVERS = 4096
-START_TIMEOUT_S = 60.0
-# A cluster may have to end something else first.
-CONTAINERS_TIMEOUT_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,8 @@ class PS2Conf:
             there is taken over; see ``PS2Context.vector``.
         tokenFile: the fleet's token, with ``fleet``; else a token is made.
         launcher: what starts the servers. "local": child processes, as that needs nothing. "spark": a second Spark
-            application on the same cluster, one server a container (docs/deploy.md).
+            application on the same cluster, one server a container (docs/deploy.md). Installed packages may bring more
+            (docs/contributing/launcher.md).
         sparkConf: Spark's settings of that second application, before those that it shares with the training's.
         memoryLimit: bytes that each server may take. Default: of a local fleet, its share of the machine's memory; in
             containers 1 GiB, as a cluster has to be asked for it.
@@ -82,7 +80,7 @@ class PS2Conf:
     servers: int | None = None
     fleet: str | Sequence[str] | None = None
     tokenFile: str | None = None
-    launcher: LaunchedBy = "local"
+    launcher: str = "local"
     sparkConf: Mapping[str, str] = field(default_factory=dict)
     memoryLimit: int | None = None
     startTimeoutS: float | None = None
@@ -126,8 +124,9 @@ class PS2Conf:
 
     def __post_init__(self) -> None:
         self._normalise()
-        if self.launcher not in get_args(LaunchedBy):
-            raise ConfigError(f"launcher: expected 'local' or 'spark', got {self.launcher!r}")
+        if not isinstance(self.launcher, str):
+            raise ConfigError(f"launcher: expected a name, got {self.launcher!r}")
+        launcher_class(self.launcher)
         if not isinstance(self.sparkConf, Mapping) or not all(isinstance(name, str) for name in self.sparkConf):
             raise ConfigError(f"sparkConf: expected a dict of Spark's settings, got {self.sparkConf!r}")
         self._check_whole("servers", 1, MAX_SERVERS)
@@ -160,8 +159,12 @@ class PS2Conf:
         if self.tls is not None and not (self.tls.cert and self.tls.ca):
             missing = "tlsCa" if self.tls.cert else "tlsCert and tlsKey"
             raise ConfigError(f"a driver connects to servers and is connected to by tasks; give {missing} as well")
-        if self.launcher == "spark" and attached:
-            raise ConfigError("launcher='spark' starts servers, and fleet attaches to some that run: give one of them")
+        if attached and self.launcher not in ("local", "attach"):
+            raise ConfigError(
+                f"launcher={self.launcher!r} starts servers, and fleet attaches to some that run: give one of them"
+            )
+        if self.launcher == "attach" and not attached:
+            raise ConfigError("launcher='attach' needs fleet, the addresses of running servers")
         if self.sparkConf and self.launcher != "spark":
             raise ConfigError("sparkConf goes with launcher='spark': it is that of the fleet's Spark application")
         if self.lostAfterS < 2 * self.heartbeatS:
@@ -196,9 +199,14 @@ class PS2Conf:
         return tls_files(self.tlsCert, self.tlsKey, self.tlsCa, self.tlsName)
 
     @property
+    def launcherClass(self) -> type[Launcher]:
+        """What starts and watches the servers."""
+        return launcher_class("attach" if self.fleet is not None else self.launcher)
+
+    @property
     def startWithinS(self) -> float:
         """How long servers may take to start, in seconds."""
-        return self.startTimeoutS or (CONTAINERS_TIMEOUT_S if self.launcher == "spark" else START_TIMEOUT_S)
+        return self.startTimeoutS or self.launcherClass.start_timeout_s
 
     @property
     def count(self) -> int:
@@ -208,9 +216,7 @@ class PS2Conf:
     @property
     def portsNeeded(self) -> int:
         """How many ports are taken on this host, at most."""
-        if self.fleet is not None:
-            return 2
-        return 3 if self.launcher == "spark" else 2 + 2 * self.count
+        return 2 + self.launcherClass.ports_needed(self.count)
 
     def check_same(self, asked: PS2Conf) -> None:
         """Raise ConfigError if another call asks for something else than what is running."""
@@ -253,10 +259,10 @@ class PS2Conf:
     def _check_ports(self) -> None:
         taken = self.portRange
         if taken != ANY_PORT and self.portsNeeded > len(taken):
-            others = " and what containers report to" if self.launcher == "spark" else " and two for each server"
-            what = f"for the master, a run{'' if self.fleet is not None else others}"
+            servers = self.portsNeeded - 2
+            what = "the master and a run" if not servers else f"the master, a run and {servers} for the servers"
             raise ConfigError(
-                f"ports: {self.portsNeeded} are needed, {what}; got {len(taken)} ({taken[0]}-{taken[-1]})"
+                f"ports: {self.portsNeeded} are needed, for {what}; got {len(taken)} ({taken[0]}-{taken[-1]})"
             )
 
     def _check_whole(self, name: str, low: int, high: int | None = None) -> None:

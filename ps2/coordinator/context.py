@@ -10,7 +10,6 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from ps2.client.batch import batch
@@ -19,25 +18,26 @@ from ps2.client.session import Session
 from ps2.client.sessions import install, uninstall
 from ps2.client.task import task_context
 from ps2.config import WireConfig, join_address, new_token, read_token, unencrypted
-from ps2.coordinator import interpreter
-from ps2.coordinator.application import Application, beside, spark_context_of
-from ps2.coordinator.beginning import named_vector
+from ps2.coordinator.application import Application, spark_context_of
+from ps2.coordinator.binding import binding_of
 from ps2.coordinator.checkpoints import Checkpoint
 from ps2.coordinator.conf import PS2Conf, over
 from ps2.coordinator.fleet import Fleet
-from ps2.coordinator.options import LaunchedBy
-from ps2.coordinator.place import place_of
-from ps2.coordinator.recovery import Recovery
-from ps2.coordinator.slots import wait_for_slots
+from ps2.coordinator.recovery import Policy, Recovery
+from ps2.coordinator.recovery_log import RecoveryLog
+from ps2.coordinator.startup import named_vector
 from ps2.coordinator.steps import Steps
+from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import StoppedError, UsageError
 from ps2.interrupts import shielded
 from ps2.ops.modules import load_modules
 from ps2.rpc.transport import GrpcTransport
-from ps2.run.face import Face
+from ps2.run import interpreter
+from ps2.run.driver import Runs
+from ps2.run.host import ActiveRun, RunHost
 from ps2.run.options import RunOptions
 from ps2.run.result import RunResult
-from ps2.run.running import Runs
+from ps2.run.slots import wait_for_slots
 from ps2.transport.tls import check_serving
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class PS2Context:
         *,
         fleet: str | Sequence[str] | None = None,
         tokenFile: str | None = None,
-        launcher: LaunchedBy | None = None,
+        launcher: str | None = None,
         memoryLimit: int | None = None,
         ops: str | Sequence[str] | None = None,
         replicas: int | None = None,
@@ -87,7 +87,7 @@ class PS2Context:
             servers: start a local fleet of so many child processes (default 2).
             fleet: instead, attach to running servers: "host:port,host:port" or a list.
             tokenFile: the fleet's token, with ``fleet``.
-            launcher: "local", child processes, or "spark", containers of the cluster.
+            launcher: "local", child processes, "spark", containers of the cluster, or one that a package has brought.
             memoryLimit: bytes that each server may take.
             ops: modules that declare operations of yours (docs/kernels.md), by name.
             replicas: 1 keeps a copy of each shard on another server.
@@ -95,7 +95,7 @@ class PS2Context:
             checkpointEveryS: make one every so many seconds.
             checkpointEverySteps: make one at the end of every so many ``step``s.
             restore: path of a checkpoint, or of a folder of them: start with what it holds.
-            conf: all other settings; a keyword that is given counts in place of its.
+            conf: all other settings; a keyword of this call counts more.
             moved: none; what was a keyword once is named, with where it is now.
 
         Raises:
@@ -149,41 +149,44 @@ class PS2Context:
         self._token = read_token(conf.tokenFile) if conf.tokenFile is not None else None
         if not conf.fleet:
             self._token = new_token()
-        # A run, whose results are unpickled here, wants one where the servers have none.
-        self._run_token = self._token or new_token()
+        # The driver unpickles the results of runs, so they need a token even if the servers have none.
+        run_token = self._token or new_token()
         id = uuid.uuid4().hex[:12]
         load_modules(conf.modules)
-        submission = beside(spark_context, conf)
-        place = place_of(conf, spark_context, self._token is not None)
+        conf.launcherClass.check(spark_context, conf.sparkConf)
+        binding = binding_of(conf, spark_context, self._token is not None)
         with contextlib.ExitStack() as undo:
             if conf.tls is not None:
-                check_serving(conf.tls, place.advertised)
-            elif (warning := unencrypted(None, join_address(place.host, 0), *conf.addresses)) is not None:
+                check_serving(conf.tls, binding.advertised)
+            elif (warning := unencrypted(None, join_address(binding.host, 0), *conf.addresses)) is not None:
                 log.warning("%s", warning)
             transport = GrpcTransport(self._token, WireConfig(tls=conf.tls))
             undo.callback(transport.close)
-            self._fleet = fleet = Fleet(id, conf, place, self._token, transport, submission)
-            undo.callback(fleet.face.stop, 0)
+            self._active_run = active = ActiveRun()
+            self._fleet = fleet = Fleet(id, conf, binding, self._token, transport, active, spark_context)
+            undo.callback(fleet.master_server.stop, 0)
             undo.callback(fleet.launcher.stop)
             ref = FleetRef(id, fleet.address, conf.strict, conf.retryTimeoutS)
-            own_run_token = None if self._token else self._run_token
+            own_run_token = None if self._token else run_token
             access = Access(ref, self._token, "", own_run_token, conf.modules)
             self._application = Application(access, conf.tls, fleet.master, fleet.control)
-            fleet.on_look = self._application.renew
             self._session = Session(ref, transport, on_rollback=self._rolled_back, master_address=fleet.home)
-            self._steps = Steps(fleet.checkpoints, self._session, fleet.master, conf)
-            self._steps.settled = self._settled
-            fleet.supervisor.has_way_back = self._steps.has_way_back
-            fleet.supervisor.parting.take = self._steps.hand_over
+            self._recoveries = RecoveryLog()
+            self._steps = Steps(
+                *(fleet.checkpoints, self._session, fleet.master, fleet.control, conf, active, self._recoveries)
+            )
             undo.callback(self._steps.close)
-            face = partial(Face, place=place, token=self._run_token, wire=WireConfig(tls=conf.tls))
-            self._runs = Runs(fleet.master, fleet.control, self._session, self._steps, face)
-            fleet.master.on_going_back = self._runs.go_back
-            fleet.master.on_roll_back = self._runs.roll_back
-            fleet.master.roster.on_give_up = self._runs.give_up
+            self._runs = Runs(
+                RunHost(
+                    *(self._session, fleet.control, fleet.master, self._steps, active),
+                    *(binding, run_token, WireConfig(tls=conf.tls)),
+                )
+            )
+            policy = Policy(conf.replicas, conf.recover)
+            supervisor = Supervisor(fleet.orders, fleet.checkpoints, policy, self._steps, self._recoveries)
             undo.pop_all()
         install(self._session)
-        fleet.watch()
+        fleet.watch(supervisor.poll, self._application.renew)
         atexit.register(self._end_at_exit, os.getpid())
         if spark_context is not None:
             self._application.reach(spark_context)
@@ -196,7 +199,7 @@ class PS2Context:
     @property
     def servers(self) -> list[str]:
         """``host:port`` of each server."""
-        return self._fleet.master.roster.addresses()
+        return self._fleet.master.registry.addresses()
 
     @property
     def sparkContext(self) -> Any:
@@ -269,7 +272,7 @@ class PS2Context:
     @property
     def recoveries(self) -> list[Recovery]:
         """What happened to lost servers, the oldest first."""
-        return self._fleet.supervisor.recoveries
+        return self._recoveries.all()
 
     @shielded
     def vector(self, name: str) -> DCV:
@@ -344,8 +347,8 @@ class PS2Context:
             seed: of ``worker.rng``; not negative.
             priority: "magnitude": of updates with ``wait=False``, the large ones leave first.
             bandwidthLimit: bytes a second that updates with ``wait=False`` take, of each worker.
-            read: called first, as ``read(worker, rows)``, once in each task; ``worker_fn`` gets what it returns in the
-                place of rows, and does not change it. With it, a worker whose work fails because the fleet went back to
+            read: called first, as ``read(worker, rows)``, once in each task; ``worker_fn`` gets what it returns instead
+                of rows, and does not change it. With it, a worker whose work fails because the fleet went back to
                 a checkpoint does that anew, in the same task: Spark, which limits how often a task fails, is not told.
             onEnd: called here when all workers have returned, before they are let go, to read what they made. If
                 the fleet goes back to a checkpoint meanwhile, workers and ``onClock`` go on from there, and it is
@@ -387,7 +390,7 @@ class PS2Context:
         atexit.unregister(self._end_at_exit)
         with contextlib.ExitStack() as ending:  # the last one first, and each of them whatever the one before raises
             ending.callback(self._application.leave)
-            ending.callback(self._fleet.face.stop, 0)
+            ending.callback(self._fleet.master_server.stop, 0)
             ending.callback(uninstall, self._session.fleet.id)
             # The fleet first: a local server asks for no goodbye from its clients.
             ending.callback(self._end_fleet)
@@ -421,24 +424,9 @@ class PS2Context:
         return f"PS2Context({state})"
 
     def _rolled_back(self, epoch: int, step: int | None) -> None:
-        """The driver's loop is being told that the fleet went back: what it submits from now on is of that."""
+        """The driver's loop learns that the fleet went back: the jobs that it submits from now on know it, too."""
         self._steps.roll_back(step or 0)
         self._application.go_back(epoch)
-
-    def _settled(self) -> list[Recovery]:
-        """Wait until all servers answer, as none is being brought back; return what has become of lost ones.
-
-        Raises:
-            LostError: one is lost for good.
-        """
-
-        def ask() -> None:
-            self._fleet.master.roster.check_all_there()
-            for address in self.servers:
-                self._fleet.control.status(address)
-
-        self._session.ask(ask)
-        return self.recoveries
 
     def _check_running(self) -> None:
         if self._stopped:

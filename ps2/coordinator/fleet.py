@@ -7,25 +7,22 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from typing import Any
 
-from ps2.config import FleetConfig, Place
-from ps2.coordinator.beginning import start_from
+from ps2.config import Binding, FleetConfig
 from ps2.coordinator.checkpoints import Checkpoints
 from ps2.coordinator.conf import PS2Conf
-from ps2.coordinator.launchers.attach import AttachLauncher
-from ps2.coordinator.launchers.launcher import Launcher
-from ps2.coordinator.launchers.local import LocalLauncher
-from ps2.coordinator.launchers.spark import ContainedServers, SparkLauncher
-from ps2.coordinator.launchers.submission import DEFAULT_MEMORY_BYTES, Submission
+from ps2.coordinator.fleet_control import FleetControl
+from ps2.coordinator.launcher import LaunchRequest
 from ps2.coordinator.master import Master
-from ps2.coordinator.recovery import Policy
 from ps2.coordinator.servicer import listen
-from ps2.coordinator.supervisor import Supervisor
-from ps2.coordinator.turns import Turns
+from ps2.coordinator.startup import start_from
 from ps2.errors import LaunchError, UnavailableError
+from ps2.guarded_loop import GuardedLoop
 from ps2.ops.modules import check_loaded
 from ps2.rpc.control import ServerControl
 from ps2.rpc.transport import GrpcTransport
+from ps2.run.host import ActiveRun
 
 log = logging.getLogger(__name__)
 
@@ -38,69 +35,65 @@ GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
 
 
 class Fleet:
-    """Servers that have begun, with what ``conf`` asks for on them; if they cannot, none is left.
+    """The started servers of one context. If they cannot start, no process is left.
 
     Attributes:
         address: ``host:port`` by which tasks and servers reach the master.
         home: the same, for processes of this host.
-        on_look: is called whenever somebody has looked after the servers.
+        master_server: answers calls to the master.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - parts of one context
         self,
         id: str,
         conf: PS2Conf,
-        place: Place,
+        binding: Binding,
         token: str | None,
         transport: GrpcTransport,
-        submission: Submission | None = None,
+        active: ActiveRun,
+        spark_context: Any = None,
     ) -> None:
         """Args:
-        place: where the master listens, and local servers.
-        submission: how servers in containers are submitted; None: they are processes here, or run already.
+        binding: where the master listens, and local servers.
+        spark_context: whose cluster the servers may run on; None: there is none.
         """
-        self.on_look: Callable[[], None] = lambda: None
         self._is_attached = bool(conf.addresses)
         self._stopping = threading.Event()
         config = FleetConfig(conf.heartbeatS, conf.lostAfterS, conf.startWithinS, give_up_after_s=conf.retryTimeoutS)
         with contextlib.ExitStack() as undo:
             self.control = ServerControl(transport)
-            self.master = Master(self.control, config, id, conf.replicas)
-            self.face = listen(self.master, place.listen, token, conf.tls)
-            self.address = place.reached(self.face.address)
+            self.master = Master(self.control, config, id, conf.replicas, active, self._is_attached)
+            self.master_server = listen(self.master, binding.listen, token, conf.tls)
+            self.address = binding.reached(self.master_server.address)
             # With TLS it is to be reached by the name of its certificate.
-            self.home = self.address if conf.tls is not None else place.near.reached(self.face.address)
-            undo.callback(self.face.stop, 0)
-            self.launcher: Launcher
-            if conf.addresses:
-                self.launcher = AttachLauncher(conf.addresses, self.control, self.master.roster.register, id)
-            elif submission is not None:
-                memory = conf.memoryLimit or DEFAULT_MEMORY_BYTES
-                wanted = ContainedServers(conf.count, str(token), place, memory, conf.modules, tls=conf.tls)
-                self.launcher = SparkLauncher(wanted, submission)
-            else:
-                self.launcher = LocalLauncher(conf.count, str(token), place, conf.memoryLimit, conf.modules, conf.tls)
+            self.home = self.address if conf.tls is not None else binding.near.reached(self.master_server.address)
+            undo.callback(self.master_server.stop, 0)
+            request = LaunchRequest(
+                *(id, conf.count, token, binding, conf.memoryLimit, conf.modules, conf.tls, conf.addresses),
+                *(self.control, self.master.registry.register, spark_context, conf.sparkConf),
+            )
+            self.launcher = conf.launcherClass.of(request)
             undo.callback(self.launcher.stop)
             self.checkpoints = Checkpoints(self.master, self.control, conf.checkpointDir, conf.keep)
-            policy = Policy(conf.replicas, conf.recover)
-            self.supervisor = Supervisor(self.master, self.launcher, self.control, self.checkpoints, policy)
+            self.orders = FleetControl(self.master, self.launcher, self.control, conf.replicas)
             try:
-                self.supervisor.start(self.address if submission is not None else self.home)
-                for address in self.master.roster.addresses():
+                self.orders.start(self.address if self.launcher.is_remote else self.home)
+                for address in self.master.registry.addresses():
                     check_loaded(conf.modules, self.control.hello(address).operations, f"server {address}")
             except UnavailableError as error:
-                if place.advertised == place.host or not isinstance(self.launcher, LocalLauncher):
+                if self._is_attached or self.launcher.is_remote or binding.advertised == binding.host:
                     raise
                 raise LaunchError(
-                    f"advertiseAddress: this host does not reach its own servers at {place.advertised}, by which tasks "
-                    f"and the driver are to: {error}"
+                    f"advertiseAddress: this host does not reach its own servers at {binding.advertised}, the host "
+                    f"that tasks and the driver are told: {error}"
                 ) from error
-            start_from(self.master, self.supervisor, self.checkpoints, self.control, conf)
+            start_from(self.orders, self.checkpoints, conf)
             undo.pop_all()
-        self._watcher = threading.Thread(target=self._monitor, name="ps2-monitor", daemon=True)
+        self._watcher: threading.Thread | None = None
 
-    def watch(self) -> None:
-        """Look after the servers from now on, until ``stop_watching``."""
+    def watch(self, *polls: Callable[[], None]) -> None:
+        """Call these again and again, in a thread, until ``stop_watching``."""
+        self._watcher = threading.Thread(target=self._monitor, args=polls, name="ps2-monitor", daemon=True)
         self._watcher.start()
 
     def stop_watching(self) -> None:
@@ -108,20 +101,21 @@ class Fleet:
 
     def end(self) -> None:
         """End local servers; leave attached ones without our matrices."""
-        self._watcher.join(WATCHER_TIMEOUT_S)
+        if self._watcher is not None:
+            self._watcher.join(WATCHER_TIMEOUT_S)
         try:
             if self._is_attached:
                 self.master.free_all()
-                self.supervisor.release()
+                self.orders.release()
         finally:
             self.launcher.stop()
 
-    def _monitor(self) -> None:
-        parent, turns = os.getppid(), Turns("ps2-monitor")
+    def _monitor(self, *polls: Callable[[], None]) -> None:
+        parent, loop = os.getppid(), GuardedLoop("ps2-monitor")
         while not self._stopping.wait(ATTACHED_INTERVAL_S if self._is_attached else MONITOR_INTERVAL_S):
             if GATEWAY_VARIABLE in os.environ and os.getppid() != parent:
                 log.warning("spark-submit is gone: ending the servers")
-                turns.take(self.launcher.stop)
+                loop.run_once(self.launcher.stop)
                 return
-            turns.take(self.supervisor.poll)
-            turns.take(self.on_look)
+            for poll in polls:
+                loop.run_once(poll)

@@ -1,4 +1,4 @@
-"""Which servers are there: a pure function of what was heard and when."""
+"""Which servers are alive: a pure function of their signs of life and of time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Member:
 
     Attributes:
         address: ``host:port``.
-        server_id: of the process; another one at the same index is another process.
-        heard_s: when it last gave a sign of life; later by what the caller stood still since.
-        gone: why it is lost; None while it is there.
-        ended: its process has ended, or is to be replaced: no sign of life counts any more.
-        mutations: requests that had changed something there, as of its last sign of life.
+        server_id: of the process; another process at the same index has another id.
+        heard_s: time of its last sign of life, plus the time that the caller itself stood still since.
+        gone: why the server is lost; None while it is alive.
+        ended: its process has ended, or is being replaced: signs of life no longer count.
+        mutations: requests that had changed data there, as of its last sign of life.
     """
 
     address: str
@@ -29,29 +29,29 @@ class Member:
 
 
 class Membership:
-    """Members by index. Times are the caller's, in seconds of one clock.
+    """Members by index. The caller gives all times, in seconds of one clock.
 
-    Silence says something of a server only while there is somebody to hear it. The caller shows all the time that it is
-    there, by ``here`` at least; where for long neither that nor a sign of life came, it stood still itself. Such a gap
-    counts as a quarter of the silence that is too long, however long it was, and after it they have to be asked again.
+    A server's silence counts only while the caller itself runs. The caller shows that by calling ``here`` all the time.
+    A long gap without ``here`` and without signs of life means that the caller stood still. However long such a gap is,
+    it counts as a quarter of ``lost_after_s``, and silent servers must be asked again after it.
     """
 
     def __init__(self, lost_after_s: float) -> None:
         self._lost_after_s = lost_after_s
         self.members: dict[int, Member] = {}
-        self._here_s: float | None = None  # when the caller was last seen to be there
-        self._asked: set[int] = set()  # those that are being asked, since the last gap
+        self._here_s: float | None = None  # when the caller last ran
+        self._asked: set[int] = set()  # servers that were asked since the last gap
 
     def register(self, index: int, server_id: str, address: str, now_s: float) -> None:
-        """Take a server in, in place of the one that was at this index."""
+        """Add a server, in place of any earlier one at this index."""
         self.here(now_s)
         self.members[index] = Member(address, server_id, now_s)
 
     def heartbeat(self, index: int, server_id: str, now_s: float, mutations: int = 0) -> None:
-        """Note a sign of life; one that was silent for too long is back.
+        """Note a sign of life. A server that was declared lost for its silence is back.
 
         Raises:
-            NotFoundError: that process is not, or no longer, a member.
+            NotFoundError: the process is not a member.
         """
         self.here(now_s)
         member = self.members.get(index)
@@ -69,7 +69,7 @@ class Membership:
             member.gone = reason
 
     def fence(self, index: int) -> Member:
-        """Let no sign of life of a lost server count any more: it is to be replaced. Return what is known of it."""
+        """Ignore signs of life of a lost server from now on, as it is being replaced; return its record."""
         self.members[index].ended = True
         return self.members[index]
 
@@ -78,24 +78,24 @@ class Membership:
         return [index for index, member in self.members.items() if member.gone is not None]
 
     def here(self, now_s: float) -> None:
-        """Note that the caller is there; let no gap in that count as anybody's silence."""
+        """Note that the caller runs. A gap since the last call does not count as silence of servers."""
         gap_s = now_s - self._here_s if self._here_s is not None else 0.0
         excess_s = gap_s - self._lost_after_s / 4
         if excess_s > 0:
             for member in self.members.values():
                 member.heard_s += excess_s
-            # What they have answered may still be waiting to be read.
+            # Their answers may still wait to be read.
             self._asked.clear()
         self._here_s = now_s
 
     def silent(self, now_s: float) -> list[int]:
-        """Return who was silent for half as long as is too long: they are to be asked now, before ``tick``."""
+        """Return servers that were silent for half of ``lost_after_s``: the caller asks them before ``tick``."""
         self.here(now_s)
         self._asked = set(self._silent_for(self._lost_after_s / 2, now_s))
         return sorted(self._asked)
 
     def tick(self, now_s: float) -> list[int]:
-        """Declare servers lost that were silent for too long, and have been asked; return which."""
+        """Declare servers lost that were asked and stayed silent for too long; return them."""
         self.here(now_s)
         silent = [index for index in self._silent_for(self._lost_after_s, now_s) if index in self._asked]
         for index in silent:

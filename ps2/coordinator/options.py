@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
-from ps2.config import ANY_PORT, is_wildcard, ports_of, split_address
+from ps2.config import ANY_PORT, is_whole, is_wildcard, ports_of, split_address
 from ps2.errors import ConfigError
-
-LaunchedBy = Literal["local", "spark"]
 
 
 def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
@@ -39,7 +37,3 @@ def ports(given: object) -> range:
     if found == ANY_PORT:
         raise ConfigError("ports: expected the first and the last of some (40000-40020), got 0; leave it out for any")
     return found
-
-
-def is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""How a fleet gets back what lost servers held: pure decisions, and what is told of them afterwards."""
+"""How a fleet recovers the shards of lost servers: pure decisions, and the report of each recovery."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Recover = Literal["auto", "shard", "consistent"]
 
 @dataclass(frozen=True)
 class Policy:
-    """What a fleet does about lost servers.
+    """How a fleet recovers from lost servers.
 
     Attributes:
-        replicas: 1: each server's shards have copies on the next one.
-        recover: without copies: "consistent": all servers go back to the checkpoint. "shard": the lost one alone does.
-            "auto": all do if what is under way in the driver can go on from there by itself.
+        replicas: 1: each server's shards have copies on the next server.
+        recover: without copies, "consistent": all servers go back to the checkpoint. "shard": only the lost one does.
+            "auto": all do if the run or step under way can go on from the checkpoint by itself.
     """
 
     replicas: int
@@ -26,13 +26,13 @@ class Policy:
 
 @dataclass(frozen=True)
 class Lost:
-    """What was known of a fleet when servers of it were given up.
+    """The state of a fleet when servers were declared lost.
 
     Attributes:
         servers: their indices.
-        reason: why they were.
-        silent_s: since the last sign of life of the one that was silent longest.
-        mutations: by index: the id of the server that was there, and how many requests had changed something on it.
+        reason: why they are lost.
+        silent_s: seconds since the last sign of life of the server that was silent longest.
+        mutations: by index: the server's id, and how many requests had changed data on it.
     """
 
     servers: tuple[int, ...]
@@ -41,7 +41,7 @@ class Lost:
     mutations: Mapping[int, tuple[str, int]]
 
     def mutations_since(self, held: Mapping[str, int], indices: Collection[int]) -> int:
-        """Return how many came on these servers after a checkpoint that holds so many of each server id."""
+        """Return how many mutations these servers had after a checkpoint that holds ``held`` of each server id."""
         counts = [self.mutations[index] for index in indices]
         return sum(max(0, count - held.get(server_id, 0)) for server_id, count in counts)
 
@@ -53,17 +53,17 @@ class Recovery:
     Attributes:
         servers: their indices.
         reason: why they were lost.
-        source: "replica", or the checkpoint with which a server ended in order ("handover"): nothing is missing.
-            "checkpoint": what came after it is.
-        checkpoint: its folder, unless it was a replica.
+        source: "replica", "handover" (the checkpoint with which a server ended in order) or "checkpoint". Only with
+            "checkpoint" are later changes missing.
+        checkpoint: its folder, unless the source is a replica.
         step: first step that the checkpoint does not hold, if it has one.
-        rolledBack: all servers went back to it, not only the lost ones.
-        mixed: others did not: vectors are of two ages, on the servers that were lost of the checkpoint's.
-        detectS: seconds from the last sign of life until they were given up.
+        rolledBack: all servers went back to the checkpoint, not only the lost ones.
+        mixed: the other servers did not go back, so vectors on lost and on other servers are of two ages.
+        detectS: seconds from the last sign of life until the servers were declared lost.
         startS: seconds until new processes had registered.
         loadS: seconds until their shards were back.
         nbytes: of these shards.
-        mutationsLost: requests that had changed something there after the checkpoint, as of the last heartbeat.
+        mutationsLost: requests that had changed data there after the checkpoint, as of the last heartbeat.
         zeros: matrices (and rows) younger than the checkpoint, which came back as zeros.
     """
 
@@ -106,14 +106,14 @@ def backup_of(index: int, servers: int) -> int:
 
 
 def source_of(lost: Collection[int], servers: int, policy: Policy, has_checkpoint: bool) -> Source | None:
-    """Choose where the shards of lost servers come from; None: there is nothing to get them from."""
+    """Choose the source of the shards of lost servers; None: there is none."""
     if policy.replicas and not any(backup_of(index, servers) in lost for index in lost):
         return "replica"
     return "checkpoint" if has_checkpoint else None
 
 
 def all_go_back(policy: Policy, has_way_back: bool) -> bool:
-    """Tell whether all servers go back to a checkpoint, not only the lost ones.
+    """Return whether all servers go back to a checkpoint, not only the lost ones.
 
     Args:
         has_way_back: whether a run or a step is under way that can go on from that checkpoint by itself.

@@ -1,4 +1,4 @@
-"""The master's gRPC face: decode, call one method of the master, encode."""
+"""The master's gRPC service: decode, call one method of the master, encode."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class MasterServicer:
     def Register(self, request: pb.RegisterRequest) -> pb.RegisterReply:
         if request.protocol != PROTOCOL_VERSION:
             raise ProtocolError(f"this master speaks protocol {PROTOCOL_VERSION}, the server {request.protocol}")
-        self._master.roster.register(request.index, request.server_id, request.address)
+        self._master.registry.register(request.index, request.server_id, request.address)
         return pb.RegisterReply(heartbeat_interval_s=self._master.config.heartbeat_s)
 
     def Heartbeat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatReply:
-        self._master.roster.heartbeat(request.index, request.server_id, request.mutations)
+        self._master.registry.heartbeat(request.index, request.server_id, request.mutations)
         return pb.HeartbeatReply()
 
     def NewMatrix(self, request: pb.NewMatrixRequest) -> pb.Matrix:
@@ -60,7 +60,7 @@ class MasterServicer:
 
 
 def listen(master: Master, bind: str, token: str | None, tls: Tls | None = None) -> RpcServer:
-    """Start the master's gRPC face."""
+    """Start the master's gRPC server."""
     service = pb.DESCRIPTOR.services_by_name["Master"]
     return RpcServer(service, MasterServicer(master), bind, token, THREADS, WireConfig(tls=tls))
 

@@ -1,8 +1,9 @@
-"""Which stages of a Spark application are over, so that nobody has to remember what their tasks have asked for.
+"""Which stages of a Spark application are over, so that servers and master can forget the ids of their requests.
 
-A stage belongs to the jobs that need it. Spark numbers jobs and stages in the order in which it plans them, tells of a
-job before it starts, and of its end before it plans what could need the job's stages again. So a stage that is older
-than the newest one known, and that no unfinished job has, never runs again; what still comes of it is a zombie's.
+A stage belongs to the jobs that need it. Spark numbers jobs and stages in the order in which it plans them. It
+announces a job before it starts, and its end before it plans a job that could need the same stages. So a stage that is
+older than the newest known stage, and that belongs to no unfinished job, never runs again. Later requests of it come
+from zombie tasks.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps2.coordinator.master import Master
-from ps2.coordinator.turns import Turns
 from ps2.errors import PS2Error
+from ps2.guarded_loop import GuardedLoop
 from ps2.rpc.control import ServerControl
+from ps2.run.spark import ask_stopped
 
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 2.0
-# It may be asking a server that does not answer; it ends by itself then.
+# The thread may wait for a server that does not answer; it ends by itself then.
 STOP_TIMEOUT_S = 1.0
-# Stages that no job is known to have: at most so many are taken for live.
+# At most so many stages without a known job count as live.
 UNKNOWN_STAGES = 1000
 # Spark counts stages by Java's int.
 NO_MORE_STAGES = 2**31 - 1
@@ -31,7 +33,7 @@ NO_MORE_STAGES = 2**31 - 1
 
 @dataclass(frozen=True)
 class SparkJob:
-    """What Spark tells of a job: the stages that it needs, and whether it may still run them."""
+    """A job as Spark describes it: its stages, and whether it may still run them."""
 
     stages: frozenset[int]
     running: bool
@@ -39,36 +41,36 @@ class SparkJob:
 
 @dataclass(frozen=True)
 class Over:
-    """All stages below a number are over, save the live ones."""
+    """All stages below a number are over, except the live ones."""
 
     below: int = 0
     live: frozenset[int] = frozenset()
 
 
 class Stages:
-    """What is known of the stages of one application, from a job on."""
+    """The known stages of one application, from a job on."""
 
     def __init__(self, first_job: int = 0) -> None:
         self._next_job = first_job
         self._running: dict[int, SparkJob] = {}
         self._below: int | None = None
-        # No job was seen to have them. Spark drops what it tells when it is too busy, so one may run.
+        # Stages without a known job. A busy Spark drops events, so their job may run.
         self._unknown: set[int] = set()
 
     def look(self, ask: Callable[[int], SparkJob | None], active: Callable[[], Sequence[int]]) -> Over:
-        """Bring the knowledge up to date, and return what is over now.
+        """Ask for news, and return which stages are over now.
 
         Args:
-            ask: tells of a job by its number; None for one that is not known, not yet or no more.
-            active: tells the numbers of the jobs that run now.
+            ask: returns a job by its number; None if Spark does not know it yet, or has forgotten it.
+            active: returns the numbers of the jobs that run now.
         """
-        # Those known first: a job that shares a stage with one that has ended is known by now, and is found below.
+        # Known jobs first: a job that shares a stage with an ended one is known to Spark by now, and is found below.
         for number in list(self._running):
             self._note(number, ask(number))
         while (job := ask(self._next_job)) is not None:
             self._note(self._next_job, job)
             self._next_job += 1
-        # Spark may have forgotten a job, or not have told of it: go on after the gap.
+        # Spark may have forgotten a job, or dropped its event: go on after the gap.
         newest = max(active(), default=-1)
         while self._next_job <= newest:
             self._note(self._next_job, ask(self._next_job))
@@ -89,24 +91,24 @@ class Stages:
 
 
 class StageWatch:
-    """Asks Spark every now and then, and tells the servers and the master; by a thread, as any of them may hang."""
+    """Polls Spark, and informs the servers and the master. It has a thread, as each of them may hang."""
 
     def __init__(self, spark_context: Any, series: str, master: Master, servers: ServerControl) -> None:
         """Args:
-        spark_context: whose stages; when it is stopped, all of them are over.
-        series: by which the ids of its tasks name it.
+        spark_context: of the application; when it is stopped, all stages are over.
+        series: names the application in the ids of its tasks.
         """
         self._spark = spark_context
         self._tracker = spark_context.statusTracker()
         self._series = series
         self._master = master
         self._servers = servers
-        # Spark may have forgotten its first jobs; those that have ended cannot have asked for anything of ours.
+        # Spark may have forgotten its first jobs. Jobs that have ended already had no access to the fleet.
         jobs = [*self._tracker.getJobIdsForGroup(), *self._tracker.getActiveJobsIds()]
         self._stages = Stages(min(jobs, default=0))
-        self._told: dict[str, Over] = {}  # by server id: one that was replaced has to be told too
+        self._told: dict[str, Over] = {}  # by server id: a replacement has to be told, too
         self._master_told = Over()
-        self._all_told = False  # that there is nothing more to come
+        self._all_told = False  # that the application is over
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="ps2-stages", daemon=True)
         self._thread.start()
@@ -119,9 +121,9 @@ class StageWatch:
         self._thread.join(STOP_TIMEOUT_S)
 
     def _watch(self) -> None:
-        turns = Turns("ps2-stages")
+        loop = GuardedLoop("ps2-stages")
         while not (self._all_told or self._stopping.wait(POLL_INTERVAL_S)):
-            turns.take(self._look_and_tell)
+            loop.run_once(self._look_and_tell)
 
     def _look_and_tell(self) -> None:
         over = self._look()
@@ -129,15 +131,14 @@ class StageWatch:
             self._all_told = over.below == NO_MORE_STAGES
 
     def _look(self) -> Over | None:
-        """Return what is over; None if Spark does not answer."""
+        """Return which stages are over; None if Spark does not answer."""
         from py4j.protocol import Py4JError
 
         try:
-            jsc = self._spark._jsc
-            if jsc is None or jsc.sc().isStopped():
+            if ask_stopped(self._spark):
                 return Over(NO_MORE_STAGES)
             return self._stages.look(self._ask, self._tracker.getActiveJobsIds)
-        except (Py4JError, OSError) as error:  # it is stopping, or gone
+        except (Py4JError, OSError) as error:  # it is stopping, or has ended
             log.debug("asking Spark for its jobs: %s", error)
             return None
 
@@ -148,8 +149,8 @@ class StageWatch:
         return SparkJob(frozenset(job.stageIds), job.status in ("RUNNING", "UNKNOWN"))
 
     def _tell(self, over: Over) -> bool:
-        """Tell whom it is news for; return whether everybody knows it now."""
-        present = self._master.roster.present()
+        """Inform servers and master of news; return whether all know it now."""
+        present = self._master.registry.present()
         self._told = {id: told for id, told in self._told.items() if id in present}
         for id, address in present.items():
             if self._told.get(id, Over()) == over:
@@ -161,7 +162,7 @@ class StageWatch:
                 log.debug("telling %s which stages are over: %s", address, error)
         if any(self._told.get(id, Over()) != over for id in present):
             return False
-        # Last: what it takes back may be handed out again, and no server may still take a zombie's writes to it.
+        # The master last: it may hand out freed rows again, and by then no server may accept a zombie's writes to them.
         if self._master_told != over:
             self._master.end_stages(self._series, over.below, sorted(over.live))
             self._master_told = over

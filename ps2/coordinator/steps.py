@@ -1,4 +1,4 @@
-"""Steps of the driver's loop: what it goes back to, and checkpoints by interval."""
+"""Steps of the driver's loop: the checkpoints at their ends, and where the loop goes back to."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -16,12 +16,16 @@ from ps2.coordinator.checkpoints import Checkpoint, Checkpoints, Newest
 from ps2.coordinator.conf import PS2Conf
 from ps2.coordinator.master import Master
 from ps2.coordinator.recovery import Recovery
-from ps2.coordinator.turns import Turns
+from ps2.coordinator.recovery_log import RecoveryLog
 from ps2.errors import CheckpointWarning, ConfigError, PS2Error, RecoveryError, RolledBack, UsageError
+from ps2.guarded_loop import GuardedLoop
 from ps2.interrupts import shielded
 from ps2.protocol.plain_data import decode
+from ps2.rpc.control import ServerControl
+from ps2.run.cuts import MAX_CUTS
+from ps2.run.host import ActiveRun
 from ps2.run.journal import Journal
-from ps2.run.state import CUTS, Run
+from ps2.run.state import RunState
 from ps2.storage import folders
 
 log = logging.getLogger(__name__)
@@ -30,21 +34,30 @@ log = logging.getLogger(__name__)
 class Steps:
     """Counts the steps of one driver, and makes its checkpoints."""
 
-    def __init__(self, checkpoints: Checkpoints, session: Session, master: Master, conf: PS2Conf) -> None:
+    def __init__(  # noqa: PLR0913 - parts of one coordinator
+        self,
+        checkpoints: Checkpoints,
+        session: Session,
+        master: Master,
+        servers: ServerControl,
+        conf: PS2Conf,
+        active: ActiveRun,
+        recoveries: RecoveryLog,
+    ) -> None:
+        """``active``: the run under way, whose clocks are the steps."""
         self._checkpoints = checkpoints
         self._session = session
         self._master = master
+        self._servers = servers
         self._conf = conf
-        self._last_s = time.monotonic()  # when the last checkpoint was begun
+        self._active = active
+        self._recoveries = recoveries
+        self._last_s = time.monotonic()  # when the last checkpoint began
         self._closing = threading.Event()
-        self._inside = False  # a step, until the checkpoint at its end is made
-        # Checkpoints that a loop of steps can go on from: all others hold a part of a step, or whatever a run left.
-        self._cuts: deque[str] = deque(maxlen=CUTS)
-        # Waits until all servers answer; returns what has become of lost ones.
-        self.settled: Callable[[], Sequence[Recovery]] = lambda: ()
-        # The run of workers that is under way, whose clocks are the steps.
-        self.run: Run | None = None
-        # What the driver has told the workers of runs; of the one that is under way, the run has it.
+        self._inside = False  # a step is under way, or the checkpoint at its end
+        # Checkpoints that a loop of steps can go on from. Others hold a part of a step, or the state inside a run.
+        self._cuts: deque[str] = deque(maxlen=MAX_CUTS)
+        # The messages of runs that are over. The run under way has its own journal.
         self._journal = Journal()
         newest = checkpoints.newest
         if newest is not None and newest.manifest.messages is not None:
@@ -53,7 +66,7 @@ class Steps:
         self.next = newest.manifest.step or 0 if newest is not None else 0
         if newest is not None:
             self._cuts.append(newest.path)
-        # A cut at any time is no place for everybody to go back to.
+        # The whole fleet never goes back to a checkpoint in the middle of a step.
         if conf.checkpointEveryS is not None and conf.recover != "consistent":
             threading.Thread(target=self._by_time, name="ps2-checkpoints", daemon=True).start()
 
@@ -62,7 +75,7 @@ class Steps:
         if step is not None:
             _check_number("checkpoint: step", step)
         self._last_s = time.monotonic()
-        run = self.run
+        run = self._active.run
         if run is None:
             self._check()
             note = _nowhere if self._inside and step is None else self._cuts.append
@@ -80,10 +93,10 @@ class Steps:
             raise
 
     def hand_over(self, addresses: Collection[str]) -> Newest:
-        """Make a checkpoint, in the middle of whatever is under way, after which nothing changes on these servers."""
-        run = self.run
+        """Make a checkpoint at once, even inside a step or run. Nothing changes on these servers after it."""
+        run = self._active.run
         if run is None:
-            # It may hold a part of a step, and all are not to go back to that.
+            # It may hold a part of a step, which the whole fleet must not go back to.
             partial = self._inside or self._conf.recover == "consistent"
             note = None if partial else _nowhere
             messages = self._journal.to_bytes()
@@ -99,7 +112,7 @@ class Steps:
             _check_number("step", number)
         if self._inside:
             raise UsageError("step: steps do not nest")
-        if self.run is not None:
+        if self._active.run is not None:
             raise UsageError("step: the clocks of the run that is under way are the steps")
         self._check()
         current = self.next if number is None else number
@@ -121,8 +134,8 @@ class Steps:
             self._inside = False
 
     def has_way_back(self, checkpoint: str) -> bool:
-        """Tell whether what is under way, a run or a step, can go on from a checkpoint by itself."""
-        run = self.run
+        """Return whether the run or step under way can go on from a checkpoint by itself."""
+        run = self._active.run
         return run.has_cut(checkpoint) if run is not None else self._inside and checkpoint in self._cuts
 
     @property
@@ -137,7 +150,7 @@ class Steps:
             self._automatic(lambda: self.checkpoint(None, None))
 
     @shielded
-    def begin_run(self, run: Run) -> None:
+    def begin_run(self, run: RunState) -> None:
         """Let the clocks of a run be the steps.
 
         Raises:
@@ -148,7 +161,7 @@ class Steps:
             raise UsageError("run: a step is under way, and the clocks of a run are steps themselves: call it outside")
         self._check()
         run.journal = self._journal.before(run.first)
-        self.run = run
+        self._active.run = run
 
     def messages(self) -> list[Any]:
         """Return the messages of ``onClock`` that the next run goes on from, oldest first."""
@@ -160,35 +173,50 @@ class Steps:
         self._journal = self._journal.before(step)
 
     def checkpoint_beginning(self) -> None:
-        """Let all go back to the beginning of a run at least, if all go back together."""
+        """Make the checkpoint that the fleet can go back to from the first clock on, if it goes back as a whole."""
         if self._conf.recover == "shard" or self._conf.checkpointDir is None:
             return
         while True:
-            before = len(self.settled())
+            before = len(self._settled())
             try:
                 self.checkpoint(None, None)
                 return
             except RecoveryError:
-                # A server may have been lost meanwhile: if it came back with all that it had, this is to be made again.
-                since = self.settled()[before:]
+                # A server may have been lost meanwhile. If it came back with all that it had, try again.
+                since = self._settled()[before:]
                 if not since or any(recovery.source == "checkpoint" for recovery in since):
                     raise
 
     @shielded
     def end_run(self) -> None:
-        """Go on from where a run has come to; what it has dealt with is no news any more."""
-        run, self.run = self.run, None
+        """Go on from the clock that a run has reached. The driver is not told of rollbacks that the run has handled."""
+        run, self._active.run = self._active.run, None
         if run is not None:
             ended = isinstance(run.error, RolledBack)
             with suppress(RolledBack):
                 self._session.check_epoch(self._master.gone_back if ended else (run.epoch, None))
             if not ended:
                 self.next = min(run.applied())
-                # A run that has come to its end by STOP may be gone on with by another one.
+                # Another run may go on where this one was stopped.
                 self._journal = run.journal.without_stop() if run.is_over else run.journal
 
     def close(self) -> None:
         self._closing.set()
+
+    def _settled(self) -> list[Recovery]:
+        """Wait until all servers answer; return all recoveries.
+
+        Raises:
+            LostError: a server is lost for good.
+        """
+
+        def ask() -> None:
+            self._master.registry.check_all_there()
+            for address in self._master.registry.addresses():
+                self._servers.status(address)
+
+        self._session.ask(ask)
+        return self._recoveries.all()
 
     @shielded
     def _check(self) -> None:
@@ -202,19 +230,19 @@ class Steps:
 
     def _by_time(self) -> None:
         assert self._conf.checkpointEveryS is not None
-        turns = Turns("ps2-checkpoints")
+        loop = GuardedLoop("ps2-checkpoints")
         while not self._closing.wait(self._conf.checkpointEveryS):
-            # Steps and clocks make theirs at their ends; a loop that has to hear of a rollback hears of it first.
-            if self.run is None and not self._inside and self._session.epoch == self._master.epoch:
-                turns.take(lambda: self._automatic(self._between))
+            # Steps and clocks make checkpoints at their ends. A loop must hear of a rollback first.
+            if self._active.run is None and not self._inside and self._session.epoch == self._master.epoch:
+                loop.run_once(lambda: self._automatic(self._between))
 
     def _between(self) -> Checkpoint:
-        """Make a checkpoint where there are no steps; one may begin meanwhile, so nobody goes on from it."""
+        """Make a checkpoint outside of steps. A step may begin meanwhile, so no loop goes on from it."""
         self._last_s = time.monotonic()
         return self._checkpoints.take(None, self.next, self._session.epoch, messages=self._journal.to_bytes())
 
     def _automatic(self, take: Callable[[], Checkpoint]) -> None:
-        """Make a checkpoint that nobody waits for: if it fails, the loop goes on, and is told."""
+        """Make a checkpoint by interval: if it fails, warn and go on."""
         try:
             take()
         except RolledBack:
@@ -226,10 +254,10 @@ class Steps:
 
 
 def _nowhere(folder: str) -> None:
-    """Note of a checkpoint that no loop can go on from it."""
+    """Note no cut: no loop can go on from this checkpoint."""
 
 
 def _check_number(name: str, number: object) -> None:
-    """Raise ConfigError unless it is one of a step."""
+    """Raise ConfigError unless the number can be that of a step."""
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ConfigError(f"{name}: expected a number that is not negative, got {number!r}")

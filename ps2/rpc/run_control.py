@@ -1,4 +1,4 @@
-"""What a worker that stays asks of the coordinator, as plain calls over one connection."""
+"""A run's worker calls its driver: plain methods over one connection."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from ps2.protocol.error_details import from_detail
 from ps2.protocol.pb import run_pb2 as pb
 from ps2.protocol.plain_data import LIMIT_BYTES
 from ps2.transport.reach import unreachable
-from ps2.transport.talk import Talk
+from ps2.transport.worker_channel import WorkerChannel
 
-# From the first failure until an attempt takes it that the driver has gone.
+# After the first failure, until an attempt concludes that the driver has ended.
 GIVE_UP_S = 10.0
-# From the beginning of the first attempt, where none has ever reached it: the driver listens before any worker begins.
+# The same before the first contact: the driver listens before any worker starts.
 FIRST_CONTACT_S = 3.0
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 0.5
-# Whom a worker means to meet at its run's address.
+# Name of the other side in the handshake.
 NAME = "run"
 
 
 @dataclass(frozen=True)
-class Seated:
-    """What an attempt is told when it takes its rank's place.
+class Joined:
+    """What an attempt is told when it gets its rank.
 
     Attributes:
         clock: the first one that the rank has not finished.
         epoch: how often the fleet has gone back to a checkpoint.
         run_s: seconds since the run began.
-        done: another attempt has left with a result.
+        done: another attempt has returned a result.
     """
 
     workers: int
@@ -48,10 +48,10 @@ class Entered:
     """The clock that a worker is in now.
 
     Attributes:
-        horizon: the highest one that the others allow.
-        on_clock: seconds of the wait for it that were for ``onClock``, not for other workers.
+        horizon: the highest clock that the others allow.
+        on_clock: seconds of the wait that were for ``onClock``, not for other workers.
         messages: how many messages ``onClock`` had returned.
-        message: the newest, encoded; empty if there is none, or the worker has it.
+        message: the newest, encoded; empty if there is none, or if the worker has it.
         end: the run ends before this clock; None: it goes on.
     """
 
@@ -110,43 +110,43 @@ class ClockTimes:
 
 
 class RunControl:
-    """One attempt's questions to the coordinator. One thread asks at a time, but for ``ahead``.
+    """The calls of one attempt. One thread calls at a time; ``poll_progress`` may run beside it.
 
-    When the connection is cut, it comes back by itself: it joins again and asks again. All methods raise:
+    When the connection breaks, a call connects, joins and asks again. All methods raise:
         UnreachableError: the driver was never reached.
         UnavailableError: the driver could not be reached for ``GIVE_UP_S``.
-        StoppedError, WorkerError: the run has ended, or another attempt has the place.
+        StoppedError, WorkerError: the run has ended, or another attempt holds the rank.
     """
 
     def __init__(self, address: str, token: str | None, wire: WireConfig | None = None) -> None:
         self._address = address
         self._token = token
         self._wire = wire or WireConfig()
-        self._talk: Talk[pb.CoordinatorMessage] | None = None
-        self._looking: Talk[pb.CoordinatorMessage] | None = None
-        self._lock = threading.Lock()  # of who looks ahead
+        self._channel: WorkerChannel[pb.CoordinatorMessage] | None = None
+        self._progress_channel: WorkerChannel[pb.CoordinatorMessage] | None = None
+        self._lock = threading.Lock()  # of the progress channel
         self._join = pb.WorkerMessage()
         self._number = 0  # of the last message
-        self._epoch = 0  # that the worker knows of
-        self._clock = 0  # that it is in, or before
+        self._epoch = 0  # the last one that the worker was told
+        self._clock = 0  # the clock that the worker is in, or waits for
         self._failing_s: float | None = None  # since when
         self._reached = False
         self._final: PS2Error | None = None
 
-    def join(self, rank: int, attempt: int, host: str, pid: int) -> Seated:
-        """Take a rank's place; waits while another attempt is there."""
+    def join(self, rank: int, attempt: int, host: str, pid: int) -> Joined:
+        """Get a rank; wait while another attempt holds it."""
         self._join = pb.WorkerMessage(join=pb.Join(rank=rank, attempt=attempt, host=host, pid=pid))
-        return self._sit()
+        return self._acquire_rank()
 
-    def join_again(self) -> Seated:
-        """Take the place anew, as the next attempt would; waits while the fleet goes back to a checkpoint."""
+    def join_again(self) -> Joined:
+        """Get the rank again, as the next attempt would; wait while the fleet goes back to a checkpoint."""
         self._hang_up()
-        return self._sit()
+        return self._acquire_rank()
 
-    def _sit(self) -> Seated:
+    def _acquire_rank(self) -> Joined:
         reply = self._ask(self._join).joined
         self._epoch, self._clock = reply.epoch, reply.clock
-        return Seated(reply.workers, reply.clock, reply.epoch, reply.run_s, reply.done)
+        return Joined(reply.workers, reply.clock, reply.epoch, reply.run_s, reply.done)
 
     def arrive(  # noqa: PLR0913 - the fields of one message
         self,
@@ -161,8 +161,8 @@ class RunControl:
         """Wait until a clock may be entered; return which one that is.
 
         Args:
-            messages: how many of the driver's messages the worker knows of.
-            reports: of clocks below.
+            messages: how many of the driver's messages the worker has.
+            reports: of earlier clocks.
         """
         self._epoch = epoch
         ask = pb.Arrive(clock=clock, applied=applied, times=_message(times), messages=messages)
@@ -176,7 +176,7 @@ class RunControl:
         """Return messages by their numbers, encoded.
 
         Raises:
-            RolledBack: the fleet has gone back to a checkpoint, and some of these messages are not there any more.
+            RolledBack: the fleet has gone back to a checkpoint, and some of these messages are gone.
         """
         read: list[bytes] = []
         while len(read) < end - begin:
@@ -187,23 +187,23 @@ class RunControl:
             read += answered
         return read
 
-    def ahead(self, applied: int, clock: int, epoch: int) -> Entered:
-        """Tell what is applied while the worker is in a clock; wait up to a second until it would be let into another.
+    def poll_progress(self, applied: int, clock: int, epoch: int) -> Entered:
+        """Report what is applied inside a clock; wait up to a second until the others allow another clock.
 
-        Any thread may ask, and nothing is lost if it fails: ``arrive`` tells all of it again.
+        Any thread may call this. A failure loses nothing: ``arrive`` reports all of it again.
 
         Returns:
-            The clock that was asked for, and how far the others allow.
+            The clock that was asked for, and the highest clock that the others allow.
         """
         join = self._join.join
         ask = pb.Ahead(rank=join.rank, attempt=join.attempt, applied=applied, clock=clock, epoch=epoch)
         with self._lock:
-            looking = self._looking = self._looking or self._new_talk()
+            channel = self._progress_channel = self._progress_channel or self._new_channel()
             try:
-                seen = _told(looking.ask(pb.WorkerMessage(ahead=ask))).seen
+                seen = _checked(channel.ask(pb.WorkerMessage(ahead=ask))).seen
             except PS2Error:
-                looking.close()
-                self._looking = None
+                channel.close()
+                self._progress_channel = None
                 raise
         return Entered(clock, seen.horizon, seen.epoch)
 
@@ -211,12 +211,12 @@ class RunControl:
         self._ask(pb.WorkerMessage(barrier=pb.Barrier(phase=phase, number=number)), metrics)
 
     def once(self, phase: int, number: int, metrics: Sequence[Logged] = ()) -> bytes | None:
-        """Return what was made at a point; None if it has to be made here."""
+        """Return the value of a point; None if this worker has to make it."""
         reply = self._ask(pb.WorkerMessage(once=pb.Once(phase=phase, number=number)), metrics).once
         return None if reply.make else reply.value
 
     def once_made(self, phase: int, number: int, value: bytes) -> bytes:
-        """Tell what was made at a point; return what counts: another attempt may have been there before.
+        """Send the value of a point; return the one that counts, as another attempt may have made it before.
 
         Raises:
             LimitError: it takes more than ``LIMIT_BYTES``.
@@ -229,11 +229,11 @@ class RunControl:
         self._ask(pb.WorkerMessage(note=pb.Note()), metrics)
 
     def leave(self, result: bytes, times: ClockTimes | None = None, metrics: Sequence[Logged] = ()) -> None:
-        """Tell the result; waits until all workers have left.
+        """Send the result; wait until all workers have returned.
 
         Raises:
             LimitError: it takes more than ``LIMIT_BYTES``.
-            RolledBack: the fleet has gone back to a checkpoint, and another attempt has to go on from there.
+            RolledBack: the fleet has gone back to a checkpoint; the next attempt goes on from there.
         """
         _check_size("the worker's result", result)
         leave = pb.Leave(result=result, clock=self._clock, times=_message(times))
@@ -249,13 +249,13 @@ class RunControl:
         self._ask(pb.WorkerMessage(leave=leave), metrics)
 
     def close(self) -> None:
-        """Leave; a question of another thread fails."""
+        """Close the connections. A call of another thread fails."""
         self._hang_up()
-        if (looking := self._looking) is not None:
-            looking.close()
+        if (channel := self._progress_channel) is not None:
+            channel.close()
 
     def _ask(self, message: pb.WorkerMessage, metrics: Sequence[Logged] = ()) -> pb.CoordinatorMessage:
-        """Ask until there is an answer; what was final stays so."""
+        """Ask until there is an answer. After a final error every call raises it again."""
         if self._final is not None:
             raise self._final
         if metrics:
@@ -278,26 +278,26 @@ class RunControl:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _try(self, message: pb.WorkerMessage) -> pb.CoordinatorMessage:
-        if self._talk is None:
-            self._talk = self._new_talk()
+        if self._channel is None:
+            self._channel = self._new_channel()
             if message is not self._join:
-                joined = _told(self._talk.ask(self._join)).joined
+                joined = _checked(self._channel.ask(self._join)).joined
                 self._reached, self._failing_s = True, None
                 if joined.done and message.WhichOneof("ask") == "leave":
                     return pb.CoordinatorMessage(left=pb.Left())
                 if joined.done:
                     raise StoppedError(f"another attempt of rank {self._join.join.rank} has left with a result")
-        answer = _told(self._talk.ask(message))
+        answer = _checked(self._channel.ask(message))
         self._reached, self._failing_s = True, None
         return answer
 
-    def _new_talk(self) -> Talk[pb.CoordinatorMessage]:
-        return Talk(self._address, self._token, NAME, pb.CoordinatorMessage, self._wire)
+    def _new_channel(self) -> WorkerChannel[pb.CoordinatorMessage]:
+        return WorkerChannel(self._address, self._token, NAME, pb.CoordinatorMessage, self._wire)
 
     def _hang_up(self) -> None:
-        if self._talk is not None:
-            self._talk.close()
-            self._talk = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
 
     def _give_up_after_a_while(self, error: UnavailableError) -> None:
         now_s = time.monotonic()
@@ -306,7 +306,7 @@ class RunControl:
         if self._reached:
             wait_s = GIVE_UP_S
         else:
-            # A firewall answers nothing, and neither does a driver that is busy.
+            # A timeout may mean a firewall, or a busy driver.
             wait_s = 1.5 * GIVE_UP_S if isinstance(error.__cause__, TimeoutError) else FIRST_CONTACT_S
         if now_s - self._failing_s <= wait_s:
             return
@@ -319,8 +319,8 @@ class RunControl:
         raise self._final from error
 
 
-def _told(answer: pb.CoordinatorMessage) -> pb.CoordinatorMessage:
-    """Raise what an answer refuses."""
+def _checked(answer: pb.CoordinatorMessage) -> pb.CoordinatorMessage:
+    """Return an answer; raise the error in it, if any."""
     if answer.HasField("error"):
         raise from_detail(answer.error)
     return answer

@@ -1,13 +1,14 @@
-"""Clocks of the workers of one run: who may begin which clock (BSP, SSP and ASP). Pure: events in, releases out.
+"""Clocks of one run's workers: which worker may enter which clock (BSP, SSP, ASP). Pure: events in, releases out.
 
 The guarantees (stale synchronous parallel; Xing et al., "Strategies and Principles of Distributed Machine Learning on
 Big Data", section 3.2), with staleness s, among workers that have not returned:
 
-* nobody is more than s clocks ahead of anybody;
-* who enters clock t finds the updates of all clocks up to t - s - 1 applied, and what ``onClock`` did for them done;
-* s = 0 is BSP; without s (None, ASP) nobody ever waits.
+* no worker is more than s clocks ahead of another;
+* when a worker enters clock t, the updates of all clocks up to t - s - 1 are applied, and ``onClock`` has returned for
+  them;
+* s = 0 is BSP; without s (None, ASP) no worker ever waits.
 
-An event costs a few steps; all that wait are looked at only when the lowest clock moves.
+An event takes constant time, unless the lowest clock moves: then all waiting workers are checked.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ps2.errors import ProtocolError, WorkerError
 from ps2.rpc.run_control import Report
 from ps2.run.journal import Journal
 
-# What ASP allows.
+# The highest clock under ASP.
 NO_LIMIT = 2**62
 
 
@@ -29,7 +30,7 @@ class Release:
     """A worker that waited may enter a clock.
 
     Attributes:
-        horizon: the highest clock that the others let it enter, as far as is known now.
+        horizon: the highest clock that the others let the worker enter at this moment.
     """
 
     rank: int
@@ -39,11 +40,11 @@ class Release:
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a run stood at one moment; ``applied`` and ``called`` are those of ``Clocks``.
+    """The state of a run at one moment; ``applied`` and ``called`` are those of ``Clocks``.
 
     Attributes:
         journal: what ``onClock`` had returned.
-        reports: of the clocks that ``onClock`` had not been called for: by clock, then by rank.
+        reports: of the clocks that ``onClock`` had not been called for, by clock and then by rank.
     """
 
     applied: tuple[int, ...]
@@ -53,21 +54,21 @@ class Cut:
 
 
 class Clocks:
-    """Each worker stands in a clock, or waits before one.
+    """Each worker is in a clock, or waits before one.
 
     Attributes:
         entered: the clock that each rank is, or was last, in.
         furthest: the highest clock that a worker has entered.
         applied: of each rank, the updates of the clocks below are on the servers.
-        called: for the clocks below, the call has returned.
-        bound: nobody waits before a clock up to this one.
+        called: for the clocks below, ``onClock`` has returned.
+        bound: the highest clock that may be entered.
     """
 
     def __init__(self, workers: int, staleness: int | None, first: int = 0, calls: bool = False) -> None:
         """Args:
         staleness: None for ASP.
-        first: the clock that everybody begins with.
-        calls: whether something is called after each clock that all have finished.
+        first: the first clock of the run.
+        calls: whether ``onClock`` is called after each clock that all have finished.
         """
         self._staleness = staleness
         self._calls = calls
@@ -83,12 +84,12 @@ class Clocks:
         self._all = _Tally(cut.applied)
         self._staying = _Tally(cut.applied)
         self._furthest = max(cut.applied)
-        self._left_first = NO_LIMIT  # the lowest clock that one returned in
+        self._left_first = NO_LIMIT  # the lowest clock in which a worker returned
         self.bound = self._bound()
 
     @property
     def finished(self) -> int:
-        """All workers, those that have returned too, have finished the clocks below."""
+        """All workers, including those that have returned, have finished the clocks below."""
         return self._all.lowest
 
     @property
@@ -105,15 +106,15 @@ class Clocks:
         return rank in self._done
 
     def arrive(self, rank: int, clock: int, applied: int) -> list[Release]:
-        """A worker wants to enter a clock; it may say so again.
+        """A worker wants to enter a clock. The event may repeat.
 
         Args:
-            applied: its updates of all clocks below are on the servers. A later attempt passes by clocks that an
-                earlier one has finished, so this may be less than is known.
+            applied: its updates of all clocks below are on the servers. A later attempt passes clocks that an earlier
+                one has finished, so this may be lower than before.
 
         Raises:
             ProtocolError: its own updates are further behind than s.
-            WorkerError: another one has returned before, so that the last clock lacks its part.
+            WorkerError: another worker has returned earlier, so the last clock lacks its part.
         """
         if rank in self._done:
             raise ProtocolError(f"rank {rank} before clock {clock}: it has returned")
@@ -128,10 +129,10 @@ class Clocks:
         return self._release(rank)
 
     def progress(self, rank: int, applied: int) -> list[Release]:
-        """A worker that is in a clock tells what is on the servers by now; it may say so again, and late.
+        """A worker inside a clock reports what is on the servers by now. The event may repeat, and be late.
 
         Raises:
-            ProtocolError: that clock's own updates cannot be there yet.
+            ProtocolError: the clock's own updates cannot be applied yet.
         """
         if rank in self._done or applied <= self.applied[rank]:
             return []
@@ -141,13 +142,13 @@ class Clocks:
         return self._release()
 
     def leave(self, rank: int, clock: int) -> list[Release]:
-        """A worker has returned, and holds up nobody any more; it may say so again.
+        """A worker has returned, and others no longer wait for it. The event may repeat.
 
         Args:
-            clock: that it was in, or before, last: its updates of the clocks below are on the servers.
+            clock: the last one that it was in, or waited for: its updates of the clocks below are on the servers.
 
         Raises:
-            WorkerError: others are further than it ever came.
+            WorkerError: other workers are in later clocks.
         """
         if rank in self._done:
             return []
@@ -160,28 +161,28 @@ class Clocks:
         return self._release()
 
     def gone(self, rank: int) -> int:
-        """A worker's attempt has ended without a result; return the clock that the next one begins with."""
+        """A worker's attempt has ended without a result; return the clock that the next attempt begins with."""
         self.waiting.pop(rank, None)
         self.entered[rank] = self.applied[rank]
         return self.applied[rank]
 
     def due(self) -> int | None:
-        """Return the clock that the next call is for; None if all that are due have returned."""
+        """Return the clock that ``onClock`` is to be called for; None if no call is due."""
         return self.called if self._calls and self.called < self.finished else None
 
     def needed(self, clock: int) -> int:
-        """Return the clock below which all must be finished, and called for, before a clock may be entered."""
+        """Return the clock below which all clocks must be finished and called for before ``clock`` may be entered."""
         return clock - (self._staleness or 0)
 
     def called_back(self, clock: int) -> list[Release]:
-        """The call for a clock has returned."""
+        """``onClock`` has returned for a clock."""
         self.called = max(self.called, clock + 1)
         return self._release()
 
     def roll_back(self, cut: Cut) -> list[Release]:
-        """The fleet went back to a moment: all, those that have returned too, begin there again.
+        """The fleet went back to a cut: all workers, including those that have returned, begin there again.
 
-        Who waits goes on at once, or as soon as the others let it, with the clock of the cut.
+        A waiting worker goes on with its clock of the cut, as soon as the others let it.
         """
         self._reset(cut)
         self.bound = -1
@@ -189,11 +190,11 @@ class Clocks:
         return self._release()
 
     def horizon(self, rank: int) -> int:
-        """Return the highest clock that the others, and the call, let a worker enter now."""
+        """Return the highest clock that the other workers and ``onClock`` let a worker enter now."""
         return self._bound(self._staying.lowest_without(self.applied[rank]))
 
     def _bound(self, lowest: int | None = None) -> int:
-        """Return the highest clock that may be entered when those that stay have finished the clocks below a lowest."""
+        """Return the highest clock that may be entered, given the lowest clock of the workers that stay."""
         if self._staleness is None:
             return NO_LIMIT
         lowest = self._staying.lowest if lowest is None else lowest
@@ -208,7 +209,7 @@ class Clocks:
 
     def _release(self, arrived: int | None = None) -> list[Release]:
         bound = self._bound()
-        # As long as the bound has not moved, nobody else is concerned.
+        # While the bound has not moved, only the arriving worker can be released.
         concerned = self.waiting if bound != self.bound else () if arrived is None else (arrived,)
         self.bound = bound
         releases = []
@@ -231,7 +232,7 @@ class Clocks:
 
 
 class _Tally:
-    """How many stand at each number, and the lowest of them (NO_LIMIT if there are none)."""
+    """Counts workers by number, and knows the lowest number (NO_LIMIT if there is none)."""
 
     def __init__(self, numbers: Iterable[int]) -> None:
         self._counts: dict[int, int] = dict(Counter(numbers))
@@ -250,7 +251,7 @@ class _Tally:
                 self.lowest = min(self._counts, default=NO_LIMIT)
 
     def lowest_without(self, number: int) -> int:
-        """Return the lowest without one of those that stand at a number."""
+        """Return the lowest number when one worker at ``number`` is left out."""
         if number != self.lowest or self._counts[number] > 1:
             return self.lowest
         return min((other for other in self._counts if other != number), default=NO_LIMIT)

@@ -1,8 +1,8 @@
-"""Users' functions that numba compiles: how they come to the workers, and where what is compiled is kept.
+"""Users' compiled functions (numba): how workers get them, and where their machine code is cached.
 
-Numba keeps compiled functions (``cache=True``) by where their source lies. That is right for what is installed. But
-Spark puts the files that it ships (``addPyFile``, ``--py-files``) into a new folder for each application, and numba's
-dispatchers are pickled by value, without their cache, even where their module could be imported.
+Numba caches compiled functions (``cache=True``) by the path of their source. That suits installed modules. But Spark
+puts shipped files (``addPyFile``, ``--py-files``) into a new folder for each application. And numba's dispatchers are
+pickled by value, without their cache, even if their module could be imported.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from numba.misc import appdirs
 
 from ps2.client.task import shipped_folder
 
-# What Spark ships as Python, and where: YARN has a folder of its own for single files.
+# Python files that Spark ships. YARN puts single files into a folder of their own.
 SHIPPED = ("*.py", "*.zip", "*.egg", "__pyfiles__/*.py")
 
 
 def importable_name(function: Any, by_value: Collection[str]) -> str | None:
-    """Return the name in its module of a compiled function that a worker can import; None of anything else.
+    """Return the name of a compiled function in its module if a worker can import it, else None.
 
     Args:
-        by_value: modules that are pickled with their code, and those in them.
+        by_value: modules that are pickled with their code, submodules included.
     """
     compiled: bool = is_jitted(function)
     if not compiled or function.__module__ == "__main__":
@@ -42,29 +42,27 @@ def importable_name(function: Any, by_value: Collection[str]) -> str | None:
     name: str = function.__qualname__
     try:
         found = attrgetter(name)(sys.modules[function.__module__])
-    except (KeyError, AttributeError):  # made in a function, or not kept under its own name
+    except (KeyError, AttributeError):  # defined inside a function, or bound to another name
         return None
     return name if found is function else None
 
 
 def keep_compiled() -> None:
-    """Let this process keep what it compiles of shipped files for all applications that ship the same."""
+    """Let all applications that ship the same files share their compiled functions on this host."""
     locators: list[Any] = CacheImpl._locator_classes
     if ShippedLocator not in locators:
         locators.insert(0, ShippedLocator)
 
 
 class ShippedLocator:
-    """Tells numba where to keep functions of shipped files: by what the files hold, not by where they lie.
+    """Tells numba where to cache functions of shipped files: by the files' content, not by their path.
 
-    A compiled function has those that it calls in it, and numba does not see when they change. So what counts is what
-    all shipped files hold; what they import besides is installed, where numba's own rules hold.
+    A compiled function contains the functions that it calls, and numba does not notice when those change. So the
+    content of all shipped files counts. Numba's own rules hold for installed modules that they import.
     """
 
     def __init__(self, function: Callable[..., Any], name: str, shipped: list[Path]) -> None:
-        """Args:
-        name: of its file, in the folder of shipped files.
-        """
+        """``name``: path of the function's file in the folder of shipped files."""
         self._line = function.__code__.co_firstlineno
         holding = [(file.name, _digest(file, (stat := file.stat()).st_mtime_ns, stat.st_size)) for file in shipped]
         self._stamp = hashlib.sha256(repr((name, holding)).encode()).hexdigest()
@@ -80,13 +78,13 @@ class ShippedLocator:
         locator = cls(function, os.path.relpath(file, folder), shipped)
         try:
             locator.ensure_cache_path()
-        except OSError:  # numba finds another place, or says that there is none
+        except OSError:  # numba tries another place
             return None
         return locator
 
     def ensure_cache_path(self) -> None:
         os.makedirs(self.get_cache_path(), exist_ok=True)
-        tempfile.TemporaryFile(dir=self.get_cache_path()).close()  # it may be written to
+        tempfile.TemporaryFile(dir=self.get_cache_path()).close()  # the folder is writable
 
     def get_cache_path(self) -> str:
         config: Any = numba.config

@@ -1,4 +1,4 @@
-"""The driver's messages, as a worker reads them."""
+"""A worker's view of the driver's messages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from ps2.rpc.run_control import Entered, RunControl
 
 
 class Inbox:
-    """The messages up to the one that came with the clock that the worker is in.
-
-    The newest came with it; older ones are asked for when they are read.
+    """The messages up to the worker's clock. The newest came with the clock; older ones are fetched when they are read.
 
     Attributes:
         count: of these messages.
@@ -22,7 +20,7 @@ class Inbox:
         self._control = control
         self.count = 0
         self.newest: Any = None
-        self._read = 0  # so many has ``take`` returned
+        self._read = 0  # how many ``take`` has returned
 
     def enter(self, entry: Entered) -> None:
         """Take what came with a clock."""

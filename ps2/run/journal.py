@@ -1,4 +1,4 @@
-"""The messages that ``onClock`` has returned in a run, from its first clock on."""
+"""The journal of a run: the messages that ``onClock`` has returned, from the first clock on."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Stopped:
 
 @dataclass(frozen=True, eq=False)
 class Journal:
-    """What a run has told its workers; a value: what is added makes another one.
+    """What the driver has told a run's workers. A value: adding a message makes another journal.
 
     Attributes:
         count: of messages.
@@ -69,9 +69,16 @@ class Journal:
     def without_stop(self) -> Journal:
         return replace(self, stopped=None)
 
-    def messages(self, begin: int = 0, end: int = sys.maxsize) -> list[bytes]:
-        """Return messages by their numbers."""
-        return [message for _, message in self._entries[begin : min(end, self.count)]]
+    def messages(self, begin: int = 0, end: int = sys.maxsize, limit_bytes: int = LIMIT_BYTES) -> list[bytes]:
+        """Return messages by their numbers: at least one if there is any, and then as many as fit the limit."""
+        size = 0
+        fitting: list[bytes] = []
+        for _, message in self._entries[begin : min(end, self.count)]:
+            size += len(message)
+            if fitting and size > limit_bytes:
+                break
+            fitting.append(message)
+        return fitting
 
     def before(self, clock: int) -> Journal:
         """Return what ``onClock`` has returned for the clocks below one."""
@@ -80,13 +87,13 @@ class Journal:
         return Journal(len(kept), sum(len(message) for _, message in kept), stopped, kept)
 
     def to_bytes(self) -> bytes:
-        """Return it as a checkpoint keeps it; empty if there is nothing to keep."""
+        """Encode the journal for a checkpoint; empty bytes if it holds nothing."""
         stopped = None if self.stopped is None else (self.stopped.clock, self.stopped.end)
         return encode_journal(self._entries[: self.count], stopped)
 
     @staticmethod
     def from_bytes(encoded: bytes, where: str) -> Journal:
-        """Undo ``to_bytes``; ``where`` the bytes were found is for errors.
+        """Decode what ``to_bytes`` has encoded. ``where`` names the file in errors.
 
         Raises:
             CheckpointCorruptError: the bytes are no journal.

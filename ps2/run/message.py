@@ -1,4 +1,4 @@
-"""What ``onClock`` may return: a message to all workers, or the end of the run."""
+"""What ``onClock`` may return: a ``Message`` to all workers, or ``STOP`` to end the run."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from ps2.protocol.plain_data import encode
 class Message:
     """Plain data that ``onClock`` returns for all workers: ``return ps2.Message(rate=0.1, done=[3, 5])``.
 
-    It travels with the release of the clock; see ``Worker.message``. The run keeps all messages, and checkpoints hold
-    them.
+    A message travels with the release of the clock; see ``Worker.message``. The run keeps all messages, and checkpoints
+    contain them.
 
     Attributes:
-        encoded: the data, as they travel.
+        encoded: the data in binary form.
     """
 
     __slots__ = ("encoded",)
 
     def __init__(self, *data: Any, **fields: Any) -> None:
-        """Encode the data; changing them afterwards changes nothing.
+        """Encode the data. Later changes of the data do not change the message.
 
         Args:
-            data: one value: None, a bool, an integer of 64 bits, a float, a string, a NumPy array of booleans or
-                numbers, or a list or dict (with strings for keys) of these.
-            fields: instead of it, the items of a dict.
+            data: one value: None, a bool, a 64-bit integer, a float, a string, a NumPy array of booleans or numbers, or
+                a list or dict (with strings for keys) of these.
+            fields: instead of ``data``, the items of a dict.
 
         Raises:
-            UsageError: it is something else; names the part.
-            LimitError: it takes more than one message may (64 MB).
+            UsageError: a part is something else; names the part.
+            LimitError: the data take more than 64 MB.
         """
         if len(data) + bool(fields) != 1:
             raise UsageError(

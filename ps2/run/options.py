@@ -1,4 +1,4 @@
-"""What ``ps.run`` is asked for, checked."""
+"""The arguments of ``ps.run``, checked."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ps2.coordinator.options import is_whole
+from ps2.config import is_whole
 from ps2.errors import ConfigError
 
 PRIORITIES = (None, "magnitude")
-# Each takes a thread in the driver.
 MAX_WORKERS = 1 << 16
 MAX_STALENESS = 1 << 31
 

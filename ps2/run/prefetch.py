@@ -1,8 +1,8 @@
-"""Reads in the background, for this clock or a later one, while the worker computes (``worker.prefetch``).
+"""Background reads for this clock or a later one, while the worker computes (``worker.prefetch``).
 
-A read holds the others' updates as they are when it is sent. What a pull in clock t must hold is on the servers as soon
-as the coordinator lets the worker into clock t; it tells with each clock how far the others allow. Until then a read
-for a later clock is not sent.
+A read sees the updates that are applied when it is sent. All that a pull in clock t must see is applied as soon as the
+driver lets the worker enter clock t. With each clock the driver tells how far the other workers allow. A read for a
+later clock is not sent before that.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ if TYPE_CHECKING:
     from ps2.client.delivery import Results
     from ps2.client.session import Session
 
-# Reads of a worker that are under way at once, each by a thread; others wait for one of these.
+# Reads of one worker under way at once, each in its own thread.
 MOST_READS = 16
 
 
 @dataclass
 class Freshness:
-    """What a worker's reads may hold now.
+    """What a worker's reads may see now.
 
     Attributes:
-        clock: that it is in.
+        clock: that the worker is in.
         horizon: the highest clock that the others allow.
         epoch: how often the fleet had gone back to a checkpoint.
-        meetings: how often it has met the others within clocks: what is read afterwards holds what they did before.
+        syncs: barriers and broadcasts that the worker has passed. Later reads see what the others did before them.
     """
 
     clock: int
     horizon: int
     epoch: int
-    meetings: int = 0
+    syncs: int = 0
 
 
 class Prefetch:
     """A read under way; made by ``worker.prefetch``."""
 
     def __init__(self, session: Session, view: Freshness, plan: Callable[[], Plan[Any]], clock: int) -> None:
-        """``plan`` plans the read, and ``clock`` is the one that it is for."""
+        """``plan`` makes the plan of the read for a clock."""
         self.clock = clock
         self._session = session
         self._view = view
         self._make_plan = plan
         self._plan = plan()
-        self._sent: tuple[int, int] | None = None  # epoch and meetings then
+        self._sent: tuple[int, int] | None = None  # epoch and syncs then
         self._reading: Future[None] | None = None
-        self._starting = threading.Lock()  # another thread may start it
+        self._starting = threading.Lock()  # the progress poller may start the read
         self._is_asked = False
         self._found: tuple[Results, ReadYourWrites] | None = None
         self._error: Exception | None = None
@@ -70,8 +70,8 @@ class Prefetch:
     def result(self) -> Any:
         """Return what ``pull`` would return: the same array each time.
 
-        Waits for it if it has not come. It is pulled now if it may not be used here: in a later clock than it was for,
-        after a barrier or ``once``, after another change of this worker to what it reads than ``add`` and ``sub`` of
+        Waits until the read has finished. Pulls again if the read is out of date: in a later clock than it was for,
+        after a barrier or ``once``, after this worker has changed the same vector other than by ``add`` or ``sub`` of
         arrays, or after the fleet went back to a checkpoint.
 
         Raises:
@@ -83,11 +83,11 @@ class Prefetch:
         return self._answer
 
     def start(self, threads: Executor) -> None:
-        """Send the read by one of the threads, unless its result has been asked for."""
+        """Send the read in a background thread, unless the caller already waits for the result."""
         with self._starting:
             if self._is_asked:
                 return
-            self._sent = self._view.epoch, self._view.meetings
+            self._sent = self._view.epoch, self._view.syncs
             self._reading = threads.submit(self._read)
 
     @property
@@ -96,11 +96,11 @@ class Prefetch:
 
     @property
     def is_taken(self) -> bool:
-        """Whether there is nothing left to do for it."""
+        """Whether the result has been returned."""
         return self._answer is not None
 
     def close(self) -> None:
-        """Wait for the read, and forget it; none is sent any more."""
+        """Wait for the read and drop it; it is not sent again."""
         with self._starting:
             self._is_asked = True
         if self._reading is not None:
@@ -116,7 +116,7 @@ class Prefetch:
             self._reading.result()
         found, error = self._found, self._error
         self.close()
-        may_be_used = self._view.clock <= self.clock and self._sent == (self._view.epoch, self._view.meetings)
+        may_be_used = self._view.clock <= self.clock and self._sent == (self._view.epoch, self._view.syncs)
         if error is not None and may_be_used and not isinstance(error, RolledBack):
             raise error
         if found is not None and may_be_used and not found[1].is_void:
@@ -132,7 +132,7 @@ class Prefetch:
 
 
 class Prefetches:
-    """Those of one worker. Only ``allow`` may be called by another thread."""
+    """The background reads of one worker. Other threads may call ``allow`` only."""
 
     def __init__(self, session: Session, view: Freshness) -> None:
         self.view = view
@@ -142,14 +142,14 @@ class Prefetches:
         self._threads = ThreadPoolExecutor(MOST_READS, "ps2-prefetch")
 
     def begin(self, source: DCV | DCVMatrix, indices: Any, ahead: int, columns: Any = None) -> Prefetch:
-        """Read for the clock that is so many after this one: now if the others allow that, else when they do."""
+        """Read for the clock ``ahead`` clocks after this one, as soon as the other workers allow it."""
         if isinstance(ahead, bool) or not isinstance(ahead, (int, np.integer)) or ahead < 0:
             raise UsageError(f"prefetch: ahead: expected 0 (this clock), 1 (the next one) or more, got {ahead!r}")
         if not hasattr(source, "_session"):
             raise UsageError(f"prefetch: expected a DCV or a DCVMatrix, got {source!r}")
         if source._session is not self._session:
             raise UsageError(f"prefetch: {source!r} is of another context than this run")
-        # The caller may change his.
+        # The caller may change its arrays.
         indices, columns = (
             None if given is None else as_array(name, given).copy()
             for name, given in (("indices", indices), ("columns", columns))
@@ -162,7 +162,7 @@ class Prefetches:
         return prefetch
 
     def enter(self, clock: int, horizon: int, epoch: int) -> None:
-        """The worker enters a clock: read what was waiting for it, and forget what was for earlier ones."""
+        """The worker enters a clock: start the reads that waited for it, and drop those for earlier clocks."""
         with self._lock:
             self.view.clock, self.view.horizon, self.view.epoch = clock, horizon, epoch
             for late in [prefetch for prefetch in self._open if prefetch.clock < clock]:
@@ -171,21 +171,21 @@ class Prefetches:
             self._start()
 
     def allow(self, horizon: int, epoch: int) -> None:
-        """The others allow more than when the clock was entered: read what was waiting for that."""
+        """The others allow a later clock than before: start the reads that waited for it."""
         with self._lock:
             if epoch == self.view.epoch and horizon > self.view.horizon:
                 self.view.horizon = horizon
                 self._start()
 
     def begin_again(self, view: Freshness) -> None:
-        """The worker begins its work anew: wait for all reads, and forget them."""
+        """The worker begins its work again: wait for all reads and drop them."""
         with self._lock:
             self._forget()
             self.view = view
 
-    def meet(self) -> None:
-        """The worker has met the others."""
-        self.view.meetings += 1
+    def note_sync(self) -> None:
+        """The worker has passed a barrier or a broadcast."""
+        self.view.syncs += 1
 
     def close(self) -> None:
         """Wait for all reads."""
@@ -206,7 +206,7 @@ class Prefetches:
 
 
 def _pull(source: DCV | DCVMatrix, indices: Any, columns: Any) -> Plan[Any]:
-    """Plan what ``source.pull(indices)`` does, or that of a matrix, whose rows they are."""
+    """Return the plan of ``source.pull(indices)``; for a matrix the indices are rows."""
     if isinstance(source, DCVMatrix):
         return source._pull(indices, columns)
     if columns is not None:

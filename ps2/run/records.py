@@ -1,4 +1,4 @@
-"""What a run notes of its workers: where their time went, and what they logged. Arrays, of a bounded size."""
+"""A run's records of its workers: times and logged numbers, in arrays of bounded size."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ps2.rpc.run_control import ClockTimes, Logged
 
 log = logging.getLogger(__name__)
 
-# Of one run: 80 MiB of times, of all workers together, and 32 MiB of metrics.
+# Of one run: 80 MiB of times for all workers together, and 32 MiB of metrics.
 MAX_TIMES = 1 << 20
 MAX_METRICS = 1 << 20
 
 
 class _Rows:
-    """Rows of numbers. When there are too many, the older half goes, and the log says so once."""
+    """Rows of numbers. When there are too many, the older half is dropped, and the log says so once."""
 
     def __init__(self, width: int, limit: int, what: str) -> None:
         self._width = width
@@ -45,13 +45,13 @@ class _Rows:
 
 
 class _Records(Sequence[Any]):
-    """What ``_Rows`` hold, as objects that are made when they are asked for."""
+    """A view of ``_Rows`` as objects, made on access."""
 
     _rows: _Rows
 
     @property
     def dropped(self) -> int:
-        """How many, the oldest, are not kept."""
+        """How many of the oldest were dropped."""
         return self._rows.dropped
 
     def __len__(self) -> int:
@@ -63,11 +63,11 @@ class _Records(Sequence[Any]):
 
     @abstractmethod
     def _record(self, index: int) -> Any:
-        """Return one of them; its index is not negative."""
+        """Return one record; the index is not negative."""
 
 
 class Timeline(_Records):
-    """``ClockTimes`` of one worker, in the order in which its clocks ended."""
+    """The ``ClockTimes`` of one worker, in the order in which its clocks ended."""
 
     def __init__(self, limit: int = MAX_TIMES) -> None:
         self._rows = _Rows(10, limit, "clocks of a worker")
@@ -81,7 +81,7 @@ class Timeline(_Records):
 
 
 class Metrics(_Records):
-    """(rank, ``Logged``), in the order in which they came."""
+    """Pairs (rank, ``Logged``), in order of arrival."""
 
     def __init__(self, limit: int = MAX_METRICS) -> None:
         self._rows = _Rows(4, limit, "logged numbers")

@@ -1,4 +1,4 @@
-"""Small results of workers, merged for ``onClock`` in the order of the ranks. Pure."""
+"""Small results of workers, merged by rank for ``onClock``. Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def report(clock: int, value: object, merge: str) -> Report:
     """Return a report that can be merged.
 
     Raises:
-        UsageError: the value is no number or array, nor a dict of these; or there is no such merge.
-        LimitError: it takes more than one message may.
+        UsageError: the value is not a number, an array, or a dict of these; or the merge is unknown.
+        LimitError: the value takes more than 64 MB.
     """
     if merge not in MERGES:
         raise UsageError(f"report: merge: expected one of {', '.join(map(repr, MERGES))}, got {merge!r}")
@@ -39,11 +39,44 @@ def report(clock: int, value: object, merge: str) -> Report:
     return Report(clock, merge, encode("report", value))
 
 
+class ReportLog:
+    """What workers reported, by clock and then by rank, until ``onClock`` has returned for the clock."""
+
+    def __init__(self) -> None:
+        self._reports: dict[int, dict[int, Sequence[Report]]] = {}
+
+    def note(self, rank: int, reports: Sequence[Report], called: int) -> None:
+        """Keep what a worker reported. An attempt that does a clock again reports it again.
+
+        Args:
+            called: ``onClock`` has returned for the clocks below.
+        """
+        by_clock: dict[int, list[Report]] = {}
+        for one in reports:
+            by_clock.setdefault(one.clock, []).append(one)
+        for clock, mine in by_clock.items():
+            if clock >= called:
+                self._reports.setdefault(clock, {})[rank] = mine
+
+    def of(self, clock: int) -> dict[int, Sequence[Report]]:
+        return dict(self._reports.get(clock, {}))
+
+    def drop(self, clock: int) -> None:
+        self._reports.pop(clock, None)
+
+    def since(self, clock: int) -> dict[int, dict[int, Sequence[Report]]]:
+        """Return the reports of a clock and of all later ones."""
+        return {of: dict(mine) for of, mine in self._reports.items() if of >= clock}
+
+    def restore(self, reports: Mapping[int, Mapping[int, Sequence[Report]]]) -> None:
+        self._reports = {clock: dict(mine) for clock, mine in reports.items()}
+
+
 def merged(clock: int, reports: Mapping[int, Sequence[Report]]) -> list[Any]:
-    """Merge what the workers reported in a clock: the first reports of all ranks, the second ones, and so on.
+    """Merge the reports of a clock: the first reports of all ranks, then the second ones, and so on.
 
     Raises:
-        WorkerError: they do not fit each other; names the ranks.
+        WorkerError: reports do not fit each other; names the ranks.
     """
     most = max((len(mine) for mine in reports.values()), default=0)
     return [
@@ -90,12 +123,12 @@ def _concatenated(parts: list[Any]) -> Any:
 
 
 def _largest(parts: list[Any]) -> Any:
-    """Return the largest number; NaN if there is one, as of arrays."""
+    """Return the largest number, or NaN if there is one, as NumPy does."""
     return next((part for part in parts if part != part), max(parts))
 
 
 def _sum(clock: int, parts: list[Array]) -> Array:
-    """Add arrays up in float64, or exactly in 64-bit integers."""
+    """Add arrays in float64, or exactly in 64-bit integers."""
     if parts[0].dtype.kind == "f":
         return reduce(add, parts, np.zeros(parts[0].shape))
     wide = np.dtype(np.uint64 if parts[0].dtype == np.uint64 else np.int64)

@@ -1,7 +1,7 @@
-"""Which worker has which block of a model when: model rotation. Pure.
+"""Model rotation: which worker has which block of a model when. Pure.
 
 Zhang et al., "Parallelizing Big Data Machine Learning Algorithms with Model Rotation", section IV. All workers evaluate
-the same function, and agree without asking anybody.
+the same function, so they agree without communication.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 
 from ps2.errors import UsageError
 
-# In a schedule: no block.
+# No block, in a schedule.
 IDLE = -1
-# A rotation of so many turns is drawn as arrays of that size.
+# A rotation's schedule is drawn as arrays of this size.
 MAX_BLOCKS = 1 << 24
 
 
 @dataclass(frozen=True)
-class Ring:
-    """How blocks go round among workers.
+class RotationSchedule:
+    """How blocks rotate among workers.
 
-    Block b is of slice b mod ``slices``; turns take the slices in order. So two turns with the same block are at least
-    ``slices`` apart, also from one rotation to the next.
+    Block b belongs to slice b mod ``slices``, and turns take the slices in order. So two turns with the same block are
+    at least ``slices`` apart, across rotations, too.
 
     Attributes:
-        workers: how many there are.
-        blocks: numbered from 0.
-        slices: into how many groups the blocks are divided.
+        workers: number of workers.
+        blocks: number of blocks.
+        slices: number of groups that the blocks are divided into.
     """
 
     workers: int
@@ -48,7 +48,7 @@ class Ring:
 
     @property
     def rounds(self) -> int:
-        """Turns with blocks of one slice in a rotation: its blocks, and no fewer than the workers."""
+        """Turns that a rotation spends on one slice: the slice's blocks, but at least the number of workers."""
         return max(-(-self.blocks // self.slices), self.workers)
 
     @property
@@ -57,7 +57,7 @@ class Ring:
         return self.slices * self.rounds
 
     def orders(self, seed: int, rotation: int) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-        """Draw, for each slice of a rotation, which block is in each slot, and the workers' places."""
+        """Draw, for each slice of a rotation, the order of its blocks and the workers' offsets."""
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(rotation,))))
         drawn = []
         for slice_ in range(self.slices):
@@ -70,8 +70,8 @@ class Ring:
     def turns_of(self, seed: int, rotation: int, rank: int) -> NDArray[np.int64]:
         """Return the blocks of one worker in a rotation, turn by turn; ``IDLE`` where it has none."""
         blocks = np.empty((self.rounds, self.slices), np.int64)
-        for slice_, (slots, places) in enumerate(self.orders(seed, rotation)):
-            blocks[:, slice_] = np.roll(slots, -places[rank])
+        for slice_, (slots, offsets) in enumerate(self.orders(seed, rotation)):
+            blocks[:, slice_] = np.roll(slots, -offsets[rank])
         return blocks.reshape(-1)
 
 
@@ -88,5 +88,5 @@ def schedule(seed: int, rotation: int, workers: int, blocks: int, slices: int = 
     Raises:
         UsageError: there are no such blocks or slices.
     """
-    ring = Ring(workers, blocks, slices)
-    return np.stack([ring.turns_of(seed, rotation, rank) for rank in range(workers)], axis=1)
+    rotation_schedule = RotationSchedule(workers, blocks, slices)
+    return np.stack([rotation_schedule.turns_of(seed, rotation, rank) for rank in range(workers)], axis=1)

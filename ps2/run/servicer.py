@@ -1,4 +1,4 @@
-"""What workers' messages mean to a run: decode, call one method of the run, encode."""
+"""Translates workers' messages: decode, call one method of the run, encode."""
 
 from __future__ import annotations
 
@@ -12,72 +12,75 @@ from ps2.errors import OutOfRangeError, ProtocolError, PS2Error
 from ps2.protocol.error_details import to_detail
 from ps2.protocol.pb import run_pb2 as pb
 from ps2.rpc.run_control import ClockTimes, Logged, Report
-from ps2.run.state import Question, Run, Seat
+from ps2.run.rank_leases import RankLease
+from ps2.run.requests import WorkerRequests
+from ps2.run.state import Coroutine, RunState
 
 log = logging.getLogger(__name__)
 
-Answer = Question[pb.CoordinatorMessage]
+Answer = Coroutine[pb.CoordinatorMessage]
 
 
-class Asks(Protocol):
-    """Who asks, on one connection.
+class Caller(Protocol):
+    """The connection that a message came on.
 
     Attributes:
-        seat: what it is given by its first message; whoever serves the connection leaves it when that ends.
+        lease: set by the first message. The server releases it when the connection ends.
     """
 
-    seat: Seat | None
+    lease: RankLease | None
 
     def wake(self) -> None: ...
 
 
-class Answers:
-    """Answers the questions of a run's workers."""
+class WorkerServicer:
+    """Serves the requests of a run's workers."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: RunState) -> None:
         self._run = run
+        self._requests = WorkerRequests(run)
 
-    def to(self, asker: Asks, encoded: bytes) -> Question[bytes]:
-        """Return the question that a message is; what it raises is the end of the connection."""
+    def handle(self, caller: Caller, encoded: bytes) -> Coroutine[bytes]:
+        """Return the coroutine that answers a message. An error ends the connection."""
         try:
             message = pb.WorkerMessage.FromString(encoded)
         except DecodeError as error:
             raise ProtocolError(f"a message WorkerMessage cannot be read: {error}") from error
         if message.WhichOneof("ask") == "ahead":
-            answer = yield from self._ahead(asker, message.ahead)
-        elif asker.seat is not None:
-            answer = yield from self._answer(asker.seat, message)
+            answer = yield from self._ahead(caller, message.ahead)
+        elif caller.lease is not None:
+            answer = yield from self._answer(caller.lease, message)
         else:
-            answer = yield from self._join(asker, message)
+            answer = yield from self._join(caller, message)
         return answer.SerializeToString()
 
-    def _join(self, asker: Asks, message: pb.WorkerMessage) -> Answer:
+    def _join(self, caller: Caller, message: pb.WorkerMessage) -> Answer:
         if message.WhichOneof("ask") != "join":
             raise ProtocolError(f"a worker's first message is Join, not {message.WhichOneof('ask')}")
         join = message.join
         if join.rank >= self._run.workers:
             raise OutOfRangeError(f"rank {join.rank}: this run has {self._run.workers} workers")
         log.debug("rank %d: attempt %d has come, process %d on %s", join.rank, join.attempt, join.pid, join.host)
-        asker.seat = self._run.seat(join.rank, join.attempt, asker.wake)
-        seated = yield from self._run.sit(asker.seat)
-        return pb.CoordinatorMessage(joined=pb.Joined(**asdict(seated)))
+        caller.lease = self._run.new_lease(join.rank, join.attempt, caller.wake)
+        joined = yield from self._requests.acquire_rank(caller.lease)
+        return pb.CoordinatorMessage(joined=pb.Joined(**asdict(joined)))
 
-    def _ahead(self, asker: Asks, ask: pb.Ahead) -> Answer:
-        horizon, epoch = yield from self._run.ahead(
-            ask.rank, ask.attempt, ask.applied, ask.clock, ask.epoch, asker.wake
+    def _ahead(self, caller: Caller, ask: pb.Ahead) -> Answer:
+        horizon, epoch = yield from self._requests.poll_progress(
+            ask.rank, ask.attempt, ask.applied, ask.clock, ask.epoch, caller.wake
         )
         return pb.CoordinatorMessage(seen=pb.Seen(horizon=horizon, epoch=epoch))
 
-    def _answer(self, seat: Seat, message: pb.WorkerMessage) -> Answer:
-        run, ask, epoch = self._run, message.WhichOneof("ask"), message.epoch
+    def _answer(self, lease: RankLease, message: pb.WorkerMessage) -> Answer:
+        requests, ask, epoch = self._requests, message.WhichOneof("ask"), message.epoch
         times = _times(message)
         if times is not None or message.metrics:
             metrics = [Logged(metric.name, metric.value, metric.clock) for metric in message.metrics]
-            run.note(seat, message.number, metrics, times)
+            self._run.note(lease, message.number, metrics, times)
         if ask == "arrive":
             arrive = message.arrive
             reports = [Report(report.clock, report.merge, report.value) for report in arrive.reports]
-            entry = yield from run.arrive(seat, arrive.clock, arrive.applied, epoch, reports)
+            entry = yield from requests.arrive(lease, arrive.clock, arrive.applied, epoch, reports)
             enter = pb.Enter(clock=entry.clock, horizon=entry.horizon, epoch=entry.epoch, on_clock=entry.on_clock)
             enter.messages = entry.messages
             if entry.end is not None:
@@ -87,35 +90,35 @@ class Answers:
             return pb.CoordinatorMessage(enter=enter)
         if ask == "read_messages":
             read = message.read_messages
-            messages = yield from run.messages(seat, read.begin, read.end, epoch)
+            messages = yield from requests.messages(lease, read.begin, read.end, epoch)
             return pb.CoordinatorMessage(messages=pb.Messages(messages=messages))
         if ask == "once":
-            known = yield from run.once(seat, (message.once.phase, message.once.number), epoch)
+            known = yield from requests.once(lease, (message.once.phase, message.once.number), epoch)
             return pb.CoordinatorMessage(once=pb.OnceAnswer(make=known is None, value=known or b""))
         if ask == "once_made":
             made = message.once_made
-            value = yield from run.once_made(seat, (made.phase, made.number), made.value, epoch)
+            value = yield from requests.once_made(lease, (made.phase, made.number), made.value, epoch)
             yours = value == made.value
             return pb.CoordinatorMessage(once=pb.OnceAnswer(make=yours, value=b"" if yours else value))
         if ask == "leave" and not message.leave.error:
-            stays = yield from run.leave(seat, message.leave.clock, message.leave.result, epoch)
+            stays = yield from requests.leave(lease, message.leave.clock, message.leave.result, epoch)
             return pb.CoordinatorMessage(left=pb.Left(again=not stays))
         if ask == "leave":
-            run.fail_attempt(seat, message.leave.clock, message.leave.error, message.leave.fatal)
+            self._run.fail_attempt(lease, message.leave.clock, message.leave.error, message.leave.fatal)
         elif ask == "barrier":
-            yield from run.barrier(seat, (message.barrier.phase, message.barrier.number), epoch)
+            yield from requests.barrier(lease, (message.barrier.phase, message.barrier.number), epoch)
         elif ask != "note":
             raise ProtocolError(f"a worker's message {ask} comes at the wrong place")
         return pb.CoordinatorMessage(go=pb.Go())
 
 
 def refusal(error: PS2Error) -> bytes:
-    """Return what a worker is told when its connection ends with an error."""
+    """Encode the error that ends a worker's connection."""
     return pb.CoordinatorMessage(error=to_detail(error)).SerializeToString()
 
 
 def _times(message: pb.WorkerMessage) -> ClockTimes | None:
-    """Return where the time went until this message, if it tells that."""
+    """Return the clock's times if the message has them."""
     part = message.leave if message.WhichOneof("ask") == "leave" else message.arrive
     if not part.HasField("times"):
         return None

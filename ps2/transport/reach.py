@@ -9,22 +9,23 @@ from ps2.errors import UnreachableError
 
 
 def unreachable(what: str, address: str, why: object) -> UnreachableError:
-    """Return the error that names what was not reached, from where, and the settings that decide about it.
+    """Return the error that names what could not be reached, from where, and the settings that matter.
 
     Args:
-        what: listens there.
-        why: the attempt failed.
+        what: the process that should listen at the address.
+        why: the reason of the failed attempt.
     """
     host, _ = split_address(address)
     if is_loopback(host):
         hint = (
-            f"{host} is each host itself, so nothing on another one is reached by it: give PS2Context.getOrCreate a "
-            "bindAddress (host of the driver's machine to listen at) that this host reaches, or let it be Spark's own "
-            "(spark.driver.host); servers that run already: ps2 server --listen, ps2 launch --host"
+            f"{host} always means the host itself, so other hosts cannot reach it: give the driver an address that "
+            "this host reaches, by PS2Conf(bindAddress=...) or spark.driver.host, and servers that are started "
+            "separately by ps2 server --listen or ps2 launch --host"
         )
     else:
         hint = (
-            f"{host} has to be what this host knows that machine by (advertiseAddress, or --advertise of servers that "
-            "run already), and a firewall has to let the port through (ports='40000-40020' of the driver, --data-port)"
+            f"{host} must be a name or address by which this host reaches that machine (PS2Conf(advertiseAddress=...); "
+            "--advertise of servers that are started separately), and firewalls must allow the port "
+            "(PS2Conf(ports='40000-40020') of the driver, --data-port of servers)"
         )
     return UnreachableError(f"{what} at {address} was never reached from {socket.gethostname()}: {why}; {hint}")

@@ -136,7 +136,7 @@ def test_a_run_when_servers_are_killed_at_random_then_every_column_is_exact(seed
         total, calls = DCV.dense(DIM, dtype="int64"), DCV.dense(DIM, dtype="int64")
 
         def victims():
-            run = ps._runs._run
+            run = ps._active_run.run
             early = run is not None and not run.absent() and min(run.applied()) < CLOCKS * 5
             return processes.servers_of(ps) if early and len(ps.recoveries) == len(killer.done) else []
 

@@ -45,7 +45,7 @@ def test_a_run_when_tasks_are_speculated_then_the_copies_do_nothing(speculating,
         total, waiting = DCV.dense(DIM, dtype="int64"), []
 
         def on_clock(clock):
-            waiting.append(ps._runs._run.attempts)
+            waiting.append(ps._active_run.run.attempts)
 
         rows = speculating.sparkContext.parallelize(range(2), 2)
         ps.run(rows, staying.counting(total, CLOCKS, tmp_path, 0.1), workers=2, onClock=on_clock)
@@ -61,7 +61,7 @@ def test_a_run_when_an_attempt_dies_and_its_copy_waits_then_the_copy_goes_on(spe
         total, killed = DCV.dense(DIM, dtype="int64"), []
 
         def on_clock(clock):
-            if ps._runs._run.attempts == 4 and not killed:
+            if ps._active_run.run.attempts == 4 and not killed:
                 killed.extend(pid for (rank, _), pid in staying.attempts(tmp_path).items() if rank == 1)
                 processes.kill(killed[0])
 

@@ -12,8 +12,8 @@ from faults import processes
 from ps2 import DCV, PS2Conf, PS2Context
 from ps2.config import split_address
 from ps2.coordinator import fleet
-from ps2.coordinator.launchers.child import end
 from ps2.coordinator.launchers.local import LocalLauncher
+from ps2.coordinator.launchers.processes.child import end
 from ps2.errors import UnavailableError
 from ps2.protocol import binary, framing
 from ps2.protocol.messages import PROTOCOL_VERSION, Operation, Request, RequestId
@@ -96,7 +96,7 @@ def test_servers_when_their_signs_of_life_do_not_get_through_then_they_answer_an
 
     total, began_s, count = DCV.dense(DIM, dtype="int64"), time.monotonic(), 0
     servers = processes.servers_of(ps)
-    monkeypatch.setattr(ps._fleet.master.roster, "heartbeat", unheard)
+    monkeypatch.setattr(ps._fleet.master.registry, "heartbeat", unheard)
     while time.monotonic() - began_s < 4 * ps._fleet.master.config.lost_after_s:
         total.add(np.ones(DIM, np.int64))
         count += 1

@@ -26,7 +26,7 @@ def test_adds_when_a_server_is_killed_then_its_half_lacks_what_the_checkpoint_la
         for _ in range(5):
             total.add(np.full(DIM, 10))
         victim = processes.servers_of(ps)[0]
-        told = ps._fleet.master.roster
+        told = ps._fleet.master.registry
         until(lambda: sum(told._membership.members[i].mutations for i in (0, 1)) >= 12, "heartbeats tell of all adds")
         waiting = threading.Thread(target=lambda: total.add(np.full(DIM, 100)))
         processes.kill(victim)

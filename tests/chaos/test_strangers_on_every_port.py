@@ -48,7 +48,7 @@ def test_a_fleet_when_strangers_hold_all_that_they_can_then_updates_are_exact_an
     total, adds = DCV.dense(DIM, dtype="int64"), 0
     hellos = [hello(ps._fleet.control._transport, address) for address in ps.servers]
     with ExitStack() as strangers:
-        for address in (ps._fleet.face.address, *ps.servers):
+        for address in (ps._fleet.master_server.address, *ps.servers):
             strangers.enter_context(idle_calls(address))
             strangers.enter_context(silent_connections(address))
         for address, met in zip(ps.servers, hellos, strict=True):

@@ -11,8 +11,8 @@ import pytest
 from ps2 import DCV, PS2Conf, PS2Context
 from ps2.config import new_token, write_token
 from ps2.coordinator.launchers import local
-from ps2.coordinator.launchers.forking import ForkServer
 from ps2.coordinator.launchers.local import LocalLauncher
+from ps2.coordinator.launchers.processes.forking import ForkServer
 from ps2.errors import AuthError, LaunchError, LimitError, NotColocatedError, StoppedError, UnavailableError, UsageError
 from tests.ports import free_port
 
@@ -32,7 +32,7 @@ def running(leaves_nothing):
     with PS2Context.getOrCreate(servers=2) as launcher:
         # Any server answers whoever has its token, so a local fleet will do, once its coordinator has let it go.
         PS2Context._active = None
-        launcher._fleet.supervisor.release()
+        launcher._fleet.orders.release()
         yield launcher.servers, str(launcher._fleet.launcher._token_file)
 
 

@@ -284,7 +284,7 @@ def test_keepalive_when_nothing_else_is_said_then_a_server_has_fifteen_seconds()
 
 
 def test_stop_when_a_server_does_not_react_then_it_is_killed(fresh, stop_process, monkeypatch):
-    monkeypatch.setattr("ps2.coordinator.launchers.child.END_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("ps2.coordinator.launchers.processes.child.END_TIMEOUT_S", 0.5)
     pid = fresh._fleet.launcher.pids()[1]
     stop_process(pid)
     started_s = time.monotonic()

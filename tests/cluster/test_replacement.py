@@ -49,7 +49,7 @@ def test_a_server_when_it_dies_alone_then_what_came_after_the_checkpoint_is_miss
         younger = weight.derive().fill(3)
         for _ in range(5):
             weight.add(1)
-        member = ps._fleet.master.roster._membership.members[0]
+        member = ps._fleet.master.registry._membership.members[0]
         until(lambda: member.mutations == 7, "the server has told of its mutations in a heartbeat")
         kill(ps, 0)
         found = weight.pull()

@@ -165,6 +165,6 @@ def test_a_server_beyond_loopback_when_it_has_no_certificates_then_it_warns_and_
         lines = iter(process.stderr.readline, "")
         warning = next(line for line in lines if "WARNING" in line)
         process.terminate()
-    assert "nothing on the way there is encrypted; --tls-cert, --tls-key and --tls-ca" in warning
+    assert "connections to it are not encrypted; --tls-cert, --tls-key and --tls-ca" in warning
     assert unencrypted(None, "127.0.0.1:1", "localhost:2", "[::1]:3") is None
     assert unencrypted(TlsFiles(ca="ca.pem"), "host1:7070") is None

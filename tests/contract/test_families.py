@@ -9,17 +9,17 @@ from contextlib import ExitStack
 import pytest
 from prometheus_client import CollectorRegistry
 
-from ps2.config import Place, WireConfig, join_address, split_address
+from ps2.config import Binding, WireConfig, join_address, split_address
 from ps2.errors import StoppedError, UnavailableError, UnreachableError
 from ps2.rpc import run_control
 from ps2.rpc.control import ServerControl
 from ps2.rpc.run_control import RunControl
 from ps2.rpc.transport import GrpcTransport
 from ps2.run.clocks import Clocks
-from ps2.run.face import Face
-from ps2.run.state import Run
+from ps2.run.run_server import RunServer
+from ps2.run.state import RunState
 from ps2.server.exposition import Exposition
-from ps2.transport import talk
+from ps2.transport import worker_channel
 from tests.contract.servers import TOKEN, an_engine, count, serving
 from tests.ports import free_port
 
@@ -49,9 +49,9 @@ def test_server_when_it_listens_at_any_family_then_it_is_reached(host):
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_run_when_it_listens_at_any_family_then_it_is_joined(host):
-    run = Run(1, Clocks(1, 0), Ignores())
+    run = RunState(1, Clocks(1, 0), Ignores())
     with ExitStack() as stack:
-        face = Face(run, Place(host, host), TOKEN, WireConfig())
+        face = RunServer(run, Binding(host, host), TOKEN, WireConfig())
         stack.callback(face.stop)
         stack.callback(run.fail, StoppedError("the test is over"))
         control = RunControl(face.address, TOKEN)
@@ -86,7 +86,7 @@ def test_run_when_it_was_never_reached_then_the_settings_are_named(monkeypatch):
 
 def test_run_when_nothing_answers_then_the_settings_are_named(monkeypatch):
     monkeypatch.setattr(run_control, "GIVE_UP_S", 0.3)
-    monkeypatch.setattr(talk, "CONNECT_TIMEOUT_S", 0.31)
+    monkeypatch.setattr(worker_channel, "CONNECT_TIMEOUT_S", 0.31)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(UnreachableError, match=rf"^the driver's run at {address} was never reached .*: timed out"):

@@ -1,4 +1,4 @@
-"""A run's face and the workers' side of it, over real connections."""
+"""A run's server and its workers, over real connections."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 from faults.proxy import PROXY_HOST, SERVER_HOST, Network, Proxy
 
-from ps2.config import Place, WireConfig, split_address
+from ps2.config import Binding, WireConfig, split_address
 from ps2.errors import (
     AuthError,
     LimitError,
@@ -25,9 +25,9 @@ from ps2.protocol.pb import run_pb2 as pb
 from ps2.rpc import run_control
 from ps2.rpc.run_control import ClockTimes, Logged, Report, RunControl
 from ps2.run.clocks import Clocks
-from ps2.run.face import Face
-from ps2.run.state import Run
-from ps2.transport.talk import LENGTH, Talk
+from ps2.run.run_server import RunServer
+from ps2.run.state import RunState
+from ps2.transport.worker_channel import LENGTH, WorkerChannel
 from tests.certificates import write
 from tests.ports import free_port
 
@@ -36,7 +36,7 @@ TOKEN = "token"
 ANSWER_S = 60.0
 NO_TIME = ClockTimes(0, 0, 0, 0, 0, 0)
 
-# Joins as rank 0, says so, and asks for the value of a point; then it holds its place until it is killed.
+# Joins as rank 0, says so, and asks for the value of a point; then it holds its rank until it is killed.
 CLIENT = """
 import sys
 from ps2.rpc.run_control import RunControl
@@ -64,21 +64,21 @@ def stack():
 
 @pytest.fixture
 def start(stack):
-    """``start(workers, staleness, host)``: a run, and the address of its face."""
+    """``start(workers, staleness, host)``: a run, and the address of its server."""
 
     def make(workers, staleness=0, host="127.0.0.1", calls=False):
-        run = Run(workers, Clocks(workers, staleness, calls=calls), Ignores())
-        face = Face(run, Place(host, host), TOKEN, WireConfig())
-        stack.callback(face.stop)
+        run = RunState(workers, Clocks(workers, staleness, calls=calls), Ignores())
+        server = RunServer(run, Binding(host, host), TOKEN, WireConfig())
+        stack.callback(server.stop)
         stack.callback(run.fail, StoppedError("the test is over"))
-        return run, face.address
+        return run, server.address
 
     return make
 
 
 @pytest.fixture
 def join(stack):
-    """``join(address, rank, attempt)``: a worker's side that has its place."""
+    """``join(address, rank, attempt)``: a worker that holds its rank."""
 
     def make(address, rank, attempt=None):
         control = controlled(stack, address)
@@ -101,7 +101,7 @@ def controlled(stack, address, token=TOKEN):
 
 
 def conversation(stack, address):
-    made = Talk(address, TOKEN, run_control.NAME, pb.CoordinatorMessage, WireConfig())
+    made = WorkerChannel(address, TOKEN, run_control.NAME, pb.CoordinatorMessage, WireConfig())
     stack.callback(made.close)
     return made
 
@@ -126,9 +126,9 @@ def test_stream_when_the_first_message_is_not_join_then_is_refused(start, stack)
 
 def test_stream_when_join_comes_twice_then_is_refused(start, stack):
     _, address = start(1)
-    talk = conversation(stack, address)
-    talk.ask(pb.WorkerMessage(join=pb.Join()))
-    answer = talk.ask(pb.WorkerMessage(join=pb.Join()))
+    channel = conversation(stack, address)
+    channel.ask(pb.WorkerMessage(join=pb.Join()))
+    answer = channel.ask(pb.WorkerMessage(join=pb.Join()))
     assert (answer.error.type, "join comes at the wrong place" in answer.error.message) == ("ProtocolError", True)
 
 
@@ -151,7 +151,7 @@ def test_workers_when_there_are_many_then_all_finish_their_clocks(start, join, p
     assert run.results == {rank: b"%d" % rank for rank in range(64)}
 
 
-def test_client_when_killed_then_its_seat_is_free_and_its_next_attempt_makes_the_value(start, join, pool, until):
+def test_client_when_killed_then_its_next_attempt_makes_the_value(start, join, pool, until):
     run, address = start(2)
     client = subprocess.Popen(
         [sys.executable, "-c", CLIENT, address], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -160,12 +160,12 @@ def test_client_when_killed_then_its_seat_is_free_and_its_next_attempt_makes_the
         assert client.stdout.readline() == "None\n"
         other = join(address, 1)
         value = pool.submit(other.once, 0, 0)
-        parked = pool.submit(join, address, 0, 101)
-        until(lambda: run._parked and run._blocked, "both wait")
+        waiting = pool.submit(join, address, 0, 101)
+        until(lambda: run.leases._waiting and run.blocked, "both wait")
     finally:
         client.kill()
         client.communicate()
-    control = parked.result(ANSWER_S)
+    control = waiting.result(ANSWER_S)
     assert control.once(0, 0) is None
     control.once_made(0, 0, b"value")
     assert value.result(ANSWER_S) == b"value"
@@ -243,7 +243,7 @@ def test_connection_when_cut_between_questions_then_the_attempt_goes_on(proxied,
     run, proxy, address = proxied
     control = join(address, 0)
     proxy.cut()
-    until(lambda: not run._seats, "the seat is free")
+    until(lambda: not run.leases._held, "the rank is free")
     assert control.arrive(0, 0, 0, None).clock == 0
 
 
@@ -252,15 +252,15 @@ def test_connection_when_cut_while_a_worker_waits_then_it_is_answered(proxied, j
     first, second = join(address, 0), join(address, 1)
     asks = [
         (lambda control: control.arrive(1, 1, 0, None), lambda: run.clocks.waiting),
-        (lambda control: control.barrier(3, 0), lambda: run._blocked),
+        (lambda control: control.barrier(3, 0), lambda: run.blocked),
         (lambda control: control.leave(b"result"), lambda: run.results),
     ]
     for ask, waits in asks:
         answer = pool.submit(ask, first)
         until(waits, "the first one waits")
-        seat = run._seats[0]
+        lease = run.leases._held[0]
         proxy.cut()
-        until(lambda seat=seat: seat.gone, "the seat is free")
+        until(lambda lease=lease: lease.revoked, "the rank is free")
         ask(second)
         answer.result(ANSWER_S)
     assert run.results == {0: b"result", 1: b"result"}
@@ -271,7 +271,7 @@ def test_connection_when_cut_while_a_value_is_made_then_its_maker_stays(proxied,
     first, second = join(address, 0), join(address, 1)
     assert first.once(0, 0) is None
     answer = pool.submit(second.once, 0, 0)
-    until(lambda: run._blocked, "the second one waits")
+    until(lambda: run.blocked, "the second one waits")
     proxy.cut()
     assert first.once_made(0, 0, b"value") == b"value"
     assert answer.result(ANSWER_S) == b"value"
@@ -296,7 +296,7 @@ def test_connection_when_cut_again_and_again_then_everything_counts_once(proxied
 
     for done in [pool.submit(work, rank) for rank in range(2)]:
         done.result(ANSWER_S)
-    assert run.seat(0, 0, lambda: None).number > 10, "streams were cut"
+    assert run.new_lease(0, 0, lambda: None).number > 10, "streams were cut"
     for rank in range(2):
         assert [times.clock for times in run.timeline[rank]] == list(range(clocks))
         assert [metric.clock for of, metric in run.metrics if of == rank] == list(range(clocks))
@@ -315,33 +315,33 @@ def test_connection_when_the_driver_has_gone_then_the_attempt_gives_up_and_says_
             control.arrive(1, 1, 0, None)
 
 
-def test_ahead_when_two_workers_ask_beside_their_streams_then_each_learns_what_the_other_has_applied(start, join, pool):
+def test_progress_when_two_poll_then_each_learns_the_others(start, join, pool):
     run, address = start(2, staleness=1)
     controls = [join(address, rank) for rank in range(2)]
     for control in controls:
         control.arrive(1, 0, 0, None)
     waiting = [pool.submit(control.arrive, 2, 1, 0, None) for control in controls[:1]]
-    seen = [pool.submit(control.ahead, 1, 2, 0) for control in controls]
+    seen = [pool.submit(control.poll_progress, 1, 2, 0) for control in controls]
     assert [each.result(ANSWER_S).horizon for each in seen] == [2, 2]
     assert [each.result(ANSWER_S).clock for each in waiting] == [2]
     assert run.applied() == [1, 1]
 
 
-def test_ahead_when_an_attempt_has_no_place_then_it_is_refused(start, join, stack):
+def test_progress_when_the_rank_is_not_held_then_refused(start, join, stack):
     _, address = start(1)
-    with pytest.raises(StoppedError, match="attempt 0 of rank 0 has not its place"):
-        controlled(stack, address).ahead(0, 1, 0)
+    with pytest.raises(StoppedError, match="attempt 0 of rank 0 does not hold that rank"):
+        controlled(stack, address).poll_progress(0, 1, 0)
 
 
 def test_workers_when_there_is_tls_then_questions_and_long_results_go_through(stack, pool, tmp_path):
     wire = WireConfig(tls=write(tmp_path))
-    run = Run(2, Clocks(2, 0), Ignores())
-    face = Face(run, Place(), TOKEN, wire)
-    stack.callback(face.stop)
+    run = RunState(2, Clocks(2, 0), Ignores())
+    server = RunServer(run, Binding(), TOKEN, wire)
+    stack.callback(server.stop)
     stack.callback(run.fail, StoppedError("the test is over"))
 
     def work(rank):
-        control = RunControl(face.address, TOKEN, wire)
+        control = RunControl(server.address, TOKEN, wire)
         stack.callback(control.close)
         control.join(rank, rank, "host", 1)
         for clock in range(1, 20):
@@ -361,7 +361,7 @@ def test_message_when_a_worker_is_started_again_then_it_hears_all(start, join):
             entered = pool.submit(control.arrive, clock, clock, 0, None, (), known)
             while run.call_due() is None:
                 assert not entered.done()
-            run.tell(clock - 1, 0, b"message %d" % clock)
+            run.publish(clock - 1, 0, b"message %d" % clock)
             run.called_back(clock - 1)
             return entered.result(5)
 
@@ -385,9 +385,9 @@ def test_face_when_a_stranger_says_nothing_then_workers_are_served(start, join):
 
 def test_face_when_a_message_is_too_long_then_it_is_refused_and_others_are_served(start, stack, join):
     _, address = start(2)
-    talk = conversation(stack, address)
-    talk.ask(pb.WorkerMessage(join=pb.Join()))
-    talk._connection.sendall(LENGTH.pack(1 << 31))
+    channel = conversation(stack, address)
+    channel.ask(pb.WorkerMessage(join=pb.Join()))
+    channel._connection.sendall(LENGTH.pack(1 << 31))
     control = join(address, 1)
-    assert talk.ask(pb.WorkerMessage(note=pb.Note())).error.type == "LimitError"
+    assert channel.ask(pb.WorkerMessage(note=pb.Note())).error.type == "LimitError"
     control.note([])

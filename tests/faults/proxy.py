@@ -32,8 +32,8 @@ from faults.rules import (
 
 from ps2.config import read_token
 from ps2.coordinator import fleet
-from ps2.coordinator.launchers.child import Child
 from ps2.coordinator.launchers.local import LocalLauncher
+from ps2.coordinator.launchers.processes.child import Child
 from ps2.errors import UnavailableError
 from ps2.protocol.binary import open_request
 from ps2.protocol.framing import GREETING, HEAD

@@ -14,7 +14,7 @@ from ps2.algorithms import LogisticRegression
 
 REPO = Path(__file__).parents[2]
 PAGES = REPO / "docs" / "contributing"
-FAMILY, OPTIMIZER = "tests.kernels.naive_bayes", "tests.kernels.signs"
+FAMILY, OPTIMIZER, LAUNCHER = "tests.kernels.naive_bayes", "tests.kernels.signs", "tests.launchers.plain"
 ROWS, FEATURES, CLASSES = 120, 7, 3
 
 
@@ -55,7 +55,8 @@ def test_optimizer_when_lazy_is_not_among_its_scalars_then_refused(ps, counts):
 
 
 @pytest.mark.parametrize(
-    ("page", "module"), [("family", f"{FAMILY}.ops"), ("family", f"{FAMILY}.trainer"), ("optimizer", OPTIMIZER)]
+    ("page", "module"),
+    [("family", f"{FAMILY}.ops"), ("family", f"{FAMILY}.trainer"), ("optimizer", OPTIMIZER), ("launcher", LAUNCHER)],
 )
 def test_page_when_it_shows_a_module_then_it_is_what_runs(page, module):
     assert (REPO / (module.replace(".", "/") + ".py")).read_text() in (PAGES / f"{page}.md").read_text()

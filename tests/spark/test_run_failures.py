@@ -244,7 +244,7 @@ def test_a_run_when_it_takes_too_long_in_a_spark_job_of_onclock_then_deadline_er
 
 
 def test_a_run_when_onclock_starts_a_job_that_gets_no_slot_then_slots_error_says_why(ps, total, rows, sc, monkeypatch):
-    monkeypatch.setattr("ps2.run.spark_job.START_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("ps2.run.job_monitor.START_TIMEOUT_S", 1.0)
     with pytest.raises(SlotsError, match=r"onClock has started a Spark job .* the 2 workers keep theirs"):
         ps.run(rows, counting(total), onClock=lambda clock: sc.parallelize([1], 1).count())
 
@@ -309,7 +309,7 @@ def test_a_run_when_a_worker_swallows_every_exception_then_it_ends_all_the_same(
 
 
 def test_a_run_when_local_spark_has_too_few_slots_then_the_error_names_both_numbers_at_once(ps, sc, monkeypatch):
-    monkeypatch.setattr("ps2.run.running.SLOTS_TIMEOUT_S", 1e6)
+    monkeypatch.setattr("ps2.run.driver.SLOTS_TIMEOUT_S", 1e6)
     with pytest.raises(SlotsError, match=r"has \d free task slots after 0 s, and 3 are needed"):
         ps.run(sc.parallelize(range(6), 3), lambda worker, rows: None, workers=3)
 
@@ -348,7 +348,7 @@ def test_a_run_when_given_what_is_no_data_then_config_error(ps):
 def test_a_run_when_it_is_over_then_servers_and_master_remember_nothing_of_it(ps, total, rows):
     def remembered():
         scopes = sum(ps._fleet.control.status(address).applied_scopes for address in ps.servers)
-        return scopes, len(ps._fleet.master._ledger)
+        return scopes, len(ps._fleet.master._calls)
 
     total.zero()
     before = remembered()

@@ -43,7 +43,7 @@ def test_a_run_when_the_servers_have_no_token_then_it_takes_none_but_its_own_wor
 
         for _ in worker.clocks(2):
             total.add(np.ones(3, np.int64))
-        stranger = RunControl(worker._ref.address, None)
+        stranger = RunControl(worker._loop.ref.address, None)
         try:
             stranger.join(0, 1000, "host", 1)
         except AuthError as error:

@@ -63,7 +63,7 @@ def test_messages_when_workers_may_be_ahead_then_come_in_order(ps, by_value, row
 
 
 def test_messages_when_they_exceed_one_answer_then_all_come(ps, by_value, rows, monkeypatch):
-    monkeypatch.setattr("ps2.run.state.LIMIT_BYTES", 1000)
+    monkeypatch.setattr("ps2.run.requests.LIMIT_BYTES", 1000)
 
     def work(worker, _):
         for _ in worker.clocks(CLOCKS):

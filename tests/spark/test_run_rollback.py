@@ -39,7 +39,11 @@ def kill_when(ps, until, gate):
     killers = []
 
     def kill(condition):
-        until(lambda: ps._runs._run is not None and condition(ps._runs._run), "the moment has come", WAIT_S)
+        until(
+            lambda: ps._active_run.run is not None and condition(ps._active_run.run),
+            "the moment has come",
+            WAIT_S,
+        )
         before = len(ps.recoveries)
         ps._fleet.launcher._children[0].kill()
         until(lambda: len(ps.recoveries) > before, "the server is back", WAIT_S)

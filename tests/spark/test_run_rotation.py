@@ -46,7 +46,7 @@ def counting(table, expected, dies=None):
             return worker.prefetch(table, columns=columns(block))
 
         attempt = TaskContext.get().attemptNumber()
-        slices = 2 if worker._ref.staleness else 1
+        slices = 2 if worker._loop.ref.staleness else 1
         found, pause = [], np.random.default_rng(worker.rank)
         for turn in worker.rotate(BLOCKS, ROTATIONS, slices, fetch=fetch):
             before = turn.pull()
@@ -54,7 +54,7 @@ def counting(table, expected, dies=None):
             table.add(columns=columns(turn.block), values=np.ones((WIDTH, K), np.int32), wait=False)
             if dies == (worker.rank, worker.clock) and attempt == 0:
                 table.pull(columns=columns(turn.block))
-                worker._session.flush()
+                worker._loop.session.flush()
                 os._exit(1)
             after = table.pull(columns=columns(turn.block))
             found.append((worker.clock, turn.block, *np.unique(before - expected[worker.clock, turn.block])))

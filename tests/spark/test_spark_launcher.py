@@ -85,7 +85,7 @@ def test_a_container_when_killed_then_the_cluster_gives_another_and_nothing_is_m
 
 
 def test_stop_when_servers_are_in_containers_then_nothing_is_left_of_them(ps, weight, until):
-    application = next(p for p in family() if "ps2.coordinator.launchers.spark_app" in command(p))
+    application = next(p for p in family() if "ps2.coordinator.launchers.containers.spark_app" in command(p))
     theirs = [application, *application.children(recursive=True)]
     assert {process.pid for process in servers()} <= {process.pid for process in theirs}
     ps.stop()

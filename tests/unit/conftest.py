@@ -13,11 +13,13 @@ import pytest
 from ps2.client import task
 from ps2.client.send_scheduler import SendScheduler
 from ps2.rpc.run_control import Entered
+from ps2.run.clock_loop import ClockLoop
 from ps2.run.clocks import Clocks
 from ps2.run.prefetch import Freshness, Prefetches
-from ps2.run.state import Run
-from ps2.run.worker import RunRef, Worker
-from tests.questions import BlockingRun
+from ps2.run.run_ref import RunRef
+from ps2.run.state import RunState
+from ps2.run.worker import Worker
+from tests.blocking_run import BlockingRun
 
 
 class ControlInProcess:
@@ -25,42 +27,42 @@ class ControlInProcess:
 
     def __init__(self, run, rank, attempt):
         self.run = run
-        self.seat = run.seat(rank, attempt)
+        self.lease = run.new_lease(rank, attempt)
         self.entry = None
         self.arrivals, self.times = [], []
 
     def join(self):
-        return self.run.sit(self.seat)
+        return self.run.acquire_rank(self.lease)
 
     def join_again(self):
-        self.seat = self.run.seat(self.seat.rank, self.seat.attempt)
+        self.lease = self.run.new_lease(self.lease.rank, self.lease.attempt)
         self.entry = None
         return self.join()
 
     def arrive(self, clock, applied, epoch, times, metrics=(), messages=0, reports=()):
         self.arrivals.append((clock, applied))
         self.times.append(times)
-        self.entry = self.run.arrive(self.seat, clock, applied, epoch)
+        self.entry = self.run.arrive(self.lease, clock, applied, epoch)
         return self.entry
 
-    def ahead(self, applied, clock, epoch):
-        horizon, epoch = self.run.ahead(self.seat.rank, self.seat.attempt, applied, clock, epoch)
+    def poll_progress(self, applied, clock, epoch):
+        horizon, epoch = self.run.poll_progress(self.lease.rank, self.lease.attempt, applied, clock, epoch)
         return Entered(clock, horizon, epoch)
 
     def barrier(self, phase, number, metrics=()):
-        self.run.barrier(self.seat, (phase, number), self.entry.epoch if self.entry else 0)
+        self.run.barrier(self.lease, (phase, number), self.entry.epoch if self.entry else 0)
 
     def once(self, phase, number, metrics=()):
-        return self.run.once(self.seat, (phase, number), self.entry.epoch if self.entry else 0)
+        return self.run.once(self.lease, (phase, number), self.entry.epoch if self.entry else 0)
 
     def once_made(self, phase, number, value):
-        return self.run.once_made(self.seat, (phase, number), value, self.entry.epoch if self.entry else 0)
+        return self.run.once_made(self.lease, (phase, number), value, self.entry.epoch if self.entry else 0)
 
     def leave(self):
-        self.run.leave(self.seat, self.entry.clock, b"", self.entry.epoch)
+        self.run.leave(self.lease, self.entry.clock, b"", self.entry.epoch)
 
     def die(self):
-        self.run.leave_seat(self.seat)
+        self.run.release_rank(self.lease)
 
 
 @pytest.fixture
@@ -111,11 +113,11 @@ def start_worker(session):
 
     def begin(staleness=0, run=None):
         listener = SimpleNamespace(clock_due=lambda: None, logged=lambda *_: None, failed=lambda: None)
-        run = run or BlockingRun(Run(1, Clocks(1, staleness), listener))
+        run = run or BlockingRun(RunState(1, Clocks(1, staleness), listener))
         control = ControlInProcess(run, 0, next(attempts))
         ids = task.RunIds("fleet/runs", 0, 0)
         ref = RunRef(session.fleet, "run:1", 0, staleness, 0, 0)
-        worker = Worker(ref, 0, control.join(), control, session, ids)
+        worker = Worker(ClockLoop(ref, 0, control.join(), control, session, ids))
         within = session.in_run(ids, SendScheduler.of(ref.priority, ref.bandwidth))
         within.__enter__()
         started.append(within)

@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from ps2.config import (
-    Place,
+    Binding,
     host_of,
     is_loopback,
     is_wildcard,
@@ -95,10 +95,10 @@ def test_wildcard_when_written_in_any_way_then_it_is_known(host, expected):
 @pytest.mark.parametrize(
     ("place", "listen", "reached", "near"),
     [
-        (Place(), "127.0.0.1:0", "127.0.0.1:5", "127.0.0.1:5"),
-        (Place("::", "host1", range(40, 43)), "[::]:40-42", "host1:5", "[::1]:5"),
-        (Place("0.0.0.0", "fd00::1"), "0.0.0.0:0", "[fd00::1]:5", "127.0.0.1:5"),
-        (Place("10.0.0.1", "nat"), "10.0.0.1:0", "nat:5", "10.0.0.1:5"),
+        (Binding(), "127.0.0.1:0", "127.0.0.1:5", "127.0.0.1:5"),
+        (Binding("::", "host1", range(40, 43)), "[::]:40-42", "host1:5", "[::1]:5"),
+        (Binding("0.0.0.0", "fd00::1"), "0.0.0.0:0", "[fd00::1]:5", "127.0.0.1:5"),
+        (Binding("10.0.0.1", "nat"), "10.0.0.1:0", "nat:5", "10.0.0.1:5"),
     ],
 )
 def test_place_when_it_is_reached_otherwise_then_others_are_told_so(place, listen, reached, near):

@@ -10,8 +10,10 @@ import pytest
 from ps2.config import FleetConfig
 from ps2.coordinator import supervisor as supervisors
 from ps2.coordinator.checkpoints import Checkpoints
+from ps2.coordinator.fleet_control import FleetControl
 from ps2.coordinator.master import Master
 from ps2.coordinator.recovery import Policy
+from ps2.coordinator.recovery_log import RecoveryLog
 from ps2.coordinator.supervisor import Supervisor
 from ps2.errors import DeadlineError, StaleRouteError
 from ps2.rpc.control import Activation, ServerControl
@@ -62,10 +64,10 @@ def supervised(monkeypatch):
         control = ServerControl(transport)
         master = Master(control, FleetConfig(lost_after_s=LOST_AFTER_S), "mine")
         for index, address in enumerate(transport.addresses):
-            master.roster.register(index, f"id-{address}", address)
-        return master, Supervisor(
-            master, NobodyLooks(), control, Checkpoints(master, control, None, 1), Policy(0, False)
-        )
+            master.registry.register(index, f"id-{address}", address)
+        checkpoints = Checkpoints(master, control, None, 1)
+        fleet = FleetControl(master, NobodyLooks(), control, 0)
+        return master, Supervisor(fleet, checkpoints, Policy(0, "shard"), None, RecoveryLog())
 
     monkeypatch.setattr(supervisors, "ASK_TIMEOUT_S", 0.01)
     return make
@@ -77,13 +79,13 @@ def test_poll_when_servers_are_silent_then_those_that_answer_stay_and_the_others
 
     def polled():
         supervisor.poll()
-        return master.roster.lost(replaces=True)
+        return master.registry.lost(replaces=True)
 
     until(polled, "server 0 is lost")
-    assert master.roster.lost(replaces=True) == [0]
+    assert master.registry.lost(replaces=True) == [0]
     began_s = time.monotonic()
     until(lambda: polled() and time.monotonic() - began_s > 3 * LOST_AFTER_S, "time has passed")
-    assert master.roster.lost(replaces=True) == [0]
+    assert master.registry.lost(replaces=True) == [0]
 
 
 def test_poll_when_several_are_silent_then_they_are_asked_at_once(supervised, until):
@@ -97,16 +99,16 @@ def test_poll_when_several_are_silent_then_they_are_asked_at_once(supervised, un
 def test_poll_when_all_hang_and_asking_takes_longer_than_they_may_be_silent_then_they_are_lost(supervised, until):
     """Nothing is heard while the monitor waits for their answers; it is there all the same."""
     master, supervisor = supervised(SomeAnswer([], takes_s=2 * LOST_AFTER_S))
-    until(lambda: supervisor.poll() or master.roster.lost(replaces=True), "they are lost")
-    assert master.roster.lost(replaces=True) == [0, 1]
+    until(lambda: supervisor.poll() or master.registry.lost(replaces=True), "they are lost")
+    assert master.registry.lost(replaces=True) == [0, 1]
 
 
 def test_poll_when_another_process_answers_then_the_one_that_was_there_is_lost(supervised, until):
     transport = SomeAnswer(["server0:1", "server1:1"])
     master, supervisor = supervised(transport)
-    master.roster.register(0, "an older process", "server0:1")
-    until(lambda: supervisor.poll() or master.roster.lost(replaces=True), "server 0 is lost")
-    assert master.roster.lost(replaces=True) == [0]
+    master.registry.register(0, "an older process", "server0:1")
+    until(lambda: supervisor.poll() or master.registry.lost(replaces=True), "server 0 is lost")
+    assert master.registry.lost(replaces=True) == [0]
 
 
 def test_hello_when_the_coordinator_has_had_an_answer_then_the_lease_runs_from_there(until):

@@ -181,7 +181,7 @@ def test_names_when_one_is_taken_then_config_error_names_it_and_no_row_is_handed
 def a_master(servers, count=2):
     master = Master(servers, FleetConfig())
     for index in range(count):
-        master.roster.register(index, f"id{index}", f"server{index}:1")
+        master.registry.register(index, f"id{index}", f"server{index}:1")
     return master
 
 
@@ -214,7 +214,7 @@ def test_new_matrix_when_one_server_refuses_then_all_are_freed_and_it_does_not_e
 def test_new_matrix_when_a_server_is_lost_then_unavailable_names_it_and_nobody_is_asked():
     servers = ServerRefuses()
     master = a_master(servers)
-    master.roster.ended(1, "ended by SIGKILL")
+    master.registry.ended(1, "ended by SIGKILL")
     with pytest.raises(UnavailableError, match=r"server 1 \(server1:1\): ended by SIGKILL"):
         master.new_matrix(MatrixSpec(10, 1))
     assert servers.calls == []
@@ -281,8 +281,8 @@ def test_free_matrix_when_a_server_is_gone_then_the_others_are_still_told():
 def test_matrix_when_a_server_of_it_is_lost_then_it_says_why():
     master = a_master(ServerRefuses(), count=3)
     entry = master.new_matrix(MatrixSpec(2, 1))
-    master.roster.ended(1, "exit code 1")
-    master.roster.ended(2, "holds nothing of it")
+    master.registry.ended(1, "exit code 1")
+    master.registry.ended(2, "holds nothing of it")
     assert master.matrix(entry.id).lost == ("server 1 (server1:1): exit code 1",)
 
 
@@ -297,8 +297,8 @@ def test_master_when_a_server_hangs_in_a_call_then_heartbeats_and_routes_are_sti
     answered = threading.Event()
 
     def ask():
-        master.roster.heartbeat(1, "id1", 0)
-        master.roster.tick()
+        master.registry.heartbeat(1, "id1", 0)
+        master.registry.tick()
         master.matrix(entry.id)
         answered.set()
 
@@ -503,4 +503,4 @@ def test_calls_when_many_stages_of_many_tasks_ask_for_rows_then_only_those_of_th
             (row,) = master.take_rows(entry.id, 1, caller=caller)
             master.drop_rows(entry.id, [row], caller.holder)
         master.end_stages("app", stage + 1, [])
-    assert (len(master._ledger), len(master._late), entry.used, set(entry.taken)) == (0, 0, {0}, set())
+    assert (len(master._calls), len(master._deferred), entry.used, set(entry.taken)) == (0, 0, {0}, set())

@@ -18,7 +18,7 @@ class LosesServers:
     def __init__(self, source="checkpoint", recover="auto", restore=None):
         self.recoveries, self._stopped, self._source = [], False, source
         self.conf = SimpleNamespace(recover=recover, restore=restore)
-        self._runs = SimpleNamespace(returns=0)
+        self._active_run = SimpleNamespace(returns=0)
         self._session = SimpleNamespace(check_epoch=lambda newest: None)
         self._fleet = SimpleNamespace(master=SimpleNamespace(gone_back=(0, None)))
 
@@ -69,7 +69,7 @@ def test_a_fit_when_its_run_went_back_for_it_then_is_done(context):
 
     def fit():
         ps.lose()
-        ps._runs.returns += 1
+        ps._active_run.returns += 1
         return "done"
 
     assert done_anew(fit) == "done"
@@ -82,7 +82,7 @@ def test_a_fit_when_its_run_has_come_to_a_part_then_begins_anew(context):
         begun.append(1)
         if len(begun) == 1:
             ps.lose()
-            ps._runs.returns += 1
+            ps._active_run.returns += 1
             raise NotWhole("counts are being made anew")
         return "done"
 

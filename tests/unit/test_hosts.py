@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ps2.coordinator.launchers.hosting import listening
-from ps2.coordinator.launchers.hosts import Hosts
+from ps2.coordinator.launchers.containers.hosting import listening
+from ps2.coordinator.launchers.containers.hosts import Hosts
 from ps2.errors import ProtocolError
 from ps2.rpc.launcher_control import Order, Report, order_to_pb, report_from_pb, report_to_pb
 

@@ -14,7 +14,6 @@ from ps2.client import pairs
 from ps2.client.batch import batch
 from ps2.client.matrix import DCVMatrix
 from ps2.client.send_scheduler import Bucket, SendScheduler
-from ps2.coordinator.checkpoints import saved_matrices
 from ps2.errors import DTypeError, NotFoundError, OutOfRangeError, UsageError
 from tests.fakes import DropsTheAck, FailsBeforeSending, FleetInProcess, installed, sent, session_over
 
@@ -203,7 +202,7 @@ def test_rows_when_the_handle_is_gone_then_they_stay_if_the_vector_has_a_name(fl
 
 def test_rows_when_of_a_vector_with_a_name_then_a_later_driver_is_told_of_them(fleet, session, monkeypatch):
     told = []
-    monkeypatch.setattr(fleet.master, "publish", lambda: told.append(saved_matrices(fleet.master)))
+    monkeypatch.setattr(fleet.master, "publish", lambda: told.append(fleet.master.saved_matrices()))
     matrix = DCV.dense(DIM, K, name="kept").matrix()
     (kept,) = (saved for saved in told[-1] if "kept" in saved.names)
     assert sorted(kept.born) == list(range(K))

@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from ps2.rpc.run_control import Report
-from ps2.run import state
+from ps2.run import requests
 from ps2.run.clocks import Clocks
 from ps2.run.journal import Stopped
-from ps2.run.state import Run
+from ps2.run.requests import WorkerRequests
+from ps2.run.state import RunState
 
 LISTENER = SimpleNamespace(clock_due=lambda: None, logged=lambda *_: None, failed=lambda: None)
 
@@ -19,15 +20,16 @@ class Driven:
     """A run whose workers ask without threads: ``arrive`` returns the answer, or None if it has to wait."""
 
     def __init__(self, workers, staleness=0):
-        self.run = Run(workers, Clocks(workers, staleness, calls=True), LISTENER)
-        self.seats = [self.run.seat(rank, rank, lambda: None) for rank in range(workers)]
+        self.run = RunState(workers, Clocks(workers, staleness, calls=True), LISTENER)
+        self.requests = WorkerRequests(self.run)
+        self.leases = [self.run.new_lease(rank, rank, lambda: None) for rank in range(workers)]
         self.asking = {}
-        for seat in self.seats:
-            assert answer(self.run.sit(seat)) is not None
+        for lease in self.leases:
+            assert answer(self.requests.acquire_rank(lease)) is not None
 
     def arrive(self, rank, clock, *reports, epoch=0):
         made = [Report(clock - 1, "sum", report) for report in reports]
-        self.asking[rank] = self.run.arrive(self.seats[rank], clock, clock, epoch, made)
+        self.asking[rank] = self.requests.arrive(self.leases[rank], clock, clock, epoch, made)
         return answer(self.asking[rank])
 
     def entered(self, rank):
@@ -36,14 +38,14 @@ class Driven:
     def call(self, message=None, stop=False):
         """Call for the clock that is due, which returns something."""
         clock, epoch = self.run.call_due()
-        self.run.tell(clock, epoch, message, stop)
+        self.run.publish(clock, epoch, message, stop)
         self.run.called_back(clock)
         return clock
 
 
-def answer(question):
+def answer(request):
     try:
-        next(question)
+        next(request)
     except StopIteration as done:
         return done.value
     return None
@@ -55,7 +57,7 @@ def two():
 
 
 def messages(driven, epoch=0, begin=0):
-    return answer(driven.run.messages(driven.seats[0], begin, 9, epoch))
+    return answer(driven.requests.messages(driven.leases[0], begin, 9, epoch))
 
 
 def test_message_when_the_call_has_returned_then_comes_with_the_clock(two):
@@ -89,12 +91,12 @@ def test_message_when_the_fleet_went_back_during_the_call_then_is_none(two):
     two.arrive(1, 1)
     clock, epoch = two.run.call_due()
     two.run.roll_back(1, "beginning")
-    two.run.tell(clock, epoch, b"late", stop=True)
+    two.run.publish(clock, epoch, b"late", stop=True)
     assert (messages(two, epoch=1), two.run.journal.stopped) == ([], None)
 
 
 def test_messages_when_they_are_long_then_come_in_parts(two, monkeypatch):
-    monkeypatch.setattr(state, "LIMIT_BYTES", 10)
+    monkeypatch.setattr(requests, "LIMIT_BYTES", 10)
     for clock in range(1, 5):
         two.arrive(0, clock)
         two.arrive(1, clock)
@@ -125,9 +127,9 @@ def test_stop_when_the_fleet_goes_back_then_is_taken_back(two):
 
 def test_reports_when_an_attempt_is_started_again_then_count_once(two):
     assert two.arrive(0, 1, b"once") is None
-    two.run.leave_seat(two.seats[0])
-    two.seats[0] = two.run.seat(0, 7, lambda: None)
-    answer(two.run.sit(two.seats[0]))
+    two.run.release_rank(two.leases[0])
+    two.leases[0] = two.run.new_lease(0, 7, lambda: None)
+    answer(two.requests.acquire_rank(two.leases[0]))
     two.arrive(0, 1)
     two.arrive(1, 1, b"other")
     assert {rank: [one.value for one in mine] for rank, mine in two.run.reports(0).items()} == {

@@ -34,7 +34,7 @@ from ps2.errors import ConfigError
         ({"lostAfterS": float("nan")}, "lostAfterS: expected a positive number of seconds, got nan"),
         ({"lostAfterS": 1.5}, "lostAfterS: expected at least two heartbeats of 1.0 s, got 1.5"),
         ({"startTimeoutS": 0}, "startTimeoutS: expected a positive number of seconds, got 0"),
-        ({"launcher": "yarn"}, "launcher: expected 'local' or 'spark', got 'yarn'"),
+        ({"launcher": "yarn"}, "launcher: expected one of 'attach', 'local', 'spark', got 'yarn'"),
         ({"launcher": "spark", "fleet": ("h:1",)}, "launcher='spark' starts servers, and fleet attaches to some that"),
         ({"sparkConf": {"spark.x": "1"}}, "sparkConf goes with launcher='spark'"),
         (

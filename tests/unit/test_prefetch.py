@@ -82,7 +82,7 @@ def test_prefetch_when_the_fleet_went_back_then_it_is_pulled_anew(prefetches, ve
 def test_prefetch_when_the_workers_have_met_then_it_is_pulled_anew(prefetches, vector, other):
     ahead = sent(prefetches.begin(vector, None, 1))
     change(other, vector, 1)
-    prefetches.meet()
+    prefetches.note_sync()
     assert ahead.result().tolist() == [1.0] * 10
 
 

@@ -11,14 +11,15 @@ import pytest
 from ps2.errors import InputError, RecoveryError, StoppedError, WorkerError
 from ps2.rpc.run_control import ClockTimes, Logged
 from ps2.run.clocks import Clocks
-from ps2.run.state import MOST_RETURNS, Run
-from tests.questions import BlockingRun
+from ps2.run.cuts import MAX_RETURNS
+from ps2.run.state import RunState
+from tests.blocking_run import BlockingRun
 
 POINT = (1, 0)  # in clock 0
 
 
-class Told:
-    """A listener that keeps what it is told."""
+class Recorder:
+    """A listener that keeps what happens."""
 
     def __init__(self):
         self.due, self.metrics, self.ended = 0, [], threading.Event()
@@ -38,26 +39,26 @@ class Workers:
 
     def __init__(self, run, pool):
         self.run, self._pool = run, pool
-        self.seats = {}
+        self.leases = {}
 
-    def sit(self, rank, attempt=None):
-        self.seats[rank] = self.run.seat(rank, rank if attempt is None else attempt)
-        return self._pool.submit(self.run.sit, self.seats[rank])
+    def join(self, rank, attempt=None):
+        self.leases[rank] = self.run.new_lease(rank, rank if attempt is None else attempt)
+        return self._pool.submit(self.run.acquire_rank, self.leases[rank])
 
     def gone(self, rank):
-        self.run.leave_seat(self.seats[rank])
+        self.run.release_rank(self.leases[rank])
 
     def arrive(self, rank, clock):
-        return self._pool.submit(self.run.arrive, self.seats[rank], clock, clock, 0)
+        return self._pool.submit(self.run.arrive, self.leases[rank], clock, clock, 0)
 
     def barrier(self, rank, point=POINT):
-        return self._pool.submit(self.run.barrier, self.seats[rank], point, 0)
+        return self._pool.submit(self.run.barrier, self.leases[rank], point, 0)
 
     def once(self, rank, point=POINT):
-        return self._pool.submit(self.run.once, self.seats[rank], point, 0)
+        return self._pool.submit(self.run.once, self.leases[rank], point, 0)
 
     def leave(self, rank, clock=0):
-        return self._pool.submit(self.run.leave, self.seats[rank], clock, b"%d" % rank, self.run.epoch)
+        return self._pool.submit(self.run.leave, self.leases[rank], clock, b"%d" % rank, self.run.epoch)
 
 
 @pytest.fixture
@@ -68,15 +69,15 @@ def pool():
 
 @pytest.fixture
 def start(pool):
-    """``start(workers, staleness, calls)``: a run whose workers have sat down."""
+    """``start(workers, staleness, calls)``: a run whose workers have joined."""
     runs = []
 
     def make(workers, staleness=0, calls=False):
-        run = BlockingRun(Run(workers, Clocks(workers, staleness, calls=calls), Told()))
+        run = BlockingRun(RunState(workers, Clocks(workers, staleness, calls=calls), Recorder()))
         runs.append(run)
         asking = Workers(run, pool)
         for rank in range(workers):
-            asking.sit(rank).result(5)
+            asking.join(rank).result(5)
         return asking
 
     yield make
@@ -85,7 +86,7 @@ def start(pool):
 
 
 def blocked(workers):
-    return set(workers.run._blocked) | set(workers.run.clocks.waiting)
+    return set(workers.run.blocked) | set(workers.run.clocks.waiting)
 
 
 def test_arrive_when_all_have_come_then_all_enter(start):
@@ -96,7 +97,8 @@ def test_arrive_when_all_have_come_then_all_enter(start):
 
 def test_arrive_when_onclock_takes_long_then_the_wait_for_it_is_told_apart(start, monkeypatch, until):
     now_s = [0.0]
-    monkeypatch.setattr("ps2.run.state.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    for module in ("state", "requests"):
+        monkeypatch.setattr(f"ps2.run.{module}.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     workers = start(2, calls=True)
     early = workers.arrive(0, 1)
     until(lambda: 0 in workers.run.clocks.waiting, "rank 0 waits")
@@ -114,10 +116,10 @@ def test_clocks_when_many_workers_make_many_then_nobody_is_held_up(start):
 
     def work(rank):
         for clock in range(1, 21):
-            entry = workers.run.arrive(workers.seats[rank], clock, clock, 0)
+            entry = workers.run.arrive(workers.leases[rank], clock, clock, 0)
             assert entry.clock == clock
-            workers.run.barrier(workers.seats[rank], (2 * clock + 1, 0), 0)
-        return workers.run.leave(workers.seats[rank], 20, b"", 0)
+            workers.run.barrier(workers.leases[rank], (2 * clock + 1, 0), 0)
+        return workers.run.leave(workers.leases[rank], 20, b"", 0)
 
     with ThreadPoolExecutor(32) as pool:
         assert all(pool.map(work, range(32), timeout=30))
@@ -125,10 +127,10 @@ def test_clocks_when_many_workers_make_many_then_nobody_is_held_up(start):
 
 def test_sit_when_another_attempt_is_there_then_waits_until_it_has_gone(start, until):
     workers = start(1)
-    first = workers.seats[0]
-    second = workers.sit(0, attempt=7)
-    until(lambda: workers.run._parked, "the second attempt waits")
-    workers.run.leave_seat(first)
+    first = workers.leases[0]
+    second = workers.join(0, attempt=7)
+    until(lambda: workers.run.leases._waiting, "the second attempt waits")
+    workers.run.release_rank(first)
     assert second.result(5).clock == 0
 
 
@@ -136,17 +138,17 @@ def test_sit_when_the_same_attempt_comes_on_a_new_stream_then_the_old_one_is_tol
     workers = start(2)
     old = workers.arrive(0, 1)
     until(lambda: 0 in blocked(workers), "rank 0 waits")
-    assert workers.sit(0).result(5).clock == 1
-    with pytest.raises(StoppedError, match="this attempt of rank 0 has lost its place"):
+    assert workers.join(0).result(5).clock == 1
+    with pytest.raises(StoppedError, match="this attempt of rank 0 has lost its rank"):
         old.result(5)
 
 
 def test_sit_when_an_older_stream_of_the_same_attempt_comes_late_then_it_has_to_wait(start, until):
     workers = start(1)
-    old = workers.run.seat(0, 0)
-    workers.sit(0).result(5)
-    workers._pool.submit(workers.run.sit, old)
-    until(lambda: workers.run._parked, "the older one waits")
+    old = workers.run.new_lease(0, 0)
+    workers.join(0).result(5)
+    workers._pool.submit(workers.run.acquire_rank, old)
+    until(lambda: workers.run.leases._waiting, "the older one waits")
     assert workers.arrive(0, 0).result(5).clock == 0
 
 
@@ -154,29 +156,29 @@ def test_arrive_when_the_attempt_comes_back_and_asks_again_then_is_answered(star
     workers = start(2)
     workers.arrive(1, 1)
     workers.arrive(0, 1).result(5)
-    workers.sit(0).result(5)
+    workers.join(0).result(5)
     assert workers.arrive(0, 1).result(5).clock == 1
 
 
 def test_ask_when_another_attempt_has_the_place_then_says_so(start):
     workers = start(1)
-    old = workers.seats[0]
+    old = workers.leases[0]
     workers.gone(0)
-    workers.sit(0, attempt=7).result(5)
-    with pytest.raises(StoppedError, match="this attempt of rank 0 has lost its place"):
+    workers.join(0, attempt=7).result(5)
+    with pytest.raises(StoppedError, match="this attempt of rank 0 has lost its rank"):
         workers.run.arrive(old, 1, 1, 0)
 
 
 def test_note_when_a_message_comes_twice_then_counts_once(start):
     workers = start(1)
-    seat, metric = workers.seats[0], Logged("loss", 0.5, 0)
+    lease, metric = workers.leases[0], Logged("loss", 0.5, 0)
     for number in (1, 1, 2):
-        workers.run.note(seat, number, [metric], ClockTimes(0, 0, 0, 0, 0, 0))
+        workers.run.note(lease, number, [metric], ClockTimes(0, 0, 0, 0, 0, 0))
     assert list(workers.run.metrics) == workers.run.listener.metrics == [(0, metric)] * 2
     assert len(workers.run.timeline[0]) == 2
 
 
-# -- who waits for ever --------------------------------------------------------------------------------------------
+# -- who waits forever --------------------------------------------------------------------------------------------
 
 
 def test_run_when_one_waits_at_a_barrier_and_the_other_before_a_clock_then_ends(start):
@@ -185,10 +187,10 @@ def test_run_when_one_waits_at_a_barrier_and_the_other_before_a_clock_then_ends(
     assert workers.run.listener.ended.wait(5)
     assert isinstance(workers.run.error, WorkerError)
     assert str(workers.run.error) == (
-        "workers wait for each other for ever: rank 0 waits at a barrier in clock 0; rank 1 waits before clock 1"
+        "workers wait for each other forever: rank 0 waits at a barrier in clock 0; rank 1 waits before clock 1"
     )
     for ask in asks:
-        with pytest.raises(StoppedError, match="for ever"):
+        with pytest.raises(StoppedError, match="forever"):
             ask.result(5)
 
 
@@ -216,7 +218,7 @@ def test_run_when_the_maker_of_a_value_returns_without_it_then_ends(start, until
     until(lambda: 1 in blocked(workers), "rank 1 waits")
     workers.leave(0)
     assert workers.run.listener.ended.wait(5)
-    assert "rank 1 waits for what another one makes in clock 0" in str(workers.run.error)
+    assert "rank 1 waits for a value that another one makes in clock 0" in str(workers.run.error)
 
 
 def test_run_when_the_other_one_is_between_attempts_then_goes_on(start, until):
@@ -224,7 +226,7 @@ def test_run_when_the_other_one_is_between_attempts_then_goes_on(start, until):
     ask = workers.barrier(0)
     until(lambda: 0 in blocked(workers), "rank 0 waits")
     workers.gone(1)
-    workers.sit(1, attempt=7).result(5)
+    workers.join(1, attempt=7).result(5)
     workers.barrier(1).result(5)
     ask.result(5)
 
@@ -234,7 +236,7 @@ def test_run_when_one_makes_a_value_then_the_others_may_wait_for_it(start, until
     assert workers.once(0).result(5) is None
     ask = workers.once(1)
     until(lambda: 1 in blocked(workers), "rank 1 waits")
-    assert workers.run.once_made(workers.seats[0], POINT, b"value", 0) == b"value"
+    assert workers.run.once_made(workers.leases[0], POINT, b"value", 0) == b"value"
     assert ask.result(5) == b"value"
 
 
@@ -247,7 +249,7 @@ def test_run_when_a_call_is_under_way_then_all_may_wait(start, until):
     until(lambda: blocked(workers) == {0, 1}, "both wait")
     assert workers.run.error is None
     workers.run.called_back(0)
-    assert "for ever" in str(workers.run.error)
+    assert "forever" in str(workers.run.error)
     for ask in asks:
         with pytest.raises(StoppedError):
             ask.result(5)
@@ -274,24 +276,24 @@ def test_once_when_the_maker_fails_then_its_next_attempt_makes_it(start, until):
     workers.once(0).result(5)
     ask = workers.once(1)
     until(lambda: 1 in blocked(workers), "rank 1 waits")
-    workers.run.fail_attempt(workers.seats[0], 0, "ValueError", fatal=False)
+    workers.run.fail_attempt(workers.leases[0], 0, "ValueError", fatal=False)
     workers.gone(0)
-    workers.sit(0, attempt=7).result(5)
+    workers.join(0, attempt=7).result(5)
     assert workers.once(0).result(5) is None
-    workers.run.once_made(workers.seats[0], POINT, b"value", 0)
+    workers.run.once_made(workers.leases[0], POINT, b"value", 0)
     assert ask.result(5) == b"value"
 
 
 def test_once_made_when_it_comes_twice_then_the_first_counts(start):
     workers = start(1)
     workers.once(0).result(5)
-    assert workers.run.once_made(workers.seats[0], POINT, b"one", 0) == b"one"
-    assert workers.run.once_made(workers.seats[0], POINT, b"two", 0) == b"one"
+    assert workers.run.once_made(workers.leases[0], POINT, b"one", 0) == b"one"
+    assert workers.run.once_made(workers.leases[0], POINT, b"two", 0) == b"one"
 
 
 def test_fail_attempt_when_fatal_then_the_run_ends(start):
     workers = start(1)
-    workers.run.fail_attempt(workers.seats[0], 0, "InputError: rank 0 has no rows", fatal=True)
+    workers.run.fail_attempt(workers.leases[0], 0, "InputError: rank 0 has no rows", fatal=True)
     assert isinstance(workers.run.error, InputError)
     assert str(workers.run.error) == "rank 0 has no rows"
 
@@ -324,15 +326,15 @@ def test_leave_when_its_connection_is_cut_then_the_attempt_is_told_that_it_is_do
     workers = start(2)
     workers.leave(0)
     until(lambda: workers.run.results, "rank 0 has returned")
-    again = workers.sit(0)
+    again = workers.join(0)
     assert workers.leave(1).result(5)
     assert again.result(5).done
 
 
 def test_fail_when_workers_wait_anywhere_then_all_are_told(start, until):
     workers = start(4)
-    asks = [workers.leave(0), workers.arrive(1, 0), workers.sit(2, attempt=7), workers.arrive(3, 0)]
-    until(lambda: workers.run._parked and workers.run.results, "they wait")
+    asks = [workers.leave(0), workers.arrive(1, 0), workers.join(2, attempt=7), workers.arrive(3, 0)]
+    until(lambda: workers.run.leases._waiting and workers.run.results, "they wait")
     workers.run.fail(StoppedError("stopped"))
     for ask in (asks[0], asks[2]):
         with pytest.raises(StoppedError, match="the run has ended: stopped"):
@@ -373,8 +375,8 @@ def test_roll_back_when_workers_wait_for_each_other_then_they_go_on_and_come_to_
     assert waiting[0].result(5).epoch == 1
     waiting[1].result(5)
     assert waiting[2].result(5) is None, "it makes the value for itself"
-    assert workers.run.once_made(workers.seats[2], (3, 1), b"lost", 0) == b"lost"
-    assert workers.run._meetings.value((3, 1)) is None
+    assert workers.run.once_made(workers.leases[2], (3, 1), b"lost", 0) == b"lost"
+    assert workers.run.points.value((3, 1)) is None
     assert workers.arrive(1, 2).result(5).clock == 1
 
 
@@ -386,7 +388,7 @@ def test_roll_back_when_a_call_was_under_way_then_it_is_made_again(start):
     workers.run.roll_back(1, "checkpoint")
     workers.run.called_back(0)
     assert workers.run.clocks.called == 0
-    assert workers.run.arrive(workers.seats[0], 1, 1, 1).clock == 1
+    assert workers.run.arrive(workers.leases[0], 1, 1, 1).clock == 1
     assert workers.run.call_due() == (0, 1)
 
 
@@ -400,50 +402,50 @@ def test_cut_when_a_call_is_under_way_then_counts_it(start):
 def test_ahead_when_the_others_have_told_what_is_applied_then_it_answers(start, pool):
     workers = start(2, staleness=1)
     for rank in range(2):
-        workers.run.arrive(workers.seats[rank], 1, 0, 0)
-    asked = pool.submit(workers.run.ahead, 0, 0, 1, 2, 0)
-    assert workers.run.ahead(1, 1, 1, 2, 0) == (2, 0)
+        workers.run.arrive(workers.leases[rank], 1, 0, 0)
+    asked = pool.submit(workers.run.poll_progress, 0, 0, 1, 2, 0)
+    assert workers.run.poll_progress(1, 1, 1, 2, 0) == (2, 0)
     assert asked.result(5) == (2, 0)
     assert workers.run.applied() == [1, 1]
 
 
 def test_ahead_when_the_others_take_long_then_it_answers_how_far_they_are(start, monkeypatch):
-    monkeypatch.setattr("ps2.run.state.AHEAD_S", 0.01)
+    monkeypatch.setattr("ps2.run.requests.PROGRESS_TIMEOUT_S", 0.01)
     workers = start(2, staleness=1)
-    assert workers.run.ahead(0, 0, 0, 2, 0) == (1, 0)
+    assert workers.run.poll_progress(0, 0, 0, 2, 0) == (1, 0)
 
 
 def test_ahead_when_its_worker_fails_then_it_answers_at_once(start, pool, monkeypatch):
-    monkeypatch.setattr("ps2.run.state.AHEAD_S", 60.0)
+    monkeypatch.setattr("ps2.run.requests.PROGRESS_TIMEOUT_S", 60.0)
     workers = start(2, staleness=1)
-    asked = pool.submit(workers.run.ahead, 0, 0, 0, 2, 0)
-    workers.run.fail_attempt(workers.seats[0], 0, "Error", False)
+    asked = pool.submit(workers.run.poll_progress, 0, 0, 0, 2, 0)
+    workers.run.fail_attempt(workers.leases[0], 0, "Error", False)
     assert asked.result(5) == (1, 0)
 
 
 def test_ahead_when_the_fleet_has_gone_back_then_it_says_so_and_what_is_told_does_not_count(start):
     workers = start(2, staleness=1)
     for rank in range(2):
-        workers.run.arrive(workers.seats[rank], 1, 0, 0)
+        workers.run.arrive(workers.leases[rank], 1, 0, 0)
     workers.run.note_cut("checkpoint", workers.run.cut())
     workers.run.roll_back(1, "checkpoint")
-    assert workers.run.ahead(0, 0, 1, 2, 0) == (1, 1)
+    assert workers.run.poll_progress(0, 0, 1, 2, 0) == (1, 1)
     assert workers.run.applied() == [0, 0]
 
 
 def test_ahead_when_another_attempt_has_the_place_then_it_is_refused(start):
     workers = start(1, staleness=1)
     with pytest.raises(StoppedError, match="attempt 7 of rank 0"):
-        workers.run.ahead(0, 7, 0, 1, 0)
+        workers.run.poll_progress(0, 7, 0, 1, 0)
 
 
 def test_roll_back_when_it_never_comes_on_then_ends_with_the_count(start):
     workers = start(1)
     workers.run.note_cut("checkpoint-7", workers.run.cut())
-    went_on = [workers.run.roll_back(epoch, "checkpoint-7") for epoch in range(1, MOST_RETURNS + 2)]
-    assert went_on == [*[True] * MOST_RETURNS, False]
+    went_on = [workers.run.roll_back(epoch, "checkpoint-7") for epoch in range(1, MAX_RETURNS + 2)]
+    assert went_on == [*[True] * MAX_RETURNS, False]
     assert isinstance(workers.run.error, RecoveryError)
-    assert f"went back {MOST_RETURNS + 1} times to checkpoint checkpoint-7 (clock 0)" in str(workers.run.error)
+    assert f"went back {MAX_RETURNS + 1} times to checkpoint checkpoint-7 (clock 0)" in str(workers.run.error)
 
 
 # -- the call at the end -------------------------------------------------------------------------------------------
@@ -467,12 +469,12 @@ def test_end_when_called_before_the_fleet_went_back_then_again(start, until):
     workers.run.note_cut("checkpoint", workers.run.cut())
     ask = workers.leave(0)
     until(lambda: workers.run.end_due() == 0, "it has returned")
-    workers.run.hold()
+    workers.run.pause()
     workers.run.end_called(0)
     workers.run.roll_back(1, "checkpoint")
     assert not ask.result(5)
     workers.run.end_called(0)
     assert workers.run.end_due() is None
-    workers.sit(0).result(5)
+    workers.join(0).result(5)
     workers.leave(0)
     until(lambda: workers.run.end_due() == 1, "it has returned once more")

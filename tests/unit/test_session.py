@@ -239,7 +239,7 @@ def test_batch_when_of_more_matrices_than_are_remembered_then_the_master_is_aske
 
 
 def test_request_when_the_master_says_that_the_server_is_lost_then_it_fails_at_once_and_names_it(fleet, target):
-    fleet.master.roster.ended(1, "ended by SIGKILL")
+    fleet.master.registry.ended(1, "ended by SIGKILL")
     over = session_over(FailsBeforeSending(fleet, times=-1, address=fleet.addresses[1]), RetryConfig(total_s=60))
     started_s = time.monotonic()
     with pytest.raises(UnavailableError, match=r"server 1 \(server1:1\): ended by SIGKILL.*connection refused"):
@@ -392,7 +392,7 @@ def test_take_rows_when_the_master_is_gone_then_the_error_comes_after_the_retry_
 
 
 def test_new_matrix_when_a_server_is_lost_for_good_then_it_fails_at_once(fleet):
-    fleet.master.roster.ended(1, "ended by SIGKILL")
+    fleet.master.registry.ended(1, "ended by SIGKILL")
     started_s = time.monotonic()
     with pytest.raises(LostError, match="ended by SIGKILL"):
         session_over(fleet, RetryConfig(total_s=60)).new_matrix(SPEC)

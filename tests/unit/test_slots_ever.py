@@ -6,15 +6,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from ps2.coordinator.slots import cores_each, count_executors, most_slots, wait_for_slots
 from ps2.errors import SlotsError
+from ps2.run.slots import cores_each, count_executors, most_slots, wait_for_slots
 
 DYNAMIC = {"spark.dynamicAllocation.enabled": "true"}
 
 
 def spark(local=False, slots=2, executors=0, **settings):
     """A SparkContext with that many slots."""
-    scheduler = SimpleNamespace(runningTasksByExecutors=lambda: SimpleNamespace(values=_Texts, size=lambda: executors))
+    idle = SimpleNamespace(mkString=lambda between: between.join(["0"] * executors))
+    scheduler = SimpleNamespace(runningTasksByExecutors=lambda: SimpleNamespace(values=lambda: idle))
     scala = SimpleNamespace(
         isLocal=lambda: local,
         taskScheduler=lambda: scheduler,
@@ -22,11 +23,6 @@ def spark(local=False, slots=2, executors=0, **settings):
         resourceProfileManager=lambda: SimpleNamespace(defaultResourceProfile=lambda: None),
     )
     return SimpleNamespace(master="there", _jsc=SimpleNamespace(sc=lambda: scala), getConf=lambda: settings)
-
-
-class _Texts:
-    def mkString(self, between):
-        return ""
 
 
 def test_count_executors_when_there_are_none_yet_then_one():

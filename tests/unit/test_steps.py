@@ -6,9 +6,11 @@ import pytest
 
 from ps2.coordinator.checkpoints import Checkpoints
 from ps2.coordinator.conf import PS2Conf
+from ps2.coordinator.recovery_log import RecoveryLog
 from ps2.coordinator.steps import Steps
 from ps2.errors import ConfigError
 from ps2.rpc.control import ServerControl
+from ps2.run.host import ActiveRun
 from tests.fakes import FleetInProcess
 
 
@@ -16,7 +18,7 @@ from tests.fakes import FleetInProcess
 def test_checkpoint_when_its_step_is_no_number_then_refused_before_anything_is_written(tmp_path, step):
     fleet = FleetInProcess(1)
     checkpoints = Checkpoints(fleet.master, ServerControl(fleet), str(tmp_path), 3)
-    steps = Steps(checkpoints, None, fleet.master, PS2Conf())
+    steps = Steps(checkpoints, None, fleet.master, ServerControl(fleet), PS2Conf(), ActiveRun(), RecoveryLog())
     with pytest.raises(ConfigError, match=f"checkpoint: step: expected a number that is not negative, got {step!r}"):
         steps.checkpoint(None, step)
     assert list(tmp_path.iterdir()) == []

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ps2.coordinator.launchers.hosting import container_named
-from ps2.coordinator.launchers.submission import beside, needed
+from ps2.coordinator.launchers.containers.hosting import container_named
+from ps2.coordinator.launchers.containers.submission import beside, needed
 from ps2.errors import ConfigError
 
 TRAINING = {

@@ -1,32 +1,217 @@
-"""A thread that has to go on does, whatever its turns raise, and says what it was."""
+"""Turns of a worker that rotates alone; coordinator and fleet are in this process."""
 
 from __future__ import annotations
 
-from ps2.coordinator.turns import Turns
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ps2 import DCV
+from ps2.errors import UnavailableError, UsageError
+from ps2.run.rotation import schedule
+from tests.fakes import FleetInProcess, installed, session_over
+
+BLOCKS = 4
 
 
-def raising(*errors):
-    """A turn that raises one after the other; None is a good one."""
-    left = list(errors)
-
-    def turn():
-        error = left.pop(0)
-        if error is not None:
-            raise error
-
-    return turn
+@pytest.fixture
+def session():
+    with installed(session_over(FleetInProcess())) as session:
+        yield session
+        session.flush()
 
 
-def test_take_when_a_turn_raises_then_it_is_logged_with_its_traceback_and_the_next_one_comes(caplog):
-    turns, turn = Turns("ps2-monitor"), raising(OSError("/tmp/x: gone"), None)
-    turns.take(turn)
-    turns.take(turn)
-    assert "ps2-monitor: an unexpected error; it goes on" in caplog.text
-    assert "raise error\nOSError: /tmp/x: gone" in caplog.text
+@pytest.fixture
+def vector(session):
+    return DCV.dense(BLOCKS, dtype="int64")
 
 
-def test_take_when_the_same_error_comes_again_then_it_is_logged_once_until_a_turn_succeeds(caplog):
-    turns, turn = Turns("t"), raising(KeyError(1), KeyError(1), KeyError(2), KeyError(2), None, KeyError(2))
-    for _ in range(6):
-        turns.take(turn)
-    assert [record.exc_info[1].args[0] for record in caplog.records] == [1, 2, 2]
+@pytest.fixture
+def clock_s(monkeypatch):
+    """The time, which moves only when a test says so."""
+    now_s = [0.0]
+    monkeypatch.setattr("ps2.run.clock_loop.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    return now_s
+
+
+def order(rotations, slices=2):
+    return np.concatenate([schedule(0, rotation, 1, BLOCKS, slices)[:, 0] for rotation in range(rotations)]).tolist()
+
+
+@pytest.mark.parametrize(("staleness", "slices"), [(0, 1), (0, 2), (1, 2), (2, 4)])
+def test_rotate_when_alone_then_it_has_the_blocks_in_the_order_of_the_schedule(start_worker, vector, staleness, slices):
+    worker, _ = start_worker(staleness)
+    found = []
+    for turn in worker.rotate(BLOCKS, 3, slices, fetch=lambda block: worker.prefetch(vector, [block])):
+        assert turn.pull().tolist() == [turn.rotation]
+        vector.add([1], [turn.block], wait=False)
+        found.append(turn.block)
+    assert found == order(3, slices)
+
+
+def test_turn_when_several_reads_were_asked_for_then_it_pulls_all(start_worker, vector):
+    worker, _ = start_worker(1)
+    fetch = lambda block: (worker.prefetch(vector, [block]), worker.prefetch(vector))  # noqa: E731
+    for turn in worker.rotate(BLOCKS, fetch=fetch):
+        one, all_ = turn.pull()
+        assert (one.shape, all_.shape) == ((1,), (BLOCKS,))
+
+
+def test_turns_when_counted_then_the_last_one_of_each_rotation_says_so(start_worker):
+    worker, _ = start_worker(1)
+    turns = [(turn.rotation, turn.number, turn.isLast) for turn in worker.rotate(BLOCKS - 1, 2)]
+    last = [turn for turn in turns if turn[2]]
+    assert [rotation for rotation, _, _ in last] == [0, 1]
+    assert all(turn == max(other for other in turns if other[0] == turn[0]) for turn in last)
+
+
+def test_rotate_when_it_was_left_then_another_one_begins_at_its_first_turn(start_worker, vector):
+    worker, _ = start_worker(1)
+    for turn in worker.rotate(BLOCKS, 2):
+        vector.add([1], [turn.block], wait=False)
+        if worker.clock == 3:
+            break
+    found = [turn.block for turn in worker.rotate(BLOCKS)]
+    assert found == order(1)
+    assert (worker.clock, vector.pull().tolist()) == (3 + BLOCKS, [1] * BLOCKS)
+
+
+def test_attempt_when_one_before_died_in_a_turn_then_it_goes_on_there(start_worker, vector):
+    run, found = None, []
+    for attempt in range(2):
+        worker, control = start_worker(1, run)
+        run = control.run
+        for turn in worker.rotate(BLOCKS, 2):
+            vector.add([1], [turn.block])
+            found.append((worker.clock, turn.block))
+            if attempt == 0 and worker.clock == 5:
+                break
+        worker.end()
+        control.die()
+    assert found[:6] == list(enumerate(order(2)))[:6]
+    assert found[6:] in (list(enumerate(order(2)))[4:], list(enumerate(order(2)))[5:])
+    assert vector.pull().tolist() == [2] * BLOCKS
+
+
+def test_rotate_when_the_fleet_goes_back_then_turns_are_those_of_the_earlier_clocks(start_worker, vector):
+    worker, control = start_worker(1)
+    found, back = [], []
+    for turn in worker.rotate(BLOCKS, 2, fetch=lambda block: worker.prefetch(vector, [block])):
+        found.append((worker.clock, turn.block))
+        turn.pull()
+        if worker.clock == 2 and not back:
+            control.run.note_cut("checkpoint", control.run.cut())
+        if worker.clock == 4 and not back:
+            back.append(control.run.applied()[0])
+            control.run.roll_back(1, "checkpoint")
+    clocks = [clock for clock, _ in found]
+    assert clocks[:5] == [0, 1, 2, 3, 4]
+    assert clocks[5:] in ([*range(1, 8)], [*range(2, 8)])
+    assert all(block == order(2)[clock] for clock, block in found)
+
+
+# -- time control ------------------------------------------------------------------------------------------------------
+
+
+def test_parts_when_the_time_is_up_then_the_rest_comes_first_in_the_next_rotation(start_worker, clock_s):
+    worker, control = start_worker(1)
+    done = []
+    for turn in worker.rotate(BLOCKS, 3, budgetS=1.0):
+        for part in turn.parts("abcde"):
+            clock_s[0] += 0.6
+            done += [part] * (turn.block == 0)
+        assert turn.expired()
+    assert done == ["a", "b", "c", "d", "e", "a"]
+    assert [times.left for times in control.times[1:]] == [0.6] * 12
+    assert [times.block for times in control.times[1:]] == order(3)
+
+
+def test_parts_when_there_is_no_budget_then_each_comes_once_and_nothing_is_left(start_worker):
+    worker, control = start_worker(1)
+    for turn in worker.rotate(BLOCKS, 2):
+        assert list(turn.parts([1, 2, 3])) == [1, 2, 3]
+        assert list(turn.parts([])) == []
+    assert not any(times.left for times in control.times)
+
+
+def test_done_when_a_kernel_stops_by_itself_then_the_next_turn_begins_after_that(start_worker):
+    worker, _ = start_worker(1)
+    begins = []
+    for turn in worker.rotate(BLOCKS, 3):
+        begins += [turn.begin] * (turn.block == 2)
+        turn.done(7, 10)
+    assert begins == [0, 7, 4]
+
+
+@pytest.mark.parametrize("count", [-1, 11])
+def test_done_when_it_is_more_than_there_is_then_it_is_refused(start_worker, count):
+    worker, _ = start_worker(1)
+    with pytest.raises(UsageError, match="expected a count from 0 to 10"):
+        next(iter(worker.rotate(BLOCKS))).done(count, 10)
+
+
+# -- what goes wrong ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("staleness", "arguments", "message"),
+    [
+        (None, {}, "slices=2: expected a run with a staleness of at most 1, got staleness=None"),
+        (2, {}, "slices=2: expected a run with a staleness of at most 1, got staleness=2"),
+        (1, {"slices": 1}, "slices=1: expected a run with a staleness of at most 0, got staleness=1"),
+        (1, {"rotations": -1}, "rotations: expected a number that is not negative, got -1"),
+        (1, {"rotations": 1.5}, "rotations: expected a number"),
+        (1, {"blocks": 1}, "1 blocks make no 2 slices"),
+        (1, {"budgetS": 0}, "rotate: budgetS: expected a positive number"),
+        (1, {"fetch": 3}, "fetch: expected a function"),
+    ],
+)
+def test_rotate_when_arguments_are_wrong_then_it_is_refused_at_once(start_worker, staleness, arguments, message):
+    worker, _ = start_worker(staleness)
+    with pytest.raises(UsageError, match=message):
+        worker.rotate(**{"blocks": BLOCKS, **arguments})
+
+
+@pytest.mark.parametrize("fetched", [None, (), [3], "block"])
+def test_rotate_when_fetch_returns_no_reads_then_it_is_refused(start_worker, fetched):
+    worker, _ = start_worker(1)
+    with pytest.raises(UsageError, match=r"fetch\(\d\): expected what worker.prefetch returns"):
+        next(iter(worker.rotate(BLOCKS, fetch=lambda block: fetched)))
+
+
+def test_pull_when_nothing_was_asked_for_then_it_is_refused(start_worker):
+    worker, _ = start_worker(1)
+    with pytest.raises(UsageError, match="no fetch="):
+        next(iter(worker.rotate(BLOCKS))).pull()
+
+
+def test_rotate_when_it_is_within_a_loop_over_clocks_then_it_is_refused(start_worker):
+    worker, _ = start_worker(1)
+    for _ in worker.clocks(1):
+        turns = worker.rotate(BLOCKS)
+        with pytest.raises(UsageError, match="do not nest"):
+            next(turns)
+
+
+def test_rotate_when_the_coordinator_does_not_answer_beside_the_clocks_then_turns_go_on(
+    start_worker, vector, monkeypatch
+):
+    worker, control = start_worker(1)
+
+    def fail(*_):
+        raise UnavailableError("refused")
+
+    monkeypatch.setattr(control, "poll_progress", fail)
+    for turn in worker.rotate(BLOCKS, 2, fetch=lambda block: worker.prefetch(vector, [block])):
+        assert turn.pull().tolist() == [turn.rotation]
+        vector.add([1], [turn.block], wait=False)
+
+
+def test_threads_when_the_rotations_are_over_then_they_are_gone(start_worker, vector):
+    worker, _ = start_worker(1)
+    with worker._loop.reading():
+        for _ in worker.rotate(BLOCKS, 2, fetch=lambda block: worker.prefetch(vector, [block])):
+            pass
+    assert not [thread.name for thread in threading.enumerate() if thread.name in ("ps2-progress", "ps2-prefetch")]

@@ -11,9 +11,9 @@ import pytest
 from ps2 import DCV
 from ps2.errors import RolledBack
 from ps2.run.clocks import Clocks
-from ps2.run.state import Run
+from ps2.run.state import RunState
+from tests.blocking_run import BlockingRun
 from tests.fakes import FleetInProcess, installed, session_over
-from tests.questions import BlockingRun
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def session(fleet):
 def run():
     """A run of one worker, whose first checkpoint is that of its beginning."""
     listener = SimpleNamespace(clock_due=lambda: None, logged=lambda *_: None, failed=lambda: None)
-    run = BlockingRun(Run(1, Clocks(1, 0), listener))
+    run = BlockingRun(RunState(1, Clocks(1, 0), listener))
     run.note_cut("beginning", run.cut())
     return run
 
@@ -55,10 +55,10 @@ def test_work_when_the_fleet_went_back_behind_its_loop_then_anew(start_worker, r
 
     def go_back(clock):
         if clock == 3 and seen.count(3) == 1:
-            run.hold()
+            run.pause()
             run.roll_back(1, "beginning")
 
-    worker._again(lambda: two_loops(worker, seen, go_back))
+    worker._loop.again(lambda: two_loops(worker, seen, go_back))
     assert seen == ["begins", 0, 1, 2, 3, "begins", 0, 1, 2, 3]
     assert (worker.epoch, worker.clock) == (1, 4)
 
@@ -72,7 +72,7 @@ def test_work_when_it_fails_as_the_fleet_went_back_then_anew(start_worker, run):
             run.roll_back(1, "beginning")
             raise IndexError("read half of it before, and half of it after")
 
-    worker._again(lambda: two_loops(worker, seen, fail))
+    worker._loop.again(lambda: two_loops(worker, seen, fail))
     assert seen == ["begins", 0, 1, 2, "begins", 0, 1, 2, 3]
 
 
@@ -84,7 +84,7 @@ def test_work_when_it_fails_by_itself_then_its_error_is_raised(start_worker, run
         raise Ends
 
     with pytest.raises(Ends):
-        worker._again(lambda: two_loops(worker, seen, fail))
+        worker._loop.again(lambda: two_loops(worker, seen, fail))
     assert seen == ["begins", 0]
 
 
@@ -99,7 +99,7 @@ def test_work_when_it_fails_after_going_back_then_twice_at_most(start_worker, ru
             raise Ends
 
     with pytest.raises(Ends):
-        worker._again(lambda: two_loops(worker, seen, fail))
+        worker._loop.again(lambda: two_loops(worker, seen, fail))
     assert seen.count("begins") == 2
 
 
@@ -109,14 +109,14 @@ def test_work_when_done_anew_then_its_changes_have_the_same_ids(start_worker, ru
 
     def work():
         total.add(np.ones(4, np.float32))  # before any clock, and after it was made
-        beginnings.append(worker._ids.number)
+        beginnings.append(worker._loop.ids.number)
         for clock in worker.clocks(2):
             total.add(np.ones(4, np.float32))
             if clock == 1 and len(beginnings) == 1:
                 run.roll_back(1, "beginning")
                 raise RolledBack("the fleet went back to a checkpoint")
 
-    worker._again(work)
+    worker._loop.again(work)
     # This fleet has kept what came before: all that is made again counts once.
     assert total.pull().tolist() == [3.0] * 4
     assert beginnings == [2, 2]
@@ -131,6 +131,6 @@ def test_work_when_done_anew_then_says_why_in_the_log(start_worker, run, caplog)
             run.roll_back(1, "beginning")
             raise Ends("what it met")
 
-    with caplog.at_level(logging.WARNING, "ps2.run.worker"):
-        worker._again(lambda: two_loops(worker, seen, fail))
+    with caplog.at_level(logging.WARNING, "ps2.run.clock_loop"):
+        worker._loop.again(lambda: two_loops(worker, seen, fail))
     assert [record.message for record in caplog.records] == ["rank 0 goes back to clock 0 with the fleet: what it met"]

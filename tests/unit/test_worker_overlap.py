@@ -100,10 +100,10 @@ def test_ids_when_clocks_are_under_way_then_those_that_may_come_again_are_not_se
     fleet.open.clear()
     for t in worker.clocks(3):
         ones(vector)
-        assert worker._ids.settled == 0
+        assert worker._loop.ids.settled == 0
         if t == 2:
             fleet.open.set()
-    assert worker._ids.settled == 6
+    assert worker._loop.ids.settled == 6
 
 
 def test_attempt_when_it_died_with_additions_under_way_then_the_next_makes_each_count_once(start, fleet, vector):
@@ -147,7 +147,7 @@ def test_leave_when_a_loop_was_left_in_a_clock_then_that_is_where_the_worker_sta
             break
     assert control.run.applied() == [0]
     fleet.open.set()
-    worker._session.flush()
+    worker._loop.session.flush()
     control.leave()
     assert control.run.applied() == [4]
 
@@ -249,7 +249,7 @@ def test_sum_when_additions_wait_for_the_limit_then_it_comes_after_them(start, s
 def test_within_when_the_budget_is_spent_then_no_item_is_taken_that_is_not_worked_on(start, monkeypatch):
     worker, _ = start()
     items, now_s = iter(range(100)), [0.0]
-    monkeypatch.setattr("ps2.run.worker.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr("ps2.run.clock_loop.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     done = []
     for _ in worker.clocks(2, budgetS=1.0):
         for item in worker.within(items):
@@ -262,7 +262,7 @@ def test_within_when_the_budget_is_spent_then_no_item_is_taken_that_is_not_worke
 def test_within_when_the_first_item_takes_all_the_budget_then_it_is_the_only_one(start, monkeypatch):
     worker, _ = start()
     now_s = [0.0]
-    monkeypatch.setattr("ps2.run.worker.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr("ps2.run.clock_loop.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     for _ in worker.clocks(1, budgetS=1.0):
         now_s[0] += 5
         assert worker.timeLeft == 0

@@ -24,10 +24,10 @@ from ps2.algorithms.embeddings.worker import Half, Read
 from ps2.algorithms.training.checkpoint_names import CheckpointNames
 from ps2.algorithms.training.record import Record, StepReport, TrainingHistory, Words
 from ps2.algorithms.training.replay_journal import ReplayJournal
-from ps2.coordinator.slots import cores_each
 from ps2.errors import PS2Error
 from ps2.ops.kernels import Float64s, Int64s
 from ps2.run.message import Message
+from ps2.run.slots import cores_each
 from ps2.server.memory import available_bytes
 
 log = logging.getLogger(__name__)

@@ -8,9 +8,9 @@ from typing import Any, Literal
 from ps2.algorithms.estimators.tables import Look, column, names_of
 from ps2.algorithms.training.faults import ColumnNames
 from ps2.algorithms.training.table import Table
-from ps2.coordinator.slots import most_slots, total_slots
 from ps2.errors import SlotsError
-from ps2.run.job import fixed
+from ps2.run.slots import most_slots
+from ps2.run.spark import fixed_frame, total_slots
 
 # Workers wait for the slowest one. Partitions are merged only if no worker gets more than this times its fair share.
 UNFAIR = 2.0
@@ -35,7 +35,7 @@ def deal(frame: Any, columns: ColumnNames, found: Look, wanted: int | None) -> T
     """
     spark_context = frame.sparkSession.sparkContext
     slots = most_slots(spark_context) or total_slots(spark_context)
-    rows, partitions = fixed(_typed(frame, columns, found.weight_unit))
+    rows, partitions = fixed_frame(_typed(frame, columns, found.weight_unit))
     counts = [found.rows_in.get(number, 0) for number in range(partitions)]
     workers = min(wanted or min(max(1, sum(map(bool, counts))), slots), found.rows)
     how = way(counts, workers)
@@ -47,7 +47,7 @@ def deal(frame: Any, columns: ColumnNames, found: Look, wanted: int | None) -> T
         rows = rows.repartition(workers)
     elif how == "deal":
         # Each partition starts dealing at another worker; only a single partition is sure to reach all workers.
-        rows = fixed(rows.coalesce(1))[0].repartition(workers)
+        rows = fixed_frame(rows.coalesce(1))[0].repartition(workers)
     return Table(rows, columns, workers)
 
 

@@ -22,9 +22,9 @@ from ps2.algorithms.training.progress import progress
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
-from ps2.coordinator.slots import free_slots
 from ps2.errors import SlotsError, StoppedError
-from ps2.run.spark_job import is_stopped
+from ps2.run.slots import free_slots
+from ps2.run.spark import is_stopped
 
 T = TypeVar("T")
 E = TypeVar("E", bound="TrainingEstimator")

@@ -6,8 +6,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from ps2.coordinator.connect import refuse_connect
 from ps2.errors import InputError
+from ps2.run.spark import refuse_connect
 
 
 def check_frame(dataset: Any) -> None:

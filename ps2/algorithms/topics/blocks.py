@@ -8,16 +8,16 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.ops.kernels import Int64s, kernel
-from ps2.run.rotation import Ring
+from ps2.run.rotation import RotationSchedule
 
 # Blocks form this many groups: while a worker samples one block, its changes of another travel.
 SLICES = 2
 
 
-def ring_of(workers: int, vocabulary: int, width: int) -> Ring:
+def ring_of(workers: int, vocabulary: int, width: int) -> RotationSchedule:
     """Return the rotation: the fewest blocks that keep all workers busy and have at most ``width`` words each."""
     at_once = SLICES * workers
-    return Ring(workers, at_once * -(-vocabulary // (at_once * width)), SLICES)
+    return RotationSchedule(workers, at_once * -(-vocabulary // (at_once * width)), SLICES)
 
 
 def deal_words(frequencies: Int64s, blocks: int) -> npt.NDArray[np.int32]:
@@ -54,7 +54,7 @@ class Blocks:
         begins: int64: position of each block's first word, and the end.
     """
 
-    ring: Ring
+    ring: RotationSchedule
     begins: Int64s
 
     def bounds(self, block: int) -> tuple[int, int]:

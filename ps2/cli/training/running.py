@@ -137,7 +137,7 @@ def _in_spark(name: str, setting: Setting, interrupt: Interrupt, work: Callable[
     from ps2.algorithms.spark import plain_errors, quiet, session
     from ps2.algorithms.training.progress import say
     from ps2.coordinator.context import PS2Context
-    from ps2.coordinator.slots import total_slots
+    from ps2.run.spark import total_slots
 
     spark = session(setting.master, name)
     interrupt.take()

@@ -1,10 +1,11 @@
-"""Servers that something else runs: a service manager, a StatefulSet, ``ps2 launch``."""
+"""Servers that another program runs: a service manager, a StatefulSet, ``ps2 launch``."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
 
+from ps2.coordinator.launcher import Launcher, LaunchRequest
 from ps2.errors import LaunchError, PS2Error, StoppedError, UnavailableError
 from ps2.rpc.control import Activation, Meeting, ServerControl
 from ps2.transport.at_once import at_once
@@ -14,8 +15,10 @@ log = logging.getLogger(__name__)
 LOOK_TIMEOUT_S = 1.0
 
 
-class AttachLauncher:
-    """Meets each server at a known address; starts and ends nothing."""
+class AttachLauncher(Launcher):
+    """Connects to each server at a known address; starts and ends nothing."""
+
+    replaces = False
 
     def __init__(
         self,
@@ -26,30 +29,30 @@ class AttachLauncher:
     ) -> None:
         """Args:
         addresses: ``host:port`` of each server.
-        register: told index, server id and address of each server that answers.
-        coordinator: who asks.
+        register: is told index, server id and address of each server that answers.
+        coordinator: id of the coordinator that asks.
         """
         self._addresses = list(addresses)
         self._server = server
         self._register = register
         self._coordinator = coordinator
         self._met: dict[int, str] = {}
-        self.leaving: frozenset[int] = frozenset()
+        self.leaving = frozenset()
+
+    @classmethod
+    def of(cls, request: LaunchRequest) -> AttachLauncher:
+        return cls(request.addresses, request.control, request.register, request.fleet)
 
     @property
     def servers(self) -> int:
         return len(self._addresses)
-
-    @property
-    def replaces(self) -> bool:
-        return False
 
     def start(self, index: int, master: str) -> None:
         address = self._addresses[index]
         try:
             meeting = self._server.hello(address)
             if meeting.coordinator == self._coordinator != "":
-                # It got a part of its shards, or all, before something else went wrong.
+                # An earlier attempt to bring it back has failed after it got some of its shards.
                 self._server.activate(address, Activation(self._coordinator, afresh=True))
             self._met[index] = meeting.server_id
         except UnavailableError as error:
@@ -59,7 +62,7 @@ class AttachLauncher:
         self._register(index, self._met[index], address)
 
     def look(self) -> dict[int, str | None]:
-        """Ask every server; one that answers with another id has been restarted, and holds nothing.
+        """Ask every server. A server that answers with another id has been restarted, and holds nothing.
 
         Raises:
             StoppedError: another driver has taken the fleet over.
@@ -81,9 +84,6 @@ class AttachLauncher:
         except PS2Error as error:  # silence is judged by its length
             log.debug("server %d: %s", index, error)
             return None
-
-    def status_text(self) -> str:
-        return ""
 
     def stop(self) -> None:
         """Leave the servers as they are."""

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ps2.certificates import TlsFiles
-from ps2.config import Place, said_of, write_token
-from ps2.coordinator.launchers.child import Child, end, how_it_ended
-from ps2.coordinator.launchers.forking import ForkServer
+from ps2.config import Binding, said_of, write_token
+from ps2.coordinator.launcher import Launcher, LaunchRequest
+from ps2.coordinator.launchers.processes.child import Child, end, how_it_ended
+from ps2.coordinator.launchers.processes.forking import ForkServer
 from ps2.errors import LaunchError
 from ps2.server.memory import available_bytes
 
@@ -20,7 +21,7 @@ from ps2.server.memory import available_bytes
 MEMORY_SHARE = 0.8
 
 
-class LocalLauncher:
+class LocalLauncher(Launcher):
     """One process a server, in a session of its own, so that Ctrl-C reaches only the driver.
 
     A server ends by itself when this process is gone, however it went.
@@ -30,18 +31,18 @@ class LocalLauncher:
         self,
         servers: int,
         token: str,
-        place: Place | None = None,
+        binding: Binding | None = None,
         memory_limit_bytes: int | None = None,
         ops: Sequence[str] = (),
         tls: TlsFiles | None = None,
     ) -> None:
         """Args:
-        place: where they listen, and what others reach them by; None: loopback.
+        binding: where they listen, and what others reach them by; None: loopback.
         ops: modules that declare operations, for the servers to load.
         tls: of servers; None: there is no TLS.
         """
         self._servers = servers
-        self._place = place or Place()
+        self._binding = binding or Binding()
         self._memory = memory_limit_bytes or int(available_bytes() * MEMORY_SHARE) // servers
         self._token = token
         self._ops = list(ops)
@@ -53,23 +54,27 @@ class LocalLauncher:
         self._forks = ForkServer()
         self._children: dict[int, Child] = {}
 
-    # Nobody but this one ends them in order.
-    leaving: frozenset[int] = frozenset()
+    @classmethod
+    def of(cls, request: LaunchRequest) -> LocalLauncher:
+        return cls(
+            *(request.servers, str(request.token), request.binding),
+            *(request.memory_limit_bytes, request.ops, request.tls),
+        )
+
+    @staticmethod
+    def ports_needed(servers: int) -> int:
+        return 2 * servers
 
     @property
     def servers(self) -> int:
         return self._servers
-
-    @property
-    def replaces(self) -> bool:
-        return True
 
     def start(self, index: int, master: str) -> None:
         with self._lock:
             if self._stopped:
                 raise LaunchError(f"server {index} cannot be started: the fleet was stopped")
             if index in self._children:
-                self._children[index].kill()  # it may be stopped, and deaf to anything milder
+                self._children[index].kill()  # a stopped process ignores SIGTERM
                 self._children[index].wait()
             self._children[index] = self._spawn(index, master)
 
@@ -82,7 +87,7 @@ class LocalLauncher:
         return self._folder / "token"
 
     def _make_folder(self) -> None:
-        """Make the folder for logs and the token: never one that is there, as it may be somebody else's."""
+        """Make the folder for logs and the token. It is always new: an existing one may belong to another user."""
         try:
             folder = Path(tempfile.mkdtemp(prefix="ps2-"))
             try:
@@ -95,14 +100,14 @@ class LocalLauncher:
         self._folders.append(folder)
 
     def _spawn(self, index: int, master: str) -> Child:
-        if not self._token_file.exists():  # somebody tidies up temporary files
+        if not self._token_file.exists():  # a cleaner of temporary files has removed it
             self._make_folder()
         return self._forks.start(f"server {index}", self._arguments(index, master), self._log(index))
 
     def _arguments(self, index: int, master: str) -> list[str]:
         return [
-            *("server", "--master", master, "--index", str(index), "--listen", self._place.listen),
-            *("--data-port", said_of(self._place.ports), "--advertise", self._place.advertised),
+            *("server", "--master", master, "--index", str(index), "--listen", self._binding.listen),
+            *("--data-port", said_of(self._binding.ports), "--advertise", self._binding.advertised),
             *("--token-file", str(self._token_file), "--memory-limit", str(self._memory)),
             *("--exit-with-parent", str(os.getpid()), "--scratch", str(self._folder)),
             *(word for module in self._ops for word in ("--ops", module)),
@@ -112,9 +117,6 @@ class LocalLauncher:
     def look(self) -> dict[int, str | None]:
         codes = {index: child.poll() for index, child in list(self._children.items())}
         return {index: how_it_ended(code, self._log(index)) for index, code in codes.items() if code is not None}
-
-    def status_text(self) -> str:
-        return ""
 
     def stop(self) -> None:
         with self._lock:

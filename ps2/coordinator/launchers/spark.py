@@ -7,20 +7,22 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from ps2.certificates import TlsFiles
-from ps2.config import Place
-from ps2.coordinator.launchers.application import FleetApplication
-from ps2.coordinator.launchers.hosts import Hosts
-from ps2.coordinator.launchers.servicer import listen
-from ps2.coordinator.launchers.submission import DEFAULT_MEMORY_BYTES, Submission
-from ps2.errors import LaunchError
+from ps2.config import Binding
+from ps2.coordinator.launcher import Launcher, LaunchRequest
+from ps2.coordinator.launchers.containers.application import FleetApplication
+from ps2.coordinator.launchers.containers.hosts import Hosts
+from ps2.coordinator.launchers.containers.servicer import listen
+from ps2.coordinator.launchers.containers.submission import DEFAULT_MEMORY_BYTES, Submission, beside
+from ps2.errors import ConfigError, LaunchError
 from ps2.version import __version__
 
-# Attempts of a task that fail before its host has ever spoken: Python or ps2 is missing there, and will be next time.
+# A task whose attempts fail so often before its host has ever reported: Python or ps2 is missing there.
 ATTEMPTS = 3
 LEAVE_TIMEOUT_S = 2.0
 POLL_S = 0.05
@@ -31,7 +33,7 @@ class ContainedServers:
     """What all servers of a fleet in containers are started with.
 
     Attributes:
-        place: where this process listens, and what containers reach it by.
+        binding: where this process listens, and what containers reach it by.
         memory_bytes: that each server's arrays may take.
         ops: modules that declare operations.
         tls: of servers, and of this process; None: there is no TLS.
@@ -40,19 +42,22 @@ class ContainedServers:
 
     servers: int
     token: str
-    place: Place
+    binding: Binding
     memory_bytes: int = DEFAULT_MEMORY_BYTES
     ops: tuple[str, ...] = ()
     keep_addresses: bool = False
     tls: TlsFiles | None = None
 
 
-class SparkLauncher:
-    """One Spark job whose tasks each keep a server, as they are told from here.
+class SparkLauncher(Launcher):
+    """One Spark job whose tasks each host a server, as they are told from here.
 
-    Whoever manages the cluster gives a lost container's task another one. Servers start only when they are told to, so
-    a new one never takes a place whose loss nobody has noticed.
+    The cluster manager gives a lost container's task another container. Servers start only when they are told to, so a
+    new one never replaces a server whose loss has not been noticed.
     """
+
+    is_remote = True
+    start_timeout_s = 120.0  # a cluster may have to end something else first
 
     def __init__(self, wanted: ContainedServers, submission: Submission) -> None:
         self._wanted = wanted
@@ -64,21 +69,31 @@ class SparkLauncher:
         self._generation = 0
         self._folder = Path(tempfile.mkdtemp(prefix="ps2-"))
         try:
-            self._face = listen(self._hosts, wanted.place.listen, wanted.token, wanted.tls)
+            self._server = listen(self._hosts, wanted.binding.listen, wanted.token, wanted.tls)
         except Exception:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
 
-    # Nobody but this one ends them in order.
-    leaving: frozenset[int] = frozenset()
+    @classmethod
+    def check(cls, spark_context: Any, spark_conf: Mapping[str, str]) -> None:
+        _submission(spark_context, spark_conf)
+
+    @classmethod
+    def of(cls, request: LaunchRequest) -> SparkLauncher:
+        wanted = ContainedServers(
+            *(request.servers, str(request.token), request.binding),
+            *(request.memory_limit_bytes or DEFAULT_MEMORY_BYTES, request.ops),
+            tls=request.tls,
+        )
+        return cls(wanted, _submission(request.spark_context, request.spark_conf))
+
+    @staticmethod
+    def ports_needed(servers: int) -> int:
+        return 1
 
     @property
     def servers(self) -> int:
         return self._wanted.servers
-
-    @property
-    def replaces(self) -> bool:
-        return True
 
     def start(self, index: int, master: str) -> None:
         with self._lock:
@@ -136,14 +151,14 @@ class SparkLauncher:
             while not self._hosts.have_left() and time.monotonic() < deadline_s:
                 time.sleep(POLL_S)
             self._application.stop()
-        self._face.stop(0)
+        self._server.stop(0)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _submit(self) -> FleetApplication:
         asked = {
             "servers": self.servers,
             "memory_bytes": self._wanted.memory_bytes,
-            "launcher": self._wanted.place.reached(self._face.address),
+            "launcher": self._wanted.binding.reached(self._server.address),
             "token": self._wanted.token,
             "tls": asdict(self._wanted.tls.current()) if self._wanted.tls is not None else None,
             "tag": f"ps2-{uuid.uuid4().hex[:12]}",
@@ -156,3 +171,10 @@ class SparkLauncher:
         home = ["--master", master, "--index", str(index)] if master else []
         ops = [word for module in self._wanted.ops for word in ("--ops", module)]
         return ["server", *home, "--memory-limit", str(self._wanted.memory_bytes), *ops]
+
+
+def _submission(spark_context: Any, spark_conf: Mapping[str, str]) -> Submission:
+    """Return how the fleet is submitted to the cluster of the driver's own Spark application."""
+    if spark_context is None:
+        raise ConfigError("launcher='spark' needs a SparkSession, whose cluster the fleet is for")
+    return beside(dict(spark_context.getConf().getAll()), spark_conf, spark_context.pythonExec)

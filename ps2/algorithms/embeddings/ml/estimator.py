@@ -18,8 +18,8 @@ from ps2.algorithms.estimators.estimator import TrainingEstimator
 from ps2.algorithms.training.record import StepReport, TrainingHistory
 from ps2.algorithms.training.table import Table
 from ps2.coordinator.context import PS2Context
-from ps2.coordinator.slots import count_executors
 from ps2.ops.kernels import Int64s
+from ps2.run.slots import count_executors
 
 
 class EmbeddingEstimator(TrainingEstimator, EmbeddingParams):

@@ -1,0 +1,122 @@
+"""Deduplicates calls to the master: a call that changes something takes effect once, however often it comes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from ps2.errors import StoppedError
+from ps2.protocol.messages import RequestId
+from ps2.server.applied import EndedStages
+
+R = TypeVar("R")
+
+
+@dataclass
+class _Calls:
+    """The calls of one scope, by number; all below ``settled`` have been answered or given up."""
+
+    series: str
+    stage: int
+    settled: int = 0
+    replies: dict[int, Any] = field(default_factory=dict)
+    under_way: set[int] = field(default_factory=set)
+
+
+class CallDeduplicator:
+    """Replies by call id. A session's replies are kept until it has received them, a task's until its stage is over.
+
+    Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._scopes: dict[str, _Calls] = {}
+        self._ended = EndedStages()
+
+    def __len__(self) -> int:
+        """Return how many replies are kept."""
+        with self._changed:
+            return sum(len(calls.replies) for calls in self._scopes.values())
+
+    def once(self, id: RequestId, act: Callable[[], R]) -> R:
+        """Call ``act`` unless it has succeeded under this id before; return its result.
+
+        A repeated call waits while the first one is under way.
+
+        Raises:
+            StoppedError: the sender has given the call up, or its stage is over.
+        """
+        with self._changed:
+            calls = self._scope(id)
+            self._changed.wait_for(lambda: id.number not in calls.under_way)
+            self._check(calls, id)
+            if id.number in calls.replies:
+                found: R = calls.replies[id.number]
+                return found
+            calls.under_way.add(id.number)
+        try:
+            reply = act()
+            with self._changed:
+                calls.replies[id.number] = reply
+            return reply
+        finally:
+            with self._changed:
+                calls.under_way.remove(id.number)
+                self._changed.notify_all()
+
+    def end(self, over: EndedStages) -> None:
+        """Forget the calls of stages that are over, and refuse their later calls."""
+        with self._changed:
+            self._ended = over
+            for scope in [scope for scope, calls in self._scopes.items() if over.has(calls.series, calls.stage)]:
+                del self._scopes[scope]
+
+    def _scope(self, id: RequestId) -> _Calls:
+        self._check(None, id)
+        calls = self._scopes.setdefault(id.scope, _Calls(id.series, id.stage))
+        if id.settled > calls.settled:
+            calls.settled = id.settled
+            calls.replies = {number: reply for number, reply in calls.replies.items() if number >= id.settled}
+        return calls
+
+    def _check(self, calls: _Calls | None, id: RequestId) -> None:
+        if self._ended.has(id.series, id.stage):
+            raise StoppedError(f"stage {id.stage} of {id.series} is over: nothing of it is done any more")
+        if calls is not None and id.number < calls.settled:
+            raise StoppedError(f"call {id.number} of {id.scope} was answered or given up before it came")
+
+
+@dataclass(frozen=True)
+class DeferredFree:
+    """A row that a task has freed.
+
+    Attributes:
+        born: its generation then; a later generation is another vector.
+        orphan: the row was not freed on purpose: no attempt of the task holds it any more.
+    """
+
+    matrix: int
+    row: int
+    born: int
+    orphan: bool
+
+
+class DeferredFrees:
+    """Rows to take back when a stage is over. Until then another attempt of the task may ask for them again."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, int], set[DeferredFree]] = {}
+
+    def __len__(self) -> int:
+        return sum(len(rows) for rows in self._rows.values())
+
+    def add(self, series: str, stage: int, row: DeferredFree) -> None:
+        self._rows.setdefault((series, stage), set()).add(row)
+
+    def take(self, over: EndedStages) -> set[DeferredFree]:
+        """Remove and return the rows of stages that are over."""
+        due = [(series, stage) for series, stage in self._rows if over.has(series, stage)]
+        return set().union(*(self._rows.pop(key) for key in due))

@@ -1,0 +1,150 @@
+"""The servers of a fleet as a whole: starting, activating and loading them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+
+from ps2.coordinator.checkpoints import Newest, to_load
+from ps2.coordinator.launcher import Launcher
+from ps2.coordinator.master import Master
+from ps2.coordinator.recovery import backup_of, backups
+from ps2.errors import LaunchError, PS2Error
+from ps2.interrupts import check
+from ps2.rpc.control import Activation, ServerControl
+from ps2.transport.at_once import at_once
+
+log = logging.getLogger(__name__)
+
+# Between two looks whether a new process has registered, or has ended already.
+START_POLL_S = 0.05
+
+
+class FleetControl:
+    """Orders to all servers of one coordinator.
+
+    Attributes:
+        control: calls to single servers.
+    """
+
+    def __init__(self, master: Master, launcher: Launcher, servers: ServerControl, replicas: int) -> None:
+        self.master = master
+        self.launcher = launcher
+        self.control = servers
+        self._replicas = replicas
+        self._master_address = ""
+
+    def start(self, master: str) -> None:
+        """Start all servers, and wait until they have registered with the master at that address.
+
+        Raises:
+            LaunchError: they did not start in time.
+        """
+        self._master_address = master
+        for index in range(self.launcher.servers):
+            self.launch(index)
+        self.wait_registered(range(self.launcher.servers))
+
+    def launch(self, index: int) -> None:
+        """Start one server, in place of any before."""
+        self.launcher.start(index, self._master_address)
+
+    def activate(
+        self,
+        lost: Collection[int] = (),
+        seed: Collection[int] = (),
+        loaded: Collection[int] = (),
+        copies: bool = True,
+    ) -> None:
+        """Raise the route version, and tell every server that is there what holds from now on.
+
+        Args:
+            lost: servers that do not answer.
+            seed: servers whose backups have nothing of them yet.
+            loaded: servers that put what they have loaded in the place of what they have.
+            copies: whether there are copies to keep in step.
+        """
+        self.master.rehome()
+        addresses = self.master.registry.addresses()
+        where = backups(addresses, lost, self._replicas if copies else 0)
+        for index, address in enumerate(addresses):
+            if index not in lost:
+                order = Activation(
+                    self.master.id,
+                    self._lease_s,
+                    loaded=index in loaded,
+                    backup=where[index],
+                    seed=index in seed,
+                )
+                self.control.activate(address, order)
+
+    def release(self) -> None:
+        """Leave the servers to the next coordinator."""
+        for address in self.master.registry.addresses():
+            try:
+                self.control.activate(address, Activation(self.master.id, leave=True))
+            except PS2Error as error:
+                log.debug("leaving %s: %s", address, error)
+
+    @property
+    def _lease_s(self) -> float:
+        return self.master.config.lost_after_s if self.launcher.replaces else 0.0
+
+    def load(self, newest: Newest, indices: Collection[int], ids: bool) -> int:
+        """Let servers read their shards of a checkpoint, without using them yet. Return the number of bytes."""
+        entries, addresses = self.master.entries(), self.master.registry.addresses()
+
+        def load(index: int) -> int:
+            matrices = [matrix for entry in entries if (matrix := to_load(newest.manifest, entry, index))]
+            return self.control.load(addresses[index], newest.path, matrices, ids)
+
+        return sum(at_once(indices, load))
+
+    def discard_checkpoints(self) -> None:
+        """Discard a checkpoint that is under way, such as an earlier coordinator's."""
+        for address in self.master.registry.addresses():
+            self.control.discard(address, "")
+
+    def take_loaded(self, indices: Collection[int]) -> None:
+        """Let servers use what they have loaded, and make new copies of everything."""
+        everyone = range(self.launcher.servers)
+        if not self._replicas:
+            self.activate(loaded=indices)
+            return
+        # Loaded shards take the place of copies, too.
+        self.activate(loaded=indices, copies=False)
+        for index in everyone:
+            self.allocate(index, backup_of(index, len(everyone)), copies=True)
+        self.activate(seed=everyone)
+
+    def allocate(self, owner: int, holder: int, copies: bool) -> None:
+        """Allocate the shards of one server on itself, or as copies on another."""
+        address = self.master.registry.addresses()[holder]
+        for entry in self.master.entries():
+            if partitions := entry.partitions_of(owner):
+                self.control.create_matrix(address, entry.id, entry.spec, partitions, copies)
+                if entry.retired:
+                    self.control.update_rows(address, entry.id, freed=entry.retired)
+
+    def end_stages(self, indices: Collection[int]) -> None:
+        """Tell new servers which stages are over: late requests of these must not count again."""
+        addresses = self.master.registry.addresses()
+        for index in indices:
+            for series, below, live in self.master.stages_over():
+                self.control.end_stages(addresses[index], series, below, live)
+
+    def wait_registered(self, indices: Collection[int]) -> None:
+        timeout_s = self.master.config.start_timeout_s
+        deadline_s = time.monotonic() + timeout_s
+        while missing := self.master.registry.wait_registered(indices, START_POLL_S):
+            check()
+            ended = self.launcher.look()
+            for index in missing:
+                if (reason := ended.get(index)) is not None:
+                    raise LaunchError(f"server {index} did not start: {reason}")
+            if time.monotonic() > deadline_s:
+                known = self.launcher.status_text()
+                raise LaunchError(
+                    f"servers {missing} did not register within {timeout_s:.0f} s{f': {known}' if known else ''}"
+                )

@@ -1,0 +1,148 @@
+"""What starts and watches the servers of a fleet: the interface, and how a launcher is found by its name."""
+
+from __future__ import annotations
+
+import pkgutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, ClassVar
+
+from ps2.certificates import TlsFiles
+from ps2.config import Binding
+from ps2.coordinator import launchers
+from ps2.errors import ConfigError
+from ps2.rpc.control import ServerControl
+
+# Entry points of installed packages: the launcher's name, and its class.
+GROUP = "ps2.launchers"
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """The servers that a context asks its launcher for.
+
+    Attributes:
+        fleet: id of the fleet.
+        servers: how many.
+        token: that all processes of the fleet prove to know; None only with ``addresses``.
+        binding: where the driver listens; local servers listen there, too.
+        memory_limit_bytes: that each server's arrays may take; None: the launcher's default.
+        ops: modules that declare operations.
+        tls: certificate files; None: no TLS.
+        addresses: ``host:port`` of servers that run already.
+        control: calls to servers.
+        register: is told index, server id and address of a server that runs already.
+        spark_context: of the driver, or None.
+        spark_conf: settings of a second Spark application.
+    """
+
+    fleet: str
+    servers: int
+    token: str | None
+    binding: Binding
+    memory_limit_bytes: int | None
+    ops: tuple[str, ...]
+    tls: TlsFiles | None
+    addresses: tuple[str, ...]
+    control: ServerControl
+    register: Callable[[int, str, str], None]
+    spark_context: Any = None
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+
+
+class Launcher(ABC):
+    """Starts, watches and ends the servers of one fleet, by index.
+
+    Attributes:
+        is_remote: its servers run on other hosts, so the driver listens where they reach it.
+        start_timeout_s: how long all servers may take to start, unless the user says otherwise.
+        replaces: it can end a server that hangs, and start another.
+        leaving: servers that another program has told to end.
+    """
+
+    is_remote: ClassVar[bool] = False
+    start_timeout_s: ClassVar[float] = 60.0
+    replaces: bool = True
+    leaving: Collection[int] = frozenset()
+
+    @classmethod  # noqa: B027 - most launchers need no check
+    def check(cls, spark_context: Any, spark_conf: Mapping[str, str]) -> None:
+        """Raise ConfigError if the launcher cannot be used here; called before anything is started."""
+
+    @classmethod
+    @abstractmethod
+    def of(cls, request: LaunchRequest) -> Launcher:
+        """Return the launcher of a fleet; ``start`` follows for each server."""
+
+    @staticmethod
+    def ports_needed(servers: int) -> int:
+        """Return how many ports servers and launcher take on the driver's host."""
+        return 0
+
+    @property
+    @abstractmethod
+    def servers(self) -> int:
+        """How many servers the fleet has."""
+
+    @abstractmethod
+    def start(self, index: int, master: str) -> None:
+        """Start one server, in place of any before, and return at once.
+
+        Args:
+            master: ``host:port`` that the server registers with.
+
+        Raises:
+            LaunchError: it cannot be started.
+        """
+
+    @abstractmethod
+    def look(self) -> dict[int, str | None]:
+        """Return by index why server processes have ended, and None for servers that were asked and answered."""
+
+    def status_text(self) -> str:
+        """Return what is known of servers that have not started yet, or an empty string."""
+        return ""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End what was started, and leave nothing behind. May be called twice."""
+
+
+def launcher_names() -> list[str]:
+    """Return the names of all launchers: the modules of ``launchers``, and entry points of installed packages."""
+    return [*_built_in(), *sorted(entry.name for entry in entry_points(group=GROUP))]
+
+
+def launcher_class(name: str) -> type[Launcher]:
+    """Return a launcher by its name.
+
+    Raises:
+        ConfigError: there is no such launcher, or it cannot be imported.
+    """
+    if name in _built_in():
+        return _class_in(f"{launchers.__name__}.{name}")
+    for entry in entry_points(group=GROUP, name=name):
+        try:
+            found = entry.load()
+        except Exception as error:  # importing runs users' code
+            raise ConfigError(f"launcher: {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        if not (isinstance(found, type) and issubclass(found, Launcher)):
+            raise ConfigError(f"launcher: {name!r}: expected {entry.value} to be a class of Launcher, got {found!r}")
+        return found
+    raise ConfigError(f"launcher: expected one of {', '.join(map(repr, launcher_names()))}, got {name!r}")
+
+
+def _built_in() -> list[str]:
+    return [module.name for module in pkgutil.iter_modules(launchers.__path__) if not module.ispkg]
+
+
+def _class_in(module: str) -> type[Launcher]:
+    classes = vars(import_module(module)).values()
+    return next(
+        found
+        for found in classes
+        if isinstance(found, type) and issubclass(found, Launcher) and found.__module__ == module
+    )

@@ -1,0 +1,115 @@
+"""The process of the fleet's Spark application, as the launcher sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import subprocess
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ps2.coordinator.launchers.containers.submission import MASTER, Submission
+from ps2.coordinator.launchers.processes.child import below, last_lines
+from ps2.errors import LaunchError
+from ps2.programs import command, import_path
+from ps2.run.interpreter import VARIABLE as PYTHON_VARIABLE
+
+# For Spark to give its containers back.
+END_TIMEOUT_S = 15.0
+# Of the process that starts us, if spark-submit did: its own Spark is not ours.
+NOT_INHERITED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
+
+
+class FleetApplication:
+    """Runs ``spark_app``. It ends with this process, however that ends."""
+
+    def __init__(self, submission: Submission, asked: Mapping[str, object], log: Path) -> None:
+        """Args:
+        asked: what the program is told, the token with it.
+        log: file that takes what it prints.
+
+        Raises:
+            LaunchError: it cannot be started.
+        """
+        self._log = log
+        self._told: dict[str, Any] = {}
+        try:
+            with open(log, "ab") as file:
+                self._process = subprocess.Popen(
+                    command("ps2.coordinator.launchers.containers.spark_app"),
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=file,
+                    env=_environment(submission),
+                    text=True,
+                    start_new_session=True,  # Ctrl-C is for this process alone
+                )
+        except OSError as error:
+            raise LaunchError(f"the fleet's Spark application cannot be started: {error}") from error
+        assert self._process.stdin is not None
+        settings = {"settings": dict(submission.settings), "name": submission.name}
+        with contextlib.suppress(BrokenPipeError):  # it has ended: ``ended`` tells
+            self._process.stdin.write(json.dumps({**asked, **settings}) + "\n")
+            self._process.stdin.flush()
+        self._reader = threading.Thread(target=self._listen, name="ps2-fleet-application", daemon=True)
+        self._reader.start()
+
+    def ended(self) -> str | None:
+        """Say why it has ended; None while it runs."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        self._reader.join(1.0)
+        if fault := self._told.get("fault"):
+            return f"the fleet's Spark application has ended: {fault}"
+        return f"the fleet's Spark application has ended with exit code {code}; it said:{self.tail()}"
+
+    def failures(self) -> dict[int, tuple[int, str]]:
+        """Return by index how many attempts of tasks have failed, and why the last one has."""
+        told = self._told.get("failures", {})
+        return {int(index): (count, said) for index, (count, said) in told.items()}
+
+    def status_text(self) -> str:
+        """Say what Spark calls it, and how the manager sees it."""
+        name, master = self._told.get("application"), self._told.get("master")
+        begun = f"application {name} at {master}" if name else "the fleet's Spark application has not begun"
+        manager = self._told.get("manager")
+        return f"{begun}; {manager}" if manager else begun
+
+    def tail(self) -> str:
+        """Return the end of what it has printed, on lines of their own."""
+        return below(last_lines(self._log))
+
+    def stop(self) -> None:
+        """End it, by force if it takes too long."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._told = {**self._told, **json.loads(line)}
+
+
+def _environment(submission: Submission) -> dict[str, str]:
+    words = [*("--driver-memory", "512m"), *submission.arguments]
+    if master := submission.settings.get(MASTER):
+        words += ["--master", master]
+    kept = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+    kept["PYSPARK_SUBMIT_ARGS"] = shlex.join([*words, "pyspark-shell"])
+    if submission.python is not None:
+        kept[PYTHON_VARIABLE] = submission.python
+    return {**kept, "PYTHONPATH": os.pathsep.join(import_path())}

@@ -1,0 +1,245 @@
+"""The host in a container: a task of the fleet's Spark application, which keeps one server as the launcher says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ps2.certificates import VARIABLES, Pems
+from ps2.client.task import task_context
+from ps2.config import CONTAINER_VARIABLE, NODE_VARIABLE, ServerConfig, WireConfig, join_address, split_address
+from ps2.coordinator.launchers.processes.child import END_TIMEOUT_S, LOG_TAIL_LINES
+from ps2.errors import ConfigError, PS2Error, UnavailableError
+from ps2.processes import has_come
+from ps2.programs import command, import_path
+from ps2.rpc.launcher_control import LauncherControl, Report
+from ps2.rpc.transport import GrpcTransport
+from ps2.transport.reach import unreachable
+from ps2.version import __version__
+
+log = logging.getLogger(__name__)
+
+# Spark hands it to the Python workers of the fleet's application, as it does with the training's (decision 3).
+TOKEN_VARIABLE = "PS2_HOST_TOKEN"
+TLS_VARIABLE = "PS2_HOST_TLS"
+# Servers are told by other ways.
+HIDDEN = (TOKEN_VARIABLE, TLS_VARIABLE, *VARIABLES)
+# Environment variables in which managers name a container.
+CONTAINERS = ("CONTAINER_ID",)  # YARN's
+REPORT_S = 0.25
+MAX_ADDRESS = 300
+
+
+def host(index: int, launcher: str, generation: int) -> None:
+    """Keep server ``index`` of a fleet in this container, until the launcher says that it is enough.
+
+    Args:
+        launcher: ``host:port`` that is told how the server is.
+        generation: how many Spark applications the fleet has had before this one.
+
+    Raises:
+        ConfigError: this container will not do.
+        UnavailableError: the launcher has been silent for too long.
+    """
+    context = task_context()
+    assert context is not None
+    tls = Pems(**json.loads(os.environ[TLS_VARIABLE])) if TLS_VARIABLE in os.environ else None
+    secrets = Secrets(os.environ[TOKEN_VARIABLE], tls)
+    report = Report(
+        index,
+        (generation << 32) + context.taskAttemptId(),
+        container_named(os.environ, Path.cwd()),
+        node_named(os.environ),
+        __version__,
+    )
+    transport = GrpcTransport(secrets.token, WireConfig(tls=tls))
+    try:
+        _keep(report, LauncherControl(transport, launcher), secrets, own_address(launcher))
+    finally:
+        transport.close()
+
+
+def container_named(environment: Mapping[str, str], folder: Path) -> str:
+    """Return what the manager calls this container: by its environment, or by the folder that it was given.
+
+    Args:
+        folder: that the container works in; of standalone executors APPLICATION/EXECUTOR.
+    """
+    named = next((environment[name] for name in CONTAINERS if name in environment), None)
+    if named is not None:
+        return named
+    if folder.name.isdecimal() and folder.parent.name.startswith("app-"):
+        return f"{folder.parent.name}/{folder.name}"
+    return socket.gethostname()
+
+
+def node_named(environment: Mapping[str, str]) -> str:
+    """Return what the manager calls the machine: YARN by the address of its node manager."""
+    if "NM_HOST" in environment:
+        return join_address(environment["NM_HOST"], int(environment.get("NM_PORT", "0")))
+    return socket.gethostname()
+
+
+def own_address(launcher: str) -> str:
+    """Return the address of this machine from which the launcher is reached: others reach the server there."""
+    host, port = split_address(launcher)
+    try:
+        with socket.create_connection((host, port), timeout=10) as probe:
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise unreachable("the fleet's launcher", launcher, error) from error
+
+
+def listening(own: str, before: str) -> str:
+    """Return where a server is to listen: on a free port, or where the one before did, if that was on this machine.
+
+    Args:
+        own: address of this machine.
+        before: ``host:port``; "": anywhere.
+    """
+    host, port = split_address(before) if before else ("", 0)
+    return join_address(own, port if host == own else 0)
+
+
+def _keep(report: Report, launcher: LauncherControl, secrets: Secrets, address: str) -> None:
+    server: Server | None = None
+    heard_s = time.monotonic()
+    try:
+        while True:
+            if server is not None and report.exit_code is None and (code := server.poll()) is not None:
+                report = replace(report, exit_code=code, said=server.said())
+            elif server is not None and not report.address:
+                report = replace(report, address=server.address())
+            try:
+                order = launcher.report(report)
+                heard_s = time.monotonic()
+            except PS2Error as error:  # also of a stranger that listens there now
+                if time.monotonic() - heard_s > ServerConfig.orphan_timeout_s:
+                    raise UnavailableError(f"no answer from the launcher: {error}") from error
+            else:
+                if order.refused:
+                    raise ConfigError(order.refused)
+                if order.leave:
+                    return
+                if order.number > report.order:
+                    if server is not None:
+                        server.end()
+                    environment = {CONTAINER_VARIABLE: report.container, NODE_VARIABLE: report.node}
+                    listen = listening(address, order.address)
+                    server = Server([*order.arguments, "--listen", listen], secrets, environment)
+                    report = replace(report, order=order.number, exit_code=None, said="", address="")
+            time.sleep(REPORT_S)
+    finally:
+        if server is not None:
+            server.end()
+
+
+@dataclass(frozen=True)
+class Secrets:
+    """What the fleet's processes know each other by."""
+
+    token: str
+    tls: Pems | None
+
+    def options(self) -> dict[str, str]:
+        """Return by option of ``ps2 server`` what the file says that it names."""
+        tls = self.tls or Pems()
+        given = {"--token-file": self.token, "--tls-cert": tls.cert, "--tls-key": tls.key, "--tls-ca": tls.ca}
+        return {option: text for option, text in given.items() if text}
+
+
+class Server:
+    """A server's process in this container. It ends with this one, and prints where this one prints: to the container's
+    log."""
+
+    def __init__(self, arguments: Sequence[str], secrets: Secrets, environment: Mapping[str, str]) -> None:
+        """Args:
+        arguments: of ``ps2``.
+        environment: variables beside this process's.
+        """
+        self._announced, announcing = os.pipe()
+        self._address = ""
+        with contextlib.ExitStack() as given:
+            given.callback(os.close, announcing)
+            # They are on no disk, in no argv and in no environment of the server.
+            pipes = {option: given.enter_context(_pipe(text)) for option, text in secrets.options().items()}
+            self._process = subprocess.Popen(
+                [
+                    *command("ps2.cli.main", *arguments),
+                    *(word for option, pipe in pipes.items() for word in (option, f"/dev/fd/{pipe}")),
+                    *(("--tls-name", secrets.tls.name) if secrets.tls is not None and secrets.tls.name else ()),
+                    *("--exit-with-parent", str(os.getpid()), "--announce", str(announcing)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env={**_environment(), **environment},
+                pass_fds=[*pipes.values(), announcing],
+                text=True,
+                errors="replace",
+            )
+        self._lines: deque[str] = deque(maxlen=LOG_TAIL_LINES)
+        self._reader = threading.Thread(target=self._pass_on, daemon=True)
+        self._reader.start()
+
+    def poll(self) -> int | None:
+        """Return its exit code, or None while it runs."""
+        return self._process.poll()
+
+    def address(self) -> str:
+        """Return ``host:port`` where it listens; "" if it does not yet."""
+        if not self._address and has_come(self._announced, 0):
+            self._address = os.read(self._announced, MAX_ADDRESS).decode()
+        return self._address
+
+    def said(self) -> str:
+        """Return the end of what it has printed; it has ended."""
+        self._reader.join(1.0)
+        return "\n".join(self._lines)
+
+    def end(self) -> None:
+        """End it, by force if it takes too long."""
+        self._process.terminate()
+        try:
+            self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(1.0)
+        os.close(self._announced)
+
+    def _pass_on(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.append(line.rstrip("\n"))
+            sys.stderr.write(line)
+            sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _pipe(text: str) -> Iterator[int]:
+    """Yield the end of a pipe that text can be read from."""
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, text.encode())
+        os.close(writing)
+        yield reading
+    finally:
+        os.close(reading)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of servers: ps2 may have come with files that Spark ships, which it imports from."""
+    kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
+    return {**kept, "PYTHONPATH": os.pathsep.join(import_path())}

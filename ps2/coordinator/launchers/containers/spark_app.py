@@ -1,0 +1,160 @@
+"""The fleet's Spark application: ``python -m ps2.coordinator.launchers.containers.spark_app``, a program of its own.
+
+One Spark job of one stage, with a task for each server. What to do comes as a line of JSON on stdin, the token with it;
+what becomes of it goes out as lines of JSON on stdout. It ends when stdin does: with the process that started it,
+however that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from ps2.coordinator.launchers.containers.hosting import TLS_VARIABLE, TOKEN_VARIABLE, host
+from ps2.coordinator.launchers.containers.submission import needed
+from ps2.coordinator.launchers.containers.yarn import YarnApplication
+from ps2.run import spark
+from ps2.run.interpreter import VARIABLE as PYTHON_VARIABLE
+from ps2.run.spark_errors import failed_task
+
+GROUP = "ps2-fleet"
+LOOK_S = 0.5
+MAX_CHARS = 1000
+
+
+def run(asked: dict[str, Any], out: TextIO) -> None:
+    """Start the application, and keep its job until stdin ends."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+
+    try:
+        SparkContext._ensure_initialized()  # Java, with what spark-submit makes of its arguments
+    except PySparkRuntimeError:  # it has said why
+        sys.exit(1)
+    conf = SparkConf()
+    for name, value in asked["settings"].items():
+        conf.set(name, value)
+    conf.setAppName(asked["name"])
+    for name, value in needed(dict(conf.getAll()), asked["servers"], asked["memory_bytes"]).items():
+        conf.set(name, value)
+    if (python := conf.get("spark.pyspark.python")) is not None:
+        os.environ[PYTHON_VARIABLE] = python
+    say = _Sayings(out)
+    yarn = (
+        YarnApplication(spark.java(), spark.java_conf(conf), asked["tag"])
+        if conf.get("spark.master") == "yarn"
+        else None
+    )
+    if yarn is not None:
+        conf.set("spark.yarn.tags", asked["tag"])
+    begun = _Begun(yarn)
+    threading.Thread(target=_look, args=(say, begun), daemon=True).start()
+    threading.Thread(target=_end_with_stdin, args=(begun,), daemon=True).start()
+    try:
+        context = begun.context = SparkContext(conf=conf)
+        say(application=context.applicationId, master=context.master)
+        # By Spark's own channel to the Python workers, not by its settings.
+        context.environment[TOKEN_VARIABLE] = asked["token"]
+        if asked["tls"] is not None:
+            context.environment[TLS_VARIABLE] = json.dumps(asked["tls"])
+        launcher, generation, servers = asked["launcher"], asked["generation"], asked["servers"]
+        context.setJobGroup(GROUP, "one task a server")
+
+        def keep(index: int, _: object) -> list[None]:
+            host(index, launcher, generation)
+            return []
+
+        context.parallelize(range(servers), servers).mapPartitionsWithIndex(keep).collect()
+    except Py4JJavaError as error:
+        say(fault=str(error.java_exception.toString())[:MAX_CHARS])
+        sys.exit(1)
+
+
+@dataclass
+class _Begun:
+    """How far the application is.
+
+    Attributes:
+        yarn: the application there; None: the manager is another one.
+        context: its SparkContext, once there is one.
+    """
+
+    yarn: YarnApplication | None
+    context: Any = None
+
+
+class _Sayings:
+    """Lines of JSON, each said once."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._lock = threading.Lock()
+        self._said: dict[str, object] = {}
+
+    def __call__(self, **what: object) -> None:
+        with self._lock:
+            fresh = {name: value for name, value in what.items() if self._said.get(name) != value}
+            if fresh:
+                self._said.update(fresh)
+                print(json.dumps(fresh), file=self._out, flush=True)
+
+
+def _look(say: _Sayings, begun: _Begun) -> None:
+    """Tell what is under way: how the manager sees the application, and why tasks have failed."""
+    from py4j.protocol import Py4JError
+
+    while True:
+        try:
+            if begun.yarn is not None:
+                say(manager=begun.yarn.status_text())
+            if begun.context is not None:
+                say(failures=_failures(begun.context))
+        except (Py4JError, OSError) as error:  # it is ending, or not there yet
+            print(f"looking at the application: {error}", file=sys.stderr)
+        time.sleep(LOOK_S)
+
+
+def _failures(context: Any) -> dict[str, tuple[int, str]]:
+    """Return by index how many attempts of tasks have failed, and what Spark says of the last one."""
+    found: dict[str, tuple[int, str]] = {}
+    for index, message in spark.failed_tasks(context, context.statusTracker().getJobIdsForGroup(GROUP)):
+        count, _ = found.get(str(index), (0, ""))
+        found[str(index)] = count + 1, message
+    return {index: (count, in_a_line(said)) for index, (count, said) in found.items()}
+
+
+def in_a_line(said: str) -> str:
+    """Return what Spark says of a failed task: what Python raised, or all but Java's stack."""
+    if "Traceback" in said:
+        return failed_task(Exception(said))[1]
+    return " ".join(line.strip() for line in said.splitlines() if not line.startswith("\tat "))[:MAX_CHARS]
+
+
+def _end_with_stdin(begun: _Begun) -> None:
+    """Wait until stdin ends; end the application, and this process."""
+    from py4j.protocol import Py4JError
+
+    while sys.stdin.readline():
+        pass
+    try:
+        if begun.context is not None:
+            begun.context.stop()
+        elif begun.yarn is not None:  # the manager has not let it begin yet
+            begun.yarn.kill()
+    except (Py4JError, OSError) as error:
+        print(f"ending: {error}", file=sys.stderr)
+    spark.end_java()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    # Java and others print to stdout; lines of JSON go where only we print.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    run(json.loads(sys.stdin.readline()), answers)

@@ -1,0 +1,119 @@
+"""Matrices and rows that servers could not be told to free yet.
+
+A server that is being replaced, or has not heard from its coordinator for a while, refuses the call. The caller need
+not
+know: the master has freed the vectors already, and the server follows later.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+
+from ps2.errors import PS2Error, TransientError
+from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S, ServerControl
+
+log = logging.getLogger(__name__)
+
+# Between two attempts.
+PAUSE_S = 0.5
+# For one of these calls, in the monitor thread.
+ATTEMPT_TIMEOUT_S = 1.0
+
+
+class PendingFrees:
+    """The pending calls of one coordinator, by server id: a replacement holds nothing to free. Thread-safe."""
+
+    def __init__(self, servers: ServerControl, members: Callable[[], list[tuple[str, str]]]) -> None:
+        """``members``: gives server id and address of each server, by index."""
+        self._servers = servers
+        self._members = members
+        self._lock = threading.Lock()
+        self._matrices: set[tuple[str, int]] = set()
+        self._rows: dict[tuple[str, int], set[int]] = {}
+        self._next_s = 0.0
+
+    def __len__(self) -> int:
+        """Return how many matrices and rows are pending on all servers."""
+        with self._lock:
+            return len(self._matrices) + sum(map(len, self._rows.values()))
+
+    def free_matrix(self, matrix: int, indices: Collection[int]) -> None:
+        """Let servers free a matrix: now, or later if they refuse."""
+        members = self._members()
+        for index in indices:
+            self._free(*members[index], matrix)
+
+    def retire(self, matrix: int, rows: Collection[int], indices: Collection[int]) -> None:
+        """Let servers free rows, which are not handed out meanwhile: now, or later if they refuse."""
+        members = self._members()
+        for index in indices:
+            self._retire(*members[index], matrix, rows)
+
+    def catch_up(self, free: Mapping[int, Collection[int]]) -> None:
+        """Repeat pending calls, unless the last attempt was a moment ago.
+
+        Args:
+            free: by matrix: rows that are not in use, and not handed out meanwhile.
+        """
+        with self._lock:
+            now_s = time.monotonic()
+            if now_s < self._next_s or not (self._matrices or self._rows):
+                return
+            self._next_s = now_s + PAUSE_S
+            matrices, self._matrices = self._matrices, set()
+            rows, self._rows = self._rows, {}
+        there, silent = dict(self._members()), set[str]()
+        for id, matrix in matrices:
+            if id in there and not self._free(id, there[id], matrix, ATTEMPT_TIMEOUT_S, id in silent):
+                silent.add(id)
+        for (id, matrix), numbers in rows.items():
+            # Rows that were handed out since have been zeroed by that.
+            left = numbers.intersection(free.get(matrix, ()))
+            if id in there and left and not self._retire(id, there[id], matrix, left, ATTEMPT_TIMEOUT_S, id in silent):
+                silent.add(id)
+
+    def _free(
+        self, id: str, address: str, matrix: int, timeout_s: float = SIGN_OF_LIFE_TIMEOUT_S, later: bool = False
+    ) -> bool:
+        return self._do(
+            lambda: self._servers.free_matrix(address, matrix, timeout_s),
+            lambda: self._matrices.add((id, matrix)),
+            f"freeing matrix {matrix:x} on {address}",
+            later,
+        )
+
+    def _retire(
+        self,
+        id: str,
+        address: str,
+        matrix: int,
+        rows: Collection[int],
+        timeout_s: float = SIGN_OF_LIFE_TIMEOUT_S,
+        later: bool = False,
+    ) -> bool:
+        # Rows are zeroed before they are handed out again, so a failed call costs memory and nothing else.
+        return self._do(
+            lambda: self._servers.update_rows(address, matrix, 0, sorted(rows), (), timeout_s),
+            lambda: self._rows.setdefault((id, matrix), set()).update(rows),
+            f"taking back rows {sorted(rows)} of matrix {matrix:x} on {address}",
+            later,
+        )
+
+    def _do(self, call: Callable[[], None], owe: Callable[[], None], what: str, later: bool) -> bool:
+        """Call a server unless it is silent; keep the call for later if it fails. Return whether the server
+        answered."""
+        try:
+            if not later:
+                call()
+                return True
+        except TransientError as error:
+            log.debug("%s, later: %s", what, error)
+        except PS2Error as error:
+            log.warning("%s: %s", what, error)
+            return True
+        with self._lock:
+            owe()
+        return False

@@ -1,0 +1,57 @@
+"""What a coordinator leaves on the servers of an attached fleet, so that a later coordinator can take over."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+
+from ps2.coordinator.recovery import backups
+from ps2.coordinator.server_registry import ServerRegistry
+from ps2.errors import CheckpointCorruptError, PS2Error
+from ps2.rpc.control import Activation, Meeting, ServerControl
+from ps2.storage.manifest import SavedMatrix, matrices_from_json, matrix_to_json
+
+log = logging.getLogger(__name__)
+
+
+class CatalogPublisher:
+    """Writes the named matrices of one coordinator to all servers."""
+
+    def __init__(self, servers: ServerControl, registry: ServerRegistry, coordinator: str, replicas: int) -> None:
+        self._servers = servers
+        self._registry = registry
+        self._coordinator = coordinator
+        self._replicas = replicas
+        self._count = 0
+
+    def publish(self, matrices: Sequence[SavedMatrix]) -> None:
+        self._count += 1
+        content = {
+            "number": [self._servers.route_version, self._count],
+            "servers": [server_id for server_id, _ in self._registry.members()],
+            "matrices": [matrix_to_json(matrix) for matrix in matrices if matrix.names],
+        }
+        catalog = json.dumps(content).encode()
+        addresses = self._registry.addresses()
+        for address, backup in zip(addresses, backups(addresses, (), self._replicas), strict=True):
+            try:
+                self._servers.activate(address, Activation(self._coordinator, backup=backup, catalog=catalog))
+            except PS2Error as error:  # the other servers have it; the supervisor sees to a lost one
+                log.warning("leaving the catalog with %s: %s", address, error)
+
+
+def newest_catalog(meetings: Sequence[Meeting]) -> tuple[SavedMatrix, ...]:
+    """Return the named matrices of the last coordinator; none if servers were restarted since."""
+    left = [json.loads(meeting.catalog) for meeting in meetings if meeting.catalog]
+    if not left:
+        return ()
+    content = max(left, key=lambda each: each["number"])
+    if content["servers"] != [meeting.server_id for meeting in meetings]:
+        log.warning("servers were restarted, or are in another order, since the driver before: what it had is dropped")
+        return ()
+    try:
+        return matrices_from_json(content["matrices"], "the catalog of the driver before")
+    except CheckpointCorruptError as error:
+        log.warning("%s", error)
+        return ()

@@ -1,0 +1,183 @@
+"""Which servers the fleet has, and which of them are lost. ``membership`` decides; this module is thread-safe."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+
+from ps2.coordinator.membership import Membership
+from ps2.coordinator.recovery import Lost
+from ps2.errors import LostError, RecoveringError, UnavailableError
+
+log = logging.getLogger(__name__)
+
+# The supervisor checks the processes more often than this.
+VERDICT_TIMEOUT_S = 1.0
+
+
+class ServerRegistry:
+    """The servers, by index. Thread-safe. Its lock is taken after the master's, and no server is asked under it."""
+
+    def __init__(self, lost_after_s: float, on_give_up: Callable[[str], None] = lambda why: None) -> None:
+        """``on_give_up``: called with the reason when lost servers do not come back."""
+        self._on_give_up = on_give_up
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        self._membership = Membership(lost_after_s)
+        self._hope = False  # whether lost servers are replaced
+        self._given_up = ""
+        self._restoring: dict[int, str] = {}  # servers that have not got their shards back yet, and why
+
+    def register(self, index: int, server_id: str, address: str) -> None:
+        with self._changed:
+            self._membership.register(index, server_id, address, time.monotonic())
+            self._changed.notify_all()
+        log.info("server %d is at %s", index, address)
+
+    def heartbeat(self, index: int, server_id: str, mutations: int) -> None:
+        with self._lock:
+            self._membership.heartbeat(index, server_id, time.monotonic(), mutations)
+
+    def alive(self, index: int) -> None:
+        """Note that a server was found alive by asking it."""
+        with self._lock:
+            member = self._membership.members[index]
+            if not member.ended:
+                self._membership.heartbeat(index, member.server_id, time.monotonic(), member.mutations)
+
+    def ended(self, index: int, reason: str) -> None:
+        with self._changed:
+            self._membership.ended(index, reason)
+            self._changed.notify_all()
+
+    def here(self) -> None:
+        """Note that we do not stand still: we wait for answers."""
+        with self._lock:
+            self._membership.here(time.monotonic())
+
+    def silent(self) -> list[tuple[int, str, str]]:
+        """Return index, server id and address of those that are to be asked whether they are there, before ``tick``."""
+        with self._lock:
+            members = self._membership.members
+            silent = self._membership.silent(time.monotonic())
+            return [(index, members[index].server_id, members[index].address) for index in silent]
+
+    def tick(self) -> None:
+        with self._changed:
+            for index in self._membership.tick(time.monotonic()):
+                log.warning("server %d is lost: %s", index, self._membership.members[index].gone)
+                self._changed.notify_all()
+
+    def wait_registered(self, indices: Collection[int], timeout_s: float) -> list[int]:
+        """Wait until servers have registered; return those that have not."""
+
+        def missing() -> list[int]:
+            members = self._membership.members
+            return [index for index in indices if index not in members or members[index].ended]
+
+        with self._changed:
+            self._changed.wait_for(lambda: not missing(), timeout_s)
+            return missing()
+
+    def members(self) -> list[tuple[str, str]]:
+        """Return server id and address of each server, by index."""
+        with self._lock:
+            return [(member.server_id, member.address) for _, member in sorted(self._membership.members.items())]
+
+    def present(self) -> dict[str, str]:
+        """Return the address of each server that is not lost, by server id."""
+        with self._lock:
+            return {m.server_id: m.address for m in self._membership.members.values() if m.gone is None}
+
+    def addresses(self) -> list[str]:
+        """Return the address of each server, by index."""
+        return [address for _, address in self.members()]
+
+    def hope(self) -> None:
+        """Note that from now on there is something to get lost servers back from."""
+        self._hope = True
+
+    def give_up(self, why: str) -> None:
+        """Note that servers which are lost now stay so."""
+        with self._lock:
+            self._hope, self._given_up = False, why
+        self._on_give_up(why)
+
+    def dispossess(self, why: str) -> None:
+        """Note that the servers are another coordinator's now."""
+        with self._lock:
+            self._hope, self._given_up = False, ""
+            for index in self._membership.members:
+                self._membership.ended(index, why)
+
+    def check_all_there(self) -> None:
+        """Raise RecoveringError, or LostError if nothing brings it back, if a server is lost."""
+        with self._lock:
+            if lost := self._membership.lost() or self._restoring:
+                reasons = "; ".join(lost.values())
+                raise RecoveringError(reasons) if self._hope else LostError(reasons)
+
+    def gone(self, owners: Collection[int], addresses: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return why servers of a matrix are lost for good, and why some are being replaced.
+
+        Args:
+            owners: their indices.
+            addresses: where they are by the matrix's route.
+        """
+        with self._lock:
+            lost = self._membership.lost()
+            gone = [lost[address] for address in addresses if address in lost]
+            gone += [reason for index, reason in self._restoring.items() if index in owners]
+            if self._hope:
+                return (), tuple(gone)
+            why = f"{self._given_up}: " if self._given_up else ""
+            return tuple(why + reason for reason in gone), ()
+
+    def lost(self, replaces: bool) -> list[int]:
+        """Return which servers have to be replaced.
+
+        Args:
+            replaces: whether a silent one can be; else only when another process is there in its place.
+        """
+        with self._lock:
+            members = self._membership.members
+            return [index for index in self._membership.lost_indices() if replaces or members[index].ended]
+
+    def fence(self, indices: Collection[int]) -> Lost:
+        """Let nothing that lost servers still say count; return what is known of the fleet."""
+        with self._lock:
+            now_s = time.monotonic()
+            members = self._membership.members
+            lost = Lost(
+                servers=tuple(indices),
+                reason="; ".join(
+                    self._restoring.get(index) or f"server {index}: {members[index].gone}" for index in indices
+                ),
+                silent_s=max(now_s - members[index].heard_s for index in indices),
+                mutations={index: (member.server_id, member.mutations) for index, member in members.items()},
+            )
+            for index in indices:
+                self._restoring.setdefault(index, f"server {index}: {members[index].gone}")
+                self._membership.fence(index)
+            return lost
+
+    def restored(self) -> None:
+        """Note that all servers have their shards."""
+        with self._lock:
+            self._restoring.clear()
+
+    @contextmanager
+    def explaining(self) -> Iterator[None]:
+        """Tell why a server cannot be reached, if that is known in a moment: its process may just have ended."""
+        try:
+            yield
+        except UnavailableError as error:
+            with self._changed:
+                lost = self._changed.wait_for(self._membership.lost, VERDICT_TIMEOUT_S)
+            if not lost:
+                raise
+            reasons = "; ".join(lost.values())
+            raise (RecoveringError(reasons) if self._hope else LostError(reasons)) from error

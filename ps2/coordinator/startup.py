@@ -1,0 +1,95 @@
+"""How a context starts: with empty servers, from a checkpoint, or with what an earlier driver has left on a fleet."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from ps2.client.dcv import DCV
+from ps2.client.session import Session
+from ps2.coordinator.checkpoints import Checkpoints, Newest
+from ps2.coordinator.conf import PS2Conf
+from ps2.coordinator.fleet_control import FleetControl
+from ps2.coordinator.master import Master
+from ps2.coordinator.published_catalog import newest_catalog
+from ps2.errors import NotFoundError, UsageError
+from ps2.interrupts import sleep
+from ps2.rpc.control import Meeting
+from ps2.storage import folders
+
+log = logging.getLogger(__name__)
+
+POLL_S = 0.2
+
+
+def start_from(fleet: FleetControl, checkpoints: Checkpoints, conf: PS2Conf) -> None:
+    """Give started servers the state that the context starts with."""
+    master = fleet.master
+    if conf.checkpointDir is not None:
+        folders.prepare(conf.checkpointDir)
+    restored = None
+    if conf.restore is not None:  # checked before anything is taken over
+        folder = folders.newest(conf.restore)
+        restored = Newest(folder, folders.read_manifest(folder), {})
+        if not restored.manifest.number:
+            raise UsageError(f"restore: expected a checkpoint of a fleet, {folder} has rows that DCV.load reads")
+        checkpoints.go_on_from(restored, conf.restore)
+    if conf.fleet:
+        _take_over(fleet, conf, adopt=restored is None)
+    else:
+        fleet.activate()
+    if restored is not None:
+        master.adopt(restored.manifest.matrices, cut_anew=True)
+        everyone = range(conf.count)
+        fleet.load(restored, everyone, ids=False)
+        fleet.take_loaded(everyone)
+        master.registry.hope()
+    if conf.replicas:
+        master.registry.hope()
+
+
+def named_vector(session: Session, master: Master, name: str) -> DCV:
+    """Return the vector of that name; raises NotFoundError if there is none."""
+    names = master.names()
+    if name not in names:
+        raise NotFoundError(f"there is no vector {name!r}; expected one of {', '.join(sorted(names)) or '(none)'}")
+    matrix, row = names[name]
+    info = session.matrix(matrix)
+    vector = DCV(session.fleet, matrix, row, info.spec, info.route)
+    vector._is_named = True
+    return vector
+
+
+def _take_over(fleet: FleetControl, conf: PS2Conf, adopt: bool) -> None:
+    """Become the coordinator of running servers, once the earlier one has been silent for long enough."""
+    master, servers = fleet.master, fleet.control
+    meetings = _wait_until_alone(fleet, conf)
+    servers.route_version = max(meeting.route_version for meeting in meetings)
+    fleet.activate()
+    fleet.discard_checkpoints()
+    held = newest_catalog(meetings) if adopt else ()
+    kept = {matrix.id for matrix in held}
+    for address in master.registry.addresses():
+        for status in servers.status(address).matrices:
+            if status.matrix not in kept:  # it has no name, so no program can reach it
+                servers.free_matrix(address, status.matrix)
+    if held:
+        master.adopt(held, cut_anew=False)
+        log.info("took over %d matrices of the driver before", len(held))
+
+
+def _wait_until_alone(fleet: FleetControl, conf: PS2Conf) -> list[Meeting]:
+    began_s = time.monotonic()
+    while True:
+        meetings = [fleet.control.hello(address) for address in fleet.master.registry.addresses()]
+        driven = [m for m in meetings if m.coordinator and m.heard_s < conf.lostAfterS]
+        if not driven:
+            return meetings
+        # A sign of life since this wait began: that driver is running.
+        alive = [m for m in driven if m.heard_s < time.monotonic() - began_s - POLL_S]
+        if alive:
+            raise UsageError(
+                f"this fleet has a driver (coordinator {alive[0].coordinator}), which gave a sign of life "
+                f"{alive[0].heard_s:.1f} s ago; a fleet has one at a time: stop it first"
+            )
+        sleep(POLL_S)

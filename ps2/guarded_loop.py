@@ -1,0 +1,28 @@
+"""Background threads that must not end: an error in one iteration is logged, and the next iteration runs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+log = logging.getLogger(__name__)
+
+
+class GuardedLoop:
+    """The iterations of one thread's loop. A repeated error is logged once, until an iteration succeeds."""
+
+    def __init__(self, thread: str) -> None:
+        self._thread = thread
+        self._last_error = ""
+
+    def run_once(self, iteration: Callable[[], object]) -> None:
+        """Run one iteration; log what it raises, with the traceback."""
+        try:
+            iteration()
+        except Exception as error:  # the thread's work must go on
+            found = repr(error)
+            if found != self._last_error:
+                log.exception("%s: unexpected error; the thread goes on", self._thread)
+            self._last_error = found
+        else:
+            self._last_error = ""

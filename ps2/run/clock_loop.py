@@ -1,0 +1,260 @@
+"""A worker's loop over clocks: when it may enter one, what must be on the servers first, and how it goes back."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ps2.errors import PS2Error, RolledBack, UsageError
+from ps2.rpc.run_control import ClockTimes, Entered, Joined, Logged, Report, RunControl
+from ps2.run.inbox import Inbox
+from ps2.run.prefetch import Freshness, Prefetches
+from ps2.run.progress_poller import ProgressPoller
+from ps2.run.rotation import IDLE
+from ps2.run.run_ref import RunRef
+from ps2.run.turns import Turn
+
+if TYPE_CHECKING:
+    from ps2.client.session import Session
+    from ps2.client.task import RunIds
+
+log = logging.getLogger(__name__)
+
+# Under ASP workers never wait for their updates. An update that has waited for so many clocks leaves first.
+ASP_LATENESS = 8
+FOREVER = float("inf")
+
+
+class ClockLoop:
+    """The clocks of one attempt of a worker.
+
+    Attributes:
+        clock: the clock that the worker is in; before the first one, or between two loops, the next one.
+        is_inside: the worker is in the body of a loop over clocks.
+        beginnings: how often the worker has begun its work again.
+        reports: of this clock, for ``onClock``.
+        turn: of a rotation, whose times go with the clock.
+    """
+
+    def __init__(
+        self, ref: RunRef, rank: int, joined: Joined, control: RunControl, session: Session, ids: RunIds
+    ) -> None:
+        self.ref = ref
+        self.rank = rank
+        self.workers = joined.workers
+        self.control = control
+        self.session = session
+        self.ids = ids
+        self.prefetches = Prefetches(session, self._first_view(joined))
+        # Only under SSP can a read be sent before its clock is entered.
+        self._poller = ProgressPoller(control, session.async_writer, self.prefetches) if ref.staleness else None
+        self.inbox = Inbox(control)
+        self.metrics: list[Logged] = []
+        self.told_s = self._joined_s = time.monotonic()
+        self._offset_s = joined.run_s
+        self._began_s = self._joined_s
+        session.stopwatch.reset()
+        self.beginnings = 0
+        ids.epoch = ids.seen = joined.epoch
+        self._begin_at(joined, 0, 0)
+
+    def _begin_at(self, joined: Joined, mutations: int, points: int) -> None:
+        """Stand before the first clock, to go on with the clock that the driver has named.
+
+        Args:
+            mutations, points: how many mutations and synchronisation points came before the first clock.
+        """
+        self.clock = self.ref.first
+        self.is_inside = False
+        self._resume = joined.clock
+        self._left = False  # the loop was left within the clock that this still is in
+        self._ends_s = FOREVER  # of the clock's budget
+        # The first clock whose updates were not all on the servers at its end; None: all are.
+        self._open: int | None = None
+        self.turn: Turn | None = None
+        self._number = points  # in this phase
+        self.reports: list[Report] = []
+        self._end = FOREVER  # the run ends before this clock
+        self.inbox.begin_again()
+        self.ids.settled = 2 * joined.clock
+        self.ids.enter(2 * self.ref.first, mutations)
+
+    def _first_view(self, joined: Joined) -> Freshness:
+        first, staleness = self.ref.first, self.ref.staleness
+        return Freshness(first, first if staleness is None else first + staleness, joined.epoch)
+
+    @property
+    def time_left_s(self) -> float:
+        """Seconds left of the clock's budget."""
+        return max(0.0, self._ends_s - time.monotonic())
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Wait in the end for all prefetched reads."""
+        try:
+            yield
+        finally:
+            if self._poller is not None:
+                self._poller.close()
+            self.prefetches.close()
+
+    def again(self, work: Callable[[], None]) -> None:
+        """Do work, from before the first clock to its end. Begin again whenever it fails after the fleet went back.
+
+        A loop over clocks goes back by itself within its own clocks. What fails is work outside that loop, or work that
+        has read one part before the fleet went back and another part after.
+        """
+        mutations, points = self.ids.number, self._number
+        while True:
+            epoch = self.ids.epoch
+            try:
+                return work()
+            except Exception as error:
+                failure = error
+            try:
+                joined = self.control.join_again()
+            except PS2Error:
+                raise failure from None  # the run is over, or the driver has ended
+            if joined.epoch == epoch or joined.done:
+                raise failure
+            log.warning("rank %d goes back to clock %d with the fleet: %s", self.rank, joined.clock, failure)
+            del failure
+            self.beginnings += 1
+            if self._poller is not None:
+                self._poller.close()
+            self.session.go_on(joined.epoch)
+            self.session.async_writer.discard()
+            self.prefetches.begin_again(self._first_view(joined))
+            self._begin_at(joined, mutations, points)
+
+    def clocks(self, n: int, budget_s: float = FOREVER) -> Generator[int, None, None]:
+        """Yield the clocks up to ``n``, each when the others allow it; see ``Worker.clocks``."""
+        if self.is_inside:
+            raise UsageError("clocks: loops over clocks do not nest")
+        if self.clock >= min(n, self._end):
+            return
+        if self._resume > n:  # an earlier attempt has finished this loop, and no worker waits for it here
+            self.clock = n
+            self._begin(2 * n)
+            return
+        begin, beginning = self.clock, self.beginnings
+        target = max(begin, self._resume)
+        self._bring(target, is_last=False)
+        times = self.lap()
+        while True:
+            entry = self._enter(target, times)
+            if entry.clock != target and not begin <= entry.clock <= n:
+                raise RolledBack(
+                    f"the fleet went back to clock {entry.clock}, which is not of this loop: the worker's next attempt "
+                    "goes on from there",
+                    entry.clock,
+                )
+            self.clock = entry.clock
+            if entry.clock >= min(n, self._end):
+                break
+            self._begin(2 * entry.clock + 1)
+            self._ends_s = time.monotonic() + budget_s
+            self.is_inside = True
+            try:
+                yield entry.clock
+            except GeneratorExit:
+                # It may be a loop from before the work began again, whose frame was closed later.
+                self._left = self._left or beginning == self.beginnings
+                raise
+            finally:
+                if beginning == self.beginnings:
+                    self.is_inside = False
+                    self._ends_s = FOREVER
+            target = entry.clock + 1
+            self._bring(target, is_last=target >= min(n, self._end))
+            times = self.lap()
+        if self.clock < n:  # the run ends here, which ``_bring`` did not know
+            self._bring(self.clock, is_last=True)
+        self._begin(2 * self.clock)
+
+    def poll_progress(self, clock: int) -> None:
+        """Let reads for the next clock begin as soon as the others allow it."""
+        if self._poller is not None:
+            self._poller.enter(clock, self.ids.epoch)
+
+    def stop_polling(self) -> None:
+        if self._poller is not None:
+            self._poller.leave()
+
+    def flush(self) -> None:
+        """Bring all changes to the servers."""
+        with self.session.stopwatch.running("push"):
+            self.session.flush()
+
+    def lap(self) -> ClockTimes:
+        """Return the times since the last lap. The wait for the next clock belongs to that clock."""
+        seconds, now_s = self.session.stopwatch.seconds, time.monotonic()
+        self.session.stopwatch.reset()
+        began_s, self._began_s = self._began_s, now_s
+        turn, self.turn = self.turn, None
+        return ClockTimes(
+            self.clock,
+            began=self._offset_s + began_s - self._joined_s,
+            compute=max(0.0, now_s - began_s - sum(seconds.values())),
+            **seconds,
+            outside=self.ids.phase % 2 == 0,
+            block=IDLE if turn is None else turn.block,
+            left=0.0 if turn is None else turn.left,
+        )
+
+    def next_point(self) -> tuple[int, int]:
+        """Return phase and number of the next synchronisation point."""
+        self._number += 1
+        return self.ids.phase, self._number - 1
+
+    def take_metrics(self) -> list[Logged]:
+        """Return what was logged since the last message to the driver."""
+        self.told_s = time.monotonic()
+        metrics, self.metrics = self.metrics, []
+        return metrics
+
+    def _enter(self, clock: int, times: ClockTimes) -> Entered:
+        """Wait until a clock may be entered. Earlier changes that may not be late are on the servers by now."""
+        applied = clock if self._open is None else min(clock, self._open)
+        known = self.ids.epoch
+        reports = [one for one in self.reports if one.clock < clock]
+        with self.session.stopwatch.running("wait"):
+            entry = self.control.arrive(*(clock, applied, known, times, self.take_metrics()), self.inbox.count, reports)
+        self.reports = [one for one in self.reports if one.clock >= clock]
+        self.session.stopwatch.move(entry.on_clock, "wait", to="on_clock")
+        self.session.go_on(entry.epoch)
+        if entry.epoch != known:
+            self._resume = applied = entry.clock
+            self._left = False
+            self.reports = []
+            self.inbox.begin_again()
+        self.inbox.enter(entry)
+        self._end = FOREVER if entry.end is None else entry.end
+        self.ids.settled = 2 * min(applied, entry.clock)
+        self.session.async_writer.set_due(entry.clock - self._lateness + 1)
+        self.prefetches.enter(entry.clock, entry.horizon, entry.epoch)
+        return entry
+
+    @property
+    def _lateness(self) -> int:
+        """For how many clocks after its own an update may wait before it leaves ahead of all others."""
+        return ASP_LATENESS if self.ref.staleness is None else self.ref.staleness
+
+    def _begin(self, phase: int) -> None:
+        if not (self._left and phase == self.ids.phase):  # a loop that goes on in a clock goes on counting
+            self.ids.enter(phase)
+            self._number = 0
+        self._left = False
+
+    def _bring(self, target: int, is_last: bool) -> None:
+        """Bring to the servers what must be there before a clock; ``is_last``: all changes."""
+        if is_last:
+            self.flush()
+            self._open = None
+            return
+        staleness = self.ref.staleness
+        with self.session.stopwatch.running("push"):
+            self._open = self.session.async_writer.flush_below(0 if staleness is None else target - staleness)

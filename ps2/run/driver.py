@@ -1,0 +1,361 @@
+"""The driver's side of a run: its Spark job, ``onClock``, its deadline, and how it ends."""
+
+from __future__ import annotations
+
+import logging
+import math
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from ps2.errors import (
+    DeadlineError,
+    PS2Error,
+    RolledBack,
+    StoppedError,
+    TransientError,
+    UsageError,
+    WorkerError,
+)
+from ps2.guarded_loop import GuardedLoop
+from ps2.interrupts import POLL_S as INTERRUPT_S
+from ps2.interrupts import Opening, check, join, sleep
+from ps2.rpc.run_control import Logged
+from ps2.run import interpreter, spark
+from ps2.run.clocks import Clocks
+from ps2.run.host import RunHost
+from ps2.run.job import Job, check_call, pickled, takes_reports
+from ps2.run.job_monitor import CallbackJobs, WorkerTasks
+from ps2.run.message import STOP, Message
+from ps2.run.options import RunOptions
+from ps2.run.reports import merged
+from ps2.run.result import RunResult
+from ps2.run.run_ref import RunRef
+from ps2.run.run_server import RunServer
+from ps2.run.slots import most_slots, wait_for_slots
+from ps2.run.spark_errors import cancellation, failed_task, unreached
+from ps2.run.state import RunState
+from ps2.run.task import Function
+from ps2.run.timeline import to_table
+
+log = logging.getLogger(__name__)
+
+# Other jobs may be about to give slots back.
+SLOTS_TIMEOUT_S = 10.0
+# For the run's tasks to end.
+END_TIMEOUT_S = 10.0
+# For a run to end when its context is stopped.
+STOP_TIMEOUT_S = 25.0
+# For a server that is being replaced to hear that a run is over.
+FORGET_TIMEOUT_S = 5.0
+POLL_S = 0.5
+
+
+@dataclass
+class _Events:
+    """The events of a run (see ``Listener``), queued for the driver's thread."""
+
+    queue: SimpleQueue[Callable[[], object]]
+    on_due: Callable[[], object]
+    on_log: Callable[[int, int, str, float], object] | None
+
+    def clock_due(self) -> None:
+        self.queue.put(self.on_due)
+
+    def logged(self, rank: int, metric: Logged) -> None:
+        log.debug("rank %d, clock %d: %s = %g", rank, metric.clock, metric.name, metric.value)
+        on_log = self.on_log
+        if on_log is not None:
+            self.queue.put(lambda: _call_user(on_log, rank, metric.clock, metric.name, metric.value))
+
+    def failed(self) -> None:
+        self.wake()
+
+    def wake(self) -> None:
+        self.queue.put(lambda: None)
+
+
+class Runs:
+    """The runs of one context, one at a time."""
+
+    def __init__(self, host: RunHost) -> None:
+        self.host = host
+        self.count = 0
+        self.is_stopped = False
+        self._one_at_a_time = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def run(self, spark_context: Any, data: Any, worker_fn: Callable[..., Any], options: RunOptions) -> RunResult:
+        """Run workers to their end; see ``PS2Context.run``."""
+        if not self._one_at_a_time.acquire(blocking=False):
+            raise UsageError("run: another run of this context is under way")
+        self._thread = threading.current_thread()
+        try:
+            with Opening():
+                function = pickled(worker_fn, options.read)
+            if options.on_clock is not None:
+                reports = ["reports"] if takes_reports(options.on_clock) else []
+                check_call("onClock", options.on_clock, "clock", *reports)
+            if options.on_log is not None:
+                check_call("onLog", options.on_log, "rank", "clock", "name", "value")
+            slots = most_slots(spark_context) or spark.total_slots(spark_context)
+            with Opening():
+                job = Job(spark_context, data, options.workers, slots)
+            wait_for_slots(spark_context, job.workers, SLOTS_TIMEOUT_S)
+            self.host.session.flush()
+            return _RunDriver(self, spark_context, job, function, options).drive()
+        finally:
+            self._one_at_a_time.release()
+
+    def stop(self) -> None:
+        """End the run that is under way, and wait for that."""
+        self.is_stopped = True
+        if (run := self.host.active.run) is not None:
+            run.fail(StoppedError("this PS2Context was stopped"))
+        # ``onClock`` may stop its own run.
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
+        while self._thread is not threading.current_thread() and time.monotonic() < deadline_s:
+            if self._one_at_a_time.acquire(timeout=INTERRUPT_S):
+                self._one_at_a_time.release()
+                break
+            check()
+
+
+class _RunDriver:
+    """One run, driven by the caller's thread."""
+
+    def __init__(self, runs: Runs, spark_context: Any, job: Job, function: Function, options: RunOptions) -> None:
+        self._runs = runs
+        self._host = host = runs.host
+        self._spark = spark_context
+        self._job = job
+        self._function = function
+        self._options = options
+        self._events = _Events(SimpleQueue(), self._call, options.on_log)
+        self._takes_reports = options.on_clock is not None and takes_reports(options.on_clock)
+        self._over = False
+        self._closing = threading.Event()
+        calls = options.on_clock is not None or host.steps.by_clock
+        clocks = Clocks(job.workers, options.staleness, options.first_clock, calls)
+        epoch, calls_end = host.fleet.gone_back[0], options.on_end is not None
+        self._run = RunState(job.workers, clocks, self._events, options.first_clock, epoch, calls_end)
+
+    def drive(self) -> RunResult:
+        steps = self._host.steps
+        steps.begin_run(self._run)
+        try:
+            # The fleet may have gone back before the line above.
+            self._run.epoch = max(self._run.epoch, self._host.session.epoch)
+            steps.checkpoint_beginning()
+            return self._drive()
+        finally:
+            steps.end_run()
+
+    def _drive(self) -> RunResult:
+        host, number = self._host, self._runs.count
+        self._runs.count += 1
+        server = RunServer(self._run, host.binding, host.token, host.wire)
+        ref = RunRef(
+            host.session.fleet,
+            server.address,
+            number,
+            self._options.staleness,
+            self._options.first_clock,
+            self._options.seed,
+            self._options.priority,
+            self._options.bandwidth_limit,
+            self._takes_reports,
+        )
+        tag = f"ps2-run-{ref.fleet.id}-{number}"
+        self._tasks = WorkerTasks(self._spark, tag, self._run)
+        self._calls = CallbackJobs(self._spark, f"{tag}-onClock", self._job.workers)
+        began_s = time.monotonic()
+        guard = threading.Thread(target=self._guard, args=[began_s], name="ps2-run-guard", daemon=True)
+        try:
+            self._job.start(ref, self._function, tag, self._ended)
+            guard.start()
+            with self._calls.tagged():
+                self._watch()
+            self._raise_what_failed()
+            self._knows(self._run.epoch)
+        finally:
+            self._run.fail(StoppedError("the run is over"))
+            self._closing.set()
+            with ExitStack() as ending:  # the last one first, and each of them whatever the one before raises
+                ending.callback(self._forget, ref.series, number + 1)
+                ending.callback(server.stop)
+                if guard.ident is not None:
+                    ending.callback(join, guard)
+                ending.callback(self._end_tasks)
+        return RunResult(
+            tuple(self._result(rank) for rank in range(self._job.workers)),
+            time.monotonic() - began_s,
+            self._options.staleness,
+            self._options.first_clock,
+            tuple(map(to_table, self._run.timeline)),
+            tuple(self._run.metrics),
+        )
+
+    def _result(self, rank: int) -> Any:
+        try:
+            return pickle.loads(self._run.results[rank])
+        except Exception as error:  # its class does what it likes
+            raise WorkerError(f"run: what rank {rank} returned cannot be unpickled in the driver: {error!r}") from error
+
+    def _guard(self, began_s: float) -> None:
+        """End the run after its deadline, or if it gets no slots. A thread does this, whatever ``onClock`` does."""
+        timeout_s = math.inf if self._options.timeout_s is None else self._options.timeout_s
+        loop = GuardedLoop("ps2-run-guard")
+        while self._run.error is None and not self._closing.wait(
+            min(max(0.0, began_s + timeout_s - time.monotonic()), POLL_S)
+        ):
+            if time.monotonic() >= began_s + timeout_s:
+                where = ", ".join(f"rank {rank}: {clock}" for rank, clock in enumerate(self._run.applied()))
+                self._run.fail(
+                    DeadlineError(f"run: not done after {timeout_s:g} s (timeoutS); first clocks not done: {where}")
+                )
+            loop.run_once(self._check)
+        loop.run_once(self._calls.cancel)
+
+    def _check(self) -> None:
+        try:
+            self._tasks.check()
+            self._calls.check()
+        except PS2Error as error:
+            self._run.fail(error)
+
+    def _watch(self) -> None:
+        """Handle events until the tasks have ended."""
+        while not self._over and self._run.error is None:
+            self._next_event()()
+        while self._run.error is None and not self._events.queue.empty():
+            self._events.queue.get()()  # last logged numbers
+
+    def _next_event(self) -> Callable[[], object]:
+        while True:
+            with suppress(Empty):
+                return self._events.queue.get(timeout=INTERRUPT_S)
+            check()
+
+    def _ended(self) -> None:
+        self._over = True
+        self._events.wake()
+
+    def _call(self) -> None:
+        """Call ``onClock`` for the clocks that all workers have finished, and ``onEnd`` when they have returned."""
+        run, options = self._run, self._options
+        while (due := run.call_due()) is not None:
+            clock, epoch = due
+            if self._counts(epoch, lambda due=due: self._end_clock(*due)):  # type: ignore[misc]
+                run.called_back(clock)
+            elif run.epoch == epoch:
+                return  # it has ended, or is about to go back, and calls again then
+        end, ending = options.on_end, run.end_due()
+        if end is not None and ending is not None and self._counts(ending, lambda: _call_user(end)):
+            run.end_called(ending)
+
+    def _end_clock(self, clock: int, epoch: int) -> None:
+        on_clock = self._options.on_clock
+        if on_clock is not None:
+            reports = [merged(clock, self._run.reports(clock))] if self._takes_reports else []
+            returned = _call_user(on_clock, clock, *reports)
+            if isinstance(returned, Message):
+                self._run.publish(clock, epoch, returned.encoded)
+            elif returned is STOP:
+                self._run.publish(clock, epoch, None, stop=True)
+        self._host.session.flush()
+        self._host.steps.end_clock(clock)
+
+    def _counts(self, epoch: int, call: Callable[[], object]) -> bool:
+        """Call; return whether the call counts. It does not if the fleet has gone back meanwhile.
+
+        Raises:
+            Exception: what the call raised, if the fleet has not.
+        """
+        self._knows(epoch)
+        try:
+            call()
+            self._host.session.flush()
+        except Exception as error:
+            is_rollback = isinstance(error, RolledBack) and self._host.session.epoch > epoch
+            if self._run.error is None and self._run.epoch == epoch and not is_rollback:
+                raise
+            return False
+        return True
+
+    def _knows(self, epoch: int) -> None:
+        """Note that this run has gone back with the fleet, so that the driver's session raises no RolledBack for it."""
+        with suppress(RolledBack):
+            self._host.session.check_epoch((epoch, self._host.fleet.gone_back[1]))
+
+    def _raise_what_failed(self) -> None:
+        if self._run.error is not None:
+            if isinstance(self._run.error, RolledBack):
+                self._run.error.step = self._host.fleet.gone_back[1]
+            raise self._run.error
+        failed = self._job.join()
+        missing = [rank for rank in range(self._job.workers) if rank not in self._run.results]
+        if failed is None and not missing:
+            return
+        if spark.is_stopped(self._spark):
+            raise StoppedError("run: the SparkContext was stopped")
+        if (said := cancellation(failed)) is not None:
+            raise StoppedError(f"run: Spark cancelled the job: {said}") from None
+        culprit, words = failed_task(failed)
+        rank = culprit if culprit in missing else next((rank for rank in missing if rank in self._run.failures), None)
+        if rank is not None and rank in self._run.failures:
+            clock, traceback = self._run.failures[rank]
+            # Not chained to Spark's error, which repeats all of this inside Java's.
+            raise WorkerError(f"run: rank {rank} failed in clock {clock}:\n{traceback}") from None
+        if (error := unreached(str(failed))) is not None:
+            raise error from None
+        if (wrong_python := interpreter.explained(self._spark, str(failed))) is not None:
+            raise wrong_python from None
+        applied = self._run.applied()
+        lost = [rank] if rank is not None else missing
+        named = ", ".join(f"rank {rank} in clock {applied[rank]}" for rank in lost) or "a task"
+        raise WorkerError(f"run: {named} was lost, and Spark does not start it again: {words}") from None
+
+    def _end_tasks(self) -> None:
+        """End the tasks that still run."""
+        if not self._over and not spark.is_stopped(self._spark):
+            self._job.cancel()
+        self._job.join(END_TIMEOUT_S)
+        if left := self._tasks.wait_for_end(END_TIMEOUT_S):
+            log.warning(
+                "run: %d tasks have been told to end, and still run; Spark kills their Python workers after "
+                "spark.python.task.killTimeout",
+                left,
+            )
+
+    def _forget(self, series: str, below: int) -> None:
+        """Let servers and master forget the run's ids. They refuse later requests of the run."""
+        deadline_s = time.monotonic() + FORGET_TIMEOUT_S
+        waiting = self._host.fleet.present()
+        while waiting:
+            for id, address in list(waiting.items()):
+                try:
+                    self._host.servers.end_stages(address, series, below, [])
+                    del waiting[id]
+                except PS2Error as error:
+                    log.debug("telling %s that a run is over: %s", address, error)
+                    if not isinstance(error, TransientError):
+                        del waiting[id]
+            present = self._host.fleet.present()
+            waiting = {id: address for id, address in waiting.items() if id in present}
+            if self._runs.is_stopped or time.monotonic() > deadline_s:
+                break
+            if waiting:
+                sleep(POLL_S)
+        self._host.fleet.end_stages(series, below, [])
+
+
+def _call_user(function: Callable[..., object], *arguments: object) -> object:
+    """Call a user's function. Signal handlers may interrupt it anywhere."""
+    with Opening():
+        return function(*arguments)

@@ -1,0 +1,91 @@
+"""What a run needs of the coordinator that starts it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ps2.client.session import Session
+from ps2.config import Binding, WireConfig
+from ps2.errors import LostError
+from ps2.rpc.control import ServerControl
+from ps2.run.state import RunState
+
+
+class ActiveRun:
+    """The run under way in a context, if any. The coordinator tells it when the whole fleet goes back.
+
+    Attributes:
+        returns: how often a run has gone back with the fleet.
+    """
+
+    def __init__(self) -> None:
+        self.run: RunState | None = None
+        self.returns = 0
+
+    def pause(self) -> None:
+        """The whole fleet is about to go back to a checkpoint."""
+        if (run := self.run) is not None:
+            run.pause()
+
+    def roll_back(self, epoch: int, checkpoint: str) -> None:
+        """The whole fleet has gone back to a checkpoint, and the clocks with it."""
+        if (run := self.run) is not None and run.roll_back(epoch, checkpoint):
+            self.returns += 1
+
+    def give_up(self, why: str) -> None:
+        """Lost servers do not come back."""
+        if (run := self.run) is not None and run.is_paused:
+            run.fail(LostError(why))
+
+
+class FleetState(Protocol):
+    """The coordinator's knowledge of the fleet."""
+
+    @property
+    def gone_back(self) -> tuple[int, int | None]:
+        """How often the fleet has gone back to a checkpoint, and the step that it went back to last."""
+        ...
+
+    def present(self) -> dict[str, str]:
+        """Return the address of each server that is not lost, by server id."""
+        ...
+
+    def end_stages(self, series: str, below: int, live: Sequence[int]) -> None:
+        """Forget the calls of stages, or runs, below a number."""
+        ...
+
+
+class StepLog(Protocol):
+    """The steps of the driver's loop, which the clocks of a run are, too."""
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether checkpoints are made at the end of clocks."""
+        ...
+
+    def begin_run(self, run: RunState) -> None: ...
+    def checkpoint_beginning(self) -> None: ...
+    def end_clock(self, clock: int) -> None: ...
+    def end_run(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class RunHost:
+    """What a run needs of the coordinator that starts it.
+
+    Attributes:
+        active: where the coordinator finds the run.
+        binding: where the run's server listens.
+        token: that workers prove to know.
+    """
+
+    session: Session
+    servers: ServerControl
+    fleet: FleetState
+    steps: StepLog
+    active: ActiveRun
+    binding: Binding
+    token: str
+    wire: WireConfig

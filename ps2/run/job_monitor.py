@@ -1,0 +1,118 @@
+"""Watches the Spark jobs of a run: do its workers, and the jobs that ``onClock`` starts, get task slots?"""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ps2.errors import SlotsError
+from ps2.interrupts import sleep
+from ps2.run import spark
+from ps2.run.spark_errors import unreached
+from ps2.run.state import RunState
+
+# A rank has no task, and Spark is not starting one.
+START_TIMEOUT_S = 30.0
+# The same on a cluster, where Spark may have to get executors first.
+EXECUTOR_TIMEOUT_S = 120.0
+# Spark's listeners may be late.
+CHECK_INTERVAL_S = 1.0
+POLL_S = 0.1
+
+
+class WorkerTasks:
+    """The tasks of one run's job."""
+
+    def __init__(self, spark_context: Any, tag: str, run: RunState) -> None:
+        self._spark = spark_context
+        self._tag = tag
+        self._run = run
+        self._since_s: float | None = None
+        self._checked_s = 0.0
+
+    def check(self) -> None:
+        """Raise SlotsError if ranks have had no task for long and Spark is not starting one.
+
+        An earlier stage of the job (a shuffle) may take any time before the workers start.
+        """
+        now_s = time.monotonic()
+        if now_s - self._checked_s < CHECK_INTERVAL_S:
+            return
+        self._checked_s = now_s
+        absent = self._run.absent()
+        if len(absent) == self._run.workers and not self._run.failures:
+            self._check_reached()
+        if not absent or self.active() > self._run.attempts:
+            self._since_s = None
+            return
+        self._since_s = self._since_s or now_s
+        timeout_s = _timeout_s(self._spark)
+        if now_s - self._since_s > timeout_s:
+            raise SlotsError(
+                f"run: {self._run.workers} workers need a task slot each, and Spark at {self._spark.master} has "
+                f"{spark.total_slots(self._spark)}; ranks {absent} have had none for {timeout_s:.0f} s"
+            )
+
+    def _check_reached(self) -> None:
+        """Raise ConfigError if a worker ended because it could not reach the driver, and no worker has reached it.
+
+        Spark would start that task again and again, with the same result.
+        """
+
+        def failures() -> list[str]:
+            jobs = spark.jobs_with_tag(self._spark, self._tag)
+            return [said for _, said in spark.failed_tasks(self._spark, jobs)]
+
+        for said in spark.unless_stopping(self._spark, failures, []):
+            if (error := unreached(said)) is not None:
+                raise error
+
+    def wait_for_end(self, timeout_s: float) -> int:
+        """Wait until no task runs any more; return how many still do."""
+        deadline_s = time.monotonic() + timeout_s
+        while (left := self.active()) and time.monotonic() < deadline_s:
+            sleep(POLL_S)
+        return left
+
+    def active(self) -> int:
+        """Return how many tasks of the job run now."""
+        return spark.jobs_and_tasks(self._spark, self._tag)[1]
+
+
+class CallbackJobs:
+    """The Spark jobs that ``onClock`` starts. If the workers hold all slots, such a job would wait forever."""
+
+    def __init__(self, spark_context: Any, tag: str, workers: int) -> None:
+        self._spark = spark_context
+        self._tag = tag
+        self._workers = workers
+        self._since_s: float | None = None
+
+    def tagged(self) -> AbstractContextManager[None]:
+        """Count the jobs that this thread starts inside a ``with`` block."""
+        return spark.job_tag(self._spark, self._tag)
+
+    def check(self) -> None:
+        """Raise SlotsError if a job has had no task for long."""
+        jobs, tasks = spark.jobs_and_tasks(self._spark, self._tag)
+        if not jobs or tasks:
+            self._since_s = None
+            return
+        now_s = time.monotonic()
+        self._since_s = self._since_s or now_s
+        timeout_s = _timeout_s(self._spark)
+        if now_s - self._since_s > timeout_s:
+            raise SlotsError(
+                f"run: onClock has started a Spark job that has had no task slot for {timeout_s:.0f} s: the "
+                f"{self._workers} workers keep theirs, and Spark at {self._spark.master} has "
+                f"{spark.total_slots(self._spark)}; give the run fewer workers, or do it in the workers"
+            )
+
+    def cancel(self) -> None:
+        if not spark.is_stopped(self._spark):
+            self._spark.cancelJobsWithTag(self._tag)
+
+
+def _timeout_s(spark_context: Any) -> float:
+    return START_TIMEOUT_S if spark.is_local(spark_context) else EXECUTOR_TIMEOUT_S

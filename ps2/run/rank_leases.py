@@ -1,0 +1,93 @@
+"""Which attempt of a worker holds which rank. Not thread-safe: the run's lock guards it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+Wake = Callable[[], None]
+
+
+@dataclass(eq=False)
+class RankLease:
+    """One attempt of one worker, on one connection.
+
+    Attributes:
+        number: of the connection, in the order in which they came.
+        wake: note that this attempt's coroutine can go on.
+        revoked: the connection has ended, or the same attempt has come back on another one.
+        leaving: the attempt has returned or failed.
+    """
+
+    rank: int
+    attempt: int
+    number: int
+    wake: Wake = field(repr=False)
+    revoked: bool = False
+    leaving: bool = False
+
+
+class RankLeases:
+    """The leases of a run: at most one attempt holds a rank, others wait for it."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._numbers = itertools.count(1)
+        self._held: dict[int, RankLease] = {}
+        self._waiting: list[RankLease] = []
+        self._seen: set[int] = set()
+
+    def new(self, rank: int, attempt: int, wake: Wake) -> RankLease:
+        """Return a lease for an attempt that has connected. It waits until ``grant`` or ``revoke``."""
+        return RankLease(rank, attempt, next(self._numbers), wake)
+
+    def enqueue(self, lease: RankLease) -> None:
+        self._waiting.append(lease)
+
+    def dequeue(self, lease: RankLease) -> None:
+        self._waiting.remove(lease)
+
+    def is_free(self, lease: RankLease) -> bool:
+        """Return whether the lease can be granted: the rank is free, or its attempt holds it on an older connection."""
+        held = self._held.get(lease.rank)
+        return held is None or (held.attempt == lease.attempt and held.number < lease.number)
+
+    def grant(self, lease: RankLease) -> None:
+        self._held[lease.rank] = lease
+        self._seen.add(lease.rank)
+
+    def revoke(self, lease: RankLease) -> bool:
+        """End a lease; return whether it held the rank."""
+        lease.revoked = True
+        lease.wake()
+        if self._held.get(lease.rank) is not lease:
+            return False
+        del self._held[lease.rank]
+        for waiting in self._waiting:
+            waiting.wake()
+        return True
+
+    def holder(self, rank: int) -> RankLease | None:
+        return self._held.get(rank)
+
+    @property
+    def count(self) -> int:
+        """How many attempts there are now: those that hold a rank, and those that wait for one."""
+        return len(self._held) + len(self._waiting)
+
+    def absent(self) -> list[int]:
+        """Return the ranks that no attempt holds."""
+        return [rank for rank in range(self._workers) if rank not in self._held]
+
+    def never_held(self) -> list[int]:
+        """Return the ranks that no attempt has ever held."""
+        return [rank for rank in range(self._workers) if rank not in self._seen]
+
+    def wake(self, rank: int) -> None:
+        if rank in self._held:
+            self._held[rank].wake()
+
+    def wake_all(self) -> None:
+        for lease in [*self._held.values(), *self._waiting]:
+            lease.wake()

@@ -1,0 +1,148 @@
+"""What a worker asks of its run, as coroutines: each waits until the answer is there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from ps2.errors import StoppedError
+from ps2.protocol.plain_data import LIMIT_BYTES
+from ps2.rpc.run_control import Entered, Joined, Report
+from ps2.run.rank_leases import RankLease, Wake
+from ps2.run.state import Coroutine, RunState
+from ps2.run.sync_points import Point, where
+
+# A worker that asks how far it may go is answered after this time at the latest.
+PROGRESS_TIMEOUT_S = 1.0
+
+
+class WorkerRequests:
+    """The requests of a run's workers. A request may come again: its connection may break before it is answered."""
+
+    def __init__(self, run: RunState) -> None:
+        self._run = run
+
+    def acquire_rank(self, lease: RankLease) -> Coroutine[Joined]:
+        """Let an attempt have its rank; wait while another attempt has it.
+
+        The same attempt on a newer connection takes the rank over. An attempt that comes after its rank has returned a
+        result waits for the end of the run.
+        """
+        run = self._run
+        rank = lease.rank
+        run.leases.enqueue(lease)
+        try:
+            yield from run.wait(lease, lambda: run.is_over if rank in run.results else run.leases.is_free(lease))
+        finally:
+            run.leases.dequeue(lease)
+        if rank in run.results:
+            return Joined(run.workers, 0, run.epoch, 0.0, done=True)
+        if (before := run.leases.holder(rank)) is not None:
+            run.release_rank(before)
+        run.leases.grant(lease)
+        run.failures.pop(rank, None)  # it has another attempt
+        return Joined(run.workers, run.clocks.applied[rank], run.epoch, time.monotonic() - run.began_s, done=False)
+
+    def arrive(
+        self, lease: RankLease, clock: int, applied: int, epoch: int, reports: Sequence[Report] = ()
+    ) -> Coroutine[Entered]:
+        """Let a worker into a clock when the others allow it."""
+        run = self._run
+        yield from run.check(lease)
+        rank = lease.rank
+        if epoch != run.epoch:  # what it did since is gone
+            clock = applied = run.clocks.applied[rank]
+        else:
+            run.report_log.note(rank, reports, run.clocks.called)
+        run.entries.pop(rank, None)
+        run.arrived_s[rank] = time.monotonic()
+        run.apply(lambda: run.clocks.arrive(rank, clock, applied))
+        yield from run.wait(lease, lambda: rank in run.entries)
+        return run.entries.pop(rank)
+
+    def poll_progress(
+        self, rank: int, attempt: int, applied: int, clock: int, epoch: int, wake: Wake
+    ) -> Coroutine[tuple[int, int]]:
+        """Note what a worker has applied inside its clock; return the clock that it may go to, and the epoch.
+
+        Waits, for a short time, until that is the clock that the worker asks for. A leaving worker does not wait.
+
+        Raises:
+            StoppedError: the attempt does not hold its rank.
+        """
+        run = self._run
+        lease = run.leases.holder(rank)
+        if lease is None or lease.attempt != attempt:
+            raise StoppedError(f"attempt {attempt} of rank {rank} does not hold that rank")
+        if epoch == run.epoch:
+            run.apply(lambda: run.clocks.progress(rank, applied))
+        end_s = time.monotonic() + PROGRESS_TIMEOUT_S
+        run.polling[wake] = rank
+        try:
+            while not (
+                run.error is not None
+                or lease.revoked
+                or lease.leaving
+                or epoch != run.epoch
+                or (run.clocks.horizon(rank) >= clock and not run.is_paused)
+                or time.monotonic() >= end_s
+            ):
+                yield end_s
+        finally:
+            del run.polling[wake]
+        return run.clocks.horizon(rank), run.epoch
+
+    def messages(self, lease: RankLease, begin: int, end: int, epoch: int) -> Coroutine[list[bytes]]:
+        """Return the driver's messages by their numbers: as many as fit one answer; none if they are gone."""
+        run = self._run
+        yield from run.check(lease)
+        journal = run.journal if epoch == run.epoch else run.journal_before
+        return journal.messages(begin, end, LIMIT_BYTES)
+
+    def barrier(self, lease: RankLease, point: Point, epoch: int) -> Coroutine[None]:
+        """Let a worker wait for all others at a point."""
+        run = self._run
+        yield from run.check(lease)
+        if epoch != run.epoch:
+            return
+        with run.failing():
+            passing = run.points.arrive(lease.rank, point)
+        run.unblock(passing)
+        if lease.rank not in passing:
+            yield from run.block(lease, f"at a barrier {where(point)}")
+
+    def once(self, lease: RankLease, point: Point, epoch: int) -> Coroutine[bytes | None]:
+        """Return the value of a point; None if this worker is to make it."""
+        run = self._run
+        yield from run.check(lease)
+        if epoch == run.epoch:
+            with run.failing():
+                known = run.points.request(lease.rank, point)
+            if not known:
+                yield from run.block(lease, f"for a value that another one makes {where(point)}")
+        return run.points.value(point) if epoch == run.epoch else None
+
+    def once_made(self, lease: RankLease, point: Point, value: bytes, epoch: int) -> Coroutine[bytes]:
+        """Take the value of a point; return the one that counts."""
+        run = self._run
+        yield from run.check(lease)
+        if epoch != run.epoch:
+            return value
+        run.unblock(run.points.publish(point, value))
+        return run.points.value(point) or b""
+
+    def leave(self, lease: RankLease, clock: int, result: bytes, epoch: int) -> Coroutine[bool]:
+        """A worker has returned, from a clock. Let it go when all workers have returned and all calls were made.
+
+        Until then the fleet may go back to a checkpoint, and a task that has ended could not go on. Return False if the
+        fleet has: the worker's next attempt does again what is lost.
+        """
+        run = self._run
+        yield from run.check(lease)
+        if epoch != run.epoch:
+            return False
+        run.results.setdefault(lease.rank, result)
+        run.note_leaving(lease)
+        run.apply(lambda: run.clocks.leave(lease.rank, clock))
+        yield from run.wait(lease, lambda: run.is_over or lease.rank not in run.results)
+        return lease.rank in run.results

@@ -1,0 +1,38 @@
+"""How a task finds its run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ps2.client.fleet import FleetRef
+
+
+@dataclass(frozen=True)
+class RunRef:
+    """Which run a task works for; travels in the task's closure and holds no secret.
+
+    Attributes:
+        address: ``host:port`` of the run's server in the driver.
+        number: of the run in its fleet.
+        staleness: None for ASP.
+        first: the run's first clock.
+        seed: of ``worker.rng``.
+        priority: "magnitude": large updates leave first.
+        bandwidth: bytes a second that updates under way may take; None is no limit.
+        takes_reports: whether ``onClock`` takes what workers report.
+    """
+
+    fleet: FleetRef
+    address: str
+    number: int
+    staleness: int | None
+    first: int
+    seed: int
+    priority: str | None = None
+    bandwidth: float | None = None
+    takes_reports: bool = False
+
+    @property
+    def series(self) -> str:
+        """The common part of the mutation ids of all runs in this fleet."""
+        return f"{self.fleet.id}/runs"

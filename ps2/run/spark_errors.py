@@ -1,0 +1,54 @@
+"""What Spark's error messages say about a failed job: which task, and what its Python raised."""
+
+from __future__ import annotations
+
+import re
+
+from ps2.errors import ConfigError, UnreachableError
+
+# Most that is quoted of Spark's words.
+MAX_CHARS = 300
+CANCELLED = re.compile(
+    r"^: org\.apache\.spark\.SparkException: (?:\[\w+\] )?(Job \d+ cancelled.*?)(?: SQLSTATE: \w+)?$", re.MULTILINE
+)
+# Between the traceback of an error and the traceback of the error that it led to.
+LED_TO = re.compile(
+    r"\n\n(?:The above exception was the direct cause of the following exception|"
+    r"During handling of the above exception, another exception occurred):\n\n\Z"
+)
+RAISED = re.compile(r"^Traceback .*\n(?:[ \t].*\n)*(\S.*)", re.MULTILINE)
+UNREACHED = re.compile(rf"^{UnreachableError.__module__}\.{UnreachableError.__name__}: (.*)", re.MULTILINE)
+
+
+def cancellation(error: Exception | None) -> str | None:
+    """Return Spark's words if the job was cancelled: by its group or tag, or on Spark's web page."""
+    found = CANCELLED.search(str(error))
+    return found[1] if found else None
+
+
+def failed_task(error: Exception | None) -> tuple[int | None, str]:
+    """Return the index of the task that Spark gave up, if Spark names it, and Spark's reason in one line."""
+    text = str(error)
+    found = re.search(r"Job aborted due to stage failure: [^\n]*", text)
+    words = found[0] if found else " ".join(text.split("\n")[:2])
+    # If a worker cannot even start, such as without NumPy, only its Python says why.
+    if raised := outermost(text):
+        words = f"{words[: max(0, MAX_CHARS - len(raised) - 1)]} {raised}"
+    task = re.search(r"Task (\d+) in stage \S+ failed", words)
+    return int(task[1]) if task else None, words[:MAX_CHARS]
+
+
+def outermost(text: str) -> str | None:
+    """Return the error line of a text's first traceback, after all tracebacks that led to it."""
+    last, text = None, text[max(0, text.find("Traceback")) :]
+    for found in RAISED.finditer(text):
+        if last is not None and not LED_TO.search(text[last.end() : found.start()]):
+            break
+        last = found
+    return last[1] if last else None
+
+
+def unreached(said: str) -> ConfigError | None:
+    """Return the run's error if a worker says that it could not reach the driver, else None."""
+    found = UNREACHED.search(said)
+    return ConfigError(f"run: {found[1]}") if found else None

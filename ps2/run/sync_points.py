@@ -1,0 +1,173 @@
+"""Points where all workers synchronise: barriers (``worker.barrier``) and broadcasts (``worker.once``).
+
+Pure: events in, ranks out. A passed barrier and a made value stay known as long as a later attempt may come by again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import ClassVar, TypeVar
+
+from ps2.errors import WorkerError
+
+# Phase (2 t before clock t, 2 t + 1 in it) and number in it; see Barrier in run.proto.
+Point = tuple[int, int]
+
+
+@dataclass
+class _Barrier:
+    """A point that workers pass together.
+
+    Attributes:
+        waiting: ranks that wait here.
+        passed: all workers have come.
+    """
+
+    waiting: set[int] = field(default_factory=set)
+    passed: bool = False
+    call: ClassVar = "barrier"
+
+
+@dataclass
+class _Broadcast:
+    """A value that one worker makes for all.
+
+    Attributes:
+        waiting: ranks that wait for the value.
+        maker: rank that makes it. If that attempt ends, the rank's next attempt makes it.
+    """
+
+    waiting: set[int] = field(default_factory=set)
+    maker: int | None = None
+    value: bytes | None = None
+    call: ClassVar = "once"
+
+
+K = TypeVar("K", _Barrier, _Broadcast)
+
+
+class SyncPoints:
+    """All points of a run that a worker may still come to."""
+
+    def __init__(self, workers: int, first: int = 0) -> None:
+        """``first``: the run's first clock."""
+        self._workers = workers
+        self._forgotten = first
+        self._phases: dict[int, dict[int, _Barrier | _Broadcast]] = {}
+        self._open: set[Point] = set()
+        self._waits_at: dict[int, Point] = {}
+
+    def __len__(self) -> int:
+        """Return how many points are known."""
+        return sum(map(len, self._phases.values()))
+
+    @property
+    def open_barriers(self) -> set[Point]:
+        """Barriers that some workers have come to, and others have not."""
+        return self._open
+
+    def arrive(self, rank: int, point: Point) -> set[int]:
+        """A worker has come to a barrier, or says so again; return the ranks that may go on now.
+
+        Raises:
+            WorkerError: another worker calls ``once`` there.
+        """
+        barrier = self._at(point, _Barrier, rank)
+        if barrier.passed:
+            return {rank}
+        self._wait(rank, point, barrier)
+        self._open.add(point)
+        if len(barrier.waiting) < self._workers:
+            return set()
+        barrier.passed = True
+        self._open.discard(point)
+        return self._release(barrier)
+
+    def request(self, rank: int, point: Point) -> bool:
+        """A worker wants the value of a point. Return False if it has to wait for another worker to make it.
+
+        The first worker that asks makes the value.
+
+        Raises:
+            WorkerError: another worker is at a barrier there.
+        """
+        broadcast = self._at(point, _Broadcast, rank)
+        if broadcast.maker is None:
+            broadcast.maker = rank
+        if broadcast.value is not None or broadcast.maker == rank:
+            return True
+        self._wait(rank, point, broadcast)
+        return False
+
+    def publish(self, point: Point, value: bytes) -> set[int]:
+        """A worker has made a value; the first one counts. Return the ranks that waited for it."""
+        broadcast = self._at(point, _Broadcast)
+        if broadcast.value is None:
+            broadcast.value = value
+        return self._release(broadcast)
+
+    def value(self, point: Point) -> bytes | None:
+        """Return the value of a point; None: it has not been made."""
+        phase, number = point
+        found = self._phases.get(phase, {}).get(number)
+        return found.value if isinstance(found, _Broadcast) else None
+
+    def gone(self, rank: int) -> None:
+        """A worker's attempt has ended: it waits nowhere."""
+        point = self._waits_at.pop(rank, None)
+        if point is not None:
+            phase, number = point
+            waiting = self._phases[phase][number].waiting
+            waiting.discard(rank)
+            if not waiting:
+                self._open.discard(point)
+
+    def forget(self, clock: int) -> None:
+        """Forget the points inside the clocks below: no attempt comes to them again."""
+        for below in range(self._forgotten, clock):
+            self._phases.pop(2 * below + 1, None)
+        self._forgotten = max(self._forgotten, clock)
+
+    def roll_back(self, lowest: int, highest: int) -> set[int]:
+        """The fleet went back to a cut in which workers stood between these clocks; return all ranks that waited.
+
+        What the workers at the highest clock had passed stays known: the others come to it again.
+        """
+        self._phases = {phase: points for phase, points in self._phases.items() if phase <= 2 * highest}
+        self._forgotten = min(self._forgotten, lowest)
+        waited = set(self._waits_at)
+        for point in self._all():
+            point.waiting.clear()
+        self._open.clear()
+        self._waits_at.clear()
+        return waited
+
+    def _at(self, point: Point, kind: type[K], rank: int | None = None) -> K:
+        phase, number = point
+        found = self._phases.setdefault(phase, {}).setdefault(number, kind())
+        if not isinstance(found, kind):
+            raise WorkerError(
+                f"rank {rank} calls worker.{kind.call}() {where(point)} where another one calls worker.{found.call}(): "
+                "all workers must make these calls in the same order"
+            )
+        return found
+
+    def _all(self) -> Iterator[_Barrier | _Broadcast]:
+        for points in self._phases.values():
+            yield from points.values()
+
+    def _wait(self, rank: int, point: Point, at: _Barrier | _Broadcast) -> None:
+        at.waiting.add(rank)
+        self._waits_at[rank] = point
+
+    def _release(self, at: _Barrier | _Broadcast) -> set[int]:
+        waited, at.waiting = at.waiting, set()
+        for rank in waited:
+            self._waits_at.pop(rank, None)
+        return waited
+
+
+def where(point: Point) -> str:
+    phase, _ = point
+    return f"in clock {phase // 2}" if phase % 2 else f"before clock {phase // 2}"

@@ -1,0 +1,128 @@
+"""A Spark task of a run: it acquires its rank, calls the user's function, and returns the result."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+
+from ps2.client.fleet import unseal
+from ps2.client.send_scheduler import SendScheduler
+from ps2.client.sessions import session_of
+from ps2.client.task import RunIds, task_context, task_fleet
+from ps2.config import WireConfig
+from ps2.errors import LimitError, PS2Error, RolledBack
+from ps2.protocol.plain_data import LIMIT_BYTES
+from ps2.rpc.run_control import RunControl
+from ps2.run.clock_loop import ClockLoop
+from ps2.run.compiled import keep_compiled
+from ps2.run.run_ref import RunRef
+from ps2.run.worker import Worker
+
+# Appended to the error of an attempt that ends because the fleet has gone back.
+WENT_BACK = (
+    "The fleet had gone back to a checkpoint, and this attempt cannot go on from there. The task's next one can, as "
+    "long as Spark allows one: spark.task.maxFailures limits that; in local mode the F of local[N,F] does, by default "
+    "1. With ps.run(..., read=) an attempt goes back by itself.\n"
+)
+
+
+@dataclass(frozen=True)
+class Function:
+    """The user's functions.
+
+    Attributes:
+        code: the pickled pair of ``read`` (or None) and ``worker_fn``, unpickled where the task can report errors.
+        broadcasts: the broadcast variables in it. Spark sends those that it meets when it pickles the task.
+    """
+
+    code: bytes
+    broadcasts: tuple[Any, ...]
+
+
+def run_task(ref: RunRef, function: Function, rows: Iterator[Any]) -> int:
+    """Run a worker to its end; return its rank."""
+    context: Any = task_context()
+    rank = context.partitionId()
+    session = session_of(ref.fleet)
+    access = unseal(str(task_fleet()))
+    control = RunControl(ref.address, access.run_token, WireConfig(tls=access.tls))
+    try:
+        joined = control.join(rank, context.taskAttemptId(), socket.gethostname(), os.getpid())
+        if joined.done:
+            return rank
+        ids = RunIds(ref.series, ref.number, rank)
+        loop = ClockLoop(ref, rank, joined, control, session, ids)
+        with session.in_run(ids, SendScheduler.of(ref.priority, ref.bandwidth)), loop.reading():
+            _call(loop, function, rows)
+        return rank
+    finally:
+        control.close()
+
+
+def _call(loop: ClockLoop, function: Function, rows: Iterator[Any]) -> None:
+    worker = Worker(loop)
+    keep_compiled()  # before the users' modules are imported
+    try:
+        rows = _nonempty(rows, worker)
+        read, work = cloudpickle.loads(function.code)
+
+        def finish(held: Any) -> None:
+            result = work(worker, held)
+            loop.flush()
+            pickled = _pickled(result, worker)
+            loop.control.leave(pickled, loop.lap(), loop.take_metrics())
+
+        if read is None:
+            finish(rows)  # Spark gives them once
+        else:
+            held = read(worker, rows)
+            loop.again(lambda: finish(held))
+    except (Exception, SystemExit) as error:
+        if isinstance(error, LimitError):
+            error = _FatalError(f"LimitError: rank {worker.rank} in clock {worker.clock}: {error}")
+        fatal = isinstance(error, _FatalError)
+        report = str(error) if fatal else "".join(traceback.format_exception(error))
+        if not fatal and (worker.goesBack or isinstance(error, RolledBack)):
+            report += WENT_BACK
+        # The run or the driver may have ended, or this is a child process of the task: the error counts all the same.
+        with suppress(PS2Error):
+            loop.session.check_process()
+            loop.control.fail(report, loop.lap(), fatal, loop.take_metrics())
+        raise
+
+
+class _FatalError(Exception):
+    """An error that every attempt would meet again: its class name and message."""
+
+
+def _nonempty(rows: Iterator[Any], worker: Worker) -> Iterator[Any]:
+    """Return the rows. A worker without rows is an error: it would look like a worker that has finished."""
+    for first in (rows := iter(rows)):
+        return itertools.chain([first], rows)
+    raise _FatalError(
+        f"InputError: rank {worker.rank} of {worker.workers} has no rows: its rdd_partition is empty; use fewer "
+        "workers, or repartition the data"
+    )
+
+
+def _pickled(result: Any, worker: Worker) -> bytes:
+    try:
+        pickled: bytes = cloudpickle.dumps(result)
+    except Exception as error:  # a result may hold anything, and each thing fails in its own way
+        raise _FatalError(
+            f"WorkerError: rank {worker.rank} returned what cannot be pickled: {type(result).__name__}: {error}"
+        ) from error
+    if len(pickled) > LIMIT_BYTES:
+        raise _FatalError(
+            f"LimitError: rank {worker.rank} returned {len(pickled)} bytes (pickled), and a result may have "
+            f"{LIMIT_BYTES}: keep what is large in a vector, or write it to a file and return its path"
+        )
+    return pickled

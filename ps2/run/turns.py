@@ -1,0 +1,186 @@
+"""Model rotation in a worker: the turns that ``worker.rotate`` yields."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import numpy as np
+
+from ps2.errors import UsageError
+from ps2.run.prefetch import Prefetch
+from ps2.run.rotation import IDLE, RotationSchedule
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+Fetch = Callable[[int], "Prefetch | Sequence[Prefetch]"]
+
+
+class Rotating(Protocol):
+    """What a rotation needs of its worker."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def clock(self) -> int: ...
+    @property
+    def timeLeft(self) -> float: ...
+
+
+class Turn:
+    """A clock in which this worker alone has one block. Yielded by ``worker.rotate``.
+
+    Attributes:
+        block: number of the block.
+        rotation: number of the rotation, from 0.
+        number: of the turn in its rotation, from 0. Idle turns, which are not yielded, count.
+        isLast: this worker has no other turn in the rotation.
+        begin: the piece of work on the block to begin with: where this worker's last turn on it stopped.
+        left: the share of the pieces that was not done, as ``parts`` and ``done`` count it.
+    """
+
+    def __init__(self, worker: Rotating, scheduled: _ScheduledTurn, stops: dict[int, int], fetched: Any) -> None:
+        """Not for users."""
+        self.block = scheduled.block
+        self.rotation = scheduled.rotation
+        self.number = scheduled.number
+        self.isLast = scheduled.is_last
+        self.begin = stops.get(scheduled.block, 0)
+        self.left = 0.0
+        self._worker = worker
+        self._stops = stops
+        self._fetched = fetched
+
+    def __repr__(self) -> str:
+        return f"Turn(block={self.block}, rotation={self.rotation}, number={self.number})"
+
+    def pull(self) -> Any:
+        """Return the block's values, which ``fetch`` has requested: one array, or a tuple of them.
+
+        Raises:
+            UsageError: ``rotate`` was called without ``fetch``.
+            PS2Error: as from ``pull``.
+        """
+        if self._fetched is None:
+            raise UsageError("turn.pull: worker.rotate was given no fetch=, which requests the values of a block")
+        if isinstance(self._fetched, Prefetch):
+            return self._fetched.result()
+        return tuple(part.result() for part in self._fetched)
+
+    @property
+    def timeLeft(self) -> float:
+        """Seconds left of the turn's budget; infinite without one."""
+        return self._worker.timeLeft
+
+    def expired(self) -> bool:
+        """Return whether the turn's budget is spent."""
+        return self.timeLeft <= 0
+
+    def parts(self, items: Sequence[T]) -> Iterator[T]:
+        """Yield pieces of this worker's work on the block until the budget is spent.
+
+        Begins where the worker's last turn on the block stopped. Yields at least one piece, and each at most once. The
+        rest comes first in the next rotation. The timeline records its share.
+
+        Args:
+            items: the pieces, the same in every rotation, such as batches of this worker's tokens of the block's words.
+        """
+        for count in range(1, len(items) + 1):
+            item = items[(self.begin + count - 1) % len(items)]
+            self.done(count, len(items))
+            yield item
+            if self.expired():
+                return
+
+    def done(self, count: int, of: int) -> None:
+        """Record how much of the work on the block was done, for a caller that does not loop over ``parts``.
+
+        Args:
+            count: pieces that were done, counted cyclically from ``begin``.
+            of: number of pieces, the same in every rotation. The next turn on the block begins after the last one done.
+        """
+        if not 0 <= count <= of:
+            raise UsageError(f"turn.done: expected a count from 0 to {of}, got {count!r}")
+        self._stops[self.block] = (self.begin + count) % of if of else 0
+        self.left = 1.0 - count / of if of else 0.0
+
+
+@dataclass(frozen=True)
+class _ScheduledTurn:
+    """A turn by the schedule.
+
+    Attributes:
+        block: IDLE if the worker has none.
+    """
+
+    rotation: int
+    number: int
+    block: int
+    is_last: bool
+
+
+class Rotations:
+    """The rotations of one call of ``worker.rotate``."""
+
+    def __init__(
+        self, worker: Rotating, schedule: RotationSchedule, seed: int, rotations: int, fetch: Fetch | None
+    ) -> None:
+        self._worker = worker
+        self._schedule = schedule
+        self._seed = seed
+        self._rotations = rotations
+        self._fetch = fetch
+        self._begin = worker.clock
+        self._stops: dict[int, int] = {}  # block -> where this worker's last turn on it stopped
+        self._ahead: tuple[int, Any] = (-1, None)  # clock, and the reads for it
+        self._rotation = -1
+        self._blocks: NDArray[np.int64] = np.empty(0, np.int64)  # of that rotation, by turn
+        self._last = -1  # the last turn that has a block
+
+    @property
+    def clocks(self) -> int:
+        """The first clock after the rotations."""
+        return self._begin + self._rotations * self._schedule.turns
+
+    def turn(self, clock: int) -> Turn | None:
+        """Return the turn of the entered clock, if any; request the block of the next turn."""
+        scheduled = self._scheduled(clock)
+        asked, fetched = self._ahead
+        if asked != clock:  # the first turn, or the fleet has gone back
+            fetched = self._ask(scheduled.block)
+        if clock + 1 < self.clocks:
+            self._ahead = clock + 1, self._ask(self._scheduled(clock + 1).block)
+        return None if scheduled.block == IDLE else Turn(self._worker, scheduled, self._stops, fetched)
+
+    def _scheduled(self, clock: int) -> _ScheduledTurn:
+        rotation, number = divmod(clock - self._begin, self._schedule.turns)
+        if rotation != self._rotation:
+            self._rotation = rotation
+            self._blocks = self._schedule.turns_of(self._seed, rotation, self._worker.rank)
+            self._last = int(np.flatnonzero(self._blocks != IDLE)[-1])
+        return _ScheduledTurn(rotation, number, int(self._blocks[number]), number == self._last)
+
+    def _ask(self, block: int) -> Any:
+        if self._fetch is None or block == IDLE:
+            return None
+        fetched = self._fetch(block)
+        parts = fetched if isinstance(fetched, Sequence) else (fetched,)
+        if not parts or not all(isinstance(part, Prefetch) for part in parts):
+            raise UsageError(
+                f"rotate: fetch({block}): expected what worker.prefetch returns, or several, got {fetched!r}"
+            )
+        return fetched
+
+
+def check_staleness(staleness: int | None, slices: int) -> None:
+    """Raise UsageError if a worker could read a block before its last owner's changes are applied."""
+    if staleness is None or staleness >= slices:
+        most = slices - 1
+        raise UsageError(
+            f"rotate: slices={slices}: expected a run with a staleness of at most {most}, got staleness={staleness}: a "
+            f"block would go to its next owner before its last one's changes are applied; ps.run(..., staleness={most})"
+        )

@@ -1,0 +1,115 @@
+"""The driver listens where Spark's own driver does, unless it is told otherwise, and no wildcard is told to others."""
+
+from __future__ import annotations
+
+import pytest
+
+from ps2.config import Binding
+from ps2.coordinator import binding as bindings
+from ps2.coordinator.binding import binding_of, out_of_reach
+from ps2.coordinator.conf import PS2Conf
+from ps2.coordinator.options import ports
+from ps2.errors import ConfigError
+
+LOOPBACK = Binding("127.0.0.1", "127.0.0.1")
+
+
+class Conf:
+    def __init__(self, settings):
+        self._settings = settings
+
+    def getAll(self):
+        return list(self._settings.items())
+
+    def get(self, name, default=None):
+        return self._settings.get(name, default)
+
+
+class Context:
+    """A SparkContext, as far as it says where it is."""
+
+    def __init__(self, master, host=None, bind=None):
+        self.master = master
+        given = {"spark.driver.host": host, "spark.driver.bindAddress": bind}
+        self._conf = Conf({name: value for name, value in given.items() if value is not None})
+
+    def getConf(self):
+        return self._conf
+
+
+@pytest.mark.parametrize(
+    ("fields", "context", "expected"),
+    [
+        ({}, None, LOOPBACK),
+        ({}, Context("local[2]", "10.0.0.1"), LOOPBACK),
+        ({}, Context("local-cluster[2,1,1024]", "10.0.0.1"), LOOPBACK),
+        ({}, Context("spark://m:7077", "10.0.0.1"), Binding("10.0.0.1", "10.0.0.1")),
+        ({}, Context("yarn", "driver.example.org", "0.0.0.0"), Binding("0.0.0.0", "driver.example.org")),
+        ({}, Context("k8s://https://api", "driver.ns.svc", "10.1.2.3"), Binding("10.1.2.3", "driver.ns.svc")),
+        ({}, Context("spark://m:7077", "[fd00::1]", "[::1]"), Binding("::1", "fd00::1")),
+        ({"launcher": "spark"}, Context("local-cluster[2,1,1024]", "10.0.0.1"), Binding("10.0.0.1", "10.0.0.1")),
+        ({"bindAddress": "[fd00::2]"}, Context("spark://m:7077", "10.0.0.1"), Binding("fd00::2", "fd00::2")),
+        ({"bindAddress": "0.0.0.0"}, Context("spark://m:7077", "10.0.0.1"), Binding("0.0.0.0", "10.0.0.1")),
+        ({"bindAddress": "0.0.0.0"}, Context("spark://m:7077", "localhost"), Binding("0.0.0.0", "host1")),
+        ({"bindAddress": "::"}, None, Binding("::", "host1")),
+        ({"advertiseAddress": "nat"}, Context("spark://m:7077", "10.0.0.1"), Binding("10.0.0.1", "nat")),
+        ({"bindAddress": "::", "advertiseAddress": "nat", "ports": "40-59"}, None, Binding("::", "nat", range(40, 60))),
+    ],
+)
+def test_place_when_spark_says_where_its_driver_is_then_it_is_there(monkeypatch, fields, context, expected):
+    monkeypatch.setattr(bindings, "reachable_host", lambda: "host1")
+    assert binding_of(PS2Conf(**fields), context, has_token=True) == expected
+
+
+def test_place_when_there_is_no_token_then_it_is_loopback():
+    assert binding_of(PS2Conf(), Context("spark://m:7077", "10.0.0.1"), has_token=False) == LOOPBACK
+
+
+@pytest.mark.parametrize(
+    ("context", "master", "servers", "said"),
+    [
+        (Context("spark://m:7077", "10.0.0.1"), "127.0.0.1:1", (), "the driver's master and runs at 127.0.0.1"),
+        (Context("spark://m:7077", "10.0.0.1"), "10.0.0.1:1", ("[::1]:7070",), "a server at ::1"),
+        (Context("spark://m:7077", "10.0.0.1"), "10.0.0.1:1", ("10.0.0.1:2",), None),
+        (Context("spark://m:7077", "127.0.0.1"), "127.0.0.1:1", (), None),
+        (Context("local[2]", "10.0.0.1"), "127.0.0.1:1", (), None),
+    ],
+)
+def test_reach_when_executors_may_be_elsewhere_then_loopback_is_named(context, master, servers, said):
+    found = out_of_reach(context, master, servers)
+    if said is None:
+        assert found is None
+    else:
+        assert all(word in found for word in (said, "bindAddress", "advertiseAddress"))
+
+
+def test_ports_when_given_in_any_form_then_they_are_a_range():
+    assert (ports(None), ports(40000), ports("40000-40002")) == (range(1), range(40000, 40001), range(40000, 40003))
+
+
+@pytest.mark.parametrize("given", [0, -1, 1.5, True, "x", "5-4", [1]])
+def test_ports_when_they_are_none_then_config_error(given):
+    with pytest.raises(ConfigError, match=r"^ports: expected"):
+        ports(given)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"bindAddress": "host:80"},
+            "bindAddress: expected a name or an address of a host, without a port, got 'host:80'",
+        ),
+        ({"bindAddress": 7}, "bindAddress: expected a name or an address of a host, got 7"),
+        (
+            {"advertiseAddress": "0.0.0.0"},
+            "advertiseAddress: expected a host that others reach this one by, got 0.0.0.0",
+        ),
+        ({"servers": 2, "ports": "40-44"}, "ports: 6 are needed, for the master, a run and 4 for the servers"),
+        ({"fleet": ("h:1",), "ports": "40"}, "ports: 2 are needed, for the master and a run; got 1"),
+    ],
+)
+def test_options_when_a_place_cannot_be_used_then_it_is_named(fields, message):
+    with pytest.raises(ConfigError) as caught:
+        PS2Conf(**fields).check()
+    assert str(caught.value).startswith(message)
