@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from ps2.errors import UsageError
 from ps2.run.clocks import Clocks
-from ps2.run.rotation import IDLE, Ring, schedule
+from ps2.run.rotation import IDLE, RotationSchedule, schedule
 
 
 @st.composite
 def rings(draw):
     slices = draw(st.integers(1, 4))
-    return Ring(draw(st.integers(1, 7)), draw(st.integers(slices, 24)), slices)
+    return RotationSchedule(draw(st.integers(1, 7)), draw(st.integers(slices, 24)), slices)
 
 
 def drawn(ring, seed, rotation):
@@ -120,4 +120,4 @@ PINNED = [[2, 0], [1, 3], [0, 2], [3, 1]]
 )
 def test_ring_when_there_are_no_such_blocks_then_usage_error_says_why(workers, blocks, slices, message):
     with pytest.raises(UsageError, match=message):
-        Ring(workers, blocks, slices)
+        RotationSchedule(workers, blocks, slices)
