@@ -66,7 +66,7 @@ def fit(frame: Any, topics: int, iterations: int, params: Mapping[str, Any]) -> 
 def curve_of(model: Any) -> Curve:
     """Return how a training of ours by sampling went."""
     history = model.summary.history
-    likelihoods = np.array(history.told["log_likelihood"])
+    likelihoods = np.array(history.metrics["log_likelihood"])
     return Curve(np.arange(1, len(likelihoods) + 1), np.cumsum(history.seconds), likelihoods)
 
 

@@ -80,7 +80,7 @@ def test_word2vec_when_trained_then_its_summary_tells_how(words):
     history = words.summary.history
     assert history.steps >= 1
     assert history.objective[-1] < history.objective[0]
-    assert all(math.isfinite(value) for values in history.told.values() for value in values)
+    assert all(math.isfinite(value) for values in history.metrics.values() for value in values)
 
 
 def test_transform_when_of_sentences_then_says_what_pyspark_says_of_the_same_vectors(words, sentences):

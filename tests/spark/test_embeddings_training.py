@@ -44,7 +44,7 @@ def test_training_when_done_then_words_of_a_community_are_near_and_losses_are_al
     # Of 4.2 to begin with; on servers a little more, as several batches are on their way there.
     assert losses[-1] == pytest.approx(2.35, abs=0.3)
     assert [step.number for step in steps] == [1, 2, 3]
-    assert steps[-1].told["step_size"] == pytest.approx(1e-4 * RECIPE.step_size)
+    assert steps[-1].metrics["step_size"] == pytest.approx(1e-4 * RECIPE.step_size)
     assert via in found.history.reason
 
 

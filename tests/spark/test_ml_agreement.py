@@ -106,13 +106,13 @@ def test_normal_equations_when_pyspark_solves_them_then_coefficients_and_their_e
     np.testing.assert_allclose(found(estimator.fit(df)), found(theirs), rtol=1e-5, atol=1e-6)
     assert estimator.history.reason == "the normal equations were solved"
     if "elasticNetParam" in params:
-        assert estimator.history.told == {}
+        assert estimator.history.metrics == {}
     else:
         row = F.col("weight") if "weightCol" in params else F.lit(1.0)
         residual = F.col("value") - F.col("prediction")
         squares = theirs.transform(df).select(F.sum(row * residual**2)).head()[0]
         errors = np.sqrt(
-            np.array(estimator.history.told["inverse_diagonal"]) * squares / theirs.summary.degreesOfFreedom
+            np.array(estimator.history.metrics["inverse_diagonal"]) * squares / theirs.summary.degreesOfFreedom
         )
         np.testing.assert_allclose(errors, theirs.summary.coefficientStandardErrors, rtol=1e-5)
 

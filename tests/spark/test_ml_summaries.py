@@ -144,6 +144,6 @@ def test_summary_when_the_training_tells_the_inverse_then_statistics_are_pyspark
     problem = Problem("squared", X.shape[1], fit_intercept=intercept)
     weights = Weights(problem, theirs.coefficients.toArray()[:, None], np.array([theirs.intercept]))
     ours = algorithms.LinearRegressionModel(weights).setParams(**params)
-    ours._remember(df, history(told={"inverse_diagonal": tuple(inverse)}))
+    ours._remember(df, history(metrics={"inverse_diagonal": tuple(inverse)}))
     for name in UNKNOWN:
         np.testing.assert_allclose(getattr(ours.summary, name), getattr(theirs.summary, name), rtol=1e-7, atol=1e-14)

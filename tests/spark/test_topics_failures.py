@@ -144,7 +144,7 @@ def test_training_when_the_driver_is_gone_then_another_one_goes_on_with_the_topi
         steps, more = [], OPTIONS.iterations + 3
         found = trained(ps, spark, replace(named, iterations=more), on_step=steps.append)
     assert [step.number for step in steps] == list(range(5, more + 1))
-    assert found.history.steps == len(found.history.told["log_likelihood"]) == more
+    assert found.history.steps == len(found.history.metrics["log_likelihood"]) == more
     np.testing.assert_array_equal(found.counts, assigned[0])
     # It did not begin anew.
     assert np.nanmax(found.history.objective[4:]) < found.history.objective[0]

@@ -126,7 +126,7 @@ def test_online_when_all_documents_are_in_each_batch_then_the_bound_gets_better(
     assert len(steps) == found.history.steps == 10
     assert found.history.objective[-1] < found.history.objective[0] - 0.1
     assert found.counts.sum() + WORDS * TOPICS * recipe.beta > documents().sum() * 0.9
-    assert {step.told["tokens_per_s"] > 0 for step in steps} == {True}
+    assert {step.metrics["tokens_per_s"] > 0 for step in steps} == {True}
 
 
 def test_online_when_a_batch_has_no_document_then_lambda_stays(ps, spark):

@@ -45,9 +45,9 @@ def test_training_when_done_then_counts_are_those_of_all_tokens_and_totals_their
     np.testing.assert_array_equal(shares[0], found.counts.sum(axis=0))
     assert len(steps) == found.history.steps == OPTIONS.iterations
     assert found.history.objective[-1] < found.history.objective[0] - 0.1
-    assert min(found.history.told["tokens_per_s"]) > 0
-    assert steps[-1].told["log_likelihood"] == pytest.approx(-found.history.objective[-1] * documents().sum())
-    assert steps[-1].told["log_likelihood"] < words_likelihood(found.counts, found.beta)
+    assert min(found.history.metrics["tokens_per_s"]) > 0
+    assert steps[-1].metrics["log_likelihood"] == pytest.approx(-found.history.objective[-1] * documents().sum())
+    assert steps[-1].metrics["log_likelihood"] < words_likelihood(found.counts, found.beta)
 
 
 def test_rotation_when_the_seed_is_fixed_then_equals_its_serial_replay_bit_for_bit(ps, spark):

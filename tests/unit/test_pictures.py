@@ -19,7 +19,7 @@ def history(objective=(0.7, 0.5, 0.4, 0.3), validation=(0.6, 0.45, 0.5), steps=3
     return TrainingHistory([*objective], seconds, [*validation], steps, rows=9, bytes=8, reason="a < b", **known)
 
 
-OF_TREES = history(told={"leaves": (4, 5, 6), "of features": (1.0, 2.0)}, words=Words("tree", "loss"))
+OF_TREES = history(metrics={"leaves": (4, 5, 6), "of features": (1.0, 2.0)}, words=Words("tree", "loss"))
 
 
 def test_by_step_when_there_is_a_loss_of_before_then_each_step_has_the_one_after_it():

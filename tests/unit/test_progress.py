@@ -31,17 +31,17 @@ def test_step_when_described_then_says_how_far_how_good_and_how_fast(report, wor
     assert ", ".join(progress.describe(report, 100)) == words
 
 
-OF_TREES = StepReport(12, 0.3, 2.4, 0, 0, validation=0.45, told={"leaves": 31}, words=Words("tree", "loss"))
+OF_TREES = StepReport(12, 0.3, 2.4, 0, 0, validation=0.45, metrics={"leaves": 31}, words=Words("tree", "loss"))
 
 
 def test_step_when_a_family_has_words_of_its_own_then_it_is_told_in_them():
-    told = ["tree 12/100", "loss 0.3", "validation 0.45", "31 leaves", "0.2 s a tree", "0B"]
-    assert progress.describe(OF_TREES, 100) == told
+    metrics = ["tree 12/100", "loss 0.3", "validation 0.45", "31 leaves", "0.2 s a tree", "0B"]
+    assert progress.describe(OF_TREES, 100) == metrics
 
 
 def test_step_when_what_is_told_has_a_name_of_several_words_then_they_are_parted():
-    told = {"log_likelihood": -3_512_345.0, "tokens_per_s": 1.23e6}
-    said = progress.describe(StepReport(3, 7.8, 1.5, 0, 0, told=told, words=Words("iteration", "loss")), 9)
+    metrics = {"log_likelihood": -3_512_345.0, "tokens_per_s": 1.23e6}
+    said = progress.describe(StepReport(3, 7.8, 1.5, 0, 0, metrics=metrics, words=Words("iteration", "loss")), 9)
     assert said == ["iteration 3/9", "loss 7.8", "-3.51M log likelihood", "1.23M tokens/s", "0.5 s an iteration", "0B"]
 
 

@@ -213,5 +213,5 @@ class _Driver:
 
     def _history(self) -> TrainingHistory:
         names = self._told[0] if self._told else {}
-        self._record.told = {name: tuple(told[name] for told in self._told) for name in names}
+        self._record.metrics = {name: tuple(told[name] for told in self._told) for name in names}
         return self._record.history()

@@ -180,7 +180,7 @@ class _Driver:
 
     def _history(self) -> TrainingHistory:
         names = self._told_by_name(0) if self._told else {}
-        self._record.told = {
+        self._record.metrics = {
             name: tuple(self._told_by_name(at)[name] for at in range(len(self._told))) for name in names
         }
         return self._record.history()

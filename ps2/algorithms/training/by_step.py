@@ -24,7 +24,7 @@ class Step:
     number: int
     objective: float
     validation: float | None
-    told: Mapping[str, float]
+    metrics: Mapping[str, float]
     seconds: float
 
 
@@ -35,13 +35,13 @@ def by_step(history: TrainingHistory) -> list[Step]:
     unknown = [None] * max(0, history.steps - len(history.validation))
     validations = [*unknown, *history.validation[max(0, len(history.validation) - history.steps) :]]
     # Entries with a number per step; there may be others, such as one per feature.
-    told = {name: values for name, values in history.told.items() if len(values) == history.steps}
+    metrics = {name: values for name, values in history.metrics.items() if len(values) == history.steps}
     return [
         Step(
             number=at + 1,
             objective=objectives[at],
             validation=validations[at],
-            told={name: values[at] for name, values in told.items()},
+            metrics={name: values[at] for name, values in metrics.items()},
             seconds=history.seconds[at],
         )
         for at in range(history.steps)
@@ -51,8 +51,8 @@ def by_step(history: TrainingHistory) -> list[Step]:
 def titles(history: TrainingHistory) -> list[str]:
     """Return the names of the columns of ``cells``."""
     words, steps = history.words, by_step(history)[:1]
-    told = list(steps[0].told) if steps else []
-    return [words.step, words.objective, *(["validation"] if history.validation else []), *told, "ms"]
+    metrics = list(steps[0].metrics) if steps else []
+    return [words.step, words.objective, *(["validation"] if history.validation else []), *metrics, "ms"]
 
 
 def cells(history: TrainingHistory) -> list[list[str]]:
@@ -62,7 +62,7 @@ def cells(history: TrainingHistory) -> list[list[str]]:
             str(step.number),
             f"{step.objective:.4f}",
             *([] if not history.validation else ["" if step.validation is None else f"{step.validation:.4f}"]),
-            *(f"{value:g}" for value in step.told.values()),
+            *(f"{value:g}" for value in step.metrics.values()),
             f"{1e3 * step.seconds:.1f}",
         ]
         for step in by_step(history)

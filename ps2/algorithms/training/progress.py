@@ -57,7 +57,7 @@ def describe(report: StepReport, steps: int) -> list[str]:
         f"{words.step} {report.number}/{steps}",
         f"{words.objective} {report.objective:.6g}",
         *([] if report.validation is None else [f"validation {report.validation:.6g}"]),
-        *(f"{_short(value, 1000)} {_spoken(name)}" for name, value in report.told.items()),
+        *(f"{_short(value, 1000)} {_spoken(name)}" for name, value in report.metrics.items()),
         f"{report.seconds / report.number:.3g} s {words.a_step}",
         *([f"{_short(speed, 1000)} rows/s"] if report.rows else []),
         f"{_short(report.bytes, 1024)}B",

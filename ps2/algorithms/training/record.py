@@ -39,7 +39,7 @@ class TrainingHistory:
         rows: that all steps were computed from, summed.
         bytes: size of the arrays that workers exchanged with servers.
         reason: why it ended, in words.
-        told: further values of this kind of training, by name.
+        metrics: further values of this kind of training, by name.
         words: terms for a step and the objective.
     """
 
@@ -50,7 +50,7 @@ class TrainingHistory:
     rows: int
     bytes: int
     reason: str
-    told: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     words: Words = Words()
 
 
@@ -65,7 +65,7 @@ class StepReport:
         rows: whose loss was computed, in all steps so far.
         bytes: that have travelled so far.
         validation: mean loss of the held-out rows; None: it is not known.
-        told: further values of this kind of training, by name.
+        metrics: further values of this kind of training, by name.
         words: terms for a step and the objective.
     """
 
@@ -75,7 +75,7 @@ class StepReport:
     rows: int
     bytes: int
     validation: float | None = None
-    told: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
     words: Words = Words()
 
 
@@ -87,7 +87,7 @@ class Record:
         on_step: called after each step.
         reason: why the training ends, if a step says so.
         completed: the reason if none does.
-        told: further values of this kind of training.
+        metrics: further values of this kind of training.
         words: terms for a step and the objective.
     """
 
@@ -100,7 +100,7 @@ class Record:
     bytes: int = 0
     reason: str = ""
     completed: str = "all steps were taken"
-    told: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    metrics: dict[str, tuple[float, ...]] = field(default_factory=dict)
     _began_s: float = 0.0
     _last_s: float = 0.0
     _marks: list[tuple[int, int, int, int]] = field(default_factory=list)
@@ -142,12 +142,12 @@ class Record:
         else:
             self.objective.append(float(objective))
 
-    def step(self, objective: float, told: Mapping[str, float] | None = None) -> None:
+    def step(self, objective: float, metrics: Mapping[str, float] | None = None) -> None:
         """End a step.
 
         Args:
             objective: after it, or the mean loss of its rows as it began.
-            told: further values of this kind of training, by name.
+            metrics: further values of this kind of training, by name.
         """
         now_s = time.monotonic()
         self.objective.append(float(objective))
@@ -161,7 +161,7 @@ class Record:
                 rows=self.rows,
                 bytes=self.bytes,
                 validation=self.validation[-1] if self.validation else None,
-                told=told or {},
+                metrics=metrics or {},
                 words=self.words,
             )
         )
@@ -175,6 +175,6 @@ class Record:
             self.rows,
             self.bytes,
             self.reason or self.completed,
-            self.told,
+            self.metrics,
             self.words,
         )

@@ -194,7 +194,7 @@ class _TreeDriver:
         """Return how it went; with it, the leaves of each round."""
         width = self._problem.objective.width
         told = tuple(self._leaves(end) for end in range(width, len(self._trees) + 1, width))
-        return replace(self.record.history(), told={"leaves": told})
+        return replace(self.record.history(), metrics={"leaves": told})
 
     def _leaves(self, end: int) -> int:
         """Return how many leaves the trees of a round have, whose last tree is the one before ``end``."""

@@ -73,7 +73,7 @@ def steps_record(history: TrainingHistory) -> list[dict[str, Any]]:
             "seconds": step.seconds,
             "loss": None if step.objective != step.objective else step.objective,
             **({} if step.validation is None else {"validation": step.validation}),
-            **step.told,
+            **step.metrics,
         }
         for step in by_step(history)
     ]

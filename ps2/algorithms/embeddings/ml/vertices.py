@@ -248,6 +248,6 @@ def _joined(histories: list[TrainingHistory]) -> TrainingHistory:
             steps=first.steps + other.steps,
             rows=first.rows + other.rows,
             bytes=first.bytes + other.bytes,
-            told={name: (*values, *other.told.get(name, ())) for name, values in first.told.items()},
+            metrics={name: (*values, *other.metrics.get(name, ())) for name, values in first.metrics.items()},
         )
     return first

@@ -162,4 +162,4 @@ class LinearRegressionTrainingSummary(
 
     @property
     def _inverse_diagonal(self) -> tuple[float, ...]:
-        return self._history.told.get("inverse_diagonal", ())
+        return self._history.metrics.get("inverse_diagonal", ())

@@ -141,7 +141,7 @@ class Normal:
             with np.errstate(over="ignore"):  # the variance of a weight beyond 1e154 is no number
                 diagonal = np.where(inverse_std > 0.0, found.inverse_diagonal() * inverse_std**2, math.inf)
             of_intercept = [1.0 + found.inverse_form(mean)] if context.problem.fit_intercept else []
-            context.record.told["inverse_diagonal"] = tuple(
+            context.record.metrics["inverse_diagonal"] = tuple(
                 (np.concatenate([diagonal, of_intercept]) / weight).tolist()
             )
         return over
