@@ -157,13 +157,13 @@ def description(fleet: LaunchedFleet, launcher: SparkLauncher, detached: bool) -
     """Say what runs and where."""
     from ps2.cli.state import attaching, command
 
-    places = launcher.places()
+    locations = launcher.locations()
     count = f"{len(fleet.servers)} server{'' if len(fleet.servers) == 1 else 's'}"
     end = f"until '{command('stop', fleet.name)}'" if detached else "until Ctrl-C"
     return "\n".join(
         [
             f"fleet {fleet.name!r}: {count} in containers, {end}",
-            *(f"  {server.address}  {places.get(index, '')}" for index, server in enumerate(fleet.servers)),
+            *(f"  {server.address}  {locations.get(index, '')}" for index, server in enumerate(fleet.servers)),
             "",
             f"attach  {attaching(fleet)}",
             f"look    {command('status', fleet.name)}",

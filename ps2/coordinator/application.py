@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 
 def spark_context_of(spark: Any) -> Any:
-    """Return the SparkContext meant; never imports pyspark where it is not loaded.
+    """Return the SparkContext. Does not import pyspark unless it is loaded.
 
     Args:
-        spark: a SparkSession or SparkContext; None takes the active one, if there is one.
+        spark: a SparkSession or SparkContext; None: the active one, if any.
     """
     if spark is None:
         if "pyspark" not in sys.modules:
@@ -35,22 +35,22 @@ def spark_context_of(spark: Any) -> Any:
     context = getattr(spark, "sparkContext", spark)
     if not hasattr(context, "setLocalProperty"):
         raise ConfigError(f"spark: expected a SparkSession or SparkContext, got {type(spark).__name__}")
-    _check_runs(context)
+    _check_running(context)
     return context
 
 
 class Application:
-    """Hands the fleet to the tasks of one SparkContext at a time: a new one may take the place of one that was stopped.
+    """Gives tasks access to the fleet: those of one SparkContext, which may replace a stopped one.
 
     Attributes:
         context: the SparkContext, or None.
-        stages: who asks each SparkContext which of its stages are over.
+        stages: a watch of each SparkContext's finished stages.
     """
 
     def __init__(self, access: Access, tls: Tls | None, master: Master, control: ServerControl) -> None:
         """Args:
-        access: what tasks need, without the application and certificates.
-        tls: of the fleet; None: there is no TLS.
+        access: what tasks need, without application id and certificates.
+        tls: of the fleet; None: no TLS.
         """
         self.context: Any = None
         self.stages: list[StageWatch] = []
@@ -60,7 +60,7 @@ class Application:
         self._control = control
 
     def reach(self, context: Any) -> None:
-        """Hand the fleet's token to the Python workers of Spark's tasks, by Spark's own means."""
+        """Give the Python workers of this SparkContext the fleet's token, through Spark's own channel."""
         self.context = context
         servers = tuple(self._master.registry.addresses())
         if (warning := out_of_reach(context, self._access.fleet.master, servers)) is not None:
@@ -68,11 +68,11 @@ class Application:
         self._access = replace(self._access, application=context.applicationId)
         self._hand_over()
         if not any(watch.watches(context) for watch in self.stages):
-            # Those of earlier ones end by themselves.
+            # Watches of earlier SparkContexts end by themselves.
             self.stages.append(StageWatch(context, self._access.series, self._master, self._control))
 
     def renew(self) -> None:
-        """Let tasks of later jobs have certificates that have changed since."""
+        """Give tasks of later jobs the new certificates, if they have changed."""
         if self._pems is not None and self.context is not None and self._pems.get() is not self._access.tls:
             self._hand_over()
 
@@ -85,16 +85,16 @@ class Application:
         """Return the SparkContext, for ``what``; raise ConfigError if there is none, StoppedError if it was stopped."""
         if self.context is None:
             raise ConfigError(f"{what}: this context has no SparkContext")
-        _check_runs(self.context)
+        _check_running(self.context)
         return self.context
 
     def go_back(self, epoch: int) -> None:
-        """What the driver submits from now on is of a fleet that has gone back so often."""
+        """Jobs that the driver submits from now on belong to this epoch of the fleet."""
         if self.context is not None:
             self.context.setLocalProperty(EPOCH_PROPERTY, str(epoch))
 
     def stop(self) -> None:
-        """Ask no longer which stages are over."""
+        """Stop the watches."""
         for watch in self.stages:
             watch.stop()
 
@@ -109,6 +109,6 @@ class Application:
         context.setLocalProperty(STOPPED_PROPERTY, f"{stopped} {id}" if stopped else id)
 
 
-def _check_runs(context: Any) -> None:
+def _check_running(context: Any) -> None:
     if is_stopped(context):
         raise StoppedError("the SparkContext was stopped; make a new SparkSession first")

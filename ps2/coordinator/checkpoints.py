@@ -165,7 +165,7 @@ class Checkpoints:
                 raise RecoveryError(f"checkpoint {folder} failed: {error}{before}") from error
             own = self._own.setdefault(root, set())
             own.add(folder)
-            self._master.registry.hope()
+            self._master.registry.expect_recovery()
             if note is None:
                 return made, newest
             note(folder)

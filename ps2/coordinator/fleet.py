@@ -1,4 +1,4 @@
-"""The fleet of one context: its servers, and what starts, watches and ends them."""
+"""The fleet of one context: its master, its launcher, and the monitor thread."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 
 MONITOR_INTERVAL_S = 0.1
 ATTACHED_INTERVAL_S = 0.5
-# It may be asking a server that does not answer; it ends by itself then.
+# The thread may wait for a server that does not answer; it ends by itself then.
 WATCHER_TIMEOUT_S = 1.0
-# Set by spark-submit, whose Java process is then this one's parent and all of Spark.
+# Set by spark-submit. Its Java process, which is all of Spark then, is this process's parent.
 GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
 
 
@@ -65,7 +65,7 @@ class Fleet:
             self.master = Master(self.control, config, id, conf.replicas, active, self._is_attached)
             self.master_server = listen(self.master, binding.listen, token, conf.tls)
             self.address = binding.reached(self.master_server.address)
-            # With TLS it is to be reached by the name of its certificate.
+            # With TLS, clients need the name in its certificate.
             self.home = self.address if conf.tls is not None else binding.near.reached(self.master_server.address)
             undo.callback(self.master_server.stop, 0)
             request = LaunchRequest(
@@ -100,7 +100,7 @@ class Fleet:
         self._stopping.set()
 
     def end(self) -> None:
-        """End local servers; leave attached ones without our matrices."""
+        """End local servers; leave attached ones without this context's matrices."""
         if self._watcher is not None:
             self._watcher.join(WATCHER_TIMEOUT_S)
         try:

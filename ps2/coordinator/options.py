@@ -1,4 +1,4 @@
-"""Forms in which arguments are given."""
+"""Parses addresses and ports of ``PS2Conf``."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ def addresses(fleet: str | Sequence[str] | Any | None) -> tuple[str, ...]:
     for address in found:
         host, port = split_address(address, "fleet")
         if is_wildcard(host) or not port:
-            raise ConfigError(f"fleet: {address} is where a server may listen; expected what it is reached by")
+            raise ConfigError(
+                f"fleet: {address} is a wildcard or has no port; expected an address that reaches the server"
+            )
     return found
 
 
 def ports(given: object) -> range:
-    """Return the ports that the driver may take: 40000, "40000-40020"; None: any."""
+    """Parse the ports that the driver may use: 40000 or "40000-40020"; None: any."""
     if given is None:
         return ANY_PORT
     if not isinstance(given, str) and not is_whole(given):

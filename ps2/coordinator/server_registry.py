@@ -27,7 +27,7 @@ class ServerRegistry:
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._membership = Membership(lost_after_s)
-        self._hope = False  # whether lost servers are replaced
+        self._recoverable = False  # lost servers are replaced
         self._given_up = ""
         self._restoring: dict[int, str] = {}  # servers that have not got their shards back yet, and why
 
@@ -42,7 +42,7 @@ class ServerRegistry:
             self._membership.heartbeat(index, server_id, time.monotonic(), mutations)
 
     def alive(self, index: int) -> None:
-        """Note that a server was found alive by asking it."""
+        """Note that a server has answered."""
         with self._lock:
             member = self._membership.members[index]
             if not member.ended:
@@ -54,12 +54,12 @@ class ServerRegistry:
             self._changed.notify_all()
 
     def here(self) -> None:
-        """Note that we do not stand still: we wait for answers."""
+        """Note that this process runs, and waits for answers."""
         with self._lock:
             self._membership.here(time.monotonic())
 
     def silent(self) -> list[tuple[int, str, str]]:
-        """Return index, server id and address of those that are to be asked whether they are there, before ``tick``."""
+        """Return index, server id and address of silent servers, which have to be asked before ``tick``."""
         with self._lock:
             members = self._membership.members
             silent = self._membership.silent(time.monotonic())
@@ -72,7 +72,7 @@ class ServerRegistry:
                 self._changed.notify_all()
 
     def wait_registered(self, indices: Collection[int], timeout_s: float) -> list[int]:
-        """Wait until servers have registered; return those that have not."""
+        """Wait until servers have registered; return the missing ones."""
 
         def missing() -> list[int]:
             members = self._membership.members
@@ -96,42 +96,42 @@ class ServerRegistry:
         """Return the address of each server, by index."""
         return [address for _, address in self.members()]
 
-    def hope(self) -> None:
-        """Note that from now on there is something to get lost servers back from."""
-        self._hope = True
+    def expect_recovery(self) -> None:
+        """Note that lost servers can be recovered from now on."""
+        self._recoverable = True
 
     def give_up(self, why: str) -> None:
-        """Note that servers which are lost now stay so."""
+        """Note that servers which are lost now are lost for good."""
         with self._lock:
-            self._hope, self._given_up = False, why
+            self._recoverable, self._given_up = False, why
         self._on_give_up(why)
 
     def dispossess(self, why: str) -> None:
-        """Note that the servers are another coordinator's now."""
+        """Note that another coordinator has taken the servers over."""
         with self._lock:
-            self._hope, self._given_up = False, ""
+            self._recoverable, self._given_up = False, ""
             for index in self._membership.members:
                 self._membership.ended(index, why)
 
     def check_all_there(self) -> None:
-        """Raise RecoveringError, or LostError if nothing brings it back, if a server is lost."""
+        """Raise RecoveringError if a server is lost, or LostError if it cannot be recovered."""
         with self._lock:
             if lost := self._membership.lost() or self._restoring:
                 reasons = "; ".join(lost.values())
-                raise RecoveringError(reasons) if self._hope else LostError(reasons)
+                raise RecoveringError(reasons) if self._recoverable else LostError(reasons)
 
     def gone(self, owners: Collection[int], addresses: Collection[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return why servers of a matrix are lost for good, and why some are being replaced.
 
         Args:
             owners: their indices.
-            addresses: where they are by the matrix's route.
+            addresses: theirs, by the matrix's route.
         """
         with self._lock:
             lost = self._membership.lost()
             gone = [lost[address] for address in addresses if address in lost]
             gone += [reason for index, reason in self._restoring.items() if index in owners]
-            if self._hope:
+            if self._recoverable:
                 return (), tuple(gone)
             why = f"{self._given_up}: " if self._given_up else ""
             return tuple(why + reason for reason in gone), ()
@@ -140,14 +140,14 @@ class ServerRegistry:
         """Return which servers have to be replaced.
 
         Args:
-            replaces: whether a silent one can be; else only when another process is there in its place.
+            replaces: whether the launcher can replace a silent server; otherwise only ended ones have to be replaced.
         """
         with self._lock:
             members = self._membership.members
             return [index for index in self._membership.lost_indices() if replaces or members[index].ended]
 
     def fence(self, indices: Collection[int]) -> Lost:
-        """Let nothing that lost servers still say count; return what is known of the fleet."""
+        """Ignore lost servers from now on; return the state of the fleet at this moment."""
         with self._lock:
             now_s = time.monotonic()
             members = self._membership.members
@@ -171,7 +171,7 @@ class ServerRegistry:
 
     @contextmanager
     def explaining(self) -> Iterator[None]:
-        """Tell why a server cannot be reached, if that is known in a moment: its process may just have ended."""
+        """Replace the error of an unreachable server if the server is known, or in a moment, to be lost."""
         try:
             yield
         except UnavailableError as error:
@@ -180,4 +180,4 @@ class ServerRegistry:
             if not lost:
                 raise
             reasons = "; ".join(lost.values())
-            raise (RecoveringError(reasons) if self._hope else LostError(reasons)) from error
+            raise (RecoveringError(reasons) if self._recoverable else LostError(reasons)) from error

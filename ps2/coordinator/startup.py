@@ -43,9 +43,9 @@ def start_from(fleet: FleetControl, checkpoints: Checkpoints, conf: PS2Conf) -> 
         everyone = range(conf.count)
         fleet.load(restored, everyone, ids=False)
         fleet.take_loaded(everyone)
-        master.registry.hope()
+        master.registry.expect_recovery()
     if conf.replicas:
-        master.registry.hope()
+        master.registry.expect_recovery()
 
 
 def named_vector(session: Session, master: Master, name: str) -> DCV:

@@ -55,7 +55,7 @@ def servers(pid=None):
 
 
 def test_servers_when_the_fleet_runs_then_each_is_in_a_container_of_its_own(ps, weight):
-    assert len({place for place in ps._fleet.launcher.places().values() if place.startswith("container app-")}) == 2
+    assert len({place for place in ps._fleet.launcher.locations().values() if place.startswith("container app-")}) == 2
     np.testing.assert_array_equal(weight.pull(), np.full(DIM, 4))
 
 
@@ -65,23 +65,23 @@ def test_the_token_when_the_fleet_runs_then_it_is_in_no_argv_and_in_no_servers_e
 
 
 def test_a_server_when_killed_then_its_container_starts_another_and_nothing_is_missing(ps, weight):
-    before = ps._fleet.launcher.places()
+    before = ps._fleet.launcher.locations()
     servers()[0].kill()
     weight.add([1] * DIM)
     np.testing.assert_array_equal(weight.pull(), np.full(DIM, 5))
     assert ps.recoveries[-1].source == "replica"
     assert "ended by SIGKILL" in ps.recoveries[-1].reason
-    assert ps._fleet.launcher.places() == before
+    assert ps._fleet.launcher.locations() == before
 
 
 def test_a_container_when_killed_then_the_cluster_gives_another_and_nothing_is_missing(ps, weight, until):
-    before, recoveries = ps._fleet.launcher.places(), len(ps.recoveries)
+    before, recoveries = ps._fleet.launcher.locations(), len(ps.recoveries)
     executor = next(p for p in servers()[0].parents() if "CoarseGrainedExecutorBackend" in command(p))
     executor.kill()
     until(lambda: len(ps.recoveries) > recoveries, "the server is back", 60)
     weight.add([1] * DIM)
     np.testing.assert_array_equal(weight.pull(), np.full(DIM, 6))
-    assert len(set(before.items()) & set(ps._fleet.launcher.places().items())) == 1
+    assert len(set(before.items()) & set(ps._fleet.launcher.locations().items())) == 1
 
 
 def test_stop_when_servers_are_in_containers_then_nothing_is_left_of_them(ps, weight, until):

@@ -27,7 +27,7 @@ def test_report_when_a_server_was_ordered_then_the_host_is_told_to_start_it(host
     assert hosts.report(FIRST) == START
     assert hosts.report(replace(FIRST, order=1)) == START
     assert hosts.ended() == {}
-    assert hosts.places() == {0: "container c_7 on node1"}
+    assert hosts.locations() == {0: "container c_7 on node1"}
 
 
 def test_report_when_none_was_ordered_then_the_host_waits():

@@ -34,7 +34,7 @@ def ps(spark, cluster):
 
 def fleet_of(ps):
     """The application's id, as its containers are named after it."""
-    place = ps._fleet.launcher.places()[0]
+    place = ps._fleet.launcher.locations()[0]
     return "application_" + re.search(r"container_(?:e\d+_)?(\d+_\d+)_", place)[1]
 
 
@@ -51,7 +51,7 @@ def counted(ps, sc, weight, on_clock, clock_s=0.0):
 
 
 def test_servers_when_the_fleet_runs_then_status_names_container_and_node(ps):
-    places = ps._fleet.launcher.places()
+    places = ps._fleet.launcher.locations()
     assert len(set(places.values())) == 3
     assert all(re.fullmatch(r"container container_\S+ on \S+:\d+", place) for place in places.values())
 
@@ -79,7 +79,7 @@ def test_training_when_data_are_on_hdfs_then_the_sum_is_exact_and_so_is_what_a_s
 
 def test_a_run_when_a_servers_container_is_killed_then_it_goes_on_and_is_exact(ps, sc, processes):
     weight = DCV.dense(DIM, dtype="int64")
-    before = ps._fleet.launcher.places()
+    before = ps._fleet.launcher.locations()
     killed = []
 
     def on_clock(t):
@@ -95,7 +95,7 @@ def test_a_run_when_a_servers_container_is_killed_then_it_goes_on_and_is_exact(p
     np.testing.assert_array_equal(weight.pull(), np.full(DIM, WORKERS * CLOCKS))
     assert ps.recoveries[-1].source == "checkpoint"
     assert ps.recoveries[-1].rolledBack
-    assert len(set(before.values()) & set(ps._fleet.launcher.places().values())) == 2
+    assert len(set(before.values()) & set(ps._fleet.launcher.locations().values())) == 2
 
 
 @pytest.mark.parametrize("words", [("python", "launchers.spark_app"), ("java", "ExecutorLauncher")])

@@ -30,14 +30,14 @@ POLL_S = 0.05
 
 @dataclass(frozen=True)
 class ContainedServers:
-    """What all servers of a fleet in containers are started with.
+    """How the servers of a fleet in containers are started.
 
     Attributes:
         binding: where this process listens, and what containers reach it by.
         memory_bytes: that each server's arrays may take.
         ops: modules that declare operations.
         tls: of servers, and of this process; None: there is no TLS.
-        keep_addresses: a lost server's successor is to listen where that one did, if it is on the same machine.
+        keep_addresses: a replacement on the same machine listens at the address of the lost server.
     """
 
     servers: int
@@ -129,16 +129,16 @@ class SparkLauncher(Launcher):
         return "; ".join([text, application.status_text(), *failed])
 
     def addresses(self) -> dict[int, str]:
-        """Return by index where servers listen that were started without a master."""
+        """Return by index where servers listen."""
         return self._hosts.addresses()
 
     def exit_codes(self) -> dict[int, int]:
-        """Return by index how servers have ended whose containers are there."""
+        """Return by index the exit codes of servers that have ended while their container runs."""
         return self._hosts.exit_codes()
 
-    def places(self) -> dict[int, str]:
-        """Return by index in which container a server is, and on which node."""
-        return self._hosts.places()
+    def locations(self) -> dict[int, str]:
+        """Return by index container and node of each server."""
+        return self._hosts.locations()
 
     def stop(self) -> None:
         with self._lock:

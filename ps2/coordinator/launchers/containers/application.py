@@ -1,4 +1,4 @@
-"""The process of the fleet's Spark application, as the launcher sees it."""
+"""The fleet's Spark application, as a child process of the launcher."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from ps2.errors import LaunchError
 from ps2.programs import command, import_path
 from ps2.run.interpreter import VARIABLE as PYTHON_VARIABLE
 
-# For Spark to give its containers back.
+# For Spark to release its containers.
 END_TIMEOUT_S = 15.0
-# Of the process that starts us, if spark-submit did: its own Spark is not ours.
+# Variables of spark-submit's own Spark, if it has started this process.
 NOT_INHERITED = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")
 
 
 class FleetApplication:
-    """Runs ``spark_app``. It ends with this process, however that ends."""
+    """Runs ``spark_app``, which ends with this process, even if this process is killed."""
 
     def __init__(self, submission: Submission, asked: Mapping[str, object], log: Path) -> None:
         """Args:
-        asked: what the program is told, the token with it.
-        log: file that takes what it prints.
+        asked: the program's input, the token included.
+        log: file for the program's output.
 
         Raises:
-            LaunchError: it cannot be started.
+            LaunchError: the program cannot be started.
         """
         self._log = log
         self._told: dict[str, Any] = {}
@@ -52,14 +52,14 @@ class FleetApplication:
             raise LaunchError(f"the fleet's Spark application cannot be started: {error}") from error
         assert self._process.stdin is not None
         settings = {"settings": dict(submission.settings), "name": submission.name}
-        with contextlib.suppress(BrokenPipeError):  # it has ended: ``ended`` tells
+        with contextlib.suppress(BrokenPipeError):  # the program has ended: ``ended`` says why
             self._process.stdin.write(json.dumps({**asked, **settings}) + "\n")
             self._process.stdin.flush()
         self._reader = threading.Thread(target=self._listen, name="ps2-fleet-application", daemon=True)
         self._reader.start()
 
     def ended(self) -> str | None:
-        """Say why it has ended; None while it runs."""
+        """Return why the application has ended; None while it runs."""
         code = self._process.poll()
         if code is None:
             return None
@@ -69,23 +69,23 @@ class FleetApplication:
         return f"the fleet's Spark application has ended with exit code {code}; it said:{self.tail()}"
 
     def failures(self) -> dict[int, tuple[int, str]]:
-        """Return by index how many attempts of tasks have failed, and why the last one has."""
+        """Return by index how many task attempts have failed, and the last error."""
         told = self._told.get("failures", {})
         return {int(index): (count, said) for index, (count, said) in told.items()}
 
     def status_text(self) -> str:
-        """Say what Spark calls it, and how the manager sees it."""
+        """Return the application's name, and its state in the cluster manager."""
         name, master = self._told.get("application"), self._told.get("master")
         begun = f"application {name} at {master}" if name else "the fleet's Spark application has not begun"
         manager = self._told.get("manager")
         return f"{begun}; {manager}" if manager else begun
 
     def tail(self) -> str:
-        """Return the end of what it has printed, on lines of their own."""
+        """Return the tail of its output, as indented lines."""
         return below(last_lines(self._log))
 
     def stop(self) -> None:
-        """End it, by force if it takes too long."""
+        """End the application; kill it if that takes too long."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

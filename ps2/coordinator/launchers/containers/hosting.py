@@ -1,4 +1,4 @@
-"""The host in a container: a task of the fleet's Spark application, which keeps one server as the launcher says."""
+"""The host in a container: a task of the fleet's Spark application that runs one server by the launcher's orders."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from ps2.version import __version__
 
 log = logging.getLogger(__name__)
 
-# Spark hands it to the Python workers of the fleet's application, as it does with the training's (decision 3).
+# Spark hands these variables to the Python workers of the fleet's application (decision 3).
 TOKEN_VARIABLE = "PS2_HOST_TOKEN"
 TLS_VARIABLE = "PS2_HOST_TLS"
-# Servers are told by other ways.
+# Servers get these in other ways.
 HIDDEN = (TOKEN_VARIABLE, TLS_VARIABLE, *VARIABLES)
-# Environment variables in which managers name a container.
+# Environment variables in which cluster managers name a container.
 CONTAINERS = ("CONTAINER_ID",)  # YARN's
 REPORT_S = 0.25
 MAX_ADDRESS = 300
 
 
 def host(index: int, launcher: str, generation: int) -> None:
-    """Keep server ``index`` of a fleet in this container, until the launcher says that it is enough.
+    """Host server ``index`` of a fleet in this container until the launcher ends it.
 
     Args:
-        launcher: ``host:port`` that is told how the server is.
-        generation: how many Spark applications the fleet has had before this one.
+        launcher: ``host:port`` that gets the reports.
+        generation: number of the fleet's earlier Spark applications.
 
     Raises:
-        ConfigError: this container will not do.
+        ConfigError: the launcher refuses this container.
         UnavailableError: the launcher has been silent for too long.
     """
     context = task_context()
@@ -71,10 +71,10 @@ def host(index: int, launcher: str, generation: int) -> None:
 
 
 def container_named(environment: Mapping[str, str], folder: Path) -> str:
-    """Return what the manager calls this container: by its environment, or by the folder that it was given.
+    """Return the cluster manager's name of this container, from its environment or its working folder.
 
     Args:
-        folder: that the container works in; of standalone executors APPLICATION/EXECUTOR.
+        folder: the working folder; of standalone executors APPLICATION/EXECUTOR.
     """
     named = next((environment[name] for name in CONTAINERS if name in environment), None)
     if named is not None:
@@ -85,14 +85,14 @@ def container_named(environment: Mapping[str, str], folder: Path) -> str:
 
 
 def node_named(environment: Mapping[str, str]) -> str:
-    """Return what the manager calls the machine: YARN by the address of its node manager."""
+    """Return the cluster manager's name of this machine. On YARN that is the node manager's address."""
     if "NM_HOST" in environment:
         return join_address(environment["NM_HOST"], int(environment.get("NM_PORT", "0")))
     return socket.gethostname()
 
 
 def own_address(launcher: str) -> str:
-    """Return the address of this machine from which the launcher is reached: others reach the server there."""
+    """Return this machine's address on the network of the launcher. Others reach the server there."""
     host, port = split_address(launcher)
     try:
         with socket.create_connection((host, port), timeout=10) as probe:
@@ -102,11 +102,11 @@ def own_address(launcher: str) -> str:
 
 
 def listening(own: str, before: str) -> str:
-    """Return where a server is to listen: on a free port, or where the one before did, if that was on this machine.
+    """Return where a server listens: at the address of its predecessor on this machine, or else at a free port.
 
     Args:
         own: address of this machine.
-        before: ``host:port``; "": anywhere.
+        before: ``host:port`` of the predecessor; "": any.
     """
     host, port = split_address(before) if before else ("", 0)
     return join_address(own, port if host == own else 0)
@@ -124,7 +124,7 @@ def _keep(report: Report, launcher: LauncherControl, secrets: Secrets, address: 
             try:
                 order = launcher.report(report)
                 heard_s = time.monotonic()
-            except PS2Error as error:  # also of a stranger that listens there now
+            except PS2Error as error:  # or another program listens there now
                 if time.monotonic() - heard_s > ServerConfig.orphan_timeout_s:
                     raise UnavailableError(f"no answer from the launcher: {error}") from error
             else:
@@ -147,32 +147,31 @@ def _keep(report: Report, launcher: LauncherControl, secrets: Secrets, address: 
 
 @dataclass(frozen=True)
 class Secrets:
-    """What the fleet's processes know each other by."""
+    """The credentials of the fleet's processes."""
 
     token: str
     tls: Pems | None
 
     def options(self) -> dict[str, str]:
-        """Return by option of ``ps2 server`` what the file says that it names."""
+        """Return the content of each file that an option of ``ps2 server`` names."""
         tls = self.tls or Pems()
         given = {"--token-file": self.token, "--tls-cert": tls.cert, "--tls-key": tls.key, "--tls-ca": tls.ca}
         return {option: text for option, text in given.items() if text}
 
 
 class Server:
-    """A server's process in this container. It ends with this one, and prints where this one prints: to the container's
-    log."""
+    """A server process in this container. It ends with this process, and prints to the container's log."""
 
     def __init__(self, arguments: Sequence[str], secrets: Secrets, environment: Mapping[str, str]) -> None:
         """Args:
         arguments: of ``ps2``.
-        environment: variables beside this process's.
+        environment: variables in addition to this process's.
         """
         self._announced, announcing = os.pipe()
         self._address = ""
         with contextlib.ExitStack() as given:
             given.callback(os.close, announcing)
-            # They are on no disk, in no argv and in no environment of the server.
+            # Through pipes the secrets are on no disk, in no argv and in no environment.
             pipes = {option: given.enter_context(_pipe(text)) for option, text in secrets.options().items()}
             self._process = subprocess.Popen(
                 [
@@ -194,22 +193,22 @@ class Server:
         self._reader.start()
 
     def poll(self) -> int | None:
-        """Return its exit code, or None while it runs."""
+        """Return the exit code, or None while the server runs."""
         return self._process.poll()
 
     def address(self) -> str:
-        """Return ``host:port`` where it listens; "" if it does not yet."""
+        """Return ``host:port`` of the server; "" if it does not listen yet."""
         if not self._address and has_come(self._announced, 0):
             self._address = os.read(self._announced, MAX_ADDRESS).decode()
         return self._address
 
     def said(self) -> str:
-        """Return the end of what it has printed; it has ended."""
+        """Return the tail of the output of an ended server."""
         self._reader.join(1.0)
         return "\n".join(self._lines)
 
     def end(self) -> None:
-        """End it, by force if it takes too long."""
+        """End the server; kill it if that takes too long."""
         self._process.terminate()
         try:
             self._process.wait(END_TIMEOUT_S)
@@ -229,7 +228,7 @@ class Server:
 
 @contextlib.contextmanager
 def _pipe(text: str) -> Iterator[int]:
-    """Yield the end of a pipe that text can be read from."""
+    """Yield the reading end of a pipe that holds a text."""
     reading, writing = os.pipe()
     try:
         os.write(writing, text.encode())
@@ -240,6 +239,6 @@ def _pipe(text: str) -> Iterator[int]:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of servers: ps2 may have come with files that Spark ships, which it imports from."""
+    """Return the environment of servers. It finds a ps2 that Spark has shipped, too."""
     kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
     return {**kept, "PYTHONPATH": os.pathsep.join(import_path())}

@@ -1,4 +1,4 @@
-"""Which container hosts which server, and what it is told to do: pure, told by reports and orders."""
+"""Which container hosts which server, and its next order. No I/O: reports of hosts in, orders out."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ps2.rpc.launcher_control import Order, Report
 
 
 @dataclass
-class _Seat:
+class _Slot:
     """One server of the fleet.
 
     Attributes:
-        order: number of the last one; ``arguments`` are its.
-        taken_by: attempt of the host that carries it out; no other one does, as the server that it started has died
-            with its container, and nobody has noticed yet.
-        host: what its newest host has said last; ``left`` if it was told to go since.
+        order: number of the last order; ``arguments`` belong to it.
+        taken_by: attempt of the host that carries the order out. No later host does: the server of this order has died
+            with its container, and the coordinator has not noticed yet.
+        host: last report of the newest host; ``left``: that host was told to leave.
         ended: why the server of this order has ended, or does not start.
-        address: where its server has listened last.
+        address: where the server has listened last.
     """
 
     order: int = 0
@@ -34,78 +34,78 @@ class _Seat:
 
 
 class Hosts:
-    """The containers of one fleet. Safe for threads."""
+    """The containers of one fleet. Thread-safe."""
 
     def __init__(self, servers: int, version: str, keep_addresses: bool = False) -> None:
         """Args:
-        version: of the package that hosts are to have.
-        keep_addresses: a server that takes another's place on the same machine is to listen where that one did.
+        version: of ps2 that hosts must have.
+        keep_addresses: a replacement on the same machine listens at the address of the lost server.
         """
         self._keep_addresses = keep_addresses
         self._version = version
         self._lock = threading.Lock()
-        self._seats = [_Seat() for _ in range(servers)]
+        self._slots = [_Slot() for _ in range(servers)]
         self._leaving = False
 
     def order(self, index: int, arguments: Sequence[str]) -> None:
-        """Have a server started, in place of any before: by the host that is there, or by the next one."""
+        """Order a server, in place of any before. The present host starts it, or the next one."""
         with self._lock:
-            seat = self._seats[index]
-            seat.order += 1
-            seat.arguments = tuple(arguments)
-            seat.taken_by = seat.ended = None
+            slot = self._slots[index]
+            slot.order += 1
+            slot.arguments = tuple(arguments)
+            slot.taken_by = slot.ended = None
 
     def leave(self) -> None:
-        """Let all hosts end their servers, and go."""
+        """Let all hosts end their servers and leave."""
         with self._lock:
             self._leaving = True
 
     def have_left(self) -> bool:
-        """Tell whether all hosts have been told to go."""
+        """Return whether all hosts have been told to leave."""
         with self._lock:
-            return all(seat.left or seat.host is None for seat in self._seats)
+            return all(slot.left or slot.host is None for slot in self._slots)
 
     def report(self, report: Report) -> Order:
-        """Take in what a host says; return what it is to do.
+        """Note a host's report; return its next order.
 
         Raises:
             ProtocolError: the fleet has no such server.
         """
         with self._lock:
-            if report.index >= len(self._seats):
-                raise ProtocolError(f"this fleet has {len(self._seats)} servers, and no server {report.index}")
-            seat = self._seats[report.index]
-            if seat.host is not None and report.attempt < seat.host.attempt:
+            if report.index >= len(self._slots):
+                raise ProtocolError(f"this fleet has {len(self._slots)} servers, and no server {report.index}")
+            slot = self._slots[report.index]
+            if slot.host is not None and report.attempt < slot.host.attempt:
                 return Order(leave=True)
             if self._leaving:
-                seat.left = True
+                slot.left = True
                 return Order(leave=True)
             if report.version != self._version:
-                seat.ended = f"{where(report)} has ps2 {report.version}, and this process {self._version}"
-                return Order(refused=seat.ended)
-            before, seat.host = seat.host, report
-            seat.address = report.address or seat.address
-            if not seat.order:
+                slot.ended = f"{where(report)} has ps2 {report.version}, and this process {self._version}"
+                return Order(refused=slot.ended)
+            before, slot.host = slot.host, report
+            slot.address = report.address or slot.address
+            if not slot.order:
                 return Order()
-            if seat.taken_by is None:
-                seat.taken_by = report.attempt
-            elif seat.taken_by != report.attempt:
+            if slot.taken_by is None:
+                slot.taken_by = report.attempt
+            elif slot.taken_by != report.attempt:
                 gone = "its container" if before is None else where(before)
-                seat.ended = seat.ended or f"{gone} is gone"
+                slot.ended = slot.ended or f"{gone} is gone"
                 return Order()
-            if report.order == seat.order and report.exit_code is not None:
-                seat.ended = f"in {where(report)}: {ending(report.exit_code, report.said.splitlines())}"
-            return Order(seat.order, seat.arguments, address=seat.address if self._keep_addresses else "")
+            if report.order == slot.order and report.exit_code is not None:
+                slot.ended = f"in {where(report)}: {ending(report.exit_code, report.said.splitlines())}"
+            return Order(slot.order, slot.arguments, address=slot.address if self._keep_addresses else "")
 
     def ended(self) -> dict[int, str]:
         """Return by index why servers have ended, or do not start."""
         with self._lock:
-            return {index: seat.ended for index, seat in enumerate(self._seats) if seat.ended is not None}
+            return {index: slot.ended for index, slot in enumerate(self._slots) if slot.ended is not None}
 
     def exit_codes(self) -> dict[int, int]:
-        """Return by index how the servers of the last orders have ended that did so in their container."""
+        """Return by index the exit codes of servers that have ended while their container runs."""
         with self._lock:
-            hosts = [(index, seat.order, seat.host) for index, seat in enumerate(self._seats)]
+            hosts = [(index, slot.order, slot.host) for index, slot in enumerate(self._slots)]
         return {
             index: host.exit_code
             for index, order, host in hosts
@@ -116,20 +116,20 @@ class Hosts:
         """Return by index where the servers of the last orders listen."""
         with self._lock:
             return {
-                index: seat.host.address
-                for index, seat in enumerate(self._seats)
-                if seat.host is not None and seat.host.order == seat.order and seat.host.address
+                index: slot.host.address
+                for index, slot in enumerate(self._slots)
+                if slot.host is not None and slot.host.order == slot.order and slot.host.address
             }
 
     def absent(self) -> list[int]:
-        """Return which servers have no container that takes their order."""
+        """Return the servers whose order no container has taken."""
         with self._lock:
-            return [index for index, seat in enumerate(self._seats) if seat.taken_by is None]
+            return [index for index, slot in enumerate(self._slots) if slot.taken_by is None]
 
-    def places(self) -> dict[int, str]:
-        """Return by index where servers are: container and node."""
+    def locations(self) -> dict[int, str]:
+        """Return by index container and node of each server."""
         with self._lock:
-            return {index: where(seat.host) for index, seat in enumerate(self._seats) if seat.host is not None}
+            return {index: where(slot.host) for index, slot in enumerate(self._slots) if slot.host is not None}
 
 
 def where(report: Report) -> str:

@@ -1,8 +1,7 @@
 """The fleet's Spark application: ``python -m ps2.coordinator.launchers.containers.spark_app``, a program of its own.
 
-One Spark job of one stage, with a task for each server. What to do comes as a line of JSON on stdin, the token with it;
-what becomes of it goes out as lines of JSON on stdout. It ends when stdin does: with the process that started it,
-however that ends.
+One Spark job of one stage, with a task for each server. Its input is a line of JSON on stdin, the token included; it
+reports lines of JSON on stdout. It ends when stdin does: with the process that started it, however that process ends.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ def run(asked: dict[str, Any], out: TextIO) -> None:
     from pyspark.errors import PySparkRuntimeError
 
     try:
-        SparkContext._ensure_initialized()  # Java, with what spark-submit makes of its arguments
-    except PySparkRuntimeError:  # it has said why
+        SparkContext._ensure_initialized()  # starts Java with spark-submit's arguments
+    except PySparkRuntimeError:  # Java has printed the reason
         sys.exit(1)
     conf = SparkConf()
     for name, value in asked["settings"].items():
@@ -45,7 +44,7 @@ def run(asked: dict[str, Any], out: TextIO) -> None:
         conf.set(name, value)
     if (python := conf.get("spark.pyspark.python")) is not None:
         os.environ[PYTHON_VARIABLE] = python
-    say = _Sayings(out)
+    report = _Reporter(out)
     yarn = (
         YarnApplication(spark.java(), spark.java_conf(conf), asked["tag"])
         if conf.get("spark.master") == "yarn"
@@ -53,12 +52,12 @@ def run(asked: dict[str, Any], out: TextIO) -> None:
     )
     if yarn is not None:
         conf.set("spark.yarn.tags", asked["tag"])
-    begun = _Begun(yarn)
-    threading.Thread(target=_look, args=(say, begun), daemon=True).start()
-    threading.Thread(target=_end_with_stdin, args=(begun,), daemon=True).start()
+    starting = _Starting(yarn)
+    threading.Thread(target=_look, args=(report, starting), daemon=True).start()
+    threading.Thread(target=_end_with_stdin, args=(starting,), daemon=True).start()
     try:
-        context = begun.context = SparkContext(conf=conf)
-        say(application=context.applicationId, master=context.master)
+        context = starting.context = SparkContext(conf=conf)
+        report(application=context.applicationId, master=context.master)
         # By Spark's own channel to the Python workers, not by its settings.
         context.environment[TOKEN_VARIABLE] = asked["token"]
         if asked["tls"] is not None:
@@ -72,56 +71,56 @@ def run(asked: dict[str, Any], out: TextIO) -> None:
 
         context.parallelize(range(servers), servers).mapPartitionsWithIndex(keep).collect()
     except Py4JJavaError as error:
-        say(fault=str(error.java_exception.toString())[:MAX_CHARS])
+        report(fault=str(error.java_exception.toString())[:MAX_CHARS])
         sys.exit(1)
 
 
 @dataclass
-class _Begun:
-    """How far the application is.
+class _Starting:
+    """The application while it starts.
 
     Attributes:
-        yarn: the application there; None: the manager is another one.
-        context: its SparkContext, once there is one.
+        yarn: the application on YARN; None: another cluster manager.
+        context: its SparkContext, or None before it exists.
     """
 
     yarn: YarnApplication | None
     context: Any = None
 
 
-class _Sayings:
-    """Lines of JSON, each said once."""
+class _Reporter:
+    """Prints changed values as lines of JSON."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._lock = threading.Lock()
-        self._said: dict[str, object] = {}
+        self._reported: dict[str, object] = {}
 
     def __call__(self, **what: object) -> None:
         with self._lock:
-            fresh = {name: value for name, value in what.items() if self._said.get(name) != value}
+            fresh = {name: value for name, value in what.items() if self._reported.get(name) != value}
             if fresh:
-                self._said.update(fresh)
+                self._reported.update(fresh)
                 print(json.dumps(fresh), file=self._out, flush=True)
 
 
-def _look(say: _Sayings, begun: _Begun) -> None:
-    """Tell what is under way: how the manager sees the application, and why tasks have failed."""
+def _look(report: _Reporter, starting: _Starting) -> None:
+    """Report the application's state in the cluster manager, and why tasks have failed."""
     from py4j.protocol import Py4JError
 
     while True:
         try:
-            if begun.yarn is not None:
-                say(manager=begun.yarn.status_text())
-            if begun.context is not None:
-                say(failures=_failures(begun.context))
-        except (Py4JError, OSError) as error:  # it is ending, or not there yet
+            if starting.yarn is not None:
+                report(manager=starting.yarn.status_text())
+            if starting.context is not None:
+                report(failures=_failures(starting.context))
+        except (Py4JError, OSError) as error:  # the application is ending, or not submitted yet
             print(f"looking at the application: {error}", file=sys.stderr)
         time.sleep(LOOK_S)
 
 
 def _failures(context: Any) -> dict[str, tuple[int, str]]:
-    """Return by index how many attempts of tasks have failed, and what Spark says of the last one."""
+    """Return by index how many task attempts have failed, and the last error."""
     found: dict[str, tuple[int, str]] = {}
     for index, message in spark.failed_tasks(context, context.statusTracker().getJobIdsForGroup(GROUP)):
         count, _ = found.get(str(index), (0, ""))
@@ -130,23 +129,23 @@ def _failures(context: Any) -> dict[str, tuple[int, str]]:
 
 
 def in_a_line(said: str) -> str:
-    """Return what Spark says of a failed task: what Python raised, or all but Java's stack."""
+    """Return Spark's error of a failed task in one line: Python's error, or all but Java's stack."""
     if "Traceback" in said:
         return failed_task(Exception(said))[1]
     return " ".join(line.strip() for line in said.splitlines() if not line.startswith("\tat "))[:MAX_CHARS]
 
 
-def _end_with_stdin(begun: _Begun) -> None:
+def _end_with_stdin(starting: _Starting) -> None:
     """Wait until stdin ends; end the application, and this process."""
     from py4j.protocol import Py4JError
 
     while sys.stdin.readline():
         pass
     try:
-        if begun.context is not None:
-            begun.context.stop()
-        elif begun.yarn is not None:  # the manager has not let it begin yet
-            begun.yarn.kill()
+        if starting.context is not None:
+            starting.context.stop()
+        elif starting.yarn is not None:  # the cluster manager has not started it yet
+            starting.yarn.kill()
     except (Py4JError, OSError) as error:
         print(f"ending: {error}", file=sys.stderr)
     spark.end_java()
@@ -154,7 +153,7 @@ def _end_with_stdin(begun: _Begun) -> None:
 
 
 if __name__ == "__main__":
-    # Java and others print to stdout; lines of JSON go where only we print.
+    # Java prints to stdout, too. Reports go to a copy of it that only this module writes to.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     run(json.loads(sys.stdin.readline()), answers)

@@ -1,4 +1,4 @@
-"""What the fleet's Spark application is submitted with: pure."""
+"""The settings that the fleet's Spark application is submitted with. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ps2.errors import ConfigError
 MASTER = "spark.master"
 MIB = 1 << 20
 DEFAULT_MEMORY_BYTES = 1 << 30
-# Of a container, beside what servers' arrays take: Java's heap, which does nothing but start Python; and the processes:
-# server, task, Spark's daemon of tasks, and Java beside its heap.
+# A container needs, beside the server's arrays: Java's heap, which only starts Python; and memory of the processes:
+# server, task, Spark's daemon of Python workers, and Java outside its heap.
 HEAP_MIB = 512
 PROCESSES_MIB = 700
-# Settings of the training's application that say where a cluster is, and how it is talked to.
+# Settings of the training's application that name the cluster and how to connect to it.
 COPIED = (
     "spark.archives",
     "spark.authenticate",
@@ -32,7 +32,7 @@ COPIED = (
     "spark.submit.pyFiles",
     "spark.yarn.",
 )
-# Of them, what is of that application alone.
+# Exceptions: settings of that application alone.
 ITS_OWN = ("spark.yarn.app.", "spark.yarn.tags", "spark.kubernetes.driver.pod.name")
 
 
@@ -41,9 +41,9 @@ class Submission:
     """How the fleet's Spark application is submitted.
 
     Attributes:
-        settings: of Spark; what the fleet needs comes on top of them.
+        settings: Spark's; ``needed`` adds the fleet's.
         arguments: of spark-submit.
-        python: that the containers run; None: what the environment says.
+        python: interpreter of the containers; None: that of the environment.
         name: of the application.
     """
 
@@ -54,15 +54,15 @@ class Submission:
 
 
 def beside(training: Mapping[str, str], conf: Mapping[str, str], python: str | None) -> Submission:
-    """Return how to submit a fleet beside a training's application, to the same cluster unless ``conf`` says otherwise.
+    """Return how to submit a fleet to the cluster of a training's application, unless ``conf`` names another one.
 
     Args:
-        training: settings of its application.
-        conf: settings of the fleet's, which come first.
-        python: that the training's tasks run with.
+        training: settings of the training's application.
+        conf: settings of the fleet's application, which take precedence.
+        python: interpreter of the training's tasks.
 
     Raises:
-        ConfigError: Spark has no containers there.
+        ConfigError: Spark's master has no containers.
     """
     copied = {
         name: value for name, value in training.items() if name.startswith(COPIED) and not name.startswith(ITS_OWN)
@@ -72,16 +72,16 @@ def beside(training: Mapping[str, str], conf: Mapping[str, str], python: str | N
     if not master or (master.startswith("local") and not master.startswith("local-cluster")):
         raise ConfigError(
             f"launcher='spark': Spark at {master or 'no master'} hands out no containers; give a master of a cluster "
-            "(yarn, k8s://..., spark://...), by the SparkSession or by conf={'spark.master': ...}"
+            "(yarn, k8s://..., spark://...), by the SparkSession or by PS2Conf(sparkConf={'spark.master': ...})"
         )
     return Submission(settings, python=python, name=f"ps2 fleet of {training.get('spark.app.name', 'an application')}")
 
 
 def needed(settings: Mapping[str, str], servers: int, memory_bytes: int) -> dict[str, str]:
-    """Return the settings that the fleet needs: one server a task, one task an executor, none that comes and goes.
+    """Return the settings that the fleet needs: one server per task, one task per executor, a fixed set of executors.
 
     Args:
-        settings: what was asked for.
+        settings: those of the user.
         memory_bytes: that each server's arrays may take.
     """
     cores = settings.get("spark.executor.cores", "1")
@@ -92,12 +92,12 @@ def needed(settings: Mapping[str, str], servers: int, memory_bytes: int) -> dict
         "spark.cores.max": str(servers * int(cores)),
         "spark.dynamicAllocation.enabled": "false",
         "spark.speculation": "false",
-        # A server may be lost as often as it likes: its next container is another attempt of its task.
+        # Servers may be lost any number of times: the next container is another attempt of the task.
         "spark.task.maxFailures": str(2**31 - 1),
         "spark.excludeOnFailure.enabled": "false",
     }
     given = {
-        # As the manager gives up an application whose executors fail too often, whatever for.
+        # Cluster managers give up an application whose executors fail too often.
         "spark.executor.maxNumFailures": str(100 * servers),
         "spark.ui.enabled": "false",
         "spark.eventLog.enabled": "false",
@@ -108,6 +108,6 @@ def needed(settings: Mapping[str, str], servers: int, memory_bytes: int) -> dict
 
 def _memory(master: str, memory_bytes: int) -> dict[str, str]:
     processes = PROCESSES_MIB + -(-memory_bytes // MIB)
-    if master.startswith(("spark:", "local-cluster")):  # it counts Java's heap, and nothing beside it
+    if master.startswith(("spark:", "local-cluster")):  # these managers count Java's heap only
         return {"spark.executor.memory": f"{HEAP_MIB + processes}m"}
     return {"spark.executor.memory": f"{HEAP_MIB}m", "spark.executor.memoryOverhead": f"{processes}m"}

@@ -1,4 +1,4 @@
-"""What YARN says of the fleet's application: asked through the client that Spark has."""
+"""The fleet's application on YARN, through the client that comes with Spark."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Any
 
 
 class YarnApplication:
-    """One application, found by its tag. Safe for threads."""
+    """One application, found by its tag. Thread-safe."""
 
     def __init__(self, jvm: Any, conf: Any, tag: str) -> None:
         """Args:
-        jvm: of py4j.
+        jvm: py4j's view of Java's packages.
         conf: the application's SparkConf, as a Java object.
         tag: that no other application has.
         """
@@ -22,7 +22,7 @@ class YarnApplication:
         self._client.start()
 
     def status_text(self) -> str:
-        """Say in which state and queue it is, what it has, and what it waits for; "" before it is submitted."""
+        """Return state, queue, containers and YARN's diagnostics; "" before the application is submitted."""
         report = self._report()
         if report is None:
             return ""
@@ -36,7 +36,7 @@ class YarnApplication:
         return f"{text}; YARN says: {' '.join(said)}" if said else text
 
     def kill(self) -> None:
-        """End it, if it was submitted."""
+        """End the application, if it was submitted."""
         report = self._report()
         if report is not None:
             self._client.killApplication(report.getApplicationId())

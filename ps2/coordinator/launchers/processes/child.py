@@ -1,4 +1,4 @@
-"""A server's process on this host, how it ended, and ending it."""
+"""A server process on this host: how it ends, and how to end it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ps2.processes import ProcessId
 
-# The exit code of a process that ended when nobody was there to see it.
+# Exit code of a process that no parent has waited for.
 UNKNOWN = 255
 LOG_TAIL_LINES = 20
 END_TIMEOUT_S = 4.0
@@ -18,25 +18,25 @@ POLL_S = 0.01
 
 
 class Child:
-    """A server's process, which another one started."""
+    """A server process that the fork server has started."""
 
     def __init__(self, process: ProcessId, code_of: Callable[[int], int]) -> None:
-        """``code_of``: gives the exit code of a process that has ended, by its pid."""
+        """``code_of``: returns the exit code of an ended process, by its pid."""
         self.process = process
         self._code_of = code_of
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Return its exit code, or None while it runs."""
+        """Return the exit code, or None while the process runs."""
         if self._code is None and not self.process.alive():
             self._code = self._code_of(self.process.pid)
         return self._code
 
     def wait(self, timeout_s: float = math.inf) -> int:
-        """Wait until it has ended, and return its exit code.
+        """Wait for the end of the process; return its exit code.
 
         Raises:
-            TimeoutError: it has not ended in time.
+            TimeoutError: the process still runs.
         """
         deadline_s = time.monotonic() + timeout_s
         while (code := self.poll()) is None:
@@ -53,7 +53,7 @@ class Child:
 
 
 def end(children: Collection[Child]) -> None:
-    """End processes, by force if they take too long."""
+    """End processes; kill those that take too long."""
     for child in children:
         child.terminate()
     deadline_s = time.monotonic() + END_TIMEOUT_S
@@ -66,35 +66,35 @@ def end(children: Collection[Child]) -> None:
 
 
 def how_it_ended(code: int, log: Path) -> str:
-    """Say why a server ended, with the tail of its log below.
+    """Return why a server ended, and the tail of its log.
 
     Args:
-        code: of its exit; negative for a signal.
-        log: what it wrote.
+        code: exit code; negative for a signal.
+        log: the server's log file.
     """
     return ending(code, last_lines(log))
 
 
 def ending(code: int, lines: Sequence[str]) -> str:
-    """The same, of the last lines that it wrote."""
+    """Return the same, given the last lines of the log."""
     how = f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    # Its own last word says more than a number.
+    # The server's last message says more than its exit code.
     said = [line.removeprefix("ps2: ") for line in lines if line.startswith("ps2: ")]
     return f"{said[-1] if said and code > 0 else how}; its log ends:{below(lines)}"
 
 
 def tail(log: Path) -> str:
-    """Return the end of what a process wrote, on lines of their own."""
+    """Return the tail of a log, as indented lines."""
     return below(last_lines(log))
 
 
 def below(lines: Sequence[str]) -> str:
-    """Return lines as they go below a message."""
+    """Indent lines for the end of a message."""
     return "".join(f"\n  {line}" for line in lines) or " (nothing)"
 
 
 def last_lines(log: Path) -> list[str]:
     try:
         return log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]
-    except OSError as error:  # stop() has removed it, or somebody who tidies up temporary files
+    except OSError as error:  # stop(), or a cleaner of temporary files, has removed it
         return [f"({error})"]

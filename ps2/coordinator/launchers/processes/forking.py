@@ -1,4 +1,4 @@
-"""Servers on this host, forked by a process that has imported what they need."""
+"""Starts servers on this host as forks of one process that has imported all of a server's modules."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from ps2.errors import LaunchError
 from ps2.processes import ProcessId, has_come
 from ps2.programs import command, import_path
 
-# For its imports, on a machine that is busy.
+# The first start imports modules; a busy machine takes its time.
 ANSWER_TIMEOUT_S = 60.0
 
 
 class ForkServer:
-    """Starts servers in milliseconds: each is a fork of one process (``ps2.cli.forking``), which starts with the first.
+    """Starts servers in milliseconds, as forks of one process (``ps2.cli.forking``) that starts with the first server.
 
-    It ends with this process. Servers do not end with it: who kills it makes the next one start a second later, and
-    nobody knows then how those that run will end.
+    The fork server ends with this process; its servers go on without it. If it is killed, the next server starts a
+    second later, and the exit codes of running servers are lost.
     """
 
     def __init__(self) -> None:
@@ -37,11 +37,11 @@ class ForkServer:
         Certificates that the environment names are not handed on.
 
         Args:
-            name: of what is started, in errors.
-            log: file that takes what it prints.
+            name: of the server, for errors.
+            log: file for its output.
 
         Raises:
-            LaunchError: it cannot be forked, or the file not be written.
+            LaunchError: the server cannot be forked, or the file cannot be written.
         """
         wanted = {
             "arguments": list(arguments),
@@ -53,7 +53,7 @@ class ForkServer:
         try:
             log.write_bytes(b"")
             with self._lock:
-                # Somebody may have killed it since the last one.
+                # The second attempt starts a new fork server, if the first one was killed.
                 told = self._ask({"start": wanted}, log) or self._ask({"start": wanted}, log)
         except OSError as error:
             raise LaunchError(f"{name} cannot be started: {error}") from error
@@ -62,22 +62,21 @@ class ForkServer:
         return Child(ProcessId.of(told["pid"]), self.code_of)
 
     def code_of(self, pid: int) -> int:
-        """Return the exit code of a server that has ended, negative for a signal; ``UNKNOWN`` if that went with the
-        process that saw it."""
+        """Return the exit code of an ended server, negative for a signal; ``UNKNOWN`` if its fork server has ended."""
         with self._lock:
             told = self._ask({"ended": pid}) if self._process is not None else None
         return told.get("code", UNKNOWN) if told else UNKNOWN
 
     def close(self) -> None:
-        """End it; servers go on."""
+        """End the fork server. Servers go on."""
         with self._lock:
             self._end()
 
     def _ask(self, request: dict[str, Any], log: Path | None = None) -> dict[str, Any] | None:
-        """Return the answer; None if there is none, because it has ended or was stopped.
+        """Return the fork server's answer; None if it has ended or hangs.
 
         Args:
-            log: file that takes what it prints if it cannot start; without one it is not started.
+            log: file for its errors; None: do not start a fork server.
         """
         if self._process is None:
             if log is None:
@@ -98,7 +97,7 @@ class ForkServer:
 
     def _end(self) -> None:
         if self._process is not None:
-            self._process.kill()  # it may be stopped, and deaf to anything milder
+            self._process.kill()  # a stopped process ignores SIGTERM
             self._process.communicate()
             self._process = None
 
