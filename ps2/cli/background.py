@@ -1,4 +1,4 @@
-"""A command that goes on in the background once what it starts runs."""
+"""Lets a command go on in the background once its servers run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def go_to_background() -> Callable[[Path], None]:
     def all_is_well(log: Path) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        # Of the terminal nothing is kept: neither its signals nor its files.
+        # The process leaves the terminal: its signals and its files.
         os.setsid()
         with open(os.devnull) as nothing, open(log, "a") as file:
             os.dup2(nothing.fileno(), 0)

@@ -1,4 +1,4 @@
-"""``ps2 checkpoint``: what checkpoints there are, and whether their files are what was saved."""
+"""``ps2 checkpoint``: list checkpoints, and verify their files."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _row(record: Mapping[str, Any]) -> list[str]:
 
 
 def _state(name: str, problem: str | None) -> str:
-    """Return what the file's row says; its folder is the same for all, so it is left out."""
+    """Return a problem without the folder, which is the same for all files."""
     if problem is None:
         return "ok"
     return problem.partition(f"/{name}: ")[2] or problem
@@ -170,7 +170,7 @@ def _state(name: str, problem: str | None) -> str:
 
 @contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """Show how much has been read, where a person watches."""
+    """Show progress on a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 

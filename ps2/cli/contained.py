@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from ps2.coordinator.launchers.spark import ContainedServers, SparkLauncher
 
 POLL_S = 0.2
-# Of a fleet in the background, in its folder.
+# Log of a fleet in the background, in its folder.
 LOG = "launcher.log"
-# 'ps2 stop' ends the servers one by one.
+# For 'ps2 stop' to end all servers, one by one.
 STOP_TOGETHER_S = 10.0
 # Between two attempts to start a server.
 PAUSE_S = 2.0
 
 
 class Wish(Protocol):
-    """Whether the user wants an end."""
+    """Whether the user has asked for the end."""
 
     came: bool
     interrupted: bool
@@ -71,7 +71,7 @@ def run(
         started = ContainedFleet(wanted, arguments, name)
         undo.callback(started.launcher.stop)
         addresses = started.start(timeout_s, wish)
-        # They end with this process, wherever they are.
+        # The servers end with this process, on any host.
         members = tuple(LaunchedServer(address, fleet.launcher) for _, address in sorted(addresses.items()))
         fleet = fleet.with_servers(members)
         click.echo(description(fleet, started.launcher, detached=all_is_well is not None))
@@ -83,7 +83,7 @@ def run(
 
 
 class ContainedFleet:
-    """Servers in containers, until the user or ``ps2 stop`` ends them. Those that die are started again."""
+    """Servers in containers, until the user or ``ps2 stop`` ends them. Dead servers are started again."""
 
     def __init__(self, wanted: ContainedServers, arguments: Sequence[str], name: str) -> None:
         """``arguments``: of spark-submit."""
@@ -99,8 +99,8 @@ class ContainedFleet:
         """Start all servers, and wait until they listen; return where.
 
         Raises:
-            LaunchError: one does not start, or they take too long; says what the cluster says.
-            KeyboardInterrupt: the user wants an end.
+            LaunchError: a server does not start, or all take too long; names the cluster's reason.
+            KeyboardInterrupt: the user has asked for the end.
         """
         for index in range(self.launcher.servers):
             self.launcher.start(index, "")
@@ -118,7 +118,7 @@ class ContainedFleet:
         return addresses
 
     def watch(self, wish: Wish, fleet: LaunchedFleet) -> None:
-        """Start again what dies, until the user wants an end, or 'ps2 stop' was called."""
+        """Restart dead servers until the user asks for the end, or 'ps2 stop' was called."""
         known, stopping_s = self.launcher.addresses(), 0.0
         while not wish.came:
             ended = self.launcher.look()
@@ -126,7 +126,7 @@ class ContainedFleet:
             if len(stopped) == self.launcher.servers:
                 click.echo("the fleet was stopped")
                 return
-            # One that was told to stop is left alone for a while: the others are being told, too.
+            # After the first stopped server, wait: 'ps2 stop' is stopping the others.
             stopping_s = (stopping_s or time.monotonic()) if stopped else 0.0
             if not stopping_s or time.monotonic() - stopping_s > STOP_TOGETHER_S:
                 self._again(ended)
@@ -142,19 +142,19 @@ class ContainedFleet:
                 self.launcher.start(index, "")
 
     def _tell_moves(self, known: dict[int, str], fleet: LaunchedFleet) -> dict[int, str]:
-        """Note where servers are now, for ``ps2 status`` and those who attach."""
+        """Note new addresses, for ``ps2 status`` and for drivers that attach."""
         from ps2.cli.state import LaunchedServer
 
         now = {**known, **self.launcher.addresses()}
         if now != known:
             for index in sorted(index for index in now if now[index] != known.get(index)):
-                click.echo(f"server {index} is at {now[index]}: drivers attach anew, with its address", err=True)
+                click.echo(f"server {index} is at {now[index]}: drivers must attach again, with this address", err=True)
             fleet.with_servers(tuple(LaunchedServer(address, fleet.launcher) for _, address in sorted(now.items())))
         return now
 
 
 def description(fleet: LaunchedFleet, launcher: SparkLauncher, detached: bool) -> str:
-    """Say what runs and where."""
+    """Describe the running fleet."""
     from ps2.cli.state import attaching, command
 
     locations = launcher.locations()

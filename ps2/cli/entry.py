@@ -1,4 +1,4 @@
-"""Where the ``ps2`` command begins: able to be ended from its first moment on."""
+"""Entry point of the ``ps2`` command, which can be interrupted from its first moment on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 
-# As of a shell's children that a signal has ended.
+# Exit code of a process that a signal has ended, as shells report it.
 EXIT_TERMINATED = 128 + signal.SIGTERM
 
 

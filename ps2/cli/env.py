@@ -1,4 +1,4 @@
-"""``ps2 env``: what a job has to know of a launched fleet, as variables of a shell."""
+"""``ps2 env``: shell variables by which a job attaches to a launched fleet."""
 
 from __future__ import annotations
 

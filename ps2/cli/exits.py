@@ -8,12 +8,12 @@ EXIT_FAILURE = 1
 EXIT_USAGE = 2
 EXIT_UNREACHABLE = 4
 EXIT_UNAUTHENTICATED = 6
-# What a shell reports of a command that Ctrl-C ended.
+# Exit code of a command that Ctrl-C has ended, as shells report it.
 EXIT_INTERRUPTED = 130
 
 
 def exit_code(error: PS2Error) -> int:
-    """Return the exit code that tells of an error."""
+    """Return the exit code of an error."""
     if isinstance(error, AuthError):
         return EXIT_UNAUTHENTICATED
     if isinstance(error, (UnavailableError, DeadlineError)):

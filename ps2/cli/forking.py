@@ -1,10 +1,10 @@
-"""A process that has imported what servers need, and forks one when asked: ``python -m ps2.cli.forking PARENT``.
+"""A fork server: ``python -m ps2.cli.forking PARENT`` imports a server's modules once, and forks servers on request.
 
-It costs a second of a core to import NumPy, numba and gRPC; a fork starts in milliseconds and shares their memory. No
-thread runs here, so nothing is forked in the middle of something.
+The imports of NumPy, numba and gRPC take a second of a core. A fork starts in milliseconds and shares their memory.
+This process has one thread, so a fork never happens in the middle of another thread's work.
 
-A request is a line of JSON on stdin, its answer one on stdout: ``{"start": ...}`` is answered by the pid of a new
-server, or why there is none; ``{"ended": pid}`` by the exit code of one that has ended.
+A request is a line of JSON on stdin, and so is its answer on stdout. ``{"start": ...}`` returns the pid of a new
+server, or the reason why there is none; ``{"ended": pid}`` returns the exit code of an ended server.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ PARENT_CHECK_S = 0.5
 
 
 def answered(parent: int) -> dict[str, Any] | None:
-    """Answer requests until the parent closes stdin, or is gone; return None, and in a fork what it was forked for."""
+    """Answer requests until the parent closes stdin or has ended; then return None. In a fork, return its request."""
     while True:
         while not has_come(sys.stdin, PARENT_CHECK_S):
             if os.getppid() != parent:
                 return None
-        line = sys.stdin.readline()  # one comes only after the answer to the one before
+        line = sys.stdin.readline()  # requests do not overlap
         if not line:
             return None
         asked = json.loads(line)
         answer: dict[str, object] = {}
         if "ended" in asked:
-            with suppress(ChildProcessError):  # another one's, that was killed
+            with suppress(ChildProcessError):  # the child of an earlier fork server, which was killed
                 answer = {"code": os.waitstatus_to_exitcode(os.waitpid(asked["ended"], 0)[1])}
         else:
             try:
@@ -62,7 +62,7 @@ def become(arguments: list[str], environment: dict[str, str], path: list[str], f
         log: file that takes what it prints; it is there.
     """
     os.setsid()
-    # The log is there, or its folder is being removed: another server has seen that the driver is gone.
+    # If the log is missing, its folder is being removed: another server has noticed that the driver has ended.
     nothing, file = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY)
     for theirs, ours in ((nothing, 0), (file, 1), (file, 2)):
         os.dup2(theirs, ours)
@@ -80,7 +80,7 @@ def become(arguments: list[str], environment: dict[str, str], path: list[str], f
 
 
 if __name__ == "__main__":
-    total(np.ones(1))  # numba gets ready with the first kernel of a process, for a third of a second
+    total(np.ones(1))  # numba's first kernel in a process takes a third of a second
     if is_compiled():
         load()
     gc.freeze()

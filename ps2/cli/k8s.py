@@ -13,7 +13,7 @@ Examples:
   ps2 k8s render --servers 8 --memory 8g --image registry/ps2:0.1.0 | kubectl apply -f -
   ps2 k8s render --servers 8 --memory 8g --image registry/ps2:0.1.0 --namespace ml --tls-secret ps2-tls
 """
-# Names of Services, and with room for what a StatefulSet adds to those of its pods' labels.
+# Names of Services, with room for the suffixes of a StatefulSet's pod labels.
 NAME = re.compile(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?")
 
 
@@ -21,13 +21,13 @@ def name(context: click.Context, option: click.Parameter, text: str | None) -> s
     """Check a name as Kubernetes does (RFC 1035)."""
     if text is not None and NAME.fullmatch(text) is None:
         raise click.BadParameter(
-            f"expected lower-case letters, digits and '-', from a letter on, at most 52 of them, got {text!r:.100}"
+            f"expected at most 52 lower-case letters, digits and '-', beginning with a letter, got {text!r:.100}"
         )
     return text
 
 
 def image(context: click.Context, option: click.Parameter, text: str) -> str:
-    """Check that a reference of an image has no blanks in it; registries know the rest."""
+    """Check that an image reference has no blanks; registries check the rest."""
     if not text or text.startswith("-") or any(letter.isspace() for letter in text):
         raise click.BadParameter(f"expected an image such as registry/ps2:0.1.0, got {text!r:.100}")
     return text
@@ -40,20 +40,22 @@ def k8s() -> None:
 
 @k8s.command(epilog=EPILOG)
 @click.option("--image", required=True, callback=image, help="Image of the servers (deploy/docker/Dockerfile).")
-@click.option("--servers", type=click.IntRange(1, 10_000), default=2, show_default=True, help="Pods.")
+@click.option("--servers", type=click.IntRange(1, 10_000), default=2, show_default=True, help="Number of pods.")
 @click.option(
     "--memory",
     type=parse_bytes,
     default="4g",
     metavar="BYTES",
     show_default=True,
-    help="Of a pod; arrays take 80% of it.",
+    help="Memory of a pod; arrays take 80% of it.",
 )
-@click.option("--cores", type=click.IntRange(1, 1024), default=2, show_default=True, help="Of a pod.")
-@click.option("--name", default="ps2", show_default=True, callback=name, help="Of all objects.")
-@click.option("--namespace", callback=name, help="Of all objects  [default: kubectl's].")
-@click.option("--token-secret", default="ps2-token", show_default=True, callback=name, help="Has the key 'token'.")
-@click.option("--tls-secret", callback=name, help="Has tls.crt, tls.key and ca.crt  [default: no TLS].")
+@click.option("--cores", type=click.IntRange(1, 1024), default=2, show_default=True, help="Cores of a pod.")
+@click.option("--name", default="ps2", show_default=True, callback=name, help="Name of all objects.")
+@click.option("--namespace", callback=name, help="Namespace of all objects  [default: kubectl's].")
+@click.option(
+    "--token-secret", default="ps2-token", show_default=True, callback=name, help="Secret with the key 'token'."
+)
+@click.option("--tls-secret", callback=name, help="Secret with tls.crt, tls.key and ca.crt  [default: no TLS].")
 def render(
     image: str,
     servers: int,

@@ -55,16 +55,16 @@ Examples:
 Exit codes: 0 they run (--detach), or were stopped, 1 one died, 130 Ctrl-C.
 """
 MAX_SERVERS = 256
-# Of the machine's memory, for all servers together; the rest is Spark's.
+# Share of the machine's memory for all servers together. The rest is Spark's.
 MEMORY_SHARE = 0.8
 START_POLL_S = 0.05
 WATCH_POLL_S = 0.2
-# 'ps2 stop' ends the servers one by one; that is no accident.
+# For 'ps2 stop' to end all servers, one by one.
 STOP_TOGETHER_S = 10.0
 
 
 class _Wish:
-    """Notes that the user wants an end (Ctrl-C, SIGTERM, a closed terminal), and interrupts nothing.
+    """Notes that the user has asked for the end (Ctrl-C, SIGTERM, a closed terminal), without an interrupt.
 
     Attributes:
         interrupted: it was Ctrl-C.
@@ -73,7 +73,7 @@ class _Wish:
     def __init__(self) -> None:
         self.came = self.interrupted = False
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            # nohup: who wants to outlive the terminal may.
+            # Under nohup the command outlives the terminal.
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self._note)
 
@@ -92,39 +92,42 @@ class _Wish:
     type=click.Choice(["local", "spark"]),
     default="local",
     show_default=True,
-    help="Where they run: on this host, or in containers of a cluster, as a Spark application that is submitted with "
-    "the options behind '--'.",
+    help="Where the servers run: on this host, or in containers of a cluster, as a Spark application that is submitted "
+    "with the options after '--'.",
 )
-@click.option("--servers", type=click.IntRange(1, MAX_SERVERS), default=2, show_default=True, help="How many.")
-@click.option("--detach", is_flag=True, help="Return once they run; 'ps2 stop' ends them.")
+@click.option("--servers", type=click.IntRange(1, MAX_SERVERS), default=2, show_default=True, help="Number of servers.")
+@click.option("--detach", is_flag=True, help="Return once the servers run; 'ps2 stop' ends them.")
 @click.option(
     "--host",
-    help="Where they listen; with --on spark, where this process does, which containers reach  [default: 127.0.0.1; "
-    "with --on spark this host's name].",
+    help="Host where the servers listen; with --on spark, where this process listens for the containers  [default: "
+    "127.0.0.1; with --on spark this host's name].",
 )
 @click.option(
     "--advertise",
     metavar="HOST",
     callback=parse_host,
-    help="Host that drivers reach them by, or containers this process  [default: --host; for 0.0.0.0 and :: this "
-    "host's name, or an address of it].",
+    help="Host by which drivers reach the servers, or containers this process  [default: --host; for 0.0.0.0 and :: "
+    "this host's name, or an address of it].",
 )
 @click.option(
-    "--port", type=click.IntRange(1, MAX_PORT), default=DEFAULT_PORT, show_default=True, help="Port of the first one."
+    "--port",
+    type=click.IntRange(1, MAX_PORT),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="Port of the first server; the next one has the next port.",
 )
 @click.option(
     "--data-port",
     type=click.IntRange(1, MAX_PORT),
     metavar="BASE",
-    help="Take data without gRPC on this port of the first server, the second's is the next one, and so on  [default: "
-    "any that are free].",
+    help="Port of the first server for data connections; the next one has the next port  [default: any free ports].",
 )
 @click.option(
     "--ports",
     callback=parse_ports,
     default="0",
     metavar="FIRST-LAST",
-    help="With --on spark: ports of which this process takes the first that is free  [default: any].",
+    help="With --on spark: this process listens on the first free port of these  [default: any].",
 )
 @click.option(
     "--token-file",
@@ -146,11 +149,10 @@ class _Wish:
     "--metrics-port",
     type=click.IntRange(1, MAX_PORT),
     metavar="BASE",
-    help="Serve metrics for Prometheus: the first server on this port, the second on the next, and so on  "
-    "[default: off].",
+    help="Port of the first server for Prometheus; the next one has the next port  [default: no metrics].",
 )
 @ops_option
-@click.option("--name", default="default", show_default=True, help="What to call the fleet.")
+@click.option("--name", default="default", show_default=True, help="Name of the fleet.")
 @click.option(
     "--start-timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -190,8 +192,8 @@ def launch(
     if on == "spark":
         for option, value in (("--metrics-port", metrics_port), ("--data-port", data_port)):
             if value is not None:
-                raise ConfigError(f"{option}: servers in containers have no ports that are known before")
-        # Before anything has a thread.
+                raise ConfigError(f"{option}: servers in containers choose their ports when they start")
+        # Forks, so it comes before the first thread.
         all_is_well = go_to_background() if detach else None
         from ps2.cli.contained import run
         from ps2.coordinator.launchers.containers.submission import DEFAULT_MEMORY_BYTES
@@ -252,7 +254,7 @@ def launch(
 
 
 def _check_ports(servers: int, first: Mapping[str, int | None]) -> None:
-    """Raise ConfigError if the servers' ports overlap, or there are not so many; ``first``: by option, None is none."""
+    """Raise ConfigError if ports overlap or exceed the last one. ``first``: the first port by option, or None."""
     given = {option: port for option, port in first.items() if port is not None}
     for option, port in given.items():
         if port + servers - 1 > MAX_PORT:
@@ -263,10 +265,10 @@ def _check_ports(servers: int, first: Mapping[str, int | None]) -> None:
 
 
 def _wait_answering(fleet: LaunchedFleet, started: ServerProcesses, wish: _Wish) -> None:
-    """Wait until every server answers, and is the process that was started here.
+    """Wait until every server answers with the pid of the process that was started here.
 
     Raises:
-        LaunchError: one has ended, or takes too long.
+        LaunchError: a server has ended, or takes too long.
     """
     timeout_s = FleetConfig().start_timeout_s
     deadline_s = time.monotonic() + timeout_s
@@ -286,7 +288,7 @@ def _wait_answering(fleet: LaunchedFleet, started: ServerProcesses, wish: _Wish)
 
 
 def _answering_pid(control: ServerControl, address: str) -> int | None:
-    """Return the pid of the server at an address; somebody else's server is none of ours."""
+    """Return the pid of the server at an address; None if no server of this fleet answers."""
     try:
         return control.status(address).pid
     except PS2Error:
@@ -294,7 +296,7 @@ def _answering_pid(control: ServerControl, address: str) -> int | None:
 
 
 def _watch(fleet: LaunchedFleet, started: ServerProcesses, wish: _Wish) -> None:
-    """Wait until the user wants an end, or 'ps2 stop' was called.
+    """Wait until the user asks for the end, or 'ps2 stop' was called.
 
     Raises:
         LaunchError: a server died.
@@ -321,7 +323,7 @@ def _watch(fleet: LaunchedFleet, started: ServerProcesses, wish: _Wish) -> None:
 
 
 def _description(fleet: LaunchedFleet, detach: bool, metrics_port: int | None) -> str:
-    """Say what runs, and what can be done with it."""
+    """Describe the running fleet, and the commands for it."""
     from ps2.cli.state import attaching, command
 
     end = f"until '{command('stop', fleet.name)}'" if detach else "until Ctrl-C"

@@ -18,15 +18,15 @@ SECRETS = "/run/secrets/ps2"
 CERTIFICATES = "/run/secrets/ps2-tls"
 READY_PATH = "/ready"
 SCRATCH = "/tmp"
-# To bring what a pod holds to safety before it ends; the kubelet waits a little longer.
+# For a pod to hand its shards over before it ends. The kubelet waits a little longer.
 DRAIN_S, GRACE_S = 110, 120
-# Compiled kernels: in the image, and where a server looks for them and adds to them.
+# Compiled kernels: in the image, and the folder that servers read and write.
 COMPILED, KERNELS = "/opt/ps2/kernels", f"{SCRATCH}/kernels"
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """What a fleet on Kubernetes is to be.
+    """The settings of a fleet on Kubernetes.
 
     Attributes:
         image: of the servers; it has the ``ps2`` command.
@@ -50,7 +50,7 @@ class Fleet:
 
     @property
     def addresses(self) -> list[str]:
-        """Where drivers of the same namespace find the servers: ``host:port`` of each."""
+        """``host:port`` of each server, for drivers in the same namespace."""
         return [f"{self.name}-{index}.{self.name}:{GRPC_PORT}" for index in range(self.servers)]
 
 
@@ -85,11 +85,11 @@ def _ports() -> dict[str, int]:
 
 
 def _service(fleet: Fleet) -> Object:
-    # Drivers call servers that are not ready by their names, too: they judge for themselves.
+    # Drivers also call servers that are not ready, by name, and judge for themselves.
     return {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
-        # Of a cluster with both families, names stand for addresses of both; of one with one, for those.
+        # Names resolve to addresses of all families that the cluster has.
         "ipFamilyPolicy": "PreferDualStack",
         "selector": _labels(fleet),
         "ports": [{"name": name, "port": port, "targetPort": name} for name, port in _ports().items()],
@@ -97,12 +97,12 @@ def _service(fleet: Fleet) -> Object:
 
 
 def _disruption_budget(fleet: Fleet) -> Object:
-    # No driver, no pod is ready: then none of them keeps a node from being drained.
+    # Without a driver no pod is ready, and then no pod blocks the draining of a node.
     return {"maxUnavailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow", "selector": _selector(fleet)}
 
 
 def _network_policy(fleet: Fleet) -> Object:
-    """Let in pods of the namespace only; across namespaces is for an overlay to say."""
+    """Allow pods of this namespace only. An overlay may allow other namespaces."""
     ports = [{"protocol": "TCP", "port": name} for name in _ports()]
     return {
         "podSelector": _selector(fleet),
@@ -148,7 +148,7 @@ def _pod(fleet: Fleet) -> Object:
 
 
 def _kernels(fleet: Fleet) -> Object:
-    """Bring what the image has compiled to where numba may write; it reads from no other place."""
+    """Copy the image's compiled kernels to a writable folder, the only one that numba reads."""
     return {
         "name": "kernels",
         "image": fleet.image,
@@ -179,8 +179,8 @@ def _container(fleet: Fleet) -> Object:
             {"name": "NUMBA_CACHE_DIR", "value": KERNELS},
         ],
         "ports": [{"name": name, "containerPort": port} for name, port in _ports().items()],
-        # Importing takes seconds on a slow node: later it is the other probes' turn. Ready is who has its shards, so a
-        # rolling update waits until the driver has brought those of one pod back before it takes the next.
+        # Imports take seconds on a slow node; the other probes start later. A pod is ready when it has its shards, so a
+        # rolling update waits until the driver has recovered one pod before it replaces the next.
         "startupProbe": {**_probe(fleet), "periodSeconds": 2, "failureThreshold": 60},
         "readinessProbe": {"httpGet": {"port": "metrics", "path": READY_PATH}, "periodSeconds": 2},
         "livenessProbe": {**_probe(fleet), "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 6},
@@ -207,7 +207,7 @@ def _arguments(fleet: Fleet) -> list[str]:
 
 
 def _probe(fleet: Fleet) -> Object:
-    """By gRPC's health service, which needs no token; Kubernetes' gRPC probes do not speak TLS."""
+    """A probe of gRPC's health service, which needs no token. Kubernetes' own gRPC probes do not support TLS."""
     return {"tcpSocket": {"port": "grpc"}} if fleet.tls_secret is not None else {"grpc": {"port": GRPC_PORT}}
 
 

@@ -25,7 +25,7 @@ COLUMNS = (
     Column("dtypes", folds=True),
     Column("what it does", folds=True, room=120),
 )
-# Most operations work on all dtypes, and the others on these.
+# Operations that do not work on all dtypes work on these.
 SHORT_DTYPES = {("float32", "float64", "int32", "int64"): "any", ("float32", "float64"): "floats"}
 PAGE_INDENT = 12
 
@@ -85,7 +85,7 @@ def _record(op: Op) -> dict[str, Any]:
 
 
 def _parameter(param: Param) -> str:
-    """Write a parameter, its default and where it must lie: ``beta1 = 0.9, in [0, 1)``."""
+    """Format a parameter with its default and range: ``beta1 = 0.9, in [0, 1)``."""
     range = _range(param.range)
     default = "" if param.required else f" = {plain(param.default)}" + ("," if range else "")
     return f"{param.name}{default}{range}"

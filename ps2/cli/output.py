@@ -1,4 +1,4 @@
-"""How commands print: tables for people, plain text for pipes, JSON and YAML for programs."""
+"""Output of commands: tables on terminals, plain text in pipes, JSON and YAML for programs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 Format = Literal["table", "json", "yaml"]
-# A pipe has no width: nothing is wrapped or cut there.
+# Pipes have no width: lines are neither wrapped nor cut.
 PIPE_COLUMNS = 10_000
 # Between two columns.
 GAP = 2
-# What a column that folds needs at least, if it has so much to say.
+# Minimum width of a folding column, if its text is that long.
 FOLDED = 24
 SIZE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -29,7 +29,7 @@ format_option = click.option(
     type=click.Choice(["table", "json", "yaml"]),
     default="table",
     show_default=True,
-    help="How to print it.",
+    help="Output format.",
 )
 
 
@@ -51,7 +51,7 @@ class Column:
 
 
 def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> bool:
-    """Print a table, coloured on a terminal only; tell whether there was room for all columns.
+    """Print a table, coloured on terminals only; return whether all columns fit.
 
     What a terminal is too narrow for comes below, in further tables with the first column again.
     """
@@ -73,7 +73,7 @@ def print_table(columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> boo
 
 
 def split(widths: Sequence[int], room: int) -> list[list[int]]:
-    """Return which columns go into which table: as many as there is room for, the first one in each."""
+    """Split columns into tables that fit the width. The first column is in each table."""
     parts: list[list[int]] = [[0]]
     used = widths[0]
     for at, width in enumerate(widths[1:], 1):
@@ -86,7 +86,7 @@ def split(widths: Sequence[int], room: int) -> list[list[int]]:
 
 
 def _least_width(column: Column, cells: Sequence[str]) -> int:
-    """Return how many characters a column needs; what folds may take more."""
+    """Return the width that a column needs. A folding column may take more."""
     whole = max(len(text) for text in (column.title, *cells))
     return min(whole, max(len(column.title), column.widest or FOLDED)) if column.folds else whole
 
@@ -116,7 +116,7 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], person: boo
 
 
 def print_data(value: object, form: Format) -> None:
-    """Print a value for programs."""
+    """Print a value as JSON or YAML."""
     if form == "yaml":
         import yaml
 
@@ -126,7 +126,7 @@ def print_data(value: object, form: Format) -> None:
 
 
 def size(count: float) -> str:
-    """Write a number of bytes for people: 1536 is "1.5 KiB"."""
+    """Format a number of bytes: 1536 is "1.5 KiB"."""
     power = 0
     while count >= 1023.95 and power < len(SIZE_UNITS) - 1:
         count /= 1024
@@ -135,7 +135,7 @@ def size(count: float) -> str:
 
 
 def duration(time_s: float) -> str:
-    """Write a time for people, in its two largest units: "42s", "3m 5s", "2h 0m", "4d 7h"."""
+    """Format a duration in its two largest units: "42s", "3m 5s", "2h 0m", "4d 7h"."""
     seconds = int(time_s)
     parts = [("d", seconds // 86400), ("h", seconds // 3600 % 24), ("m", seconds // 60 % 60), ("s", seconds % 60)]
     first = next((i for i, (_, value) in enumerate(parts) if value), len(parts) - 1)
@@ -143,7 +143,7 @@ def duration(time_s: float) -> str:
 
 
 def short_time(time_s: float) -> str:
-    """Write a time for people in three digits: "12.3 us", "4.56 ms", "7.89 s"; from a minute on as a duration."""
+    """Format a time in three digits: "12.3 us", "4.56 ms", "7.89 s"; from a minute on as a duration."""
     if time_s >= 59.95:
         return duration(time_s)
     unit, factor = next(((u, f) for u, f in (("s", 1.0), ("ms", 1e3)) if time_s * f >= 0.9995), ("us", 1e6))
@@ -151,5 +151,5 @@ def short_time(time_s: float) -> str:
 
 
 def plain(value: Any) -> str:
-    """Write a scalar without needless digits."""
+    """Format a scalar without needless digits."""
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Processes of this host: servers without a master that clients attach to, as ``ps2 launch`` starts them."""
+"""The server processes of ``ps2 launch`` on this host. They have no master; drivers attach to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ps2.processes import ProcessId
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """What all servers of the fleet are started with.
+    """How the servers of the fleet are started.
 
     Attributes:
         token_file: of the fleet.
@@ -39,7 +39,7 @@ class ServerOptions:
 
 
 class ServerProcesses:
-    """One process a server, in a session of its own: neither Ctrl-C nor a closed terminal reaches it."""
+    """One process per server, in a session of its own: neither Ctrl-C nor a closed terminal reaches it."""
 
     def __init__(self, listen: Sequence[str], folder: Path, options: ServerOptions) -> None:
         """Args:
@@ -59,20 +59,20 @@ class ServerProcesses:
         return [child.process for child in self._children]
 
     def exit_code(self, index: int) -> int | None:
-        """Return how a server ended, or None while it runs."""
+        """Return the exit code of a server, or None while it runs."""
         return self._children[index].poll()
 
     def ending(self, index: int) -> str:
-        """Say why a server ended, with the tail of its log below."""
+        """Return why a server ended, and the tail of its log."""
         return how_it_ended(self._children[index].wait(), self._log(index))
 
     def stop(self) -> None:
-        """End the servers, by force if they take too long."""
+        """End the servers; kill those that take too long."""
         end(self._children)
         self.leave()
 
     def leave(self) -> None:
-        """Let them run on alone."""
+        """Let the servers go on without this process."""
         self._forks.close()
 
     def _spawn(self, index: int) -> Child:

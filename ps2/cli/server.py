@@ -41,36 +41,36 @@ def parse_bytes(text: str) -> int:
     unit = number[len(digits) :]
     if unit not in UNITS or not digits.isdecimal() or not digits.strip("0"):
         raise click.BadParameter(f"expected a positive number of bytes such as 8g or 500m, got {text!r}")
-    # Longer numbers take their time to be read.
+    # Python reads very long numbers slowly.
     if len(digits) > len(str(MAX_BYTES)) or int(digits) * UNITS[unit] > MAX_BYTES:
         raise click.BadParameter(f"expected at most {MAX_BYTES:,} bytes, got {text!r:.100}")
     return int(digits) * UNITS[unit]
 
 
 def parse_ports(context: click.Context, option: click.Parameter, text: str | None) -> range | None:
-    """Read a port, or the first and the last one of a range."""
+    """Parse a port, or the first and the last port of a range."""
     return None if text is None else ports_of(text, option.opts[0])
 
 
 def parse_listen(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """Look at where to listen before anything else is asked for."""
+    """Check the address to listen at before other options."""
     if text is not None:
         split_listen(text, option.opts[0])
     return text
 
 
 def parse_address(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """Look at an address to connect to before anything else is asked for."""
+    """Check the address to connect to before other options."""
     if text is not None:
         split_address(text, option.opts[0])
     return text
 
 
 def parse_host(context: click.Context, option: click.Parameter, text: str | None) -> str | None:
-    """Read a host that others are told: an address of IPv6 may be in brackets."""
+    """Parse the advertised host; an IPv6 address may have brackets."""
     host = None if text is None else host_of(text, option.opts[0])
     if host is not None and is_wildcard(host):
-        raise ConfigError(f"{option.opts[0]}: expected a host that others reach this one by, got {text}")
+        raise ConfigError(f"{option.opts[0]}: expected a name or address that reaches this host, got {text}")
     return host
 
 
@@ -78,8 +78,8 @@ ops_option = click.option(
     "--ops",
     multiple=True,
     metavar="MODULE",
-    help="Load a module that declares operations (docs/kernels.md); once for each. Those of installed packages are "
-    "loaded in any case.",
+    help="Load a module that declares operations (docs/kernels.md); may be repeated. Modules of installed packages are "
+    "always loaded.",
 )
 
 
@@ -88,7 +88,7 @@ ops_option = click.option(
     "--listen",
     callback=parse_listen,
     metavar="HOST:PORT",
-    help="Where to listen: [::]:7070 is all addresses of this host, HOST:FIRST-LAST the first free port of those  "
+    help="Address to listen at; [::]:7070 is all addresses of this host, HOST:FIRST-LAST the first free port  "
     f"[default: 127.0.0.1:{DEFAULT_PORT}; with --master a free port on 127.0.0.1].",
 )
 @click.option(
@@ -98,24 +98,28 @@ ops_option = click.option(
     default="0",
     metavar="PORT",
     show_default=True,
-    help="Take data there without gRPC, on the host of --listen; of FIRST-LAST the first free port, of 0 any, which "
-    "clients are told.",
+    help="Port for data connections, on the host of --listen; of FIRST-LAST the first free port; 0 is any. Clients "
+    "learn it by gRPC.",
 )
 @click.option(
     "--advertise",
     metavar="HOST",
     callback=parse_host,
-    help="Host that clients reach this server by  [default: that of --listen; for 0.0.0.0 and :: this host's name, or "
+    help="Host by which clients reach this server  [default: that of --listen; for 0.0.0.0 and :: this host's name, or "
     "an address of it].",
 )
 @click.option(
     "--master",
     metavar="HOST:PORT",
     callback=parse_address,
-    help="Register with this coordinator, and end when it is gone.",
+    help="Register with this coordinator, and end when it has ended.",
 )
 @click.option(
-    "--index", type=click.IntRange(0), default=0, show_default=True, help="Which server of the fleet (with --master)."
+    "--index",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Index of the server in its fleet (with --master).",
 )
 @click.option(
     "--token-file", type=click.Path(), envvar=TOKEN_FILE_VARIABLE, show_envvar=True, help="File with the fleet's token."
@@ -138,8 +142,8 @@ ops_option = click.option(
     "--metrics-port",
     type=click.IntRange(0, MAX_PORT),
     metavar="PORT",
-    help="Serve metrics for Prometheus there, on the host of --listen and without a token; 0 takes a free port, which "
-    "the log tells  [default: off].",
+    help="Port for Prometheus, on the host of --listen and without a token; 0 takes a free port, which is logged  "
+    "[default: no metrics].",
 )
 @click.option(
     "--drain",
@@ -147,8 +151,8 @@ ops_option = click.option(
     default=ServerConfig.drain_s,
     show_default=True,
     metavar="SECONDS",
-    help="Told to end by SIGTERM, wait so long at most until the driver has made a checkpoint, or has copies; a second "
-    "SIGTERM ends it at once. Not with --master.",
+    help="After SIGTERM, wait at most so long for the driver to make a checkpoint, or to have copies. A second SIGTERM "
+    "ends the server at once. Not with --master.",
 )
 @ops_option
 @click.option("--exit-with-parent", type=int, metavar="PID", hidden=True)
@@ -202,7 +206,7 @@ def server(
         ops=ops,
         announce=announce,
         drain_s=drain,
-        # From pipes they can be read once.
+        # A pipe can be read only once.
         tls=tls if tls is None or tls.lasting else tls.current(),
     )
     serve(

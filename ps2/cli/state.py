@@ -1,4 +1,4 @@
-"""What ``ps2 launch`` remembers of a fleet on this host: one folder a name, with ``fleet.json``, token and logs."""
+"""Launched fleets of this host: one folder per name, with ``fleet.json``, token and logs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class LaunchedFleet:
         return self.launcher.alive() or any(server.alive() for server in self.servers)
 
     def with_servers(self, servers: tuple[LaunchedServer, ...]) -> LaunchedFleet:
-        """Note the servers, on disk too."""
+        """Record the servers, on disk, too."""
         fleet = replace(self, servers=servers)
         _write(fleet)
         return fleet
@@ -73,13 +73,13 @@ class LaunchedFleet:
 def root() -> Path:
     """Return the folder of all launched fleets."""
     home = os.environ.get("XDG_STATE_HOME", "")
-    if os.path.isabs(home):  # the XDG specification: a relative path is to be ignored
+    if os.path.isabs(home):  # the XDG specification ignores relative paths
         return Path(home) / "ps2"
     try:
         return Path.home() / ".local" / "state" / "ps2"
-    except RuntimeError as error:  # a uid that the system has no entry for, as containers have
+    except RuntimeError as error:  # the uid has no passwd entry, as in containers
         raise ConfigError(
-            f"what is remembered of launched fleets has no place: user {os.getuid()} has neither a home directory nor "
+            f"launched fleets cannot be recorded: user {os.getuid()} has neither a home directory nor "
             "HOME; set XDG_STATE_HOME to a folder of this user's"
         ) from error
 
@@ -117,7 +117,7 @@ def find(name: str) -> LaunchedFleet:
 
 
 def claim(name: str, launcher: ProcessId, token_file: Path | None, tls: TlsFiles | None = None) -> LaunchedFleet:
-    """Make the folder of a new fleet; one whose fleet has ended is emptied first.
+    """Make the folder of a new fleet. A folder whose fleet has ended is emptied first.
 
     Raises:
         LaunchError: a fleet of that name runs.
@@ -139,7 +139,7 @@ def claim(name: str, launcher: ProcessId, token_file: Path | None, tls: TlsFiles
 
 
 def remove(fleet: LaunchedFleet) -> None:
-    """Remove a fleet's folder, unless it belongs to a later fleet of its name by now."""
+    """Remove a fleet's folder, unless a later fleet of the same name has it now."""
     with _locked():
         found = _read(fleet.name)
         if found is not None and found.run == fleet.run:
@@ -147,12 +147,12 @@ def remove(fleet: LaunchedFleet) -> None:
 
 
 def command(verb: str, name: str) -> str:
-    """Return what to type to do something to a fleet."""
+    """Return the command line of a command for a fleet."""
     return f"ps2 {verb}" + ("" if name == DEFAULT_NAME else f" --name {name}")
 
 
 def attaching(fleet: LaunchedFleet) -> str:
-    """Return what a driver calls to attach."""
+    """Return the call by which a driver attaches."""
     addresses = ",".join(server.address for server in fleet.servers)
     arguments = f"fleet={json.dumps(addresses)}, tokenFile={json.dumps(str(fleet.token_file), ensure_ascii=False)}"
     files = fleet.tls or TlsFiles()
@@ -164,7 +164,7 @@ def attaching(fleet: LaunchedFleet) -> str:
 
 @contextlib.contextmanager
 def _locked() -> Iterator[None]:
-    """One process at a time decides who owns a name."""
+    """Lock a name: one process at a time claims or removes it."""
     root().mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(root() / ".lock", "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -187,7 +187,8 @@ def _read(name: str) -> LaunchedFleet | None:
 
 
 def _check_current(found: dict[str, Any], file: Path) -> None:
-    """Raise InputError for what earlier versions wrote: they knew processes by a clock that may have been set since."""
+    """Raise InputError for files of earlier versions, which identified processes by a clock that may have been set
+    since."""
     processes = [found["launcher"], *(server["process"] for server in found["servers"])]
     if any("created_s" in process for process in processes):
         pids = ", ".join(str(pid) for pid in dict.fromkeys(process["pid"] for process in processes))

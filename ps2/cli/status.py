@@ -1,4 +1,4 @@
-"""``ps2 status``: what the servers of a fleet hold and have done."""
+"""``ps2 status``: matrices, memory and operations of a fleet's servers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Examples:
 \b
 Exit codes: 0 all servers answer, 4 one does not, or there is no such fleet, 6 the token is not the fleet's.
 """
-# Of each server: the column, the name in its record, how it is written.
+# Columns per server: title, name in the record, format.
 SERVER_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
     (Column("up", right=True), "uptime_s", duration),
     (Column("matrices", right=True), "matrices", "{:,}".format),
@@ -42,7 +42,7 @@ SERVER_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
     (Column("out", right=True), "bytes_out", size),
 )
 SERVER_COLUMNS = (Column("server"), Column("state"), *(column for column, _, _ in SERVER_TABLE))
-# Of servers that a cluster's manager runs.
+# Columns of servers in containers of a cluster.
 PLACE_TABLE: tuple[tuple[Column, str, Callable[[Any], str]], ...] = (
     (Column("container"), "container", lambda name: name or "-"),
     (Column("node"), "node", lambda name: name or "-"),
@@ -71,7 +71,7 @@ OPERATION_COLUMNS = (
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a server says.
+    """The status of one server.
 
     Attributes:
         catalog: that its driver has left with it; b"" if there is none.
@@ -85,7 +85,7 @@ class _Answer:
 @target_options
 @format_option
 def status(which: Which, output: Format) -> None:
-    """Show what the servers of a fleet hold and have done."""
+    """Show matrices, memory and operations of a fleet's servers."""
     target = find_target(which)
     found = _ask(target)
     servers = [_server(address, answer) for address, answer in found.items()]
@@ -115,7 +115,7 @@ def status(which: Which, output: Format) -> None:
 
 
 def _ask(target: NamedFleet) -> Mapping[str, _Answer | TransientError]:
-    """Ask every server, save those whose process is known to have ended: who listens there now is not to be trusted."""
+    """Ask every server, except those whose process has ended: another process may listen at their address."""
     members = target.launched.servers if target.launched is not None else ()
     ended = {member.address for member in members if not member.alive()}
     answers = ask_all(
@@ -134,7 +134,7 @@ def _server(address: str, found: _Answer | TransientError) -> dict[str, Any]:
 
 
 def _names(catalogs: Iterable[bytes]) -> Mapping[int, Sequence[str]]:
-    """Return the names of each matrix's vectors, by row, as the driver has left them last."""
+    """Return the names of each matrix's vectors by row, from the catalog that the driver has published."""
     from ps2.storage.manifest import matrices_from_json
 
     left = [json.loads(catalog) for catalog in catalogs if catalog]
@@ -144,7 +144,7 @@ def _names(catalogs: Iterable[bytes]) -> Mapping[int, Sequence[str]]:
 
 
 def _matrices(answers: list[ServerStatus], names: Mapping[int, Sequence[str]]) -> list[dict[str, Any]]:
-    """Add up what each server holds of each matrix."""
+    """Sum the matrices over all servers."""
     found: dict[int, dict[str, Any]] = {}
     for answer in answers:
         for held in answer.matrices:
@@ -172,7 +172,7 @@ def _matrices(answers: list[ServerStatus], names: Mapping[int, Sequence[str]]) -
 
 
 def _operations(answers: list[ServerStatus]) -> list[dict[str, Any]]:
-    """Add up what each server has done of each operation; the one that took most time comes first."""
+    """Sum the operations over all servers; the slowest one in total comes first."""
     found: dict[str, dict[str, Any]] = {}
     for answer in answers:
         for done in answer.operations:
@@ -218,7 +218,7 @@ def _operation_row(done: Mapping[str, Any]) -> list[str]:
 
 
 def _dim(dim: int) -> str:
-    """Write a number of columns; near a large power of two as that."""
+    """Format a number of columns; near a large power of two, as that power."""
     for distance in (0, 1):
         if dim >= 1 << 40 and (dim + distance).bit_count() == 1:
             return f"2^{(dim + distance).bit_length() - 1}" + ("" if distance == 0 else f"-{distance}")
@@ -226,5 +226,5 @@ def _dim(dim: int) -> str:
 
 
 def _reason(error: str) -> str:
-    """Return the part of a failed call's message that people want: its end."""
+    """Return the relevant part of a failed call's message: its end."""
     return error.rsplit(": ", 1)[-1].strip("]")

@@ -35,7 +35,7 @@ POLL_S = 0.05
 @click.command(epilog=EPILOG)
 @target_options
 def stop(which: Which) -> None:
-    """End the servers of a fleet. What they hold is lost."""
+    """End the servers of a fleet. Their data are lost."""
     target = find_target(which)
     if target.launched is not None:
         _stop_launched(target, target.launched)
@@ -44,19 +44,19 @@ def stop(which: Which) -> None:
 
 
 def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
-    """End servers whose processes are known: one that does not listen is ended by a signal."""
+    """End servers whose processes are known; a server that does not listen gets a signal."""
     from ps2.cli.state import remove
 
     if not fleet.alive():
         remove(fleet)
-        click.echo(f"fleet {fleet.name!r} had ended before; removed what was left of it")
+        click.echo(f"fleet {fleet.name!r} had ended before; removed its folder")
         return
     running = {server.address: server.process for server in fleet.servers if server.alive()}
     for address, answer in ask_all(target, _tell, list(running)).items():
         if isinstance(answer, TransientError):
             running[address].send(signal.SIGTERM)
     left = _left(list(running.values()), END_TIMEOUT_S)
-    # The launcher in the foreground ends with its servers, and a signal would cut that short; without any, one ends it.
+    # A launcher in the foreground ends with its servers. It gets a signal only if it has none.
     if _left([fleet.launcher], LAUNCHER_TIMEOUT_S if running else 0):
         fleet.launcher.send(signal.SIGTERM)
     left += _left([fleet.launcher], END_TIMEOUT_S)
@@ -71,7 +71,7 @@ def _stop_launched(target: NamedFleet, fleet: LaunchedFleet) -> None:
 
 
 def _stop_foreign(target: NamedFleet) -> None:
-    """End servers of which only the addresses are known."""
+    """End servers whose addresses are known, and not their processes."""
     answers = ask_all(target, _stop_and_wait, target.addresses)
     ended = [address for address, answer in answers.items() if answer is True]
     stuck = [address for address, answer in answers.items() if answer is False]
@@ -89,7 +89,7 @@ def _tell(control: ServerControl, address: str) -> None:
 
 
 def _stop_and_wait(control: ServerControl, address: str) -> bool:
-    """Stop one server; tell whether it is gone, or another one has taken its place, before the time is over."""
+    """Stop one server; return whether it has ended in time, or was replaced."""
     server_id = control.hello(address).server_id
     control.stop(address)
     deadline_s = time.monotonic() + END_TIMEOUT_S

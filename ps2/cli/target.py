@@ -1,4 +1,4 @@
-"""Which fleet a command is about: named on the command line, or launched here before."""
+"""The fleet of a command: named on the command line, or launched on this host."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class NamedFleet:
-    """A fleet to talk to; ``launched`` is what is known of one that was launched here."""
+    """A fleet to connect to; ``launched`` is its record if it was launched on this host."""
 
     addresses: tuple[str, ...]
     token: str | None
@@ -34,7 +34,7 @@ class NamedFleet:
 
 @dataclass(frozen=True)
 class Which:
-    """What the options say of the fleet that is meant; None is not given."""
+    """The options that name a fleet; None: not given."""
 
     fleet: str | None
     token_file: str | None
@@ -46,7 +46,7 @@ class Which:
 
 
 def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say which fleet is meant; the command gets them as one argument, ``which``."""
+    """Add the options that name a fleet; the command gets one argument, ``which``."""
 
     @functools.wraps(command)
     def call(**given: Any) -> Any:
@@ -114,7 +114,7 @@ def controlled(token: str | None, tls: TlsFiles | None) -> Iterator[ServerContro
 def ask_all(
     target: NamedFleet, ask: Callable[[ServerControl, str], T], addresses: Sequence[str]
 ) -> dict[str, T | TransientError]:
-    """Ask servers at the same time; one that does not answer is in the result with its error.
+    """Ask all servers at the same time. The result has the error of each that does not answer.
 
     Raises:
         PS2Error: a server answered that it will not; the message starts with its address.

@@ -1,4 +1,4 @@
-"""Options of commands that say with which certificates they talk, and listen."""
+"""Options for the certificates of a command."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import click
 from ps2.certificates import CA_VARIABLE, CERT_VARIABLE, KEY_VARIABLE, NAME_VARIABLE, TlsFiles, tls_files
 
 Command = Callable[..., Any]
-# Names of options and of arguments, environment variables, and what they are.
+# By the end of the option's name: environment variable, value, help.
 OPTIONS = {
-    "cert": (CERT_VARIABLE, "FILE", "This side's certificate, and those between it and the authority (PEM)."),
-    "key": (KEY_VARIABLE, "FILE", "Its private key (PEM), which only its owner can read."),
-    "ca": (CA_VARIABLE, "FILE", "Authority whose certificates are believed (PEM); servers then want one of callers."),
-    "name": (NAME_VARIABLE, "HOST", "Name that the fleet's certificates carry  [default: the host of each]."),
+    "cert": (CERT_VARIABLE, "FILE", "Certificate of this process, and intermediate ones (PEM)."),
+    "key": (KEY_VARIABLE, "FILE", "Its private key (PEM), readable by the owner only."),
+    "ca": (CA_VARIABLE, "FILE", "Trusted authority (PEM); servers then require client certificates."),
+    "name": (NAME_VARIABLE, "HOST", "Name in the fleet's certificates  [default: the host of each process]."),
 }
 
 
@@ -33,7 +33,7 @@ def tls_options(command: Command) -> Command:
 
 
 def add_tls_options(command: Command, environment: bool) -> Command:
-    """Add the options as they are: ``tls_cert``, ``tls_key``, ``tls_ca``, ``tls_name``.
+    """Add the options as separate arguments: ``tls_cert``, ``tls_key``, ``tls_ca``, ``tls_name``.
 
     Args:
         environment: each has a variable as its default.

@@ -41,7 +41,7 @@ def token() -> None:
 @file_argument
 @format_option
 def new(file: Path, output: Format) -> None:
-    """Write a new token to FILE, which only you can read then."""
+    """Write a new token to FILE, which only you can read."""
     try:
         write_token(file, new_token())
     except FileExistsError:
@@ -53,7 +53,7 @@ def new(file: Path, output: Format) -> None:
 @file_argument
 @format_option
 def rotate(file: Path, output: Format) -> None:
-    """Put a new token into FILE, before the one that is there: both are accepted until 'ps2 token retire'."""
+    """Put a new token into FILE, before the present one. Both are accepted until 'ps2 token retire'."""
     known = read_token(file).split()
     if len(known) > 1:
         raise ConfigError(f"{file} holds two tokens already; end that rotation first, by 'ps2 token retire {file}'")
@@ -65,7 +65,7 @@ def rotate(file: Path, output: Format) -> None:
 @file_argument
 @format_option
 def retire(file: Path, output: Format) -> None:
-    """Leave the new token alone in FILE: the one before is not accepted any more."""
+    """Remove the old token from FILE: only the new one is accepted then."""
     known = read_token(file).split()
     if len(known) > 1:
         replace_token(file, known[0])
@@ -76,7 +76,7 @@ def retire(file: Path, output: Format) -> None:
 @file_argument
 @format_option
 def show(file: Path, output: Format) -> None:
-    """Tell how many tokens FILE holds, and their fingerprints."""
+    """Show how many tokens FILE has, and their fingerprints."""
     _tell(file, output, "unchanged")
 
 
@@ -89,4 +89,4 @@ def _tell(file: Path, output: Format, done: str) -> None:
     first, *before = prints
     click.echo(f"{file}: token {first}" + (f", and {before[0]} before it: both are accepted" if before else ""))
     if done == "rotated":
-        click.echo(f"copy it to all hosts; when drivers that began before have ended: ps2 token retire {file}")
+        click.echo(f"copy it to all hosts; when all drivers that started before have ended: ps2 token retire {file}")
