@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from pyspark.ml import Estimator, Model, clustering
-from pyspark.ml.common import _py2java
 from pyspark.ml.linalg import DenseMatrix, DenseVector
 from pyspark.ml.param.shared import HasFeaturesCol, HasSeed
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +23,7 @@ from ps2.algorithms.estimators.models import TrainedModel
 from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.predict import with_predictions
 from ps2.algorithms.estimators.summaries import HistorySummary
+from ps2.algorithms.jvm import lda_model
 from ps2.algorithms.topics.files import read_topics
 from ps2.algorithms.topics.ml.documents import Compute, Numbers, over_documents
 from ps2.algorithms.topics.ml.params import LDAParams, LDASetters, options_of
@@ -228,15 +228,11 @@ class LDAModel(TrainedModel, LDAParams, Model):
         spark, topics = _session(), self.topics
         if topics.topics < 2:
             raise UsageError("toPyspark: pyspark.ml's LDA has two topics at least, and this model has one")
-        context = spark.sparkContext
-        jvm: Any = context._jvm
-        of_mllib = jvm.org.apache.spark.mllib
-        matrix = of_mllib.linalg.Matrices.fromML(_py2java(context, self.topicsMatrix()))
-        alpha = of_mllib.linalg.Vectors.fromML(_py2java(context, self.estimatedDocConcentration()))
-        local = of_mllib.clustering.LocalLDAModel(matrix, alpha, topics.beta, GAMMA_SHAPE)
+        alpha = self.estimatedDocConcentration()
+        local, session = lda_model(spark, self.topicsMatrix(), alpha, topics.beta, GAMMA_SHAPE)
         # The param of pyspark.ml accepts only its own optimizers.
         described = self.copy({self.optimizer: "online"})._setDefault(optimizer="online")
-        return described._as_pyspark(clustering.LocalLDAModel, topics.dim, local, spark._jsparkSession)
+        return described._as_pyspark(clustering.LocalLDAModel, topics.dim, local, session)
 
 
 # isinstance() says yes; a real subclass would have to wrap a Java object.

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
+from ps2.algorithms.jvm import file_system_of, io_error
 from ps2.algorithms.training.progress import say
 from ps2.errors import InputError
 
@@ -85,7 +86,7 @@ def reading(spark: Any, path: str) -> Iterator[None]:
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
-        fault = _io_fault(spark, error)
+        fault = io_error(spark.sparkContext, error)
         if fault is None:
             raise
         named = FAILED_FILE.search(str(error))
@@ -93,8 +94,7 @@ def reading(spark: Any, path: str) -> Iterator[None]:
 
 
 def _check_exists(spark: Any, path: str) -> None:
-    location = spark._jvm.org.apache.hadoop.fs.Path(path)
-    files = location.getFileSystem(spark._jsc.hadoopConfiguration())
+    location, files = file_system_of(spark.sparkContext, path)
     found = files.globStatus(location)
     if found is None or len(found) == 0:
         raise InputError(f"{path}: there is no such file")
@@ -120,18 +120,6 @@ def _check_folder(entries: Iterable[tuple[str, bool]], path: str) -> None:
                 f"{path}: expected a file or a folder of files, got a folder with the folder {name!r} in it, whose "
                 f"files would not be read; name the files by a pattern, such as {path.rstrip('/')}/*.gz"
             )
-
-
-def _io_fault(spark: Any, error: Any) -> str | None:
-    """Return the message of the file system or decompressor, from the innermost Java error; None if there is none."""
-    from py4j.java_gateway import is_instance_of
-
-    java, found = getattr(error, "java_exception", None) or getattr(error, "_origin", None), None
-    while java is not None:
-        if is_instance_of(spark.sparkContext._gateway, java, "java.io.IOException"):
-            found = f"{java.getClass().getSimpleName()}: {java.getMessage()}"
-        java = java.getCause()
-    return found
 
 
 def local_name(url: str) -> str:

@@ -14,6 +14,7 @@ from pyspark.ml.param import TypeConverters
 from pyspark.ml.util import DefaultParamsReader, DefaultParamsWriter, GeneralMLWriter, MLReader, MLWriter
 
 from ps2.algorithms.estimators.array_files import KEY
+from ps2.algorithms.jvm import file_system_of
 from ps2.errors import CheckpointMissingError, ConfigError, RecoveryError, UsageError
 from ps2.storage.files import place, reported
 
@@ -132,9 +133,7 @@ def _located(spark: Any, path: str) -> tuple[str, bool]:
     if not isinstance(path, str):
         raise TypeError(f"path: expected a string, got {type(path).__name__}")
     place(path, "path")
-    context = spark.sparkContext
-    location = context._jvm.org.apache.hadoop.fs.Path(path)
-    file_system = location.getFileSystem(context._jsc.hadoopConfiguration())
+    location, file_system = file_system_of(spark.sparkContext, path)
     url = location.makeQualified(file_system.getUri(), file_system.getWorkingDirectory()).toString()
     return url.removeprefix("file:"), bool(file_system.exists(location))
 

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from pyspark.ml.linalg import DenseVector, Vector
 from pyspark.ml.util import MLReadable, MLReader, MLWritable, MLWriter
-from pyspark.ml.wrapper import JavaWrapper
 from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.frames import check_frame
@@ -16,6 +15,7 @@ from ps2.algorithms.estimators.model_files import ModelReader, ModelWriter
 from ps2.algorithms.estimators.params import ByName, FleetParams, are_thresholds
 from ps2.algorithms.estimators.predict import Float64Array, Head, rows_of, with_predictions
 from ps2.algorithms.estimators.tables import field
+from ps2.algorithms.jvm import new_model
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.errors import UsageError
 
@@ -92,13 +92,7 @@ class TrainedModel(ByName, MLReadable[Any], MLWritable):
             cls: its class in pyspark.ml.
             arguments: of the constructor of its Java class, after the uid.
         """
-        package = cls.__module__.replace("pyspark", "org.apache.spark")
-        java_model = JavaWrapper._new_java_obj(f"{package}.{cls.__name__}", self.uid, *arguments)
-        model = cls(java_model)
-        for ours, put in ((self._defaultParamMap, model._setDefault), (self._paramMap, model._set)):
-            put(**{param.name: value for param, value in ours.items() if model.hasParam(param.name)})
-        model._transfer_params_to_java()  # evaluate() asks Java alone
-        return model
+        return new_model(cls, self.uid, arguments, self)
 
 
 class FleetModel(TrainedModel, FleetParams):

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.estimators.notebook import to_html
 from ps2.algorithms.estimators.tables import column
+from ps2.algorithms.jvm import metrics_of
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.run.drawing import needs_matplotlib
 
@@ -67,8 +68,7 @@ class Summary:
         evaluator.setLabelCol(self.labelCol)
         if self._model._weight_column is not None:
             evaluator.setWeightCol(self._model._weight_column)
-        evaluator._transfer_params_to_java()
-        return evaluator._java_obj.getMetrics(self.predictions._jdf)
+        return metrics_of(evaluator, self.predictions)
 
 
 class RegressionSummary(Summary):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ps2.algorithms.jvm import progress_bar
 from ps2.algorithms.training.record import StepReport
 
 log = logging.getLogger(__name__)
@@ -97,7 +98,7 @@ def _live_line(console: Any, name: str, steps: int, spark_context: Any) -> Itera
     before = [TextColumn("{task.description}"), BarColumn(bar_width=BAR)] if is_wide else []
     after = [TimeElapsedColumn()] if is_wide else []
     room = int(console.width) - (len(name) + BAR + CLOCK + 3 if is_wide else 0)
-    bar = _spark_bar(spark_context)
+    bar = None if spark_context is None else progress_bar(spark_context)
     quieted_s = 0.0
     columns = *before, TextColumn("{task.fields[words]}"), *after
     with Progress(*columns, console=console, transient=True) as shown:
@@ -112,14 +113,6 @@ def _live_line(console: Any, name: str, steps: int, spark_context: Any) -> Itera
             shown.update(task, completed=report.number, words=words)
 
         yield show
-
-
-def _spark_bar(spark_context: Any) -> Any:
-    """Return Spark's progress bar, if it has one."""
-    if spark_context is None:
-        return None
-    bar = spark_context._jsc.sc().progressBar()
-    return bar.get() if bar.isDefined() else None
 
 
 def _spoken(name: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from array import array
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark.ml import feature
-from pyspark.ml.common import _py2java
 from pyspark.ml.linalg import VectorUDT
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, LongType, StringType, StructField, StructType
@@ -20,6 +18,7 @@ from ps2.algorithms.embeddings.ml.training_params import EmbeddingParams
 from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.estimators.models import TrainedModel
 from ps2.algorithms.estimators.summaries import HistorySummary
+from ps2.algorithms.jvm import word2vec_model
 from ps2.algorithms.training.record import TrainingHistory
 from ps2.run.drawing import needs_matplotlib
 
@@ -50,16 +49,9 @@ class EmbeddingModel(TrainedModel, EmbeddingParams):
     def toPyspark(self) -> feature.Word2VecModel:
         """Return the same vectors as pyspark.ml's model; ids become strings."""
         context, embedding = _session().sparkContext, self.embedding
-        jvm: Any = context._jvm
-        names = {str(name): at for at, name in enumerate(embedding.names.values.to_pylist())}
-        numbers = _py2java(context, array("f", embedding.vectors.tobytes()))
-        found = jvm.scala.collection.JavaConverters.mapAsScalaMapConverter(_py2java(context, names)).asScala()
-        # Scala's way to say that its entries are pairs.
-        are_pairs = getattr(getattr(jvm.scala, "Predef$"), "MODULE$")
-        places = found.toMap(getattr(are_pairs, "$conforms")())
-        model = self._as_pyspark(
-            feature.Word2VecModel, jvm.org.apache.spark.mllib.feature.Word2VecModel(places, numbers)
-        )
+        rows = {str(name): at for at, name in enumerate(embedding.names.values.to_pylist())}
+        java_model = word2vec_model(context, rows, embedding.vectors.tobytes())
+        model = self._as_pyspark(feature.Word2VecModel, java_model)
         return model._set(vectorSize=embedding.dim)
 
     def plot(self, path: str | os.PathLike[str] | None = None, classes: Mapping[Any, Any] | None = None) -> Figure:

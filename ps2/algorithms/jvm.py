@@ -1,0 +1,95 @@
+"""The calls of the algorithms to Spark's JVM beyond pyspark's public API: all of them are here.
+
+They use private members of pyspark (``_jvm``, ``_jsc``, ``_java_obj``, ...), which a new version of Spark may change.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.ml.param import Params
+
+
+def file_system_of(spark_context: Any, path: str) -> tuple[Any, Any]:
+    """Return Hadoop's Path and FileSystem (Java objects) of a path as Spark reads it."""
+    location = spark_context._jvm.org.apache.hadoop.fs.Path(path)
+    return location, location.getFileSystem(spark_context._jsc.hadoopConfiguration())
+
+
+def io_error(spark_context: Any, error: Any) -> str | None:
+    """Return the innermost java.io.IOException of a pyspark error, in words; None if there is none."""
+    from py4j.java_gateway import is_instance_of
+
+    java, found = getattr(error, "java_exception", None) or getattr(error, "_origin", None), None
+    while java is not None:
+        if is_instance_of(spark_context._gateway, java, "java.io.IOException"):
+            found = f"{java.getClass().getSimpleName()}: {java.getMessage()}"
+        java = java.getCause()
+    return found
+
+
+def progress_bar(spark_context: Any) -> Any:
+    """Return Spark's progress bar (a Java object); None if it shows none."""
+    bar = spark_context._jsc.sc().progressBar()
+    return bar.get() if bar.isDefined() else None
+
+
+def metrics_of(evaluator: Any, predictions: Any) -> Any:
+    """Return the metrics (a Java object) of a pyspark evaluator for a DataFrame of predictions."""
+    evaluator._transfer_params_to_java()
+    return evaluator._java_obj.getMetrics(predictions._jdf)
+
+
+def lda_model(spark: Any, topics: Any, alpha: Any, beta: float, gamma_shape: float) -> tuple[Any, Any]:
+    """Return spark.mllib's LocalLDAModel and the session (Java objects).
+
+    Args:
+        topics: pyspark matrix of shape (words, topics).
+        alpha: pyspark vector, one number per topic.
+    """
+    of_mllib = spark.sparkContext._jvm.org.apache.spark.mllib
+    matrix = of_mllib.linalg.Matrices.fromML(_to_java(spark.sparkContext, topics))
+    vector = of_mllib.linalg.Vectors.fromML(_to_java(spark.sparkContext, alpha))
+    return of_mllib.clustering.LocalLDAModel(matrix, vector, beta, gamma_shape), spark._jsparkSession
+
+
+def word2vec_model(spark_context: Any, rows: Mapping[str, int], vectors: bytes) -> Any:
+    """Return spark.mllib's Word2VecModel (a Java object).
+
+    Args:
+        rows: the row of each word's vector.
+        vectors: float32, row by row.
+    """
+    jvm = spark_context._jvm
+    numbers = _to_java(spark_context, array("f", vectors))
+    found = jvm.scala.collection.JavaConverters.mapAsScalaMapConverter(_to_java(spark_context, rows)).asScala()
+    # Scala's evidence that the entries are pairs.
+    are_pairs = getattr(getattr(jvm.scala, "Predef$"), "MODULE$")
+    places = found.toMap(getattr(are_pairs, "$conforms")())
+    return jvm.org.apache.spark.mllib.feature.Word2VecModel(places, numbers)
+
+
+def new_model(cls: type, uid: str, arguments: Sequence[Any], params: Params) -> Any:
+    """Return a model of pyspark.ml with the params and defaults that it shares with ``params``.
+
+    Args:
+        cls: its class in pyspark.ml.
+        arguments: of the constructor of its Java class, after the uid.
+    """
+    from pyspark.ml.wrapper import JavaWrapper
+
+    package = cls.__module__.replace("pyspark", "org.apache.spark")
+    model = cls(JavaWrapper._new_java_obj(f"{package}.{cls.__name__}", uid, *arguments))
+    for ours, put in ((params._defaultParamMap, model._setDefault), (params._paramMap, model._set)):
+        put(**{param.name: value for param, value in ours.items() if model.hasParam(param.name)})
+    model._transfer_params_to_java()  # evaluate() asks Java alone
+    return model
+
+
+def _to_java(spark_context: Any, value: Any) -> Any:
+    from pyspark.ml.common import _py2java
+
+    return _py2java(spark_context, value)
