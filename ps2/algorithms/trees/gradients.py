@@ -1,4 +1,4 @@
-"""What trees are grown to lessen: losses by margins, their gradients as whole numbers, and where margins begin."""
+"""Losses of margins, their gradients as whole numbers, and initial margins."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ CODES: dict[LossName, int] = {
 NO_WEIGHTS = readable(np.empty(0))
 # As xgboost's max_delta_step.
 MOST_OF_POISSON = 0.7
-# Of which exponents are counted: hessians, gradients and weights. A number of exponent e is below 2^(e - FROM_BITS).
+# Kinds whose exponents are counted: hessians, gradients, weights. A number of exponent e is below 2^(e - FROM_BITS).
 KINDS = 3
 FROM_BITS = 1022
-# Covers are sums of whole numbers, which are off by less.
+# Covers are sums of whole numbers, with a smaller error than this.
 SLACK = 1 + 1e-6
 
 
@@ -40,7 +40,7 @@ class Objective:
     """A loss.
 
     Labels are 0 and 1 ("logistic"), classes from 0 on ("softmax"), not negative ("poisson"), else any numbers. The
-    hessian of "absolute", "huber" and "quantile" is taken for 1: a leaf says the mean of gradients.
+    hessian of "absolute", "huber" and "quantile" counts as 1: a leaf is the mean of gradients.
 
     Attributes:
         loss: its name.
@@ -82,7 +82,7 @@ class Objective:
         return kernels.losses(*held, CODES[self.loss], self.shape)
 
     def bounds_after(self, bounds: Float64s, step: float, moved: float = math.inf) -> tuple[float, float]:
-        """Return what hessians and absolute gradients sum up to at most when margins have moved.
+        """Return bounds of the sums of hessians and absolute gradients after margins have moved.
 
         So a tree's scales are known before anybody has computed its gradients.
 
@@ -107,7 +107,7 @@ class Objective:
 
     @property
     def most_weight(self) -> float:
-        """What a leaf says at most, either way: of "poisson", whose exponential grows fast, a small step."""
+        """Largest absolute value of a leaf: small for "poisson", whose exponential grows fast."""
         return MOST_OF_POISSON if self.loss == "poisson" else math.inf
 
     @property
@@ -132,7 +132,7 @@ class Objective:
 
     @property
     def leaf_share(self) -> float | None:
-        """Which quantile of its rows' residuals a leaf says; None: it is made of gradients and hessians."""
+        """The quantile of its rows' residuals that a leaf is; None: a leaf comes from gradients and hessians."""
         return self.label_share if self.loss in ("absolute", "quantile") else None
 
     @property

@@ -1,4 +1,4 @@
-"""The layout of a histogram: what its bins are.
+"""The layout of a histogram's bins.
 
 A row of the matrix of histograms tells of each bin which feature's it is, and how servers are to look at that feature.
 """

@@ -1,8 +1,8 @@
-"""Leaves of losses that are least at a quantile: each says that of its rows' residuals, as in LightGBM and xgboost.
+"""Leaf values of losses that a quantile minimises: the quantile of the leaf's residuals, as in LightGBM and xgboost.
 
-When a tree is grown, workers add up the weights of each leaf's residuals, as whole numbers, by the first 16 of their
-ordered bits and then, of those that begin as the quantile does, by the next 16. So leaves are the same however rows
-lie, and off by 2^-20 of themselves at most.
+When a tree is grown, workers add up the weights of each leaf's residuals, as whole numbers: first by the first 16 of
+their ordered bits, then, in the cell of the quantile, by the next 16. So leaf values do not depend on how rows lie, and
+have a relative error of 2^-20 at most.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ CELL_BITS = 16
 CELLS = 1 << CELL_BITS
 # Bits of a residual below the coarse cell, and below the fine one.
 BELOW_COARSE, BELOW_FINE = 64 - CELL_BITS, 64 - 2 * CELL_BITS
-# What the mean weight of rows is counted as, about: sums of 2^31 of them are exact in float64, too.
+# Bits of the mean weight as a whole number: sums of 2^31 of them are exact in float64, too.
 WEIGHT_BITS = 20
-# Cells that it costs as much to look at as to sort one row.
+# Scanning this number of cells costs as much as sorting one row.
 CELLS_PER_ROW = 4
 
 
 @dataclass(frozen=True, eq=False)
 class CoarseQuantiles:
-    """What is looked for in each leaf.
+    """The coarse cell of each leaf's quantile.
 
     Attributes:
         cells: int64: the coarse cell that has the quantile; 0 where there is no row.
@@ -51,11 +51,11 @@ class CoarseQuantiles:
 
 @dataclass(frozen=True, eq=False)
 class LeafQuantiles:
-    """What the workers fill; picklable.
+    """Sums that workers add to; picklable.
 
     Attributes:
         share: which quantile, in (0, 1).
-        weight_unit: what 1 of the whole numbers stands for; 0: each row counts 1.
+        weight_unit: weight of 1 as a whole number; 0: each row counts 1.
         coarse, fine: sparse, int64: weights by leaf and cell.
     """
 
@@ -92,13 +92,13 @@ class LeafQuantiles:
     # -- the driver ------------------------------------------------------------------------------------------------
 
     def find_coarse(self, leaves: int) -> CoarseQuantiles:
-        """Tell where each leaf's quantile is, and begin anew."""
+        """Return the coarse cell of each leaf's quantile, and zero the sums."""
         keys, weights = _taken(self.coarse)
         wanted = self.share * _totals(keys, weights, leaves)
         return CoarseQuantiles(*found(keys, weights, wanted))
 
     def find_fine(self, sought: CoarseQuantiles) -> Float64s:
-        """Return each leaf's quantile, 0 where there is no row, and begin anew."""
+        """Return each leaf's quantile, 0 without rows, and zero the sums."""
         cells, _ = found(*_taken(self.fine), sought.weights)
         return np.where(sought.weights > 0, value_of(sought.cells, cells), 0.0)
 

@@ -1,4 +1,4 @@
-"""What boosted trees are trained for, and how."""
+"""The objective of boosted trees, and the options of their training."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ MOST_DEPTH = 30
 WORD_BITS = 64
 # The least gain of a split in xgboost.
 LEAST_GAIN = 1e-6
-# Of rows' weights as whole numbers: a mean one takes so many bits at most, and all of them together these.
+# Bits of rows' weights as whole numbers: of the mean weight at most, and of their sum.
 WEIGHT_BITS, WEIGHTS_BITS = 20, 29
 
 GrowthName = Literal["level", "leaf"]
-# What tells the weight of a node.
+# The source of a node's weight.
 WeighedBy = Literal["hessians", "rows", "weights"]
 Bits = Literal[64, 32]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be predicted.
+    """The target of the prediction.
 
     Attributes:
         objective: of a row, by its margins.
@@ -58,35 +58,35 @@ class Problem:
 
 @dataclass(frozen=True)
 class BoostingOptions:
-    """How to grow trees.
+    """How trees grow.
 
     Attributes:
-        rounds: how many trees there are of each output, at most.
-        depth: splits above the deepest leaf, at most.
-        growth: what is split first: by "level" the oldest node, by "leaf" the one that gains most.
-        leaves: of a tree, at most; 0: any number.
-        bins: of a feature, at most.
-        rate: what leaves are multiplied by.
+        rounds: most trees of each output.
+        depth: most splits above a leaf.
+        growth: node to split first: the oldest ("level"), or the one with the largest gain ("leaf").
+        leaves: most leaves of a tree; 0: any number.
+        bins: most bins of a feature.
+        rate: factor of leaves.
         first_rate: that of the first tree of each output; None: the same.
         reg_lambda, reg_alpha: L2 and L1 penalties on leaves.
-        most_weight: what leaves say at most, either way, before they are multiplied by the rate.
-        least_gain: what gains have to be above to be more than rounding.
+        most_weight: largest absolute value of a leaf, before the rate.
+        least_gain: gains up to this may be rounding.
         min_gain: the least gain of a split, twice what the objective loses.
         min_info_gain: the least gain of a split, divided by the weight of its node's rows.
         min_child_weight: the least sum of hessians of a node.
         min_weight: the least weight of a node's rows.
-        weighed_by: what tells that: the sum of hessians (all are their row's weight), how many rows there are (all
-            weigh 1), or a sum of its own.
-        weight_unit: what weights are multiples of, about, to be whole numbers.
+        weighed_by: source of that weight: the sum of hessians (if these are the rows' weights), the number of rows (if
+            all weigh 1), or a sum of its own.
+        weight_unit: unit of weights as whole numbers.
         min_rows: the least number of rows of a node.
-        fraction: of the rows that a tree is grown of.
-        features: that a node may be split by, drawn for each; 0: all.
-        monotone: -1, 0 or 1 a feature: how predictions may follow it; empty, as zeros alone are made: anyhow.
-        bits: of sums in histograms: 64, or 32, which take half the room and time, and lose what ``scales_of`` says.
+        fraction: share of the rows that a tree is grown from.
+        features: number of features drawn for each node; 0: all.
+        monotone: -1, 0 or 1 per feature: direction of predictions; empty (also given as zeros only): no constraint.
+        bits: of sums in histograms: 64, or 32: half the memory and time, less precision (``scales_of``).
         seed: of rounding and sampling.
-        validate: stop by the loss of rows held out.
-        validation_tol: it has to get smaller by this part of itself.
-        name: by which a context that was restored goes on with the training; "": none does.
+        validate: stop early by the loss of held-out rows.
+        validation_tol: least relative improvement of that loss.
+        name: by which a restored context goes on with the training; "": it cannot.
     """
 
     rounds: int = 20
@@ -135,42 +135,42 @@ class BoostingOptions:
 
     @property
     def most_leaves(self) -> int:
-        """How many a tree may have."""
+        """Most leaves of a tree."""
         return min(self.leaves or 1 << self.depth, 1 << self.depth)
 
     @property
     def bounds(self) -> npt.NDArray[np.float64]:
-        """Of what any leaf says: the least and the largest."""
+        """Least and largest value of a leaf."""
         return np.array([-self.most_weight, self.most_weight])
 
     @property
     def _is_weighed(self) -> bool:
-        """Whether the weight of nodes has to be known."""
+        """Whether the weight of nodes is needed."""
         return self.min_weight > 0 or self.min_info_gain > 0
 
     @property
     def third(self) -> WeighedBy | None:
-        """What a bin's third number is the sum of: "rows" or "weights"; None: there are two."""
+        """Content of a bin's third channel: "rows" or "weights"; None: a bin has two channels."""
         if self._is_weighed and self.weighed_by != "hessians":
             return self.weighed_by
         return "rows" if self.min_rows > 1 else None
 
     @property
     def sums_dtype(self) -> str:
-        """Of histograms."""
+        """The dtype of histograms."""
         return f"int{self.bits}"
 
     @property
     def channels(self) -> int:
-        """Numbers of a bin: hessians and gradients, and a third one where it is asked for."""
+        """Channels of a bin: hessians, gradients, and a third one if needed."""
         return 2 if self.third is None else 3
 
     @property
     def min_third(self) -> int:
-        """The least third number of a node."""
+        """The least third total of a node."""
         match self.third:
             case "rows":
-                # The share that makes a least weight is rounded: so many rows, not one more.
+                # The share behind a least weight is rounded; the tolerance keeps it from asking for one row more.
                 of_weight = self.min_weight * (1 - 1e-6) if self.weighed_by == "rows" else 0.0
                 return max(self.min_rows, math.ceil(of_weight))
             case "weights":
@@ -184,24 +184,24 @@ class BoostingOptions:
         return max(self.min_child_weight, self.min_weight * (1 - 1e-6) if self.weighed_by == "hessians" else 0.0)
 
     def weight_of(self, hessian: float, third: int) -> float:
-        """Return the weight of a node's rows by its sums; what is not asked for may be 0."""
+        """Return the weight of a node's rows from its sums; unneeded sums may be 0."""
         return hessian if self.weighed_by == "hessians" else third * self.weight_unit
 
     def rate_of(self, tree: int, width: int) -> float:
-        """Return what the leaves of a tree are multiplied by; width: how many outputs there are."""
+        """Return the factor of a tree's leaves; width: the number of outputs."""
         return self.rate if self.first_rate is None or tree >= width else self.first_rate
 
     def clocks(self, width: int) -> int:
-        """Return how many the trees take at most: the first and the last loss, and those of each tree."""
+        """Return the most clocks of the trees: of the first and the last loss, and of each tree."""
         of_tree = self.depth if self.growth == "level" else self.most_leaves - 1
         return self.rounds * width * max(of_tree, 1) + 3
 
 
 def weight_bits(rows: int) -> int:
-    """Return how many bits the mean of so many weights takes as a whole number, so that their sum fits into int32."""
+    """Return the bits of the mean weight as a whole number, so that the sum of all rows fits int32."""
     return max(min(WEIGHT_BITS, WEIGHTS_BITS - math.ceil(math.log2(rows))), 0)
 
 
 def key_of(seed: int, *numbers: int) -> int:
-    """Return what something's random numbers are drawn by, below 2**63."""
+    """Return a key for random numbers, below 2**63."""
     return int(np.random.SeedSequence([seed, *numbers]).generate_state(1, np.uint64)[0] >> np.uint64(1))

@@ -1,12 +1,13 @@
-"""The first clocks of a training of trees: cut points, of weights that workers add up on the servers as whole numbers.
+"""The first clocks of a training of trees: cut points of features.
 
-Features that have categories need none: their bins are the categories.
+Workers add weights to the servers as whole numbers. Features with categories need no cut points: the categories are
+their bins.
 
-In clock 0 workers count the rows that hold a feature. Of one that is too rare to ever part a node, nothing else is
-asked: it has no cut points. In clock 1 they add the values of features that have few, by the upper half of their bits,
-and, where there is something in it, in clock 2 by the lower half. From clock 3 on they add, of the others, the weights
-in cells, in every clock of those that were too heavy: after the last, no two values that weigh much are in one. Between
-them the driver only looks at sums, so cut points are the same however rows lie.
+In clock 0 workers count the rows that hold each feature. A feature that is too rare to part a node gets no cut points.
+In clock 1 workers add the values of features that have few, by the upper half of their bits, and in clock 2, where
+needed, by the lower half. From clock 3 on they add the other features' weights by cells. Each clock cuts the cells that
+were too heavy; after the last one, no cell holds two heavy values. The driver only looks at sums, so cut points do not
+depend on how rows lie.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[np.float64]
 UInt64s = npt.NDArray[np.uint64]
 
-# How often cells are cut, and clocks: those before the first cells as well.
+# Turns of cutting cells; all clocks, those before the first cells included.
 TURNS = 6
 CLOCKS = 3 + TURNS
 # Of the run: the first one of the trees.
@@ -64,20 +65,20 @@ CHUNK = 256
 # Bins of a block of columns, where there would be so many blocks.
 LARGE_BLOCK = 1 << 12
 LEAST_BLOCKS = 64
-# What the mean weight of rows is counted as, about; and what each row counts beside its weight.
+# Bits of the mean weight as a whole number; and the count of each row beside its weight.
 WEIGHT_BITS = 8
 OF_ROW = 1 << WEIGHT_BITS
 
 
 @dataclass(frozen=True, eq=False)
 class Quantiles:
-    """What the workers fill; picklable.
+    """Sums that workers add to; picklable.
 
     Attributes:
-        problem: what the features are.
+        problem: describes the features.
         bins: of a numeric feature, at most, that of missing values aside.
-        weight_unit: what 1 of the whole numbers stands for; 0: each row counts 1.
-        least: rows that have to hold a feature for it to have cut points.
+        weight_unit: weight of 1 as a whole number; 0: each row counts 1.
+        least: least rows with a feature for it to get cut points.
         held: int64, a column a feature: how many rows hold it.
         total: int64, one column: the weight of all rows.
         missing: int64, a column a feature: the weight of its missing values, those aside that rows do not hold.
@@ -107,11 +108,11 @@ class Quantiles:
     def make(
         problem: Problem, bins: int, mean_weight: float | None, names: CheckpointNames = UNNAMED, least: int = 0
     ) -> Quantiles:
-        """Make empty sums, or find those of a training that goes on.
+        """Make zero sums, or find those of a training that goes on.
 
         Args:
             mean_weight: of the rows; None: all weights are 1.
-            least: rows that have to hold a feature for it to have cut points.
+            least: least rows with a feature for it to get cut points.
         """
         unit = 0.0 if mean_weight is None else unit_of(mean_weight, WEIGHT_BITS)
         dim = problem.dim
@@ -134,7 +135,7 @@ class Quantiles:
     # -- workers ---------------------------------------------------------------------------------------------------
 
     def take_part(self, worker: Any, rows: LocalRows) -> Columns | None:
-        """Do a worker's share of the clocks; return the columns of dense rows, if they have come up whole.
+        """Take part in the clocks; return the columns of dense rows, if they were made for all features.
 
         Raises:
             LimitError: values, or cells, cannot fit the servers.
@@ -175,7 +176,7 @@ class Quantiles:
     # -- the driver ------------------------------------------------------------------------------------------------
 
     def look(self, clock: int) -> None:
-        """Go on after a clock, all but the last one: tell workers what to add in the next."""
+        """Go on after a clock, except the last one: prepare the next one."""
         if clock == 1:
             self._number(self._find_many())
         elif clock == 2:

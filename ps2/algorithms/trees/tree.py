@@ -88,7 +88,7 @@ class Tree:
         return self.set_flags[self.set_begin[node] : self.set_begin[node + 1]]
 
     def to_debug_string(self, indent: int = 0, base: float = 0.0) -> str:
-        """Say the tree as pyspark.ml does: a line for each condition and each leaf; ``base``: what leaves say more."""
+        """Print the tree as pyspark.ml does, a line per condition and leaf; ``base`` is added to leaves."""
         lines: list[str] = []
         todo: list[tuple[int | str, int]] = [(0, indent)]
         while todo:
@@ -116,7 +116,7 @@ class Tree:
         return f"{what} <= {threshold}", f"{what} > {threshold}"
 
     def _walk(self) -> Iterator[tuple[int, int]]:
-        """Yield nodes with their depths, each before what is below it, left before right."""
+        """Yield nodes with their depths, parents first, left before right."""
         todo = [(0, 0)]
         while todo:
             node, depth = todo.pop()
@@ -155,7 +155,7 @@ class Forest:
         return sum(map(len, self.trees))
 
     def to_debug_string(self, header: str, rate: float = 1.0) -> str:
-        """Say all trees as pyspark.ml does, under a first line; rate: as of ``parts``."""
+        """Print all trees as pyspark.ml does, under a first line; rate: as of ``parts``."""
         said = (
             f"  Tree {t} (weight {java_number(weight)}):\n" + part.trees[0].to_debug_string(4, float(part.base[0]))
             for t, (weight, part) in enumerate(zip(self.weights(rate), self.parts(rate), strict=True))
@@ -163,7 +163,7 @@ class Forest:
         return f"{header}\n{''.join(said)}"
 
     def weights(self, rate: float) -> list[float]:
-        """Return what ``parts`` are multiplied by to add up to margins: 1 the first one of an output, else the rate."""
+        """Return the factors of ``parts`` in the margins: 1 for the first tree of an output, else the rate."""
         return [1.0 if number < self.width else rate for number in range(len(self.trees))]
 
     def parts(self, rate: float) -> Iterator[Forest]:
@@ -216,7 +216,7 @@ class _Node:
 
 
 class TreeBuilder:
-    """A tree that grows: of a root at first, which stands for so much hessian and so many rows."""
+    """A growing tree; at first a root with its hessian and number of rows."""
 
     def __init__(self, value: float, cover: float, count: int) -> None:
         self._nodes = [_Node(value, cover, count)]
@@ -225,7 +225,7 @@ class TreeBuilder:
         return len(self._nodes)
 
     def set_value(self, node: int, value: float) -> None:
-        """Let a node say something else."""
+        """Set the value of a node."""
         self._nodes[node].value = value
 
     def split(self, node: int, feature: int, test: float | Bools, default_left: bool, gain: float) -> None:
@@ -280,7 +280,7 @@ def shortest(threshold: np.float64) -> np.generic:
 
 
 def java_number(value: float | np.generic) -> str:
-    """Say a number as Java says a double."""
+    """Format a number as Java formats a double."""
     number = float(str(value))  # a float32's shortest decimals, not those of the double that it equals
     size = abs(number)
     if number != number or size == float("inf"):
