@@ -46,7 +46,7 @@ def grown(x, y, recipe, batch=growth.BATCH, share=growth.BATCH_SHARE):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(growth, "BATCH", batch)
         patch.setattr(growth, "BATCH_SHARE", share)
-        rows = tree_training.binned(x, tree_training.BoostingOptions())
+        rows = tree_training.binned(x, tree_training.Recipe())
         return grow(rows, quantised(pairs[0], np.arange(len(y)), 0, scales, "int64"), scales, recipe)
 
 
