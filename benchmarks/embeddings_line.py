@@ -11,10 +11,10 @@ import psutil
 from benchmarks.embeddings_part import SERVERS, Asked
 from benchmarks.frame import Check, Part, answer, tell
 from ps2 import PS2Context
-from ps2.algorithms.embeddings.drawing import Draws
-from ps2.algorithms.embeddings.problem import Recipe
-from ps2.algorithms.embeddings.slices import Slices, put_aliases
-from ps2.algorithms.embeddings.tables import MOST_KEYS, OnFleet, Table
+from ps2.algorithms.embeddings.sampling import Sampler
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.algorithms.embeddings.sliced_table import SlicedTable, put_aliases
+from ps2.algorithms.embeddings.tables import MOST_KEYS, ServerTables, Table
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 from ps2.ops.kernels import Int64s
 
@@ -23,7 +23,7 @@ VERTICES, SIZE = 1_000_000, 64
 BLOCK = 50_000
 # Of what ids from 0 on take, what ids from anywhere may.
 MOST = 1.1
-SECOND = Recipe(VERTICES, SIZE, total=1, architecture="edges", via="rows")
+SECOND = EmbeddingSettings(VERTICES, SIZE, total=1, architecture="edges", via="rows")
 FIRST = replace(SECOND, order=1)
 HASHED = replace(SECOND, keyed=True)
 NUMBERED, NEAR, FAR = (f"second order, ids {how}" for how in ("numbered", "hashed, from 0 on", "hashed, from anywhere"))
@@ -49,12 +49,12 @@ def measure(asked: Asked) -> Part:
     )
 
 
-def _taken(recipe: Recipe, ids: Int64s) -> tuple[float, float]:
+def _taken(settings: EmbeddingSettings, ids: Int64s) -> tuple[float, float]:
     """Change all vectors; return the bytes a vertex that servers then have more: in memory, and as they count it."""
     with PS2Context.getOrCreate(servers=SERVERS, memoryLimit=3 << 30) as ps:
-        _changed(ps, replace(recipe, vocabulary=100), ids[:100]).free()  # threads, and what they have for requests
+        _changed(ps, replace(settings, vocabulary=100), ids[:100]).free()  # threads, and what they have for requests
         before = _has(ps)
-        _changed(ps, recipe, ids)
+        _changed(ps, settings, ids)
         resident, counted = (_has(ps) - before) / len(ids)
     return float(resident), float(counted)
 
@@ -64,21 +64,21 @@ def _has(ps: Any) -> Any:
     return np.array([resident, sum(taken for _, taken in ps.memory())])
 
 
-def _changed(ps: Any, recipe: Recipe, ids: Int64s) -> OnFleet:
+def _changed(ps: Any, settings: EmbeddingSettings, ids: Int64s) -> ServerTables:
     """Return tables that are as after a training."""
-    fleet = OnFleet.make(recipe, len(ps.servers), UNNAMED)
-    if isinstance(fleet.vectors, Slices) and isinstance(fleet.contexts, Slices):
-        fleet.vectors.fill(recipe.seed)
-        draws = Draws.of(recipe, np.ones(len(ids), np.int64))
-        put_aliases(fleet.vectors, fleet.contexts, draws.whole, draws.others)
+    fleet = ServerTables.make(settings, len(ps.servers), UNNAMED)
+    if isinstance(fleet.vectors, SlicedTable) and isinstance(fleet.contexts, SlicedTable):
+        fleet.vectors.fill(settings.seed)
+        draws = Sampler.of(settings, np.ones(len(ids), np.int64))
+        put_aliases(fleet.vectors, fleet.contexts, draws.thresholds, draws.aliases)
         return fleet
     for begin in range(0, len(ids), BLOCK):
         some = ids[begin : begin + BLOCK]
-        known, words = (fleet.known(some), np.arange(len(some))) if recipe.keyed else (fleet, some)
+        known, words = (fleet.for_keys(some), np.arange(len(some))) if settings.keyed else (fleet, some)
         known.count(np.ones(len(some), np.int64))
         for table in (known.vectors, known.contexts):
             if isinstance(table, Table):
-                table.add(words, np.ones((len(some), recipe.size), np.float32))
+                table.add(words, np.ones((len(some), settings.size), np.float32))
     ps.flush()
     return fleet
 

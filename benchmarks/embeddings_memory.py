@@ -13,17 +13,17 @@ from benchmarks.embeddings_part import SERVERS, Asked, spark_and_servers
 from benchmarks.frame import Check, Part, answer, tell
 from ps2 import PS2Context
 from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Batch
-from ps2.algorithms.embeddings.drawing import Draws
-from ps2.algorithms.embeddings.part import Plan
-from ps2.algorithms.embeddings.problem import Recipe, Via
-from ps2.algorithms.embeddings.schedule import Clocks
-from ps2.algorithms.embeddings.slices import Slices, put_aliases
-from ps2.algorithms.embeddings.tables import STALENESS, OnFleet
-from ps2.algorithms.embeddings.worker import Half
+from ps2.algorithms.embeddings.program import EmbeddingProgram
+from ps2.algorithms.embeddings.sampling import Sampler
+from ps2.algorithms.embeddings.schedule import EpochSchedule
+from ps2.algorithms.embeddings.settings import EmbeddingSettings, Strategy
+from ps2.algorithms.embeddings.sliced_table import SlicedTable, put_aliases
+from ps2.algorithms.embeddings.tables import STALENESS, ServerTables
+from ps2.algorithms.embeddings.worker_context import TrainingPlan
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 
 SIZE, SENTENCE, BATCHES = 64, 40, 3
-WAYS: tuple[Via, ...] = ("rows", "servers")
+WAYS: tuple[Strategy, ...] = ("rows", "servers")
 # Of what vectors and contexts take, in float32.
 MOST = 1.2
 
@@ -54,20 +54,22 @@ def measure(asked: Asked) -> Part:
     with spark_and_servers(asked, "memory"):
         ps = PS2Context.getOrCreate()
         for via in WAYS:
-            recipe = Recipe(asked.vertices, SIZE, total=BATCHES * BATCH_TOKENS, via=via)
-            taken = _taken(ps, recipe)
+            settings = EmbeddingSettings(asked.vertices, SIZE, total=BATCHES * BATCH_TOKENS, via=via)
+            taken = _taken(ps, settings)
             tell(f"{via}: {taken / 1e9:.2f} GB on {SERVERS} servers, at most")
             checks.append(
-                Check(f"{via}: memory of the servers over both tables'", taken / (2 * recipe.table_bytes), MOST)
+                Check(f"{via}: memory of the servers over both tables'", taken / (2 * settings.table_bytes), MOST)
             )
-    return Part(checks=checks, facts={"vectors": f"{asked.vertices:,}", "d": SIZE, "GB": 2 * recipe.table_bytes / 1e9})
+    return Part(
+        checks=checks, facts={"vectors": f"{asked.vertices:,}", "d": SIZE, "GB": 2 * settings.table_bytes / 1e9}
+    )
 
 
-def _taken(ps: Any, recipe: Recipe) -> int:
+def _taken(ps: Any, settings: EmbeddingSettings) -> int:
     """Train on some batches; return the bytes that the servers have had at most while both tables were there."""
-    most, drawn = 0, Drawn(recipe.vocabulary)
-    frequencies = np.ones(recipe.vocabulary, np.int64)
-    fleet = OnFleet.make(recipe, len(ps.servers), UNNAMED)
+    most, drawn = 0, Drawn(settings.vocabulary)
+    frequencies = np.ones(settings.vocabulary, np.int64)
+    fleet = ServerTables.make(settings, len(ps.servers), UNNAMED)
 
     def look(clock: int = 0) -> None:
         nonlocal most
@@ -76,14 +78,14 @@ def _taken(ps: Any, recipe: Recipe) -> int:
     try:
         for table in (fleet.vectors, fleet.contexts):
             assert table is not None
-            table.fill(recipe.seed)  # also contexts, which are 0 else: what nobody has written to takes no memory
+            table.fill(settings.seed)  # also contexts, which are 0 else: what nobody has written to takes no memory
             look()
-        if isinstance(fleet.vectors, Slices) and isinstance(fleet.contexts, Slices):
-            draws = Draws.of(recipe, frequencies)
-            put_aliases(fleet.vectors, fleet.contexts, draws.whole, draws.others)
+        if isinstance(fleet.vectors, SlicedTable) and isinstance(fleet.contexts, SlicedTable):
+            draws = Sampler.of(settings, frequencies)
+            put_aliases(fleet.vectors, fleet.contexts, draws.thresholds, draws.aliases)
             del draws
         shared = ps.sparkContext.broadcast(frequencies)
-        half = Half(Plan(recipe, Clocks(1, BATCHES), fleet, 1), lambda: shared.value)
+        half = EmbeddingProgram(TrainingPlan(settings, EpochSchedule(1, BATCHES), fleet, 1), lambda: shared.value)
         ps.run(ps.sparkContext.parallelize([0], 1), half, 1, STALENESS, read=lambda worker, rows: drawn, onClock=look)
         shared.destroy()
         return most

@@ -19,10 +19,10 @@ from benchmarks.frame import command, exit_code, facts, machine, print_parts, pu
 from benchmarks.gigabit_part import CLOSE, Asked
 from benchmarks.gigabit_plot import crossings, plot
 from benchmarks.namespaces import NoNamespacesError, ask_on, hosts, served
-from ps2.algorithms.embeddings.problem import Via
+from ps2.algorithms.embeddings.settings import Strategy
 from ps2.cli.output import Column, print_table
 
-WAYS: tuple[Via, ...] = ("servers", "rows", "local")
+WAYS: tuple[Strategy, ...] = ("servers", "rows", "local")
 
 
 @command(
@@ -42,7 +42,7 @@ def main(
     words: int,
     window: int,
     negative: int,
-    ways: tuple[Via, ...],
+    ways: tuple[Strategy, ...],
     rate: str,
     plots: Path | None,
     strict: bool,
@@ -84,9 +84,9 @@ def _print_lines(lines: Sequence[dict[str, Any]]) -> None:
     rows = []
     for line in lines:
         times = [f"{by_way[way]:.1f}" for by_way in (line["measured"], line["expected"]) for way in ways]
-        verdict = "the fastest" if line["loss"] == 1 else f"{'close' if line['met'] else 'SLOWER'}: {line['loss']:.2f}"
+        judge = "the fastest" if line["loss"] == 1 else f"{'close' if line['met'] else 'SLOWER'}: {line['loss']:.2f}"
         ratio = "-" if line["ratio"] is None else f"{line['ratio']:.2f}"
-        rows.append((str(line["servers"]), f"{line['columns']:,}", *times, ratio, line["chosen"], verdict))
+        rows.append((str(line["servers"]), f"{line['columns']:,}", *times, ratio, line["chosen"], judge))
     click.echo("Microseconds of a token:")
     print_table(columns, rows)
     met = sum(line["met"] for line in lines)

@@ -13,17 +13,17 @@ import numpy as np
 from benchmarks.frame import Part, answer, tell
 from benchmarks.local_spark import start_spark
 from ps2 import PS2Context
-from ps2.algorithms.embeddings.choosing import choose
 from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Batch
-from ps2.algorithms.embeddings.costs import WAYS
-from ps2.algorithms.embeddings.drawing import Draws
-from ps2.algorithms.embeddings.part import Plan
-from ps2.algorithms.embeddings.problem import Recipe, Via
+from ps2.algorithms.embeddings.cost_model import STRATEGIES
+from ps2.algorithms.embeddings.program import EmbeddingProgram
 from ps2.algorithms.embeddings.rows import batch_tokens
-from ps2.algorithms.embeddings.schedule import Clocks
-from ps2.algorithms.embeddings.slices import Slices, put_aliases
-from ps2.algorithms.embeddings.tables import STALENESS, OnFleet
-from ps2.algorithms.embeddings.worker import Half
+from ps2.algorithms.embeddings.sampling import Sampler
+from ps2.algorithms.embeddings.schedule import EpochSchedule
+from ps2.algorithms.embeddings.settings import EmbeddingSettings, Strategy
+from ps2.algorithms.embeddings.sliced_table import SlicedTable, put_aliases
+from ps2.algorithms.embeddings.strategy import choose
+from ps2.algorithms.embeddings.tables import STALENESS, ServerTables
+from ps2.algorithms.embeddings.worker_context import TrainingPlan
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 
 SENTENCE = 40
@@ -56,7 +56,7 @@ class Asked:
     words: int
     window: int
     negative: int
-    ways: tuple[Via, ...]
+    ways: tuple[Strategy, ...]
     token_file: str
 
 
@@ -101,13 +101,15 @@ def _on_fleet(spark: Any, asked: Asked, servers: int) -> Iterator[Case]:
     fleet = asked.addresses[:servers]
     with PS2Context.getOrCreate(spark, fleet=fleet, tokenFile=asked.token_file) as ps:
         for way in asked.ways:  # the first time, connections are made and kernels loaded
-            _trained(ps, replace(_recipe(asked, min(asked.columns)), via=way))
+            _trained(ps, replace(_settings(asked, min(asked.columns)), via=way))
         for columns in asked.columns:
-            recipe = _recipe(asked, columns)
+            settings = _settings(asked, columns)
             expected = dict(
-                zip(WAYS, 1e6 * choose(recipe, _frequencies(recipe), servers, 1, THREADS).seconds, strict=True)
+                zip(
+                    STRATEGIES, 1e6 * choose(settings, _frequencies(settings), servers, 1, THREADS).seconds, strict=True
+                )
             )
-            measured: dict[str, float] = {way: _trained(ps, replace(recipe, via=way)) for way in asked.ways}
+            measured: dict[str, float] = {way: _trained(ps, replace(settings, via=way)) for way in asked.ways}
             case = Case(
                 servers,
                 columns,
@@ -143,13 +145,13 @@ class _Drawn:
             yield rng.choice(len(self.shares), self.each, p=self.shares).astype(np.int32), offsets
 
 
-def _recipe(asked: Asked, columns: int) -> Recipe:
+def _settings(asked: Asked, columns: int) -> EmbeddingSettings:
     total = BATCHES * BATCH_TOKENS
-    return Recipe(asked.words, columns, total, window=asked.window, negative=asked.negative, step_size=1e-3)
+    return EmbeddingSettings(asked.words, columns, total, window=asked.window, negative=asked.negative, step_size=1e-3)
 
 
-def _frequencies(recipe: Recipe) -> Any:
-    return (1e9 * _shares(recipe.vocabulary)).astype(np.int64) + 1
+def _frequencies(settings: EmbeddingSettings) -> Any:
+    return (1e9 * _shares(settings.vocabulary)).astype(np.int64) + 1
 
 
 def _shares(words: int) -> Any:
@@ -157,19 +159,19 @@ def _shares(words: int) -> Any:
     return popular / popular.sum()
 
 
-def _trained(ps: Any, recipe: Recipe) -> float:
+def _trained(ps: Any, settings: EmbeddingSettings) -> float:
     """Train one worker on some batches; return microseconds of a token."""
-    frequencies = _frequencies(recipe)
+    frequencies = _frequencies(settings)
     # Rows of longer vectors come for fewer tokens at once.
-    drawn = _Drawn(batch_tokens(recipe) if recipe.via == "rows" else BATCH_TOKENS, _shares(recipe.vocabulary))
-    fleet = OnFleet.make(recipe, len(ps.servers), UNNAMED)
+    drawn = _Drawn(batch_tokens(settings) if settings.via == "rows" else BATCH_TOKENS, _shares(settings.vocabulary))
+    fleet = ServerTables.make(settings, len(ps.servers), UNNAMED)
     try:
-        fleet.vectors.fill(recipe.seed)
-        if isinstance(fleet.vectors, Slices) and isinstance(fleet.contexts, Slices):
-            draws = Draws.of(recipe, frequencies)
-            put_aliases(fleet.vectors, fleet.contexts, draws.whole, draws.others)
+        fleet.vectors.fill(settings.seed)
+        if isinstance(fleet.vectors, SlicedTable) and isinstance(fleet.contexts, SlicedTable):
+            draws = Sampler.of(settings, frequencies)
+            put_aliases(fleet.vectors, fleet.contexts, draws.thresholds, draws.aliases)
         shared = ps.sparkContext.broadcast(frequencies)
-        half = Half(Plan(recipe, Clocks(1, BATCHES), fleet, THREADS), lambda: shared.value)
+        half = EmbeddingProgram(TrainingPlan(settings, EpochSchedule(1, BATCHES), fleet, THREADS), lambda: shared.value)
         ends: list[float] = []
 
         def clocked(clock: int) -> None:

@@ -18,7 +18,7 @@ from ps2 import PS2Context
 from ps2.algorithms.embeddings.ml.edges import EdgeTable
 from ps2.algorithms.embeddings.ml.walking import walks_frame
 from ps2.algorithms.embeddings.vertices import Vertices
-from ps2.algorithms.embeddings.walks import Graph, Recipe
+from ps2.algorithms.embeddings.walks import Graph, WalkSettings
 
 SERVERS = WORKERS = 2
 GOAL = 5e6
@@ -74,13 +74,16 @@ def measure(asked: Asked) -> Part:
             loaded_s = time.perf_counter() - began_s
             tell(f"{asked.edges:,} edges on {asked.way} after {loaded_s:.0f} s")
             lines = []
-            recipes = {"first order": Recipe(1, asked.length), "p = 4, q = 0.25": Recipe(1, asked.length, p=4, q=0.25)}
-            for what, recipe in recipes.items():
+            all_settings = {
+                "first order": WalkSettings(1, asked.length),
+                "p = 4, q = 0.25": WalkSettings(1, asked.length, p=4, q=0.25),
+            }
+            for what, settings in all_settings.items():
                 goal = GOAL if asked.way == "servers" and what == "first order" else None
                 lines.append(
                     Rate(
                         f"graph on {asked.way}, {what}",
-                        tuple(_turn(table, share, recipe) for _ in range(asked.rounds + 1))[1:],
+                        tuple(_turn(table, share, settings) for _ in range(asked.rounds + 1))[1:],
                         goal,
                     )
                 )
@@ -108,9 +111,9 @@ def _share(spark: Any, table: EdgeTable, asked: Asked, servers: int) -> Callable
     return lambda: shared.value
 
 
-def _turn(table: EdgeTable, share: Callable[[], Graph], recipe: Recipe) -> float:
+def _turn(table: EdgeTable, share: Callable[[], Graph], settings: WalkSettings) -> float:
     """Walk, and return steps a second, with all that it takes to have the walks as rows."""
-    frame = walks_frame(table, share, recipe, WORKERS)
+    frame = walks_frame(table, share, settings, WORKERS)
     began_s = time.perf_counter()
     row = frame.agg(F.sum(F.size("walk") - 1).alias("steps")).first()
     assert row is not None

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ps2.algorithms.embeddings.corpus import Kept
-from ps2.algorithms.embeddings.problem import Fitted, Recipe
+from ps2.algorithms.embeddings.corpus import InMemorySentences
+from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings
 from ps2.algorithms.embeddings.trainer import Trainer
 
 EACH, LENGTH, COUNT = 12, 20, 200
 WORDS = 2 * EACH
-RECIPE = Recipe(WORDS, 16, total=COUNT * LENGTH, window=3, step_size=0.1, epochs=3, seed=5, via="local")
+RECIPE = EmbeddingSettings(WORDS, 16, total=COUNT * LENGTH, window=3, step_size=0.1, epochs=3, seed=5, via="local")
 
 
 def sentences(seed: int = 0) -> Any:
@@ -27,28 +27,28 @@ def frequencies() -> Any:
     return np.bincount(sentences().reshape(-1), minlength=WORDS)
 
 
-def read(worker: Any, rows: Any) -> Kept:
+def read(worker: Any, rows: Any) -> InMemorySentences:
     tokens = np.concatenate([np.empty(0, np.int32), *rows])
-    return Kept(tokens, np.arange(0, len(tokens) + 1, LENGTH))
+    return InMemorySentences(tokens, np.arange(0, len(tokens) + 1, LENGTH))
 
 
-def read_pairs(worker: Any, rows: Any) -> Kept:
+def read_pairs(worker: Any, rows: Any) -> InMemorySentences:
     kept = read(worker, rows)
-    return Kept(kept.words, np.arange(0, len(kept.words) + 1, 2))
+    return InMemorySentences(kept.words, np.arange(0, len(kept.words) + 1, 2))
 
 
 def trained(
-    ps: Any, recipe: Recipe = RECIPE, workers: int = 2, on_step: Any = lambda step: None, read: Any = read
-) -> Fitted:
+    ps: Any, settings: EmbeddingSettings = RECIPE, workers: int = 2, on_step: Any = lambda step: None, read: Any = read
+) -> FittedEmbeddings:
     """Train on the walks, one worker with more of them than the others."""
     walks = sentences()
     bounds = [0, *(COUNT // 2 + COUNT * rank // (2 * workers) for rank in range(1, workers)), COUNT]
     parts = [walks[begin:end].reshape(-1) for begin, end in pairwise(bounds)]
     rdd = ps.sparkContext.parallelize(parts, workers)
-    return Trainer(ps, rdd, read, recipe, frequencies(), workers, on_step).fit()
+    return Trainer(ps, rdd, read, settings, frequencies(), workers, on_step).fit()
 
 
-def margin(fitted: Fitted) -> float:
+def margin(fitted: FittedEmbeddings) -> float:
     """Mean cosine of words of one half, less that of words of both."""
     units = fitted.vectors / np.linalg.norm(fitted.vectors, axis=1, keepdims=True)
     cosines, half = units @ units.T, np.arange(WORDS) < EACH

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.functions import pandas_udf
 from ps2.algorithms.embeddings.ml.estimator import EmbeddingEstimator, workers_of
 from ps2.algorithms.embeddings.ml.models import EmbeddingModel
 from ps2.algorithms.embeddings.ml.training_params import Word2VecParams
-from ps2.algorithms.embeddings.ml.words import ReadSentences, check_sentences, look_at_sentences
+from ps2.algorithms.embeddings.ml.words import ReadSentences, check_sentences, inspect_sentences
 from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.estimators.dealing import deal
 from ps2.algorithms.estimators.frames import check_frame
@@ -47,13 +47,13 @@ class Word2Vec(EmbeddingEstimator, Word2VecParams, Estimator["Word2VecModel"]):
 
     def _embedded(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
         name = _input_column(self)
-        found = look_at_sentences(dataset, name, self.getMinCount())
+        found = inspect_sentences(dataset, name, self.getMinCount())
         if workers is None and self.isSet(self.numPartitions):
             workers = self.getNumPartitions()
         workers = workers_of(dataset, workers, found.rows)
         table = deal(dataset, ColumnNames(name, label=None), found, workers)
         words = dataset.sparkSession.sparkContext.broadcast(found.words)
-        recipe = self._recipe_of(
+        settings = self._settings_for(
             found.dim,
             int(found.counts.sum()),
             window=self.getWindowSize(),
@@ -61,7 +61,7 @@ class Word2Vec(EmbeddingEstimator, Word2VecParams, Estimator["Word2VecModel"]):
             sample=self.getSample(),
         )
         longest = self.getMaxSentenceLength()
-        fitted = self._train(table, ReadSentences(words, longest), recipe, found.counts, longest=longest)
+        fitted = self._train(table, ReadSentences(words, longest), settings, found.counts, longest=longest)
         return Embedding(found.words, fitted.vectors, found.counts), fitted.history
 
 

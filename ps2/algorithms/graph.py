@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.embeddings.footprint import check_walks
 from ps2.algorithms.embeddings.ml.edges import look
-from ps2.algorithms.embeddings.ml.graphs import Placed, placed
+from ps2.algorithms.embeddings.ml.graphs import PlacedGraph, placed
 from ps2.algorithms.embeddings.ml.params import BiasedWalkParams
 from ps2.algorithms.embeddings.ml.training_params import (
     BiasedWalkTrainingParams,
@@ -40,7 +40,7 @@ class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):
 
     def __init__(self, **params: Any) -> None:
         super().__init__(**params)
-        self._graphs: list[Placed] = []
+        self._graphs: list[PlacedGraph] = []
 
     def free(self) -> None:
         """Free the graphs on the servers; walks that have not been computed yet fail from now on."""
@@ -59,16 +59,16 @@ class RandomWalks(BiasedWalkParams, Transformer, MLReadable[Any], MLWritable):
         """
         check_frame(dataset)
         check_ranges(self)
-        recipe = self._recipe()
+        settings = self._settings()
         table = look(dataset, self._edges, self.getDirected())
-        check_walks(recipe, len(table.vertices))
+        check_walks(settings, len(table.vertices))
         spark_context = dataset.sparkSession.sparkContext
         workers = self.getNumWorkers() if self.isSet(self.numWorkers) else total_slots(spark_context)
-        workers = min(workers, recipe.epochs * len(table.vertices))  # more would have no walk
+        workers = min(workers, settings.epochs * len(table.vertices))  # more would have no walk
         graph = placed(table, self)
         if graph.on_servers:
             self._graphs.append(graph)
-        return walks_frame(table, graph.share, recipe, workers)
+        return walks_frame(table, graph.share, settings, workers)
 
     def write(self) -> MLWriter:
         """Return a writer: ``write().overwrite().save(path)``."""

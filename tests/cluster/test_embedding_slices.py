@@ -7,8 +7,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ps2.algorithms.embeddings.problem import Recipe
-from ps2.algorithms.embeddings.slices import Slices, cut_again, row_of
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.algorithms.embeddings.sliced_table import SlicedTable, make_row, recut
 from ps2.matrix.partition import partition_bounds
 
 WORDS, SIZE = 7, 5
@@ -16,21 +16,21 @@ WORDS, SIZE = 7, 5
 
 @pytest.mark.parametrize("before", [1, 2, 3])
 def test_cut_again_when_a_row_was_of_other_servers_then_vectors_are_the_same(ps, before):
-    recipe, name = Recipe(WORDS, SIZE, total=1), f"cut/{before}"
+    settings, name = EmbeddingSettings(WORDS, SIZE, total=1), f"cut/{before}"
     vectors = np.random.default_rng(0).normal(size=(WORDS, SIZE)).astype(np.float32)
-    row = row_of(recipe, before, name)
+    row = make_row(settings, before, name)
     widths = np.diff(partition_bounds(row._spec, before)) // WORDS - 1
     columns = pairwise([0, *np.cumsum(widths)])
     row.push(np.concatenate([np.append(vectors[:, b:e].reshape(-1), np.ones(WORDS, np.float32)) for b, e in columns]))
-    slices = Slices(recipe, cut_again(recipe, row, len(ps.servers), name).matrix())
+    slices = SlicedTable(settings, recut(settings, row, len(ps.servers), name).matrix())
     assert slices.parts == len(ps.servers)
     np.testing.assert_array_equal(slices.pull(), vectors)
     slices.free()
 
 
 def test_slices_when_there_are_more_servers_than_columns_then_some_have_none(ps):
-    recipe = Recipe(WORDS, 1, total=1)
-    slices = Slices(recipe, row_of(recipe, len(ps.servers), None).matrix())
+    settings = EmbeddingSettings(WORDS, 1, total=1)
+    slices = SlicedTable(settings, make_row(settings, len(ps.servers), None).matrix())
     slices.fill(1)
     assert (slices.parts, slices.pull().shape) == (1, (WORDS, 1))
     slices.free()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.embeddings.problem import Recipe
-from ps2.algorithms.embeddings.tables import OnFleet
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.algorithms.embeddings.tables import ServerTables
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 
 WORDS, SIZE = 3_000, 16
@@ -18,9 +18,9 @@ def taken(ps, statuses):
     """``taken(keys)``: what each server has for the tables of words that are these keys, in bytes."""
 
     def measured(keys):
-        recipe = Recipe(1, SIZE, total=1, architecture="edges", via="rows", keyed=True)
+        settings = EmbeddingSettings(1, SIZE, total=1, architecture="edges", via="rows", keyed=True)
         before = np.array([status.memory_bytes for status in statuses()])
-        fleet = OnFleet.make(recipe, len(ps.servers), UNNAMED).known(keys)
+        fleet = ServerTables.make(settings, len(ps.servers), UNNAMED).for_keys(keys)
         empty = np.array([status.memory_bytes for status in statuses()]) - before
         fleet.count(np.ones(WORDS, np.int64))
         for table in (fleet.vectors, fleet.contexts):

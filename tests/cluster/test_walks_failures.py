@@ -6,25 +6,25 @@ import numpy as np
 from faults import processes
 
 from ps2 import PS2Context
-from ps2.algorithms.embeddings.on_fleet import FleetGraph
-from ps2.algorithms.embeddings.walks import LocalGraph, Recipe
+from ps2.algorithms.embeddings.server_graph import ServerGraph
+from ps2.algorithms.embeddings.walks import LocalGraph, WalkSettings
 from tests.graphs import random_edges
 
 VERTICES = 60
 
 
 def test_walks_when_a_server_is_killed_and_there_are_copies_then_they_are_the_same():
-    edges, recipe = random_edges(VERTICES, 150, weighted=True), Recipe(2, 8, seed=3, p=0.5)
+    edges, settings = random_edges(VERTICES, 150, weighted=True), WalkSettings(2, 8, seed=3, p=0.5)
     walkers = np.arange(2 * VERTICES)
-    expected = LocalGraph.of(edges.sources, edges.targets, edges.weights, VERTICES).walk(recipe, walkers)
+    expected = LocalGraph.of(edges.sources, edges.targets, edges.weights, VERTICES).walk(settings, walkers)
     degrees = np.bincount(edges.sources, minlength=VERTICES)
     with PS2Context.getOrCreate(servers=2, replicas=1) as ps:
-        graph = FleetGraph.empty(degrees, True, len(ps.servers))
+        graph = ServerGraph.empty(degrees, True, len(ps.servers))
         graph.add(edges.sources, edges.targets, edges.weights)
         graph.finish(degrees)
         processes.kill(processes.servers_of(ps)[0])
-        found = graph.walk(recipe, walkers)
+        found = graph.walk(settings, walkers)
         assert ps.recoveries
     np.testing.assert_array_equal(found.lengths, expected.lengths)
-    there = np.arange(recipe.length) < found.lengths[:, None]
+    there = np.arange(settings.length) < found.lengths[:, None]
     np.testing.assert_array_equal(found.vertices[there], expected.vertices[there])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.embeddings.on_fleet import FleetGraph
-from ps2.algorithms.embeddings.walks import Recipe
+from ps2.algorithms.embeddings.server_graph import ServerGraph
+from ps2.algorithms.embeddings.walks import WalkSettings
 from ps2.errors import InputError
 from tests.graphs import PAIRS, VERTICES, Edges, random_edges
 
@@ -17,7 +17,7 @@ PARTS = 3
 
 def on_fleet(edges, servers, parts=PARTS):
     """Put a graph on the servers, its edges in any order and some at a time."""
-    graph = FleetGraph.empty(edges.degrees, edges.weights is not None, servers)
+    graph = ServerGraph.empty(edges.degrees, edges.weights is not None, servers)
     edges = edges.shuffled(3)
     for some in np.array_split(np.arange(len(edges.sources)), parts):
         weights = None if edges.weights is None else edges.weights[some]
@@ -37,8 +37,8 @@ def same(one, other):
 def test_walks_when_the_servers_have_the_graph_then_they_are_those_of_a_worker(ps, weighted, p, q):
     edges = random_edges(300, 900, weighted=weighted)
     graph = on_fleet(edges, len(ps.servers))
-    recipe, walkers = Recipe(3, 15, seed=7, p=p, q=q), np.arange(900)
-    same(graph.walk(recipe, walkers), edges.local.walk(recipe, walkers))
+    settings, walkers = WalkSettings(3, 15, seed=7, p=p, q=q), np.arange(900)
+    same(graph.walk(settings, walkers), edges.local.walk(settings, walkers))
     graph.free()
 
 
@@ -46,8 +46,8 @@ def test_walks_when_the_servers_have_the_graph_then_they_are_those_of_a_worker(p
 def test_walks_when_vertices_have_no_way_on_then_they_end_there(ps, directed):
     edges = Edges(PAIRS, VERTICES, directed)
     graph = on_fleet(edges, len(ps.servers))
-    recipe, walkers = Recipe(2, 6, p=0.5), np.arange(2 * VERTICES)
-    same(graph.walk(recipe, walkers), edges.local.walk(recipe, walkers))
+    settings, walkers = WalkSettings(2, 6, p=0.5), np.arange(2 * VERTICES)
+    same(graph.walk(settings, walkers), edges.local.walk(settings, walkers))
     graph.free()
 
 
@@ -56,15 +56,15 @@ def test_walks_when_no_proposal_is_ever_taken_then_they_are_those_of_a_worker(ps
     chords = [(i, (i + step) % 20, 0.5 + step * i) for i in range(20) for step in (1, 6)]
     edges = Edges([chord if weighted else chord[:2] for chord in chords], 20, directed=True)
     graph = on_fleet(edges, len(ps.servers))
-    recipe, walkers = Recipe(1, 6, p=1e-12), np.arange(20)
-    same(graph.walk(recipe, walkers), edges.local.walk(recipe, walkers))
+    settings, walkers = WalkSettings(1, 6, p=1e-12), np.arange(20)
+    same(graph.walk(settings, walkers), edges.local.walk(settings, walkers))
     graph.free()
 
 
 @pytest.mark.parametrize("some", [slice(1, None), [0, *range(len(PAIRS))]], ids=["missing", "twice"])
 def test_finish_when_edges_are_not_those_counted_then_it_is_told(ps, some):
     edges = Edges(PAIRS, VERTICES, directed=True)
-    graph = FleetGraph.empty(edges.degrees, False, len(ps.servers))
+    graph = ServerGraph.empty(edges.degrees, False, len(ps.servers))
     graph.add(edges.sources[some], edges.targets[some], None)
     with pytest.raises(InputError, match="persist"):
         graph.finish(edges.degrees)

@@ -13,12 +13,12 @@ from pyspark.mllib.linalg import VectorUDT as OldVectorUDT
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType, UserDefinedType
 
+from ps2.algorithms.embeddings.encoding import numbered
 from ps2.algorithms.embeddings.ml.edges import INTEGERS as INTEGER_TYPES
 from ps2.algorithms.embeddings.ml.edges import _check_weights, collected, id_type
 from ps2.algorithms.embeddings.ml.words import check_sentences
 from ps2.algorithms.embeddings.names import Names
 from ps2.algorithms.embeddings.vertices import Vertices, edges_of
-from ps2.algorithms.embeddings.vocabulary import numbered
 from ps2.algorithms.estimators.tables import check_columns
 from ps2.algorithms.training.faults import ColumnNames, error_of
 from ps2.algorithms.training.reading import read

@@ -239,8 +239,8 @@ def test_sentences_when_they_are_wrong_then_the_error_says_what(spark, rows, sch
 @pytest.mark.parametrize(
     ("estimator", "rows", "message"),
     [
-        (DeepWalk(), [(1, 1, 1.0)], "expected two vertices at least, got one"),
-        (LINE(), [(1, 1, 1.0)], "expected two vertices at least, got one"),
+        (DeepWalk(), [(1, 1, 1.0)], "expected at least two vertices, got one"),
+        (LINE(), [(1, 1, 1.0)], "expected at least two vertices, got one"),
         (
             DeepWalk(weightCol="w"),
             [(1, 2, 0.0)],
@@ -248,7 +248,7 @@ def test_sentences_when_they_are_wrong_then_the_error_says_what(spark, rows, sch
         ),
         (LINE(weightCol="w"), [(1, 2, 0.0)], "expected edges, got none of a weight above 0"),
         (LINE(weightCol="w"), [(1, 2, math.nan)], "got NaN in 1 of 1 rows"),
-        (LINE(hashed=True), [(1, 1, 1.0)], "expected two vertices at least, got one"),
+        (LINE(hashed=True), [(1, 1, 1.0)], "expected at least two vertices, got one"),
         (LINE(hashed=True), [(1, -2, 1.0)], "expected ids that are not negative, to be hashed, got -2"),
         (LINE(hashed=True, weightCol="w"), [(1, 2, 0.0)], "expected edges, got none of a weight above 0"),
         (DeepWalk(), [], "expected edges, got an empty DataFrame"),

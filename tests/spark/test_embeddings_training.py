@@ -101,5 +101,5 @@ def test_training_when_edges_are_of_the_first_order_then_contexts_are_the_vector
 
 def test_training_when_it_is_to_choose_then_says_which_way_and_why(ps):
     found = trained(ps, replace(RECIPE, via="auto", epochs=1))
-    assert re.search(r"by '(local|rows|servers)', which was chosen by microseconds that a token", found.history.reason)
+    assert re.search(r"by '(local|rows|servers)', chosen by predicted microseconds per token", found.history.reason)
     assert all(name in found.history.reason for name in ("'local'", "'rows'", "'servers'"))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ps2.algorithms.embeddings.footprint import check_room, check_walks
-from ps2.algorithms.embeddings.problem import Recipe
-from ps2.algorithms.embeddings.walks import Recipe as Walks
+from ps2.algorithms.embeddings.footprint import check_memory, check_walks
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.algorithms.embeddings.walks import WalkSettings
 from ps2.errors import LimitError
 
 WORDS, TOKENS, DRIVER = 1000, 10**6, 16 << 30
@@ -32,23 +32,23 @@ MOST = 2**31 - 1
     ],
 )
 def test_training_when_it_cannot_fit_then_params_are_named(given, message):
-    recipe = Recipe(**{"vocabulary": WORDS, "size": 100, "total": TOKENS, **given})
+    settings = EmbeddingSettings(**{"vocabulary": WORDS, "size": 100, "total": TOKENS, **given})
     with pytest.raises(LimitError, match=message):
-        check_room(recipe, 1000, DRIVER)
+        check_memory(settings, 1000, DRIVER)
 
 
 @pytest.mark.parametrize("via", ["auto", "local", "rows", "servers"])
 def test_training_when_sizes_are_usual_then_it_fits(via):
-    check_room(Recipe(WORDS, 1000, total=TOKENS, window=40, negative=25, via=via), 1000, DRIVER)
-    check_room(Recipe(2, 10_000, total=5, via=via), 2**31 - 1, DRIVER)
+    check_memory(EmbeddingSettings(WORDS, 1000, total=TOKENS, window=40, negative=25, via=via), 1000, DRIVER)
+    check_memory(EmbeddingSettings(2, 10_000, total=5, via=via), 2**31 - 1, DRIVER)
 
 
 def test_walks_when_they_cannot_be_then_params_are_named():
     with pytest.raises(LimitError, match="walkLength=2,147,483,647: a walk takes 17,179,869,176 bytes"):
-        check_walks(Walks(1, MOST), 10)
+        check_walks(WalkSettings(1, MOST), 10)
     with pytest.raises(LimitError, match="numWalks=2,147,483,647: from 1,000,000,000 vertices they are"):
-        check_walks(Walks(MOST, 80), 10**9)
-    check_walks(Walks(1000, 10_000), 10**9)
+        check_walks(WalkSettings(MOST, 80), 10**9)
+    check_walks(WalkSettings(1000, 10_000), 10**9)
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_walks_when_they_cannot_be_then_params_are_named():
     ],
 )
 def test_training_when_words_take_much_work_then_it_warns(given, message):
-    recipe = Recipe(**{"vocabulary": WORDS, "size": 100, "total": 1000, "negative": 20_000, **given})
+    settings = EmbeddingSettings(**{"vocabulary": WORDS, "size": 100, "total": 1000, "negative": 20_000, **given})
     with pytest.warns(UserWarning, match=message):
-        check_room(recipe, 1000, DRIVER)
+        check_memory(settings, 1000, DRIVER)
 
 
 def test_walks_when_they_have_many_steps_then_it_warns():
     with pytest.warns(UserWarning, match="numWalks=1,000,000 and walkLength=80: from 10 vertices .* 800,000,000 steps"):
-        check_walks(Walks(10**6, 80), 10)
+        check_walks(WalkSettings(10**6, 80), 10)

@@ -11,7 +11,7 @@ import pytest
 
 from ps2.algorithms.embeddings.files import MODELS
 from ps2.algorithms.embeddings.model import Embedding
-from ps2.algorithms.embeddings.pictures import MOST, draw_plane
+from ps2.algorithms.embeddings.plotting import MOST, draw_plane
 from ps2.errors import (
     CheckpointCorruptError,
     CheckpointMissingError,
@@ -149,7 +149,7 @@ def test_a_name_when_it_is_looked_up_then_its_vector_comes(words, vertices):
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["a", "a", "b", "c", "d"], "each once"),
+        (["a", "a", "b", "c", "d"], "distinct"),
         (["a", None, "b", "c", "d"], "without null"),
         ([1, "a", 2, 3, 4], "all integers below .*, or all strings"),
         ([1.5, 2.5, 3.5, 4.5, 5.5], "got double"),

@@ -1,4 +1,4 @@
-"""Params of what learns vectors: defaults, the recipe that they make, and what they refuse before any job."""
+"""Params of what learns vectors: defaults, the settings that they make, and what they refuse before any job."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def test_word2vec_when_nothing_is_said_then_defaults_are_those_of_pyspark():
     assert (ours["negative"], ours["nsExponent"], ours["sample"], ours["architecture"]) == (5, 0.75, 0.0, "skipgram")
 
 
-def test_recipe_when_params_are_set_then_has_them():
-    made = Word2Vec(vectorSize=7, negative=3, stepSize=0.1, maxIter=4, via="rows", seed=-5, nsExponent=1.0)._recipe_of(
-        9, 100, window=2
-    )
+def test_settings_when_params_are_set_then_has_them():
+    made = Word2Vec(
+        vectorSize=7, negative=3, stepSize=0.1, maxIter=4, via="rows", seed=-5, nsExponent=1.0
+    )._settings_for(9, 100, window=2)
     assert (made.vocabulary, made.total, made.size, made.negative, made.window) == (9, 100, 7, 3, 2)
     assert (made.step_size, made.epochs, made.via, made.seed, made.exponent) == (0.1, 4, "rows", 2**63 - 5, 1.0)
 
 
 def test_walks_when_of_node2vec_then_have_p_and_q():
-    made = Node2Vec(numWalks=3, walkLength=9, p=0.5, q=2.0, seed=4)._recipe()
+    made = Node2Vec(numWalks=3, walkLength=9, p=0.5, q=2.0, seed=4)._settings()
     assert (made.epochs, made.length, made.p, made.q, made.seed) == (3, 9, 0.5, 2.0, 4)
     assert not DeepWalk().hasParam("p")
 
@@ -84,13 +84,13 @@ def test_params_when_they_cannot_be_then_the_error_names_one(cls, name, value):
         (Word2Vec(maxSentenceLength=0), "maxSentenceLength: expected 1 at least, got 0"),
         (Word2Vec(minCount=-1), "minCount: expected"),
         (DeepWalk(windowSize=0), "windowSize: expected 1 at least, got 0"),
-        (DeepWalk(walkLength=1), "walkLength: expected 2 at least: a vertex alone has nobody to learn from, got 1"),
-        (Node2Vec(walkLength=1), "walkLength: expected 2 at least"),
+        (DeepWalk(walkLength=1), "walkLength: expected at least 2: a single vertex has no context, got 1"),
+        (Node2Vec(walkLength=1), "walkLength: expected at least 2"),
         (Node2Vec(p=0.0), "p: expected a finite positive number, got 0.0"),
         (Node2Vec(q=0.0), "q: expected a finite positive number, got 0.0"),
         (LINE(order="third"), "order: expected one of both, first, second, got 'third'"),
         (LINE(vectorSize=9), "vectorSize: expected an even number, of which each order has a half, got 9"),
-        (LINE(hashed=True, via="servers"), "via: vectors of hashed ids are learned by 'rows' alone, got 'servers'"),
+        (LINE(hashed=True, via="servers"), "via: hashed ids require 'rows', got 'servers'"),
         (DeepWalk(graphOn="moon"), "graphOn: expected one of auto, workers, servers"),
     ],
 )

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 
 from ps2.algorithms.embeddings import sentences
+from ps2.algorithms.embeddings.encoding import cut, numbered
 from ps2.algorithms.embeddings.names import Names
-from ps2.algorithms.embeddings.sentences import EdgeSentences, WalkSentences, by_frequency, scattered
-from ps2.algorithms.embeddings.vocabulary import cut, numbered
-from ps2.algorithms.embeddings.walks import Recipe
+from ps2.algorithms.embeddings.sentences import EdgeSentences, WalkSentences, rank_by_frequency, scattered
+from ps2.algorithms.embeddings.walks import WalkSettings
 from tests.graphs import random_edges
 
-WALKS = Recipe(3, 8, seed=5)
+WALKS = WalkSettings(3, 8, seed=5)
 VISITS = 3 * 8 * 40
 
 
@@ -43,7 +43,7 @@ def test_walks_when_the_epoch_is_another_then_they_are_new_and_again_the_same(gr
     first, second = (sorted(lists(walks_by(graph, epoch, 1)[0])) for epoch in (0, 1))
     assert first != second
     assert sorted(lists(walks_by(graph, 1, 1)[0])) == second
-    expected = graph.walk(Recipe(6, 8, seed=5), np.arange(3 * 40, 6 * 40))
+    expected = graph.walk(WalkSettings(6, 8, seed=5), np.arange(3 * 40, 6 * 40))
     assert second == sorted(
         tuple(row[:length]) for row, length in zip(expected.vertices, expected.lengths, strict=True)
     )
@@ -100,7 +100,7 @@ def test_edges_when_there_are_none_then_there_is_no_batch():
 
 
 def test_numbers_when_by_frequency_then_the_most_frequent_is_0_and_equals_keep_their_order():
-    order, numbers = by_frequency(np.array([3, 9, 3, 0]))
+    order, numbers = rank_by_frequency(np.array([3, 9, 3, 0]))
     assert (order.tolist(), numbers.tolist()) == ([1, 0, 2, 3], [1, 0, 2, 3])
 
 

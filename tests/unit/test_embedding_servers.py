@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ps2.algorithms.embeddings.drawing import Draws
-from ps2.algorithms.embeddings.group_kernels import losses_of
-from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.batch_kernels import losses_of
+from ps2.algorithms.embeddings.sampling import Sampler
 from ps2.algorithms.embeddings.servers import kind_of, piece_tokens
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.algorithms.embeddings.skipgrams import ops
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS
 from ps2.errors import OutOfRangeError, ShapeError
@@ -20,7 +20,7 @@ KINDS = [("skipgram", 2), ("cbow", 2), ("edges", 2), ("edges", 1)]
 class Fleet:
     """Shards of two tables whose columns are cut among some servers."""
 
-    def __init__(self, recipe, parts, tables, draws):
+    def __init__(self, settings, parts, tables, draws):
         self.bounds = [SIZE * part // parts for part in range(parts + 1)]
         self.shards = [
             tuple(np.hstack([t[:, b:e].reshape(1, -1), np.zeros((1, WORDS), np.float32)]) for t in tables)
@@ -29,9 +29,11 @@ class Fleet:
         for shard in self.shards:
             for begin in (0, 11):
                 some = slice(begin, 11 if not begin else None)
-                ops.put_aliases(*shard, draws.whole[some], draws.others[some].view(np.uint32), words=WORDS, begin=begin)
-        self.how = {"words": WORDS, "key": KEY, "window": recipe.window, "negative": recipe.negative}
-        self.how["kind"] = kind_of(recipe)
+                ops.put_aliases(
+                    *shard, draws.thresholds[some], draws.aliases[some].view(np.uint32), words=WORDS, begin=begin
+                )
+        self.how = {"words": WORDS, "key": KEY, "window": settings.window, "negative": settings.negative}
+        self.how["kind"] = kind_of(settings)
 
     def tables(self):
         return [
@@ -39,27 +41,27 @@ class Fleet:
         ]
 
 
-def batch(recipe, count=8):
+def batch(settings, count=8):
     rng = np.random.default_rng(2)
-    offsets = np.arange(0, 2 * count + 1, 2) if recipe.architecture == "edges" else np.array([0, 7, 7, 8, 2 * count])
+    offsets = np.arange(0, 2 * count + 1, 2) if settings.architecture == "edges" else np.array([0, 7, 7, 8, 2 * count])
     return rng.integers(0, WORDS, 2 * count).astype(np.uint16), offsets.astype(np.uint16)
 
 
 def made(architecture, order, parts):
-    recipe = Recipe(WORDS, SIZE, total=100, window=3, negative=6, architecture=architecture, order=order)
+    settings = EmbeddingSettings(WORDS, SIZE, total=100, window=3, negative=6, architecture=architecture, order=order)
     tables = (np.random.default_rng(1).normal(size=(2, WORDS, SIZE)) * 0.3).astype(np.float32)
-    draws = Draws.of(recipe, np.arange(WORDS)[::-1] + 1)
-    return recipe, tables, draws, Fleet(recipe, parts, tables, draws)
+    draws = Sampler.of(settings, np.arange(WORDS)[::-1] + 1)
+    return settings, tables, draws, Fleet(settings, parts, tables, draws)
 
 
 def drawn_of(draws, tokens, offsets):
-    return draws.draw((tokens.astype(np.int32), offsets.astype(np.int64)), np.uint64(KEY % 2**64))
+    return draws.sample((tokens.astype(np.int32), offsets.astype(np.int64)), np.uint64(KEY % 2**64))
 
 
 @pytest.mark.parametrize(("architecture", "order"), KINDS)
 def test_train_sentences_when_one_server_has_all_then_as_on_tables_of_a_worker(architecture, order):
-    recipe, tables, draws, fleet = made(architecture, order, 1)
-    tokens, offsets = batch(recipe)
+    settings, tables, draws, fleet = made(architecture, order, 1)
+    tokens, offsets = batch(settings)
     told = ops.train_sentences(*fleet.shards[0], tokens, offsets, **fleet.how, rate=RATE)
     vectors, contexts = tables.copy()
     expected = drawn_of(draws, tokens, offsets).train(vectors, vectors if order == 1 else contexts, RATE)
@@ -70,8 +72,8 @@ def test_train_sentences_when_one_server_has_all_then_as_on_tables_of_a_worker(a
 @pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize(("architecture", "order"), KINDS)
 def test_learn_from_products_when_steps_are_small_then_as_on_whole_tables(architecture, order, parts):
-    recipe, tables, draws, fleet = made(architecture, order, parts)
-    tokens, offsets = batch(recipe)
+    settings, tables, draws, fleet = made(architecture, order, parts)
+    tokens, offsets = batch(settings)
     rate = 1e-4  # products are of what vectors were before the batch, which makes little of a difference then
     found = np.sum([ops.find_products(*shard, tokens, offsets, **fleet.how) for shard in fleet.shards], axis=0)
     told = np.zeros(3)
@@ -87,8 +89,8 @@ def test_learn_from_products_when_steps_are_small_then_as_on_whole_tables(archit
 
 
 def test_find_products_when_given_what_is_wrong_then_says_so():
-    recipe, _, _, fleet = made("skipgram", 2, 1)
-    tokens, offsets = batch(recipe)
+    settings, _, _, fleet = made("skipgram", 2, 1)
+    tokens, offsets = batch(settings)
     with pytest.raises(OutOfRangeError, match="words below 30, got"):
         ops.find_products(*fleet.shards[0], tokens + np.uint16(30 - tokens.min()), offsets, **fleet.how)
     with pytest.raises(ShapeError, match="rise from 0 to 16"):
@@ -119,8 +121,8 @@ def test_sentences_when_they_have_no_pairs_then_nothing_is_learned(architecture,
 
 
 def test_learn_from_products_when_steps_are_large_then_vectors_stay_in_bounds():
-    recipe, _, _, fleet = made("skipgram", 2, 2)
-    tokens, offsets = batch(recipe)
+    settings, _, _, fleet = made("skipgram", 2, 2)
+    tokens, offsets = batch(settings)
     for key in range(50):
         how = {**fleet.how, "key": key}
         found = np.sum([ops.find_products(*shard, tokens, offsets, **how) for shard in fleet.shards], axis=0)
@@ -130,9 +132,9 @@ def test_learn_from_products_when_steps_are_large_then_vectors_stay_in_bounds():
 
 
 def test_piece_tokens_when_one_server_has_all_then_many_and_else_by_the_most_frequent_word():
-    recipe = Recipe(WORDS, SIZE, total=100)
-    assert piece_tokens(recipe, 0.01, 1) > 20_000
-    assert piece_tokens(recipe, 0.01, 2) == 1000
-    assert piece_tokens(recipe, 10.0, 2) == 40
-    assert piece_tokens(Recipe(WORDS, SIZE, total=100, window=10**5, negative=500), 0.01, 2) == 1
-    assert piece_tokens(Recipe(WORDS, SIZE, total=100, step_size=5e-324), 0.5, 2) == 1000
+    settings = EmbeddingSettings(WORDS, SIZE, total=100)
+    assert piece_tokens(settings, 0.01, 1) > 20_000
+    assert piece_tokens(settings, 0.01, 2) == 1000
+    assert piece_tokens(settings, 10.0, 2) == 40
+    assert piece_tokens(EmbeddingSettings(WORDS, SIZE, total=100, window=10**5, negative=500), 0.01, 2) == 1
+    assert piece_tokens(EmbeddingSettings(WORDS, SIZE, total=100, step_size=5e-324), 0.5, 2) == 1000

@@ -9,17 +9,17 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Kept
-from ps2.algorithms.embeddings.damping import Damping, Updates
-from ps2.algorithms.embeddings.drawing import Draws
-from ps2.algorithms.embeddings.problem import Recipe
-from ps2.algorithms.embeddings.rows import Numbers
-from ps2.algorithms.embeddings.schedule import Clocks, Reader, key_of
+from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, InMemorySentences
+from ps2.algorithms.embeddings.damping import ChangeDamping, UpdateRates
+from ps2.algorithms.embeddings.rows import RowNumbering
+from ps2.algorithms.embeddings.sampling import Sampler
+from ps2.algorithms.embeddings.schedule import ClockReader, EpochSchedule, key_of
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.algorithms.embeddings.training_kernels import LOSS, LOSSES, PAIRS, sigmoid
 from ps2.errors import ConfigError
 
 WORDS, SIZE = 30, 19
-RECIPE = Recipe(WORDS, SIZE, total=200, window=4, negative=5)
+RECIPE = EmbeddingSettings(WORDS, SIZE, total=200, window=4, negative=5)
 RATE = 0.1
 
 
@@ -39,19 +39,19 @@ def logistic(x):
 
 def groups(drawn):
     """Inputs and outputs of each group, as the paper of skip-gram has them."""
-    recipe = drawn.recipe
+    settings = drawn.settings
     for begin, end in pairwise(drawn.offsets.tolist()):
-        for at in range(begin, end, recipe.units):
-            if recipe.architecture == "edges":
+        for at in range(begin, end, settings.tokens_per_example):
+            if settings.architecture == "edges":
                 inputs, target, number = [drawn.tokens[at]], drawn.tokens[at + 1], at // 2
             else:
                 reach = drawn.windows[at]
                 inputs = [drawn.tokens[i] for i in range(max(begin, at - reach), min(end, at + reach + 1)) if i != at]
                 target, number = drawn.tokens[at], at
-            apart = {target, inputs[0]} if recipe.shares_table else {target}
-            if inputs and not (recipe.shares_table and target == inputs[0]):
-                negatives = drawn.negatives[number].reshape(-1, recipe.negative or 1)
-                step = len(inputs) if recipe.architecture != "skipgram" else recipe.sharing
+            apart = {target, inputs[0]} if settings.shares_table else {target}
+            if inputs and not (settings.shares_table and target == inputs[0]):
+                negatives = drawn.negatives[number].reshape(-1, settings.negative or 1)
+                step = len(inputs) if settings.architecture != "skipgram" else settings.sharing
                 for turn, first in enumerate(range(0, len(inputs), step)):
                     outputs = [target, *(n for n in negatives[turn : turn + 1].reshape(-1) if n not in apart)]
                     yield np.array(inputs[first : first + step]), np.array(outputs)
@@ -60,13 +60,13 @@ def groups(drawn):
 def reference(drawn, vectors, contexts, rate):
     """Train by NumPy, in float64; return what was learned and the mean loss of all pairs."""
     vectors = vectors.astype(np.float64)
-    contexts = vectors if drawn.recipe.shares_table else contexts.astype(np.float64)
+    contexts = vectors if drawn.settings.shares_table else contexts.astype(np.float64)
     losses = []
     for inputs, outputs in groups(drawn):
         labels = np.zeros(len(outputs))
         labels[0] = 1
         x, o = vectors[inputs], contexts[outputs]
-        if drawn.recipe.architecture == "cbow":
+        if drawn.settings.architecture == "cbow":
             x = x.mean(axis=0, keepdims=True)
         dots = x @ o.T
         losses += np.logaddexp(0, np.where(labels, -dots, dots)).sum(axis=1).tolist()
@@ -83,8 +83,8 @@ def test_train_when_one_thread_then_as_numpy(architecture, order, negative, via)
     tokens, offsets = sentences(rng)
     if architecture == "edges":
         tokens, offsets = rng.integers(0, WORDS, 120).astype(np.int32), np.arange(0, 121, 2)
-    recipe = replace(RECIPE, architecture=architecture, order=order, negative=negative, via=via)
-    drawn = Draws.of(recipe, np.arange(WORDS)[::-1] + 1).draw((tokens, offsets), np.uint64(7))
+    settings = replace(RECIPE, architecture=architecture, order=order, negative=negative, via=via)
+    drawn = Sampler.of(settings, np.arange(WORDS)[::-1] + 1).sample((tokens, offsets), np.uint64(7))
     vectors, contexts = tables(rng)
     expected_v, expected_c, losses = reference(drawn, vectors, contexts, RATE)
     if order == 1:
@@ -99,9 +99,9 @@ def test_train_when_one_thread_then_as_numpy(architecture, order, negative, via)
 @pytest.mark.parametrize("size", [1, 10_000])
 def test_train_when_vectors_are_very_short_or_long_then_as_numpy_and_damping_too(size):
     rng = np.random.default_rng(size)
-    recipe = replace(RECIPE, size=size, via="local")
-    draws = Draws.of(recipe, np.ones(WORDS, np.int64))
-    drawn = draws.draw(sentences(rng, 4), np.uint64(7))
+    settings = replace(RECIPE, size=size, via="local")
+    draws = Sampler.of(settings, np.ones(WORDS, np.int64))
+    drawn = draws.sample(sentences(rng, 4), np.uint64(7))
     vectors, contexts = (rng.normal(size=(2, WORDS, size)) / np.sqrt(size)).astype(np.float32)
     expected_v, expected_c, _ = reference(drawn, vectors, contexts, RATE)
     before = vectors.copy(), contexts.copy()
@@ -110,16 +110,16 @@ def test_train_when_vectors_are_very_short_or_long_then_as_numpy_and_damping_too
     np.testing.assert_allclose(contexts, expected_c, atol=2e-5)
     changes = [vectors - before[0], contexts - before[1]]
     norms = [np.linalg.norm(some) for some in changes]
-    updates = Updates.of(recipe, np.ones(WORDS, np.int64), draws.chances)
-    Damping(recipe, updates).damp(changes, [vectors, contexts], 100.0, RATE, 2)
+    updates = UpdateRates.of(settings, np.ones(WORDS, np.int64), draws.chances)
+    ChangeDamping(settings, updates).damp(changes, [vectors, contexts], 100.0, RATE, 2)
     for some, norm in zip(changes, norms, strict=True):
         assert 0.4 * norm < np.linalg.norm(some) <= norm * (1 + 1e-5)
 
 
 def test_train_when_steps_are_small_then_along_the_gradient_of_the_loss():
     rng = np.random.default_rng(3)
-    recipe = replace(RECIPE, architecture="edges")
-    drawn = Draws.of(recipe, np.ones(WORDS, np.int64)).draw(
+    settings = replace(RECIPE, architecture="edges")
+    drawn = Sampler.of(settings, np.ones(WORDS, np.int64)).sample(
         (np.array([3, 8], np.int32), np.array([0, 2])), np.uint64(1)
     )
     vectors, contexts = tables(rng)
@@ -139,11 +139,11 @@ def test_train_when_steps_are_small_then_along_the_gradient_of_the_loss():
 def test_train_when_rows_are_numbered_by_piece_then_as_on_whole_tables(architecture, order):
     rng = np.random.default_rng(9)
     tokens, offsets = rng.integers(0, WORDS // 2, 120).astype(np.int32), np.arange(0, 121, 6)
-    recipe = replace(RECIPE, architecture=architecture, order=order)
+    settings = replace(RECIPE, architecture=architecture, order=order)
     if architecture == "edges":
         offsets = np.arange(0, 121, 2)
-    drawn = Draws.of(recipe, np.arange(WORDS)[::-1] + 1).draw((tokens, offsets), np.uint64(7))
-    numbers, whole = Numbers(recipe), tables(rng)[: recipe.tables]
+    drawn = Sampler.of(settings, np.arange(WORDS)[::-1] + 1).sample((tokens, offsets), np.uint64(7))
+    numbers, whole = RowNumbering(settings), tables(rng)[: settings.tables]
     parts = whole.copy()
     told = np.zeros(3)
     pieces = list(drawn.pieces(25))
@@ -151,7 +151,7 @@ def test_train_when_rows_are_numbered_by_piece_then_as_on_whole_tables(architect
     assert all(len(piece.negatives) <= 25 for piece in pieces)
     for piece in pieces:
         numbered, words = numbers.of(piece)
-        assert len(words) == recipe.tables
+        assert len(words) == settings.tables
         rows = [table[some] for table, some in zip(parts, words, strict=True)]
         assert all(np.all(np.diff(some) > 0) for some in words)
         told += numbered.train(rows[0], rows[-1], RATE)
@@ -164,9 +164,9 @@ def test_train_when_rows_are_numbered_by_piece_then_as_on_whole_tables(architect
 
 def test_train_when_several_threads_then_about_as_one():
     rng = np.random.default_rng(5)
-    recipe = replace(RECIPE, vocabulary=500, size=64)
+    settings = replace(RECIPE, vocabulary=500, size=64)
     words = (rng.random(40_000) * 500).astype(np.int32)
-    drawn = Draws.of(recipe, np.ones(500, np.int64)).draw((words, np.arange(0, 40_001, 40)), np.uint64(1))
+    drawn = Sampler.of(settings, np.ones(500, np.int64)).sample((words, np.arange(0, 40_001, 40)), np.uint64(1))
     found = []
     for threads in (1, 2):
         vectors = np.random.default_rng(1).normal(size=(500, 64)).astype(np.float32) * 0.1
@@ -187,26 +187,26 @@ def test_sigmoid_then_as_exact():
 
 def test_draw_when_frequencies_differ_then_negatives_come_by_their_power_and_windows_evenly():
     frequencies = np.array([1000, 100, 10, 1, 0])
-    recipe = replace(RECIPE, vocabulary=5)
-    draws = Draws.of(recipe, frequencies)
+    settings = replace(RECIPE, vocabulary=5)
+    draws = Sampler.of(settings, frequencies)
     tokens = np.zeros(50_000, np.int32)
-    drawn = draws.draw((tokens, np.array([0, 50_000])), key_of(1, 0, 0, 0))
+    drawn = draws.sample((tokens, np.array([0, 50_000])), key_of(1, 0, 0, 0))
     shares = np.bincount(drawn.negatives.reshape(-1), minlength=5) / drawn.negatives.size
     expected = frequencies**0.75 / (frequencies**0.75).sum()
     np.testing.assert_allclose(shares, expected, atol=0.004)
     assert shares[4] == 0
     np.testing.assert_allclose(np.bincount(drawn.windows, minlength=5) / 50_000, [0, *[0.25] * 4], atol=0.01)
-    again = draws.draw((tokens, np.array([0, 50_000])), key_of(1, 0, 0, 0))
+    again = draws.sample((tokens, np.array([0, 50_000])), key_of(1, 0, 0, 0))
     assert np.array_equal(again.negatives, drawn.negatives)
-    assert not np.array_equal(draws.draw((tokens, drawn.offsets), key_of(1, 0, 0, 1)).negatives, drawn.negatives)
+    assert not np.array_equal(draws.sample((tokens, drawn.offsets), key_of(1, 0, 0, 1)).negatives, drawn.negatives)
 
 
 def test_draw_when_frequent_words_are_left_out_then_as_word2vec_does():
     frequencies = np.array([90_000, 10_000])
-    draws = Draws.of(replace(RECIPE, vocabulary=2, sample=0.01), frequencies)
+    draws = Sampler.of(replace(RECIPE, vocabulary=2, sample=0.01), frequencies)
     tokens = np.repeat(np.array([0, 1], np.int32), [90_000, 10_000])
     key = np.uint64(3)
-    drawn = draws.draw(draws.kept((tokens, np.array([0, 50_000, 50_000, 100_000])), key), key)
+    drawn = draws.sample(draws.subsample((tokens, np.array([0, 50_000, 50_000, 100_000])), key), key)
     ratios = 0.01 / np.array([0.9, 0.1])
     kept = np.bincount(drawn.tokens) / frequencies
     np.testing.assert_allclose(kept, np.sqrt(ratios) + ratios, atol=0.02)
@@ -216,42 +216,42 @@ def test_draw_when_frequent_words_are_left_out_then_as_word2vec_does():
 
 def test_reader_when_begun_anywhere_then_every_batch_is_of_one_clock():
     lengths = np.full(3000, 40)
-    kept = Kept(np.arange(120_000, dtype=np.int32), np.append(0, np.cumsum(lengths)))
-    clocks = Clocks(2, 4)
-    reader = Reader(kept, clocks)
+    kept = InMemorySentences(np.arange(120_000, dtype=np.int32), np.append(0, np.cumsum(lengths)))
+    clocks = EpochSchedule(2, 4)
+    reader = ClockReader(kept, clocks)
     first = [list(reader.batches(clock)) for clock in range(8)]
     numbers = [number for clock in first for number, _ in clock]
     assert numbers == [*range(6)] * 2
     assert all(len(clock) for clock in first)
     assert np.array_equal(np.concatenate([b[0] for clock in first[:4] for _, b in clock]), kept.words)
     for clock in (6, 2, 3):
-        again = list(Reader(kept, clocks).batches(clock))
+        again = list(ClockReader(kept, clocks).batches(clock))
         assert [number for number, _ in again] == [number for number, _ in first[clock]]
     assert all(len(batch[0]) <= BATCH_TOKENS for clock in first for _, batch in clock)
 
 
 def test_progress_when_a_clock_is_done_again_then_equal():
-    kept = Kept(np.arange(120_000, dtype=np.int32), np.arange(0, 120_001, 40))
-    reader = Reader(kept, Clocks(2, 4))
+    kept = InMemorySentences(np.arange(120_000, dtype=np.int32), np.arange(0, 120_001, 40))
+    reader = ClockReader(kept, EpochSchedule(2, 4))
     first = [[reader.progress for _ in reader.batches(clock)] for clock in range(8)]
     assert np.allclose(np.concatenate(first), [number / 6 for number in range(12)])
     for clock in (6, 2):
-        again = Reader(kept, Clocks(2, 4))
+        again = ClockReader(kept, EpochSchedule(2, 4))
         assert [again.progress for _ in again.batches(clock)] == first[clock]
     assert RECIPE.rate(0.0) == RECIPE.step_size
     assert RECIPE.rate(RECIPE.epochs / 2) == RECIPE.step_size / 2
 
 
 def test_clocks_when_tokens_are_few_then_workers_meet_still():
-    assert Clocks.of(replace(RECIPE, epochs=2), 2, 1000) == Clocks(2, 5)
-    assert Clocks.of(replace(RECIPE, total=10**6), 2, 1000) == Clocks(1, 500)
-    assert Clocks.of(replace(RECIPE, total=1), 2, 1000) == Clocks(1, 1)
+    assert EpochSchedule.of(replace(RECIPE, epochs=2), 2, 1000) == EpochSchedule(2, 5)
+    assert EpochSchedule.of(replace(RECIPE, total=10**6), 2, 1000) == EpochSchedule(1, 500)
+    assert EpochSchedule.of(replace(RECIPE, total=1), 2, 1000) == EpochSchedule(1, 1)
 
 
 def damped(changes, tables, frequencies, workers):
-    recipe = replace(RECIPE, vocabulary=len(frequencies))
-    updates = Updates.of(recipe, frequencies, np.full(len(frequencies), 1 / len(frequencies)))
-    damping, found = Damping(recipe, updates), [changes.copy(), changes.copy()]
+    settings = replace(RECIPE, vocabulary=len(frequencies))
+    updates = UpdateRates.of(settings, frequencies, np.full(len(frequencies), 1 / len(frequencies)))
+    damping, found = ChangeDamping(settings, updates), [changes.copy(), changes.copy()]
     for _ in range(5):  # until the directions are found
         found = [changes.copy(), changes.copy()]
         damping.damp(found, tables, 1000.0, 0.025, workers)
@@ -295,6 +295,6 @@ def test_a_loss_when_beyond_ten_times_that_of_zeros_then_diverged(loss, has):
 @pytest.mark.parametrize(
     "wrong", [{"size": 0}, {"vocabulary": 0}, {"window": 0}, {"architecture": "bag"}, {"order": 1}, {"via": "tables"}]
 )
-def test_recipe_when_wrong_then_named(wrong):
+def test_settings_when_wrong_then_named(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         replace(RECIPE, **wrong)

@@ -8,12 +8,12 @@ from itertools import product
 
 import numpy as np
 
-from ps2.algorithms.embeddings import drawing_kernels, training_kernels, warm
-from ps2.algorithms.embeddings.drawing import Draws
-from ps2.algorithms.embeddings.problem import Recipe
-from ps2.algorithms.embeddings.rows import Numbers
+from ps2.algorithms.embeddings import sampling_kernels, training_kernels, warm
+from ps2.algorithms.embeddings.rows import RowNumbering
+from ps2.algorithms.embeddings.sampling import Sampler
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
 
-MODULES = (drawing_kernels, training_kernels)
+MODULES = (sampling_kernels, training_kernels)
 
 
 def compiled():
@@ -30,11 +30,11 @@ def test_training_when_warm_then_compiles_nothing():
     before = compiled()
     tokens, offsets = np.arange(20, dtype=np.int32) % 9, np.arange(0, 21, 4)
     for architecture, sample, threads in product(("skipgram", "cbow", "edges"), (0.0, 0.1), (1, 2)):
-        recipe = replace(Recipe(9, 10, 20), architecture=architecture, sample=sample)
-        drawn = Draws.of(recipe, np.bincount(tokens, minlength=9)).draw((tokens, offsets), np.uint64(2**63 + 1))
+        settings = replace(EmbeddingSettings(9, 10, 20), architecture=architecture, sample=sample)
+        drawn = Sampler.of(settings, np.bincount(tokens, minlength=9)).sample((tokens, offsets), np.uint64(2**63 + 1))
         vectors, contexts = np.zeros((2, 9, 10), np.float32)
         drawn.train(vectors, contexts, 0.1, threads)
         for piece in drawn.pieces(7):
-            numbered, words = Numbers(recipe).of(piece)
+            numbered, words = RowNumbering(settings).of(piece)
             numbered.train(vectors[words[0]], contexts[words[1]], 0.1)
     assert compiled() == before

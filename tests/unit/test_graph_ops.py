@@ -7,9 +7,9 @@ import inspect
 import numpy as np
 import pytest
 
-from ps2.algorithms.embeddings import list_kernels, ops, walk_kernels, warm
-from ps2.algorithms.embeddings.cut import Cut
-from ps2.algorithms.embeddings.walks import Recipe
+from ps2.algorithms.embeddings import adjacency_kernels, ops, walk_kernels, warm
+from ps2.algorithms.embeddings.graph_partitioning import GraphPartitioning
+from ps2.algorithms.embeddings.walks import WalkSettings
 from ps2.errors import OutOfRangeError, ShapeError
 from ps2.ops.all import lookup
 from ps2.ops.warm import _compile
@@ -20,7 +20,7 @@ NUMBERS = np.linspace(0, 1, 50, endpoint=False)
 
 def filled(edges, dtype="int32"):
     """A pack of all vertices, as the operations fill it, and its weights."""
-    cut = Cut.of(edges.degrees, 1)
+    cut = GraphPartitioning.of(edges.degrees, 1)
     begins = cut.empty(0, edges.degrees)
     pack, sums = np.zeros((1, cut.width), dtype), np.zeros((1, cut.width))
     pack[0, : len(begins)] = begins
@@ -103,7 +103,7 @@ def test_operations_when_they_are_compiled_ahead_then_tiny_arguments_do(name):
 
 def test_walks_when_warm_then_compile_nothing():
     warm.warm()
-    modules = (list_kernels, walk_kernels)
+    modules = (adjacency_kernels, walk_kernels)
 
     def compiled():
         return {
@@ -116,6 +116,6 @@ def test_walks_when_warm_then_compile_nothing():
     before = compiled()
     for weighted in (False, True):
         edges = random_edges(20, 60, weighted=weighted)
-        edges.local.walk(Recipe(1, 5, p=0.5), np.arange(20))
+        edges.local.walk(WalkSettings(1, 5, p=0.5), np.arange(20))
         filled(edges)
     assert compiled() == before

@@ -52,5 +52,5 @@ def test_edges_when_batches_are_many_then_they_come_together():
 
 
 def test_edges_when_they_go_both_ways_then_a_loop_is_one_all_the_same():
-    both = Edges(np.array([0, 1]), np.array([1, 1]), np.array([0.5, 2.0])).both_ways()
+    both = Edges(np.array([0, 1]), np.array([1, 1]), np.array([0.5, 2.0])).both_directions()
     assert list(zip(both.sources, both.targets, both.weights, strict=True)) == [(0, 1, 0.5), (1, 1, 2.0), (1, 0, 0.5)]

@@ -10,8 +10,8 @@ import scipy.stats
 from numba import njit
 
 from ps2.algorithms.embeddings import walk_kernels
-from ps2.algorithms.embeddings.cut import Cut
-from ps2.algorithms.embeddings.walks import Recipe, walks_of
+from ps2.algorithms.embeddings.graph_partitioning import GraphPartitioning
+from ps2.algorithms.embeddings.walks import WalkSettings, walks_of
 from ps2.ops.guards import readable
 from tests.graphs import PAIRS, VERTICES, WEIGHTED, Edges, random_edges
 
@@ -19,25 +19,25 @@ from tests.graphs import PAIRS, VERTICES, WEIGHTED, Edges, random_edges
 LEAST = 1e-4
 
 
-def lists(graph, recipe, workers=1):
+def lists(graph, settings, workers=1):
     return [
         walks.vertices[i, : walks.lengths[i]].tolist()
         for rank in range(workers)
-        for walks in walks_of(graph, recipe, rank, workers)
+        for walks in walks_of(graph, settings, rank, workers)
         for i in range(len(walks.lengths))
     ]
 
 
-def check_chances(edges, recipe, with_before):
+def check_chances(edges, settings, with_before):
     """Compare how often walks went where with the exact probabilities, by a chi-square test over all of them."""
     seen = {}
-    for walk in lists(edges.local, recipe):
+    for walk in lists(edges.local, settings):
         for before, here, there in zip([None, *walk], walk, walk[1:], strict=False):
             if with_before == (before is not None):
                 seen.setdefault((before, here), Counter())[there] += 1
     statistic, freedom = 0.0, 0
     for (before, here), counts in seen.items():
-        chances = edges.chances(before, here, recipe.p, recipe.q)
+        chances = edges.chances(before, here, settings.p, settings.q)
         assert all(chances[there] > 0 for there in counts)
         total = sum(counts.values())
         some = np.flatnonzero(chances)
@@ -51,20 +51,20 @@ def check_chances(edges, recipe, with_before):
 @pytest.mark.parametrize("directed", [False, True])
 def test_first_order_when_walks_are_many_then_steps_are_as_often_as_edges_weigh(edges, directed):
     edges = Edges(edges, VERTICES, directed)
-    recipe = Recipe(epochs=4000, length=2, seed=1)
-    check_chances(edges, recipe, with_before=False)
+    settings = WalkSettings(epochs=4000, length=2, seed=1)
+    check_chances(edges, settings, with_before=False)
 
 
 @pytest.mark.parametrize("edges", [PAIRS, WEIGHTED], ids=["pairs", "weighted"])
 @pytest.mark.parametrize(("p", "q"), [(0.25, 4.0), (4.0, 0.25), (2.0, 1.0), (1.0, 0.5), (0.5, 0.5)])
 def test_second_order_when_walks_are_many_then_steps_have_the_exact_probabilities(edges, p, q):
-    check_chances(Edges(edges, VERTICES), Recipe(epochs=600, length=12, seed=2, p=p, q=q), with_before=True)
+    check_chances(Edges(edges, VERTICES), WalkSettings(epochs=600, length=12, seed=2, p=p, q=q), with_before=True)
 
 
 def test_second_order_when_the_graph_is_directed_then_an_edge_from_the_vertex_before_counts():
     check_chances(
         Edges([(0, 1), (1, 0), (1, 2), (2, 1), (0, 2), (1, 3), (3, 1), (3, 0)], 4, directed=True),
-        Recipe(epochs=1500, length=10, seed=3, p=3.0, q=0.2),
+        WalkSettings(epochs=1500, length=10, seed=3, p=3.0, q=0.2),
         with_before=True,
     )
 
@@ -74,80 +74,80 @@ def test_second_order_when_the_graph_is_directed_then_an_edge_from_the_vertex_be
 def test_second_order_when_neighbours_are_chosen_after_few_proposals_then_probabilities_are_the_same(
     edges, refused, monkeypatch
 ):
-    monkeypatch.setattr(walk_kernels, "MOST_REFUSED", refused)
+    monkeypatch.setattr(walk_kernels, "MOST_REJECTIONS", refused)
     # Not kept in numba's cache, which does not know of the other number.
     monkeypatch.setattr(walk_kernels, "walk", njit(error_model="numpy")(walk_kernels.walk.py_func))
-    check_chances(Edges(edges, VERTICES), Recipe(epochs=600, length=12, seed=6, p=4.0, q=0.25), with_before=True)
+    check_chances(Edges(edges, VERTICES), WalkSettings(epochs=600, length=12, seed=6, p=4.0, q=0.25), with_before=True)
 
 
 def test_walks_when_no_proposal_is_ever_taken_then_they_go_on_all_the_same():
     """Round a directed ring with chords: there is no way back, and nobody's neighbours know each other."""
     edges = Edges([(i, (i + step) % 20) for i in range(20) for step in (1, 6)], 20, directed=True)
-    recipe = Recipe(epochs=20, length=30, p=1e-12, seed=9)
-    assert all(len(walk) == 30 for walk in lists(edges.local, recipe))
-    check_chances(edges, recipe, with_before=True)
+    settings = WalkSettings(epochs=20, length=30, p=1e-12, seed=9)
+    assert all(len(walk) == 30 for walk in lists(edges.local, settings))
+    check_chances(edges, settings, with_before=True)
 
 
 def test_walks_when_p_and_q_are_one_then_no_proposal_is_refused():
     graph = random_edges(50, 200).local
-    assert lists(graph, Recipe(2, 20, seed=5)) == lists(graph, Recipe(2, 20, seed=5, p=1.0, q=1.0))
+    assert lists(graph, WalkSettings(2, 20, seed=5)) == lists(graph, WalkSettings(2, 20, seed=5, p=1.0, q=1.0))
 
 
 def test_walks_when_weights_are_all_equal_then_they_are_as_often_as_without():
     edges = Edges([(*pair, 2.5) for pair in PAIRS], VERTICES)
     np.testing.assert_allclose(edges.chances(None, 2, 1, 1), Edges(PAIRS, VERTICES).chances(None, 2, 1, 1))
-    check_chances(edges, Recipe(epochs=4000, length=2, seed=4), with_before=False)
+    check_chances(edges, WalkSettings(epochs=4000, length=2, seed=4), with_before=False)
 
 
 @pytest.mark.parametrize("workers", [2, 3, 4, 7])
 @pytest.mark.parametrize(("p", "q"), [(1.0, 1.0), (0.5, 2.0)])
 def test_walks_when_workers_are_more_then_they_are_the_same(workers, p, q):
-    graph, recipe = random_edges(40, 100, weighted=True).local, Recipe(3, 9, seed=11, p=p, q=q)
-    assert lists(graph, recipe, workers) == lists(graph, recipe)
+    graph, settings = random_edges(40, 100, weighted=True).local, WalkSettings(3, 9, seed=11, p=p, q=q)
+    assert lists(graph, settings, workers) == lists(graph, settings)
 
 
 def test_walks_when_edges_come_in_another_order_then_they_are_the_same():
-    edges, recipe = random_edges(30, 200, weighted=True), Recipe(3, 9, seed=12)
-    assert lists(edges.shuffled(1).local, recipe) == lists(edges.local, recipe)
+    edges, settings = random_edges(30, 200, weighted=True), WalkSettings(3, 9, seed=12)
+    assert lists(edges.shuffled(1).local, settings) == lists(edges.local, settings)
 
 
 def test_walks_when_the_seed_is_another_then_they_are_others():
     graph = random_edges(40, 100).local
-    assert lists(graph, Recipe(2, 9, seed=0)) != lists(graph, Recipe(2, 9, seed=1))
+    assert lists(graph, WalkSettings(2, 9, seed=0)) != lists(graph, WalkSettings(2, 9, seed=1))
 
 
 def test_walks_when_epochs_are_more_then_the_first_ones_are_the_same():
     graph = random_edges(40, 100).local
-    few, many = lists(graph, Recipe(2, 9)), lists(graph, Recipe(4, 9))
+    few, many = lists(graph, WalkSettings(2, 9)), lists(graph, WalkSettings(4, 9))
     assert many[: len(few)] == few
     assert many[40:80] != many[:40]
 
 
 def test_walks_when_they_are_longer_then_they_begin_with_the_same_vertices():
     graph = random_edges(40, 100).local
-    assert [walk[:5] for walk in lists(graph, Recipe(2, 9, p=0.5))] == lists(graph, Recipe(2, 5, p=0.5))
+    assert [walk[:5] for walk in lists(graph, WalkSettings(2, 9, p=0.5))] == lists(graph, WalkSettings(2, 5, p=0.5))
 
 
 def test_a_walk_when_its_vertex_has_no_edge_then_it_is_of_one():
-    walks = lists(Edges(PAIRS, VERTICES).local, Recipe(2, 5))
+    walks = lists(Edges(PAIRS, VERTICES).local, WalkSettings(2, 5))
     assert [walk for walk in walks if 8 in walk] == [[8], [8]]
 
 
 def test_a_walk_when_it_comes_to_a_dead_end_then_it_ends():
-    walks = lists(Edges([(0, 1), (1, 2)], 3, directed=True).local, Recipe(1, 9, p=0.5))
+    walks = lists(Edges([(0, 1), (1, 2)], 3, directed=True).local, WalkSettings(1, 9, p=0.5))
     assert walks == [[0, 1, 2], [1, 2], [2]]
 
 
 def test_a_walk_when_its_length_is_one_then_it_is_its_vertex():
-    assert lists(Edges(PAIRS, VERTICES).local, Recipe(1, 1, p=0.5)) == [[vertex] for vertex in range(VERTICES)]
+    assert lists(Edges(PAIRS, VERTICES).local, WalkSettings(1, 1, p=0.5)) == [[vertex] for vertex in range(VERTICES)]
 
 
 def test_a_walk_when_the_only_edge_is_a_loop_then_it_stays():
-    assert lists(Edges([(0, 0)], 1).local, Recipe(1, 4, q=0.5)) == [[0, 0, 0, 0]]
+    assert lists(Edges([(0, 0)], 1).local, WalkSettings(1, 4, q=0.5)) == [[0, 0, 0, 0]]
 
 
 def test_a_walk_when_the_only_way_is_back_then_it_goes_back_however_improbable_that_is():
-    assert lists(Edges([(0, 1)], 2).local, Recipe(1, 4, p=1e9)) == [[0, 1, 0, 1], [1, 0, 1, 0]]
+    assert lists(Edges([(0, 1)], 2).local, WalkSettings(1, 4, p=1e9)) == [[0, 1, 0, 1], [1, 0, 1, 0]]
 
 
 def numbers(cut, addresses):
@@ -161,7 +161,7 @@ def numbers(cut, addresses):
 def test_a_cut_when_vertices_are_found_by_address_then_they_are_those_asked_for(packs):
     degrees = np.random.default_rng(0).integers(0, 9, 40)
     degrees[7] = 300
-    cut = Cut.of(degrees, packs)
+    cut = GraphPartitioning.of(degrees, packs)
     addresses = cut.addresses(np.arange(40))
     assert (np.diff(addresses) > 0).all()
     assert addresses.max() < cut.dim
@@ -176,6 +176,6 @@ def test_a_cut_when_vertices_are_found_by_address_then_they_are_those_asked_for(
 
 @pytest.mark.parametrize("packs", [2, 3])
 def test_a_cut_when_vertices_are_fewer_than_packs_then_some_are_empty(packs):
-    cut = Cut.of(np.array([4]), packs)
+    cut = GraphPartitioning.of(np.array([4]), packs)
     assert numbers(cut, cut.addresses(np.array([0]))).tolist() == [0]
     assert cut.vertices == 1

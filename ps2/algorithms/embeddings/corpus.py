@@ -1,4 +1,4 @@
-"""What one worker trains on: its sentences, batch by batch."""
+"""The sentences that one worker trains on, batch by batch."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ import numpy.typing as npt
 from ps2.ops.kernels import Int64s
 
 Int32s = npt.NDArray[np.int32]
-# Tokens of all sentences, one after the other; and where each begins in them, and the last one ends.
+# Tokens of all sentences, concatenated; bounds of the sentences.
 Batch = tuple[Int32s, Int64s]
 
-# Tokens of a batch, about: a longer sentence is one.
+# Approximate tokens of a batch; a longer sentence is a batch of its own.
 BATCH_TOKENS = 20_000
 
 
 class Sentences(Protocol):
-    """What one worker has; made in the worker."""
+    """The sentences of one worker; created in the worker."""
 
     @property
     def tokens(self) -> int:
-        """How many an epoch has, about."""
+        """Tokens of an epoch, approximately."""
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        """Yield the sentences of an epoch, some ``BATCH_TOKENS`` tokens at a time; the same for every attempt."""
+        """Yield the sentences of an epoch, about ``BATCH_TOKENS`` tokens at a time; the same in each attempt."""
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
-    """Sentences that are in memory.
+class InMemorySentences:
+    """Sentences in memory.
 
     Attributes:
-        words: int32: of all sentences, one after the other.
-        offsets: int64, shape (sentences + 1,): where each begins, and the last one ends.
+        words: int32: of all sentences, concatenated.
+        offsets: int64, shape (sentences + 1,): bounds of the sentences.
     """
 
     words: Int32s
@@ -44,11 +44,11 @@ class Kept:
 
     @property
     def tokens(self) -> int:
-        """How many an epoch has."""
+        """Tokens of an epoch."""
         return len(self.words)
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        """Yield the sentences in their order, which is that of every epoch."""
+        """Yield the sentences, in the same order in each epoch."""
         offsets = self.offsets
         first = 0
         while first < len(offsets) - 1:

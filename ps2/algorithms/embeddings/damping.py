@@ -1,19 +1,18 @@
-"""By how much workers' changes of a word count, where several workers have changed it from one beginning.
+"""Damp each worker's change of a word, if several workers changed it from the same starting point.
 
-Workers that begin at the same vectors and train for a while each make a change; the servers add them up. Along a
-direction in which the loss hardly curves, what one worker makes of a word is a small step, and the sum of all is the
-step of all their sentences. Along one in which it curves much, each ends near where the gradient is 0, and the sum
-would go beyond: there their mean is right. In between, take the loss of a word for a parabola, along which n updates
-leave ``exp(-h)`` of the way, h = n * rate * curvature. A worker goes ``1 - exp(-h)`` of it, and all w of them, one
-after the other, would ``1 - exp(-w h)``. With exp(-h) = (1 - h/2) / (1 + h/2), each of which is what implicit steps
-come to, the share of the sum that is taken is
+Workers start a clock with the same vectors, train for a while, and the servers add up their changes. In a direction
+of low curvature each worker makes a small step, and the sum is the step of all sentences. In a direction of high
+curvature each worker comes close to zero gradient, and the sum would overshoot: the mean is right there. In between,
+take the loss of a word as a parabola. n updates leave ``exp(-h)`` of the distance, h = n * rate * curvature. One worker
+covers ``1 - exp(-h)`` of it; w workers, one after the other, would cover ``1 - exp(-w h)``. With the approximation
+exp(-h) = (1 - h/2) / (1 + h/2), as in implicit steps, the share of the sum to apply is
 
     (1 - exp(-w h)) / (w (1 - exp(-h)))  =  (1 + h/2) / (1 + w h/2)
 
-1 for small h, 1/w for large h. The curvature is known: the loss of an input x and an output o is log(1 + exp(+-x . o)),
-whose second derivative by x is p (1 - p) o o', at most o o' / 4 (Boehning and Lindsay 1988). The mean over outputs is a
-matrix that is the same for all inputs, and has a few directions along which outputs are long, and many in which they
-are short: the former are followed, and the latter taken as equal. By outputs, inputs and outputs change places.
+This is 1 for small h and 1/w for large h. The curvature is known: the loss of an input x and an output o is
+log(1 + exp(+-x . o)), with second derivative p (1 - p) o o' by x, at most o o' / 4 (Boehning and Lindsay 1988). Its
+mean over outputs is one matrix for all inputs. It has a few principal directions in which outputs are long, and many
+in which they are short: the former are tracked, the latter share one mean. For outputs, swap inputs and outputs.
 """
 
 from __future__ import annotations
@@ -25,57 +24,61 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.ops.kernels import Float64s, Int64s
 
 Float32s = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 
-# The second derivative of log(1 + exp(x)), at most.
+# Upper bound of the second derivative of log(1 + exp(x)).
 CURVE = 0.25
-# Directions that are told apart. Four workers learn as much with 8 as with 64 (docs/decisions/0022).
+# Tracked directions. Four workers learn as much with 8 as with 64 (docs/decisions/0022).
 DIRECTIONS = 16
-# Rows that are changed at once, so that they stay in a cache.
+# Rows processed at once, to stay in cache.
 AT_ONCE = 2048
 ALL = (slice(None), slice(None))
 
 
 @dataclass(frozen=True, eq=False)
-class Updates:
-    """How often words are learned from, for one token.
+class UpdateRates:
+    """Expected updates of each word's vectors, per token.
 
     Attributes:
-        vectors, contexts: float64, shape (vocabulary,): of each word in the two tables; in one, of both.
+        vectors, contexts: float64, shape (vocabulary,): for the two tables; if there is one table, both hold the sum.
     """
 
     vectors: Float64s
     contexts: Float64s
 
     @staticmethod
-    def of(recipe: Recipe, frequencies: Int64s, chances: Float64s) -> Updates:
+    def of(settings: EmbeddingSettings, frequencies: Int64s, chances: Float64s) -> UpdateRates:
         """Args:
-        frequencies: how often each word comes.
-        chances: of each word to be a negative.
+        frequencies: occurrences of each word.
+        chances: probability of each word to be drawn as a negative.
         """
         shares = frequencies / max(frequencies.sum(), 1)
-        # A word is a context as often as others are its contexts: window + 1 times, in the mean.
-        pairs = {"skipgram": recipe.window + 1.0, "cbow": 1.0, "edges": 0.5}[recipe.architecture]
-        inputs = recipe.window + 1.0 if recipe.architecture == "cbow" else pairs * (1 + recipe.negative)
-        vectors, contexts = shares * inputs, pairs * (shares + recipe.negative * chances)
-        return Updates(vectors + contexts, vectors + contexts) if recipe.shares_table else Updates(vectors, contexts)
+        # A word is a context as often as it has contexts: window + 1 times, in the mean.
+        pairs = {"skipgram": settings.window + 1.0, "cbow": 1.0, "edges": 0.5}[settings.architecture]
+        inputs = settings.window + 1.0 if settings.architecture == "cbow" else pairs * (1 + settings.negative)
+        vectors, contexts = shares * inputs, pairs * (shares + settings.negative * chances)
+        return (
+            UpdateRates(vectors + contexts, vectors + contexts)
+            if settings.shares_table
+            else UpdateRates(vectors, contexts)
+        )
 
     @property
     def most(self) -> float:
-        """Of the most frequent word."""
+        """Updates of the most frequent word."""
         return float(max(self.vectors.max(), self.contexts.max()))
 
 
-class Damping:
-    """Of a worker's changes, clock by clock."""
+class ChangeDamping:
+    """Damps a worker's changes, clock by clock."""
 
-    def __init__(self, recipe: Recipe, updates: Updates) -> None:
+    def __init__(self, settings: EmbeddingSettings, updates: UpdateRates) -> None:
         self._updates = (updates.vectors, updates.contexts)
-        self._directions = [Directions(recipe.size) for _ in range(recipe.tables)]
+        self._directions = [PrincipalDirections(settings.size) for _ in range(settings.tables)]
 
     def damp(
         self,
@@ -86,11 +89,11 @@ class Damping:
         workers: int,
         words: Sequence[Any] = ALL,
     ) -> None:
-        """Make changes, in place, what is to be added of them.
+        """Replace changes, in place, by what the worker is to add.
 
         Args:
-            changes: of each table that there is, by so many tokens and at this rate, with workers - 1 others like them.
-            tables: the rows that are changed, as they are now.
+            changes: of each table, from ``tokens`` tokens at this rate, while workers - 1 others make similar changes.
+            tables: the current rows that belong to the changes.
             words: whose rows these are.
         """
         updates = [of[some] for of, some in zip(self._updates, words, strict=False)]
@@ -100,13 +103,13 @@ class Damping:
             other.damp(changed, of * (tokens * rate * CURVE), workers)
 
 
-class Directions:
-    """Along which the rows of a table are longest, in the mean: by subspace iteration, one step at a time.
+class PrincipalDirections:
+    """Principal directions of a table's rows: by subspace iteration, one iteration a call.
 
     Attributes:
-        basis: float32, shape (size, DIRECTIONS) or less: of length 1, and orthogonal.
-        lengths: float64: mean squares of rows along them.
-        rest: the same along any other one.
+        basis: float32, shape (size, at most DIRECTIONS), orthonormal.
+        lengths: float64: mean squares of the rows along these directions.
+        rest: mean square along any other direction.
     """
 
     def __init__(self, size: int) -> None:
@@ -115,7 +118,7 @@ class Directions:
         self.lengths, self.rest = np.zeros(count), 0.0
 
     def follow(self, rows: Float32s, weights: Float64s) -> None:
-        """Turn to where rows are now, each weighed by how often it is learned from."""
+        """Update the directions for the current rows, weighted by how often each is updated."""
         size, count = self.basis.shape
         shares = (weights / max(weights.sum(), 1e-300)).astype(np.float32)[:, None]
         self.basis = np.linalg.qr(rows.T @ ((rows @ self.basis) * shares))[0].astype(np.float32, copy=False)
@@ -127,7 +130,7 @@ class Directions:
         """Damp changes of the other table, in place.
 
         Args:
-            steps: of each row, its updates times the rate and the curve.
+            steps: of each row, number of updates * rate * curvature bound.
         """
         for begin in range(0, len(changes), AT_ONCE):
             some, by = changes[begin : begin + AT_ONCE], steps[begin : begin + AT_ONCE, None]

@@ -1,4 +1,4 @@
-"""What a training of embeddings has found, in a folder: NumPy arrays beside the metadata that pyspark writes."""
+"""Files of a trained embedding: a folder of NumPy arrays beside the metadata that pyspark writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 Float32s = npt.NDArray[np.float32]
 
 FORMAT = "ps2.embedding.v1"
-# The class of the model, by what was trained; and what one of its names is called.
+# Kind of training -> model class, and what errors call a name.
 MODELS = {
     "word2vec": ("ps2.algorithms.feature.Word2VecModel", "word"),
     "deepwalk": ("ps2.algorithms.graph.DeepWalkModel", "vertex"),
@@ -26,17 +26,18 @@ MODELS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Content:
-    """What is in the files.
+class EmbeddingContent:
+    """Content of the files.
 
     Attributes:
         kind: what was trained: one of ``MODELS``.
         names: of the vectors.
         vectors: float32, shape (n, d).
-        contexts: likewise; None: there are none.
-        counts: int64, shape (n,): how often each was there.
-        exponent: power of these by which negatives were drawn.
-        sources: int64, shape (n,): how often each was an edge's source, where counts are of targets; None: as often.
+        contexts: float32, shape (n, d); None: none were saved.
+        counts: int64, shape (n,): occurrences of each name.
+        exponent: of the counts, for drawing negatives.
+        sources: int64, shape (n,): how often each is an edge's source, if ``counts`` are of targets; None: equal to
+            them.
     """
 
     kind: str
@@ -48,8 +49,8 @@ class Content:
     sources: Array | None = None
 
 
-def write_embedding(url: str, content: Content) -> Any:
-    """Write what was found; return what the metadata have to say of it.
+def write_embedding(url: str, content: EmbeddingContent) -> Any:
+    """Write an embedding; return its entry in the metadata.
 
     Raises:
         RecoveryError: the file system refuses.
@@ -63,7 +64,7 @@ def write_embedding(url: str, content: Content) -> Any:
     if names.are_integers:
         arrays["ids.npy"] = names.values.to_numpy()
     else:
-        # All names in UTF-8, one behind the other, and where each ends.
+        # All names in UTF-8, concatenated, and the end of each.
         ends = np.cumsum(np.array([len(name.encode()) for name in names.values.to_pylist()], np.int64))
         text = "".join(names.values.to_pylist()).encode()
         arrays |= {"names.npy": np.frombuffer(text, np.uint8), "ends.npy": ends}
@@ -72,16 +73,16 @@ def write_embedding(url: str, content: Content) -> Any:
     return {**about, "files": write_arrays(url, arrays)}
 
 
-def read_embedding(path: str, url: str, content: Any) -> Content:
-    """Read what ``write_embedding`` has written.
+def read_embedding(path: str, url: str, content: Any) -> EmbeddingContent:
+    """Read an embedding.
 
     Args:
-        path: what the user calls it.
-        content: what ``write_embedding`` has returned.
+        path: the user's name of it, for errors.
+        content: what ``write_embedding`` returned.
 
     Raises:
-        UsageError: it is of a version that is not known here.
-        CheckpointCorruptError: the files are not what the metadata say.
+        UsageError: the format is of an unknown version.
+        CheckpointCorruptError: the files do not match the metadata.
     """
     with reading(path, content, FORMAT, "an embedding"):
         files, kind = content["files"], content["kind"]
@@ -101,7 +102,7 @@ def read_embedding(path: str, url: str, content: Any) -> Content:
             raise ValueError(f"shapes {vectors.shape} and, of contexts, {contexts.shape}")
         if sources is not None and sources.shape != counts.shape:
             raise ValueError(f"shapes {counts.shape} and, of sources, {sources.shape}")
-        return Content(kind, names, vectors, contexts, counts, float(content["exponent"]), sources)
+        return EmbeddingContent(kind, names, vectors, contexts, counts, float(content["exponent"]), sources)
 
 
 def _texts(text: Array, ends: Array) -> pa.Array:

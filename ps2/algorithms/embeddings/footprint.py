@@ -1,85 +1,83 @@
-"""What a training of vectors takes at least, in bytes and in work, told before it begins."""
+"""Check before a training that it fits memory, and that its work is not excessive."""
 
 from __future__ import annotations
 
 import warnings
 
 from ps2.algorithms.embeddings.corpus import BATCH_TOKENS
-from ps2.algorithms.embeddings.problem import Recipe
-from ps2.algorithms.embeddings.walks import Recipe as Walks
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.algorithms.embeddings.walks import WalkSettings
 from ps2.errors import LimitError
 
 NUMBER_BYTES = 4
-# What is drawn for a worker's batch, and what it computes of one word and its neighbours, may take at most.
+# Limit of the random numbers of a worker's batch, and of the work on one word and its contexts.
 MOST_BATCH_BYTES = 4 << 30
-# Of a walk.
+# Bytes of a vertex in a walk; limit of a walk.
 VERTEX_BYTES, MOST_WALK_BYTES = 8, 1 << 30
 MOST_TOKENS = 1 << 60
-# Above these the work is warned of: multiplications for one word, and steps from one vertex.
+# More work is warned of: multiplications for one word; steps from one vertex.
 USUAL_PRODUCTS, USUAL_STEPS = 10**7, 10**7
 
 
-def driver_bytes(recipe: Recipe) -> int:
-    """Return what the driver has in the end: all vectors, and contexts if there are some."""
-    return recipe.tables * recipe.table_bytes
+def driver_bytes(settings: EmbeddingSettings) -> int:
+    """Return the bytes that the driver holds at the end: vectors and contexts."""
+    return settings.tables * settings.table_bytes
 
 
-def batch_bytes(recipe: Recipe, longest: int) -> int:
-    """Return what a worker draws for a batch, or needs for one word of it if that is more.
-
-    Args:
-        longest: words of a sentence at most; a batch has one at least.
-    """
-    tokens = min(max(BATCH_TOKENS, longest), recipe.total * recipe.units)
-    neighbours = 2 * recipe.window if recipe.architecture != "edges" else 1
-    # Where it is computed is not known yet, if recipes leave it open: "local" draws most.
-    drawn = recipe.drawn if recipe.via != "servers" else recipe.negative
-    word = neighbours * (2 + recipe.negative) + (1 + recipe.negative) * recipe.size
-    return NUMBER_BYTES * max(tokens * drawn, word if recipe.via != "servers" else 0)
-
-
-def products_of_word(recipe: Recipe, longest: int) -> int:
-    """Return the multiplications of the dots of all pairs, made up ones too, that a word, or edge, is trained on."""
-    pairs = 1 + recipe.negative
-    if recipe.architecture == "skipgram":
-        pairs *= max(1, min(2 * recipe.window, longest - 1))
-    return pairs * recipe.size
-
-
-def check_room(recipe: Recipe, longest: int, driver: int) -> None:
-    """Raise LimitError if a training cannot fit, and warn if one word takes very much work.
+def batch_bytes(settings: EmbeddingSettings, longest: int) -> int:
+    """Return the bytes that a worker needs for a batch's negatives, or for one word of it if that is more.
 
     Args:
-        longest: as of ``batch_bytes``.
-        driver: bytes that its process may take.
+        longest: maximum words of a sentence; a batch has at least one sentence.
     """
-    if (needed := driver_bytes(recipe)) > driver:
+    tokens = min(max(BATCH_TOKENS, longest), settings.total * settings.tokens_per_example)
+    neighbours = 2 * settings.window if settings.architecture != "edges" else 1
+    # "auto" has not chosen yet: "local" draws most negatives.
+    drawn = settings.negatives_drawn if settings.via != "servers" else settings.negative
+    word = neighbours * (2 + settings.negative) + (1 + settings.negative) * settings.size
+    return NUMBER_BYTES * max(tokens * drawn, word if settings.via != "servers" else 0)
+
+
+def products_of_word(settings: EmbeddingSettings, longest: int) -> int:
+    """Return the multiplications of the dot products for one word (or edge), negatives included."""
+    pairs = 1 + settings.negative
+    if settings.architecture == "skipgram":
+        pairs *= max(1, min(2 * settings.window, longest - 1))
+    return pairs * settings.size
+
+
+def check_memory(settings: EmbeddingSettings, longest: int, driver: int) -> None:
+    """Raise LimitError if a training cannot fit; warn if one word takes excessive work.
+
+    Args:
+        longest: as for ``batch_bytes``.
+        driver: bytes that the driver may use.
+    """
+    if (needed := driver_bytes(settings)) > driver:
         raise LimitError(
-            f"vectorSize={recipe.size:,}: vectors of {recipe.vocabulary:,} words take {needed:,} bytes in "
-            f"{recipe.tables} table{'s' if recipe.tables > 1 else ''}, and the driver, which gets them in the end, may "
-            f"take {driver:,}"
+            f"vectorSize={settings.size:,}: vectors of {settings.vocabulary:,} words take {needed:,} bytes in "
+            f"{settings.tables} table{'s' if settings.tables > 1 else ''}, and the driver, which gets them in the end, "
+            f"may take {driver:,}"
         )
-    if (needed := batch_bytes(recipe, longest)) > MOST_BATCH_BYTES:
-        window = f"windowSize={recipe.window:,} and " if recipe.architecture != "edges" else ""
+    if (needed := batch_bytes(settings, longest)) > MOST_BATCH_BYTES:
+        window = f"windowSize={settings.window:,} and " if settings.architecture != "edges" else ""
         raise LimitError(
-            f"{window}negative={recipe.negative:,}, of vectorSize={recipe.size:,} and sentences of up to {longest:,} "
-            f"words: a worker needs {needed:,} bytes for what is drawn at once, of {MOST_BATCH_BYTES:,} at most"
+            f"{window}negative={settings.negative:,}, of vectorSize={settings.size:,} and sentences of up to "
+            f"{longest:,} words: a worker needs {needed:,} bytes for what is drawn at once, of {MOST_BATCH_BYTES:,} at "
+            "most"
         )
-    if (products := products_of_word(recipe, longest)) > USUAL_PRODUCTS:
-        window = f"windowSize={recipe.window:,} and " if recipe.architecture == "skipgram" else ""
-        unit = "an edge" if recipe.architecture == "edges" else "a word"
+    if (products := products_of_word(settings, longest)) > USUAL_PRODUCTS:
+        window = f"windowSize={settings.window:,} and " if settings.architecture == "skipgram" else ""
+        unit = "an edge" if settings.architecture == "edges" else "a word"
         warnings.warn(
-            f"{window}negative={recipe.negative:,}, of vectorSize={recipe.size:,}: {unit} takes about {products:,} "
-            f"multiplications, and the training about {products * recipe.total * recipe.epochs:.0e}",
+            f"{window}negative={settings.negative:,}, of vectorSize={settings.size:,}: {unit} takes about {products:,} "
+            f"multiplications, and the training about {products * settings.total * settings.epochs:.0e}",
             stacklevel=1,
         )
 
 
-def check_walks(walks: Walks, vertices: int) -> None:
-    """Raise LimitError if walks from so many vertices cannot be: one has to fit a row of Spark, and all a count.
-
-    Very many steps are warned of.
-    """
+def check_walks(walks: WalkSettings, vertices: int) -> None:
+    """Raise LimitError if walks cannot fit: one in a row of Spark, all in a counter. Warn of excessive work."""
     needed = VERTEX_BYTES * walks.length
     if needed > MOST_WALK_BYTES:
         raise LimitError(f"walkLength={walks.length:,}: a walk takes {needed:,} bytes, of {MOST_WALK_BYTES:,} at most")

@@ -1,7 +1,7 @@
-"""Sentences of keys: integers that nobody has numbered, as the ids of a graph without bounds.
+"""Sentences of keys: integers without numbering, such as the ids of an unbounded graph.
 
-A worker numbers the keys of its own sentences, and draws negatives of them. Nothing is as long as the list of all keys
-but what the driver makes of them at the end.
+A worker numbers the keys of its own sentences and draws its negatives from them. Nothing has the length of the list of
+all keys, except the driver's result.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from ps2.ops.kernels import Int64s
 
 @dataclass(frozen=True, eq=False)
 class KeyedSentences:
-    """A worker's sentences, whose words are numbers of its own keys.
+    """A worker's sentences; their words are numbers of the worker's own keys.
 
     Attributes:
         numbered: the sentences.
-        keys: int64: of the words; one at least.
-        frequencies: int64: how often each comes here, or is an edge's target.
+        keys: int64: of the words; at least one.
+        frequencies: int64: occurrences of each word here; with edges, as a target.
     """
 
     numbered: Sentences
@@ -29,9 +29,9 @@ class KeyedSentences:
 
     @property
     def tokens(self) -> int:
-        """How many an epoch has."""
+        """Tokens of an epoch, approximately."""
         return self.numbered.tokens
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        """Yield an epoch's sentences."""
+        """Yield the sentences of an epoch."""
         return self.numbered.batches(epoch)

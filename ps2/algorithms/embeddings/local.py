@@ -1,43 +1,45 @@
-"""Training with a copy of both tables on each worker, whose differences are exchanged every clock."""
+"""Strategy "local": each worker trains a copy of both tables, and adds its changes each clock."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings.part import Part
 from ps2.algorithms.embeddings.tables import Table
+from ps2.algorithms.embeddings.worker_context import WorkerContext
 
 Float32s = npt.NDArray[np.float32]
 
 
-def train_local(part: Part) -> None:
-    """Train all clocks: pull both tables, train on them, and add by what they have changed.
+def train_local(context: WorkerContext) -> None:
+    """Train all clocks: pull both tables, train them, add the changes.
 
-    One worker alone pulls them once, and again if the fleet has gone back.
+    A single worker pulls them once, and again after the fleet has rolled back.
     """
     copies: list[_Copy] = []
     epoch = -1
-    for clock in part.clocks():
+    for clock in context.clocks():
         if not copies:
-            tables = (part.fleet.vectors, part.fleet.contexts)
+            tables = (context.tables.vectors, context.tables.contexts)
             copies = [_Copy(table) for table in tables if isinstance(table, Table)]
-        if part.workers > 1 or part.epoch != epoch:
-            part.tell(np.zeros(0), sum(copy.pull() for copy in copies))
-            epoch = part.epoch
+        if context.workers > 1 or context.epoch != epoch:
+            context.add_statistics(np.zeros(0), sum(copy.pull() for copy in copies))
+            epoch = context.epoch
         vectors, contexts = copies[0].values, copies[-1].values
-        for drawn in part.batches(clock):
-            part.tell(drawn.train(vectors, contexts, part.rate, part.threads))
+        for drawn in context.batches(clock):
+            context.add_statistics(drawn.train(vectors, contexts, context.rate, context.threads))
         changes = [copy.changes() for copy in copies]
-        part.damp(changes, [copy.values for copy in copies], part.clock_tokens)
-        part.tell(np.zeros(0), sum(copy.add(changed) for copy, changed in zip(copies, changes, strict=True)))
+        context.damp(changes, [copy.values for copy in copies], context.clock_tokens)
+        context.add_statistics(
+            np.zeros(0), sum(copy.add(changed) for copy, changed in zip(copies, changes, strict=True))
+        )
 
 
 class _Copy:
-    """Of one table.
+    """A worker's copy of one table.
 
     Attributes:
-        values: what training changes.
+        values: the trained copy.
     """
 
     def __init__(self, table: Table) -> None:
@@ -46,18 +48,18 @@ class _Copy:
         self._before = np.empty_like(self.values)
 
     def pull(self) -> int:
-        """Read the table; return how many bytes have moved."""
+        """Read the table; return the bytes moved."""
         self._table.pull(out=self.values)
         self._before[:] = self.values
         return self.values.nbytes
 
     def changes(self) -> Float32s:
-        """Return by what all words have changed since, until the next call of anything here."""
+        """Return the changes since the last ``pull`` or ``add``; valid until the next call of either."""
         np.subtract(self.values, self._before, out=self._before)
         return self._before
 
     def add(self, changes: Float32s) -> int:
-        """Add what words have changed by; return how many bytes have moved."""
+        """Add changes to the table; return the bytes moved."""
         words = np.flatnonzero(changes.any(axis=1))
         some = changes[words]
         self._table.add(words, some)

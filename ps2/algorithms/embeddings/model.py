@@ -1,4 +1,4 @@
-"""Trained vectors where there is no Spark and no server."""
+"""Trained embeddings, without Spark and servers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ps2.algorithms.embeddings.exports import write_word2vec
-from ps2.algorithms.embeddings.files import MODELS, Content, read_embedding, write_embedding
+from ps2.algorithms.embeddings.files import MODELS, EmbeddingContent, read_embedding, write_embedding
 from ps2.algorithms.embeddings.names import Names
+from ps2.algorithms.embeddings.word2vec_format import write_word2vec
 from ps2.algorithms.estimators.array_files import load_content, save_without_spark
 from ps2.errors import ConfigError, ShapeError
 from ps2.ops.kernels import Int64s
@@ -21,23 +21,24 @@ Array = npt.NDArray[Any]
 Float32s = npt.NDArray[np.float32]
 Float64s = npt.NDArray[np.float64]
 
-# Pairs whose vectors are held at a time.
+# Pairs scored at once.
 SOME_PAIRS = 1 << 16
 
 
 class Embedding:
-    """Vectors of words or of vertices: what a model of ``Word2Vec`` or of a graph has learnt; picklable.
+    """Vectors of words or vertices, trained by ``Word2Vec`` or an estimator of graphs; picklable.
 
     Attributes:
-        names: words, or ids of vertices; rows of ``vectors`` are in their order, the most frequent first.
+        names: words or vertex ids, the most frequent first: the rows of ``vectors``.
         vectors: float32, shape (n, d).
-        counts: int64, shape (n,): how often each was there, as far as it is known.
-        contexts: float32, shape (n, d): the other table of the training, by which ``score`` tells edges; None: there is
-            no other one.
-        exponent: power of the counts by which negatives were drawn.
+        counts: int64, shape (n,): occurrences of each name; 0 if unknown.
+        contexts: float32, shape (n, d): the output vectors of the training, which ``score`` uses; None: the vectors
+            themselves, or not saved.
+        exponent: of the counts, from which negatives were drawn.
         kind: what was trained: "word2vec", "deepwalk", "node2vec" or "line".
-        sources: int64, shape (n,): of edges that go one way, how often each was where one begins, and counts of where
-            one ends; None: counts are of both.
+        sources: int64, shape (n,): for directed edges, how often each name is a source, while ``counts`` are of
+            targets;
+            None: ``counts`` are of both.
 
     Example::
 
@@ -56,8 +57,8 @@ class Embedding:
         sources: npt.ArrayLike | None = None,
     ) -> None:
         """Raises:
-        InputError: names are not all integers or all strings, or one comes twice.
-        ShapeError: there is not one vector for each.
+        InputError: names are not all integers or all strings, or one is repeated.
+        ShapeError: arrays do not match the number of names.
         """
         if kind not in MODELS:
             raise ConfigError(f"kind: expected one of {', '.join(MODELS)}, got {kind!r}")
@@ -91,61 +92,61 @@ class Embedding:
         """Return the vector of a name.
 
         Raises:
-            InputError: it has none.
+            InputError: the name has no vector.
         """
         return self.vectors[self.names.place(name)]
 
     @property
     def dim(self) -> int:
-        """How many numbers a vector has."""
+        """Dimension of the vectors."""
         return int(self.vectors.shape[1])
 
     @property
     def is_light(self) -> bool:
-        """Whether it may travel with the function that uses it."""
+        """Whether it is small enough to travel in a closure."""
         return False
 
     # -- files -----------------------------------------------------------------------------------------------------
 
     @staticmethod
     def load(path: str) -> Embedding:
-        """Read vectors that ``save`` wrote, of these or of a model of Spark's.
+        """Read an embedding that ``save``, or a model of Spark, wrote.
 
         Raises:
-            CheckpointMissingError: there are none.
-            UsageError: it is no embedding, or of a version that is not known here.
-            CheckpointCorruptError: the files are not what the metadata say.
+            CheckpointMissingError: there are no files.
+            UsageError: the files are of something else, or of an unknown version.
+            CheckpointCorruptError: the files do not match the metadata.
         """
         return Embedding.read(path, path, load_content(path))
 
     @staticmethod
     def read(path: str, url: str, content: Any) -> Embedding:
-        """Read what ``write`` has written; args and errors as of ``files.read_embedding``."""
+        """Read what ``write`` wrote; args and errors as in ``files.read_embedding``."""
         found = read_embedding(path, url, content)
         return Embedding(
             found.names, found.vectors, found.counts, found.kind, found.contexts, found.exponent, found.sources
         )
 
     def save(self, path: str) -> None:
-        """Write the vectors to a new folder, local or a URL that fsspec knows; ``Word2VecModel.load`` and the like
-        read it, too.
+        """Write the embedding to a new folder, local or an fsspec URL; ``Word2VecModel.load`` and the like read it,
+        too.
 
         Raises:
-            UsageError: there is something already.
+            UsageError: the folder exists.
             RecoveryError: the file system refuses.
         """
         save_without_spark(path, MODELS[self.kind][0], {"vectorSize": self.dim}, self.write)
 
     def write(self, url: str) -> Any:
-        """Write the arrays to a folder; return what the metadata beside them have to say."""
+        """Write the arrays to a folder; return their entry in the metadata."""
         arrays = self.vectors, self.contexts, self.counts
-        return write_embedding(url, Content(self.kind, self.names, *arrays, self.exponent, self.sources))
+        return write_embedding(url, EmbeddingContent(self.kind, self.names, *arrays, self.exponent, self.sources))
 
     def saveWord2Vec(self, path: str, binary: bool = False) -> None:
-        """Write a file of word2vec's form, which gensim's ``KeyedVectors.load_word2vec_format(path, binary)`` reads.
+        """Write a file in word2vec's format, which gensim's ``KeyedVectors.load_word2vec_format(path, binary)`` reads.
 
         Raises:
-            InputError: a name has white space in it.
+            InputError: a name has white space.
             RecoveryError: the file system refuses.
         """
         write_word2vec(path, self.names, self.vectors, binary)
@@ -153,16 +154,16 @@ class Embedding:
     # -- neighbours ------------------------------------------------------------------------------------------------
 
     def similar(self, name: Any, n: int = 10) -> list[tuple[Any, float]]:
-        """Return the names with the most similar vectors, and the cosines, from the largest on.
+        """Return the names with the most similar vectors and their cosines, the most similar first.
 
         Args:
-            name: which is none of them; or a vector, shape (dim,).
-            n: how many, at most.
+            name: excluded from the result; or a vector, shape (dim,).
+            n: maximum number of names.
 
         Raises:
             InputError: the name has no vector.
-            ShapeError: the vector is of another size.
-            ConfigError: n is not 1 at least.
+            ShapeError: the vector has another size.
+            ConfigError: n is below 1.
         """
         if n < 1:
             raise ConfigError(f"n: expected 1 at least, got {n!r}")
@@ -178,15 +179,15 @@ class Embedding:
         return list(zip(self.names.named(found), cosines[found].astype(float).tolist(), strict=True))
 
     def score(self, first: Sequence[Any], second: Sequence[Any], directed: bool = False) -> Float64s:
-        """Return of pairs how often they are to be expected, as logarithms and but for one constant: for links.
+        """Return the log of how often each pair is expected, up to a constant: for link prediction.
 
-        With negatives drawn by n ** e, v . c comes to log(n12 / (n1 n2 ** e)) and a constant, n12 how often the pair is
-        there (Levy and Goldberg 2014, equation 8): so this is v . c + log n1 + e log n2, v the vector of the first, c
-        the context of the second, n1 how often the first is a source, n2 how often the second is a target. Undirected,
-        it is the mean of both directions.
+        With negatives drawn by n ** e, v . c tends to log(n12 / (n1 n2 ** e)) plus a constant, where n12 counts the
+        pair (Levy and Goldberg 2014, equation 8). So the score is v . c + log n1 + e log n2, with v the vector of the
+        first, c the context of the second, n1 how often the first is a source, n2 how often the second is a target.
+        Undirected, it is the mean of both directions.
 
         Raises:
-            InputError: some have no vector.
+            InputError: a name has no vector.
         """
         places = self.names.known(first), self.names.known(second)
         if len(places[0]) != len(places[1]):
@@ -194,7 +195,7 @@ class Embedding:
         return self.expected(*places, directed)
 
     def expected(self, first: Int64s, second: Int64s, directed: bool) -> Float64s:
-        """Do as ``score`` for names in some places."""
+        """Like ``score``, for positions of names."""
         there = self._expected(first, second)
         return there if directed else (there + self._expected(second, first)) / 2
 
@@ -209,10 +210,10 @@ class Embedding:
         return found
 
     def means(self, lists: pa.Array) -> Float64s:
-        """Return the mean of each list's vectors, shape (n, dim); names without one count as zeros, as in pyspark.ml.
+        """Return the mean vector of each list, shape (n, dim); names without a vector count as zeros, as in pyspark.ml.
 
         Args:
-            lists: Arrow array of lists of names; of an empty one the mean is 0.
+            lists: Arrow array of lists of names; the mean of an empty list is 0.
         """
         offsets = lists.offsets.to_numpy().astype(np.int64)
         places = self.names.places(lists.values[offsets[0] : offsets[-1]])
@@ -224,26 +225,24 @@ class Embedding:
         return sums / np.maximum(np.diff(bounds), 1)[:, None]
 
     def transform(self, sentences: Iterable[Sequence[Any]]) -> Float64s:
-        """Return the mean of each sentence's vectors; see ``means``."""
+        """Return the mean vector of each sentence; see ``means``."""
         given = [list(sentence) for sentence in sentences]
         return self.means(pa.array(given, pa.list_(self.names.values.type)))
 
     def plane(self) -> tuple[Float64s, Float64s]:
-        """Return the vectors in two dimensions, shape (n, 2), their two largest principal components; and what share
-        each has of the variance.
-        """
+        """Return the vectors' two largest principal components, shape (n, 2), and each one's share of the variance."""
         x = self.vectors.astype(np.float64)
         x -= x.mean(axis=0)
         sizes, axes = np.linalg.eigh(x.T @ x)
         missing = (0, max(0, 2 - self.dim))
         found = np.pad(x @ axes[:, ::-1][:, :2], ((0, 0), missing))
-        # An axis has no direction of its own: its number of the largest size is to be positive.
+        # Fix the sign of each axis: its component of largest magnitude is positive.
         signs = np.sign(found[np.abs(found).argmax(axis=0), [0, 1]])
         return found * np.where(signs == 0, 1.0, signs), np.pad(sizes[::-1][:2] / max(sizes.sum(), 1e-300), missing)
 
     @cached_property
     def _units(self) -> Float32s:
-        """The vectors, of length 1; what is 0 stays 0."""
+        """The vectors scaled to length 1; zeros stay."""
         lengths = np.linalg.norm(self.vectors, axis=1, keepdims=True)
         return np.asarray(self.vectors / np.where(lengths > 0, lengths, 1.0), np.float32)
 
@@ -259,7 +258,7 @@ class Embedding:
 
 
 def _largest(values: Array, most: int) -> Array:
-    """Return the places of the largest values, from the largest on; of equal ones the first."""
+    """Return the positions of the largest values, in descending order; of equal values, the first position first."""
     if most < 1:
         return np.empty(0, np.int64)
     least = np.partition(values, len(values) - most)[len(values) - most]

@@ -1,4 +1,4 @@
-"""What is embedded, by name: words, or the ids of vertices."""
+"""Names of vectors: words or vertex ids."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SHOWN = 3
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Names(Sequence[Any]):
-    """A sequence of names, each once; a row of the vectors has the place of its name.
+    """A sequence of distinct names; a vector's row is the position of its name.
 
-    ``numpy.asarray`` makes an array of it: int64, or objects that are strings.
+    ``numpy.asarray`` converts it to int64, or to objects that are strings.
 
     Attributes:
         values: int64 or strings.
-        what: one of them is called in errors: "word" or "vertex".
+        what: what errors call a name: "word" or "vertex".
     """
 
     values: pa.Array
@@ -37,10 +37,10 @@ class Names(Sequence[Any]):
 
     @staticmethod
     def of(values: Iterable[Any], what: str = "word") -> Names:
-        """Make names of integers or of strings.
+        """Make names of integers or strings.
 
         Raises:
-            InputError: they are neither, one is null, or one comes twice.
+            InputError: the values are neither, one is null, or one is repeated.
         """
         given = _as_array("names", values)
         if _are_integers(given.type):
@@ -50,7 +50,7 @@ class Names(Sequence[Any]):
         if not (pa.types.is_int64(given.type) or pa.types.is_string(given.type)) or given.null_count:
             raise InputError(f"names: expected integers or strings without null, got {given.type}")
         if pc.count_distinct(given).as_py() != len(given):
-            raise InputError("names: expected each once, got some that come twice")
+            raise InputError("names: expected distinct names, got repeated ones")
         return Names(given, what)
 
     def __len__(self) -> int:
@@ -63,10 +63,10 @@ class Names(Sequence[Any]):
     def __getitem__(self, at: slice) -> list[Any]: ...
 
     def __getitem__(self, at: Any) -> Any:
-        """Return the name in a place, or a list of those in a slice."""
+        """Return the name at a position, or a list of those in a slice."""
         if isinstance(at, slice):
             return self.named(range(*at.indices(len(self))))
-        # Arrow takes an index from the end only of what there is.
+        # Arrow accepts negative indices only within bounds.
         place = operator.index(at)
         if not -len(self) <= place < len(self):
             raise IndexError(f"names: expected a place below {len(self):,}, got {place}")
@@ -91,13 +91,13 @@ class Names(Sequence[Any]):
         return pa.types.is_int64(self.values.type)
 
     def places(self, names: Any) -> Int64s:
-        """Return where names are; -1: nowhere, as null is.
+        """Return the positions of names; -1 for null and for unknown names.
 
         Args:
-            names: Arrow array, or what one is made of: integers of any width, or strings.
+            names: Arrow array, or values for one: integers of any width, or strings.
 
         Raises:
-            InputError: they are of another type. Floats are none: a large integer that became one is another by now.
+            InputError: the values are of another type. Floats are refused: they may have rounded large integers.
         """
         given = _as_array(self.what, names)
         fits = _are_integers if self.are_integers else _are_strings
@@ -108,10 +108,10 @@ class Names(Sequence[Any]):
         return pc.fill_null(found, -1).to_numpy(zero_copy_only=False).astype(np.int64)
 
     def place(self, name: Any) -> int:
-        """Return where a name is.
+        """Return the position of a name.
 
         Raises:
-            InputError: nowhere.
+            InputError: the name is unknown.
         """
         at = (
             self._by_name.get(name) if isinstance(name, (str, int, np.integer)) and not isinstance(name, bool) else None
@@ -121,10 +121,10 @@ class Names(Sequence[Any]):
         return at
 
     def known(self, names: Any) -> Int64s:
-        """Return where names are.
+        """Return the positions of names.
 
         Raises:
-            InputError: some are nowhere, or are of another type; names them.
+            InputError: some are unknown, or of another type; names them.
         """
         places = self.places(names)
         missing = np.flatnonzero(places < 0)
@@ -138,7 +138,7 @@ class Names(Sequence[Any]):
         return places
 
     def named(self, places: Sequence[int] | Array) -> list[Any]:
-        """Return the names in some places."""
+        """Return the names at some positions."""
         found: list[Any] = self.values.take(pa.array(np.asarray(places, np.int64))).to_pylist()
         return found
 

@@ -1,7 +1,7 @@
-"""Operations of graphs: a shard is a pack of vertices with the lists of their neighbours (``list_kernels``).
+"""Operations on graphs: a shard is a pack (``adjacency_kernels``), the adjacency lists of some vertices.
 
-Vertices and neighbours are columns of the matrix, so a vertex is asked for where its list lies. Of a step of a walk, a
-vertex and a random number go to the server, and a vertex comes back.
+Vertices and neighbours are columns of the matrix, so a request about a vertex goes to the server with its list. For a
+step of a walk, a vertex and a random number go to the server, and a vertex comes back.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
-from ps2.algorithms.embeddings import list_kernels as kernels
+from ps2.algorithms.embeddings import adjacency_kernels as kernels
 from ps2.errors import OutOfRangeError, ShapeError
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Int64s
@@ -18,16 +18,16 @@ from ps2.ops.operands import along
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import Array, Block, Floats, Of, Slots, Tiny, Values, op
 
-# A vertex, with room for a neighbour.
+# One vertex, with room for one neighbour.
 Pack = Annotated[Block, Tiny(lambda dtype: np.array([[2, 2, 0]], dtype))]
 Weights = Annotated[Block, Of("float64"), Tiny(lambda dtype: np.zeros((1, 3)))]
-Numbers = Annotated[Floats, along("slots")]
+RowNumbering = Annotated[Floats, along("slots")]
 Neighbours = Annotated[Values, along("slots")]
 Found = Annotated[Array, along("slots")]
 
 INTEGERS = ("int32", "int64")
 NO_WEIGHTS = np.empty(0)
-# What a draw costs, in additions: it waits for memory twice.
+# Cost of a draw, in additions: it waits for memory twice.
 COST = 64
 
 
@@ -36,56 +36,56 @@ def add_neighbours(pack: Pack, slots: Slots, neighbours: Neighbours) -> None:
     """Append neighbours to the lists of vertices.
 
     Raises:
-        OutOfRangeError: a slot is no vertex, or there are more neighbours than there is room for.
+        OutOfRangeError: a slot is not a vertex, or a list has no room.
     """
     _append(_row(pack), NO_WEIGHTS, slots, neighbours, NO_WEIGHTS)
 
 
 @op(writes=("pack", "pack_weights"), dtypes=INTEGERS)
 def add_weighted_neighbours(
-    pack: Pack, pack_weights: Weights, slots: Slots, neighbours: Neighbours, their: Numbers
+    pack: Pack, pack_weights: Weights, slots: Slots, neighbours: Neighbours, their: RowNumbering
 ) -> None:
-    """Append neighbours, with the weights of the edges to them; raises as ``add_neighbours`` does."""
+    """Append neighbours with edge weights; raises as ``add_neighbours`` does."""
     _append(_row(pack), pack_weights[0], slots, neighbours, their)
 
 
 @op(writes=("pack",), dtypes=INTEGERS)
 def order_neighbours(pack: Pack) -> None:
-    """Put full lists in order."""
+    """Sort full lists."""
     kernels.put_in_order(_row(pack), NO_WEIGHTS)
 
 
 @op(writes=("pack", "pack_weights"), dtypes=INTEGERS)
 def order_weighted_neighbours(pack: Pack, pack_weights: Weights) -> None:
-    """Put full lists in order, and sum up their weights."""
+    """Sort full lists, and make their weights cumulative."""
     kernels.put_in_order(_row(pack), pack_weights[0])
 
 
 @op(dtypes=INTEGERS)
-def draw_neighbours(pack: Pack, slots: Slots, numbers: Numbers) -> Found:
-    """Draw a neighbour of each vertex, by random numbers in [0, 1): each of its edges is as likely as the others.
+def draw_neighbours(pack: Pack, slots: Slots, numbers: RowNumbering) -> Found:
+    """Draw a neighbour of each vertex, by random numbers in [0, 1), all edges equally likely.
 
     Returns:
-        Columns; -1 if there is none, and -2 - column if there is no other.
+        Columns; -1 for no neighbour, and -2 - column for an only neighbour.
 
     Raises:
-        OutOfRangeError: a slot is no vertex.
+        OutOfRangeError: a slot is not a vertex.
     """
     return _draw(_row(pack), NO_WEIGHTS, slots, numbers)
 
 
 @op(dtypes=INTEGERS)
-def draw_weighted_neighbours(pack: Pack, pack_weights: Weights, slots: Slots, numbers: Numbers) -> Found:
-    """Do what ``draw_neighbours`` does, with edges as likely as they have weight."""
+def draw_weighted_neighbours(pack: Pack, pack_weights: Weights, slots: Slots, numbers: RowNumbering) -> Found:
+    """Like ``draw_neighbours``, with probabilities proportional to edge weights."""
     return _draw(_row(pack), pack_weights[0], slots, numbers)
 
 
 @op(dtypes=INTEGERS)
 def are_neighbours(pack: Pack, slots: Slots, others: Neighbours) -> Found:
-    """Tell of pairs of vertices whether there is an edge from the first to the second: 1, or 0.
+    """For each pair of vertices, return 1 if there is an edge from the first to the second, else 0.
 
     Raises:
-        OutOfRangeError: a slot is no vertex.
+        OutOfRangeError: a slot is not a vertex.
     """
     row = _row(pack)
     slots = _checked(row, slots)
@@ -95,7 +95,7 @@ def are_neighbours(pack: Pack, slots: Slots, others: Neighbours) -> Found:
 
 
 def _row(block: Array) -> Array:
-    """Return a pack, the only row of its matrix."""
+    """Return the pack, the only row of its matrix."""
     pack: Array = block[0]
     if not 1 <= pack[0] <= len(pack):
         raise ShapeError(f"pack: expected one of vertices, got {len(pack)} numbers that begin with {pack[0]}")
@@ -107,7 +107,7 @@ def _checked(pack: Array, slots: Int64s) -> Int64s:
     wrong = kernels.check_vertices(readable(pack), slots)
     if wrong >= 0:
         raise OutOfRangeError(
-            f"slot {slots[wrong]} (at position {wrong}) is no vertex: there are {int(pack[0]) - 1}, in order"
+            f"slot {slots[wrong]} (at position {wrong}) is not a vertex with a valid list, of {int(pack[0]) - 1}"
         )
     return slots
 
@@ -118,7 +118,7 @@ def _append(pack: Array, weights: Array, slots: Int64s, neighbours: Array, their
         raise OutOfRangeError(f"slots: expected vertices, of which there are {int(pack[0]) - 1}")
     full = kernels.append(pack, weights, slots, readable(neighbours), readable(their))
     if full >= 0:
-        raise OutOfRangeError(f"slot {slots[full]} (at position {full}): there is no room for another neighbour")
+        raise OutOfRangeError(f"slot {slots[full]} (at position {full}): its list has no room for another neighbour")
 
 
 def _draw(pack: Array, weights: Array, slots: Int64s, numbers: Array) -> Array:

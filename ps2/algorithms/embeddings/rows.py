@@ -1,4 +1,4 @@
-"""Training on rows that are pulled for some sentences at a time, and changed back by what was learned of them."""
+"""Strategy "rows": pull the rows of some sentences, train them, add the changes."""
 
 from __future__ import annotations
 
@@ -10,116 +10,116 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings.corpus import BATCH_TOKENS
-from ps2.algorithms.embeddings.drawing import Drawn
-from ps2.algorithms.embeddings.drawing_kernels import collect, number_words
-from ps2.algorithms.embeddings.part import Part
-from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.sampling import SampledBatch
+from ps2.algorithms.embeddings.sampling_kernels import collect, number_words
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.algorithms.embeddings.tables import Table
+from ps2.algorithms.embeddings.worker_context import WorkerContext
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Int64s
 
 Int32s = npt.NDArray[np.int32]
 Float32s = npt.NDArray[np.float32]
 
-# What the rows of a piece take here, in one table.
+# Limit of a piece's rows in one table.
 MOST_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
-    """A piece of a batch whose rows are on their way.
+class PrefetchedPiece:
+    """A piece of a batch whose rows are being prefetched.
 
     Attributes:
-        drawn: with the numbers of rows in the place of words.
-        words: of the rows, of each table that there is.
-        rows: what they will be.
+        drawn: the piece, with row numbers in place of words.
+        words: of the rows, by table.
+        rows: prefetches, by table.
     """
 
-    drawn: Drawn
+    drawn: SampledBatch
     words: tuple[Int64s, ...]
     rows: tuple[Any, ...]
 
 
-def train_rows(part: Part) -> None:
-    """Train all clocks: while one piece is trained on, the rows of the next one come."""
-    tables = [table for table in (part.fleet.vectors, part.fleet.contexts) if isinstance(table, Table)]
-    numbers = Numbers(part.recipe)
-    for clock in part.clocks():
+def train_rows(context: WorkerContext) -> None:
+    """Train all clocks: while one piece is trained, the rows of the next one are prefetched."""
+    tables = [table for table in (context.tables.vectors, context.tables.contexts) if isinstance(table, Table)]
+    numbers = RowNumbering(context.settings)
+    for clock in context.clocks():
         before = None
-        for piece in _pieces(part, clock):
-            asked = _ask(part, numbers, tables, piece)
+        for piece in _pieces(context, clock):
+            asked = _ask(context, numbers, tables, piece)
             if before is not None:
-                _train(part, tables, before)
+                _train(context, tables, before)
             before = asked
         if before is not None:
-            _train(part, tables, before)
+            _train(context, tables, before)
 
 
-def _pieces(part: Part, clock: int) -> Iterator[Drawn]:
-    for drawn in part.batches(clock):
-        yield from drawn.pieces(piece_groups(part.recipe))
+def _pieces(context: WorkerContext, clock: int) -> Iterator[SampledBatch]:
+    for drawn in context.batches(clock):
+        yield from drawn.pieces(piece_groups(context.settings))
 
 
-def piece_groups(recipe: Recipe) -> int:
-    """Return how many words, or edges, are predicted of in a piece at most, so that its rows fit."""
-    return max(1, MOST_BYTES // (4 * recipe.size * (1 + recipe.negative)))
+def piece_groups(settings: EmbeddingSettings) -> int:
+    """Return the maximum number of words (or edges) of a piece, so that its rows fit ``MOST_BYTES``."""
+    return max(1, MOST_BYTES // (4 * settings.size * (1 + settings.negative)))
 
 
-def batch_tokens(recipe: Recipe) -> int:
-    """Return for how many tokens rows are pulled at once."""
-    return min(BATCH_TOKENS, piece_groups(recipe) * recipe.units)
+def batch_tokens(settings: EmbeddingSettings) -> int:
+    """Return the tokens whose rows are pulled at once."""
+    return min(BATCH_TOKENS, piece_groups(settings) * settings.tokens_per_example)
 
 
-def _ask(part: Part, numbers: Numbers, tables: list[Table], drawn: Drawn) -> Asked:
+def _ask(context: WorkerContext, numbers: RowNumbering, tables: list[Table], drawn: SampledBatch) -> PrefetchedPiece:
     drawn, words = numbers.of(drawn)
-    rows = tuple(part.ask(table, some) for table, some in zip(tables, words, strict=True))
-    return Asked(drawn, words, rows)
+    rows = tuple(context.ask(table, some) for table, some in zip(tables, words, strict=True))
+    return PrefetchedPiece(drawn, words, rows)
 
 
-def _train(part: Part, tables: list[Table], asked: Asked) -> None:
+def _train(context: WorkerContext, tables: list[Table], asked: PrefetchedPiece) -> None:
     rows: list[Float32s] = [
-        table.shown(words, pulled.result())
+        table.with_initial(words, pulled.result())
         for table, words, pulled in zip(tables, asked.words, asked.rows, strict=True)
     ]
     before = [some.copy() for some in rows]
     tokens = len(asked.drawn.tokens)
-    part.tell(asked.drawn.train(rows[0], rows[-1], part.rate, part.threads))
+    context.add_statistics(asked.drawn.train(rows[0], rows[-1], context.rate, context.threads))
     changes = [new - old for new, old in zip(rows, before, strict=True)]
-    part.damp(changes, rows, tokens, asked.words)
+    context.damp(changes, rows, tokens, asked.words)
     for table, words, changed in zip(tables, asked.words, changes, strict=True):
         table.add(words, changed)
-        part.tell(np.zeros(0), 2 * changed.nbytes)
+        context.add_statistics(np.zeros(0), 2 * changed.nbytes)
 
 
-class Numbers:
-    """Numbers the words of a piece: rows of the tables that are pulled for it."""
+class RowNumbering:
+    """Renumbers the words of a piece as rows of what is pulled for it."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe
-        self._cells = np.full(recipe.vocabulary, -1, np.int32)
+    def __init__(self, settings: EmbeddingSettings) -> None:
+        self._settings = settings
+        self._cells = np.full(settings.vocabulary, -1, np.int32)
 
-    def of(self, drawn: Drawn) -> tuple[Drawn, tuple[Int64s, ...]]:
-        """Return a piece by numbers of rows, and their words in order: of the vectors, and of contexts if there are."""
-        recipe, tokens, negatives = self._recipe, drawn.tokens, drawn.negatives
+    def of(self, drawn: SampledBatch) -> tuple[SampledBatch, tuple[Int64s, ...]]:
+        """Return the renumbered piece, and the words of its rows, ascending, by table."""
+        settings, tokens, negatives = self._settings, drawn.tokens, drawn.negatives
         inputs, outputs = tokens, tokens
-        if recipe.architecture == "edges":
+        if settings.architecture == "edges":
             inputs, outputs = tokens[::2], tokens[1::2]
-        if recipe.shares_table:
+        if settings.shares_table:
             inputs = outputs = tokens
         used = np.concatenate([outputs, negatives.reshape(-1)])
-        if recipe.shares_table:
+        if settings.shares_table:
             words, numbered = self._number(used)
             at, of = numbered[: len(tokens)], numbered[len(tokens) :]
             return drawn.renumbered(at, at, of.reshape(negatives.shape)), (words,)
         of_vectors, at = self._number(inputs)
         of_contexts, numbered = self._number(used)
         targets, of = numbered[: len(outputs)], numbered[len(outputs) :]
-        if recipe.architecture == "edges":
+        if settings.architecture == "edges":
             at, targets = np.repeat(at, 2), np.repeat(targets, 2)
         return drawn.renumbered(at, targets, of.reshape(negatives.shape)), (of_vectors, of_contexts)
 
     def _number(self, words: Int32s) -> tuple[Int64s, Int32s]:
-        """Return the distinct ones in order, and of each word which it is."""
+        """Return the distinct words, ascending, and each word's position among them."""
         words = readable(words)
         distinct = np.empty(len(words), np.int32)
         distinct = np.sort(distinct[: collect(words, self._cells, distinct)])

@@ -1,4 +1,4 @@
-"""Which batches of a worker's sentences are of which clock."""
+"""Which batches of a worker belong to which clock."""
 
 from __future__ import annotations
 
@@ -10,71 +10,71 @@ from typing import Any
 import numpy as np
 
 from ps2.algorithms.embeddings.corpus import Batch, Sentences
-from ps2.algorithms.embeddings.problem import Recipe
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
 
-# Tokens of a worker in a clock, at least; and bytes of tables that may be exchanged for each of them.
+# Minimum tokens of a worker in a clock; maximum bytes of tables exchanged for each of them.
 CLOCK_TOKENS, TOKEN_BYTES = 20_000, 500
-# Times as many, if nobody else waits to hear of them: the changes are for checkpoints then.
-ALONE = 10
-# Clocks of a training, at least: between two of them workers hear of each other.
+# A single worker's clocks are longer by this factor: only checkpoints need its changes.
+ONLY_NEIGHBOUR = 10
+# Minimum clocks of a training; workers see each other's changes between clocks.
 LEAST_CLOCKS = 10
 
 
 @dataclass(frozen=True)
-class Clocks:
-    """How a training is divided.
+class EpochSchedule:
+    """The clocks of a training.
 
     Attributes:
-        epochs: how many.
-        each: clocks of an epoch.
-        first: the run's clock that its first one is.
+        epochs: number of epochs.
+        clocks_per_epoch: clocks of an epoch.
+        first: the run's clock with which the training begins.
     """
 
     epochs: int
-    each: int
+    clocks_per_epoch: int
     first: int = 0
 
     @staticmethod
-    def of(recipe: Recipe, workers: int, tokens: int, first: int = 0) -> Clocks:
+    def of(settings: EmbeddingSettings, workers: int, tokens: int, first: int = 0) -> EpochSchedule:
         """Args:
-        tokens: that a worker trains on in a clock, about.
+        tokens: of a worker in a clock, approximately.
         """
-        own = recipe.total * recipe.units / workers
-        each = max(-(-own // tokens), -(-LEAST_CLOCKS // recipe.epochs))
-        return Clocks(recipe.epochs, int(min(each, own)) or 1, first)
+        own = settings.total * settings.tokens_per_example / workers
+        each = max(-(-own // tokens), -(-LEAST_CLOCKS // settings.epochs))
+        return EpochSchedule(settings.epochs, int(min(each, own)) or 1, first)
 
     @property
     def count(self) -> int:
-        return self.epochs * self.each
+        return self.epochs * self.clocks_per_epoch
 
     def epoch(self, clock: int) -> int:
-        return clock // self.each
+        return clock // self.clocks_per_epoch
 
     def is_last(self, clock: int) -> bool:
-        """Tell whether an epoch ends with a clock."""
-        return (clock + 1) % self.each == 0
+        """Return True if a clock is the last of its epoch."""
+        return (clock + 1) % self.clocks_per_epoch == 0
 
 
-class Reader:
-    """Reads a worker's batches, those of one clock after those of the clock before, or of any other.
+class ClockReader:
+    """Reads a worker's batches clock by clock, or from any clock on.
 
-    A batch is of the clock in which the share of the worker's tokens lies that come before it in the epoch; whoever
-    begins in the middle of an epoch makes its sentences from the beginning.
+    A batch belongs to the clock that follows from the share of the worker's tokens before it in the epoch. To begin in
+    the middle of an epoch, the reader makes its sentences from the beginning.
 
     Attributes:
-        progress: of the worker before the batch that it is at: epochs, and the share of the one that is under way.
+        progress: of the worker before the current batch: epochs, the share of the current one included.
     """
 
-    def __init__(self, sentences: Sentences, clocks: Clocks) -> None:
-        self._sentences, self._clocks = sentences, clocks
+    def __init__(self, sentences: Sentences, schedule: EpochSchedule) -> None:
+        self._sentences, self._schedule = sentences, schedule
         self._next, self._before, self._number, self.progress = -1, 0, 0, 0.0
         self._batches: Iterator[Batch] = iter(())
 
     def batches(self, clock: int) -> Iterator[tuple[int, Batch]]:
-        """Yield the batches of a clock, each with its number in the epoch."""
-        turn, each = clock % self._clocks.each, self._clocks.each
+        """Yield the batches of a clock with their numbers in the epoch."""
+        turn, each = clock % self._schedule.clocks_per_epoch, self._schedule.clocks_per_epoch
         if clock != self._next or not turn:
-            self._batches = iter(self._sentences.batches(self._clocks.epoch(clock)))
+            self._batches = iter(self._sentences.batches(self._schedule.epoch(clock)))
             self._before = self._number = 0
         self._next = -1
         whole = max(self._sentences.tokens, 1)
@@ -84,7 +84,7 @@ class Reader:
                 self._batches = chain([batch], self._batches)
                 break
             number = self._number
-            self.progress = self._clocks.epoch(clock) + min(self._before / whole, 1.0)
+            self.progress = self._schedule.epoch(clock) + min(self._before / whole, 1.0)
             self._number += 1
             self._before += len(batch[0])
             if of == turn:
@@ -92,13 +92,13 @@ class Reader:
         self._next = clock + 1
 
 
-def clock_tokens(recipe: Recipe, workers: int) -> int:
-    """Return on how many tokens a worker trains in a clock, so that to exchange tables takes little beside it."""
-    exchanged = recipe.tables * recipe.table_bytes if recipe.via == "local" else 0
-    return max(CLOCK_TOKENS, exchanged // TOKEN_BYTES) * (ALONE if workers == 1 else 1)
+def clock_tokens(settings: EmbeddingSettings, workers: int) -> int:
+    """Return the tokens of a worker in a clock, so that exchanging tables takes little time in comparison."""
+    exchanged = settings.tables * settings.table_bytes if settings.via == "local" else 0
+    return max(CLOCK_TOKENS, exchanged // TOKEN_BYTES) * (ONLY_NEIGHBOUR if workers == 1 else 1)
 
 
 def key_of(seed: int, epoch: int, rank: int, number: int) -> np.uint64:
-    """Return what all draws for a batch come of."""
+    """Return the random key of a batch."""
     key: Any = np.random.SeedSequence([seed % 2**64, epoch, rank, number]).generate_state(1, np.uint64)[0]
     return np.uint64(key)

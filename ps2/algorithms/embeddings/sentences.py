@@ -1,4 +1,4 @@
-"""Sentences of vertices, which each worker makes for itself: walks, and single edges. They are not kept."""
+"""Sentences of vertices that each worker generates: walks and edges. They are not stored."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings.corpus import BATCH_TOKENS, Batch
-from ps2.algorithms.embeddings.walks import Graph, Recipe
+from ps2.algorithms.embeddings.walks import Graph, WalkSettings
 from ps2.ops.kernels import Float64s, Int64s
 
 Array = npt.NDArray[Any]
 Int32s = npt.NDArray[np.int32]
 
-# Vertices of walks that are made at once.
+# Vertices of walks made at once.
 WALKED_AT_ONCE = 1 << 22
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True, eq=False)
 class WalkSentences:
-    """Walks through a graph, made anew for each epoch.
+    """Walks through a graph, new ones in each epoch.
 
     Attributes:
         graph: on this worker, or on the servers.
-        recipe: of the walks of one epoch; the next epochs' go on where these end.
-        numbers: int32, shape (vertices,): by what number each is known to the training.
-        visits: vertices that all workers' walks of an epoch come to, about.
-        rank: of this worker; workers: how many there are.
+        settings: of the walks of one epoch.
+        numbers: int32, shape (vertices,): numbers of the vertices in the training.
+        visits: estimated vertices of all workers' walks in an epoch.
+        rank: of this worker.
+        workers: number of workers.
     """
 
     graph: Graph
-    recipe: Recipe
+    settings: WalkSettings
     numbers: Int32s
     visits: int
     rank: int
@@ -43,26 +44,26 @@ class WalkSentences:
 
     @property
     def tokens(self) -> int:
-        """How many an epoch has, about: vertices are dealt out to workers in no order that means anything."""
+        """Tokens of an epoch, approximately."""
         return self.visits // self.workers
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        """Yield this worker's share of an epoch's walks: tokens, and where each walk begins and ends in them."""
+        """Yield this worker's walks of an epoch: tokens, and the bounds of the walks."""
         for walkers in self._walkers(epoch):
-            walks = self.graph.walk(self.recipe, walkers)
-            step = max(1, BATCH_TOKENS // self.recipe.length)
+            walks = self.graph.walk(self.settings, walkers)
+            step = max(1, BATCH_TOKENS // self.settings.length)
             for begin in range(0, len(walkers), step):
                 lengths = walks.lengths[begin : begin + step]
-                there = np.arange(self.recipe.length) < lengths[:, None]
+                there = np.arange(self.settings.length) < lengths[:, None]
                 tokens = self.numbers[walks.vertices[begin : begin + step][there]]
                 yield tokens, np.append(0, np.cumsum(lengths))
 
     def _walkers(self, epoch: int) -> Iterator[Int64s]:
-        """Yield who walks, as many as are to walk at once; a worker's vertices come in no order that means anything."""
-        vertices, passes = self.graph.vertices, self.recipe.epochs
+        """Yield numbers of walkers, as many as walk at once; a worker's vertices are scattered over the graph."""
+        vertices, passes = self.graph.vertices, self.settings.epochs
         begin, end = (vertices * turn // self.workers for turn in (self.rank, self.rank + 1))
-        step = max(1, WALKED_AT_ONCE // self.recipe.length)
-        # Whole passes together, as many as go at once; of a large graph, parts of one.
+        step = max(1, WALKED_AT_ONCE // self.settings.length)
+        # As many whole passes as fit at once; of a large graph, parts of one.
         together = max(1, step // max(1, end - begin))
         for first in range(epoch * passes, (epoch + 1) * passes, together):
             numbers = range(first, min(first + together, (epoch + 1) * passes))
@@ -76,10 +77,11 @@ class EdgeSentences:
     """Edges as sentences of two.
 
     Attributes:
-        sources, targets: int32: vertices, by the numbers of the training.
-        weights: float64: edges are drawn by them; None: each comes once an epoch.
-        count: of the edges of an epoch.
-        seed: of all draws; rank: of this worker.
+        sources, targets: int32: numbers of vertices in the training.
+        weights: float64: draw edges in proportion to them; None: each edge once an epoch.
+        count: number of edges in an epoch.
+        seed: of all draws.
+        rank: of this worker.
     """
 
     sources: Int32s
@@ -91,11 +93,11 @@ class EdgeSentences:
 
     @property
     def tokens(self) -> int:
-        """How many an epoch has."""
+        """Tokens of an epoch."""
         return 2 * self.count
 
     def batches(self, epoch: int) -> Iterator[Batch]:
-        """Yield an epoch's edges, in an order of its own."""
+        """Yield the edges of an epoch, in an order of its own."""
         sums = None if self.weights is None else np.cumsum(self.weights)
         order = None if sums is not None else self._rng(epoch, 0).permutation(len(self.sources))
         step = BATCH_TOKENS // 2
@@ -115,18 +117,18 @@ class EdgeSentences:
 
 
 def scattered(places: Int64s, count: int, turn: int) -> Int64s:
-    """Return where places in ``[0, count)`` go in a permutation of them, another one each turn: neighbours part."""
+    """Apply a permutation of ``[0, count)``, another one each turn, that moves neighbours apart."""
     step = max(1, round(count * GOLDEN))
     while math.gcd(step, count) != 1:
         step += 1
     return (places * step + turn * (step // 2 + 1)) % count
 
 
-def by_frequency(counts: Int64s) -> tuple[Int64s, Int32s]:
-    """Number vertices by how often they come, the most frequent first; of equals, the first.
+def rank_by_frequency(counts: Int64s) -> tuple[Int64s, Int32s]:
+    """Number vertices by frequency, the most frequent first; of equals, the first.
 
     Returns:
-        The vertices in this order, and of each vertex its number.
+        The vertices in this order, and each vertex's number.
     """
     order = np.argsort(-counts, kind="stable")
     numbers = np.empty(len(counts), np.int32)

@@ -1,4 +1,4 @@
-"""Training where vectors are: tokens go to the servers, and products of vectors come and go (paper, section 5.2.2)."""
+"""Strategy "servers": tokens go to the servers, and only dot products travel (paper, section 5.2.2)."""
 
 from __future__ import annotations
 
@@ -8,56 +8,56 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ps2.algorithms.embeddings.batch_kernels import CBOW, EDGES, EDGES_ONE_TABLE, SKIPGRAM, losses_of
 from ps2.algorithms.embeddings.corpus import Batch
-from ps2.algorithms.embeddings.group_kernels import CBOW, EDGES, EDGES_OF_ONE, SKIPGRAM, losses_of
-from ps2.algorithms.embeddings.part import Part
-from ps2.algorithms.embeddings.problem import Recipe
-from ps2.algorithms.embeddings.slices import Slices
-from ps2.algorithms.embeddings.training_kernels import LOSS_EVERY, PAIRS, TOLD
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.algorithms.embeddings.sliced_table import SlicedTable
+from ps2.algorithms.embeddings.training_kernels import LOSS_INTERVAL, PAIRS, STATISTICS
+from ps2.algorithms.embeddings.worker_context import WorkerContext
 from ps2.ops.guards import readable
 
 KINDS = {"skipgram": SKIPGRAM, "cbow": CBOW}
-# Of a pair of requests, where all products are of what vectors were before: tokens at most, and updates of the most
-# frequent word, at a step size of 1: beyond that, more tokens change it no more.
+# Limits of a pair of requests, whose dot products are all of the vectors before it: tokens; and updates of the most
+# frequent word at a step size of 1. Beyond these, more tokens do not change it further.
 PIECE_TOKENS, MOST_UPDATES, LEAST_UPDATES = 1_000, 10.0, 1e-9
-# What the products of a request take at most.
+# Limit of a request's dot products.
 MOST_BYTES = 8 << 20
-# Between the keys of pieces of one batch.
+# Difference between the keys of consecutive pieces.
 NEXT_PIECE = np.uint64(0xD1342543DE82EF95)
 
 
-def train_servers(part: Part) -> None:
-    """Train all clocks: where one server has all columns by one request for a piece of a batch, else by two."""
-    vectors, contexts = part.fleet.vectors, part.fleet.contexts
-    assert isinstance(vectors, Slices)
-    assert isinstance(contexts, Slices)
-    tokens = piece_tokens(part.recipe, part.updates.most * part.workers, vectors.parts)
+def train_servers(context: WorkerContext) -> None:
+    """Train all clocks: by one request a piece if one server has all columns, else by two."""
+    vectors, contexts = context.tables.vectors, context.tables.contexts
+    assert isinstance(vectors, SlicedTable)
+    assert isinstance(contexts, SlicedTable)
+    tokens = piece_tokens(context.settings, context.updates.most * context.workers, vectors.parts)
     train = _train_at_once if vectors.parts == 1 else _train_by_products
-    for clock in part.clocks():
-        for batch, key in part.sentences(clock):
+    for clock in context.clocks():
+        for batch, key in context.sentences(clock):
             for tokens_of, offsets, piece_key in _pieces(batch, key, tokens):
-                given = arguments_of(part.recipe, tokens_of, offsets, piece_key)
-                train(part, vectors, {"contexts": contexts.matrix, **given})
+                given = arguments_of(context.settings, tokens_of, offsets, piece_key)
+                train(context, vectors, {"contexts": contexts.matrix, **given})
 
 
-def piece_tokens(recipe: Recipe, updates: float, parts: int) -> int:
-    """Return on how many tokens a worker trains by one request, or pair of requests.
+def piece_tokens(settings: EmbeddingSettings, updates: float, parts: int) -> int:
+    """Return the tokens of a request (or pair of requests).
 
     Args:
         updates: of the most frequent word, for one token of each worker.
     """
-    rows = {"skipgram": recipe.window + 1.0, "cbow": 1.0, "edges": 0.5}[recipe.architecture]
-    most = MOST_BYTES / (4 * rows * (1 + recipe.negative))
+    rows = {"skipgram": settings.window + 1.0, "cbow": 1.0, "edges": 0.5}[settings.architecture]
+    most = MOST_BYTES / (4 * rows * (1 + settings.negative))
     if parts > 1:
-        most = min(most, PIECE_TOKENS, MOST_UPDATES / max(updates * recipe.step_size, LEAST_UPDATES))
+        most = min(most, PIECE_TOKENS, MOST_UPDATES / max(updates * settings.step_size, LEAST_UPDATES))
     return max(int(most), 1)
 
 
-def kind_of(recipe: Recipe) -> int:
-    """Return the number of an architecture in ``group_kernels``."""
-    if recipe.architecture == "edges":
-        return EDGES_OF_ONE if recipe.shares_table else EDGES
-    return KINDS[recipe.architecture]
+def kind_of(settings: EmbeddingSettings) -> int:
+    """Return the number of an architecture in ``batch_kernels``."""
+    if settings.architecture == "edges":
+        return EDGES_ONE_TABLE if settings.shares_table else EDGES
+    return KINDS[settings.architecture]
 
 
 def _pieces(batch: Batch, key: np.uint64, most: int) -> Iterator[tuple[Any, Any, np.uint64]]:
@@ -73,16 +73,16 @@ def _pieces(batch: Batch, key: np.uint64, most: int) -> Iterator[tuple[Any, Any,
             key = key + NEXT_PIECE
 
 
-def arguments_of(recipe: Recipe, tokens: Any, offsets: Any, key: np.uint64) -> dict[str, Any]:
-    """Return the arguments that all operations of a piece have."""
+def arguments_of(settings: EmbeddingSettings, tokens: Any, offsets: Any, key: np.uint64) -> dict[str, Any]:
+    """Return the arguments that all operations on a piece take."""
     return {
-        "tokens": _narrow(tokens, recipe.vocabulary),
+        "tokens": _narrow(tokens, settings.vocabulary),
         "offsets": _narrow(offsets, len(tokens)),
-        "words": recipe.vocabulary,
+        "words": settings.vocabulary,
         "key": int(np.array(key).view(np.int64)),
-        "window": recipe.window,
-        "negative": recipe.negative,
-        "kind": kind_of(recipe),
+        "window": settings.window,
+        "negative": settings.negative,
+        "kind": kind_of(settings),
     }
 
 
@@ -90,20 +90,25 @@ def _narrow(numbers: Any, most: int) -> npt.NDArray[Any]:
     return np.ascontiguousarray(numbers).astype(np.uint16 if most < 2**16 else np.uint32)
 
 
-def _train_at_once(part: Part, vectors: Slices, given: dict[str, Any]) -> None:
-    told = vectors.matrix.apply("skipgrams.train_sentences", rate=part.rate, **given)
-    part.tell(told, given["tokens"].nbytes + given["offsets"].nbytes)
+def _train_at_once(context: WorkerContext, vectors: SlicedTable, given: dict[str, Any]) -> None:
+    statistics = vectors.matrix.apply("skipgrams.train_sentences", rate=context.rate, **given)
+    context.add_statistics(statistics, given["tokens"].nbytes + given["offsets"].nbytes)
 
 
-def _train_by_products(part: Part, vectors: Slices, given: dict[str, Any]) -> None:
+def _train_by_products(context: WorkerContext, vectors: SlicedTable, given: dict[str, Any]) -> None:
     products = vectors.matrix.apply("skipgrams.find_products", **given)
     if not len(products):
         return
     vectors.matrix.apply(
-        "skipgrams.learn_from_products", wait=False, products=products, rate=part.rate, workers=part.workers, **given
+        "skipgrams.learn_from_products",
+        wait=False,
+        products=products,
+        rate=context.rate,
+        workers=context.workers,
+        **given,
     )
-    told = np.zeros(TOLD)
-    losses_of(readable(products[::LOSS_EVERY]), told)
-    told[PAIRS] = len(products)
+    statistics = np.zeros(STATISTICS)
+    losses_of(readable(products[::LOSS_INTERVAL]), statistics)
+    statistics[PAIRS] = len(products)
     each = 2 * products.nbytes + 2 * (given["tokens"].nbytes + given["offsets"].nbytes)
-    part.tell(told, each * vectors.parts)
+    context.add_statistics(statistics, each * vectors.parts)

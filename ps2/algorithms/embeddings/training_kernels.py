@@ -1,14 +1,14 @@
 """Skip-gram, CBOW and edges with negative sampling, compiled.
 
-A *group* is what is learned at once: some inputs (vectors of a word's contexts, their mean, or that of an edge's
-source) and some outputs (the context vector of the word that is predicted, and of its negatives, which these inputs
-have in common: Ji et al. 2016, "Parallelizing Word2Vec in Shared and Distributed Memory", section III). Of every
-input x and output o, with what they were before the group (Mikolov et al. 2013, equation 4):
+A *group* is trained at once: some inputs (the vectors of a word's contexts, their mean, or that of an edge's source)
+and some outputs (the context vectors of the predicted word and of its negatives, which the inputs share: Ji et al.
+2016, "Parallelizing Word2Vec in Shared and Distributed Memory", section III). For every input x and output o, with
+values before the group (Mikolov et al. 2013, equation 4):
 
     g = rate * (label - sigmoid(x . o)),   x += g o,   o += g x
 
-so a group is three small products of matrices. Several threads may train one table at once without locks (Hogwild):
-what one overwrites of another is little. Arrays are float32 and C-contiguous, and nothing here checks a word's number.
+So a group is three small matrix products. Several threads may train one table without locks (Hogwild): they rarely
+overwrite each other. Arrays are float32 and C-contiguous; word numbers are not checked.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ Float32s = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
 
 ZERO, HALF, ONE, LARGEST = np.float32(0), np.float32(0.5), np.float32(1), np.float32(18)
-# Of the groups, the share that the loss is computed of: logarithms take longer than what is learned by.
-LOSS_EVERY = 16
-# What a training tells: the sum of losses, of how many pairs it is, and of how many pairs something was learned.
+# The loss is computed for one of so many groups: logarithms take longer than the updates.
+LOSS_INTERVAL = 16
+# Statistics: sum of losses, number of pairs in it, number of all trained pairs.
 LOSS, LOSSES, PAIRS = range(3)
-TOLD = 3
+STATISTICS = 3
 
 
 @reduction
 def sigmoid(x: np.float32) -> np.float32:
-    """Return 1 / (1 + exp(-x)), to 2e-7, by a rational function, of which SIMD lanes take several at once.
+    """Return 1 / (1 + exp(-x)), to 2e-7, by a rational function that SIMD vectorizes.
 
-    It is that of tanh(x / 2) in Eigen (``generic_fast_tanh_float``).
+    It is the tanh(x / 2) of Eigen (``generic_fast_tanh_float``).
     """
     y = HALF * min(max(x, -LARGEST), LARGEST)
     s = y * y
@@ -55,10 +55,10 @@ def sigmoid(x: np.float32) -> np.float32:
 
 @reduction
 def products(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, dots: Float32s) -> None:
-    """Set ``dots[i, j]`` to the product of input i and output j: two by three at a time, in registers."""
+    """Set ``dots[i, j]`` to the dot product of input i and output j, in register blocks of two by three."""
     width = old.shape[1]
     for i in range(0, m, 2):
-        # The last one alone is taken twice.
+        # A last single input is computed twice.
         other = min(i + 1, m - 1)
         x, y = table[inputs[i]], table[inputs[other]]
         j = 0
@@ -89,9 +89,9 @@ def products(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, dot
 def add_to_outputs(
     contexts: Float32s, outputs: Int32s, k: int, table: Float32s, inputs: Int32s, m: int, by: Float32s
 ) -> None:
-    """Add the inputs, each times ``by[i, j]``, to output j: two at a time."""
+    """Add each input, times ``by[i, j]``, to output j; two inputs at a time."""
     for i in range(0, m, 2):
-        # The last one alone is taken twice, once by 0.
+        # A last single input is taken twice, once times 0.
         other = min(i + 1, m - 1)
         a, b = table[inputs[i]], table[inputs[other]]
         for j in range(k):
@@ -103,7 +103,7 @@ def add_to_outputs(
 
 @reduction
 def add_to_inputs(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int, by: Float32s) -> None:
-    """Add the outputs as they were, each times ``by[i, j]``, to input i."""
+    """Add each output's old value, times ``by[i, j]``, to input i."""
     width = old.shape[1]
     for i in range(m):
         to = table[inputs[i]]
@@ -123,7 +123,7 @@ def add_to_inputs(table: Float32s, inputs: Int32s, m: int, old: Float32s, k: int
 
 @reduction
 def coefficients(dots: Float32s, m: int, k: int, rate: np.float32) -> None:
-    """Make coefficients of products: output 0 is the one that is predicted, the others are negatives."""
+    """Turn dot products into coefficients g: output 0 is the predicted word, the others are negatives."""
     for i in range(m):
         for j in range(k):
             dots[i, j] = -rate * sigmoid(dots[i, j])
@@ -131,14 +131,14 @@ def coefficients(dots: Float32s, m: int, k: int, rate: np.float32) -> None:
 
 
 @kernel
-def add_losses(dots: Float32s, m: int, k: int, told: Float64s) -> None:
-    """Add -log p of products to what is told."""
+def add_losses(dots: Float32s, m: int, k: int, statistics: Float64s) -> None:
+    """Add -log p of dot products to the statistics."""
     for i in range(m):
         for j in range(k):
             x = np.float64(dots[i, j] if j else -dots[i, j])
-            # log(1 + exp(x)), without an overflow
-            told[LOSS] += max(x, 0.0) + math.log1p(math.exp(-abs(x)))
-    told[LOSSES] += m
+            # log(1 + exp(x)), without overflow
+            statistics[LOSS] += max(x, 0.0) + math.log1p(math.exp(-abs(x)))
+    statistics[LOSSES] += m
 
 
 @kernel
@@ -152,29 +152,29 @@ def learn(
     old: Float32s,
     dots: Float32s,
     rate: np.float32,
-    tells: bool,
-    told: Float64s,
+    with_loss: bool,
+    statistics: Float64s,
 ) -> None:
-    """Learn from one group; ``old`` and ``dots`` are scratch."""
+    """Train one group; ``old`` and ``dots`` are scratch."""
     for j in range(k):
         row, to = contexts[outputs[j]], old[j]
         for n in range(old.shape[1]):
             to[n] = row[n]
     products(table, inputs, m, old, k, dots)
-    if tells:
-        add_losses(dots, m, k, told)
+    if with_loss:
+        add_losses(dots, m, k, statistics)
     coefficients(dots, m, k, rate)
     add_to_outputs(contexts, outputs, k, table, inputs, m, dots)
     add_to_inputs(table, inputs, m, old, k, dots)
-    told[PAIRS] += m
+    statistics[PAIRS] += m
 
 
 @kernel
 def choose_outputs(target: int, negatives: Int32s, apart: int, outputs: Int32s) -> int:
-    """List the word that is predicted and its negatives, without those that are it; return how many they are.
+    """List the predicted word and its negatives, except those equal to it; return their number.
 
     Args:
-        apart: another word that is no negative; -1: all others are.
+        apart: another word to exclude; -1: none.
     """
     outputs[0] = target
     k = 1
@@ -187,7 +187,7 @@ def choose_outputs(target: int, negatives: Int32s, apart: int, outputs: Int32s) 
 
 @kernel
 def list_inputs(tokens: Int32s, begin: int, end: int, at: int, reach: int, inputs: Int32s) -> int:
-    """List the contexts of the token at a place of a sentence; return how many they are."""
+    """List the contexts of a token in its sentence; return their number."""
     m = 0
     for place in range(max(begin, at - reach), min(end, at + reach + 1)):
         if place != at:
@@ -210,17 +210,17 @@ def train_skipgram(
     window: int,
     sharing: int,
 ) -> Float64s:
-    """Train on sentences.
+    """Train skip-gram on sentences.
 
     Args:
-        begins, ends: of sentences in ``tokens``.
-        tokens, targets: rows of ``vectors``, and of ``contexts``, of each word.
-        windows: of each token, how many on either side are its contexts; at most ``window``.
-        negatives: shape (tokens, negatives): those of the first contexts that share them, of the next ones, ...
-        sharing: how many contexts share negatives.
+        begins, ends: bounds of the sentences in ``tokens``.
+        tokens, targets: each word's row of ``vectors`` and of ``contexts``.
+        windows: context words on either side of each token; at most ``window``.
+        negatives: shape (tokens, negatives): those of the first contexts that share them, then of the next, ...
+        sharing: number of contexts that share negatives.
     """
     each = negatives.shape[1] // ((2 * window + sharing - 1) // sharing)
-    told = np.zeros(TOLD)
+    statistics = np.zeros(STATISTICS)
     inputs, outputs = np.empty(2 * window, np.int32), np.empty(each + 1, np.int32)
     old = np.empty((len(outputs), vectors.shape[1]), np.float32)
     dots = np.empty((len(inputs), len(outputs)), np.float32)
@@ -228,13 +228,13 @@ def train_skipgram(
         begin, end = begins[sentence], ends[sentence]
         for at in range(begin, end):
             m = list_inputs(tokens, begin, end, at, windows[at], inputs)
-            tells = at % LOSS_EVERY == 0
+            with_loss = at % LOSS_INTERVAL == 0
             for turn in range((m + sharing - 1) // sharing):
                 first = turn * sharing
                 k = choose_outputs(targets[at], negatives[at, turn * each : (turn + 1) * each], -1, outputs)
                 some = min(sharing, m - first)
-                learn(vectors, inputs[first:], some, contexts, outputs, k, old, dots, rate, tells, told)
-    return told
+                learn(vectors, inputs[first:], some, contexts, outputs, k, old, dots, rate, with_loss, statistics)
+    return statistics
 
 
 @kernel
@@ -250,8 +250,8 @@ def train_cbow(
     rate: np.float32,
     window: int,
 ) -> Float64s:
-    """Train on sentences, with the mean of a word's contexts as the one input; each of them gets all of its change."""
-    told = np.zeros(TOLD)
+    """Train CBOW on sentences: the only input is the mean of the contexts, and each context gets its whole change."""
+    statistics = np.zeros(STATISTICS)
     inputs, outputs = np.empty(2 * window, np.int32), np.empty(negatives.shape[1] + 1, np.int32)
     width = vectors.shape[1]
     old = np.empty((len(outputs), width), np.float32)
@@ -272,14 +272,14 @@ def train_cbow(
                 mean[0, n] /= np.float32(m)
                 before[n] = mean[0, n]
             k = choose_outputs(targets[at], negatives[at], -1, outputs)
-            learn(mean, only, 1, contexts, outputs, k, old, dots, rate, at % LOSS_EVERY == 0, told)
+            learn(mean, only, 1, contexts, outputs, k, old, dots, rate, at % LOSS_INTERVAL == 0, statistics)
             for n in range(width):
                 before[n] = mean[0, n] - before[n]
             for i in range(m):
                 row = vectors[inputs[i]]
                 for n in range(width):
                     row[n] += before[n]
-    return told
+    return statistics
 
 
 @kernel
@@ -294,13 +294,13 @@ def train_edges(
     rate: np.float32,
     is_one: bool,
 ) -> Float64s:
-    """Train on sentences of two: the second is predicted of the first.
+    """Train on sentences of two: predict the second from the first.
 
     Args:
-        negatives: shape (sentences of all, negatives), where a sentence's number is half of where it begins.
-        is_one: whether the contexts are the vectors: then nobody is predicted of itself, nor its own negative.
+        negatives: shape (sentences of all, negatives); a sentence's row is half of where it begins.
+        is_one: whether contexts are the vectors; loops, and negatives equal to the source, are skipped then.
     """
-    told = np.zeros(TOLD)
+    statistics = np.zeros(STATISTICS)
     inputs, outputs = np.empty(1, np.int32), np.empty(negatives.shape[1] + 1, np.int32)
     old = np.empty((len(outputs), vectors.shape[1]), np.float32)
     dots = np.empty((1, len(outputs)), np.float32)
@@ -311,6 +311,6 @@ def train_edges(
             continue
         inputs[0] = source
         k = choose_outputs(target, negatives[begin // 2], source if is_one else -1, outputs)
-        tells = (begin // 2) % LOSS_EVERY == 0
-        learn(vectors, inputs, 1, contexts, outputs, k, old, dots, rate, tells, told)
-    return told
+        with_loss = (begin // 2) % LOSS_INTERVAL == 0
+        learn(vectors, inputs, 1, contexts, outputs, k, old, dots, rate, with_loss, statistics)
+    return statistics

@@ -1,4 +1,4 @@
-"""The ids of vertices and their numbers: these are in order of the ids, whatever order edges come in."""
+"""Vertex ids and their numbers, which follow the order of the ids."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ps2.ops.kernels import Float64s, Int64s
 
 Array = npt.NDArray[Any]
 
-# Edges that are numbered at once, about.
+# Approximate edges numbered at once.
 SOME_EDGES = 1 << 20
-WRONG = "there are ids that were not there when the edges were first read: persist the DataFrame"
+WRONG = "the edges have ids that were missing at the first reading: persist the DataFrame"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,14 +27,14 @@ class Vertices:
     """The ids of a graph's vertices.
 
     Attributes:
-        ids: int64 or strings, ascending, each once.
+        ids: int64 or strings, ascending, distinct.
     """
 
     ids: pa.Array
 
     @staticmethod
     def of(ids: pa.Array) -> Vertices:
-        """Number ids, each of which comes once, in any order: integers by size, strings by their bytes in UTF-8."""
+        """Number distinct ids, given in any order: integers by value, strings by their UTF-8 bytes."""
         if pa.types.is_integer(ids.type):
             return Vertices(pa.array(np.sort(ids.cast(pa.int64()).to_numpy())))
         return Vertices(ids.take(pc.sort_indices(ids)))
@@ -46,7 +46,7 @@ class Vertices:
         """Return the numbers of vertices.
 
         Raises:
-            InputError: there is another one among them.
+            InputError: an id is unknown.
         """
         if not pa.types.is_integer(self.ids.type):
             found = pc.index_in(ids, value_set=self.ids)
@@ -86,25 +86,25 @@ class Edges:
 
     Attributes:
         sources, targets: integers: numbers of vertices.
-        weights: float64, positive; None: all weigh the same.
+        weights: float64, positive; None: unweighted.
     """
 
     sources: Array
     targets: Array
     weights: Float64s | None
 
-    def both_ways(self) -> Edges:
-        """Return these edges and those back; a loop is one all the same."""
+    def both_directions(self) -> Edges:
+        """Return these edges and the reverse ones; a loop stays one edge."""
         other = self.sources != self.targets
         sources, targets = np.append(self.sources, self.targets[other]), np.append(self.targets, self.sources[other])
         return Edges(sources, targets, None if self.weights is None else np.append(self.weights, self.weights[other]))
 
 
 def edges_of(batches: Iterable[pa.RecordBatch], vertices: Vertices) -> Iterator[Edges]:
-    """Read edges; those of weight 0 are none.
+    """Read edges; skip those of weight 0.
 
     Args:
-        batches: source, target and, if there is a third column, weight.
+        batches: source, target and optionally weight.
     """
     for some in _gathered(batches):
         sources, targets = (vertices.numbers(some.column(i).combine_chunks()) for i in (0, 1))

@@ -1,16 +1,17 @@
-"""Random walks, compiled: by one walker after the other where the lists are, and step by step where they are not.
+"""Random walks, compiled: walker by walker on a local graph, step by step on a graph on servers.
 
-Every random number is made of the seed, the epoch, the vertex where the walk begins, and how many came before it, by
-SplitMix64's finaliser (``ps2.ops.draws``): a walk is the same whoever walks it. A neighbour is *proposed* in proportion
-to the weights of the edges, and taken or not (node2vec, Grover and Leskovec 2016, section 3.2, by rejection as in
-KnightKing, Yang et al. 2019): the chance to be taken is proportional to
+Each random number is a hash (SplitMix64's finaliser, ``ps2.ops.draws``) of the seed, the epoch, the walk's first vertex
+and a counter: a walk does not depend on where it is computed. A step draws a proposal in proportion to edge weights,
+and accepts or rejects it (node2vec, Grover and Leskovec 2016, section 3.2; rejection sampling as in KnightKing, Yang et
+al. 2019). The acceptance probability is proportional to
 
-    1/p  if it is the vertex t before this one
+    1/p  if the proposal is the previous vertex t
     1    if there is an edge from t to it
     1/q  else
 
-A proposal uses two numbers: one for the neighbour, one for whether it is taken. Without p and q all are taken. Where
-many in a row are not, one is chosen of all neighbours by their exact probabilities: the law is the same, and it ends.
+A proposal uses two random numbers: for the neighbour, and for accepting it. Without p and q all are accepted. After
+many rejections in a row, the walker chooses among all neighbours by their exact probabilities: the distribution is the
+same, and the walk ends.
 """
 
 from __future__ import annotations
@@ -20,56 +21,56 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings.list_kernels import ALONE, NOBODY, Integer, draw, is_neighbour
+from ps2.algorithms.embeddings.adjacency_kernels import NO_NEIGHBOUR, ONLY_NEIGHBOUR, Integer, draw, is_neighbour
 from ps2.ops.draws import GOLDEN, TO_UNIT, scrambled
 from ps2.ops.kernels import Float64s, Int64s, kernel
 
 Array = npt.NDArray[Any]
 Uint64s = npt.NDArray[np.uint64]
-# 1/p and 1/q over the largest of 1/p, 1 and 1/q, and 1 over it.
+# 1/p, 1 and 1/q, each over the largest of them.
 Bias = tuple[float, float, float]
-# Of walkers: what their random numbers come of, how many proposals they have had, how long their walks are, the walks;
-# and how many of the proposals came before the last step.
+# Random keys of walkers, numbers of their proposals, lengths of their walks, the walks, and the numbers of proposals
+# before the last step.
 Walkers = tuple[Uint64s, Int64s, Int64s, Array, Int64s]
 
 ONE = np.uint64(1)
 TWO = np.uint64(2)
-TAKEN, NOT_TAKEN, ASK = 1, 0, -1
-# Proposals in a row that are not taken, until a neighbour is chosen exactly. If p and q are in [0.25, 4], one of 16 is.
-MOST_REFUSED = 256
+ACCEPTED, REJECTED, UNDECIDED = 1, 0, -1
+# Rejections in a row until a neighbour is chosen exactly. With p and q in [0.25, 4] one of 16 proposals is accepted.
+MOST_REJECTIONS = 256
 
 
 @kernel
 def key_of(seed: np.uint64, epoch: int, vertex: int) -> np.uint64:
-    """Return what the random numbers of a walk come of."""
+    """Return the random key of a walk."""
     return scrambled(scrambled(seed + GOLDEN * (np.uint64(epoch) + ONE)) + GOLDEN * (np.uint64(vertex) + ONE))
 
 
 @kernel
 def uniform(key: np.uint64, proposal: int, which: int) -> float:
-    """Return one of the two random numbers in [0, 1) of a proposal."""
+    """Return one of a proposal's two random numbers in [0, 1)."""
     drawn = scrambled(key + GOLDEN * (TWO * np.uint64(proposal) + np.uint64(which) + ONE))
     return np.float64(drawn >> np.uint64(11)) * TO_UNIT
 
 
 @kernel
-def verdict(number: float, before: Integer, proposed: Integer, bias: Bias) -> int:
-    """Tell whether a proposal is taken: TAKEN, NOT_TAKEN, or ASK whether there is an edge from the vertex before."""
+def judge(number: float, before: Integer, proposed: Integer, bias: Bias) -> int:
+    """Return ACCEPTED, REJECTED, or UNDECIDED if that depends on an edge from the previous vertex."""
     back, near, far = bias
     if proposed == before:
-        return TAKEN if number < back else NOT_TAKEN
+        return ACCEPTED if number < back else REJECTED
     if number < min(near, far):
-        return TAKEN
-    return ASK if number < max(near, far) else NOT_TAKEN
+        return ACCEPTED
+    return UNDECIDED if number < max(near, far) else REJECTED
 
 
 @kernel
 def choose(neighbours: Array, sums: Float64s, near: Array, before: Integer, number: float, bias: Bias) -> int:
-    """Choose one of all neighbours of a vertex, by node2vec's probabilities; return its place.
+    """Choose among all neighbours of a vertex by node2vec's probabilities; return the position.
 
     Args:
-        sums: of the weights; of length 0 if all are equal.
-        near: of each neighbour, whether there is an edge to it from the vertex ``before``.
+        sums: cumulative weights; of length 0 if the graph is unweighted.
+        near: whether there is an edge from the vertex ``before`` to each neighbour.
         number: random, in [0, 1).
     """
     chances = np.empty(len(neighbours))
@@ -88,7 +89,7 @@ def choose(neighbours: Array, sums: Float64s, near: Array, before: Integer, numb
 
 @kernel
 def _chosen(pack: Array, weights: Float64s, before: Integer, here: Integer, number: float, bias: Bias) -> Integer:
-    """Choose one of all neighbours in a graph that is one pack."""
+    """Choose among all neighbours, in a graph of one pack."""
     begin, end = np.int64(pack[here]), np.int64(pack[here + 1])
     near = np.empty(end - begin, np.int64)
     for i in range(begin, end):
@@ -99,29 +100,29 @@ def _chosen(pack: Array, weights: Float64s, before: Integer, here: Integer, numb
 
 @kernel
 def walk(pack: Array, weights: Float64s, walkers: Walkers, bias: Bias) -> None:
-    """Let walkers that have begun walk to the end, through a graph that is one pack."""
+    """Complete walks, in a graph of one pack."""
     keys, _, lengths, walks, _ = walkers
     back, near, far = bias
     first_order = back == near == far
     for i in range(len(lengths)):
         key, length, proposal, refused = keys[i], 1, 0, 0
-        before: Integer = NOBODY
+        before: Integer = NO_NEIGHBOUR
         here: Integer = np.int64(walks[i, 0])
         while length < walks.shape[1]:
             found = draw(pack, weights, here, uniform(key, proposal, 0))
             proposal += 1
-            if found == NOBODY:
+            if found == NO_NEIGHBOUR:
                 break
-            if found <= ALONE:
-                found = ALONE - found
+            if found <= ONLY_NEIGHBOUR:
+                found = ONLY_NEIGHBOUR - found
             elif length > 1 and not first_order:
                 number = uniform(key, proposal - 1, 1)
-                told = verdict(number, before, found, bias)
-                if told == ASK:
-                    told = TAKEN if number < (near if is_neighbour(pack, before, found) else far) else NOT_TAKEN
-                if told == NOT_TAKEN:
+                told = judge(number, before, found, bias)
+                if told == UNDECIDED:
+                    told = ACCEPTED if number < (near if is_neighbour(pack, before, found) else far) else REJECTED
+                if told == REJECTED:
                     refused += 1
-                    if refused < MOST_REFUSED:
+                    if refused < MOST_REJECTIONS:
                         continue
                     found = _chosen(pack, weights, before, here, uniform(key, proposal, 0), bias)
                     proposal += 1
@@ -133,11 +134,11 @@ def walk(pack: Array, weights: Float64s, walkers: Walkers, bias: Bias) -> None:
 
 @kernel
 def begin(seed: np.uint64, numbers: Int64s, vertices: int, walkers: Walkers) -> None:
-    """Make the keys of walkers.
+    """Set the random keys of walkers.
 
     Args:
-        numbers: of the walkers: epoch * vertices + the vertex where it begins.
-        vertices: how many there are.
+        numbers: of the walkers: epoch * vertices + first vertex.
+        vertices: number of vertices.
     """
     for i in range(len(numbers)):
         walkers[0][i] = key_of(seed, numbers[i] // vertices, numbers[i] % vertices)
@@ -145,7 +146,7 @@ def begin(seed: np.uint64, numbers: Int64s, vertices: int, walkers: Walkers) -> 
 
 @kernel
 def propose(active: Int64s, walkers: Walkers, here: Int64s, drawn: Float64s) -> None:
-    """Write down where walkers are, and the random numbers by which their next neighbours are drawn."""
+    """Set the walkers' current vertices, and the random numbers for drawing their neighbours."""
     keys, proposals, lengths, walks, _ = walkers
     for i in range(len(active)):
         walker = active[i]
@@ -157,15 +158,15 @@ def propose(active: Int64s, walkers: Walkers, here: Int64s, drawn: Float64s) -> 
 def settle(
     active: Int64s, found: Array, walkers: Walkers, bias: Bias, asked: Int64s, before: Int64s, proposed: Array
 ) -> tuple[int, int]:
-    """Let walkers take what was drawn for them, or not.
+    """Accept or reject the walkers' proposals.
 
     Args:
         active: the walkers; those that go on are moved to its front.
-        asked: gets the walkers of whom the servers have to say whether there is an edge from ``before`` to
+        asked: filled with the undecided walkers: the servers look up whether there is an edge from ``before`` to
             ``proposed``.
 
     Returns:
-        How many go on, and how many are asked of.
+        The numbers of walkers that go on, and of undecided ones.
     """
     keys, proposals, lengths, walks, settled = walkers
     first_order = bias[0] == bias[1] == bias[2]
@@ -174,22 +175,22 @@ def settle(
         walker = active[i]
         next_one = np.int64(found[i])
         proposals[walker] += 1
-        if next_one == NOBODY:
+        if next_one == NO_NEIGHBOUR:
             continue
-        told = TAKEN
-        if next_one <= ALONE:
-            next_one = ALONE - next_one
+        told = ACCEPTED
+        if next_one <= ONLY_NEIGHBOUR:
+            next_one = ONLY_NEIGHBOUR - next_one
         elif lengths[walker] > 1 and not first_order:
             last = np.int64(walks[walker, lengths[walker] - 2])
-            told = verdict(uniform(keys[walker], proposals[walker] - 1, 1), last, next_one, bias)
-            if told == ASK:
+            told = judge(uniform(keys[walker], proposals[walker] - 1, 1), last, next_one, bias)
+            if told == UNDECIDED:
                 asked[asking], before[asking], proposed[asking] = walker, last, next_one
                 asking += 1
-        if told == TAKEN:
+        if told == ACCEPTED:
             walks[walker, lengths[walker]] = next_one
             lengths[walker] += 1
             settled[walker] = proposals[walker]
-        if told == ASK or lengths[walker] < walks.shape[1]:
+        if told == UNDECIDED or lengths[walker] < walks.shape[1]:
             active[going] = walker
             going += 1
     return going, asking
@@ -197,7 +198,7 @@ def settle(
 
 @kernel
 def settle_asked(asked: Int64s, edges: Array, proposed: Array, walkers: Walkers, bias: Bias) -> None:
-    """Let walkers take what was drawn for them, or not, now that it is known whether there is an edge."""
+    """Accept or reject the undecided walkers' proposals, now that their edges are known."""
     keys, proposals, lengths, walks, settled = walkers
     for i in range(len(asked)):
         walker = asked[i]
@@ -209,18 +210,18 @@ def settle_asked(asked: Int64s, edges: Array, proposed: Array, walkers: Walkers,
 
 @kernel
 def still_walking(active: Int64s, walkers: Walkers, stuck: Int64s) -> tuple[int, int]:
-    """Move the walkers whose walks are too short to the front.
+    """Move the walkers whose walks are unfinished to the front.
 
     Args:
-        stuck: gets those who have to choose exactly, which are not among them.
+        stuck: filled with the walkers that have to choose exactly; they are not among the others.
 
     Returns:
-        How many go on, and how many are stuck.
+        The numbers of walkers that go on, and of stuck ones.
     """
     going, count = 0, 0
     for i in range(len(active)):
         walker = active[i]
-        if walkers[1][walker] - walkers[4][walker] >= MOST_REFUSED:
+        if walkers[1][walker] - walkers[4][walker] >= MOST_REJECTIONS:
             stuck[count] = walker
             count += 1
         elif walkers[2][walker] < walkers[3].shape[1]:
@@ -231,7 +232,7 @@ def still_walking(active: Int64s, walkers: Walkers, stuck: Int64s) -> tuple[int,
 
 @kernel
 def number(walks: Array, lengths: Int64s, first: Int64s, width: int) -> None:
-    """Put numbers of vertices in the place of their addresses; ``first`` and ``width`` are those of the ``Cut``."""
+    """Replace addresses of vertices by their numbers; ``first`` and ``width`` are those of ``GraphPartitioning``."""
     for i in range(len(lengths)):
         for j in range(lengths[i]):
             pack = np.int64(walks[i, j]) // width

@@ -1,4 +1,4 @@
-"""Which walks there are, and those through a graph that is in this process."""
+"""Settings of random walks, and walks through a graph in this process."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ps2.algorithms.embeddings import list_kernels, walk_kernels
-from ps2.algorithms.embeddings.cut import Cut
+from ps2.algorithms.embeddings import adjacency_kernels, walk_kernels
+from ps2.algorithms.embeddings.graph_partitioning import GraphPartitioning
 from ps2.algorithms.embeddings.walk_kernels import Bias, Walkers
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s
 
 Array = npt.NDArray[Any]
 
-# Walkers that go at once, and numbers that their walks have, at most.
+# Limits of walkers at once, and of the vertices of their walks.
 MOST_WALKERS = 1 << 20
 MOST_NUMBERS = 1 << 26
-# Edges that are put into lists at once.
+# Edges added to lists at once.
 MOST_EDGES = 1 << 20
 NO_WEIGHTS = np.empty(0)
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Which walks there are: as many from each vertex as there are epochs.
+class WalkSettings:
+    """Which walks to make: one from each vertex in each epoch.
 
     Attributes:
         epochs: walks from each vertex.
-        length: vertices of a walk, the first one among them.
+        length: vertices of a walk, the first one included.
         seed: of all draws.
-        p: the larger, the less a walk goes back at once.
-        q: the larger, the nearer it stays to where it comes from.
+        p: node2vec's return parameter: the larger, the less often a walk returns at once.
+        q: node2vec's in-out parameter: the larger, the closer a walk stays to its previous vertex.
     """
 
     epochs: int
@@ -45,7 +45,7 @@ class Recipe:
 
     @property
     def key(self) -> np.uint64:
-        """What all draws come of."""
+        """The random key of all walks."""
         return np.random.SeedSequence([self.seed % 2**64]).generate_state(1, np.uint64)[0]
 
     @property
@@ -60,9 +60,9 @@ class Walks:
     """Some walks.
 
     Attributes:
-        walkers: int64: numbers of them: epoch * vertices + the vertex where it begins.
-        vertices: shape (walkers, length): numbers of those that a walk comes to.
-        lengths: int64: how many these are; what is behind them means nothing.
+        walkers: int64: epoch * vertices + first vertex, of each walk.
+        vertices: shape (walkers, length): numbers of the visited vertices.
+        lengths: int64: number of valid vertices of each walk.
     """
 
     walkers: Int64s
@@ -71,14 +71,14 @@ class Walks:
 
 
 class Graph(Protocol):
-    """What walks go through."""
+    """A graph to walk through."""
 
     @property
     def vertices(self) -> int:
-        """How many there are."""
+        """Number of vertices."""
 
-    def walk(self, recipe: Recipe, walkers: Int64s) -> Walks:
-        """Walk; what ``walkers`` are is said at ``Walks``."""
+    def walk(self, settings: WalkSettings, walkers: Int64s) -> Walks:
+        """Return the walks of walkers, numbered as in ``Walks``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +86,8 @@ class LocalGraph:
     """A graph in this process.
 
     Attributes:
-        pack: of all vertices (``list_kernels``), in order.
-        weights: float64, beside the pack; of length 0 if all edges weigh the same.
+        pack: of all vertices (``adjacency_kernels``), sorted.
+        weights: float64, parallel to the pack; of length 0 if unweighted.
     """
 
     pack: Array
@@ -95,14 +95,14 @@ class LocalGraph:
 
     @staticmethod
     def of(sources: Array, targets: Array, weights: Float64s | None, vertices: int) -> LocalGraph:
-        """Make a graph of its edges.
+        """Build a graph from its edges.
 
         Args:
-            sources, targets: integers, shape (edges,): vertices in ``[0, vertices)``; each edge has one direction.
-            weights: positive; None: all weigh the same.
+            sources, targets: integers, shape (edges,): vertices in ``[0, vertices)``; edges are directed.
+            weights: positive; None: unweighted.
         """
         degrees = np.bincount(sources, minlength=vertices).astype(np.int64)
-        cut = Cut.of(degrees, 1)
+        cut = GraphPartitioning.of(degrees, 1)
         begins = cut.empty(0, degrees)
         pack = np.empty(cut.width, cut.dtype)
         pack[: len(begins)] = begins
@@ -111,41 +111,45 @@ class LocalGraph:
             some = slice(begin, begin + MOST_EDGES)
             slots, neighbours = sources[some].astype(np.int64), targets[some].astype(cut.dtype)
             given = readable(NO_WEIGHTS if weights is None else weights[some])
-            list_kernels.append(pack, sums, readable(slots), readable(neighbours), given)
-        list_kernels.put_in_order(pack, sums)
+            adjacency_kernels.append(pack, sums, readable(slots), readable(neighbours), given)
+        adjacency_kernels.put_in_order(pack, sums)
         return LocalGraph(pack, sums)
 
     @property
     def vertices(self) -> int:
         return int(self.pack[0]) - 1
 
-    def walk(self, recipe: Recipe, walkers: Int64s) -> Walks:
-        """Do what ``Graph.walk`` says."""
-        state = begun(recipe, walkers, self.vertices, walkers % self.vertices, self.pack.dtype)
-        walk_kernels.walk(readable(self.pack), readable(self.weights), state, recipe.bias)
+    def walk(self, settings: WalkSettings, walkers: Int64s) -> Walks:
+        """Walk as ``Graph.walk`` says."""
+        state = start_walkers(settings, walkers, self.vertices, walkers % self.vertices, self.pack.dtype)
+        walk_kernels.walk(readable(self.pack), readable(self.weights), state, settings.bias)
         return Walks(walkers, state[3], state[2])
 
 
-def begun(recipe: Recipe, numbers: Int64s, vertices: int, first: Int64s, dtype: np.dtype[Any]) -> Walkers:
-    """Return walkers who stand where their walks begin.
+def start_walkers(
+    settings: WalkSettings, numbers: Int64s, vertices: int, first: Int64s, dtype: np.dtype[Any]
+) -> Walkers:
+    """Return walkers at their first vertices.
 
     Args:
-        numbers: of the walkers; vertices: how many there are.
-        first: where each begins: vertices as the kernel knows them, kept in ``dtype``.
+        numbers: of the walkers.
+        vertices: number of vertices.
+        first: addresses of the first vertices.
+        dtype: of addresses.
     """
     count = len(numbers)
-    walks = np.empty((count, recipe.length), dtype)
+    walks = np.empty((count, settings.length), dtype)
     walks[:, 0] = first
     none = np.zeros(count, np.int64)
     walkers = np.empty(count, np.uint64), none, np.ones(count, np.int64), walks, none.copy()
-    walk_kernels.begin(recipe.key, readable(numbers), vertices, walkers)
+    walk_kernels.begin(settings.key, readable(numbers), vertices, walkers)
     return walkers
 
 
-def walks_of(graph: Graph, recipe: Recipe, rank: int, workers: int) -> Iterator[Walks]:
-    """Yield the walks of one of some workers: those of all of them are in order of epoch and vertex."""
-    count = recipe.epochs * graph.vertices
+def walks_of(graph: Graph, settings: WalkSettings, rank: int, workers: int) -> Iterator[Walks]:
+    """Yield one worker's walks; those of all workers in rank order are ordered by epoch and vertex."""
+    count = settings.epochs * graph.vertices
     begin, end = (count * turn // workers for turn in (rank, rank + 1))
-    step = max(1, min(MOST_WALKERS, MOST_NUMBERS // recipe.length))
+    step = max(1, min(MOST_WALKERS, MOST_NUMBERS // settings.length))
     for start in range(begin, end, step):
-        yield graph.walk(recipe, np.arange(start, min(start + step, end)))
+        yield graph.walk(settings, np.arange(start, min(start + step, end)))

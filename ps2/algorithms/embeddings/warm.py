@@ -1,4 +1,4 @@
-"""Compile all kernels of embeddings (``python -m ps2.algorithms.embeddings.warm``); else they are at first use."""
+"""Compile all kernels of embeddings (``python -m ps2.algorithms.embeddings.warm``), instead of at first use."""
 
 from __future__ import annotations
 
@@ -9,52 +9,51 @@ import numpy as np
 
 from ps2.algorithms.embeddings import ops
 from ps2.algorithms.embeddings import walk_kernels as kernels
-from ps2.algorithms.embeddings.drawing import Draws
-from ps2.algorithms.embeddings.drawing_kernels import add_beginnings
-from ps2.algorithms.embeddings.group_kernels import losses_of
-from ps2.algorithms.embeddings.problem import Architecture
-from ps2.algorithms.embeddings.problem import Recipe as TrainingRecipe
-from ps2.algorithms.embeddings.rows import Numbers
+from ps2.algorithms.embeddings.batch_kernels import losses_of
+from ps2.algorithms.embeddings.rows import RowNumbering
+from ps2.algorithms.embeddings.sampling import Sampler
+from ps2.algorithms.embeddings.sampling_kernels import add_beginnings
 from ps2.algorithms.embeddings.servers import kind_of
+from ps2.algorithms.embeddings.settings import Architecture, EmbeddingSettings
 from ps2.algorithms.embeddings.skipgrams import ops as skipgrams
-from ps2.algorithms.embeddings.training_kernels import TOLD
-from ps2.algorithms.embeddings.walks import LocalGraph, Recipe, begun
+from ps2.algorithms.embeddings.training_kernels import STATISTICS
+from ps2.algorithms.embeddings.walks import LocalGraph, WalkSettings, start_walkers
 from ps2.ops.guards import readable
 
 
 def warm() -> None:
-    """Call every kernel on one vertex, in the forms in which workers and servers hold them."""
+    """Call every kernel on one vertex, with the array types of workers and servers."""
     one = np.zeros(1, np.int64)
-    recipe = Recipe(1, 2, p=2.0)
+    settings = WalkSettings(1, 2, p=2.0)
     for weights in (None, np.ones(1)):
-        LocalGraph.of(one, one, weights, 1).walk(recipe, one)
+        LocalGraph.of(one, one, weights, 1).walk(settings, one)
     for dtype in (np.int32, np.int64):
         _serve(dtype)
-        state = begun(recipe, one, 1, one, np.dtype(dtype))
+        state = start_walkers(settings, one, 1, one, np.dtype(dtype))
         active = one.copy()
         kernels.propose(active, state, one.copy(), np.zeros(1))
         found = readable(np.zeros(1, dtype))
-        kernels.settle(active, found, state, recipe.bias, one.copy(), one.copy(), one.copy())
-        kernels.settle_asked(active[:0], found[:0], one[:0].copy(), state, recipe.bias)
+        kernels.settle(active, found, state, settings.bias, one.copy(), one.copy(), one.copy())
+        kernels.settle_asked(active[:0], found[:0], one[:0].copy(), state, settings.bias)
         kernels.still_walking(active, state, one.copy())
-        kernels.choose(found, readable(np.empty(0)), readable(one), one[0], 0.0, recipe.bias)
+        kernels.choose(found, readable(np.empty(0)), readable(one), one[0], 0.0, settings.bias)
         kernels.number(state[3], state[2], readable(one), 1)
     _train()
     _begin()
 
 
 def _train() -> None:
-    """Train on a sentence of one word, in all architectures, with and without subsampling."""
+    """Train on a sentence of one word: all architectures, with and without subsampling."""
     architectures: tuple[Architecture, ...] = ("skipgram", "cbow", "edges")
     batch = np.zeros(2, np.int32), np.array([0, 2])
     for architecture, sample in product(architectures, (0.0, 1.0)):
-        recipe = TrainingRecipe(1, 1, total=1, architecture=architecture, sample=sample)
-        draws = Draws.of(recipe, np.ones(1, np.int64))
-        drawn = draws.draw(draws.kept(batch, np.uint64(0)), np.uint64(0))
+        settings = EmbeddingSettings(1, 1, total=1, architecture=architecture, sample=sample)
+        sampler = Sampler.of(settings, np.ones(1, np.int64))
+        drawn = sampler.sample(sampler.subsample(batch, np.uint64(0)), np.uint64(0))
         table = np.zeros((1, 1), np.float32)
         drawn.train(table, table.copy(), 0.0)
-        Numbers(recipe).of(drawn)
-        _train_there(kind_of(recipe))
+        RowNumbering(settings).of(drawn)
+        _train_there(kind_of(settings))
 
 
 def _begin() -> None:
@@ -66,7 +65,7 @@ def _train_there(kind: int) -> None:
     how: dict[str, Any] = {"words": 1, "key": 0, "window": 1, "negative": 1, "kind": kind}
     tables = table, table.copy()
     found = skipgrams.find_products(*tables, tokens, offsets, **how)
-    losses_of(readable(found), np.zeros(TOLD))
+    losses_of(readable(found), np.zeros(STATISTICS))
     skipgrams.learn_from_products(*tables, tokens, offsets, found, **how, rate=0.0, workers=1)
     skipgrams.train_sentences(*tables, tokens, offsets, **how, rate=0.0)
 

@@ -31,18 +31,18 @@ Use the model:
 VIAS = ("auto", "servers", "rows", "local")
 PLACES = ("auto", "workers", "servers")
 ORDERS = ("both", "first", "second")
-# Neighbours of a vertex that are printed.
+# Neighbours printed for a vertex.
 NEIGHBOURS = 5
 
 
 @dataclass(frozen=True)
 class Files:
-    """A graph.
+    """Files of a graph.
 
     Attributes:
         input: any URL that Spark reads: a file, a folder or a glob of lines "source target" or "source target weight".
-        labels: lines "vertex class ...", for the picture; None: there are none.
-        directed: whether edges go one way only.
+        labels: file with lines "vertex class ...", for the plot; None: no labels.
+        directed: whether edges have one direction.
     """
 
     input: str
@@ -52,10 +52,10 @@ class Files:
 
 @dataclass(frozen=True)
 class _Job:
-    """What an embedding is asked.
+    """One training.
 
     Attributes:
-        shown: vertices whose neighbours are printed.
+        shown: number of vertices to print with their neighbours.
         params: of the estimator.
     """
 
@@ -67,7 +67,7 @@ class _Job:
 
     @property
     def training(self) -> str:
-        """What it is called in checkpoints."""
+        """Name of the training in checkpoints."""
         return f"ps2 train {self.name}"
 
 
@@ -83,7 +83,7 @@ files_options = gathered(
 
 
 def embedding_options(command: Command) -> Command:
-    """Add the options that all three have; they are named as the estimators' params."""
+    """Add the options of all three commands, named like the estimators' params."""
     options: list[Decorator] = [
         click.option("--size", "vectorSize", type=int, help="Dimension of the vectors  [default: 128]."),
         click.option("--negative", type=int, help="Negative samples per positive pair  [default: 5]."),
@@ -194,7 +194,7 @@ def _train(job: _Job, estimator: Any, spark: Any) -> None:
     model = estimator._resumable(job.training).fit(found.frame)
     is_table = job.setting.form == "table"
     more = {"vectors.png": lambda path: model.plot(path, classes)}
-    # First of all, for it has taken long: files may not be written.
+    # Print first: the training took long, and writing files may fail.
     if is_table:
         _print_tables(job, found, model)
     else:
@@ -221,7 +221,7 @@ def _print_tables(job: _Job, found: EdgeList, model: Any) -> None:
 
 
 def _neighbours(model: Any, shown: int) -> list[tuple[Any, list[tuple[Any, float]]]]:
-    """Return the most frequent vertices, each with those that are most similar."""
+    """Return the most frequent vertices, each with the most similar ones."""
     ids = model.embedding.names.named(range(min(shown, len(model.embedding))))
     return [(id, model.similar(id, NEIGHBOURS)) for id in ids]
 
@@ -234,7 +234,7 @@ def _print_neighbours(found: Sequence[tuple[Any, list[tuple[Any, float]]]]) -> N
 
 
 def _record(job: _Job, found: EdgeList, model: Any, drawn: list[str]) -> dict[str, Any]:
-    """Return what a program may want to know of the run."""
+    """Return the run as data."""
     history = model.summary.history
     neighbours = [
         {"vertex": id, "similar": [{"vertex": other, "cosine": cosine} for other, cosine in others]}

@@ -1,4 +1,4 @@
-"""Edges in the columns of a DataFrame: checked by one aggregation inside Spark, numbered, brought where they belong."""
+"""Edges in the columns of a DataFrame: checked by one Spark aggregation, numbered, and moved to workers or servers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BooleanType, ByteType, DataType, IntegerType, LongType, NumericType, ShortType, StringType
 
-from ps2.algorithms.embeddings.on_fleet import FleetGraph
+from ps2.algorithms.embeddings.server_graph import ServerGraph
 from ps2.algorithms.embeddings.vertices import Edges, Vertices, edges_of
 from ps2.algorithms.embeddings.walks import LocalGraph
 from ps2.algorithms.estimators.tables import column, field
 from ps2.client.dcv import DCV
 from ps2.errors import InputError
 
-# By width, as Spark and as Arrow have them.
+# From narrow to wide: types of Spark and of Arrow.
 INTEGERS: dict[type[DataType], pa.DataType] = {
     ByteType: pa.int8(),
     ShortType: pa.int16(),
@@ -33,8 +33,8 @@ SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True)
-class Columns:
-    """Where edges are."""
+class EdgeColumns:
+    """Names of the columns of edges."""
 
     source: str
     target: str
@@ -43,15 +43,15 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class EdgeTable:
-    """Edges that have been looked at.
+    """Checked edges.
 
     Attributes:
-        frame: source, target and, if edges have them, weight (double).
-        id: of the vertices, as they were given.
-        rows: how many there are.
+        frame: source, target and, if edges have weights, weight (double).
+        id: the given type of vertex ids.
+        rows: number of rows.
         weighted: whether edges have weights.
-        directed: whether they go one way only.
-        vertices: of all edges, those without weight too.
+        directed: whether edges have one direction.
+        vertices: of all edges, those of weight 0 included.
     """
 
     frame: DataFrame
@@ -63,25 +63,25 @@ class EdgeTable:
 
     @property
     def arrow_id(self) -> pa.DataType:
-        """``id`` as Arrow has it."""
+        """``id`` as an Arrow type."""
         return INTEGERS.get(type(self.id), pa.string())
 
     @property
     def most_edges(self) -> int:
-        """How many there may be, each of one direction."""
+        """Upper bound of directed edges."""
         return self.rows if self.directed else 2 * self.rows
 
     def local(self) -> LocalGraph:
-        """Bring the graph into the driver."""
+        """Collect the graph into the driver."""
         rows = self._through(_as_bytes, "sources binary, targets binary, weights binary").collect()
         sources, targets = (_joined(rows, name, np.int32) for name in ("sources", "targets"))
         edges = Edges(sources, targets, _joined(rows, "weights", np.float64) if self.weighted else None)
         if not self.directed:
-            edges = edges.both_ways()
+            edges = edges.both_directions()
         return LocalGraph.of(edges.sources, edges.targets, edges.weights, len(self.vertices))
 
-    def on_fleet(self, servers: int) -> FleetGraph:
-        """Bring the graph onto the servers, from the tasks that read it; Spark shuffles nothing.
+    def on_fleet(self, servers: int) -> ServerGraph:
+        """Push the graph to the servers from the tasks that read it, without a shuffle.
 
         Raises:
             LimitError: it does not fit.
@@ -91,9 +91,9 @@ class EdgeTable:
             taken.callback(counts.free)
             self._each(lambda edges: counts.add(np.ones(len(edges.sources), np.int64), edges.sources))
             degrees = counts.pull()
-        # What tasks have a handle to is not freed with the driver's.
+        # Tasks have handles to it, so the end of the driver's handles does not free it.
         with ExitStack() as taken:
-            graph = FleetGraph.empty(degrees, self.weighted, servers)
+            graph = ServerGraph.empty(degrees, self.weighted, servers)
             taken.callback(graph.free)
             self._each(lambda edges: graph.add(edges.sources, edges.targets, edges.weights))
             graph.finish(degrees)
@@ -101,12 +101,12 @@ class EdgeTable:
         return graph
 
     def _each(self, use: Callable[[Edges], Any]) -> None:
-        """Call a function, in tasks, with all edges, some at a time."""
+        """Call a function in tasks with all edges, some at a time."""
         directed = self.directed
 
         def used(edges: Iterator[Edges]) -> Iterator[pa.RecordBatch]:
             for some in edges:
-                use(some if directed else some.both_ways())
+                use(some if directed else some.both_directions())
                 yield pa.RecordBatch.from_pydict({"edges": [len(some.sources)]})
 
         self._through(used, "edges long").collect()
@@ -120,23 +120,23 @@ class EdgeTable:
         return self.frame.mapInArrow(made, schema)
 
 
-def look(frame: DataFrame, columns: Columns, directed: bool) -> EdgeTable:
-    """Check edges, and number their vertices; raises as ``checked`` does."""
+def look(frame: DataFrame, columns: EdgeColumns, directed: bool) -> EdgeTable:
+    """Check edges and number their vertices; raises as ``checked`` does."""
     edges, kind, rows = checked(frame, columns)
     ids = edges.select(F.col("source").alias("id")).union(edges.select(F.col("target").alias("id"))).distinct()
     vertices = Vertices.of(collected(ids).column(0).combine_chunks())
     return EdgeTable(edges, kind, rows, columns.weight is not None, directed, vertices)
 
 
-def checked(frame: DataFrame, columns: Columns) -> tuple[DataFrame, DataType, int]:
+def checked(frame: DataFrame, columns: EdgeColumns) -> tuple[DataFrame, DataType, int]:
     """Check edges.
 
     Returns:
-        source, target and, if edges have them, weight (double); the type of ids; and how many edges there are.
+        Source, target and, if edges have weights, weight (double); the type of ids; the number of edges.
 
     Raises:
-        InputError: a column is missing or of another type, there is no edge, or one has an id that is null, or a weight
-            that is null, NaN, infinite or negative. Says how many, and shows one.
+        InputError: a column is missing or of another type; there are no edges; or an id is null, or a weight is null,
+            NaN, infinite or negative. Counts such rows and shows one.
     """
     kind = id_type(frame, columns.source, columns.target)
     names = [column(columns.source).cast(kind).alias("source"), column(columns.target).cast(kind).alias("target")]
@@ -148,10 +148,10 @@ def checked(frame: DataFrame, columns: Columns) -> tuple[DataFrame, DataType, in
 
 
 def id_type(frame: DataFrame, source: str, target: str) -> DataType:
-    """Return the type of ids: that of both columns, or of integers the wider.
+    """Return the type of ids: that of both columns; of two integer types, the wider.
 
     Raises:
-        InputError: a column is missing, or they are not both integers or both strings.
+        InputError: a column is missing, or the columns are not both integers or both strings.
     """
     types = [field(frame, name).dataType for name in (source, target)]
     if all(isinstance(found, StringType) for found in types):
@@ -170,8 +170,8 @@ def _check_weights(frame: DataFrame, name: str) -> None:
         raise InputError(f"column {name!r}: expected numbers as weights, got {weight.simpleString()}")
 
 
-def _count(edges: DataFrame, columns: Columns) -> int:
-    """Return how many edges there are; InputError if there are none, or one is wrong."""
+def _count(edges: DataFrame, columns: EdgeColumns) -> int:
+    """Return the number of edges; raise InputError if there are none, or one is invalid."""
     weight = F.col("weight")
     faults: dict[str, tuple[str, Any]] = {
         "source": (f"column {columns.source!r}: expected ids, got null", F.col("source").isNull()),
@@ -201,7 +201,7 @@ def _count(edges: DataFrame, columns: Columns) -> int:
 
 
 def collected(frame: DataFrame) -> pa.Table:
-    """Return all rows, batch by batch as tasks have them."""
+    """Collect all rows as Arrow batches."""
 
     def packed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

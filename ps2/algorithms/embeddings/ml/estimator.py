@@ -1,4 +1,4 @@
-"""``fit`` of what learns vectors."""
+"""``fit`` of all estimators of embeddings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from ps2.algorithms.embeddings.ml.training_params import EmbeddingParams
 from ps2.algorithms.embeddings.model import Embedding
-from ps2.algorithms.embeddings.problem import Fitted, Recipe
+from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings
 from ps2.algorithms.embeddings.trainer import Trainer
 from ps2.algorithms.estimators.anew import done_anew
 from ps2.algorithms.estimators.dealing import check_workers
@@ -23,9 +23,9 @@ from ps2.run.slots import count_executors
 
 
 class EmbeddingEstimator(TrainingEstimator, EmbeddingParams):
-    """What all that learns vectors has in common."""
+    """Base of the estimators of embeddings."""
 
-    # What is trained, as ``Embedding.kind`` has it; and the class of the model.
+    # ``Embedding.kind`` of what is trained; class of the model.
     _KIND: str
     _MODEL: Callable[[Embedding], Any]
 
@@ -44,29 +44,34 @@ class EmbeddingEstimator(TrainingEstimator, EmbeddingParams):
         """Train.
 
         Args:
-            workers: as many as are wanted; None: it is not said.
+            workers: the requested number; None: not set.
         """
 
     def _train(
-        self, table: Table, read: Callable[[Any, Any], Any], recipe: Recipe, frequencies: Int64s, **more: Any
-    ) -> Fitted:
+        self,
+        table: Table,
+        read: Callable[[Any, Any], Any],
+        settings: EmbeddingSettings,
+        frequencies: Int64s,
+        **more: Any,
+    ) -> FittedEmbeddings:
         """Train on the servers.
 
         Args:
-            table: rows for each worker.
-            read: makes a worker's sentences of them.
-            frequencies: int64, shape (vocabulary,): how often each comes, the most frequent first.
-            more: of the ``Trainer``.
+            table: the rows of each worker.
+            read: makes a worker's sentences from its rows.
+            frequencies: int64, shape (vocabulary,): occurrences of each word, the most frequent first.
+            more: further fields of ``Trainer``.
         """
 
-        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> Fitted:
-            return Trainer(ps, table.frame, read, recipe, frequencies, table.workers, on_step, **more).fit()
+        def run(ps: PS2Context, on_step: Callable[[StepReport], None]) -> FittedEmbeddings:
+            return Trainer(ps, table.frame, read, settings, frequencies, table.workers, on_step, **more).fit()
 
-        return self._trained(table, recipe.epochs, run)
+        return self._trained(table, settings.epochs, run)
 
-    def _recipe_of(self, vocabulary: int, total: int, **more: Any) -> Recipe:
-        """Return how to train, as the params say."""
-        return Recipe(
+    def _settings_for(self, vocabulary: int, total: int, **more: Any) -> EmbeddingSettings:
+        """Return the settings that the params stand for."""
+        return EmbeddingSettings(
             vocabulary=vocabulary,
             total=total,
             **{
@@ -84,5 +89,5 @@ class EmbeddingEstimator(TrainingEstimator, EmbeddingParams):
 
 
 def workers_of(dataset: DataFrame, wanted: int | None, rows: int) -> int:
-    """Return how many workers there are: one for each executor, if nothing is said, and no more than rows."""
+    """Return the number of workers: if it is not set, one for each executor; never more than rows."""
     return min(wanted or count_executors(dataset.sparkSession.sparkContext), rows)

@@ -1,4 +1,4 @@
-"""Graphs where training needs them, and what each worker makes its sentences of."""
+"""Place graphs on workers or servers for a training; read each worker's sentences."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from ps2.algorithms.embeddings.ml.walking import fits_worker
 from ps2.algorithms.embeddings.names import Names
 from ps2.algorithms.embeddings.sentences import EdgeSentences, WalkSentences
 from ps2.algorithms.embeddings.vertices import Vertices, edges_of
-from ps2.algorithms.embeddings.walks import Graph, Recipe, walks_of
+from ps2.algorithms.embeddings.walks import Graph, WalkSettings, walks_of
 from ps2.coordinator.context import PS2Context
 from ps2.ops.kernels import Float64s, Int64s
 
 Int32s = npt.NDArray[np.int32]
 
-# Vertices that walks come to, from which frequencies are known well enough.
+# Visited vertices that suffice to estimate frequencies.
 SOME_VISITS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
+class PlacedGraph:
     """A graph that tasks can reach.
 
     Attributes:
-        share: gives a task the graph.
-        free: gives back what it takes; walks can no longer be made of one on servers then.
-        on_servers: whether these have it.
+        share: returns the graph, in a task.
+        free: frees it; walks through a graph on servers are impossible afterwards.
+        on_servers: whether it is on the servers.
     """
 
     share: Callable[[], Graph]
@@ -43,8 +43,8 @@ class Placed:
     on_servers: bool
 
 
-def placed(table: EdgeTable, params: WalkParams) -> Placed:
-    """Bring a graph onto the workers or onto the servers, as params say.
+def placed(table: EdgeTable, params: WalkParams) -> PlacedGraph:
+    """Place a graph on the workers or on the servers, as the params say.
 
     Raises:
         LimitError: it does not fit the servers.
@@ -54,9 +54,9 @@ def placed(table: EdgeTable, params: WalkParams) -> Placed:
         servers = params.getNumServers() if params.isSet(params.numServers) else None
         ps = PS2Context.getOrCreate(spark, servers)
         graph = table.on_fleet(len(ps.servers))
-        return Placed(lambda: graph, graph.free, on_servers=True)
+        return PlacedGraph(lambda: graph, graph.free, on_servers=True)
     shared = spark.sparkContext.broadcast(table.local())
-    return Placed(lambda: shared.value, shared.unpersist, on_servers=False)
+    return PlacedGraph(lambda: shared.value, shared.unpersist, on_servers=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,30 +64,33 @@ class ReadWalks:
     """Makes a worker's sentences: walks.
 
     Attributes:
-        graph: gives a task the graph.
-        numbers: gives it the numbers of vertices, int32, shape (vertices,).
-        recipe: of the walks of one epoch; visits: vertices that these come to, about.
-        workers: how many there are.
+        graph: returns the graph, in a task.
+        numbers: returns the numbers of vertices, int32, shape (vertices,).
+        settings: of the walks of one epoch.
+        visits: estimated vertices of all walks of an epoch.
+        workers: number of workers.
     """
 
     graph: Callable[[], Graph]
     numbers: Callable[[], Int32s]
-    recipe: Recipe
+    settings: WalkSettings
     visits: int
     workers: int
 
     def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> WalkSentences:
-        return WalkSentences(self.graph(), self.recipe, self.numbers(), self.visits, worker.rank, self.workers)
+        return WalkSentences(self.graph(), self.settings, self.numbers(), self.visits, worker.rank, self.workers)
 
 
 @dataclass(frozen=True, eq=False)
 class ReadEdges:
-    """Makes a worker's sentences of its rows: edges.
+    """Makes a worker's sentences from its rows: edges.
 
     Attributes:
-        vertices: gives a task the vertices; numbers: and their numbers, as of ``ReadWalks``.
-        directed: whether edges go one way only.
-        edges: of an epoch, on all workers together; weight: of all of them.
+        vertices: returns the vertices, in a task.
+        numbers: returns their numbers, as in ``ReadWalks``.
+        directed: whether edges have one direction.
+        edges: number of edges in an epoch, over all workers.
+        weight: total weight of the edges, over all workers.
         seed: of all draws.
     """
 
@@ -100,7 +103,7 @@ class ReadEdges:
 
     def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> EdgeSentences:
         numbers = self.numbers()
-        parts = [edges if self.directed else edges.both_ways() for edges in edges_of(batches, self.vertices())]
+        parts = [edges if self.directed else edges.both_directions() for edges in edges_of(batches, self.vertices())]
         none = np.empty(0, np.int32)
         sources = np.concatenate([none, *(numbers[edges.sources] for edges in parts)])
         targets = np.concatenate([none, *(numbers[edges.targets] for edges in parts)])
@@ -111,15 +114,15 @@ class ReadEdges:
         return EdgeSentences(sources, targets, weights, count, self.seed, worker.rank)
 
 
-def count_visits(table: EdgeTable, share: Callable[[], Graph], recipe: Recipe, workers: int) -> Int64s:
-    """Return how often walks come to each vertex, about: some of an epoch's walks are made for it.
+def count_visits(table: EdgeTable, share: Callable[[], Graph], settings: WalkSettings, workers: int) -> Int64s:
+    """Return an estimate of how often walks visit each vertex, from some walks of an epoch.
 
     Args:
-        recipe: of the walks of one epoch.
+        settings: of the walks of one epoch.
     """
     vertices = len(table.vertices)
-    passes = min(recipe.epochs, -(-SOME_VISITS // (vertices * recipe.length)))
-    some = Recipe(passes, recipe.length, recipe.seed, recipe.p, recipe.q)
+    passes = min(settings.epochs, -(-SOME_VISITS // (vertices * settings.length)))
+    some = WalkSettings(passes, settings.length, settings.seed, settings.p, settings.q)
 
     def count(ranks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in ranks:
@@ -133,11 +136,11 @@ def count_visits(table: EdgeTable, share: Callable[[], Graph], recipe: Recipe, w
     spark: Any = table.frame.sparkSession
     counted = spark.range(0, workers, 1, workers).mapInArrow(count, "visits binary").collect()
     visits = np.sum([np.frombuffer(row["visits"], np.int64) for row in counted], axis=0)
-    return np.asarray(visits * recipe.epochs // passes, np.int64)
+    return np.asarray(visits * settings.epochs // passes, np.int64)
 
 
 def weigh_targets(table: EdgeTable) -> Float64s:
-    """Return what the edges to each vertex weigh together, shape (vertices,)."""
+    """Return the total weight of the edges to each vertex, shape (vertices,)."""
     edges = _ends(table.frame, "target")
     if not table.directed:
         edges = edges.union(_ends(table.frame.where("source != target"), "source"))
@@ -151,8 +154,8 @@ def count_sources(frame: DataFrame, names: Names, scale: float) -> Int64s:
     """Return how often each of some vertices is an edge's source, int64.
 
     Args:
-        frame: source, target and maybe weight.
-        scale: of an edge's weight, how often it comes.
+        frame: source, target and optionally weight.
+        scale: occurrences in an epoch per unit of edge weight.
     """
     ids, weights = _weighed(_ends(frame, "source"))
     places, counts = names.places(ids), np.zeros(len(names), np.int64)
@@ -167,6 +170,6 @@ def _ends(frame: DataFrame, end: str) -> DataFrame:
 
 
 def _weighed(edges: DataFrame) -> tuple[pa.Array, Float64s]:
-    """Return ids, and what the edges of each weigh together."""
+    """Return ids and the total weight of the edges of each."""
     found = collected(edges.groupBy("id").agg(F.sum("weight").alias("weight")))
     return found.column("id").combine_chunks(), found.column("weight").combine_chunks().to_numpy()

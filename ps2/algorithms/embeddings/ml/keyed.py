@@ -1,4 +1,4 @@
-"""Edges whose ids are keys: what is known of them before a training, and what each worker makes its sentences of."""
+"""Edges whose ids are keys: check them, and read each worker's sentences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from ps2.algorithms.embeddings.keyed import KeyedSentences
-from ps2.algorithms.embeddings.ml.edges import Columns, checked
+from ps2.algorithms.embeddings.ml.edges import EdgeColumns, checked
 from ps2.algorithms.embeddings.sentences import EdgeSentences
 from ps2.algorithms.embeddings.vertices import Edges
 from ps2.errors import InputError
@@ -24,13 +24,14 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class KeyedEdges:
-    """Edges that have been looked at, and whose vertices nobody has listed.
+    """Checked edges, without a list of their vertices.
 
     Attributes:
-        frame: source, target and, if edges have them, weight (double).
-        rows: how many there are.
-        edges: of an epoch, each of one direction; weight: of all of these.
-        directed: whether they go one way only.
+        frame: source, target and, if edges have weights, weight (double).
+        rows: number of rows.
+        edges: number of directed edges in an epoch.
+        weight: total weight of these.
+        directed: whether edges have one direction.
     """
 
     frame: DataFrame
@@ -40,12 +41,12 @@ class KeyedEdges:
     directed: bool
 
 
-def look_at_keys(frame: DataFrame, columns: Columns, directed: bool) -> KeyedEdges:
+def inspect_keys(frame: DataFrame, columns: EdgeColumns, directed: bool) -> KeyedEdges:
     """Check edges, in one more pass.
 
     Raises:
-        InputError: as ``edges.checked`` raises; and ids are strings, or one is negative, or there is one vertex alone,
-            or all edges weigh 0.
+        InputError: as ``edges.checked`` raises; or ids are strings, an id is negative, there is only one vertex, or all
+            edges have weight 0.
     """
     edges, kind, rows = checked(frame, columns)
     if isinstance(kind, StringType):
@@ -61,7 +62,7 @@ def look_at_keys(frame: DataFrame, columns: Columns, directed: bool) -> KeyedEdg
     if found["least"] < 0:
         raise InputError(f"expected ids that are not negative, to be hashed, got {found['least']}")
     if found["least"] == found["most"]:
-        raise InputError("expected two vertices at least, got one: there is nobody to learn from")
+        raise InputError("expected at least two vertices, got one")
     if not found["weight"]:
         raise InputError("expected edges, got none of a weight above 0")
     count = (rows if directed else 2 * rows) if weighted else int(found["weight"])
@@ -70,10 +71,10 @@ def look_at_keys(frame: DataFrame, columns: Columns, directed: bool) -> KeyedEdg
 
 @dataclass(frozen=True)
 class ReadKeys:
-    """Makes a worker's sentences of its rows: edges of its own keys.
+    """Makes a worker's sentences from its rows: edges between its own keys.
 
     Attributes:
-        directed, edges, weight: as of ``KeyedEdges``.
+        directed, edges, weight: as in ``KeyedEdges``.
         seed: of all draws.
     """
 
@@ -108,4 +109,4 @@ class ReadKeys:
             weights = batch.column(2).to_numpy()
             there = weights > 0
             edges = Edges(sources[there], targets[there], weights[there])
-        return edges if self.directed else edges.both_ways()
+        return edges if self.directed else edges.both_directions()

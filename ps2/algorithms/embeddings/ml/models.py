@@ -1,4 +1,4 @@
-"""What all models of vectors have in common."""
+"""Base of the models of embeddings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ps2.run.drawing import needs_matplotlib
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Vectors of a batch that goes to Spark.
+# Vectors of a batch for Spark.
 SOME = 4096
 
 
@@ -38,7 +38,7 @@ class EmbeddingModel(TrainedModel, EmbeddingParams):
 
     @property
     def embedding(self) -> Embedding:
-        """What was learnt, as arrays, usable where there is no Spark."""
+        """The vectors as arrays, usable without Spark."""
         found: Embedding = self._fitted
         return found
 
@@ -47,7 +47,7 @@ class EmbeddingModel(TrainedModel, EmbeddingParams):
         self.embedding.saveWord2Vec(path, binary)
 
     def toPyspark(self) -> feature.Word2VecModel:
-        """Return the same vectors as pyspark.ml's model; ids become strings."""
+        """Return a pyspark.ml model with the same vectors; ids become strings."""
         context, embedding = _session().sparkContext, self.embedding
         rows = {str(name): at for at, name in enumerate(embedding.names.values.to_pylist())}
         java_model = word2vec_model(context, rows, embedding.vectors.tobytes())
@@ -55,20 +55,20 @@ class EmbeddingModel(TrainedModel, EmbeddingParams):
         return model._set(vectorSize=embedding.dim)
 
     def plot(self, path: str | os.PathLike[str] | None = None, classes: Mapping[Any, Any] | None = None) -> Figure:
-        """Draw the vectors in the plane of their two largest principal components.
+        """Plot the vectors in the plane of their two largest principal components.
 
         Args:
-            path: writes it there as well: PNG, or what the suffix says (.svg, .pdf).
-            classes: of names, which get their colours.
+            path: also write the figure there: PNG, or the format of the suffix (.svg, .pdf).
+            classes: name -> class; each class has its colour.
 
         Returns:
-            The matplotlib Figure, which belongs to no window and to no pyplot; a notebook shows it.
+            The matplotlib Figure, independent of windows and pyplot; a notebook shows it.
 
         Raises:
             ConfigError: matplotlib is not installed.
         """
         with needs_matplotlib("plot"):
-            from ps2.algorithms.embeddings.pictures import draw_plane
+            from ps2.algorithms.embeddings.plotting import draw_plane
         chart = draw_plane(self.embedding, classes or {})
         if path is not None:
             chart.savefig(path)
@@ -97,7 +97,7 @@ class EmbeddingModel(TrainedModel, EmbeddingParams):
     def _name_type(self) -> DataType:
         return LongType() if self.embedding.names.are_integers else StringType()
 
-    # -- files, summaries, pictures --------------------------------------------------------------------------------
+    # -- files, summaries, plots -----------------------------------------------------------------------------------
 
     def _write_content(self, url: str) -> Any:
         return self.embedding.write(url)
@@ -111,7 +111,7 @@ class EmbeddingModel(TrainedModel, EmbeddingParams):
 
 
 def as_vectors(rows: npt.NDArray[Any]) -> pa.StructArray:
-    """Return the rows of a matrix as Spark keeps dense vectors."""
+    """Return the rows of a matrix in Spark's encoding of dense vectors."""
     n, dim = rows.shape
     values = pa.array(rows.reshape(-1).astype(np.float64))
     lists = pa.ListArray.from_arrays(pa.array(np.arange(n + 1) * dim, pa.int32()), values)

@@ -1,4 +1,4 @@
-"""The params of what walks through graphs."""
+"""Params of random walks."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 from pyspark.ml.param import Param, TypeConverters
 from pyspark.ml.param.shared import HasSeed, HasWeightCol
 
-from ps2.algorithms.embeddings.ml.edges import Columns
-from ps2.algorithms.embeddings.walks import Recipe
+from ps2.algorithms.embeddings.ml.edges import EdgeColumns
+from ps2.algorithms.embeddings.walks import WalkSettings
 from ps2.algorithms.estimators.params import (
     COUNT,
     POSITIVE,
@@ -28,7 +28,7 @@ PLACES = ("auto", "workers", "servers")
 
 
 class GraphParams(SaysParams, ByName, HasSeed, HasWeightCol):
-    """Where a graph's edges are."""
+    """Columns of a graph's edges."""
 
     srcCol: Param[str] = own_param(
         "srcCol", "column with the source of each edge: integers or strings", TypeConverters.toString
@@ -62,13 +62,13 @@ class GraphParams(SaysParams, ByName, HasSeed, HasWeightCol):
         self._setDefault(srcCol="src", dstCol="dst", directed=False, seed=0)
 
     @property
-    def _edges(self) -> Columns:
+    def _edges(self) -> EdgeColumns:
         weight = self.getWeightCol() or None if self.isSet(self.weightCol) else None
-        return Columns(self.getSrcCol(), self.getDstCol(), weight)
+        return EdgeColumns(self.getSrcCol(), self.getDstCol(), weight)
 
 
 class WalkParams(GraphParams):
-    """Which walks there are, and where the graph lies meanwhile."""
+    """Which walks to make, and where the graph is placed."""
 
     graphOn: Param[str] = own_param(
         "graphOn",
@@ -93,12 +93,12 @@ class WalkParams(GraphParams):
         super()._set_defaults()
         self._setDefault(graphOn="auto", numWalks=10, walkLength=80)
 
-    def _recipe(self) -> Recipe:
-        return Recipe(self.getNumWalks(), self.getWalkLength(), self.getSeed())
+    def _settings(self) -> WalkSettings:
+        return WalkSettings(self.getNumWalks(), self.getWalkLength(), self.getSeed())
 
 
 class BiasedWalkParams(WalkParams):
-    """Which walks there are, those of node2vec among them."""
+    """Which walks to make, with node2vec's bias."""
 
     p: Param[float] = own_param(
         "p",
@@ -120,5 +120,5 @@ class BiasedWalkParams(WalkParams):
         super()._set_defaults()
         self._setDefault(p=1.0, q=1.0)
 
-    def _recipe(self) -> Recipe:
-        return replace(super()._recipe(), p=self.getP(), q=self.getQ())
+    def _settings(self) -> WalkSettings:
+        return replace(super()._settings(), p=self.getP(), q=self.getQ())

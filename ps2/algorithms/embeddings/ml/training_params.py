@@ -1,4 +1,4 @@
-"""The params of what learns vectors: of words, and of vertices."""
+"""Params of the estimators of embeddings: of words and of vertices."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from ps2.algorithms.estimators.params import (
     setter,
 )
 
-WAYS = ("auto", "servers", "rows", "local")
+STRATEGIES = ("auto", "servers", "rows", "local")
 ARCHITECTURES = ("skipgram", "cbow")
 ORDERS = ("both", "first", "second")
 
 
 class EmbeddingParams(SaysParams, ByName, HasStepSize, HasMaxIter, HasSeed):
-    """How vectors are learnt."""
+    """Params that all estimators of embeddings have."""
 
     _RANGES: Mapping[str, Check] = {
         **RANGES,
@@ -43,7 +43,7 @@ class EmbeddingParams(SaysParams, ByName, HasStepSize, HasMaxIter, HasSeed):
         "sample": NOT_NEGATIVE,
         "maxIter": COUNT,
         "stepSize": POSITIVE,
-        "via": one_of(WAYS),
+        "via": one_of(STRATEGIES),
     }
 
     vectorSize: Param[int] = own_param("vectorSize", "dimension of the vectors", TypeConverters.toInt)
@@ -56,7 +56,7 @@ class EmbeddingParams(SaysParams, ByName, HasStepSize, HasMaxIter, HasSeed):
         "where vectors are updated: 'servers' (they compute dot products, only scalars travel), 'rows' "
         "(the vectors of some sentences are pulled, updated and pushed), 'local' (each worker has all "
         "vectors, and differences travel now and then), or 'auto' (the fastest by measurement)",
-        any_case(WAYS),
+        any_case(STRATEGIES),
     )
     numWorkers: Param[int] = described(
         ByName.numWorkers, "tasks that train; if it is not set, one for each executor, with a thread for each core"
@@ -80,12 +80,12 @@ class EmbeddingParams(SaysParams, ByName, HasStepSize, HasMaxIter, HasSeed):
 
     @property
     def _seed(self) -> int:
-        """A seed of pyspark.ml may be a hash, of either sign."""
+        """pyspark.ml's default seed is a hash, which may be negative."""
         return self.getSeed() % 2**63
 
 
 class Word2VecParams(EmbeddingParams, _Word2VecParams):
-    """How vectors of words are learnt: pyspark.ml's params, and what it does not have."""
+    """Params of Word2Vec: those of pyspark.ml, and those of skip-gram and CBOW."""
 
     _RANGES: Mapping[str, Check] = {
         **EmbeddingParams._RANGES,
@@ -125,12 +125,12 @@ class Word2VecParams(EmbeddingParams, _Word2VecParams):
 
 
 class WalkTrainingParams(EmbeddingParams, WalkParams):
-    """How vectors of vertices are learnt from walks."""
+    """Params of training on walks (DeepWalk)."""
 
     _RANGES: Mapping[str, Check] = {
         **WalkParams._RANGES,
         **EmbeddingParams._RANGES,
-        "walkLength": (lambda value: value >= 2, "2 at least: a vertex alone has nobody to learn from"),
+        "walkLength": (lambda value: value >= 2, "at least 2: a single vertex has no context"),
     }
 
     windowSize: Param[int] = own_param(
@@ -148,13 +148,13 @@ class WalkTrainingParams(EmbeddingParams, WalkParams):
 
 
 class BiasedWalkTrainingParams(WalkTrainingParams, BiasedWalkParams):
-    """How vectors of vertices are learnt from node2vec's walks."""
+    """Params of training on node2vec's walks."""
 
     _RANGES: Mapping[str, Check] = {**BiasedWalkParams._RANGES, **WalkTrainingParams._RANGES}
 
 
 class EdgeTrainingParams(EmbeddingParams, GraphParams):
-    """How vectors of vertices are learnt from edges."""
+    """Params of training on edges (LINE)."""
 
     _RANGES: Mapping[str, Check] = {**EmbeddingParams._RANGES, "order": one_of(ORDERS)}
 

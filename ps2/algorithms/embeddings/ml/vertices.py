@@ -1,4 +1,4 @@
-"""What learns vectors of vertices: from walks, and from edges."""
+"""Estimators and model of vertex embeddings, from walks and from edges."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ps2.algorithms.embeddings.footprint import check_walks
 from ps2.algorithms.embeddings.ml.edges import EdgeTable, id_type, look
 from ps2.algorithms.embeddings.ml.estimator import EmbeddingEstimator, workers_of
 from ps2.algorithms.embeddings.ml.graphs import ReadEdges, ReadWalks, count_sources, count_visits, placed, weigh_targets
-from ps2.algorithms.embeddings.ml.keyed import KeyedEdges, ReadKeys, look_at_keys
+from ps2.algorithms.embeddings.ml.keyed import KeyedEdges, ReadKeys, inspect_keys
 from ps2.algorithms.embeddings.ml.models import EmbeddingModel
 from ps2.algorithms.embeddings.ml.params import GraphParams
 from ps2.algorithms.embeddings.ml.training_params import EdgeTrainingParams, WalkTrainingParams
 from ps2.algorithms.embeddings.model import Embedding
 from ps2.algorithms.embeddings.names import Names
-from ps2.algorithms.embeddings.problem import Fitted, Float32s, Recipe
-from ps2.algorithms.embeddings.sentences import by_frequency
+from ps2.algorithms.embeddings.sentences import rank_by_frequency
+from ps2.algorithms.embeddings.settings import EmbeddingSettings, FittedEmbeddings, Float32s
 from ps2.algorithms.estimators.frames import check_frame
 from ps2.algorithms.estimators.params import setter
 from ps2.algorithms.estimators.tables import column
@@ -40,21 +40,21 @@ SCORE = "score"
 
 
 class VertexEstimator(EmbeddingEstimator, GraphParams):
-    """Learns vectors of vertices."""
+    """Base of the estimators of vertex embeddings."""
 
     def _embedding(
         self, names: Names, counts: Int64s, vectors: Float32s, contexts: Float32s | None, sources: Int64s | None = None
     ) -> Embedding:
-        """Return what was learnt."""
+        """Return the trained embedding."""
         return Embedding(names, vectors, counts, self._KIND, contexts, self.getNsExponent(), sources)
 
 
 class WalkEstimator(VertexEstimator, WalkTrainingParams):
-    """Learns vectors from walks as Word2Vec from sentences; walks are made by the workers, anew for each pass."""
+    """Trains on walks as Word2Vec does on sentences; the workers make new walks in each pass."""
 
     def _embedded(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
-        table = _looked_at(dataset, self)
-        walks, context = self._recipe(), dataset.sparkSession.sparkContext
+        table = _inspected(dataset, self)
+        walks, context = self._settings(), dataset.sparkSession.sparkContext
         check_walks(walks, len(table.vertices))
         workers = workers_of(dataset, workers, len(table.vertices))
         graph = placed(table, self)
@@ -62,20 +62,20 @@ class WalkEstimator(VertexEstimator, WalkTrainingParams):
             visits = count_visits(table, graph.share, walks, workers)
             if visits.sum() <= len(table.vertices) * walks.epochs:
                 raise InputError("expected edges that walks can go along, got none of a weight above 0")
-            order, numbers = by_frequency(visits)
+            order, numbers = rank_by_frequency(visits)
             shared = context.broadcast(numbers)
             read = ReadWalks(graph.share, lambda: shared.value, walks, int(visits.sum()), workers)
             ranks = dataset.sparkSession.range(0, workers, 1, workers)
-            recipe = self._recipe_of(len(order), int(visits.sum()), window=self.getWindowSize())
+            settings = self._settings_for(len(order), int(visits.sum()), window=self.getWindowSize())
             dealt = Table(ranks, ColumnNames("id", label=None), workers)
-            fitted = self._train(dealt, read, recipe, visits[order], longest=walks.length)
+            fitted = self._train(dealt, read, settings, visits[order], longest=walks.length)
         finally:
             graph.free()
         return self._embedding(_names(table, order), visits[order], fitted.vectors, fitted.contexts), fitted.history
 
 
 class EdgeEstimator(VertexEstimator, EdgeTrainingParams):
-    """Learns vectors from edges themselves (LINE)."""
+    """Trains on edges (LINE)."""
 
     def _check(self) -> None:
         super()._check()
@@ -84,66 +84,68 @@ class EdgeEstimator(VertexEstimator, EdgeTrainingParams):
                 f"vectorSize: expected an even number, of which each order has a half, got {self.getVectorSize()}"
             )
         if self.getHashed() and self.getVia() not in ("auto", "rows"):
-            raise ConfigError(f"via: vectors of hashed ids are learned by 'rows' alone, got {self.getVia()!r}")
+            raise ConfigError(f"via: hashed ids require 'rows', got {self.getVia()!r}")
 
     def _embedded(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
         return (self._of_keys if self.getHashed() else self._of_numbers)(dataset, workers)
 
     def _of_numbers(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
-        """Learn vectors of vertices that are listed, and numbered, before."""
-        table, context = _looked_at(dataset, self), dataset.sparkSession.sparkContext
+        """Train on numbered vertices."""
+        table, context = _inspected(dataset, self), dataset.sparkSession.sparkContext
         weights = weigh_targets(table)
         weight = float(weights.sum())
         if not weight:
             raise InputError("expected edges, got none of a weight above 0")
         edges = table.most_edges if table.weighted else round(weight)
         counts = np.maximum(np.rint(weights * (edges / weight)).astype(np.int64), weights > 0)
-        order, numbers = by_frequency(counts)
+        order, numbers = rank_by_frequency(counts)
         shared, vertices = context.broadcast(numbers), context.broadcast(table.vertices)
         read = ReadEdges(lambda: vertices.value, lambda: shared.value, table.directed, edges, weight, self._seed)
         dealt = Table(table.frame, ColumnNames("source", label=None), workers_of(dataset, workers, table.rows))
-        parts = self._parts(dealt, read, self._edge_recipe(len(order), edges), counts[order])
+        parts = self._parts(dealt, read, self._edge_settings(len(order), edges), counts[order])
         return self._of_edges(table, edges / weight, _names(table, order), counts[order], parts)
 
     def _of_keys(self, dataset: DataFrame, workers: int | None) -> tuple[Embedding, TrainingHistory]:
-        """Learn vectors of vertices whose ids are keys."""
-        table = look_at_keys(dataset, self._edges, self.getDirected())
+        """Train on vertices whose ids are keys, without numbering them first."""
+        table = inspect_keys(dataset, self._edges, self.getDirected())
         read = ReadKeys(table.directed, table.edges, table.weight, self._seed)
         dealt = Table(table.frame, ColumnNames("source", label=None), workers_of(dataset, workers, table.rows))
-        recipe = self._edge_recipe(1, table.edges, via="rows", keyed=True)
-        parts = self._parts(dealt, read, recipe, np.ones(1, np.int64))
+        settings = self._edge_settings(1, table.edges, via="rows", keyed=True)
+        parts = self._parts(dealt, read, settings, np.ones(1, np.int64))
         names, counts = Names(pa.array(parts[0].keys), "vertex"), parts[0].counts
         assert counts is not None
         return self._of_edges(table, table.edges / table.weight, names, counts, parts)
 
     def _of_edges(
-        self, table: EdgeTable | KeyedEdges, scale: float, names: Names, counts: Int64s, parts: list[Fitted]
+        self, table: EdgeTable | KeyedEdges, scale: float, names: Names, counts: Int64s, parts: list[FittedEmbeddings]
     ) -> tuple[Embedding, TrainingHistory]:
-        """Return what each order has learnt as one.
+        """Return the embeddings of all orders as one.
 
         Args:
-            scale: of an edge's weight, how often it comes in an epoch.
+            scale: occurrences in an epoch per unit of edge weight.
         """
         sources = count_sources(table.frame, names, scale) if table.directed else None
-        embedding = self._embedding(names, counts, *_together(parts), sources)
+        embedding = self._embedding(names, counts, *_side_by_side(parts), sources)
         return embedding, _joined([part.history for part in parts])
 
     @property
     def _orders(self) -> tuple[int, ...]:
         return {"both": (1, 2), "first": (1,), "second": (2,)}[self.getOrder()]
 
-    def _edge_recipe(self, vocabulary: int, edges: int, **more: Any) -> Recipe:
+    def _edge_settings(self, vocabulary: int, edges: int, **more: Any) -> EmbeddingSettings:
         size = self.getVectorSize() // len(self._orders)
-        return self._recipe_of(vocabulary, edges, architecture="edges", size=size, **more)
+        return self._settings_for(vocabulary, edges, architecture="edges", size=size, **more)
 
-    def _parts(self, dealt: Table, read: Any, recipe: Recipe, frequencies: Int64s) -> list[Fitted]:
-        """Train each order, one after the other; each goes on by a name of its own."""
-        parts: list[Fitted] = []
+    def _parts(
+        self, dealt: Table, read: Any, settings: EmbeddingSettings, frequencies: Int64s
+    ) -> list[FittedEmbeddings]:
+        """Train each order after the other, under its own name."""
+        parts: list[FittedEmbeddings] = []
         with ExitStack() as kept:
             for order in self._orders:
-                name = f"{recipe.name}/{order}" if recipe.name and len(self._orders) > 1 else recipe.name
+                name = f"{settings.name}/{order}" if settings.name and len(self._orders) > 1 else settings.name
                 first = parts[-1].clocks if parts else 0
-                own = replace(recipe, order=order, name=name)
+                own = replace(settings, order=order, name=name)
                 parts.append(self._train(dealt, read, own, frequencies, first=first, kept=kept))
         return parts
 
@@ -156,24 +158,24 @@ class VertexModel(EmbeddingModel, GraphParams):
 
     @property
     def vectors(self) -> DataFrame:
-        """All vectors, those of the vertices that walks or edges come to most often first: columns id and vector."""
+        """All vectors, the most frequent vertices first: columns id and vector."""
         return self._frame_of("id")
 
     def similar(self, id: Any, n: int = 10) -> list[tuple[Any, float]]:
-        """Return the vertices most similar to one, and the cosines; see ``Embedding.similar``."""
+        """Return the most similar vertices and their cosines; see ``Embedding.similar``."""
         return self.embedding.similar(id, n)
 
     def score(self, pairs: DataFrame) -> DataFrame:
-        """Add a column ``score``: the larger, the likelier there is an edge (``Embedding.score``).
+        """Add a column ``score``: the larger, the likelier is an edge (``Embedding.score``).
 
         Args:
-            pairs: with the ids in ``srcCol`` and ``dstCol``; if ``directed``, of edges from the one to the other.
+            pairs: with ids in ``srcCol`` and ``dstCol``; if ``directed``, edges from the former to the latter.
 
         Returns:
-            ``pairs`` with ``score``, double; null where one of the two has no vector.
+            ``pairs`` with ``score``, double; null if one of the two has no vector.
 
         Raises:
-            InputError: there are no such columns, or of ids of another type; or there is a column ``score`` already.
+            InputError: such a column is missing or has ids of another type; or ``pairs`` has a column ``score``.
         """
         check_frame(pairs)
         source, target = self.getSrcCol(), self.getDstCol()
@@ -185,7 +187,7 @@ class VertexModel(EmbeddingModel, GraphParams):
             raise InputError(f"column {SCORE!r}: it is there already; drop or rename it")
         of_pairs = _scores(self._share(pairs.sparkSession.sparkContext), self.getDirected())
         ends = column(source), column(target)
-        # pandas has no integers beside nulls: it would make them floats, and of ids above 2**53 others.
+        # pandas turns integers beside nulls into floats, which changes ids above 2**53.
         none = F.lit("" if isinstance(given, StringType) else 0)
         scores = of_pairs(*(F.coalesce(end, none) for end in ends))
         return pairs.withColumn(SCORE, F.when(ends[0].isNotNull() & ends[1].isNotNull(), scores))
@@ -208,37 +210,37 @@ def _scores(share: Any, directed: bool) -> Any:
     return make(scored, "double")
 
 
-def _looked_at(dataset: DataFrame, params: GraphParams) -> EdgeTable:
-    """Check edges; InputError if there are not two vertices."""
+def _inspected(dataset: DataFrame, params: GraphParams) -> EdgeTable:
+    """Check edges; raise InputError unless there are at least two vertices."""
     table = look(dataset, params._edges, params.getDirected())
     if len(table.vertices) < 2:
-        raise InputError("expected two vertices at least, got one: there is nobody to learn from")
+        raise InputError("expected at least two vertices, got one")
     return table
 
 
 def _names(table: EdgeTable, order: Int64s) -> Names:
-    """Return the names of vertices that have come to the training in an order of their own."""
+    """Return the names of vertices, in the given order."""
     kind = pa.string() if pa.types.is_string(table.arrow_id) else pa.int64()
     return Names(table.vertices.named(order).cast(kind), "vertex")
 
 
-def _together(parts: list[Fitted]) -> tuple[Float32s, Float32s | None]:
-    """Return vectors and contexts of some orders side by side."""
+def _side_by_side(parts: list[FittedEmbeddings]) -> tuple[Float32s, Float32s | None]:
+    """Return vectors and contexts of all orders side by side."""
     vectors = np.hstack([part.vectors for part in parts])
-    # Of first order, a vector is its own context; of both, products are to be the mean of each one's.
+    # In first order a vector is its own context. With both orders, a dot product is the mean of the two orders'.
     if len(parts) == 1 and parts[0].contexts is None:
         return vectors, None
     return vectors, np.hstack([_contexts(part, len(parts)) for part in parts])
 
 
-def _contexts(fitted: Fitted, parts: int) -> Float32s:
-    """Return contexts, for products that are one of some parts of a mean."""
+def _contexts(fitted: FittedEmbeddings, parts: int) -> Float32s:
+    """Return contexts scaled so that the dot products of all parts add up to their mean."""
     contexts = fitted.vectors if fitted.contexts is None else fitted.contexts
     return contexts / np.float32(parts)
 
 
 def _joined(histories: list[TrainingHistory]) -> TrainingHistory:
-    """Return trainings one after the other as one."""
+    """Return the histories of consecutive trainings as one."""
     first, *others = histories
     for other in others:
         first = replace(

@@ -1,4 +1,4 @@
-"""Walks as the rows of a DataFrame, through a graph that lies on workers or on servers."""
+"""Random walks as the rows of a DataFrame."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pyspark.sql.types import ArrayType, IntegerType, StructField, StructType
 
 from ps2.algorithms.embeddings.ml.edges import EdgeTable
 from ps2.algorithms.embeddings.vertices import Vertices
-from ps2.algorithms.embeddings.walks import Graph, Recipe, Walks, walks_of
+from ps2.algorithms.embeddings.walks import Graph, Walks, WalkSettings, walks_of
 
-# What a graph may take on a worker, if it is to choose where it lies.
+# graphOn="auto" places larger graphs on the servers.
 MOST_ON_WORKER = 256 << 20
-# Ids of a batch that goes to Spark.
+# Ids of a batch for Spark.
 BATCH_IDS = 1 << 20
 
 
 def fits_worker(table: EdgeTable) -> bool:
-    """Tell whether a graph is small enough for every worker to have it."""
+    """Return True if every worker can hold the graph."""
     numbers = table.most_edges + len(table.vertices) + 1
     return numbers * (4 + 8 * table.weighted) <= MOST_ON_WORKER
 
 
-def walks_frame(table: EdgeTable, share: Callable[[], Graph], recipe: Recipe, workers: int) -> DataFrame:
-    """Return walks as rows, ``epoch`` and ``walk``, in order of epoch and first vertex.
+def walks_frame(table: EdgeTable, share: Callable[[], Graph], settings: WalkSettings, workers: int) -> DataFrame:
+    """Return walks as rows, ``epoch`` and ``walk``, ordered by epoch and first vertex.
 
     Args:
-        share: gives a task the graph.
-        workers: tasks that walk.
+        share: returns the graph, in a task.
+        workers: number of tasks.
     """
     spark = table.frame.sparkSession
     walk_type = StructType(
@@ -46,7 +46,7 @@ def walks_frame(table: EdgeTable, share: Callable[[], Graph], recipe: Recipe, wo
     def walk(ranks: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in ranks:
             for rank in batch.column(0).to_pylist():
-                for walks in walks_of(share(), recipe, rank, workers):
+                for walks in walks_of(share(), settings, rank, workers):
                     yield from _batches(walks, shared.value, arrow_id)
 
     made: Any = spark.range(0, workers, 1, workers).mapInArrow(walk, walk_type)
@@ -54,7 +54,7 @@ def walks_frame(table: EdgeTable, share: Callable[[], Graph], recipe: Recipe, wo
 
 
 def _batches(walks: Walks, vertices: Vertices, arrow_id: pa.DataType) -> Iterator[pa.RecordBatch]:
-    """Yield walks as Arrow batches of a bounded size."""
+    """Yield walks as Arrow batches of bounded size."""
     step = max(1, BATCH_IDS // walks.vertices.shape[1])
     for begin in range(0, len(walks.walkers), step):
         some = slice(begin, begin + step)

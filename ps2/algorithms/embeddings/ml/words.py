@@ -1,4 +1,4 @@
-"""Sentences in the column of a DataFrame: looked at inside Spark, and their words numbered by the workers."""
+"""Sentences in a column of a DataFrame: checked and counted by Spark, encoded by the workers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType
 
-from ps2.algorithms.embeddings.corpus import Kept
+from ps2.algorithms.embeddings.corpus import InMemorySentences
+from ps2.algorithms.embeddings.encoding import cut, numbered
 from ps2.algorithms.embeddings.ml.edges import collected
 from ps2.algorithms.embeddings.names import Names
-from ps2.algorithms.embeddings.vocabulary import cut, numbered
 from ps2.algorithms.estimators.tables import Look, column, field
 from ps2.errors import InputError
 from ps2.ops.kernels import Int64s
 
 SHOWN_CHARS = 200
-# Words that are numbered at once: each time, the vocabulary is hashed.
+# Words encoded at once: each call hashes the vocabulary.
 SOME_WORDS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Sentences(Look):
-    """What a look at sentences has found; ``dim`` is the size of the vocabulary.
+    """Checked sentences; ``dim`` is the size of the vocabulary.
 
     Attributes:
-        words: the vocabulary, the most frequent first; of equals, in the order of their bytes.
-        counts: int64, shape (dim,): how often each comes.
+        words: the vocabulary, the most frequent first; words of equal frequency in byte order.
+        counts: int64, shape (dim,): occurrences of each word.
     """
 
     words: Names
@@ -40,37 +40,37 @@ class Sentences(Look):
 
 @dataclass(frozen=True, eq=False)
 class ReadSentences:
-    """Makes a worker's sentences of its rows.
+    """Makes a worker's sentences from its rows.
 
     Attributes:
-        words: of the vocabulary, broadcast.
-        longest: words of a sentence at most; a longer one becomes several.
+        words: the vocabulary, broadcast.
+        longest: maximum words of a sentence; longer ones are split.
     """
 
     words: Any
     longest: int
 
-    def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> Kept:
+    def __call__(self, worker: Any, batches: Iterable[pa.RecordBatch]) -> InMemorySentences:
         parts = [numbered(lists, self.words.value) for lists in _gathered(batches)]
         tokens = np.concatenate([np.empty(0, np.int32), *(tokens for tokens, _ in parts)])
         lengths = np.concatenate([np.empty(0, np.int64), *(lengths for _, lengths in parts)])
-        return Kept(tokens, cut(lengths, self.longest))
+        return InMemorySentences(tokens, cut(lengths, self.longest))
 
 
-def look_at_sentences(frame: DataFrame, name: str, min_count: int) -> Sentences:
-    """Check sentences, and count their words; two Spark jobs.
+def inspect_sentences(frame: DataFrame, name: str, min_count: int) -> Sentences:
+    """Check sentences and count their words, in two Spark jobs.
 
     Args:
-        name: of their column.
-        min_count: how often a word has to come to be in the vocabulary.
+        name: of the column.
+        min_count: minimum occurrences of a word in the vocabulary.
 
     Raises:
-        InputError: there is no such column, or it is of another type; there is no row, or one has null; or fewer than
-            two words come often enough.
+        InputError: the column is missing or of another type; there are no rows, or one has null; or fewer than two
+            words are frequent enough.
     """
     check_sentences(frame, name)
     rows_in = _count_rows(frame, name)
-    # Without a collation: words are the same by their bytes, as workers number them.
+    # No collation: words are compared by bytes, as workers do.
     word = F.explode(column(name).cast("array<string>")).alias("word")
     found = collected(frame.select(word).groupBy("word").agg(F.count(F.lit(1)).alias("count")))
     counts = found.column("count").combine_chunks().to_numpy()
@@ -87,14 +87,14 @@ def look_at_sentences(frame: DataFrame, name: str, min_count: int) -> Sentences:
 
 
 def check_sentences(frame: DataFrame, name: str) -> None:
-    """Raise InputError unless there is a column of sentences; starts no job."""
+    """Raise InputError unless the column holds sentences; starts no job."""
     kind = field(frame, name).dataType
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StringType):
         raise InputError(f"column {name!r}: expected sentences, arrays of strings, got {kind.simpleString()}")
 
 
 def _count_rows(frame: DataFrame, name: str) -> dict[int, int]:
-    """Return how many rows each partition has; InputError if there are none, or one is null or has a null."""
+    """Return the rows of each partition; raise InputError if there are none, or one is or contains null."""
     sentence = column(name)
     wrong = sentence.isNull() | F.exists(sentence, lambda word: word.isNull())
     faulty = F.coalesce(wrong, F.lit(False)).cast("long")

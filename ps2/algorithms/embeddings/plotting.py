@@ -1,4 +1,4 @@
-"""A picture of vectors. Needs matplotlib, and no display."""
+"""Plots of vectors. Needs matplotlib, but no display."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ps2.algorithms.embeddings.model import Embedding
 from ps2.run.chart import BLUE, DPI, GREEN, GREY, ORANGE, PINK, SKY, Chart
 
 SIDE_IN = 7.0
-# Of a class each, the largest first; all others are grey.
+# Colours of the largest classes; all others are grey.
 COLOURS = (BLUE, ORANGE, GREEN, PINK, SKY)
-# So few have their names beside them, and so many dots are drawn at most.
+# Up to FEW points are labelled; up to MOST are drawn.
 FEW, MOST = 60, 50_000
 
 
 def draw_plane(embedding: Embedding, classes: Mapping[Any, Any]) -> Chart:
-    """Draw vectors in the plane of their two largest principal components.
+    """Plot vectors in the plane of their two largest principal components.
 
     Args:
-        classes: of names, which get their colours; those that have none are grey if others have one.
+        classes: name -> class; each class has its colour, and names without a class are grey.
     """
     points, share = embedding.plane()
     shown = np.arange(min(len(points), MOST))
@@ -48,7 +48,7 @@ def draw_plane(embedding: Embedding, classes: Mapping[Any, Any]) -> Chart:
 def _groups(
     embedding: Embedding, classes: Mapping[Any, Any], shown: npt.NDArray[np.int64]
 ) -> list[tuple[str, str, npt.NDArray[np.int64]]]:
-    """Return what has a colour each: its label, the colour, and which of the vectors it is of."""
+    """Return each coloured group: label, colour, positions of its vectors."""
     if not classes:
         return [("", BLUE, shown)]
     found = [classes.get(name) for name in embedding.names.named(shown)]

@@ -1,4 +1,4 @@
-"""Sentences of words as sentences of numbers."""
+"""Encode sentences of words as sentences of word numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Int32s = npt.NDArray[np.int32]
 
 
 def numbered(lists: pa.Array, words: Names) -> tuple[Int32s, Int64s]:
-    """Return the numbers of all words that are in the vocabulary, and how many of them each sentence has."""
+    """Return the numbers of all words in the vocabulary, and how many of them each sentence has."""
     offsets = lists.offsets.to_numpy().astype(np.int64)
     places = words.places(lists.values[offsets[0] : offsets[-1]])
     known = places >= 0
@@ -22,7 +22,12 @@ def numbered(lists: pa.Array, words: Names) -> tuple[Int32s, Int64s]:
 
 
 def cut(lengths: Int64s, longest: int) -> Int64s:
-    """Return where sentences of so many words begin, and the last one ends, if none may be longer than some."""
+    """Split sentences at a maximum length; return the bounds of the pieces.
+
+    Args:
+        lengths: of the sentences.
+        longest: maximum length of a piece.
+    """
     pieces = -(-lengths // longest)
     begins = np.append(0, np.cumsum(lengths))
     first = np.repeat(np.append(0, np.cumsum(pieces))[:-1], pieces)

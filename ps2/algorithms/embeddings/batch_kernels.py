@@ -1,10 +1,10 @@
-"""Groups (``training_kernels``) whose products are computed in one place, or in several, and then learned from.
+"""Groups (see ``training_kernels``) whose dot products are computed first, on one or several servers, and then applied.
 
-Where each of several servers has some columns of all vectors, an input's product with an output is the sum of theirs.
-So a batch takes two steps: the products of all its groups, with what vectors were before; then all that is learned
-from these, at once. A frequent word has many updates in a batch, all from one beginning, and their sum would go beyond
-where its gradient is 0, and further each time. So a sum is cut to what is safe: that of 1 / (rate * curve) updates.
-A negative that is the word itself has a product of ``NOTHING``: nothing is learned from it.
+If each server has some columns of all vectors, a dot product is the sum of the servers' partial products. So a batch
+takes two steps: all dot products, from the vectors before the batch; then all updates. A frequent word has many updates
+in a batch, all from the same vector; their sum would overshoot the point where its gradient is 0, more in each batch.
+So a sum of updates is limited to that of 1 / (rate * curvature) updates. A negative that equals the target has the dot
+product ``NO_PAIR``: its gradient is 0.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from ps2.ops.kernels import Float64s, Int64s, kernel, reduction
 Int32s = npt.NDArray[np.int32]
 Float32s = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
-# Inputs of all groups, where those of each begin and the last one's end, and outputs: shape (groups, 1 + negatives).
+# Inputs of all groups; bounds of each group's inputs; outputs, shape (groups, 1 + negatives).
 Groups = tuple[Int32s, Int64s, Int32s]
 
-# By what vectors and contexts change, and how many updates that is of.
+# Changes of vectors and of contexts, and the number of updates in each.
 Changes = tuple[Float32s, Float32s, Int64s, Int64s]
 
-SKIPGRAM, CBOW, EDGES, EDGES_OF_ONE = range(4)
-# Large enough for any sum with other servers' parts.
-NOTHING = np.float32(1e9)
+SKIPGRAM, CBOW, EDGES, EDGES_ONE_TABLE = range(4)
+# Dominates any sum with other servers' partial products.
+NO_PAIR = np.float32(1e9)
 
 
 @kernel
 def list_groups(
     tokens: Int32s, offsets: Int64s, windows: Int32s, negatives: Int32s, kind: int, groups: Groups
 ) -> tuple[int, int]:
-    """List groups of sentences; return how many there are, and how many inputs they have."""
+    """List the groups of sentences; return the number of groups and the number of their inputs."""
     inputs, begins, outputs = groups
     count = used = 0
     for sentence in range(len(offsets) - 1):
@@ -69,7 +69,7 @@ def list_groups(
 
 @kernel
 def take_mean(vectors: Float32s, inputs: Int32s, mean: Float32s) -> None:
-    """Set the only row of ``mean`` to that of some vectors."""
+    """Set the only row of ``mean`` to the mean of some vectors."""
     mean[:] = ZERO
     for i in range(len(inputs)):
         row = vectors[inputs[i]]
@@ -83,10 +83,11 @@ def take_mean(vectors: Float32s, inputs: Int32s, mean: Float32s) -> None:
 def find_products(
     numbers: Int64s, vectors: Float32s, contexts: Float32s, groups: Groups, kind: int, found: Float32s
 ) -> None:
-    """Find the products of the groups with some numbers, which are in order, one after the other.
+    """Compute the dot products of some groups.
 
     Args:
-        found: shape (rows, outputs of a group): a row for each input, with CBOW for each group.
+        numbers: of the groups; consecutive.
+        found: shape (rows, outputs of a group): one row for each input; with CBOW, for each group.
     """
     inputs, begins, outputs = groups
     k = outputs.shape[1]
@@ -107,11 +108,11 @@ def find_products(
             rows = found[begins[g] : begins[g + 1]]
             products(vectors, some, len(some), old, k, rows)
         target = outputs[g, 0]
-        itself = kind == EDGES_OF_ONE and some[0] == target
+        itself = kind == EDGES_ONE_TABLE and some[0] == target
         for i in range(len(rows)):
             for j in range(k):
-                if itself or (j and outputs[g, j] == target) or (kind == EDGES_OF_ONE and outputs[g, j] == some[0]):
-                    rows[i, j] = -NOTHING if j else NOTHING
+                if itself or (j and outputs[g, j] == target) or (kind == EDGES_ONE_TABLE and outputs[g, j] == some[0]):
+                    rows[i, j] = -NO_PAIR if j else NO_PAIR
 
 
 @kernel
@@ -125,11 +126,11 @@ def add_changes(
     by: Float32s,
     changes: Changes,
 ) -> None:
-    """Add up by what vectors and contexts are to change, without changing them.
+    """Sum up the changes of vectors and contexts, without applying them.
 
     Args:
-        rows: of ``changes``, in the place of words.
-        by: coefficients, in the form of products.
+        rows: rows of ``changes`` in place of words.
+        by: coefficients, shaped like the dot products.
     """
     inputs, begins, outputs = groups
     input_rows, _, output_rows = rows
@@ -166,10 +167,10 @@ def add_changes(
 
 @reduction
 def apply_changes(table: Float32s, words: Int64s, changes: Float32s, updates: Int64s, scale: float) -> None:
-    """Add changes to vectors of words, each damped by how many updates it is of.
+    """Add changes to the vectors of words, each limited by its number of updates.
 
     Args:
-        scale: of an update, how far it goes of the way to where the gradient is 0.
+        scale: share of the way to zero gradient that one update goes.
     """
     for i in range(len(words)):
         h = scale * updates[i]
@@ -180,6 +181,6 @@ def apply_changes(table: Float32s, words: Int64s, changes: Float32s, updates: In
 
 
 @kernel
-def losses_of(found: Float32s, told: Float64s) -> None:
-    """Add -log p of products to what ``training_kernels`` tells."""
-    add_losses(found, len(found), found.shape[1], told)
+def losses_of(found: Float32s, statistics: Float64s) -> None:
+    """Add -log p of dot products to the statistics of ``training_kernels``."""
+    add_losses(found, len(found), found.shape[1], statistics)

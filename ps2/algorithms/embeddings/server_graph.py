@@ -1,4 +1,4 @@
-"""A graph on the servers, one pack each, and the walks of tasks through it, step by step."""
+"""A graph partitioned among the servers, and walks through it, one request to each server a step."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings import walk_kernels as kernels
-from ps2.algorithms.embeddings.cut import Cut
+from ps2.algorithms.embeddings.graph_partitioning import GraphPartitioning
 from ps2.algorithms.embeddings.walk_kernels import Bias, Walkers
-from ps2.algorithms.embeddings.walks import Recipe, Walks, begun
+from ps2.algorithms.embeddings.walks import Walks, WalkSettings, start_walkers
 from ps2.client.dcv import DCV
 from ps2.client.matrix import DCVMatrix
 from ps2.errors import InputError, LimitError
@@ -22,30 +22,30 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class FleetGraph:
-    """A graph that the servers hold; picklable.
+class ServerGraph:
+    """A graph on the servers; picklable.
 
     Attributes:
         cut: where vertices are.
         packs: one row.
-        weights: float64, beside it; None if all edges weigh the same.
+        weights: float64, co-located with ``packs``; None: unweighted.
     """
 
-    cut: Cut
+    cut: GraphPartitioning
     packs: DCVMatrix
     weights: DCVMatrix | None
 
     @staticmethod
-    def empty(degrees: Int64s, weighted: bool, servers: int) -> FleetGraph:
-        """Make room on the servers for a graph.
+    def empty(degrees: Int64s, weighted: bool, servers: int) -> ServerGraph:
+        """Allocate a graph on the servers.
 
         Args:
-            degrees: int64, shape (vertices,): how many edges each vertex will have.
+            degrees: int64, shape (vertices,): the number of edges that each vertex will have.
 
         Raises:
             LimitError: it does not fit.
         """
-        cut = Cut.of(degrees, servers)
+        cut = GraphPartitioning.of(degrees, servers)
         first = DCV.dense(cut.dim, 1, cut.dtype.name)
         try:
             weights = DCV.dense(cut.dim, 1, "float64").matrix() if weighted else None
@@ -55,14 +55,14 @@ class FleetGraph:
         for pack in range(servers):
             begins = cut.empty(pack, degrees)
             first.push(begins, pack * cut.width + np.arange(len(begins)))
-        return FleetGraph(cut, first.matrix(), weights)
+        return ServerGraph(cut, first.matrix(), weights)
 
     @property
     def vertices(self) -> int:
         return self.cut.vertices
 
     def add(self, sources: Array, targets: Array, weights: Float64s | None) -> None:
-        """Add edges, each of one direction; arguments as of ``LocalGraph.of``."""
+        """Add directed edges; arguments as in ``LocalGraph.of``."""
         slots, neighbours = self.cut.addresses(sources), self.cut.addresses(targets).astype(self.cut.dtype)
         if self.weights is None:
             self.packs.apply("embeddings.add_neighbours", slots=slots, neighbours=neighbours)
@@ -76,36 +76,34 @@ class FleetGraph:
             )
 
     def finish(self, degrees: Int64s) -> None:
-        """Put the lists in order, when all edges have been added.
+        """Sort the lists when all edges have been added.
 
         Raises:
-            InputError: they are not those that there was room for.
+            InputError: the edges do not match the allocated lists.
         """
         for pack in range(self.cut.packs):
             expected = self.cut.empty(pack, degrees)
             ends = pack * self.cut.width + np.arange(1, len(expected))
             own = degrees[self.cut.first[pack] : self.cut.first[pack + 1]]
             if not np.array_equal(self.packs.pull([0], ends)[0], expected[1:] + own):
-                raise InputError(
-                    "the edges came to another number when they were read once more: persist the DataFrame"
-                )
+                raise InputError("the number of edges changed when they were read again: persist the DataFrame")
         if self.weights is None:
             self.packs.apply("embeddings.order_neighbours")
         else:
             self.packs.apply("embeddings.order_weighted_neighbours", pack_weights=self.weights)
 
-    def walk(self, recipe: Recipe, walkers: Int64s) -> Walks:
-        """Do what ``Graph.walk`` says: all walkers are under way at once, and a step is a request to each server."""
+    def walk(self, settings: WalkSettings, walkers: Int64s) -> Walks:
+        """Walk as ``Graph.walk`` says: all walkers advance together, one request to each server a step."""
         first = self.cut.addresses(walkers % self.vertices)
-        state = begun(recipe, walkers, self.vertices, first, self.cut.dtype)
-        active = np.arange(len(walkers) if recipe.length > 1 else 0)
+        state = start_walkers(settings, walkers, self.vertices, first, self.cut.dtype)
+        active = np.arange(len(walkers) if settings.length > 1 else 0)
         while len(active):
-            active = self._step(active, state, recipe.bias)
+            active = self._step(active, state, settings.bias)
         kernels.number(state[3], state[2], readable(self.cut.first), self.cut.width)
         return Walks(walkers, state[3], state[2])
 
     def _step(self, active: Int64s, state: Walkers, bias: Bias) -> Int64s:
-        """Propose a neighbour to each walker; return those that go on."""
+        """Propose a neighbour to each walker; return the active walkers."""
         here, drawn = np.empty(len(active), np.int64), np.empty(len(active))
         kernels.propose(active, state, here, drawn)
         found = readable(self._draw(here, drawn))
@@ -124,7 +122,7 @@ class FleetGraph:
         return np.append(active, stuck[state[2][stuck] < state[3].shape[1]]) if sticking else active
 
     def _choose(self, walker: Any, state: Walkers, bias: Bias) -> None:
-        """Let a walker choose among all neighbours."""
+        """Choose a walker's next vertex by exact probabilities of all neighbours."""
         keys, proposals, lengths, walks, settled = state
         before, here = walks[walker, lengths[walker] - 2 : lengths[walker]].astype(np.int64)
         begin, end = self.packs.pull([0], [here, here + 1])[0]
@@ -142,7 +140,7 @@ class FleetGraph:
         settled[walker] = proposals[walker]
 
     def free(self) -> None:
-        """Give back what the graph takes on the servers."""
+        """Free the graph on the servers."""
         self.packs.free()
         if self.weights is not None:
             self.weights.free()

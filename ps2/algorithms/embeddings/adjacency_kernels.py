@@ -1,15 +1,14 @@
-"""Lists of neighbours, compiled: they are filled in any order, put in one, drawn from and searched.
+"""Adjacency lists, compiled: fill, sort, sample and search them.
 
-A *pack* is one array of integers. It begins with where the lists of its vertices begin, and where the last one ends;
-the lists follow, one behind the other. A pack of n vertices whose lists begin at b is
+A *pack* is the adjacency of some vertices in CSR form, in one array of integers: first the list bounds, then the lists.
+A pack of n vertices with bounds b is
 
     b[0] ... b[n]  list of vertex 0  list of vertex 1 ...          b[0] = n + 1
 
-so a vertex is known by the place of its b, which is its *address* if the pack is the only one. What the lists hold are
-addresses. While a pack is filled, the place behind a vertex's b says where its list ends so far: it is the b of the
-next one as soon as the list is full.
+A vertex's position in b is its *address*, if the graph is one pack. The lists hold addresses. While a pack is filled,
+b[v + 1] is the end of what list v holds so far; when the list is full, that is the beginning of the next one.
 
-Beside the pack of a weighted graph is an array of the same length: first the weights, then, in each list, their sums.
+A weighted graph has a second array of the same length: the edge weights, later each list's cumulative sums.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from ps2.ops.kernels import Float64s, Int64s, kernel
 Array = npt.NDArray[Any]
 Integer = int | np.int64
 
-# What is drawn from an empty list; and if there is only one neighbour, it is told as ALONE - address.
-NOBODY = -1
-ALONE = -2
-# Shorter lists are searched from their beginning.
+# Results of a draw: no neighbour; or, for a vertex with one neighbour, ONLY_NEIGHBOUR - address.
+NO_NEIGHBOUR = -1
+ONLY_NEIGHBOUR = -2
+# Lists up to this length are searched linearly.
 SHORT = 16
 
 
 @kernel
 def check_vertices(pack: Array, slots: Int64s) -> int:
-    """Return the position of the first slot that is no vertex with a list inside the pack, or -1."""
+    """Return the position of the first slot that is not a vertex with a list inside the pack, or -1."""
     for i in range(len(slots)):
         slot = slots[i]
         if slot < 0 or slot + 1 >= pack[0] or pack[slot] > pack[slot + 1] or pack[slot + 1] > len(pack):
@@ -43,13 +42,13 @@ def check_vertices(pack: Array, slots: Int64s) -> int:
 
 @kernel
 def append(pack: Array, weights: Float64s, slots: Int64s, neighbours: Array, their: Float64s) -> int:
-    """Append to the lists of vertices.
+    """Append neighbours to the lists of vertices.
 
     Args:
-        weights: of the pack; of length 0, with ``their``, if there are none.
+        weights: of the pack's edges; like ``their``, of length 0 if the graph is unweighted.
 
     Returns:
-        The position of the first one that there was no room for, or -1.
+        The position of the first neighbour without room, or -1.
     """
     for i in range(len(slots)):
         at = np.int64(pack[slots[i] + 1])
@@ -64,7 +63,7 @@ def append(pack: Array, weights: Float64s, slots: Int64s, neighbours: Array, the
 
 @kernel
 def put_in_order(pack: Array, weights: Float64s) -> None:
-    """Sort each list by address and weight, whatever order it was filled in, and sum the weights up."""
+    """Sort each list by address and weight, so that insertion order does not matter; make weights cumulative."""
     for vertex in range(pack[0] - 1):
         begin, end = np.int64(pack[vertex]), np.int64(pack[vertex + 1])
         if len(weights) == 0:
@@ -85,16 +84,19 @@ def put_in_order(pack: Array, weights: Float64s) -> None:
 
 @kernel
 def draw(pack: Array, weights: Float64s, vertex: Integer, number: float) -> Integer:
-    """Draw a neighbour in proportion to weights, by a random number in [0, 1).
+    """Draw a neighbour with probability proportional to edge weight.
+
+    Args:
+        number: random, in [0, 1).
 
     Returns:
-        Its address; NOBODY; or ALONE - address.
+        Its address, NO_NEIGHBOUR, or ONLY_NEIGHBOUR - address.
     """
     begin, end = np.int64(pack[vertex]), np.int64(pack[vertex + 1])
     if begin == end:
-        return NOBODY
+        return NO_NEIGHBOUR
     if end - begin == 1:
-        return ALONE - np.int64(pack[begin])
+        return ONLY_NEIGHBOUR - np.int64(pack[begin])
     if len(weights) == 0:
         return np.int64(pack[min(begin + np.int64(number * (end - begin)), end - 1)])
     wanted = number * weights[end - 1]
@@ -112,7 +114,7 @@ def draw(pack: Array, weights: Float64s, vertex: Integer, number: float) -> Inte
 
 @kernel
 def is_neighbour(pack: Array, vertex: Integer, other: Integer) -> bool:
-    """Tell whether an address is in the list of a vertex."""
+    """Return True if an address is in the list of a vertex."""
     low, high = np.int64(pack[vertex]), np.int64(pack[vertex + 1])
     while high - low > SHORT:
         middle = (low + high) // 2
@@ -128,13 +130,13 @@ def is_neighbour(pack: Array, vertex: Integer, other: Integer) -> bool:
 
 @kernel
 def draw_many(slots: Int64s, numbers: Float64s, found: Array, pack: Array, weights: Float64s) -> None:
-    """Draw a neighbour of each vertex."""
+    """Draw a neighbour for each vertex."""
     for i in range(len(slots)):
         found[i] = draw(pack, weights, slots[i], numbers[i])
 
 
 @kernel
 def look_up_many(slots: Int64s, others: Array, found: Array, pack: Array) -> None:
-    """Tell of each pair of vertices whether the second is a neighbour of the first: 1, or 0."""
+    """For each pair of vertices, set 1 if the second is a neighbour of the first, else 0."""
     for i in range(len(slots)):
         found[i] = is_neighbour(pack, slots[i], others[i])

@@ -1,7 +1,7 @@
-"""What is drawn for a batch of sentences: which tokens stay, how wide windows are, and negatives.
+"""Random draws for a batch of sentences: subsampling, window sizes, negatives.
 
-Every random number is made of the batch's key and its place in the batch, by SplitMix64's finaliser
-(``ps2.ops.draws``): whoever draws for a batch draws the same.
+Each random number is a hash (SplitMix64's finaliser, ``ps2.ops.draws``) of the batch's key and a position in the batch,
+so that workers and servers draw the same.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Array = npt.NDArray[Any]
 ONE = np.uint64(1)
 LOW_BITS = np.uint64(0xFFFFFFFF)
 HALF = np.uint64(32)
-# Of a batch's key: numbers for subsampling come of another one.
-STAYING = np.uint64(0x5851F42D4C957F2D)
-# What it costs to draw a word, in additions of one array to another.
+# Separates the key of subsampling from the batch's key.
+SUBSAMPLING = np.uint64(0x5851F42D4C957F2D)
+# Cost of drawing a word, in additions of arrays.
 DRAW_COST = 32
 
 
 @kernel
 def add_beginnings(rows: Float32s, keys: Int64s, seed: np.uint64, most: float) -> None:
-    """Add to rows where vectors begin, uniformly between -most and most: what a key begins with is always the same."""
+    """Add the initial vectors of keys to rows: uniform in [-most, most), a function of seed and key."""
     for i in range(len(keys)):
         key = scrambled(scrambled(seed + GOLDEN) + GOLDEN * (np.uint64(keys[i]) + ONE))
         for j in range(rows.shape[1]):
@@ -40,21 +40,21 @@ def add_beginnings(rows: Float32s, keys: Int64s, seed: np.uint64, most: float) -
 
 
 @kernel
-def fill_aliases(chances: Float64s, whole: Array, others: Int32s) -> None:
-    """Make an alias table: a cell i is word i with a chance of ``whole[i] / 2**32``, and else ``others[i]``.
+def fill_alias_table(chances: Float64s, thresholds: Array, aliases: Int32s) -> None:
+    """Build an alias table: cell i yields word i with probability ``thresholds[i] / 2**32``, else word ``aliases[i]``.
 
-    Vose, "A linear algorithm for generating random numbers with a given distribution".
+    Vose 1991, "A linear algorithm for generating random numbers with a given distribution".
 
     Args:
-        chances: of words, of mean 1; used up.
-        whole: uint32; others: int32; filled.
+        chances: of words, scaled to mean 1; overwritten.
+        thresholds: uint32; aliases: int32; filled.
     """
     count = len(chances)
     small, large = np.empty(count, np.int32), np.empty(count, np.int32)
     smalls = larges = 0
     for i in range(count):
-        others[i] = i
-        whole[i] = np.uint32(LOW_BITS)
+        aliases[i] = i
+        thresholds[i] = np.uint32(LOW_BITS)
         if chances[i] < 1.0:
             small[smalls] = i
             smalls += 1
@@ -64,8 +64,8 @@ def fill_aliases(chances: Float64s, whole: Array, others: Int32s) -> None:
     while smalls and larges:
         smalls -= 1
         less, more = small[smalls], large[larges - 1]
-        whole[less] = np.uint32(chances[less] * 4294967295.0)
-        others[less] = more
+        thresholds[less] = np.uint32(chances[less] * 4294967295.0)
+        aliases[less] = more
         chances[more] -= 1.0 - chances[less]
         if chances[more] < 1.0:
             larges -= 1
@@ -75,52 +75,52 @@ def fill_aliases(chances: Float64s, whole: Array, others: Int32s) -> None:
 
 @kernel
 def draw_windows(key: np.uint64, window: int, windows: Int32s) -> None:
-    """Draw how many words on either side are contexts, of each token: from 1 to ``window``."""
+    """Draw each token's window size, uniformly from 1 to ``window``."""
     for i in range(len(windows)):
         drawn = scrambled(key - GOLDEN * (np.uint64(i) + ONE)) & LOW_BITS
         windows[i] = 1 + np.int32((drawn * np.uint64(window)) >> HALF)
 
 
 @kernel
-def fill_negatives(rows: Int64s, negatives: Int32s, key: np.uint64, whole: Array, others: Int32s) -> None:
-    """Draw words by an alias table.
+def fill_negatives(rows: Int64s, negatives: Int32s, key: np.uint64, thresholds: Array, aliases: Int32s) -> None:
+    """Draw words from an alias table.
 
     Args:
-        rows: which of all rows these are: rows may be drawn in any order.
-        negatives: some rows, one for each token or edge; filled.
+        rows: numbers of the rows: rows may be drawn in any order.
+        negatives: one row for each token or edge; filled.
     """
-    cells, each = np.uint64(len(whole)), negatives.shape[1]
+    cells, each = np.uint64(len(thresholds)), negatives.shape[1]
     for row in range(len(rows)):
         first = np.uint64(rows[row] * each)
         for j in range(each):
             drawn = scrambled(key + GOLDEN * (first + np.uint64(j) + ONE))
             cell = np.int64(((drawn >> HALF) * cells) >> HALF)
-            negatives[row, j] = cell if (drawn & LOW_BITS) <= np.uint64(whole[cell]) else others[cell]
+            negatives[row, j] = cell if (drawn & LOW_BITS) <= np.uint64(thresholds[cell]) else aliases[cell]
 
 
 def draw_negatives(
-    shape: tuple[int, int], key: np.uint64, whole: Array, others: Int32s, threads: int | None = None
+    shape: tuple[int, int], key: np.uint64, thresholds: Array, aliases: Int32s, threads: int | None = None
 ) -> Int32s:
-    """Return words that are drawn by an alias table, as ``fill_aliases`` makes it: always the same by one key.
+    """Return words drawn from an alias table (``fill_alias_table``); equal for equal keys.
 
     Args:
-        threads: at most; None: as many as there are cores.
+        threads: at most; None: one for each core.
     """
     negatives = np.empty(shape, np.int32)
-    rows, table = readable(np.arange(len(negatives))), (readable(whole), readable(others))
+    rows, table = readable(np.arange(len(negatives))), (readable(thresholds), readable(aliases))
     over_blocks(fill_negatives, (rows, negatives), key, *table, cost=DRAW_COST * shape[1], most=threads)
     return negatives
 
 
 @kernel
-def keep_some(key: np.uint64, tokens: Int32s, offsets: Int64s, chances: Float32s, kept: Int32s, ends: Int64s) -> int:
-    """Keep tokens by chance, each by that of its word; return how many.
+def subsample(key: np.uint64, tokens: Int32s, offsets: Int64s, chances: Float32s, kept: Int32s, ends: Int64s) -> int:
+    """Keep each token with the probability of its word; return the number of tokens kept.
 
     Args:
-        kept: gets them; ends: gets where sentences begin among them, and the last one ends.
+        kept: filled with the tokens; ends: filled with the bounds of the sentences.
     """
     count = 0
-    key = scrambled(key ^ STAYING)
+    key = scrambled(key ^ SUBSAMPLING)
     ends[0] = 0
     for sentence in range(len(offsets) - 1):
         for i in range(offsets[sentence], offsets[sentence + 1]):
@@ -134,10 +134,10 @@ def keep_some(key: np.uint64, tokens: Int32s, offsets: Int64s, chances: Float32s
 
 @kernel
 def collect(words: Int32s, cells: Int32s, distinct: Int32s) -> int:
-    """List the distinct ones among some words, in the order of their first appearance; return how many they are.
+    """List the distinct words in order of first appearance; return their number.
 
     Args:
-        cells: of all words, -1; those of words that come are 0 after this.
+        cells: -1 for all words; afterwards 0 for the listed ones.
     """
     count = 0
     for i in range(len(words)):
@@ -150,7 +150,7 @@ def collect(words: Int32s, cells: Int32s, distinct: Int32s) -> int:
 
 @kernel
 def number_words(words: Int32s, distinct: Int32s, cells: Int32s, numbers: Int32s) -> None:
-    """Set of each word the place that it has in the list of distinct ones; cells are -1 again after this."""
+    """Set each word's position in the list of distinct words; resets ``cells`` to -1."""
     for i in range(len(distinct)):
         cells[distinct[i]] = i
     for i in range(len(words)):

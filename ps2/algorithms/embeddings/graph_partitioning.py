@@ -1,4 +1,4 @@
-"""How the vertices of a graph are cut into packs, one a server, and where each is found. Pure."""
+"""How a graph is partitioned into packs (``adjacency_kernels``), one a server, and how vertices are addressed. Pure."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Cut:
-    """Consecutive vertices are a pack; packs are as long as the longest one, so that equal columns cut them.
+class GraphPartitioning:
+    """Each pack has consecutive vertices. All packs are padded to the longest one, so that equal column intervals cut
+    them.
 
     Attributes:
-        first: int64, shape (packs + 1,): number of each pack's first vertex, and how many vertices there are.
-        width: what a pack takes.
+        first: int64, shape (packs + 1,): number of each pack's first vertex; last, the number of vertices.
+        width: length of a pack.
     """
 
     first: Int64s
     width: int
 
     @staticmethod
-    def of(degrees: Int64s, packs: int) -> Cut:
-        """Cut a graph into packs that take about the same.
+    def of(degrees: Int64s, packs: int) -> GraphPartitioning:
+        """Partition a graph into packs of about equal length.
 
         Args:
-            degrees: int64, shape (vertices,): how long each one's list is.
+            degrees: int64, shape (vertices,): length of each vertex's list.
         """
         taken = np.append(0, np.cumsum(degrees + 1))
         shares = taken[-1] * np.arange(1, packs) / packs
         first = np.concatenate(([0], np.searchsorted(taken, shares), [len(degrees)]))
-        return Cut(first, int(np.diff(taken[first]).max()) + 1)
+        return GraphPartitioning(first, int(np.diff(taken[first]).max()) + 1)
 
     @property
     def vertices(self) -> int:
@@ -52,7 +53,7 @@ class Cut:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """In which addresses are kept."""
+        """The dtype of addresses."""
         return np.dtype(np.int32 if self.dim <= np.iinfo(np.int32).max else np.int64)
 
     def addresses(self, numbers: Array) -> Int64s:
@@ -63,12 +64,12 @@ class Cut:
         return numbers - self.first[pack] + pack * self.width
 
     def empty(self, pack: int, degrees: Int64s) -> Array:
-        """Return the beginning of a pack whose lists have room, and are empty: shape (its vertices + 1,).
+        """Return the bounds of a pack whose lists are allocated and empty, shape (its vertices + 1,).
 
         Args:
-            degrees: as of ``of``.
+            degrees: as for ``of``.
         """
         own = degrees[self.first[pack] : self.first[pack + 1]]
         begins = len(own) + 1 + np.append(0, np.cumsum(own))
-        # Behind each vertex is where its list ends so far.
+        # While a pack is filled, b[v + 1] is the end of list v so far.
         return np.append(begins[0], begins[:-1]).astype(self.dtype)

@@ -1,7 +1,7 @@
-"""Vectors in the files of the first word2vec, text or binary, which gensim's ``KeyedVectors`` and many others read.
+"""Files in word2vec's format, text or binary, which gensim's ``KeyedVectors`` and many others read.
 
-A line says how many vectors there are and of how many numbers; then each name is followed by a space and its numbers,
-in text with spaces between, in binary as float32, little-endian.
+The first line has the number of vectors and their dimension. Then each name is followed by a space and its numbers: in
+text separated by spaces, in binary as little-endian float32.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ps2.storage.files import place, write_whole
 
 Float32s = npt.NDArray[np.float32]
 
-# Vectors that become text at once.
+# Vectors converted to text at once.
 SOME = 4096
-# What ends a name, or a line, for those who read such files.
+# Readers of the format end a name or a line at these.
 SPACE = re.compile(r"[\s\x00]")
 
 
 def write_word2vec(path: str, names: Names, vectors: Float32s, binary: bool) -> None:
-    """Write vectors to a file, local or of a URL that fsspec knows; what was there is replaced.
+    """Write vectors to a file, local or an fsspec URL, replacing it.
 
     Raises:
-        InputError: a name is empty or has white space in it, which such a file cannot tell from its end.
+        InputError: a name is empty or has white space, which would end it in such a file.
         RecoveryError: the file system refuses.
     """
     texts = [str(name) for name in names.values.to_pylist()]
@@ -55,6 +55,6 @@ def _bytes(vectors: Float32s) -> list[bytes]:
 
 
 def _words(vectors: Float32s) -> list[bytes]:
-    """Return numbers as text: as short as they can be read back from."""
+    """Return numbers as the shortest text that reads back exactly."""
     words: Any = vectors.astype("S")
     return [b" ".join(row) for row in words.tolist()]

@@ -1,0 +1,95 @@
+"""Measure the costs of moving and computing on small temporary tables."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from ps2.algorithms.embeddings.cost_model import PASSES, UnitCosts
+from ps2.algorithms.embeddings.sampling import Sampler
+from ps2.algorithms.embeddings.servers import arguments_of
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.algorithms.embeddings.sliced_table import SlicedTable, make_row, put_aliases
+from ps2.algorithms.embeddings.tables import Table, make_columns
+from ps2.client.calibration import fastest
+
+# Maximum size of these tables; multiply-adds to measure.
+MOST_BYTES = 4 << 20
+MADDS = 1 << 27
+SENTENCE = 40
+BUDGET_S = 0.15
+# A measured zero counts as this much, so that it does not decide the choice.
+LEAST_S = 1e-13
+
+
+def measure(settings: EmbeddingSettings, servers: int, piece: int) -> UnitCosts:
+    """Return the costs between this process and the servers of the context, with one core.
+
+    Args:
+        piece: tokens of a request (or pair of requests) of "servers"; as many are measured, up to ``MADDS``.
+
+    Raises:
+        LimitError: not even these tables fit.
+    """
+    words = max(2, min(settings.vocabulary, MOST_BYTES // (4 * settings.size)))
+    rng = np.random.default_rng(settings.seed)
+    small = replace(settings, vocabulary=words, sample=0.0)
+    each = PASSES * settings.size * (1 + settings.negative) * (settings.window + 1)
+    # A sentence of one word has no pairs.
+    sentence = settings.tokens_per_example if settings.tokens_per_example > 1 else max(2, min(SENTENCE, piece))
+    count = max(1, min(piece, MADDS // each) // sentence) * sentence
+    tokens = rng.integers(0, words, count).astype(np.int32)
+    offsets = np.arange(0, count + 1, sentence)
+    sampler = Sampler.of(small, np.ones(words, np.int64))
+    drawn = sampler.sample((tokens, offsets), np.uint64(0))
+    here = rng.random((2, words, settings.size)).astype(np.float32) / settings.size
+    with ExitStack() as taken:
+        table = Table(make_columns(small, None).matrix())
+        taken.callback(table.free)
+        slices: list[SlicedTable] = []
+        for _ in range(2):
+            slices.append(SlicedTable(small, make_row(small, servers, None).matrix()))
+            taken.callback(slices[-1].free)
+        put_aliases(slices[0], slices[1], sampler.thresholds, sampler.aliases)
+        given = {"contexts": slices[1].matrix, **arguments_of(small, tokens, offsets, np.uint64(0))}
+        learn = _learn_at_once if slices[0].parts == 1 else _learn_by_products
+        products, moved = learn(slices[0], given)
+        columns, none = np.arange(words), np.zeros((words, settings.size), np.float32)
+        probes = (
+            lambda: table.pull(np.zeros(1, np.int64)),
+            table.pull,
+            lambda: table.matrix.add(columns=columns, values=none),
+            lambda: learn(slices[0], given),
+            lambda: drawn.train(here[0], here[-1 if settings.tables == 2 else 0], 1e-9),
+        )
+        one_s, rows_s, added_s, there_s, here_s = fastest(probes, BUDGET_S)
+        requests = 1 if slices[0].parts == 1 else 2
+    madds = PASSES * (products or _expected_products(settings, count)) * settings.size
+    byte_s = max(rows_s + added_s - 2 * one_s, 0.0) / (2 * none.nbytes)
+    return UnitCosts(
+        latency_s=one_s,
+        byte_s=byte_s,
+        here_s=max(here_s / madds, LEAST_S),
+        server_s=max((there_s - requests * one_s - moved * byte_s) / madds, LEAST_S),
+    )
+
+
+def _learn_at_once(slices: SlicedTable, given: dict[str, Any]) -> tuple[int, int]:
+    """Train by one request with a negligible step; return the number of products (0: unknown) and of bytes moved."""
+    slices.matrix.apply("skipgrams.train_sentences", rate=0.0, **given)
+    return 0, 0
+
+
+def _learn_by_products(slices: SlicedTable, given: dict[str, Any]) -> tuple[int, int]:
+    """The same by two requests."""
+    products = slices.matrix.apply("skipgrams.find_products", **given)
+    slices.matrix.apply("skipgrams.learn_from_products", products=products, rate=0.0, workers=1, **given)
+    return products.size, 2 * products.nbytes * slices.parts
+
+
+def _expected_products(settings: EmbeddingSettings, tokens: int) -> float:
+    inputs = {"skipgram": settings.window + 1.0, "cbow": 1.0, "edges": 0.5}[settings.architecture]
+    return tokens * inputs * (1 + settings.negative)

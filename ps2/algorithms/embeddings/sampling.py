@@ -1,0 +1,161 @@
+"""Random sampling for batches of sentences, and training on a sampled batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ps2.algorithms.embeddings import sampling_kernels, training_kernels
+from ps2.algorithms.embeddings.corpus import Batch
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.ops.guards import readable
+from ps2.ops.kernels import Float64s, Int64s
+from ps2.ops.parallel import over_blocks
+
+Int32s = npt.NDArray[np.int32]
+Float32s = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """Samples windows and negatives; the same for all batches of a training.
+
+    Attributes:
+        settings: of the training.
+        chances: float64, shape (vocabulary,): probability of each word to be drawn as a negative.
+        keep_chances: float32: probability of each word to survive subsampling; None: no subsampling.
+        thresholds, aliases: alias table of ``chances``.
+    """
+
+    settings: EmbeddingSettings
+    chances: Float64s
+    keep_chances: Float32s | None
+    thresholds: npt.NDArray[np.uint32]
+    aliases: Int32s
+
+    @staticmethod
+    def of(settings: EmbeddingSettings, frequencies: Int64s) -> Sampler:
+        """Args:
+        frequencies: int64, shape (vocabulary,): occurrences of each word; with edges, as a target.
+        """
+        shares = frequencies / max(frequencies.sum(), 1)
+        chances = np.where(frequencies > 0, np.power(np.maximum(shares, 1e-300), settings.exponent), 0.0)
+        # No occurrences: all words are equally likely.
+        chances = chances / chances.sum() if chances.sum() > 0 else np.full(len(shares), 1 / len(shares))
+        keep_chances = None
+        if settings.sample:
+            ratios = settings.sample / np.maximum(shares, 1e-300)
+            keep_chances = np.minimum(np.sqrt(ratios) + ratios, 1.0).astype(np.float32)
+        thresholds, aliases = np.empty(len(chances), np.uint32), np.empty(len(chances), np.int32)
+        sampling_kernels.fill_alias_table(chances * len(chances), thresholds, aliases)
+        return Sampler(settings, chances, keep_chances, thresholds, aliases)
+
+    def subsample(self, batch: Batch, key: np.uint64) -> Batch:
+        """Drop frequent tokens at random (word2vec's subsampling); equal for equal keys."""
+        tokens, offsets = readable(batch[0].astype(np.int32, copy=False)), readable(batch[1])
+        if self.keep_chances is None or self.settings.architecture == "edges":
+            return tokens, offsets
+        kept, ends = np.empty(len(tokens), np.int32), np.empty(len(offsets), np.int64)
+        count = sampling_kernels.subsample(key, tokens, offsets, self.keep_chances, kept, ends)
+        return readable(kept[:count]), readable(ends)
+
+    def sample(self, batch: Batch, key: np.uint64, threads: int = 1) -> SampledBatch:
+        """Sample windows and negatives for a subsampled batch; equal for equal keys."""
+        settings, tokens, offsets = self.settings, readable(batch[0]), readable(batch[1])
+        windows = np.empty(0 if settings.architecture == "edges" else len(tokens), np.int32)
+        sampling_kernels.draw_windows(key, settings.window, windows)
+        shape = len(tokens) // settings.tokens_per_example, settings.negatives_drawn
+        negatives = sampling_kernels.draw_negatives(shape, key, self.thresholds, self.aliases, threads)
+        return SampledBatch(settings, tokens, tokens, offsets, readable(windows), readable(negatives))
+
+
+@dataclass(frozen=True, eq=False)
+class SampledBatch:
+    """A batch of sentences with windows and negatives.
+
+    Attributes:
+        settings: of the training.
+        tokens, offsets: as in ``corpus.Batch``; tokens are rows of the vectors.
+        targets: the same words as rows of the contexts.
+        windows: int32: context words on either side of each token; empty for edges.
+        negatives: int32, shape (tokens or edges, ``settings.negatives_drawn``).
+    """
+
+    settings: EmbeddingSettings
+    tokens: Int32s
+    targets: Int32s
+    offsets: Int64s
+    windows: Int32s
+    negatives: Int32s
+
+    def train(self, vectors: Float32s, contexts: Float32s, rate: float, threads: int = 1) -> Float64s:
+        """Train tables on the batch, in place; several threads do so without locks.
+
+        Args:
+            vectors, contexts: float32, C-contiguous, with a row for each number; for edges of first order the same
+                array.
+            rate: the step size.
+
+        Returns:
+            float64, shape (training_kernels.STATISTICS,): the statistics of ``training_kernels``.
+        """
+        settings, step = self.settings, np.float32(rate)
+        rest: tuple[Any, ...] = (
+            self.tokens,
+            self.targets,
+            self.windows,
+            self.negatives,
+            vectors,
+            contexts,
+            step,
+            settings.window,
+        )
+        kernel: Any = training_kernels.train_cbow
+        if settings.architecture == "skipgram":
+            kernel, rest = training_kernels.train_skipgram, (*rest, settings.sharing)
+        elif settings.architecture == "edges":
+            kernel = training_kernels.train_edges
+            rest = (self.tokens, self.targets, self.negatives, vectors, contexts, step, settings.shares_table)
+        bounds = readable(self.offsets[:-1]), readable(self.offsets[1:])
+        if threads == 1:
+            statistics: Float64s = kernel(*bounds, *rest)
+            return statistics
+        parts = over_blocks(kernel, bounds, *rest, cost=self._cost, most=threads)
+        return np.sum(parts, axis=0)
+
+    def renumbered(self, tokens: Int32s, targets: Int32s, negatives: Int32s) -> SampledBatch:
+        """Return the same batch for other rows of the tables."""
+        return replace(self, tokens=readable(tokens), targets=readable(targets), negatives=readable(negatives))
+
+    def pieces(self, groups: int) -> Iterator[SampledBatch]:
+        """Yield the batch in pieces of whole sentences, of at most ``groups`` words or edges each."""
+        offsets, units = self.offsets, self.settings.tokens_per_example
+        if len(self.tokens) <= groups * units:
+            yield self
+            return
+        first = 0
+        while first < len(offsets) - 1:
+            last = int(np.searchsorted(offsets, offsets[first] + groups * units, side="right")) - 1
+            last = max(last, first + 1)
+            begin, end = int(offsets[first]), int(offsets[last])
+            yield replace(
+                self,
+                tokens=self.tokens[begin:end],
+                targets=self.targets[begin:end],
+                offsets=readable(offsets[first : last + 1] - begin),
+                windows=self.windows[begin:end],
+                negatives=self.negatives[begin // units : end // units],
+            )
+            first = last
+
+    @property
+    def _cost(self) -> int:
+        """Approximate multiplications of a sentence."""
+        settings = self.settings
+        pairs = {"skipgram": settings.window, "cbow": 2, "edges": 1}[settings.architecture]
+        groups = len(self.negatives) / max(len(self.offsets) - 1, 1)
+        return int(3 * groups * pairs * (1 + settings.negative) * settings.size) + 1

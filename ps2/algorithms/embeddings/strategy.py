@@ -1,0 +1,69 @@
+"""Choose the strategy of a training, and say why."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ps2.algorithms.embeddings.cost_model import STRATEGIES, FleetSize, seconds_per_token, work_per_token
+from ps2.algorithms.embeddings.cost_probes import measure
+from ps2.algorithms.embeddings.damping import UpdateRates
+from ps2.algorithms.embeddings.rows import batch_tokens
+from ps2.algorithms.embeddings.sampling import Sampler
+from ps2.algorithms.embeddings.schedule import clock_tokens
+from ps2.algorithms.embeddings.servers import piece_tokens
+from ps2.algorithms.embeddings.settings import EmbeddingSettings
+from ps2.ops.kernels import Float64s, Int64s
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StrategyChoice:
+    """A choice by predicted costs.
+
+    Attributes:
+        seconds: float64: predicted per token and worker, for each of ``cost_model.STRATEGIES``; empty: the user chose.
+    """
+
+    seconds: Float64s
+
+    def of(self, settings: EmbeddingSettings) -> tuple[EmbeddingSettings, str]:
+        """Return settings with the chosen strategy, and the reason."""
+        if not len(self.seconds):
+            return settings, f"by {settings.via!r}, as requested"
+        by_way = dict(zip(STRATEGIES, self.seconds.tolist(), strict=True))
+        way = min(STRATEGIES, key=lambda name: by_way[name])
+        told = ", ".join(
+            f"{name!r} {1e6 * s:.3g}" if np.isfinite(s) else f"{name!r} does not fit" for name, s in by_way.items()
+        )
+        return replace(settings, via=way), f"by {way!r}, chosen by predicted microseconds per token: {told}"
+
+
+def choose(
+    settings: EmbeddingSettings, frequencies: Int64s, servers: int, workers: int, threads: int
+) -> StrategyChoice:
+    """Predict the costs of each strategy from measurements, unless the settings name one.
+
+    Args:
+        threads: of each worker.
+
+    Raises:
+        LimitError: the servers have no room.
+    """
+    if settings.via != "auto":
+        return StrategyChoice(np.empty(0))
+    sampler = Sampler.of(settings, frequencies)
+    parts = min(servers, settings.size)
+    updates = UpdateRates.of(settings, frequencies, sampler.chances).most
+    piece = piece_tokens(settings, updates * workers, parts)
+    clock = clock_tokens(replace(settings, via="local"), workers)
+    work = work_per_token(settings, frequencies, sampler.chances, clock, batch_tokens(settings), piece)
+    costs = measure(settings, servers, piece)
+    # Measured with one thread.
+    costs = replace(costs, here_s=costs.here_s / threads)
+    by_way = seconds_per_token(work, costs, FleetSize(parts, workers), settings.tables * settings.table_bytes)
+    log.info("costs %s, work %s: seconds a token %s", costs, work, by_way)
+    return StrategyChoice(np.array([by_way[name] for name in STRATEGIES]))
