@@ -1,6 +1,6 @@
 """PS2: a parameter server that runs beside Apache Spark.
 
-The names below are loaded when they are first used, so that a server process never imports what only drivers need.
+Names load on first use, so that a server process never imports what only drivers need.
 """
 
 from __future__ import annotations

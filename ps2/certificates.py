@@ -1,4 +1,4 @@
-"""Certificates of TLS: where they are, and what they say."""
+"""TLS certificates: their files and their contents."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ CERT_VARIABLE = "PS2_TLS_CERT"
 KEY_VARIABLE = "PS2_TLS_KEY"
 CA_VARIABLE = "PS2_TLS_CA"
 NAME_VARIABLE = "PS2_TLS_NAME"
-# Commands look at them; servers that others start are told, and are not to.
+# Only commands read these variables. A server that another process starts gets certificates explicitly.
 VARIABLES = (CERT_VARIABLE, KEY_VARIABLE, CA_VARIABLE, NAME_VARIABLE)
-# They travel in one environment variable, and through pipes.
+# Certificates travel in one environment variable, and through pipes.
 MAX_FILE_BYTES = 32 << 10
 
 
 @dataclass(frozen=True)
 class Pems:
-    """Certificates themselves, as tasks and containers are handed them; "" is not given.
+    """The contents of certificate files, as tasks and containers get them; "" means not given.
 
     Attributes:
-        cert: PEM: this process's certificate, and those between it and the authority.
-        key: PEM: that certificate's private key.
-        ca: PEM: authorities whose certificates are believed.
-        name: that the certificates of all the fleet's processes carry; "": the host that each is reached by.
+        cert: PEM: this process's certificate and the intermediate certificates.
+        key: PEM: the private key of that certificate.
+        ca: PEM: the trusted certificate authorities.
+        name: name in the certificates of all processes of the fleet; "": each certificate names its host.
     """
 
     cert: str = ""
@@ -44,23 +44,23 @@ class Pems:
 
 
 class Tls(Protocol):
-    """Where certificates come from; ``str`` names it in errors."""
+    """A source of certificates; ``str`` names it in errors."""
 
     @property
     def name(self) -> str: ...
 
     def current(self) -> Pems:
-        """Return them as they are now.
+        """Return the current certificates.
 
         Raises:
-            ConfigError, AuthError: a file cannot be used.
+            ConfigError, AuthError: a file is unusable.
         """
         ...
 
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """Files of certificates, which are read again when they change; "" is not given. For the rest see ``Pems``."""
+    """Certificate files, reloaded when they change; "" means not given. See ``Pems`` for the fields."""
 
     cert: str = ""
     key: str = ""
@@ -75,16 +75,16 @@ class TlsFiles:
 
     @property
     def lasting(self) -> bool:
-        """Whether they can be read again; a pipe cannot."""
+        """True if the files can be read repeatedly; a pipe cannot."""
         return all(os.path.isfile(path) for path in (self.cert, self.key, self.ca) if path)
 
     def absolute(self) -> TlsFiles:
-        """Return the same, wherever this process works later."""
+        """Return the same files with absolute paths."""
         cert, key, ca = (path and os.path.abspath(path) for path in (self.cert, self.key, self.ca))
         return TlsFiles(cert, key, ca, self.name)
 
     def arguments(self) -> list[str]:
-        """Return them as options of ``ps2``."""
+        """Return the files as options of ``ps2``."""
         given = {"--tls-cert": self.cert, "--tls-key": self.key, "--tls-ca": self.ca, "--tls-name": self.name}
         return [word for option, value in given.items() if value for word in (option, value)]
 
@@ -96,7 +96,7 @@ class TlsFiles:
 
 
 def tls_files(cert: str | None, key: str | None, ca: str | None, name: str | None) -> TlsFiles | None:
-    """Return the files that options name; None if they name none: there is no TLS then.
+    """Return the files that options name; None if they name none, so that TLS is off.
 
     Raises:
         ConfigError: a certificate without its key, or a name without certificates.
@@ -110,14 +110,14 @@ def tls_files(cert: str | None, key: str | None, ca: str | None, name: str | Non
 
 
 def check_private(what: str, name: str, found: os.stat_result) -> None:
-    """Raise ConfigError if others can read a secret.
+    """Raise ConfigError if other users can read a secret.
 
-    As ssh does with keys; but the group of another's file may be how its owner lets us in (mounted secrets).
+    The check is like that of ssh for keys. A file of another user may be readable by its group, as mounted secrets are.
     """
     mode = stat.S_IMODE(found.st_mode)
     if mode & (0o077 if found.st_uid == os.getuid() else 0o007):
         raise ConfigError(
-            f"{what} {name}: its mode {mode:04o} lets others than its owner read or write it; chmod 600 {name}"
+            f"{what} {name}: expected a file that only its owner can access, got mode {mode:04o}; chmod 600 {name}"
         )
 
 
@@ -137,7 +137,7 @@ def _stamp(path: str) -> tuple[int, ...]:
     try:
         found = os.stat(path)
     except OSError:
-        return (0,)  # reading says why
+        return (0,)  # reading raises the error
     return found.st_mtime_ns, found.st_ino, found.st_size
 
 
@@ -153,8 +153,8 @@ def _text(what: str, path: str) -> str:
         raise AuthError(f"{what} file {path}: {error.strerror}") from error
     if len(text) > MAX_FILE_BYTES:
         raise ConfigError(
-            f"{what} file {path}: expected at most {MAX_FILE_BYTES:,} bytes; name the authority that has signed the "
-            "fleet's certificates, not all that there are"
+            f"{what} file {path}: expected at most {MAX_FILE_BYTES:,} bytes; give only the authority that signed the "
+            "fleet's certificates, not a bundle of all"
         )
     if b"-----BEGIN " not in text:
         raise ConfigError(f"{what} file {path}: expected PEM text (-----BEGIN ...), got something else")

@@ -1,7 +1,7 @@
-"""What control groups let this process have: its own and all above that one, of version 1, version 2 or a mix of both.
+"""Limits of control groups (version 1, version 2 or both) on this process: those of its own group and of all ancestors.
 
-A group's limit holds for all groups below it, so the smallest on the way up counts: systemd, Slurm and Kubernetes set
-one on a group of which the process's own is a part.
+A group's limit applies to all groups below it, so the smallest limit on the way up counts. Systemd, Slurm and
+Kubernetes set limits on an ancestor of the process's own group.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 
 ROOT = Path("/")
-# In names of mount points: a blank, a tab, a line's end or a backslash.
+# Escaped characters in names of mount points: blank, tab, newline and backslash.
 ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True)
 class _Group:
-    """One control group: its folder, and which version's files are there."""
+    """One control group: its folder, and True for version 2."""
 
     folder: Path
     is_v2: bool
 
     def number(self, name: str) -> int | None:
-        """Return the number in a file; None if there is none, as "max" is."""
+        """Return the number in a file; None if it holds no number ("max")."""
         text = _read(self.folder / name).strip()
         return int(text) if text.lstrip("-").isdecimal() else None
 
     def stat(self, name: str) -> int | None:
-        """Return a number of the file memory.stat."""
+        """Return a number from the file memory.stat; None if it is missing."""
         for line in _read(self.folder / "memory.stat").splitlines():
             key, _, value = line.partition(" ")
             if key == name and value.isdecimal():
@@ -40,17 +40,17 @@ class _Group:
         return None
 
     def memory_bytes(self) -> int | None:
-        """Return the most that its processes may take; None: any."""
+        """Return the memory limit of the group; None if there is none."""
         if self.is_v2:
-            # Above memory.high the system slows processes down until they hardly move.
+            # Above memory.high, the system slows processes down to a near standstill.
             found = [self.number("memory.max"), self.number("memory.high")]
         else:
-            # The latter counts groups above the topmost that is mounted here, too.
+            # hierarchical_memory_limit includes ancestors that are not mounted here.
             found = [self.number("memory.limit_in_bytes"), self.stat("hierarchical_memory_limit")]
         return min((limit for limit in found if limit is not None), default=None)
 
     def used_bytes(self) -> int:
-        """Return what its processes have taken, without what the system gives back by itself: files read before."""
+        """Return the memory in use by the group, without file caches that the system frees by itself."""
         if self.is_v2:
             used, cached = self.number("memory.current"), self.stat("inactive_file")
         else:
@@ -58,7 +58,7 @@ class _Group:
         return max(0, (used or 0) - (cached or 0))
 
     def cores(self) -> float | None:
-        """Return how many cores' time its processes get; None: as much as there is."""
+        """Return the CPU quota of the group in cores; None if there is none."""
         if self.is_v2:
             quota, _, period = _read(self.folder / "cpu.max").strip().partition(" ")
         else:
@@ -69,17 +69,17 @@ class _Group:
 
 
 def memory_limit_bytes(root: Path = ROOT) -> int | None:
-    """Return the most memory that the groups of this process allow; None if they set no limit.
+    """Return the memory limit of this process's groups; None if they set none.
 
     Args:
-        root: folder that has the system's files.
+        root: folder with the system's files.
     """
     limits = (group.memory_bytes() for group in _groups("memory", root))
     return min((limit for limit in limits if limit is not None), default=None)
 
 
 def memory_room_bytes(root: Path = ROOT) -> int | None:
-    """Return how much memory the groups allow beside what their processes have taken; None if they set no limit."""
+    """Return how much more memory this process's groups allow; None if they set no limit."""
     rooms = [
         max(0, limit - group.used_bytes())
         for group in _groups("memory", root)
@@ -89,13 +89,13 @@ def memory_room_bytes(root: Path = ROOT) -> int | None:
 
 
 def core_quota(root: Path = ROOT) -> float | None:
-    """Return how many cores' time the groups of this process get; None if they set no limit."""
+    """Return the CPU quota of this process's groups in cores; None if they set none."""
     quotas = (group.cores() for group in _groups("cpu", root))
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def usable_cores() -> int:
-    """Return on how many cores' time threads of this process can count, at least one."""
+    """Return the number of cores that this process may use: CPU affinity and quota, at least one."""
     affinity, quota = len(os.sched_getaffinity(0)), _own_quota()
     return affinity if quota is None else max(1, min(affinity, math.ceil(quota)))
 
@@ -106,7 +106,7 @@ def _own_quota() -> float | None:
 
 
 def _groups(controller: str, root: Path) -> Iterator[_Group]:
-    """Yield the groups of this process that a controller may limit: its own, and those above as far as mounted."""
+    """Yield the groups of this process for a controller: its own, and all ancestors that are mounted."""
     own = _own_paths(controller, root)
     mounts = list(_mounts(controller, root))
     for is_v2 in (True, False):
@@ -114,7 +114,7 @@ def _groups(controller: str, root: Path) -> Iterator[_Group]:
         path = own.get(is_v2)
         if path is None:
             continue
-        # In a container, what is mounted may be a group's part of the tree, and the path be seen from outside it.
+        # In a container, the mount may show only a part of the tree, while the process's path is seen from outside.
         fitting = [(point, path.relative_to(top)) for point, top in found if path.is_relative_to(top)]
         for point, below in fitting or [(point, PurePosixPath()) for point, _ in found]:
             for folder in (below, *below.parents) if below.parts else (below,):
@@ -122,11 +122,11 @@ def _groups(controller: str, root: Path) -> Iterator[_Group]:
 
 
 def _own_paths(controller: str, root: Path) -> dict[bool, PurePosixPath]:
-    """Return by whether it is version 2 which group the process is in."""
+    """Return the process's group for each version, keyed by True for version 2."""
     found = {}
     for line in _read(root / "proc/self/cgroup").splitlines():
         number, names, path = line.split(":", 2)
-        # The process may be outside of what its namespace shows: "/../other".
+        # The process may be outside of its namespace's view: "/../other".
         place = PurePosixPath("/") if ".." in path.split("/") else PurePosixPath(path)
         if number == "0" and not names:
             found[True] = place
@@ -136,7 +136,7 @@ def _own_paths(controller: str, root: Path) -> dict[bool, PurePosixPath]:
 
 
 def _mounts(controller: str, root: Path) -> Iterator[tuple[bool, PurePosixPath, PurePosixPath]]:
-    """Yield where a controller's groups are mounted: whether that is version 2, the mount point, and which group."""
+    """Yield the mounts of a controller: True for version 2, the mount point, and the mounted group."""
     for line in _read(root / "proc/self/mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         fields, (kind, *_, options) = before.split(" "), after.split(" ")
@@ -146,7 +146,7 @@ def _mounts(controller: str, root: Path) -> Iterator[tuple[bool, PurePosixPath, 
 
 
 def _read(path: Path) -> str:
-    """Return what a file says; "" if it is not there, or not for this process."""
+    """Return the text of a file; "" if it is missing or not readable."""
     try:
         return path.read_text(errors="surrogateescape")
     except OSError:

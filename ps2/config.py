@@ -1,4 +1,4 @@
-"""Settings as dataclasses; each field says its unit, its default and why."""
+"""Settings as dataclasses; the documentation of a field gives its unit, its default and the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOPBACK = "127.0.0.1"
 TOKEN_FILE_VARIABLE = "PS2_TOKEN_FILE"
 UNIX_SOCKETS_VARIABLE = "PS2_UNIX_SOCKETS"
 FAST_PATH_VARIABLE = "PS2_FAST_PATH"
-# What a server in a container is told of where it is.
+# Tell a server in a container its container and node.
 CONTAINER_VARIABLE = "PS2_CONTAINER"
 NODE_VARIABLE = "PS2_NODE"
 DEFAULT_PORT = 7070
@@ -24,25 +24,26 @@ MAX_PORT = 65535
 ANY_PORT = range(1)
 MIN_TOKEN_CHARS = 16
 MAX_TOKENS = 2
-MAX_BYTES = 2**63 - 1  # that an int64 counts
+MAX_BYTES = 2**63 - 1  # of an int64
 
 
 @dataclass(frozen=True)
 class WireConfig:
-    """How requests and connections behave, on both sides.
+    """Settings of requests and connections, for both sides.
 
     Attributes:
-        block_bytes: a larger call is cut into requests of about this much, sent without waiting for replies; with
-            4 MiB throughput stops growing, and both sides' buffers stay in the processor's cache.
-        request_limit_bytes: most that the arrays of one request may take; a server holds them while it runs.
-        keepalive_s: a plain connection that carries nothing any more is given up after that; a peer that does not
-            answer a ping of gRPC, after ``keepalive_s + keepalive_timeout_s``. So a stopped process or a cut cable
-            cannot hang a call; a server that takes its time is waited for.
-        connect_s: longest time for one attempt to connect; a busy machine needs its time.
-        request_timeout_s: longest time for one request, a user's function included.
-        unix_sockets: whether processes of one host meet over Unix sockets; ``PS2_UNIX_SOCKETS=0`` turns it off.
-        fast path: whether plain requests are done without what others need; ``PS2_FAST_PATH=0`` turns it off.
-        tls: what connections between hosts are encrypted with; None: they are not.
+        block_bytes: larger calls are split into requests of about this size, sent without waiting for replies. Beyond
+            4 MiB throughput does not grow, and both sides' buffers still fit into the processor's cache.
+        request_limit_bytes: maximum size of the arrays of one request; a server holds them while it runs the request.
+        keepalive_s: a dead plain connection is given up after this time, and a peer that does not answer a gRPC ping
+            after ``keepalive_s + keepalive_timeout_s``. So a stopped process or a cut cable cannot hang a call, while
+            calls wait for a slow server.
+        keepalive_timeout_s: maximum time for the answer to a ping.
+        connect_s: maximum time of one attempt to connect; long enough for a busy machine.
+        request_timeout_s: maximum time of one request, including a user's function.
+        unix_sockets: processes of one host communicate over Unix sockets; ``PS2_UNIX_SOCKETS=0`` turns that off.
+        fast_path: plain requests take a shorter path; ``PS2_FAST_PATH=0`` turns that off.
+        tls: certificates for encrypting connections between hosts; None: no encryption.
     """
 
     block_bytes: int = 4 << 20
@@ -58,15 +59,16 @@ class WireConfig:
 
 @dataclass(frozen=True)
 class RetryConfig:
-    """How long a client tries again what may pass by itself.
+    """How long a client retries transient failures.
 
     Attributes:
-        total_s: time from the first failure until the error is raised, while nobody knows of a reason.
-        recovery_s: the same, while the coordinator brings a lost server back.
-        first_contact_s: the same, where the master was never reached by this process.
-        unreached_s: the same, where a server was never reached by this process, and the coordinator misses none.
-        later_contact_s: that for the master, in a later attempt of a task, before which the first one has waited.
-        later_connect_s: longest time for one attempt to connect in such a task.
+        total_s: time from the first failure until the error is raised, if no reason is known.
+        recovery_s: the same while the coordinator recovers a lost server.
+        first_contact_s: the same if this process has never reached the master.
+        unreached_s: the same if this process has never reached a server that the coordinator considers alive.
+        later_contact_s: like ``first_contact_s``, in a later attempt of a task, as the first attempt has waited
+            already.
+        later_connect_s: maximum time of one attempt to connect in such a task.
         first_pause_s: pause after the first failure; doubles up to ``longest_pause_s``.
         longest_pause_s: longest pause between two attempts.
     """
@@ -83,24 +85,24 @@ class RetryConfig:
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """One server process.
+    """Settings of one server process.
 
     Attributes:
-        listen: ``host:port``, or ``host:first-last``, whose first free port is taken; port 0 is any.
-        data_ports: of which the first free one takes data without gRPC; 0 is any.
-        advertise: host that others reach it by, where that is not the one it listens on.
-        memory_limit_bytes: most that shards and requests under way may take together.
-        threads: gRPC requests served at once; further ones wait. Each data connection has a thread of its own.
-        cores: that kernels on long rows may use; None for all that the process may.
-        allow_udf: whether ``mapPartitions`` may run functions that clients send.
-        metrics_port: where Prometheus finds this server's numbers, on the host that it listens on; 0 takes a free one,
-            None is nowhere: whoever can connect there needs no token, so somebody has to want it.
+        listen: ``host:port``, or ``host:first-last`` for the first free port; port 0 means any.
+        data_ports: ports for data without gRPC, of which the first free one is used; 0 means any.
+        advertise: host by which others reach the server, if it differs from the one it listens on.
+        memory_limit_bytes: maximum memory of shards and requests under way together.
+        threads: maximum number of concurrent gRPC requests. Each data connection has a thread of its own.
+        cores: cores that kernels on long rows may use; None: all that the process may use.
+        allow_udf: ``mapPartitions`` may run functions that clients send.
+        metrics_port: port of the Prometheus metrics, on the host that the server listens on; 0: any free port; None: no
+            metrics. None is the default, as metrics can be read without a token.
         ops: modules that declare operations (docs/kernels.md), beside those of installed packages.
-        announce: file descriptor that the address is written to once it listens; None: nobody waits for it.
-        orphan_timeout_s: a server of a master ends after this long without an answer from it; one that was told to end
-            with its parent does not: that one may only have stopped for a while.
-        drain_s: told to end by SIGTERM, wait at most so long for the coordinator to bring to safety what is here.
-        tls: certificates of this server, for all its ports but that of metrics; None: nothing is encrypted.
+        announce: file descriptor to write the address to once the server listens; None: none.
+        orphan_timeout_s: a server with a master ends after this long without an answer from the master. A server that
+            ends together with its parent ignores this, as the parent may only be paused.
+        drain_s: after SIGTERM, maximum wait for the coordinator to move the server's data to safety.
+        tls: certificates of this server for all its ports except that of metrics; None: no encryption.
     """
 
     listen: str = "127.0.0.1:0"
@@ -120,13 +122,13 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class FleetConfig:
-    """The coordinator's side of a fleet.
+    """The coordinator's settings for a fleet.
 
     Attributes:
-        heartbeat_s: pause between two signs of life of a server.
-        lost_after_s: a server is lost after this long without one.
-        start_timeout_s: longest time for all servers to start.
-        give_up_after_s: a lost server that could not be brought back for so long is lost for good.
+        heartbeat_s: interval of a server's heartbeats.
+        lost_after_s: a server is lost after this long without a heartbeat.
+        start_timeout_s: maximum time for all servers to start.
+        give_up_after_s: a lost server that could not be recovered for this long is lost for good.
     """
 
     heartbeat_s: float = 1.0
@@ -147,8 +149,8 @@ def write_token(path: Path, token: str) -> None:
 
 
 def replace_token(path: Path, token: str) -> None:
-    """Write a token in place of a file's, at once, for the same owner and with the same rights."""
-    path = path.resolve()  # a link stays one
+    """Replace the token in a file atomically, keeping the file's owner and permissions."""
+    path = path.resolve()  # a symbolic link stays
     found = path.stat()
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -162,11 +164,11 @@ def replace_token(path: Path, token: str) -> None:
 
 
 def read_token(path: str | os.PathLike[str]) -> str:
-    """Read a fleet's token; while it is replaced the new one and the one before, on lines of their own.
+    """Read a fleet's token: one line; while the token is being replaced, two lines, the new token first.
 
     Raises:
-        AuthError: there is no such file, or what it holds is no token.
-        ConfigError: others than its owner can read it, or it is no text.
+        AuthError: the file is missing, or its content is not a token.
+        ConfigError: other users can read the file, or it is not ASCII text.
     """
     name = os.fspath(path)
     try:
@@ -179,18 +181,20 @@ def read_token(path: str | os.PathLike[str]) -> str:
         raise ConfigError(f"token file {name}: expected a line of ASCII text, got other bytes") from error
     lines = token.split("\n")
     if len(lines) > MAX_TOKENS:
-        raise AuthError(f"token file {name}: expected a token, or two while it is replaced, got {len(lines)} lines")
+        raise AuthError(
+            f"token file {name}: expected one token, or two while it is being replaced, got {len(lines)} lines"
+        )
     for line in lines:
         if len(line) < MIN_TOKEN_CHARS or any(c.isspace() or not c.isprintable() for c in line):
             raise AuthError(
-                f"token file {name}: expected one line of at least {MIN_TOKEN_CHARS} ASCII characters, all of them "
-                f"printable, got {len(line)} characters"
+                f"token file {name}: expected a line of at least {MIN_TOKEN_CHARS} printable ASCII characters, "
+                f"got {len(line)} characters"
             )
     return token
 
 
 def split_address(address: str, called: str = "address") -> tuple[str, int]:
-    """Split ``host:port`` (``[v6]:port``), or raise ConfigError, which calls it as it is called."""
+    """Split ``host:port`` (``[v6]:port``); raise ConfigError, which names the setting ``called``."""
     host, ports = split_listen(address, called)
     if len(ports) != 1:
         raise ConfigError(f"{called}: expected HOST:PORT, got {address!r}")
@@ -198,14 +202,14 @@ def split_address(address: str, called: str = "address") -> tuple[str, int]:
 
 
 def split_listen(listen: str, called: str = "address") -> tuple[str, range]:
-    """Split where to listen, ``host:port`` or ``host:first-last``, or raise ConfigError."""
+    """Split a listen address, ``host:port`` or ``host:first-last``; raise ConfigError."""
     host, colon, ports = listen.rpartition(":")
     wrong = f"{called}: expected HOST:PORT, got {listen!r}"
     if not colon or not host or not set(ports) <= set("0123456789-"):
         raise ConfigError(wrong)
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        # Of "::1:7070" nobody can tell what is the port.
-        raise ConfigError(f"{called}: expected HOST:PORT, an address of IPv6 in brackets ([::1]:7070), got {listen!r}")
+        # In "::1:7070", the port would be ambiguous.
+        raise ConfigError(f"{called}: expected HOST:PORT, with IPv6 addresses in brackets ([::1]:7070), got {listen!r}")
     return host_of(host, wrong), ports_of(ports, wrong)
 
 
@@ -214,7 +218,7 @@ def join_address(host: str, port: int) -> str:
 
 
 def host_of(text: str, called: str) -> str:
-    """Return a host as it is used: a name or an address, of IPv6 without its brackets; raise ConfigError."""
+    """Return a host, a name or an address, without the brackets of IPv6; raise ConfigError."""
     host = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     is_plain = bool(host) and not any(letter.isspace() or letter in "[]/,@" for letter in host)
     if not is_plain or (":" in host and _address(host) is None):
@@ -223,10 +227,10 @@ def host_of(text: str, called: str) -> str:
 
 
 def ports_of(text: str, called: str) -> range:
-    """Read a port, 0 for any that is free, or the first and the last one of a range; raise ConfigError."""
+    """Read a port (0 for any free port) or a range ``first-last``; raise ConfigError."""
     first, dash, last = text.partition("-")
     if not text.isascii() or not first.isdecimal() or not (last.isdecimal() or not dash):
-        raise ConfigError(f"{called}: expected a port, or the first and the last of some (40000-40020), got {text!r}")
+        raise ConfigError(f"{called}: expected a port or a range of ports (40000-40020), got {text!r}")
     ports = range(int(first), int(last or first) + 1)
     if not dash and int(first) > MAX_PORT:
         raise ConfigError(f"{called}: expected a port up to {MAX_PORT}, got {text!r}")
@@ -236,24 +240,24 @@ def ports_of(text: str, called: str) -> range:
 
 
 def said_of(ports: range) -> str:
-    """Return ports as they are written."""
+    """Return ports in the form that ``ports_of`` reads."""
     return str(ports[0]) if len(ports) == 1 else f"{ports[0]}-{ports[-1]}"
 
 
 def is_whole(value: object) -> bool:
-    """Return whether a setting is an integer; a bool is none."""
+    """Return True if a setting is an integer and not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host name always means the host itself."""
+    """Return True if a host name always means the host itself."""
     address = _address(host)
     mapped = getattr(address, "ipv4_mapped", None) or address
     return host == "localhost" if mapped is None else mapped.is_loopback
 
 
 def is_wildcard(host: str) -> bool:
-    """Tell whether a host stands for all addresses of the host that it is used on."""
+    """Return True if a host stands for all addresses of its machine."""
     address = _address(host)
     return address is not None and address.is_unspecified
 
@@ -266,12 +270,12 @@ def _address(host: str) -> IPv4Address | IPv6Address | None:
 
 @dataclass(frozen=True)
 class Binding:
-    """Where a process listens, and what others reach it by.
+    """Where a process listens, and how others reach it.
 
     Attributes:
-        host: that it listens at.
-        advertised: host that others are told; never a wildcard.
-        ports: of which it takes the first that are free; 0 is any.
+        host: the host that it listens on.
+        advertised: the host that others use; never a wildcard.
+        ports: ports of which it uses the first free ones; 0 means any.
     """
 
     host: str = LOOPBACK
@@ -284,12 +288,12 @@ class Binding:
         return join_address(self.host, 0).removesuffix("0") + said_of(self.ports)
 
     def reached(self, address: str) -> str:
-        """Return what others are told of an address that was taken here."""
+        """Return the address that others use for an address bound here."""
         return join_address(self.advertised, split_address(address)[1])
 
     @property
     def near(self) -> Binding:
-        """The same for other processes of this host, wherever what others are told leads."""
+        """The same binding for processes of this host, which need not use the advertised host."""
         loopback = "::1" if ":" in self.host else LOOPBACK
         own = loopback if is_wildcard(self.host) else self.host
         return replace(self, advertised=own)

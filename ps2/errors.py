@@ -1,7 +1,7 @@
-"""Every error that PS2 raises, as one tree whose branches are what a caller can do about it.
+"""All errors of PS2 in one tree, whose branches are what a caller can do about them.
 
-``UsageError``: change the call. ``TransientError``: try again. ``RecoveryError``: choose another checkpoint.
-``OpError``: fix the function that ran on the server; ``WorkerError``: the one that ran in a task.
+``UsageError``: change the call. ``TransientError``: retry. ``RecoveryError``: choose another checkpoint.
+``OpError``: fix the function that ran on the server; ``WorkerError``: fix the function that ran in a task.
 ``ps2.rpc.status`` maps each class to a gRPC status and back.
 """
 
@@ -13,11 +13,11 @@ class PS2Error(Exception):
 
 
 class UsageError(PS2Error, ValueError):
-    """The call cannot work as it stands; repeating it will not help."""
+    """The call cannot work as it is; repeating it does not help."""
 
 
 class ConfigError(UsageError):
-    """A setting, option or environment variable has a value that cannot be used."""
+    """A setting, option or environment variable has an unusable value."""
 
 
 class ShapeError(UsageError):
@@ -33,7 +33,7 @@ class OutOfRangeError(UsageError, IndexError):
 
 
 class NotFoundError(UsageError, LookupError):
-    """The matrix, row or operation named does not exist (any more)."""
+    """The named matrix, row or operation does not exist, or no longer exists."""
 
 
 class NotColocatedError(UsageError):
@@ -41,15 +41,15 @@ class NotColocatedError(UsageError):
 
 
 class StoppedError(UsageError):
-    """The context, fleet or Spark application that this needs has been stopped."""
+    """The required context, fleet or Spark application has been stopped."""
 
 
 class LimitError(UsageError):
-    """The request would take more memory than the server's limit leaves, even when all others are done."""
+    """The request exceeds a limit; for memory, more than the server could give it even without other requests."""
 
 
 class AuthError(UsageError):
-    """No token, or not the fleet's token."""
+    """The token is missing, or is not the fleet's token."""
 
 
 class ProtocolError(UsageError):
@@ -61,7 +61,7 @@ class InputError(UsageError):
 
 
 class DivergedError(UsageError):
-    """A training has left the numbers, or made its objective far worse: its step size is too large for the data."""
+    """A training's numbers became non-finite or its objective far worse: the step size is too large for the data."""
 
 
 class SlotsError(UsageError):
@@ -73,7 +73,7 @@ class LaunchError(UsageError):
 
 
 class TransientError(PS2Error):
-    """Something that may pass by itself; the same call may succeed later."""
+    """A failure that may be temporary; the same call may succeed later."""
 
 
 class UnavailableError(TransientError, ConnectionError):
@@ -81,27 +81,27 @@ class UnavailableError(TransientError, ConnectionError):
 
 
 class UnreachableError(UnavailableError):
-    """What this process is to connect to has never been reached from here: an address, or a firewall, is wrong."""
+    """This process has never reached a peer that it must connect to: an address or a firewall is wrong."""
 
 
 class LostError(UnavailableError):
-    """A server is gone and nothing brings it back: trying again does not help, what it held has to be made anew."""
+    """A server is lost for good: retrying does not help, and its data must be created anew."""
 
 
 class RecoveringError(UnavailableError):
-    """A server is being brought back; the call will succeed when it is there."""
+    """A server is being recovered; the call will succeed afterwards."""
 
 
 class StaleRouteError(TransientError):
-    """The request names a partition that this server does not hold (any more)."""
+    """The request names a partition that this server does not hold, or no longer holds."""
 
 
 class KeyMissError(TransientError):
-    """The request names a set of keys by its hash, and this server does not remember it (any more)."""
+    """The request names a set of keys by its hash, which this server does not remember, or no longer remembers."""
 
 
 class BusyError(TransientError):
-    """The request does not fit a server's memory limit until others are done."""
+    """The request does not fit into a server's memory limit until other requests are done."""
 
 
 class DeadlineError(TransientError, TimeoutError):
@@ -109,22 +109,22 @@ class DeadlineError(TransientError, TimeoutError):
 
 
 class RecoveryError(PS2Error):
-    """Saved state is missing or cannot be trusted."""
+    """Saved state is missing or invalid."""
 
 
 class CheckpointMissingError(RecoveryError):
-    """There is no complete save at this place."""
+    """There is no complete checkpoint at this place."""
 
 
 class CheckpointCorruptError(RecoveryError):
-    """A save exists, but its size, shape or checksum is not what its manifest says."""
+    """A checkpoint exists, but its size, shape or checksum differs from its manifest."""
 
 
 class RolledBack(RecoveryError):
-    """The whole fleet went back to a checkpoint; go on from ``step``, the one that it was made after (None: unknown).
+    """The whole fleet rolled back to a checkpoint; continue with ``step``.
 
     Attributes:
-        step: first step that has to be done again; 0 if the checkpoint was made before any.
+        step: first step to repeat; 0 if the checkpoint was made before any step; None if unknown.
     """
 
     def __init__(self, message: str, step: int | None = None) -> None:
@@ -133,15 +133,15 @@ class RolledBack(RecoveryError):
 
 
 class OpError(PS2Error):
-    """An operation or a user's function failed on a server; the text carries that server's traceback."""
+    """An operation or a user's function failed on a server; the text contains the server's traceback."""
 
 
 class WorkerError(PS2Error):
-    """A worker of ``ps.run`` failed; the text names its rank and clock, and carries its traceback."""
+    """A worker of ``ps.run`` failed; the text contains its rank, its clock and its traceback."""
 
 
 class NotColocatedWarning(UserWarning):
-    """Two vectors of one operation are not co-located: their data travelled through the network."""
+    """The vectors of one operation are not co-located, so their data travelled through the network."""
 
 
 class PrecisionWarning(UserWarning):
@@ -149,4 +149,4 @@ class PrecisionWarning(UserWarning):
 
 
 class CheckpointWarning(UserWarning):
-    """A checkpoint by interval could not be made; the one before stays the newest."""
+    """A periodic checkpoint failed; the one before stays the newest."""

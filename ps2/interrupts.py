@@ -1,14 +1,14 @@
-"""Ctrl-C and other signals whose handlers may raise: they wait until nothing is torn by them.
+"""Deferral of Ctrl-C and other signals whose handlers may raise, until an exception can do no harm.
 
-Python runs the handlers of signals in the main thread, between any two steps of it: also where a lock is just taken, or
-half of a reply is read. While the main thread is inside ``SHIELD``, handlers are put off until it leaves, or comes to a
-place where it may stop: those that may take long call ``check``, and wait by ``sleep``, ``wait_for`` and ``join``. The
-handlers themselves are the user's, an IPython kernel's or a test runner's, and outside they are in place as they were.
+Python runs signal handlers in the main thread between any two steps: also just after a lock was taken, or when half of
+a reply was read. While the main thread is inside ``SHIELD``, handlers are deferred until it leaves, or reaches a place
+where it may stop. So code that may take long calls ``check``, and waits by ``sleep``, ``wait_for`` and ``join``. The
+handlers are the user's, an IPython kernel's or a test runner's. Outside of ``SHIELD`` they are installed unchanged.
 """
 
 from __future__ import annotations
 
-# The functions beneath those of ``signal``, which take ten times as long: a small call is one of 30 us.
+# The functions under those of ``signal``, which take ten times as long; a small call takes 30 us.
 import _signal  # type: ignore[import-not-found]
 import functools
 import os
@@ -22,9 +22,9 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# How long a handler waits while the main thread does.
+# Longest time for which a handler is deferred while the main thread waits.
 POLL_S = 0.05
-# Those for which programs have handlers that raise; SIGINT is put back last.
+# Signals for which programs have handlers that raise; SIGINT is restored last.
 SIGNALS = tuple(
     int(getattr(signal, name))
     for name in (
@@ -36,7 +36,7 @@ SIGNALS = tuple(
 
 
 class Shield:
-    """``with SHIELD:`` puts handlers of signals off. It nests, and does nothing in other threads than the main one."""
+    """``with SHIELD:`` defers signal handlers. It can be nested, and does nothing outside of the main thread."""
 
     __slots__ = ("_come", "_depth", "_handlers", "_main", "_noting")
 
@@ -44,7 +44,7 @@ class Shield:
         self._main = threading.main_thread().ident
         self._depth = 0
         self._noting = self._note
-        # The user's, by signal, while ours are in their places.
+        # The user's handlers by signal, while they are replaced.
         self._handlers: dict[int, Any] = {}
         self._come: list[int] = []
 
@@ -62,17 +62,17 @@ class Shield:
 
     @property
     def is_up(self) -> bool:
-        """Whether the calling thread is inside, and there are handlers to put off."""
+        """True if the calling thread is inside, and there are handlers to defer."""
         return bool(self._handlers) and bool(self._depth) and threading.get_ident() == self._main
 
     def check(self) -> None:
-        """Run the handlers of signals that have come, where the caller can be left by an exception."""
+        """Run the handlers of signals that have arrived, at a place where an exception can do no harm."""
         if self._come and self.is_up:
             with Opening():
                 pass
 
     def begin_again(self) -> None:
-        """Be as outside, in a child that was forked: this thread is its main one."""
+        """Reset in a forked child, where this thread is the main thread."""
         self._main = threading.get_ident()
         self._depth = 0
         self._come.clear()
@@ -83,14 +83,14 @@ class Shield:
             self._come.append(number)
 
     def _take(self) -> None:
-        """Put ours in the places of the user's handlers; all or, if one raises meanwhile, none."""
+        """Replace the user's handlers: all of them, or none if a handler raises meanwhile."""
         try:
             for number in SIGNALS:
                 handler = _signal.getsignal(number)
                 if callable(handler) and handler is not self._noting:
                     self._handlers[number] = handler
                     _signal.signal(number, self._noting)
-        except ValueError:  # an interpreter beside the main one, in which no handler runs
+        except ValueError:  # a subinterpreter, in which no handler runs
             self._main = 0
             self._handlers.clear()
         except BaseException:
@@ -98,7 +98,7 @@ class Shield:
             raise
 
     def _give_back(self) -> None:
-        """Put the user's handlers back, and run those of signals that have come, even if one raises."""
+        """Restore the user's handlers and run those of signals that have arrived, even if one raises."""
         try:
             while self._handlers:
                 number, handler = next(reversed(self._handlers.items()))
@@ -118,7 +118,7 @@ os.register_at_fork(after_in_child=SHIELD.begin_again)
 
 
 class Opening:
-    """``with Opening():`` lets handlers run, inside ``SHIELD``: for code of the user's, and of Spark's."""
+    """``with Opening():`` lets handlers run inside ``SHIELD``, for the user's code and Spark's."""
 
     __slots__ = ("_depth",)
 
@@ -139,14 +139,14 @@ class Opening:
             try:
                 SHIELD._take()
             except BaseException:
-                SHIELD._take()  # what had come is being raised
+                SHIELD._take()  # the handler of a pending signal is raising
                 raise
             finally:
                 SHIELD._depth = self._depth
 
 
 def shielded(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function that no handler of a signal is to interrupt."""
+    """Decorate a function that signal handlers must not interrupt."""
 
     @functools.wraps(function)
     def whole(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -157,7 +157,7 @@ def shielded(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def sleep(seconds: float) -> None:
-    """Sleep; handlers of signals run meanwhile."""
+    """Sleep; signal handlers can run meanwhile."""
     end_s = time.monotonic() + seconds
     while (left_s := end_s - time.monotonic()) > 0:
         time.sleep(min(left_s, POLL_S) if SHIELD.is_up else left_s)
@@ -165,7 +165,7 @@ def sleep(seconds: float) -> None:
 
 
 def wait_for(changed: threading.Condition, predicate: Callable[[], object], timeout_s: float | None = None) -> bool:
-    """Wait for a condition, which the caller holds, as its ``wait_for`` does; handlers of signals run meanwhile."""
+    """Wait like ``changed.wait_for``; the caller holds the condition. Signal handlers can run meanwhile."""
     if not SHIELD.is_up:
         return bool(changed.wait_for(predicate, timeout_s))
     end_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -176,7 +176,7 @@ def wait_for(changed: threading.Condition, predicate: Callable[[], object], time
 
 
 def join(thread: threading.Thread, timeout_s: float | None = None) -> None:
-    """Wait for a thread's end; handlers of signals run meanwhile."""
+    """Wait for a thread's end; signal handlers can run meanwhile."""
     if not SHIELD.is_up:
         thread.join(timeout_s)
         return

@@ -14,19 +14,19 @@ import psutil
 
 PROC = Path("/proc")
 BOOT = PROC / "sys/kernel/random/boot_id"
-# In /proc/PID/stat, counted from behind the command's name: the state, and the start in clock ticks since the boot.
+# Positions in /proc/PID/stat, counted after the command's name: the state, and the start in clock ticks since the boot.
 STATE, START = 0, 19
 ENDED = (b"Z", b"X")
 
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process of this host that cannot be mistaken for a later one with its pid.
+    """The identity of a process of this host; a later process with the same pid differs.
 
     Attributes:
         pid: of the operating system.
-        start: what tells it from others that had, or will have, the pid. It depends on no clock that can be set. "":
-            the process was gone before anybody looked.
+        start: identifies the process among all that had or will have the pid, independent of clock changes. "": the
+            process had already ended.
     """
 
     pid: int
@@ -37,20 +37,20 @@ class ProcessId:
         return cls(pid, _start_of(pid) or "")
 
     def alive(self) -> bool:
-        """Tell whether it runs; one that has ended and was not waited for does not."""
+        """Return True if the process runs; a zombie does not."""
         return bool(self.start) and _start_of(self.pid) == self.start
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal, if it still runs."""
+        """Send a signal if the process still runs."""
         if self.alive():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.pid, number)
 
 
 def has_come(pipe: IO[bytes] | IO[str] | int, timeout_s: float) -> bool:
-    """Tell whether something can be read of a process's pipe, its end included, or can be within a time.
+    """Return True if a process's pipe becomes readable, or ends, within ``timeout_s``.
 
-    Not by ``select``, which knows the first 1,024 open files of a process alone.
+    Uses poll, as ``select`` supports only the first 1,024 open files of a process.
     """
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
@@ -58,11 +58,11 @@ def has_come(pipe: IO[bytes] | IO[str] | int, timeout_s: float) -> bool:
 
 
 def _start_of(pid: int) -> str | None:
-    """Return the ``start`` of the process that runs with a pid; None if there is none."""
+    """Return the ``start`` of the running process with a pid; None if there is none."""
     if not (PROC / "self/stat").exists():
         return _start_elsewhere(pid)
     try:
-        # The command's name may hold anything, brackets too.
+        # The command's name may contain any character, brackets too.
         fields = (PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
@@ -70,7 +70,7 @@ def _start_of(pid: int) -> str | None:
 
 
 def _boot() -> str:
-    """Return what tells this boot of the host from others; "" where the system does not say."""
+    """Return the id of this boot of the host; "" if the system has none."""
     try:
         return BOOT.read_text().strip()
     except OSError:
@@ -78,8 +78,7 @@ def _boot() -> str:
 
 
 def _start_elsewhere(pid: int) -> str | None:
-    """The same where there is no /proc: by what psutil itself tells processes by, which is its start as the kernel
-    keeps it."""
+    """Like ``_start_of`` on systems without /proc: psutil identifies a process by its start time in the kernel."""
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else str(hash(process))

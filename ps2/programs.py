@@ -1,7 +1,7 @@
-"""How our own programs are started: no file of the current folder is taken for one of Python's own modules.
+"""How PS2 starts its own programs, such that no file of the current folder shadows a module of Python.
 
-Python looks for modules in the current folder first when it is started with ``-m`` or ``-c``, and in ``PYTHONPATH``
-before its own: a ``types.py`` there, which a notebook beside it never minds, ends a new process before its first step.
+With ``-m`` or ``-c``, Python looks for modules in the current folder first, and in ``PYTHONPATH`` before its own
+modules. A file ``types.py`` there, harmless to a notebook beside it, would break a new process at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Return how a module of ours is run as a program, by this Python and without the current folder."""
+    """Return the command that runs a module of PS2 with this Python and without the current folder."""
     if hasattr(sys.flags, "safe_path"):  # Python 3.11
         return [sys.executable, "-P", "-m", module, *arguments]
     run = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
@@ -21,9 +21,9 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def import_path() -> list[str]:
-    """Return where this process imports from, Python's own modules first.
+    """Return this process's import path, with Python's own modules first.
 
-    All of it is handed on: users' functions may come from any module that this process can import.
+    The path is complete, as users' functions may come from any module that this process can import.
     """
     own = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
     own |= {os.path.join(folder, "lib-dynload") for folder in own}
@@ -33,7 +33,7 @@ def import_path() -> list[str]:
 
 
 def hiding(folder: str) -> list[str]:
-    """Return the files of a folder that hide modules of Python's own from who looks there first."""
+    """Return the files of a folder that would shadow modules of Python."""
     try:
         names = sorted(os.listdir(folder))
     except OSError:

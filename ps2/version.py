@@ -1,3 +1,3 @@
-"""The version, on its own: what asks for it needs nothing of the face."""
+"""The version, in a module of its own that imports nothing."""
 
 __version__ = "0.1.0"

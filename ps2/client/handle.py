@@ -19,7 +19,7 @@ from ps2.client.task import note_unpickled, note_used
 from ps2.errors import ConfigError, NotFoundError
 from ps2.interrupts import shielded
 from ps2.matrix.partition import MatrixSpec
-from ps2.matrix.route import Route, apart
+from ps2.matrix.route import Route, why_not_colocated
 
 MAX_NAME = 255
 
@@ -137,7 +137,7 @@ class Handle:
         """Return why a vector of the same fleet is not co-located with this one; "" if it is."""
         if self._is_sibling(other):
             return ""
-        return apart(self._spec, self._route, other._spec, other._route)
+        return why_not_colocated(self._spec, self._route, other._spec, other._route)
 
     def _stored(self) -> Target:
         """Return the row with values that travel as they are stored, for files and copies."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from ps2.coordinator.recovery import backups
 from ps2.coordinator.server_registry import ServerRegistry
 from ps2.errors import CheckpointCorruptError, PS2Error
-from ps2.rpc.control import Activation, Meeting, ServerControl
+from ps2.rpc.control import Activation, ServerControl, ServerInfo
 from ps2.storage.manifest import SavedMatrix, matrices_from_json, matrix_to_json
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class CatalogPublisher:
                 log.warning("leaving the catalog with %s: %s", address, error)
 
 
-def newest_catalog(meetings: Sequence[Meeting]) -> tuple[SavedMatrix, ...]:
+def newest_catalog(meetings: Sequence[ServerInfo]) -> tuple[SavedMatrix, ...]:
     """Return the named matrices of the last coordinator; none if servers were restarted since."""
     left = [json.loads(meeting.catalog) for meeting in meetings if meeting.catalog]
     if not left:

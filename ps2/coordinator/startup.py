@@ -14,7 +14,7 @@ from ps2.coordinator.master import Master
 from ps2.coordinator.published_catalog import newest_catalog
 from ps2.errors import NotFoundError, UsageError
 from ps2.interrupts import sleep
-from ps2.rpc.control import Meeting
+from ps2.rpc.control import ServerInfo
 from ps2.storage import folders
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ def _take_over(fleet: FleetControl, conf: PS2Conf, adopt: bool) -> None:
         log.info("took over %d matrices of the driver before", len(held))
 
 
-def _wait_until_alone(fleet: FleetControl, conf: PS2Conf) -> list[Meeting]:
+def _wait_until_alone(fleet: FleetControl, conf: PS2Conf) -> list[ServerInfo]:
     began_s = time.monotonic()
     while True:
         meetings = [fleet.control.hello(address) for address in fleet.master.registry.addresses()]

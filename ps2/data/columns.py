@@ -1,4 +1,4 @@
-"""Columns of Arrow batches as checked NumPy arrays: vectors, arrays and numbers that a DataFrame's rows hold."""
+"""Columns of Arrow batches as checked NumPy arrays: the vectors, arrays and numbers of a DataFrame's rows."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ Array = npt.NDArray[Any]
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 
-# What a vector of pyspark.ml (or mllib) is in Arrow; type 0 is sparse, 1 is dense, without size and indices.
+# The fields of a pyspark.ml (or mllib) vector in Arrow. Type 0 is sparse; type 1 is dense, without size and indices.
 VECTOR = {"type", "size", "indices", "values"}
 VECTORS = "a vector of pyspark.ml, an array of numbers, or the names of number columns"
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """The features of some rows, one row's entries after the other's.
+    """The features of some rows, row after row.
 
     Attributes:
-        lengths: int64, shape (n,): entries of each row.
+        lengths: int64, shape (n,): number of entries of each row.
         columns: int32 or int64, shape (nnz,).
-        values: float32 or float64, shape (nnz,), finite; NaN where a value is missing.
-        size: columns that each row has; None if there is no row.
+        values: float32 or float64, shape (nnz,), finite; NaN for a missing value.
+        size: number of columns of each row; None if there is no row.
     """
 
     lengths: Int64Array
@@ -51,12 +51,12 @@ def read_features(
     Args:
         names: a column of vectors or arrays, or several columns of numbers.
         dtype: of the values.
-        before: rows that came before this batch, for messages.
-        size: that vectors and arrays have to have; None: that of the first row.
-        missing: whether NaN, or a number that is null, is a missing value; else it is an error.
+        before: number of rows before this batch, for messages.
+        size: expected size of vectors and arrays; None: the size of the first row.
+        missing: True: NaN and null numbers are missing values; False: they are errors.
 
     Raises:
-        InputError: a column is missing or of another type, or a row's features cannot be used.
+        InputError: a column is missing or has another type, or a row's features are invalid.
     """
     if not isinstance(names, str):
         return _from_numbers(batch, names, dtype, before, missing)
@@ -69,7 +69,7 @@ def read_features(
 
 
 def read_numbers(batch: pa.RecordBatch, name: str, before: int) -> Float64Array:
-    """Read a column of numbers; null, NaN and infinity are errors as in ``read_features``."""
+    """Read a column of numbers; null, NaN and infinity are errors."""
     column = number_column(batch, name)
     place = _Place(name, before)
     place.check_no_nulls(column, "a number")
@@ -79,14 +79,14 @@ def read_numbers(batch: pa.RecordBatch, name: str, before: int) -> Float64Array:
 
 
 def read_weights(batch: pa.RecordBatch, name: str, before: int) -> Float64Array:
-    """Read a column of numbers that are not negative."""
+    """Read a column of non-negative numbers."""
     values = read_numbers(batch, name, before)
-    _Place(name, before).check_rows(values < 0, values, "a weight that is not negative")
+    _Place(name, before).check_rows(values < 0, values, "a non-negative weight")
     return values
 
 
 def feature_column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """Return a column of vectors (a struct) or arrays of numbers (a list); its rows are not checked."""
+    """Return a column of vectors (a struct) or of arrays of numbers (a list), without checking its rows."""
     column = named_column(batch, name)
     if pa.types.is_struct(column.type) and {field.name for field in column.type} == VECTOR:
         return column
@@ -98,7 +98,7 @@ def feature_column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def number_column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """Return a column of numbers or booleans as float64; its rows are not checked."""
+    """Return a column of numbers or booleans as float64, without checking its rows."""
     column = named_column(batch, name)
     if pa.types.is_boolean(column.type):
         column = column.cast(pa.int8())
@@ -127,7 +127,7 @@ class _Place:
         raise InputError(f"column {self._name!r}, row {self._before + row}: expected {expected}, got {what}{others}")
 
     def check_rows(self, bad: Array, shown: Array, expected: str) -> None:
-        """Fail if ``bad`` holds for a row, and show the first one's ``shown``."""
+        """Raise InputError for the first row where ``bad`` is True; the message shows that row's ``shown``."""
         if bad.any():
             rows = np.flatnonzero(bad)
             self.fail(int(rows[0]), f"{shown[rows[0]]:g}", expected, len(rows) - 1)
@@ -138,7 +138,7 @@ class _Place:
             self.fail(int(rows[0]), "null", expected, len(rows) - 1)
 
     def entries(self, flat: pa.Array, lengths: Int64Array, dtype: np.dtype[Any]) -> Array:
-        """Return the values of all rows; what is infinite in the dtype is an error, as NaN and null if not missing."""
+        """Return the values of all rows; raise for infinities, and for NaN and null unless they are missing values."""
         expected = f"finite features that fit {dtype}"
         if flat.null_count and not self._missing:
             entry = int(np.argmax(flat.is_null().to_numpy(zero_copy_only=False)))
@@ -153,7 +153,7 @@ class _Place:
         return values
 
     def one_size(self, sizes: Array) -> int | None:
-        """Return the size that all rows have."""
+        """Return the common size of all rows."""
         told = self._size is not None
         other = sizes != (self._size if told else sizes[:1])
         if other.any():
@@ -166,7 +166,7 @@ def _from_numbers(
     batch: pa.RecordBatch, names: Sequence[str], dtype: np.dtype[Any], before: int, missing: bool
 ) -> Features:
     if not names:
-        raise InputError("features: expected the names of columns, got none")
+        raise InputError("features: expected at least one column name, got none")
     values = np.empty((batch.num_rows, len(names)), dtype)
     for column, name in enumerate(names):
         if missing:
@@ -189,7 +189,7 @@ def _from_arrays(column: pa.Array, dtype: np.dtype[Any], place: _Place) -> Featu
 
 
 def _from_vectors(column: pa.StructArray, dtype: np.dtype[Any], place: _Place) -> Features:
-    # field() knows of a slice of the struct, and flatten() of one of the list.
+    # field() respects the slice of a struct, and flatten() the slice of a list.
     kinds, sizes, indices, values = (column.field(name) for name in ("type", "size", "indices", "values"))
     lengths = lengths_of(values)
     entries = place.entries(values.flatten(), lengths, dtype)
@@ -221,7 +221,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def lengths_of(lists: pa.Array) -> Int64Array:
-    """Return how many entries each list has; 0 where it is null."""
+    """Return the length of each list; 0 for null."""
     lengths: Int64Array = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     return lengths
 

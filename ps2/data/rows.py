@@ -1,4 +1,4 @@
-"""Rows of a task as arrays: what ``ps.run`` gives a worker, as a sparse matrix whose columns are keys to pull.
+"""The rows of a task as a sparse matrix whose columns are keys to pull.
 
 Example::
 
@@ -9,8 +9,8 @@ Example::
             w = weight.pull(part.keys)
             gradient.add(part.x.T @ slope(part.x @ w, part.y), part.keys)
 
-A worker's columns are numbered from 0 once (``localize``); a step then picks its rows and renumbers only what they use,
-so that no step sorts anything and its gradient is as short as its set of keys.
+``localize`` numbers a worker's columns from 0 once. A step then takes its rows and renumbers only the columns that they
+use. So no step sorts anything, and a step's gradient is as long as its set of keys.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
 Float = Literal["float32", "float64"]
 
-# Up to this many possible columns for each entry, marking them in a bitmap is faster than sorting the entries.
+# Up to this many possible columns for each entry, a bitmap of columns is faster than sorting the entries.
 SPAN_PER_ENTRY = 256
 WORD_BITS = 64
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows with the columns of the whole data.
+    """Rows in the column space of the whole data.
 
     Attributes:
-        x: scipy csr_array of float32 or float64, shape (n, columns); zeros that a row holds are kept.
-        y: labels, float64, shape (n,); None: there are none.
-        weights: float64, shape (n,), not negative; None: all count the same.
+        x: scipy csr_array of float32 or float64, shape (n, columns); explicit zeros are kept.
+        y: labels, float64, shape (n,); None if there are none.
+        weights: non-negative sample weights, float64, shape (n,); None: all weights are equal.
     """
 
     x: sp.csr_array
@@ -65,21 +65,21 @@ class Rows:
         weight: str | None = None,
         dtype: Float = "float64",
     ) -> Rows:
-        """Read the rows of a DataFrame, as ``ps.run`` and ``mapInArrow`` give them.
+        """Read the rows of a DataFrame, in the form that ``ps.run`` and ``mapInArrow`` pass to a worker.
 
         Args:
-            batches: ``pyarrow.RecordBatch``, of any number of rows each.
+            batches: ``pyarrow.RecordBatch``, with any number of rows each.
             features: a column of ``pyspark.ml`` vectors (sparse, dense or mixed) or of arrays of numbers; or the names
                 of columns of numbers, which become columns 0, 1, ... of the matrix.
-            label: column of numbers or booleans; None: there are none.
-            weight: column of numbers that are not negative; None: there are none.
+            label: column of numbers or booleans; None if there is none.
+            weight: column of non-negative numbers; None if there is none.
             dtype: of the features.
 
         Raises:
-            InputError: a column is missing or of another type; a value is null, NaN or infinite, or does not fit the
+            InputError: a column is missing or has another type; a value is null, NaN, infinite or too large for the
                 dtype; vectors differ in size; a weight is negative. Names the column and the row, counted from 0.
         """
-        # pyarrow takes half a second to import: not where rows are records.
+        # Imported here, as pyarrow takes half a second to import and records do not need it.
         from ps2.data.columns import read_features, read_numbers, read_weights
 
         parts = RowParts(_checked(dtype))
@@ -104,11 +104,11 @@ class Rows:
     def fromRecords(records: Iterable[Any], dtype: Float = "float64") -> Rows:
         """Read records of an RDD: each ``(label, vector)``, ``(label, vector, weight)`` or a ``LabeledPoint``.
 
-        A vector is one of ``pyspark.ml`` or ``pyspark.mllib``, sparse or dense, or a 1-D array (or list) of numbers.
-        This takes some microseconds a record: a DataFrame's batches are many times faster.
+        A vector is a ``pyspark.ml`` or ``pyspark.mllib`` vector, sparse or dense, or a 1-D array (or list) of numbers.
+        A record takes some microseconds; a DataFrame's batches are many times faster.
 
         Raises:
-            InputError: a record is something else, or what ``fromBatches`` refuses.
+            InputError: a record is something else, or has a value that ``fromBatches`` refuses.
         """
         parts = RowParts(_checked(dtype))
         indices: list[Array] = []
@@ -141,7 +141,7 @@ class Rows:
         return parts.joined(has_y=True, has_weights=bool(parts.weights))
 
     def localize(self) -> LocalRows:
-        """Number the columns that these rows use from 0: they are the keys to pull.
+        """Number the columns that these rows use from 0; the used columns are the keys to pull.
 
         Raises:
             OutOfRangeError: a column is outside the matrix.
@@ -158,13 +158,13 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class LocalRows:
-    """Rows in a space of their own columns.
+    """Rows in a compact space of the columns that they use.
 
     Attributes:
-        keys: int64, shape (k,): the columns that they use, sorted, unique; what to pull, and to add to.
-        x: scipy csr_array of float32 or float64, shape (n, k): its columns are places in ``keys``.
-        y: labels, float64, shape (n,); None: there are none.
-        weights: float64, shape (n,); None: all count the same.
+        keys: the used columns, int64, shape (k,), sorted, unique: what to pull and to add to.
+        x: scipy csr_array of float32 or float64, shape (n, k): its columns are positions in ``keys``.
+        y: labels, float64, shape (n,); None if there are none.
+        weights: float64, shape (n,); None: all weights are equal.
     """
 
     keys: Int64Array
@@ -176,13 +176,13 @@ class LocalRows:
         return int(self.x.shape[0])
 
     def take(self, numbers: npt.ArrayLike) -> LocalRows:
-        """Take rows, in the order given, with the keys that they use.
+        """Return some rows, in the order given, with only the keys that they use.
 
         Args:
-            numbers: of rows, integers, shape (m,); a row may come several times.
+            numbers: row numbers, integers, shape (m,); a row may occur several times.
 
         Raises:
-            OutOfRangeError: there is no such row.
+            OutOfRangeError: a row number is not in ``[0, n)``.
         """
         rows = np.asarray(numbers, np.int64)
         if len(rows) and not 0 <= rows.min() <= rows.max() < len(self):
@@ -198,16 +198,16 @@ class LocalRows:
         )
 
     def chosen(self, numbers: npt.ArrayLike) -> LocalRows:
-        """Take rows, in the order given, with all keys."""
+        """Return some rows, in the order given, with all keys."""
         rows = np.asarray(numbers, np.int64)
         weights = None if self.weights is None else self.weights[rows]
         return LocalRows(self.keys, self.x[rows], None if self.y is None else self.y[rows], weights)
 
     def sample(self, fraction: float, rng: np.random.Generator) -> LocalRows:
-        """Take each row with a probability: a minibatch, with the keys that it uses; possibly no row.
+        """Return a random minibatch with the keys that it uses; it may be empty.
 
         Args:
-            fraction: in (0, 1]; 1.0 takes all.
+            fraction: probability of each row, in (0, 1]; 1.0 takes all rows.
             rng: ``worker.rng()`` draws the same rows in every attempt of a clock.
 
         Raises:
@@ -217,13 +217,13 @@ class LocalRows:
             raise ConfigError(f"fraction: expected a number in (0, 1], got {fraction}")
         if fraction == 1.0:
             return self
-        # How many first, then which: a small fraction draws a few numbers, not one for each row.
+        # Draw the number of rows first, then the rows: a small fraction needs few draws instead of one a row.
         count = rng.binomial(len(self), fraction)
         return self.take(np.sort(rng.choice(len(self), count, replace=False, shuffle=False)))
 
 
 def number_columns(columns: Array) -> tuple[Int64Array, Int32Array]:
-    """Find the sorted unique columns (int64) and each entry's place among them (int32)."""
+    """Return the sorted unique columns (int64), and the position of each entry's column among them (int32)."""
     span = int(columns.max()) + 1 if len(columns) else 0
     if span > SPAN_PER_ENTRY * len(columns):
         keys, inverse = np.unique(columns, return_inverse=True)
@@ -235,7 +235,7 @@ def number_columns(columns: Array) -> tuple[Int64Array, Int32Array]:
 
 @kernel
 def take_rows(indptr: Array, columns: Array, values: Array, rows: Int64Array) -> tuple[Array, Array, Array]:
-    """Copy the entries of some rows, one row after the other; return where each begins, columns and values."""
+    """Copy the entries of some rows, one row after the other; return the row starts, the columns and the values."""
     taken = np.zeros(len(rows) + 1, np.int64)
     for row in range(len(rows)):
         taken[row + 1] = taken[row] + indptr[rows[row] + 1] - indptr[rows[row]]
@@ -249,9 +249,9 @@ def take_rows(indptr: Array, columns: Array, values: Array, rows: Int64Array) ->
 
 @kernel
 def renumber(ids: Array, places: Int32Array, size: int) -> Int64Array:
-    """Find the sorted unique ids in [0, size) and write each entry's place among them; ``places`` may be ``ids``.
+    """Return the sorted unique ids in [0, size); write each entry's position among them. ``places`` may be ``ids``.
 
-    A bit for each id, and how many are set before each word: a minibatch of few ids out of millions costs little.
+    A bitmap of ids, with the number of bits before each word, makes small minibatches of millions of ids cheap.
     """
     words = np.zeros(size // WORD_BITS + 1, np.uint64)
     for id in ids:
@@ -274,7 +274,7 @@ def renumber(ids: Array, places: Int32Array, size: int) -> Int64Array:
 
 @kernel
 def _count_bits(word: np.uint64) -> int:
-    """Count set bits: in pairs, fours and bytes, then all bytes at once. LLVM knows this form as one instruction."""
+    """Count set bits in pairs, fours, bytes, then all bytes at once. LLVM makes one instruction of this form."""
     word -= (word >> np.uint64(1)) & np.uint64(0x5555555555555555)
     word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
@@ -282,13 +282,13 @@ def _count_bits(word: np.uint64) -> int:
 
 
 class RowParts:
-    """Arrays of rows that come one part after the other.
+    """Collects the arrays of rows that come in several parts.
 
     Attributes:
         dtype: of the values.
-        rows: how many came so far.
-        size: columns that each row has; None: not known yet.
-        y, weights: a part's labels and weights are appended by the caller.
+        rows: number of rows so far.
+        size: number of columns of each row; None until it is known.
+        y, weights: labels and weights of the parts, appended by the caller.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
@@ -302,7 +302,7 @@ class RowParts:
         self.size: int | None = None
 
     def add(self, lengths: Int64Array, columns: Array, values: Array, size: int | None) -> None:
-        """Add rows' entries, as in ``ps2.data.columns.Features``."""
+        """Append the entries of rows, in the form of ``ps2.data.columns.Features``."""
         if None not in (size, self.size) and size != self.size:
             raise InputError(f"features, row {self.rows}: expected size {self.size} as in the rows before, got {size}")
         self.size = size if self.size is None else self.size
@@ -312,7 +312,7 @@ class RowParts:
         self.values.append(values)
 
     def joined(self, has_y: bool, has_weights: bool) -> Rows:
-        """Put all parts together."""
+        """Return all parts as one ``Rows``."""
         indptr = np.concatenate([[0], np.cumsum(_joined(self.lengths, np.int64))])
         columns = _joined(self.columns, np.int32)
         values = _joined(self.values, self.dtype)
@@ -325,7 +325,7 @@ class RowParts:
 
 
 def _matrix(values: Array, columns: Array, indptr: Array, size: int) -> sp.csr_array:
-    """Make a sparse matrix; one integer of 64 bits would make scipy copy all columns to as many."""
+    """Return a sparse matrix; scipy would copy all columns to 64 bits if any index array had 64 bits."""
     narrow = columns.dtype == np.int32 and indptr[-1] <= np.iinfo(np.int32).max
     indptr = indptr.astype(np.int32, copy=False) if narrow else indptr
     return sp.csr_array((values, columns, indptr), shape=(len(indptr) - 1, size))
@@ -342,7 +342,7 @@ def _checked(dtype: str) -> np.dtype[Any]:
 
 
 def _unpacked(record: Any) -> tuple[Any, ...]:
-    """Return vector, label and, if there is one, weight of a record."""
+    """Return a record's vector, label and, if present, weight."""
     if hasattr(record, "features") and hasattr(record, "label"):
         return record.features, record.label
     label, vector, *weight = record
@@ -352,7 +352,7 @@ def _unpacked(record: Any) -> tuple[Any, ...]:
 
 
 def _entries(vector: Any) -> tuple[Array, Array, int]:
-    """Return columns, values and size of a vector; pyspark's own need not be imported for that."""
+    """Return columns, values and size of a vector, without importing pyspark."""
     if hasattr(vector, "indices"):
         return vector.indices, vector.values, int(vector.size)
     values = np.asarray(getattr(vector, "array", vector), np.float64)
@@ -362,7 +362,7 @@ def _entries(vector: Any) -> tuple[Array, Array, int]:
 
 
 def _check_records(parts: RowParts, sizes: list[int], numbers: list[tuple[float, ...]]) -> None:
-    """Raise InputError for the first record that differs from the others in form, or holds what is no number."""
+    """Raise InputError for the first record that differs from the others in form or holds an invalid number."""
     (columns,), (values,), (lengths,) = parts.columns, parts.values, parts.lengths
     ends = np.cumsum(lengths)
 
@@ -380,4 +380,4 @@ def _check_records(parts: RowParts, sizes: list[int], numbers: list[tuple[float,
     first_entry((columns < 0) | (columns >= sizes[0]), f"expected indices in [0, {sizes[0]})")
     given = np.array(numbers)
     first(np.any(~np.isfinite(given), axis=1), "expected a finite label and weight")
-    first(np.any(given[:, 1:] < 0, axis=1), "expected a weight that is not negative")
+    first(np.any(given[:, 1:] < 0, axis=1), "expected a non-negative weight")

@@ -1,7 +1,7 @@
-"""How a matrix is cut into partitions: pure functions of its ``MatrixSpec`` (paper, section 4.3).
+"""Partitioning of a matrix: pure functions of its ``MatrixSpec`` (paper, section 4.3).
 
-A dense matrix is cut by columns: partition ``i`` is the half-open interval ``[begin, end)``. A sparse matrix is cut the
-same way, but over the hash of the key instead of the key, so that any set of keys spreads evenly.
+A dense matrix is cut by columns: partition ``i`` is the half-open interval ``[begin, end)``. A sparse matrix is cut by
+the hash of the key instead, so that any set of keys spreads evenly.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WIRES = get_args(Wire)
 MAX_SPARSE_DIM = 2**63
 MAX_DENSE_DIM = 2**40
 MAX_ROWS = 2**31 - 1
-# The block of a column travels as a whole.
+# A column's block travels in one message.
 MAX_BLOCK_BYTES = 4 << 20
 # Sparse keys are hashed onto this many buckets, and the buckets are cut into intervals.
 HASH_SPACE = 2**32
@@ -32,18 +32,18 @@ HASH_SPACE = 2**32
 
 @dataclass(frozen=True)
 class MatrixSpec:
-    """What is fixed about a matrix when it is made.
+    """The properties of a matrix that are fixed when it is created.
 
     Attributes:
         dim: number of columns; for a sparse matrix, keys are in ``[0, dim)``.
-        rows: rows reserved when it was made; it may grow.
+        rows: rows reserved at creation; a matrix may grow.
         dtype: "float32", "float64", "int32" or "int64".
         kind: "dense", or "sparse" (hashed keys).
-        align: dense only: columns are kept together in blocks of this many.
-        partitions_per_server: more than 1 leaves room to move work between servers.
-        wire: "float16" or "bfloat16": values travel so; None: as they are.
-        layout: what lies together: "row", a row of a partition; "column", the values of a column in all rows: its
-            block.
+        align: dense only: partitions begin at multiples of this many columns, so that blocks of columns stay together.
+        partitions_per_server: more than 1 allows moving load between servers later.
+        wire: dtype of values in messages, "float16" or "bfloat16"; None: ``dtype``.
+        layout: what is contiguous in memory: "row": a row of a partition; "column": a column's block, its values in all
+            rows.
     """
 
     dim: int
@@ -78,7 +78,7 @@ class MatrixSpec:
             raise ConfigError(f"layout: expected 'row' or 'column', got {self.layout!r}")
         if self.layout == "column" and self.block_bytes > MAX_BLOCK_BYTES:
             raise ConfigError(
-                f"rows: with layout 'column' the values of a column take at most {MAX_BLOCK_BYTES:,} bytes, got "
+                f"rows: with layout 'column' a column's values in all rows take at most {MAX_BLOCK_BYTES:,} bytes, got "
                 f"{self.rows:,} rows of {self.dtype}"
             )
         if self.wire is not None and (self.wire not in WIRES or self.np_dtype.kind != "f"):
@@ -92,12 +92,12 @@ class MatrixSpec:
 
     @property
     def block_bytes(self) -> int:
-        """What the values of a column take, in all rows."""
+        """Bytes of a column's values in all rows."""
         return self.rows * self.np_dtype.itemsize
 
     @property
     def space(self) -> int:
-        """What is cut into partitions: the number of columns, or of hash buckets."""
+        """The size of what is partitioned: the number of columns, or of hash buckets."""
         return HASH_SPACE if self.kind == "sparse" else self.dim
 
 
@@ -117,8 +117,8 @@ class Partition:
 def partition_bounds(spec: MatrixSpec, servers: int) -> tuple[int, ...]:
     """Return the ``n + 1`` ascending bounds of the matrix's ``n`` partitions.
 
-    Partitions differ by at most one block of ``align`` columns. A vector with fewer blocks than servers gets one
-    partition a block, so no partition is empty.
+    Sizes of partitions differ by at most one block of ``align`` columns. A vector with fewer blocks than servers gets
+    one partition for each block, so no partition is empty.
     """
     blocks = -(-spec.space // spec.align)
     count = min(servers * spec.partitions_per_server, blocks)
@@ -130,7 +130,7 @@ def partitions(bounds: tuple[int, ...]) -> tuple[Partition, ...]:
 
 
 def place(count: int, servers: int) -> tuple[int, ...]:
-    """Return the server of each of ``count`` partitions: contiguous runs, as even as they can be."""
+    """Return the server of each of ``count`` partitions: contiguous runs, as even as possible."""
     used = min(count, servers)
     return tuple(i * used // count for i in range(count))
 

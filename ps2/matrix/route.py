@@ -9,7 +9,7 @@ from ps2.matrix.partition import MatrixSpec, Partition, partitions
 
 @dataclass(frozen=True)
 class Route:
-    """Where a matrix's partitions are.
+    """The servers of a matrix's partitions.
 
     Attributes:
         version: grows on every change.
@@ -27,22 +27,22 @@ class Route:
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """Each server's address once, in the order of its first partition."""
+        """The distinct server addresses, in the order of their first partition."""
         return tuple(dict.fromkeys(self.addresses))
 
 
-def apart(spec: MatrixSpec, route: Route, other_spec: MatrixSpec, other_route: Route) -> str:
-    """Return why equal columns of two matrices of a fleet do not lie at equal places; "" if they do: co-located."""
+def why_not_colocated(spec: MatrixSpec, route: Route, other_spec: MatrixSpec, other_route: Route) -> str:
+    """Return why two matrices of a fleet are not co-located (equal columns in equal places); "" if they are."""
     if spec.kind != other_spec.kind:
         return f"one is {spec.kind}, the other {other_spec.kind}"
     if spec.kind == "sparse":
-        return "they are of two sparse matrices, and each has slots of its own for its keys"
+        return "the rows belong to two sparse matrices, and each assigns its own slots to keys"
     if spec.dim != other_spec.dim:
         return f"{spec.dim:,} and {other_spec.dim:,} columns"
     if route.bounds != other_route.bounds:
         one, other = (f"align={s.align}, partitionsPerServer={s.partitions_per_server}" for s in (spec, other_spec))
         return f"their columns are cut differently, {one} and {other}"
-    # Equal cuts are dealt out alike (``place``); addresses of two versions cannot be compared.
+    # ``place`` assigns equal cuts to the same servers; addresses of different route versions are not comparable.
     if route.version == other_route.version and route.addresses != other_route.addresses:
         return "their partitions are on different servers"
     return ""

@@ -1,7 +1,8 @@
 """Row access: read and write a row by interval (pull, push...) or by slot (gather, scatter...) (paper, Table 1).
 
-Lengths and indices are checked before anything is written. Slots may come in any order, and more than once: additions
-accumulate, and of several overwrites the last wins. Slot -1, an absent sparse key, reads as 0 and is never written.
+Operations check lengths and indices before they write anything. Slots may come in any order and repeatedly: additions
+accumulate, and the last of several overwrites wins. Slot -1 stands for an absent sparse key: it reads as 0 and is never
+written.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ SlotValues = Annotated[Values, along("slots")]
 
 
 def _target(u: Array, values: Array, start: int) -> Array:
-    """Return the view of ``u`` that ``values`` land on."""
+    """Return the part of ``u`` that the values are written to."""
     if not 0 <= start <= u.size:
         raise OutOfRangeError(f"start: expected 0 to {u.size}, the row's width, got {start}")
     if values.size > u.size - start:
@@ -36,7 +37,7 @@ def _scatter(loop: Callable[[Array, Int64s, Array], None], u: Array, slots: Int6
     slots, ascending = check_targets(slots, u.size)
     values = readable(values)
     if ascending:
-        # Blocks of these touch different columns.
+        # Slots ascend strictly, so no two blocks share a column.
         over_blocks(lambda slots, values: loop(u, slots, values), (slots, values), cost=SLOT_COST)
     else:
         loop(u, slots, values)
@@ -44,7 +45,7 @@ def _scatter(loop: Callable[[Array, Int64s, Array], None], u: Array, slots: Int6
 
 @op()
 def pull(u: Row, *, start: int = 0, stop: int = -1) -> Array:
-    """Return a copy of columns ``[start, stop)`` of ``u``; a stop of -1 means to the end.
+    """Return a copy of columns ``[start, stop)`` of ``u``; a stop of -1 means the end of the row.
 
     Raises:
         OutOfRangeError: the interval is not inside the row.
@@ -75,7 +76,7 @@ def push(u: Row, values: Values, *, start: int = 0) -> None:
     """Overwrite columns ``[start, start + len(values))`` of ``u``.
 
     Raises:
-        OutOfRangeError: start is not inside the row.
+        OutOfRangeError: ``start`` is not inside the row.
         ShapeError: there are more values than columns left.
     """
     assign(_target(u, values, start), values)
@@ -83,34 +84,34 @@ def push(u: Row, values: Values, *, start: int = 0) -> None:
 
 @op(writes=("u",))
 def push_add(u: Row, values: Values, *, start: int = 0) -> None:
-    """Add the values to columns ``[start, start + len(values))`` of ``u``; raises as ``push`` does."""
+    """Add the values to columns ``[start, start + len(values))`` of ``u``; raises like ``push``."""
     update(np.add, _target(u, values, start), values)
 
 
 @op(writes=("u",))
 def push_sub(u: Row, values: Values, *, start: int = 0) -> None:
-    """Subtract the values from columns ``[start, start + len(values))`` of ``u``; raises as ``push`` does."""
+    """Subtract the values from columns ``[start, start + len(values))`` of ``u``; raises like ``push``."""
     update(np.subtract, _target(u, values, start), values)
 
 
 @op(writes=("u",))
 def push_mul(u: Row, values: Values, *, start: int = 0) -> None:
-    """Multiply columns ``[start, start + len(values))`` of ``u`` by the values; raises as ``push`` does."""
+    """Multiply columns ``[start, start + len(values))`` of ``u`` by the values; raises like ``push``."""
     update(np.multiply, _target(u, values, start), values)
 
 
 @op(writes=("u",), dtypes=FLOATS)
 def push_div(u: Row, values: Values, *, start: int = 0) -> None:
-    """Divide columns ``[start, start + len(values))`` of ``u`` by the values; raises as ``push`` does."""
+    """Divide columns ``[start, start + len(values))`` of ``u`` by the values; raises like ``push``."""
     update(np.divide, _target(u, values, start), values)
 
 
 @op(writes=("u",), creates=True)
 def scatter(u: Row, slots: Slots, values: SlotValues) -> None:
-    """Overwrite ``u`` at the slots; of several values for one slot the last wins.
+    """Overwrite ``u`` at the slots; the last of several values for one slot wins.
 
     Raises:
-        ShapeError: there is not one value a slot.
+        ShapeError: the number of values differs from the number of slots.
         OutOfRangeError: a slot is not inside the row.
     """
     _scatter(kernels.scatter_set, u, slots, values)
@@ -118,23 +119,23 @@ def scatter(u: Row, slots: Slots, values: SlotValues) -> None:
 
 @op(writes=("u",), creates=True)
 def scatter_add(u: Row, slots: Slots, values: SlotValues) -> None:
-    """Add the values to ``u`` at the slots; duplicates accumulate; raises as ``scatter`` does."""
+    """Add the values to ``u`` at the slots; duplicates accumulate; raises like ``scatter``."""
     _scatter(kernels.scatter_add, u, slots, values)
 
 
 @op(writes=("u",), creates=True)
 def scatter_sub(u: Row, slots: Slots, values: SlotValues) -> None:
-    """Subtract the values from ``u`` at the slots; duplicates accumulate; raises as ``scatter`` does."""
+    """Subtract the values from ``u`` at the slots; duplicates accumulate; raises like ``scatter``."""
     _scatter(kernels.scatter_sub, u, slots, values)
 
 
 @op(writes=("u",))
 def scatter_mul(u: Row, slots: Slots, values: SlotValues) -> None:
-    """Multiply ``u`` by the values at the slots; an absent key stays absent; raises as ``scatter`` does."""
+    """Multiply ``u`` by the values at the slots; an absent key stays absent; raises like ``scatter``."""
     _scatter(kernels.scatter_mul, u, slots, values)
 
 
 @op(writes=("u",), dtypes=FLOATS)
 def scatter_div(u: Row, slots: Slots, values: SlotValues) -> None:
-    """Divide ``u`` by the values at the slots; an absent key stays absent; raises as ``scatter`` does."""
+    """Divide ``u`` by the values at the slots; an absent key stays absent; raises like ``scatter``."""
     _scatter(kernels.scatter_div, u, slots, values)

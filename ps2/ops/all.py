@@ -1,5 +1,7 @@
-"""Every operation there is, by name: who imports this has them in the table, save those of families, which come when
-they are first asked for."""
+"""All operations by name.
+
+Importing this module registers the shared operations. The first look-up of a family's operation imports that family.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,10 @@ from ps2.ops import (  # noqa: F401 - each puts its own into the table
 )
 from ps2.ops.table import TABLE, Op, families
 
-# A user's function that may write, one that only reads, and the keys of a sparse shard.
+# Operations that the server implements itself: run a user's function that may write, run one that only reads, and
+# return the keys of a sparse shard.
 SERVERS = ("map", "look", "keys")
-# How many names are told of an operation that there is none of.
+# How many similar names an error for an unknown operation lists.
 CLOSEST = 4
 LIKENESS = 0.5
 MATCHED_CHARS = 64
@@ -32,18 +35,27 @@ __all__ = ["SERVERS", "TABLE", "has_answer", "lookup", "lookup_at", "optimizer_s
 
 
 def lookup(name: str) -> Op:
-    """Return the operation of that name, or raise NotFoundError with the names that are most like it."""
+    """Return the operation of that name.
+
+    Raises:
+        NotFoundError: there is no such operation; the message lists the most similar names.
+    """
     if name not in TABLE and (family := families().get(str(name).partition(".")[0])) is not None:
         import_module(family)
     if name not in TABLE:
         like = get_close_matches(str(name)[:MATCHED_CHARS].lower(), sorted(TABLE), n=CLOSEST, cutoff=LIKENESS)
-        nearest = f"the nearest names: {', '.join(like)}" if like else "no name is like it"
-        raise NotFoundError(f"no operation {name!r}; {nearest}; 'ps2 ops' lists all")
+        nearest = f"the nearest names: {', '.join(like)}" if like else "no name is similar"
+        raise NotFoundError(f"there is no operation {name!r}; {nearest}; 'ps2 ops' lists all")
     return TABLE[name]
 
 
 def lookup_at(name: str) -> Op:
-    """Return the form of an operation that runs at slots only: the one called ``name_at``."""
+    """Return the variant ``name_at`` of an operation, which runs at some slots only.
+
+    Raises:
+        NotFoundError: there is no operation ``name``.
+        ConfigError: the operation has no such variant.
+    """
     lookup(name)
     if f"{name}_at" not in TABLE:
         known = ", ".join(sorted(at for at in TABLE if f"{at}_at" in TABLE))
@@ -52,15 +64,15 @@ def lookup_at(name: str) -> Op:
 
 
 def optimizer_steps() -> dict[str, Op]:
-    """Return the operations that are steps of optimisers, those of users' modules too, by name."""
+    """Return all optimiser steps by name, including those that users' modules declare."""
     return {name: op for name, op in TABLE.items() if op.optimizer is not None}
 
 
 def writes(name: str) -> bool:
-    """Tell whether an operation changes data; those of ``SERVERS`` are the server's own."""
+    """Return True if an operation changes data. Names in ``SERVERS`` are the server's own operations."""
     return name == "map" or (name not in SERVERS and bool(lookup(name).writes))
 
 
 def has_answer(name: str) -> bool:
-    """Tell whether an operation returns something."""
+    """Return True if an operation returns something."""
     return name in SERVERS or bool(lookup(name).answers or lookup(name).reduce)

@@ -1,8 +1,9 @@
-"""Blocks: the values of a column in all rows, which lie together in layout "column" (LDA's counts of a word, a vertex's
-embedding: paper, sections 5.2.2 and 5.2.4).
+"""Blocks: one column's values in all rows, contiguous in layout "column".
 
-Slots come in any order, and more than once: additions accumulate, and of several overwrites the last wins. Slot -1, an
-absent sparse key, reads as zeros and is never written.
+LDA keeps a word's counts in a block, and embeddings a vertex's vector (paper, sections 5.2.2 and 5.2.4).
+
+Slots may come in any order and repeatedly: additions accumulate, and the last of several overwrites wins. Slot -1
+stands for an absent sparse key: it reads as zeros and is never written.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ps2.ops.table import Array, Blocks, Slots, Values, op
 
 BlockValues = Annotated[Values, along(SLOTS, BLOCK)]
 
-# What it costs to find a block anywhere, in additions of one number to another; its values come on top.
+# Cost of finding a block anywhere in memory, in element additions; the cost of its values comes on top.
 FINDING_COST = 64
 
 
@@ -42,10 +43,10 @@ def columns_pull(m: Blocks, slots: Slots) -> Annotated[Array, along(SLOTS, BLOCK
 
 @op(writes=("m",), creates=True)
 def columns_push(m: Blocks, slots: Slots, values: BlockValues) -> None:
-    """Overwrite the blocks at the slots with values of shape (n, k); of several for one slot the last wins.
+    """Overwrite the blocks at the slots with values of shape (n, k); the last of several values for one slot wins.
 
     Raises:
-        ShapeError: values are not of that shape.
+        ShapeError: the values have another shape.
         OutOfRangeError: a slot is not in the shard.
     """
     _write(_set, m, slots, values)
@@ -53,27 +54,27 @@ def columns_push(m: Blocks, slots: Slots, values: BlockValues) -> None:
 
 @op(writes=("m",), creates=True)
 def columns_add(m: Blocks, slots: Slots, values: BlockValues) -> None:
-    """Add values of shape (n, k) to the blocks at the slots; duplicates accumulate; raises as ``columns_push``."""
+    """Add values of shape (n, k) to the blocks at the slots; duplicates accumulate; raises like ``columns_push``."""
     _write(_add, m, slots, values)
 
 
 @op(writes=("m",))
 def columns_fill(m: Blocks, *, value: float) -> None:
-    """Set every element of all blocks to a number; of a sparse matrix those of the active keys."""
+    """Set every element of all blocks to the value; in a sparse matrix, every element of the active keys."""
     assign(m.reshape(-1), m.dtype.type(value))
 
 
 def _write(loop: Callable[[Array, Int64s, Array], None], m: Array, slots: Int64s, values: Array) -> None:
     if values.shape != (slots.size, m.shape[1]):
         raise ShapeError(f"values: expected shape ({slots.size}, {m.shape[1]}), got {values.shape}")
-    # By one thread, as a slot may come twice; it is quicker than values can come.
+    # One thread, as a slot may come twice. One thread is still faster than values can arrive.
     loop(m, check_slots(slots, m.shape[0]), readable(values))
 
 
 @kernel
 def take(m: Array, slots: Int64s, out: Array) -> None:
-    """Set ``out[i]`` to the block at ``slots[i]``, and to zeros where that is -1."""
-    # Element by element: an assignment of slices, which may overlap, takes three times as long.
+    """Set ``out[i]`` to the block at ``slots[i]``, or to zeros where the slot is -1."""
+    # Element by element: slices might overlap, so assigning them takes three times as long.
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch(m, slots[i + AHEAD])

@@ -1,4 +1,4 @@
-"""What a quasi-Newton method needs for bounds on weights: projected gradients, and steps that end at the bounds."""
+"""Operations for quasi-Newton with bounds on weights: projected gradients, and steps clipped to the bounds."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def _mask(u: Array, by: Array, scalars: steps.Scalars) -> None:
 
 @op(writes=("out",), dtypes=FLOATS)
 def box_gradient(out: Row, weight: Row, gradient: Row, lower: Row, upper: Row) -> None:
-    """Set ``out`` to the gradient, and to 0 where a step down it would leave the box from one of its faces.
+    """Set ``out`` to the projected gradient: 0 where a descent step would leave the bounds, else the gradient.
 
     Args:
         out: changed.
         weight: w, within the bounds.
         gradient: g.
-        lower: bounds; -inf where there is none.
-        upper: bounds; inf where there is none.
+        lower: lower bounds; -inf for none.
+        upper: upper bounds; inf for none.
     """
     check_same_width(out, weight, gradient, lower, upper)
     rows = (out, readable(weight), readable(gradient), readable(lower), readable(upper))
@@ -48,7 +48,7 @@ def box_gradient(out: Row, weight: Row, gradient: Row, lower: Row, upper: Row) -
 
 @op(writes=("u",), dtypes=FLOATS)
 def clip(u: Row, lower: Row, upper: Row) -> None:
-    """Set ``u`` to the nearest point within bounds; NaN stays NaN."""
+    """Clip ``u`` to the bounds; NaN stays NaN."""
     check_same_width(u, lower, upper)
     over_blocks(_clip, (u, readable(lower), readable(upper)), steps.in_dtype_of(u, 0))
 

@@ -1,4 +1,4 @@
-"""How kernels are compiled, and kept where numba may write; where it may not, they are compiled anew."""
+"""Compilation of kernels, with numba's cache on disk; without a writable cache, every process compiles anew."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ log = logging.getLogger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Who has been told is told no more: one warning stands for all kernels of a process.
-_told: set[str] = set()
+# The first reason why kernels could not be cached: a process warns once for all its kernels.
+_warned: set[str] = set()
 
 _settings: Any = numba.config
 _Cache: Any = caching.FunctionCache
 if _settings.DISABLE_JIT:
     raise ConfigError(
-        "NUMBA_DISABLE_JIT is set, and PS2's loops over arrays work compiled alone: unset it, for this process and for "
-        "those that it starts"
+        "NUMBA_DISABLE_JIT is set, but PS2's loops over arrays need compilation: unset it for this process and for the "
+        "processes that it starts"
     )
 
 
 def compile_kept(fn: F, **options: Any) -> F:
-    """Compile a function on its first call; keep that in numba's cache if there is one that can be written to."""
+    """Compile a function on its first call, and cache the result on disk if numba has a writable cache folder."""
     compiled: Any = njit(nogil=True, error_model="numpy", **options)(fn)
     try:
         compiled._cache = KernelCache(compiled.py_func)  # as ``cache=True`` does
@@ -40,7 +40,7 @@ def compile_kept(fn: F, **options: Any) -> F:
 
 
 class KernelCache(_Cache):  # type: ignore[misc]
-    """Numba's, but that a disk that is full, or may not be written or read, ends no call: it goes on without."""
+    """Numba's cache, except that a call goes on without it if the disk is full, read-only or unreadable."""
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
@@ -58,11 +58,11 @@ class KernelCache(_Cache):  # type: ignore[misc]
 
 
 def warn_once(error: Exception) -> None:
-    """Say, once in a process, that compiled kernels are not kept."""
-    if not _told:
-        _told.add(str(error))
+    """Warn, once a process, that compiled kernels are not cached."""
+    if not _warned:
+        _warned.add(str(error))
         log.warning(
-            "compiled kernels cannot be kept, and are compiled anew in each process, for seconds: %s; NUMBA_CACHE_DIR "
-            "names another folder for them",
+            "compiled kernels cannot be cached, so each process compiles them anew, for seconds: %s; set "
+            "NUMBA_CACHE_DIR to a writable folder",
             error,
         )

@@ -1,7 +1,7 @@
-"""Random numbers that a matrix is filled with: the same on any number of servers, however it is cut.
+"""Random initial values of a matrix, independent of the number of servers and of the partitioning.
 
-The number of a row and column is made of these and the seed alone, by the finaliser of SplitMix64 (Steele, Lea and
-Flood, "Fast splittable pseudorandom number generators"): no state goes from one to the next.
+The finaliser of SplitMix64 computes each number from the seed, the row and the column alone, without any state (Steele,
+Lea and Flood, "Fast splittable pseudorandom number generators").
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ps2.ops.kernels import Int64s, kernel
 from ps2.ops.parallel import over_blocks
 from ps2.ops.table import FLOATS, Array, Block, Blocks, Partition, RowIds, op
 
-# 2**64 over the golden ratio, and the multipliers of SplitMix64.
+# 2**64 divided by the golden ratio, and the multipliers of SplitMix64.
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 FIRST = np.uint64(0xBF58476D1CE4E5B9)
 SECOND = np.uint64(0x94D049BB133111EB)
 TO_UNIT = 2.0**-53
 TURN = 2 * math.pi
-# Columns that one turn fills, in all rows: an even number.
+# Columns that one iteration fills, in all rows; must be even.
 TILE = 2048
-# What a number costs, in additions.
+# Cost of one random number, in element additions.
 COST = 64
 
 
@@ -39,7 +39,7 @@ def rows_random(
     scale: float = 1.0,
     normal: bool = False,
 ) -> None:
-    """Overwrite rows with ``shift + scale * x``, x uniform in [0, 1) or standard normal, by seed, row and column.
+    """Overwrite rows with ``shift + scale * x``, where seed, row and column give x: uniform in [0, 1) or normal.
 
     Raises:
         OutOfRangeError: a row is not in the matrix.
@@ -59,7 +59,7 @@ def columns_random(
     scale: float = 1.0,
     normal: bool = False,
 ) -> None:
-    """Do what ``rows_random`` does in a shard with layout "column"."""
+    """Like ``rows_random``, for a shard with layout "column"."""
     numbers = check_row_ids(rows, m.shape[1])
     _fill(m.reshape(-1), numbers, (1, m.shape[1]), (part.begin, m.shape[0]), _how(seed, shift, scale, normal))
 
@@ -70,14 +70,14 @@ def _how(seed: int, shift: float, scale: float, normal: bool) -> tuple[Any, ...]
 
 def _fill(flat: Array, rows: Int64s, steps: tuple[int, int], columns: tuple[int, int], how: tuple[Any, ...]) -> None:
     begin, width = columns
-    # Tiles begin at even columns of the matrix, as two columns share the draws of their normal numbers.
+    # Tiles begin at even columns of the matrix, as two neighbouring columns share the draws for their normal numbers.
     starts = readable(np.append(0, np.arange(TILE - begin % 2, width, TILE)))
     over_blocks(fill_random, (starts,), flat, rows, steps, begin, width, how, cost=COST * TILE * rows.size)
 
 
 @kernel
 def scrambled(number: np.uint64) -> np.uint64:
-    """Return what SplitMix64 makes of a state."""
+    """Return SplitMix64's output for a state."""
     number = (number ^ (number >> np.uint64(30))) * FIRST
     number = (number ^ (number >> np.uint64(27))) * SECOND
     return number ^ (number >> np.uint64(31))
@@ -90,10 +90,12 @@ def fill_random(
     """Fill some tiles of columns.
 
     Args:
-        starts: first column of each, among those that are here; it ends at the next even column of the matrix.
-        flat: all numbers that are here; ``steps``: from a row to the next in it, and from a column to the next.
-        begin: the first column that is here; ``width``: how many are.
-        how: seed, shift, scale, and whether numbers are normal.
+        starts: first column of each tile, counted within the shard; a tile ends at an even column of the matrix.
+        flat: all numbers of the shard.
+        steps: distance in ``flat`` from one row to the next, and from one column to the next.
+        begin: the shard's first column in the matrix.
+        width: number of columns in the shard.
+        how: seed, shift, scale, and True for normal numbers.
     """
     seed, shift, scale, normal = how
     for start in starts:
@@ -106,7 +108,7 @@ def fill_random(
                     drawn = scrambled(key + np.uint64(begin + column + 1) * GOLDEN)
                     flat[at + column * steps[1]] = shift + scale * (np.float64(drawn >> np.uint64(11)) * TO_UNIT)
                 continue
-            # Box and Muller: two numbers of two draws.
+            # Box-Muller transform: two draws give two normal numbers.
             for even in range(start - (begin + start) % 2, end, 2):
                 state = key + np.uint64(begin + even + 1) * GOLDEN
                 first, second = scrambled(state), scrambled(state + GOLDEN)

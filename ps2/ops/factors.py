@@ -1,8 +1,8 @@
-"""Gradients of several numbers a feature, as the two factors that they are the product of (sufficient factors).
+"""Gradients with several numbers a feature, sent as two factors instead of their product (sufficient factors).
 
-The gradient of a linear model with ``width`` outputs is x^T b: x the features of some samples, b what the loss makes of
-each sample's outputs. Where a feature has many outputs, x and b take fewer bytes than their product (Xie et al.,
-"Distributed Machine Learning via Sufficient Factor Broadcasting", 2016).
+The gradient of a linear model with ``width`` outputs is x^T b. Here x holds the features of some samples, and b the
+derivative of the loss with respect to each sample's outputs. If a feature has many outputs, x and b take fewer bytes
+than their product (Xie et al., "Distributed Machine Learning via Sufficient Factor Broadcasting", 2016).
 """
 
 from __future__ import annotations
@@ -62,28 +62,28 @@ def add_factors(
     *,
     width: Width,
 ) -> None:
-    """Add ``sum over s of x[s, f] * b[s]`` to the ``width`` columns from slot f on; x is sparse.
+    """Add ``sum over s of x[s, f] * b[s]`` to the ``width`` columns that begin at feature f's slot; x is sparse.
 
-    Sums are taken in float64, and rounded to the row's dtype when they are added.
+    Sums accumulate in float64 and are rounded to the row's dtype when they are added.
 
     Args:
         u: changed.
         slots: first column of each feature.
-        counts: how many entries each feature has.
+        counts: number of entries of each feature.
         samples: the sample s of each entry, feature by feature.
         x: the value of each entry.
         b: shape (samples, width).
         width: columns of a feature.
 
     Raises:
-        ShapeError: the lengths do not fit together.
-        OutOfRangeError: a slot, or one of the columns from it on, is not inside the row; there is no such sample.
+        ShapeError: lengths do not match.
+        OutOfRangeError: a feature's columns are not inside the row, or a sample is not in ``b``.
     """
     rows = _rows_of(b, width)
     check_length("counts", counts, slots.size)
-    # A sum of numbers beyond this may come round to the right one.
+    # Without this check, a sum of larger counts could overflow to a plausible number.
     if counts.size and int(counts.max()) > samples.size:
-        raise ShapeError(f"counts: expected at most {samples.size}, as there are samples, got {counts.max()}")
+        raise ShapeError(f"counts: expected at most {samples.size}, the number of entries, got {counts.max()}")
     ends = np.cumsum(counts, dtype=np.int64)
     entries = int(ends[-1]) if ends.size else 0
     check_length("samples", samples, entries)
@@ -105,7 +105,7 @@ def add_factors(
 def add_dense_factors(
     u: Row, slots: Slots, x: Annotated[Values, along("slots", "samples")], b: SampleRows, *, width: Width
 ) -> None:
-    """Add ``sum over s of x[s, f] * b[s]`` to the ``width`` columns from slot f on; x is dense.
+    """Add ``sum over s of x[s, f] * b[s]`` to the ``width`` columns that begin at feature f's slot; x is dense.
 
     Args:
         u: changed.
@@ -115,8 +115,8 @@ def add_dense_factors(
         width: columns of a feature.
 
     Raises:
-        ShapeError: the lengths do not fit together.
-        OutOfRangeError: a slot, or one of the columns from it on, is not inside the row.
+        ShapeError: lengths do not match.
+        OutOfRangeError: a feature's columns are not inside the row.
     """
     rows = _rows_of(b, width)
     if x.shape != (slots.size, len(rows)):
@@ -134,7 +134,7 @@ def _rows_of(b: Array, width: int) -> Array:
 def _over_features(
     add: Callable[..., None], u: Array, slots: Int64s, rest: tuple[Array, ...], width: int, entries: int
 ) -> None:
-    """Call ``add`` with blocks of slots, and of what belongs to them, if they write apart from each other."""
+    """Call ``add`` with blocks of slots in parallel if no two features share a column; else once with all slots."""
     slots, ascending = check_targets(slots, u.size)
     if slots.size and int(slots.max()) > u.size - width:
         raise OutOfRangeError(f"slot {slots.max()}: {width} columns from it on are not inside [0, {u.size})")

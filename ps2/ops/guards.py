@@ -1,4 +1,4 @@
-"""What operations check before they write: a kernel follows any index, so a wrong one must not reach it."""
+"""Checks that operations make before they write. Kernels do not check indices, so no wrong index may reach them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ps2.ops.table import Array
 
 
 def readable(array: Array) -> Array:
-    """Return a read-only, aligned, C-contiguous view of the array (a copy if it is not aligned or contiguous).
+    """Return a read-only, aligned, C-contiguous view of the array, or a copy if the array is not aligned or contiguous.
 
-    Arrays cut from a message are read-only and may be misaligned. Numba compiles a kernel anew for each combination of
-    these flags; with one form for all that is only read, ``warm`` has compiled every kernel that will ever be called.
+    Arrays cut from a message are read-only and may be misaligned. Numba compiles a kernel for each combination of these
+    flags. With one form for all inputs, ``warm`` can compile every kernel variant that will ever be called.
     """
     view: Array = np.require(array, requirements=("C", "A")).view()
     view.flags.writeable = False
@@ -28,7 +28,7 @@ def check_same_width(*rows: Array) -> None:
     """Raise ShapeError unless all rows have the same width."""
     for row in rows:
         if row.size != rows[0].size:
-            raise ShapeError(f"rows of one operation must have one width, got {rows[0].size} and {row.size}")
+            raise ShapeError(f"expected rows of equal width, got {rows[0].size} and {row.size}")
 
 
 def check_length(name: str, array: Array, expected: int) -> None:
@@ -38,17 +38,17 @@ def check_length(name: str, array: Array, expected: int) -> None:
 
 
 def check_slots(slots: Int64s, width: int) -> Int64s:
-    """Return the slots as kernels take them; raise OutOfRangeError unless each is -1 or in ``[0, width)``."""
+    """Return the slots in the form that kernels take; raise OutOfRangeError unless each is -1 or in ``[0, width)``."""
     return _check("slot", slots, -1, width)[0]
 
 
 def check_targets(slots: Int64s, width: int) -> tuple[Int64s, bool]:
-    """Check as ``check_slots`` does; return also whether the slots ascend strictly: then no two are the same."""
+    """Check like ``check_slots``; return also whether the slots ascend strictly, and thus are distinct."""
     return _check("slot", slots, -1, width)
 
 
 def check_row_ids(rows: Int64s, count: int) -> Int64s:
-    """Return the row ids as kernels take them; raise OutOfRangeError unless each is in ``[0, count)``."""
+    """Return the row ids in the form that kernels take; raise OutOfRangeError unless each is in ``[0, count)``."""
     return _check("row", rows, 0, count)[0]
 
 

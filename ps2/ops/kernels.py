@@ -1,7 +1,7 @@
-"""Compiled loops over the arrays of one shard: what the operations do where a numpy call would need a second pass.
+"""Compiled loops over the arrays of one shard, for operations that NumPy calls could not do in one pass.
 
-Every 1-D array is C-contiguous and every block is a C-contiguous ``(rows, width)``. Nothing here checks an index or a
-length: ``ps2.ops.guards`` does, before a kernel is called.
+Every 1-D array is C-contiguous, and every block is a C-contiguous ``(rows, width)`` array. Kernels check neither
+indices nor lengths: the functions in ``ps2.ops.guards`` do so before a kernel is called.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ Int64s = npt.NDArray[np.int64]
 Float64s = npt.NDArray[np.float64]
 F = TypeVar("F", bound=Callable[..., Any])
 
-# NumPy passes over so many numbers about as quickly as a kernel is called. And the first call of any kernel costs a
-# process 0.3 s or more, in which numba gets ready: a client with few keys does without.
+# Up to this many numbers, a NumPy pass is as fast as calling a kernel. The first kernel call of a process also takes
+# 0.3 s or more, while numba initialises; a client with few keys avoids that.
 FEW = 1024
-# Enough for a sum to use SIMD lanes, a short one too; the flags that assume away NaN and infinity are left out.
+# Flags that let a sum use SIMD lanes, even a short one; the flags that assume NaN and infinity away are left out.
 REASSOCIATE = {"reassoc", "contract", "arcp", "nsz"}
 HASH = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: neighbouring rows go to cells far apart
 
 
 def kernel(fn: F) -> F:
-    """Compile a function on its first call, to run without the GIL and with IEEE division."""
+    """Compile a function on its first call; it runs without the GIL and with IEEE division."""
     return compile_kept(fn)
 
 
 def reduction(fn: F) -> F:
-    """Compile as ``kernel`` does, and allow a sum to be taken in any order."""
+    """Compile like ``kernel``, and allow sums to be evaluated in any order."""
     return compile_kept(fn, fastmath=REASSOCIATE)
 
 
 @kernel
 def extent(indices: Int64s) -> tuple[int, int, bool]:
-    """Return the least and the largest of one or more indices, and whether they ascend strictly."""
+    """Return the smallest and the largest of at least one index, and whether the indices ascend strictly."""
     least = largest = indices[0]
     ascending = True
     # No early exit: only then does LLVM turn this loop into SIMD instructions (4 times faster).
@@ -53,14 +53,14 @@ def extent(indices: Int64s) -> tuple[int, int, bool]:
 
 @kernel
 def gather(row: Array, slots: Int64s, out: Array) -> None:
-    """Set ``out[i] = row[slots[i]]``, and 0 where the slot is -1."""
+    """Set ``out[i] = row[slots[i]]``, or 0 where the slot is -1."""
     zero = row.dtype.type(0)
     for i in range(slots.size):
         slot = slots[i]
         out[i] = row[slot] if slot >= 0 else zero
 
 
-# The scatters go strictly in order, so that duplicates accumulate and the last write wins.
+# Scatters process slots strictly in order, so that duplicates accumulate and the last write wins.
 
 
 @kernel
@@ -140,7 +140,7 @@ def count_nonzero(u: Array) -> int:
 
 @kernel
 def rows_gather(block: Array, rows: Int64s, slots: Int64s, out: Array) -> None:
-    """Set ``out[i, j] = block[rows[i], slots[j]]``, and 0 where the slot is -1."""
+    """Set ``out[i, j] = block[rows[i], slots[j]]``, or 0 where the slot is -1."""
     zero = block.dtype.type(0)
     for i in range(rows.size):
         row = rows[i]
@@ -188,17 +188,17 @@ def rows_dot(block: Array, rows_a: Int64s, rows_b: Int64s, out: Float64s) -> Non
 
 @reduction
 def gram(starts: Int64s, block: Array, rows_u: Int64s, rows_v: Int64s, tile: int) -> Float64s:
-    """Return the inner products of each of ``rows_u`` with each of ``rows_v`` over some tiles of columns.
+    """Return the inner products of all pairs of ``rows_u`` and ``rows_v`` over some tiles of columns.
 
     Args:
-        starts: first column of each tile; ``tile`` columns of all these rows stay in a processor's cache.
+        starts: first column of each tile; a tile's ``tile`` columns of all these rows fit into a processor's cache.
     """
     out = np.zeros((rows_u.size, rows_v.size))
     for start in starts:
         end = min(start + tile, block.shape[1])
         for i in range(rows_u.size):
             u = block[rows_u[i], start:end]
-            # Four at a time: u is read and widened once for them.
+            # Four rows at a time: ``u`` is read and widened once for all four.
             fours = rows_v.size // 4 * 4
             for j in range(0, fours, 4):
                 v0, v1 = block[rows_v[j], start:end], block[rows_v[j + 1], start:end]
@@ -225,7 +225,7 @@ def gram(starts: Int64s, block: Array, rows_u: Int64s, rows_v: Int64s, tile: int
 
 @kernel
 def combine(starts: Int64s, u: Array, block: Array, rows: Int64s, alphas: Float64s, tile: int) -> None:
-    """Set ``u`` to the sum of ``alphas[i] * block[rows[i]]`` over some tiles of columns; u may be one of the rows."""
+    """Set ``u`` to the sum of ``alphas[i] * block[rows[i]]`` over some tiles; ``u`` may be one of the rows."""
     sums = np.empty(tile)
     for start in starts:
         width = min(tile, u.size - start)
@@ -249,13 +249,13 @@ def rows_axpy(block: Array, rows_y: Int64s, rows_x: Int64s, alphas: Array) -> No
 
 @kernel
 def number_rows(rows: Int64s, distinct: Int64s, numbers: Int64s, cells: Int32s) -> int:
-    """Number rows 0, 1, 2... in the order of their first appearance; return how many there are.
+    """Number rows 0, 1, 2... in the order of their first appearance; return the number of distinct rows.
 
     Args:
         rows: not negative.
-        distinct: gets the row of each number; as long as ``rows``.
-        numbers: gets the number of each row; as long as ``rows``.
-        cells: a hash table of numbers, all -1; a power of two of them, more than ``rows``.
+        distinct: output: the row of each number; as long as ``rows``.
+        numbers: output: the number of each row; as long as ``rows``.
+        cells: hash table of numbers, filled with -1; its size is a power of two and larger than that of ``rows``.
     """
     last = cells.size - 1
     count = 0
@@ -279,16 +279,17 @@ def rows_pair_update(
     """Add ``scale * old b`` to row a and ``scale * old a`` to row b of each pair, in columns from ``begin`` on.
 
     Args:
-        block: what is changed.
+        block: changed.
         rows_a, rows_b: rows of ``block``.
-        old: values before any pair, of as many columns as are changed; row ``at_a[i]`` of it belongs to ``rows_a[i]``.
+        old: values before any pair, with one column for each changed column.
+        at_a, at_b: rows of ``old`` that belong to ``rows_a`` and ``rows_b``.
         scales: of the block's dtype.
     """
     width = old.shape[1]
     end = begin + width
     for i in range(rows_a.size):
         scale = scales[i]
-        # Rows as slices: with ``begin + j`` as an index, the compiler would not use SIMD lanes.
+        # Rows as slices: if ``begin + j`` were the index, the compiler would not use SIMD lanes.
         to, source = block[rows_a[i], begin:end], old[at_b[i]]
         for j in range(width):
             to[j] += scale * source[j]

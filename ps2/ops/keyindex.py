@@ -10,18 +10,18 @@ from ps2.ops.kernels import Int64s, kernel
 
 EMPTY = -1
 MIN_CELLS = 16
-# Keys of one partition share their upper bits of ps2.matrix.partition.hash_bucket. The finaliser here has other
-# multipliers and shifts (those of MurmurHash3), so that they spread over the whole table all the same.
+# Keys of one partition share the upper bits of ps2.matrix.partition.hash_bucket. The finaliser here has other
+# multipliers and shifts (those of MurmurHash3), so that such keys still spread over the whole table.
 SHIFT = np.uint64(33)
 MULTIPLIER_1 = np.uint64(0xFF51AFD7ED558CCD)
 MULTIPLIER_2 = np.uint64(0xC4CEB9FE1A85EC53)
 
 
 class KeyIndex:
-    """Slots 0, 1, 2... of int64 keys in ``[0, 2**63 - 1]``, in the order of their insertion.
+    """Assigns slots 0, 1, 2... to int64 keys in ``[0, 2**63 - 1]``, in the order of insertion.
 
-    At most half of the cells are taken. A cell holds key and slot side by side, so that most look-ups touch one cache
-    line. Not safe for threads: the shard's lock is held around it.
+    At most half of the cells are occupied. A cell holds key and slot side by side, so that most look-ups touch one
+    cache line. Not thread-safe: callers hold the shard's lock.
     """
 
     def __init__(self) -> None:
@@ -34,23 +34,23 @@ class KeyIndex:
 
     @property
     def keys(self) -> Int64s:
-        """The key of each slot, int64 of shape (len(self),): a read-only view, good until the next insertion."""
+        """The key of each slot: a read-only int64 view of shape (len(self),), valid until the next insertion."""
         return readable(self._keys[: self._count])
 
     @property
     def cells(self) -> Int64s:
-        """The table itself, for ``find``: int64 of shape (cells, 2), good until the next insertion."""
+        """The hash table itself, for ``find``: int64 of shape (cells, 2), valid until the next insertion."""
         return self._cells
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the index takes now."""
+        """Current size of the index in bytes."""
         return self._cells.nbytes + self._keys.nbytes
 
     def nbytes_after(self, added: int) -> int:
-        """Return the bytes that the index will take when ``added`` more keys are in it.
+        """Return the size of the index, in bytes, after ``added`` more keys.
 
-        While it grows, the old arrays stay until the new ones are full: ``nbytes`` more, for a moment.
+        While the index grows, the old arrays live beside the new ones: the peak is higher by ``nbytes``.
         """
         cells = len(self._cells)
         while self._count + added > cells // 2:
@@ -58,7 +58,7 @@ class KeyIndex:
         return cells * self._cells.itemsize * 2 + cells // 2 * self._keys.itemsize
 
     def lookup(self, keys: Int64s) -> Int64s:
-        """Return the slot of each key, -1 where it is absent.
+        """Return the slot of each key, -1 for an absent key.
 
         Args:
             keys: int64, any order, duplicates allowed.
@@ -68,7 +68,7 @@ class KeyIndex:
         return slots
 
     def insert(self, keys: Int64s) -> Int64s:
-        """Return the slot of each key, adding those that are absent in the order given.
+        """Return the slot of each key; absent keys are added in the order given.
 
         Args:
             keys: int64 in ``[0, 2**63 - 1]``, any order, duplicates allowed.
@@ -88,13 +88,13 @@ class KeyIndex:
             self._grow()
 
     def missing(self, keys: Int64s) -> int:
-        """Return how many distinct keys are absent: how many slots ``insert`` would add.
+        """Return the number of distinct absent keys, which is the number of slots that ``insert`` would add.
 
         Args:
             keys: int64, any order, duplicates allowed.
         """
         absent = keys[self.lookup(keys) == EMPTY]
-        # Keys come from the wire sorted and unique, and then need no sorting.
+        # Keys of requests are already sorted and unique.
         if bool(np.all(absent[1:] > absent[:-1])):
             return int(absent.size)
         return int(np.unique(absent).size)
@@ -121,7 +121,7 @@ def _mix(key: int) -> np.int64:
 
 @kernel
 def _cell(cells: Int64s, key: int) -> int:
-    """Return the cell that holds the key, or the empty one where it belongs."""
+    """Return the cell that holds the key, or else the empty cell where the key belongs."""
     last = cells.shape[0] - 1
     at: int = int(_mix(key)) & last
     while cells[at, 0] != key and cells[at, 0] != EMPTY:
@@ -137,7 +137,7 @@ def _lookup(cells: Int64s, keys: Int64s, slots: Int64s) -> None:
 
 @kernel
 def find(cells: Int64s, keys: Int64s) -> bool:
-    """Put the slot of each key, -1 where it is absent, in its place; return whether all are there."""
+    """Replace each key by its slot, or by -1 if the key is absent; return True if all keys are present."""
     absent = 0
     for i in range(keys.size):
         slot = cells[_cell(cells, keys[i]), 1]
@@ -148,7 +148,7 @@ def find(cells: Int64s, keys: Int64s) -> bool:
 
 @kernel
 def _insert(cells: Int64s, slot_keys: Int64s, count: int, keys: Int64s, slots: Int64s, start: int) -> tuple[int, int]:
-    """Insert ``keys[start:]`` until the table is half full; return how far it came, and the new count."""
+    """Insert ``keys[start:]`` until the table is half full; return the position of the next key, and the new count."""
     for i in range(start, keys.size):
         at = _cell(cells, keys[i])
         if cells[at, 0] == EMPTY:
@@ -164,7 +164,7 @@ def _insert(cells: Int64s, slot_keys: Int64s, count: int, keys: Int64s, slots: I
 
 @kernel
 def _fill(cells: Int64s, slot_keys: Int64s, count: int) -> None:
-    """Put distinct keys into empty cells."""
+    """Insert distinct keys into an empty table."""
     for slot in range(count):
         at = _cell(cells, slot_keys[slot])
         cells[at, 0] = slot_keys[slot]

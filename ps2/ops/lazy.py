@@ -11,17 +11,17 @@ from ps2.ops.nonzero import nonzero
 from ps2.ops.parallel import SLOT_COST, over_blocks
 from ps2.ops.table import Array
 
-# Columns looked through at a time: the list of those whose gradient is not 0 takes at most 8 MiB a core.
+# Columns scanned at a time, so that the list of nonzero columns takes at most 8 MiB a core.
 SCAN = 1 << 20
 
 
 def over_nonzero(
     loop: Callable[..., None], rows: Sequence[Array], scalars: steps.Scalars, columns: Int64s | None
 ) -> None:
-    """Take a step at the columns at which the last row, the gradient, is not 0.
+    """Take an optimiser step at the columns where the gradient, the last of the rows, is not 0.
 
     Args:
-        columns: int64, each once: those to look at, as the gradient is 0 elsewhere; None for all.
+        columns: int64, distinct: the only columns to look at, as the gradient is 0 elsewhere; None for all.
     """
     if columns is None:
         over_blocks(lambda *block: _scan(loop, block, scalars), rows)

@@ -1,7 +1,7 @@
 """Many rows of a matrix in one request: the batched row access and column access of ``DCVMatrix``.
 
-Values of ``n`` rows travel as one flat array, row after row. Rows may be named more than once: updates go in the order
-given. Everything is checked before anything is written.
+Values of ``n`` rows travel as one flat array, row after row. A row may be named more than once: updates are applied in
+the order given. Operations check everything before they write anything.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ps2.ops.table import FLOATS, Array, Block, Floats, Row, RowIds, Slots, Valu
 PairRows = Annotated[RowIds, along("pair")]
 PairFloats = Annotated[Floats, along("pair")]
 
-# Old values that a pair update keeps at a time: what stays in a processor's cache, yet whole cache lines of each row.
+# Old values that a pair update keeps at a time: few enough for a processor's cache, in whole cache lines of each row.
 SCRATCH_BYTES = 2 << 20
 LINE_BYTES = 64
-# What the columns of all rows take that ``gram`` goes through at a time, and the sums of ``combine``.
+# Bytes of all rows that ``gram`` processes at a time, and the columns that ``combine`` sums at a time.
 TILE_BYTES = 256 << 10
 SUMS = 2048
-# Inner products of one ``gram``: each block of columns has sums of its own.
+# Inner products of one ``gram`` call: each block of columns needs its own array of sums.
 MAX_PRODUCTS = 1 << 16
 
 
@@ -40,7 +40,7 @@ def rows_pull(m: Block, rows: RowIds) -> Annotated[Array, along("rows", "columns
     """
     rows = check_row_ids(rows, m.shape[0])
     out = np.empty((rows.size, m.shape[1]), dtype=m.dtype)
-    # With "raise", take would go through a copy of the result. The rows are checked, so there is nothing to clip.
+    # With mode "raise", take would copy the result. The rows are checked, so nothing is ever clipped.
     over_blocks(lambda r, o: m.take(r, axis=0, out=o, mode="clip"), (rows, out), cost=m.shape[1])
     return out
 
@@ -60,10 +60,10 @@ def rows_gather(m: Block, rows: RowIds, slots: Slots) -> Annotated[Array, along(
 
 @op(writes=("m",))
 def rows_push(m: Block, rows: RowIds, values: Values) -> None:
-    """Overwrite the rows with values of n * width elements; of several writes to one row the last wins.
+    """Overwrite the rows with values of n * width elements; the last of several writes to one row wins.
 
     Raises:
-        ShapeError: there are not n * width values.
+        ShapeError: the number of values is not n * width.
         OutOfRangeError: a row is not in the matrix.
     """
     check_length("values", values, rows.size * m.shape[1])
@@ -84,7 +84,7 @@ def rows_fill(m: Block, rows: RowIds, *, value: float) -> None:
 
 @op(writes=("m",))
 def rows_add(m: Block, rows: RowIds, values: Values) -> None:
-    """Add values of n * width elements to the rows; duplicates accumulate; raises as ``rows_push`` does."""
+    """Add values of n * width elements to the rows; duplicates accumulate; raises like ``rows_push``."""
     check_length("values", values, rows.size * m.shape[1])
     kernels.rows_add(m, check_row_ids(rows, m.shape[0]), readable(values))
 
@@ -94,7 +94,7 @@ def rows_scatter_add(m: Block, rows: RowIds, slots: Slots, values: Values) -> No
     """Add values of n * len(slots) elements to the rows at the slots; duplicates accumulate.
 
     Raises:
-        ShapeError: there are not n * len(slots) values.
+        ShapeError: the number of values is not n * len(slots).
         OutOfRangeError: a row is not in the matrix, or a slot not in the shard.
     """
     check_length("values", values, rows.size * slots.size)
@@ -119,10 +119,10 @@ def rows_dot(m: Block, rows_a: PairRows, rows_b: PairRows) -> Annotated[Float64s
 
 @op(reduce="sum")
 def gram(m: Block, rows_u: RowIds, rows_v: RowIds) -> Annotated[Float64s, along("rows_u", "rows_v")]:
-    """Return the inner products of each of some rows with each of others, float64 of shape (n, k), in one pass.
+    """Return the inner products of all pairs of ``rows_u`` and ``rows_v``, float64 of shape (n, k), in one pass.
 
     Raises:
-        LimitError: more than 65,536 of them.
+        LimitError: there are more than 65,536 pairs.
         OutOfRangeError: a row is not in the matrix.
     """
     pairs = rows_u.size * rows_v.size
@@ -137,14 +137,14 @@ def gram(m: Block, rows_u: RowIds, rows_v: RowIds) -> Annotated[Float64s, along(
 
 @op(writes=("u",), dtypes=FLOATS)
 def combine(u: Row, m: Block, rows: RowIds, alphas: Annotated[Floats, along("rows")]) -> None:
-    """Set ``u`` to the sum of ``alphas[i] * row i`` in one pass; u may be one of the rows.
+    """Set ``u`` to the sum of ``alphas[i] * row i`` in one pass; ``u`` may be one of the rows.
 
     Args:
-        rows: rows that are added up.
-        alphas: float64, one a row; the sum of each column is rounded to the rows' dtype once.
+        rows: rows to sum.
+        alphas: float64, one a row; each column's sum is rounded to the rows' dtype once.
 
     Raises:
-        ShapeError: the two lists differ in length.
+        ShapeError: ``rows`` and ``alphas`` differ in length.
         OutOfRangeError: a row is not in the matrix.
     """
     check_length("alphas", alphas, rows.size)
@@ -154,7 +154,7 @@ def combine(u: Row, m: Block, rows: RowIds, alphas: Annotated[Floats, along("row
 
 
 def _tile(columns: int) -> int:
-    """Return about so many columns, as whole cache lines."""
+    """Round down to whole cache lines."""
     return max(columns // LINE_BYTES, 1) * LINE_BYTES
 
 
@@ -179,9 +179,9 @@ def rows_axpy(m: Block, rows_y: PairRows, rows_x: PairRows, alphas: PairFloats) 
 
 @op(writes=("m",), dtypes=FLOATS)
 def rows_pair_update(m: Block, rows_a: PairRows, rows_b: PairRows, coefficients: PairFloats) -> None:
-    """Set ``a += c * b`` and ``b += c * a`` for all pairs of rows at once: a and b are read as they were before.
+    """Set ``a += c * b`` and ``b += c * a`` for all pairs of rows at once, from the values of a and b before the call.
 
-    Rows in several pairs accumulate all of their changes (paper, Equation 2, for a batch of pairs).
+    A row in several pairs accumulates all its changes (paper, Equation 2, for a batch of pairs).
 
     Args:
         coefficients: float64, one a pair; rounded to the matrix's dtype first.
@@ -202,17 +202,17 @@ def rows_pair_update(m: Block, rows_a: PairRows, rows_b: PairRows, coefficients:
 
 
 def number_pairs(rows_a: Int64s, rows_b: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-    """Return the distinct rows of pairs, and where in them each a and each b is. Rows are not negative."""
+    """Return the distinct rows of all pairs, and each a's and each b's position among them; rows are not negative."""
     rows = readable(np.concatenate((rows_a, rows_b)))
     distinct, numbers = np.empty_like(rows), np.empty_like(rows)
-    cells = np.full(1 << (2 * rows.size).bit_length(), -1, dtype=np.int32)  # at most half of them are taken
+    cells = np.full(1 << (2 * rows.size).bit_length(), -1, dtype=np.int32)  # at most half are occupied
     count = kernels.number_rows(rows, distinct, numbers, cells)
     numbers = readable(numbers)
     return distinct[:count], numbers[: rows_a.size], numbers[rows_a.size :]
 
 
 def pair_changes(old: Array, at_a: Int64s, at_b: Int64s, coefficients: Float64s) -> Array:
-    """Return what ``rows_pair_update`` adds to rows: for distinct rows ``old``, and pairs of them that are in range."""
+    """Return the changes that ``rows_pair_update`` adds to the distinct rows ``old``; pairs must be in range."""
     changes = np.zeros_like(old)
     kernels.rows_pair_update(changes, 0, at_a, at_b, readable(old), at_a, at_b, _rounded(coefficients, old))
     return changes

@@ -1,4 +1,4 @@
-"""Modules that bring operations: loaded by name, and told apart by digests, so that a name means one thing."""
+"""Modules that declare operations, loaded by name. Digests of their sources show whether two sides have the same."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ GROUP = "ps2.ops"
 
 
 def load_modules(names: Iterable[str]) -> None:
-    """Import modules that declare operations, and those that installed packages name as entry points of "ps2.ops".
+    """Import the named modules that declare operations, and the modules of installed packages' entry points "ps2.ops".
 
     Raises:
-        ConfigError: one cannot be imported, or declares nothing, or a name that another one has.
+        ConfigError: a module cannot be imported, declares no operation, or declares a name that is already taken.
     """
     for name in names:
         _load(name, f"ops: module {name!r}")
@@ -28,12 +28,12 @@ def load_modules(names: Iterable[str]) -> None:
 
 
 def digests() -> dict[str, str]:
-    """Return what tells the operations that users' modules have brought from others of their names."""
+    """Return a digest for each operation of users' modules, by name."""
     return {op.name: _digest(op) for ops in brought().values() for op in ops}
 
 
 def brought() -> dict[str, list[Op]]:
-    """Return the operations that are not ours, by module."""
+    """Return the operations of users' modules, by module."""
     found: dict[str, list[Op]] = {}
     for op in TABLE.values():
         if not is_own(op.module):
@@ -42,27 +42,28 @@ def brought() -> dict[str, list[Op]]:
 
 
 def check_same(theirs: Mapping[str, str], where: str) -> None:
-    """Raise ConfigError if an operation of that name is another one there.
+    """Raise ConfigError if an operation differs between this process and the other side.
 
     Args:
-        theirs: digests of the operations that are loaded there.
+        theirs: digests of the operations that the other side has loaded.
+        where: names the other side in messages.
     """
     for name, ours in digests().items():
         if theirs.get(name, ours) != ours:
             raise ConfigError(
-                f"operation {name!r} of module {TABLE[name].module!r} is not the same on both sides, which need one "
-                f"source: here its digest is {ours}, on {where} {theirs[name]}"
+                f"operation {name!r} of module {TABLE[name].module!r} differs between the two sides, which need "
+                f"the same source: its digest is {ours} here, and {theirs[name]} on {where}"
             )
 
 
 def check_loaded(names: Iterable[str], theirs: Mapping[str, str], where: str) -> None:
-    """Raise ConfigError unless the operations of modules are loaded there too, and the same."""
+    """Raise ConfigError unless the other side has loaded the same operations of these modules."""
     check_same(theirs, where)
     for module in names:
         missing = [op.name for op in TABLE.values() if op.module == module and op.name not in theirs]
         if missing:
             raise ConfigError(
-                f"operation {missing[0]!r} of module {module!r} is loaded here, and not on {where}: start that server "
+                f"operation {missing[0]!r} of module {module!r} is loaded here, but not on {where}: start that server "
                 f"with --ops {module}"
             )
 
@@ -75,7 +76,7 @@ def _load(name: str, where: str) -> None:
     except Exception as error:  # importing runs users' code
         raise ConfigError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
     if not any(op.module == name for op in TABLE.values()):
-        raise ConfigError(f"{where} declares no operations: is there a function with @ps2.op in it?")
+        raise ConfigError(f"{where} declares no operations: expected a function with @ps2.op")
 
 
 def _digest(op: Op) -> str:

@@ -1,4 +1,4 @@
-"""At which columns a row is not 0."""
+"""Columns at which a row is not 0."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ONES = np.uint64(0x0101010101010101)
 
 
 def nonzero(row: Array) -> Int64s:
-    """Return the columns at which the row is not 0, int64, ascending; NaN is not 0, -0.0 is."""
+    """Return the columns at which the row is not 0, int64, ascending; NaN counts as nonzero, -0.0 as zero."""
     words: Words = np.zeros(-(-row.size // WORD_BITS), dtype=np.uint64)
     _mark(words, readable(row))
     columns = np.empty(_count(words), dtype=np.int64)
@@ -31,7 +31,7 @@ def nonzero(row: Array) -> Int64s:
 
 @kernel
 def _popcount(word: np.uint64) -> np.uint64:
-    """Count the 1 bits of a word; LLVM knows these lines and makes one instruction of them."""
+    """Count the 1 bits of a word; LLVM compiles this form into one instruction."""
     word = word - ((word >> ONE) & ODD_BITS)
     word = (word & ODD_PAIRS) + ((word >> np.uint64(2)) & ODD_PAIRS)
     return (((word + (word >> np.uint64(4))) & ODD_FOURS) * ONES) >> np.uint64(56)
@@ -50,7 +50,7 @@ def _mark(words: Words, row: Array) -> None:
     whole = row.size // WORD_BITS
     for i in range(whole):
         word = np.uint64(0)
-        # A constant number of turns without a branch: LLVM compares 16 columns at once.
+        # A constant number of iterations without a branch: LLVM compares 16 columns at once.
         for bit in range(WORD_BITS):
             word |= np.uint64(row[i * WORD_BITS + bit] != 0) << np.uint64(bit)
         words[i] |= word
@@ -64,7 +64,7 @@ def _list(words: Words, columns: Int64s) -> None:
     for i in range(words.size):
         word = words[i]
         while word:
-            # As many bits as there are zeros below the lowest 1.
+            # Counts the zeros below the lowest 1.
             columns[found] = i * WORD_BITS + np.int64(_popcount(~word & (word - ONE)))
             found += 1
             word &= word - ONE

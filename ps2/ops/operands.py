@@ -1,8 +1,8 @@
-"""What the arrays of an operation run along, by which calls are cut and the parts' answers laid together.
+"""Axes of an operation's arrays. From them the client cuts a call into parts and joins the parts' answers.
 
-Axes are names. Along "slots" an array has one entry for each slot (column, key) that the call names; along "columns"
-one for each column of the shard; along "block" one for each row of the matrix. Any other name is a length of the call's
-own: arrays with that name have it in common.
+Axes have names. Along "slots", an array has one entry for each slot (column or key) that the call names; along
+"columns", one for each column of the shard; along "block", one for each row of the matrix. Any other name is a length
+that the call itself defines; arrays with the same axis name have the same length along it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class Along:
     """The axes of an array, one a dimension; made by ``along``.
 
     Attributes:
-        axes: their names; a number is the length itself, and "" a length that nobody knows before.
-        by: the array that says how many entries each step along the axis has; None: one.
+        axes: names of axes. A number is a fixed length; "" is a length that is not known in advance.
+        by: name of the array that gives the number of entries of each step along the axis; None: one entry.
     """
 
     axes: tuple[Axis, ...]
@@ -42,7 +42,7 @@ Shapes = Mapping[str, tuple[Along, tuple[int, ...]]]
 
 
 def along(*axes: Axis, by: str | None = None) -> Along:
-    """Say what the dimensions of an operand or an answer run along: ``Annotated[Values, along("slots", "k")]``."""
+    """Declare the axes of an operand or an answer: ``Annotated[Values, along("slots", "k")]``."""
     return Along(axes, by)
 
 
@@ -52,7 +52,7 @@ class Answer:
 
     Attributes:
         axes: of its dimensions.
-        dtype: None: that of the matrix.
+        dtype: None: the matrix's dtype.
     """
 
     axes: tuple[Axis, ...]
@@ -60,13 +60,13 @@ class Answer:
 
 
 def axes_of(name: str, notes: Sequence[Any]) -> Along:
-    """Return what an operand runs along: as its annotation says, or along slots, or along a length of its own."""
+    """Return the axes of an operand: as annotated, else "slots" for slots, else an axis of its own name."""
     said = (note for note in notes if isinstance(note, Along))
     return next(said, Along((SLOTS if SLOTS in notes else name,)))
 
 
 def answers_of(hint: Any) -> tuple[Answer, ...]:
-    """Return the arrays that a function returns, by its return annotation; none if that is a number or None."""
+    """Return the arrays that a function returns, from its return annotation; empty for a number or None."""
     if hint in (None, types.NoneType, float, int):
         return ()
     if get_origin(hint) is tuple:
@@ -75,22 +75,22 @@ def answers_of(hint: Any) -> tuple[Answer, ...]:
     if not isinstance(hint, types.GenericAlias):  # Annotated, or an alias of it
         array, *notes = get_args(hint) or (hint,)
         said = next((note for note in notes if isinstance(note, Along)), said)
-    # NDArray[T] is ndarray[shape, dtype[T]]; since NumPy 2.5 it is an alias by itself, with T alone.
+    # NDArray[T] is ndarray[shape, dtype[T]]; since NumPy 2.5 it is an alias of its own, with T alone.
     *_, last = get_args(array)
     dtype = get_args(last)[0] if get_args(last) else last
     return (Answer(said.axes, None if dtype is Any else np.dtype(dtype)),)
 
 
 def lengths(where: str, arrays: Shapes, known: Mapping[str, int]) -> dict[str, int]:
-    """Return the length of each axis that arrays run along.
+    """Return the length of each axis of the arrays.
 
     Args:
-        where: names the operation.
+        where: names the operation in messages.
         arrays: axes and shape, by name.
-        known: lengths that are known already.
+        known: lengths that are already known.
 
     Raises:
-        ShapeError: an array has another number of dimensions, or two have different lengths along one axis.
+        ShapeError: an array has the wrong number of dimensions, or two arrays have different lengths along one axis.
     """
     found, source = dict(known), dict.fromkeys(known, "the call")
     for name, (said, shape) in arrays.items():

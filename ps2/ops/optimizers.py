@@ -1,11 +1,11 @@
 """Optimiser steps, each fused into one pass over its rows (paper, section 3 and Figure 4).
 
-The maths runs in the rows' dtype; what does not change from column to column is computed once, in float64. Ranges of
-hyperparameters are part of their types, and are checked by ``Op.check`` on the caller's side.
+Steps compute in the rows' dtype. Values that are equal for all columns are computed once, in float64. The types of
+hyperparameters include their ranges; ``Op.check`` checks them on the caller's side.
 
-``l1`` and ``l2`` are strengths of penalties that are not part of the gradient: the step is then followed by their
-proximal step, w <- sign(w) max(abs(w) - lr l1 / h, 0) / (1 + lr l2 / h), h being what the step divides by. Steps that
-stand still are at the optimum of loss + l1 |w|_1 + l2/2 |w|^2.
+``l1`` and ``l2`` are strengths of penalties that are not part of the gradient. With them, a proximal step follows each
+optimiser step: w <- sign(w) max(abs(w) - lr l1 / h, 0) / (1 + lr l2 / h), where h is what the optimiser step divides
+by. The fixed points of such steps minimise loss + l1 |w|_1 + l2/2 |w|^2.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NonNegative = Annotated[float, Range(at_least=0)]
 Decay = Annotated[float, Range(at_least=0, below=1)]
 Step = Annotated[int, Range(at_least=1)]
 
-# What a root and two divisions cost, for ``over_blocks``.
+# Cost of a root and two divisions, for ``over_blocks``.
 STEP_COST = 4
 LAZY = Nonzero("gradient", when=lambda scalars: bool(scalars["lazy"]))
 
@@ -46,7 +46,7 @@ def adam(
     lazy: bool = False,
     columns: Columns = None,
 ) -> None:
-    """Take one step of Adam (Kingma & Ba, 2015; the paper's Equation 1, which prints the betas the other way round).
+    """Take one step of Adam (Kingma & Ba, 2015; Equation 1 of the paper, which swaps the two betas).
 
     v <- beta1 v + (1 - beta1) g;  s <- beta2 s + (1 - beta2) g^2;  v' = v / (1 - beta1^t);  s' = s / (1 - beta2^t);
     w <- w - lr / (sqrt(s') + eps) v'.
@@ -57,18 +57,18 @@ def adam(
         square: s, changed; zeros before the first step.
         gradient: g.
         lr: the learning rate, eta.
-        beta1: decay of the mean of the gradients.
-        beta2: decay of the mean of their squares.
+        beta1: decay of the gradients' mean.
+        beta2: decay of the squared gradients' mean.
         eps: added outside the root.
         step: t, which starts at 1.
         l1: strength of the L1 penalty; h = sqrt(s') + eps.
         l2: strength of the L2 penalty.
-        lazy: leave columns whose gradient is 0 alone, at the cost of reading the gradient there. Their moments stand
-            still, where the full step lets them decay and moves the weight on by them; t counts all steps still. So
-            the results differ, save at columns whose gradient is never 0.
+        lazy: skip columns whose gradient is 0. At such columns a full step decays the moments and moves the weight by
+            them; a lazy step changes nothing, while t still counts all steps. Results differ, therefore, except at
+            columns whose gradient is never 0.
 
     Raises:
-        ConfigError: lazy, with a penalty.
+        ConfigError: ``lazy`` together with a penalty.
     """
     check_same_width(weight, velocity, square, gradient)
     rows = (weight, velocity, square, readable(gradient))
@@ -121,7 +121,7 @@ def momentum(
         gradient: g.
         lr: the learning rate.
         momentum: decay of the velocity.
-        l1: strength of the L1 penalty; h = 1 - momentum, as a gradient that lasts is added 1 / h times.
+        l1: strength of the L1 penalty; h = 1 - momentum, as a constant gradient adds up to 1 / h times itself.
         l2: strength of the L2 penalty.
     """
     check_same_width(weight, velocity, gradient)
@@ -156,10 +156,10 @@ def adagrad(
         eps: added outside the root.
         l1: strength of the L1 penalty; h = sqrt(s) + eps.
         l2: strength of the L2 penalty.
-        lazy: only read the gradient at columns where it is 0. The result is the same: there nothing changes anyway.
+        lazy: skip columns whose gradient is 0. The result is the same, as Adagrad changes nothing there.
 
     Raises:
-        ConfigError: lazy, with a penalty.
+        ConfigError: ``lazy`` together with a penalty.
     """
     check_same_width(weight, square, gradient)
     rows = (weight, square, readable(gradient))
@@ -232,14 +232,14 @@ def ftrl(
         z: changed; zeros before the first step.
         square: n, the sum of squared gradients, changed; zeros before the first step.
         gradient: g, taken at the present weight.
-        alpha: the learning rate's scale.
-        beta: the learning rate's offset.
+        alpha: scale of the learning rate.
+        beta: offset of the learning rate.
         l1: strength of the L1 penalty.
         l2: strength of the L2 penalty.
-        lazy: only read the gradient at columns where it is 0. The result is the same for weights that FTRL itself has
-            made, by the same hyperparameters: there z and n stand still, and the full step computes the same w from
-            them once more. It overwrites other weights too; the lazy step keeps them until their gradient is not 0.
-            With penalties that grow with the steps: ``ftrl_weights`` before weights are read.
+        lazy: skip columns whose gradient is 0. There z and n stay the same, and a full step recomputes w from them.
+            Thus the result is the same for weights that FTRL made with the same hyperparameters. A full step overwrites
+            other weights; a lazy step keeps them until their gradient is not 0. If penalties grow with the steps, run
+            ``ftrl_weights`` before reading weights.
     """
     check_same_width(weight, z, square, gradient)
     rows = (weight, z, square, readable(gradient))
@@ -261,14 +261,14 @@ def ftrl_weights(
     l1: NonNegative,
     l2: NonNegative,
 ) -> None:
-    """Set the weights to what ``ftrl`` makes of its sums with these penalties, which may have grown since its step.
+    """Recompute all weights from FTRL's sums z and n with the given penalties.
 
-    With strengths in proportion to the number of steps, a lazy step leaves weights whose gradient is 0 as the penalties
-    of an earlier step made them.
+    If penalties grow with the number of steps, lazy steps leave weights whose gradient is 0 as the penalties of an
+    earlier step made them. This operation brings such weights up to date.
 
     Args:
-        weight: w, changed: also where FTRL has not made it.
-        z, square, alpha, beta: those of ``ftrl``.
+        weight: w, changed, including weights that FTRL did not make.
+        z, square, alpha, beta: as for ``ftrl``.
         l1: strength of the L1 penalty.
         l2: strength of the L2 penalty.
     """
@@ -289,20 +289,20 @@ def ftrl_weights_at(
     l1: NonNegative,
     l2: NonNegative,
 ) -> None:
-    """Do as ``ftrl_weights`` at the slots only.
+    """Like ``ftrl_weights``, at the slots only.
 
     Raises:
         OutOfRangeError: a slot is not inside the rows.
     """
     check_same_width(weight, z, square)
     rest = (weight, readable(z), readable(square), steps.in_dtype_of(weight, alpha, beta, l1, l2, 0))
-    # A column that two blocks have becomes the same in both.
+    # Two blocks may share a column: both write the same value.
     over_blocks(steps.ftrl_weights_at, (check_slots(slots, weight.size),), *rest, cost=SLOT_COST)
 
 
 def _check_unpenalised(name: str, l1: float, l2: float) -> None:
     if l1 or l2:
         raise ConfigError(
-            f"operation {name!r}: lazy=True takes no l1 or l2, which change columns without a gradient too: "
-            f"use 'ftrl'; got l1={l1:g}, l2={l2:g}"
+            f"operation {name!r}: lazy=True takes neither l1 nor l2, as penalties also change columns without a "
+            f"gradient; use 'ftrl'; got l1={l1:g}, l2={l2:g}"
         )

@@ -1,4 +1,4 @@
-"""What a quasi-Newton method needs for an L1 penalty: OWL-QN (Andrew & Gao, 2007), whose steps keep to an orthant."""
+"""Operations for quasi-Newton with an L1 penalty: OWL-QN (Andrew & Gao, 2007), whose steps stay in one orthant."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _pseudo_gradient(out: Array, w: Array, g: Array, scalars: steps.Scalars) -> 
     l1, zero = scalars
     for i in range(w.size):
         right, left = g[i] + l1, g[i] - l1
-        # At 0 the penalty pulls either way with up to l1: what it does not hold back is left.
+        # At 0 the penalty's subgradient is any value in [-l1, l1]: the part of g that exceeds l1 remains.
         inside = right if right < zero else (left if left > zero else zero)
         out[i] = right if w[i] > zero else (left if w[i] < zero else inside)
 
@@ -24,7 +24,7 @@ def _pseudo_gradient(out: Array, w: Array, g: Array, scalars: steps.Scalars) -> 
 def _align(d: Array, p: Array, scalars: steps.Scalars) -> None:
     (zero,) = scalars
     for i in range(d.size):
-        # Not their product, which may underflow.
+        # Compare signs, as the product may underflow.
         uphill = ((d[i] >= zero) & (p[i] >= zero)) | ((d[i] <= zero) & (p[i] <= zero))
         d[i] = zero if uphill else d[i]
 
@@ -43,7 +43,8 @@ def _orthant_step(trial: Array, w: Array, d: Array, p: Array, scalars: steps.Sca
 def pseudo_gradient(out: Row, weight: Row, gradient: Row, *, l1: NonNegative) -> None:
     """Set ``out`` to the pseudo-gradient of loss + l1 |w|_1 (Andrew & Gao, 2007, Equation 4).
 
-    g + l1 where w > 0; g - l1 where w < 0; where w = 0, the one of g + l1 < 0 and g - l1 > 0 that holds, else 0.
+    It is g + l1 where w > 0, and g - l1 where w < 0. Where w = 0, it is g + l1 if that is negative, g - l1 if that is
+    positive, else 0.
 
     Args:
         out: changed.
@@ -57,23 +58,23 @@ def pseudo_gradient(out: Row, weight: Row, gradient: Row, *, l1: NonNegative) ->
 
 @op(writes=("direction",), dtypes=FLOATS)
 def align(direction: Row, pseudo: Row) -> None:
-    """Set ``direction`` to 0 where it does not go down the pseudo-gradient: where direction * pseudo >= 0."""
+    """Set ``direction`` to 0 where it is no descent direction of the pseudo-gradient: where direction * pseudo >= 0."""
     check_same_width(direction, pseudo)
     over_blocks(_align, (direction, readable(pseudo)), steps.in_dtype_of(direction, 0))
 
 
 @op(writes=("trial",), dtypes=FLOATS)
 def orthant_step(trial: Row, weight: Row, direction: Row, pseudo: Row, *, t: float) -> None:
-    """Set ``trial`` to weight + t * direction, and to 0 where that leaves the orthant of the weight.
+    """Set ``trial`` to weight + t * direction, or to 0 where that leaves the weight's orthant.
 
-    The orthant is that of sign(weight), and of sign(-pseudo) where weight is 0 (Andrew & Gao, 2007, Equation 6).
+    The orthant has the signs of the weight, and of -pseudo where the weight is 0 (Andrew & Gao, 2007, Equation 6).
 
     Args:
         trial: changed.
         weight: the present point.
-        direction: where to go, aligned with the pseudo-gradient.
+        direction: search direction, aligned with the pseudo-gradient.
         pseudo: the pseudo-gradient at ``weight``.
-        t: the length of the step.
+        t: step length.
     """
     check_same_width(trial, weight, direction, pseudo)
     rows = (trial, readable(weight), readable(direction), readable(pseudo))

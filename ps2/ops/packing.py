@@ -1,7 +1,7 @@
-"""Forms in which numbers travel: differences of keys, narrow integers, and floats of 16 bits.
+"""Encodings of numbers in messages: differences of keys, narrow integers, and 16-bit floats.
 
-The receiver of packed keys trusts nothing: ``unpack_keys`` checks every step. Of the 16-bit floats, float16 keeps
-11 bits of a number and ends at 65504; bfloat16 keeps 8 bits and has the range of float32.
+The receiver of packed keys trusts no sender: ``unpack_keys`` checks every difference. Of the 16-bit floats, float16
+keeps 11 bits of precision up to 65504; bfloat16 keeps 8 bits and has float32's range.
 """
 
 from __future__ import annotations
@@ -17,36 +17,38 @@ from ps2.ops.kernels import FEW, Int64s, kernel
 from ps2.ops.table import Array
 
 Wire = Literal["float16", "bfloat16"]
-# NumPy has no bfloat16: arrays of one field of that name hold its bits.
+# NumPy has no bfloat16; arrays with one field of that name hold its bits.
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 
-# NumPy's casts take 3 times as long, and 20 to 100 times below float16's normal range, where many gradients are.
+# A table of all float16 values. NumPy's casts take 3 times as long, and 20 to 100 times as long below float16's normal
+# range, where many gradients are.
 FLOAT16_VALUES = readable(np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32))
 
 MAX_KEY = 2**63 - 1
 DELTA_DTYPES = tuple(np.dtype(name) for name in ("uint8", "uint16", "uint32", "uint64"))
 
 INTEGERS = tuple(np.dtype(name) for name in ("int8", "int16", "int32", "int64"))
-# Fewer are sent as quickly as they are looked through.
+# Smaller arrays are sent as they are: finding their range takes as long as sending them.
 MIN_NARROWED_BYTES = 4 << 10
 SAMPLE = 1024
 
 
 def is_ascending(keys: Int64s) -> bool:
-    """Return whether each key is larger than the one before it."""
+    """Return True if the keys ascend strictly."""
     if keys.size <= FEW:
         return bool((keys[1:] > keys[:-1]).all())
     return bool(_is_ascending(readable(keys)))
 
 
 def pack_keys(keys: Int64s) -> tuple[int, Array]:
-    """Return the first key, and the steps from each key to the next in the narrowest dtype that holds them all.
+    """Return the first key, and the differences between successive keys in the narrowest dtype that holds them all.
 
     Args:
         keys: int64 in ``[0, 2**63 - 1]``, at least one.
 
     Returns:
-        The first key, and len(keys) - 1 deltas of dtype uint8, uint16, uint32 or uint64; int64 if keys do not ascend.
+        The first key, and len(keys) - 1 differences of dtype uint8, uint16, uint32 or uint64; int64 if keys do not
+        ascend.
     """
     if not keys.size:
         raise ShapeError("keys: expected at least 1 to pack, got none")
@@ -62,15 +64,15 @@ def pack_keys(keys: Int64s) -> tuple[int, Array]:
 
 
 def narrowest(delta: int) -> np.dtype[Any]:
-    """Return the dtype of deltas of which this is the largest."""
+    """Return the narrowest dtype that holds differences up to ``delta``."""
     return next(dtype for dtype in DELTA_DTYPES if delta.bit_length() <= 8 * dtype.itemsize)
 
 
 def unpack_keys(first: int, deltas: Array) -> Int64s:
-    """Return the len(deltas) + 1 keys that ``pack_keys`` was given.
+    """Return the len(deltas) + 1 keys that ``pack_keys`` packed.
 
     Raises:
-        ProtocolError: a key is not in ``[0, 2**63 - 1]``, or an unsigned delta is 0.
+        ProtocolError: a key is not in ``[0, 2**63 - 1]``, or an unsigned difference is 0.
     """
     if not 0 <= first <= MAX_KEY:
         raise ProtocolError(f"packed keys: the first key is {first}, outside [0, {MAX_KEY}]")
@@ -90,11 +92,11 @@ def unpack_keys(first: int, deltas: Array) -> Int64s:
 
 
 def narrow_integers(array: Array) -> Array:
-    """Return signed integers in the narrowest width that holds them all; few, or none that gains, as they are."""
+    """Return signed integers in the narrowest dtype that holds them, or as they are if that gains little."""
     if array.nbytes < MIN_NARROWED_BYTES:
         return array
     flat = array.reshape(-1)
-    # Most that cannot be narrowed show it at once.
+    # A sample first: it rules out most arrays that cannot be narrowed.
     for some in (flat[:SAMPLE], flat):
         low, high = some.min(), some.max()
         dtype = next(dtype for dtype in INTEGERS if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max)
@@ -107,19 +109,19 @@ def _summed(first: int, deltas: Array) -> Int64s:
     keys = np.empty(deltas.size + 1, dtype=np.int64)
     keys[0] = first
     np.cumsum(deltas, dtype=np.int64, out=keys[1:])
-    keys[1:] += first  # what overflows comes out negative, or right
+    keys[1:] += first  # a sum that overflows is negative, or correct after all
     if keys.min() < 0:
         raise ProtocolError(f"packed keys: key {keys.min()} is outside [0, {MAX_KEY}]")
     return keys
 
 
 def narrow(array: Array, wire: Wire) -> Array:
-    """Return float32 or float64 numbers in 16 bits each: ``to_float16`` or ``to_bfloat16``."""
+    """Return float32 or float64 numbers as 16-bit floats: ``to_float16`` or ``to_bfloat16``."""
     return to_float16(array) if wire == "float16" else to_bfloat16(array)
 
 
 def widen(array: Array, dtype: npt.DTypeLike) -> Array:
-    """Return what ``narrow`` made as float32 or float64: each number exactly, as both hold all of them."""
+    """Return 16-bit floats that ``narrow`` made as float32 or float64; the conversion is exact."""
     if array.dtype == BFLOAT16:
         return from_bfloat16(array, dtype)
     if array.dtype == np.float16:
@@ -130,8 +132,8 @@ def widen(array: Array, dtype: npt.DTypeLike) -> Array:
 def to_bfloat16(array: Array) -> Array:
     """Round float32 or float64 to the nearest bfloat16, ties to even; return an array of dtype ``BFLOAT16``.
 
-    The relative error is at most 2**-8; below 2**-126 the absolute one at most 2**-134. Numbers from about 3.396e38 on
-    become infinite, as IEEE 754 rounds them. Infinities and NaN stay what they are.
+    The relative error is at most 2**-8; below 2**-126 the absolute error is at most 2**-134. Numbers from about
+    3.396e38 on become infinite, as IEEE 754 prescribes. Infinities and NaN are kept.
     """
     out = np.empty(array.size, dtype=np.uint16)
     _to_bfloat16(_floats(array), out)
@@ -149,11 +151,11 @@ def from_bfloat16(array: Array, dtype: npt.DTypeLike) -> Array:
 def to_float16(array: Array) -> Array:
     """Round float32 or float64 to the nearest float16, ties to even.
 
-    The relative error is at most 2**-11; below 2**-14, the end of float16's normal range, the absolute one is at most
-    2**-25: what is smaller than that becomes 0. Infinities and NaN stay what they are.
+    The relative error is at most 2**-11. Below 2**-14, the end of float16's normal range, the absolute error is at most
+    2**-25, and smaller numbers become 0. Infinities and NaN are kept.
 
     Raises:
-        OutOfRangeError: a finite number would become infinite: its magnitude is 65520 or more.
+        OutOfRangeError: the magnitude of a finite number is 65520 or more, so that it would become infinite.
     """
     out = np.empty(array.size, dtype=np.uint16)
     if _to_float16(_floats(array), out):
@@ -203,11 +205,11 @@ def _pack(keys: Int64s, deltas: Array) -> None:
 
 @kernel
 def _unpack(deltas: Array, keys: Int64s) -> int:
-    """Set the keys after the first; return the position of the first delta that is 0 or too large, or -1."""
+    """Compute all keys after the first; return the position of the first difference that is 0 or too large, or -1."""
     key, last, one = np.uint64(keys[0]), np.uint64(MAX_KEY), np.uint64(1)
     for i in range(deltas.size):
         delta = np.uint64(deltas[i])
-        # Of a delta of 0, delta - 1 is the largest uint64: one comparison finds both faults.
+        # 0 - 1 wraps to the largest uint64, so one comparison finds both faults.
         if delta - one >= last - key:
             return i
         key += delta
@@ -215,7 +217,7 @@ def _unpack(deltas: Array, keys: Int64s) -> int:
     return -1
 
 
-# Bits of a float32: 1 of sign, 8 of exponent, 23 of fraction. Constants are uint32, or the loops would widen to int64.
+# Bits of a float32: 1 sign, 8 exponent, 23 fraction. Constants are uint32, as others would widen the loops to int64.
 U = np.uint32
 ONE = U(1)
 MAGNITUDE = U(0x7FFFFFFF)
@@ -224,9 +226,9 @@ INFINITE = U(0x7F800000)
 
 @kernel
 def _float32_bits(x: Any) -> np.uint32:
-    """Return the bits of x as float32; of a float64 in between, those of the neighbour whose last bit is 1.
+    """Return the bits of x as float32; between two neighbours, those of the neighbour whose last bit is 1.
 
-    Rounding to odd: rounding once more, to 16 bits, then gives what rounding x itself would have given.
+    This is rounding to odd: a second rounding to 16 bits then gives the same result as rounding x directly.
     """
     single = np.float32(x)
     bits = np.float32(single).view(np.uint32)
@@ -239,7 +241,8 @@ def _to_bfloat16(floats: Array, out: Array) -> None:
     for i in range(floats.size):
         bits = _float32_bits(floats[i])
         upper = bits >> U(16)
-        # Half of the last bit that stays; a tie goes up only from an odd one. A carry into the exponent is right.
+        # Round to nearest: add half of the last kept bit; a tie rounds up only if that bit is odd. A carry into the
+        # exponent is correct.
         nearest = (bits + U(0x7FFF) + (upper & ONE)) >> U(16)
         out[i] = nearest if bits & MAGNITUDE <= INFINITE else upper | U(0x40)
 
@@ -257,7 +260,7 @@ def _to_float16(floats: Array, out: Array) -> np.uint32:
     for i in range(floats.size):
         bits = _float32_bits(floats[i])
         size = bits & MAGNITUDE
-        # The exponent's offset falls from 127 to 15, and 13 bits of the fraction are rounded away.
+        # The exponent's bias changes from 127 to 15, and the last 13 bits of the fraction are rounded away.
         normal = (size - U(112 << 23) + U(0xFFF) + ((size >> U(13)) & ONE)) >> U(13)
         # Below 2**-14 all numbers are multiples of 2**-24.
         multiple = np.rint(min(np.uint32(size).view(np.float32), np.float32(1)) * np.float32(2**24))

@@ -1,8 +1,8 @@
-"""Run a loop over long rows on several cores: the rows are cut into contiguous blocks, and each thread takes the next.
+"""Run a loop over long rows on several cores: rows are cut into contiguous blocks, which threads take one by one.
 
-The calling thread works too, and waits for no thread that has not begun: on a busy machine it does all blocks itself.
-Kernels and NumPy's loops run without the GIL, so plain threads do. Numba's own ``parallel=True`` is not used: its pools
-of threads survive no fork, and two threads may not enter them at once.
+The calling thread works too. It does not wait for threads that have not begun, so on a busy machine it processes all
+blocks itself. Plain threads suffice, as kernels and NumPy loops run without the GIL. Numba's own ``parallel=True`` is
+not used: its thread pools do not survive a fork, and two threads may not enter them at once.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ import numpy as np
 from ps2.cgroups import usable_cores
 from ps2.ops.table import Array
 
-# Additions in the smallest block: some 30 us of work. A row of fewer than four of these is left whole, as to wake a
-# thread costs as much again.
+# Additions in the smallest block, about 30 us of work. A row of fewer than four such blocks is not cut, as waking a
+# thread costs about as much.
 MIN_BLOCK = 1 << 18
 MIN_BLOCKS = 4
-# More would only cost: each takes 2 us to hand out.
+# Handing out a block takes 2 us, so more blocks would only cost time.
 MAX_BLOCKS = 64
-# What it costs to find a column anywhere in a row.
+# Cost of accessing a column anywhere in a row, in element additions.
 SLOT_COST = 16
 
 _cores: int | None = None
 
 
 def set_cores(count: int) -> None:
-    """Let this process use so many cores; before that, it uses all that it may run on and gets the time of."""
+    """Set how many cores this process uses; the default is all cores that the process is allowed to use."""
     global _cores
     _cores = count
 
@@ -40,17 +40,17 @@ def set_cores(count: int) -> None:
 def over_blocks(
     fn: Callable[..., Any], rows: Sequence[Array], *rest: Any, cost: int = 1, most: int | None = None
 ) -> list[Any]:
-    """Call ``fn(*blocks, *rest)`` for each block of the rows, all at once; return the results in the blocks' order.
+    """Call ``fn(*blocks, *rest)`` for each block of the rows, in parallel; return the results in the blocks' order.
 
     Args:
-        fn: a kernel, or another function that leaves the GIL; it writes to the blocks of its call only.
-        rows: arrays of one length, which are cut along their first axis.
-        rest: arguments that all calls get.
-        cost: what one element of the rows costs ``fn``, in additions of one array to another.
-        most: cores that it takes, at most; None: all that the process may use.
+        fn: a kernel, or another function that releases the GIL; it writes only to the blocks that it is given.
+        rows: arrays of one length, cut along their first axis.
+        rest: further arguments of every call.
+        cost: cost of one element for ``fn``, in element additions.
+        most: maximum number of cores; None: all that the process may use.
 
     Raises:
-        What a block raised; none is under way any more, and others may have been done.
+        Exception: the exception of a block. By then no block is running; some blocks may have been processed.
     """
     length = len(rows[0])
     if length * cost < MIN_BLOCKS * MIN_BLOCK:
@@ -61,12 +61,12 @@ def over_blocks(
 
 
 def sum_blocks(fn: Callable[..., Any], rows: Sequence[Array]) -> float:
-    """Return the sum of the results of ``fn``, in the blocks' order: the same on any number of cores."""
+    """Return the sum of the results of ``fn``, added in the blocks' order: independent of the number of cores."""
     return float(sum(over_blocks(fn, rows)))
 
 
 def update(ufunc: np.ufunc, u: Array, v: Any) -> None:
-    """Set ``u`` to ``ufunc(u, v)``, v a row or a number, with the results of IEEE 754: infinity is no warning."""
+    """Set ``u`` to ``ufunc(u, v)``, where v is a row or a number; IEEE 754 infinities and NaN cause no warning."""
     if isinstance(v, np.ndarray):
         over_blocks(lambda u, v: _update(ufunc, u, v), (u, v))
     else:
@@ -82,13 +82,13 @@ def assign(u: Array, v: Any) -> None:
 
 
 def _update(ufunc: np.ufunc, u: Array, v: Any) -> None:
-    # In each block, as each thread has an error state of its own.
+    # Set in each block, as NumPy keeps the error state by thread.
     with np.errstate(all="ignore"):
         ufunc(u, v, out=u)
 
 
 def _run(calls: Sequence[Callable[[], Any]], most: int | None) -> list[Any]:
-    """Run the calls in this thread and in those of the pool that are free; return their results in order."""
+    """Run the calls in this thread and in free threads of the pool; return their results in order."""
     results: list[Any] = [None] * len(calls)
     turns = iter(range(len(calls)))  # shared: to take the next is one step under the GIL
 
@@ -102,7 +102,7 @@ def _run(calls: Sequence[Callable[[], Any]], most: int | None) -> list[Any]:
     try:
         take_turns()
     finally:
-        # After an error too: nothing may write to a row when the lock of its shard is given back.
+        # Also after an error: no thread may write to a row after the caller has released the shard's lock.
         begun = [helper for helper in helpers if not helper.cancel()]
         wait(begun)
     for helper in begun:
@@ -112,5 +112,5 @@ def _run(calls: Sequence[Callable[[], Any]], most: int | None) -> list[Any]:
 
 @lru_cache(maxsize=1)
 def _pool(pid: int, threads: int) -> ThreadPoolExecutor:
-    """Return the pool of the process: a fork takes no threads along, so another pid needs another."""
+    """Return the process's pool. Its key includes the pid, as threads do not survive a fork."""
     return ThreadPoolExecutor(threads, thread_name_prefix="ps2-blocks")

@@ -1,4 +1,4 @@
-"""A processor's prefetch, for loops that go from block to block through memory larger than its caches."""
+"""CPU prefetch instructions, for loops that visit scattered blocks of memory larger than the caches."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-# Blocks ahead: by its turn, a block that was asked for so much earlier has come.
+# How many blocks ahead to prefetch: by its turn, a block has arrived in the cache.
 AHEAD = 8
 LINE_BYTES = 64
-# What follows of a longer block comes by itself, as it is read in order; to ask for a shorter one costs what it spares.
+# The hardware prefetches the rest of a longer block itself. For a shorter block, prefetching costs as much as it saves.
 LONGEST_BYTES, SHORTEST_BYTES = 512, 128
-# llvm.prefetch: to read; to stay in all caches; data.
+# Arguments of llvm.prefetch: read; keep in all cache levels; data.
 FLAGS = [ir.Constant(ir.IntType(32), flag) for flag in (0, 3, 1)]
 
 
 def _prefetch(_: Any, blocks: Any, number: Any) -> Any:
-    """Ask for a block of a C-contiguous array of shape (n, k), and do not wait; any number will do, -1 too."""
+    """Prefetch a block of a C-contiguous array of shape (n, k) without waiting; any block number is safe, even -1."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array = context.make_array(signature.args[0])(context, builder, arguments[0])
@@ -39,4 +39,4 @@ def _prefetch(_: Any, blocks: Any, number: Any) -> Any:
     return types.void(blocks, types.intp), generate
 
 
-prefetch: Any = intrinsic(_prefetch)  # which numba types as what it was made of
+prefetch: Any = intrinsic(_prefetch)  # numba infers the type

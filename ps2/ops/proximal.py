@@ -1,10 +1,10 @@
 """Optimiser steps followed by the proximal step of an L1 and an L2 penalty.
 
-The penalty l1 |w|_1 + l2/2 |w|^2 is not part of the gradient: after its step, each column minimises it plus
-h / (2 lr) times the square of its distance, h being the metric of the step (Duchi et al., 2011, for Adagrad). That is
-w <- sign(w) max(abs(w) - lr l1 / h, 0) / (1 + lr l2 / h).
+The penalty l1 |w|_1 + l2/2 |w|^2 is not part of the gradient. After the optimiser step, each column minimises the
+penalty plus h / (2 lr) times its squared distance, where h is the metric of the step (Duchi et al., 2011, for Adagrad).
+The solution is w <- sign(w) max(abs(w) - lr l1 / h, 0) / (1 + lr l2 / h).
 
-Formulas and loops are in one file, as numba looks only there for what has changed since a loop was compiled.
+Formulas and loops share one file, as numba detects changes only in a loop's own file.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from ps2.ops.table import Array
 
 
 def constant(weight: Array, rate: float, l1: float, l2: float) -> Scalars:
-    """Return what steps of one rate lr / h take for their penalties, in the dtype of the weight."""
+    """Return the penalty scalars of steps with one rate lr / h for all columns, in the weight's dtype."""
     return in_dtype_of(weight, rate * l1, 1 + rate * l2, 0)
 
 
 def scaled(weight: Array, l1: float, l2: float) -> Scalars:
-    """Return what steps whose rate depends on the column take for their penalties, in the dtype of the weight."""
+    """Return the penalty scalars of steps whose rate differs by column, in the weight's dtype."""
     return in_dtype_of(weight, l1, l2, 1, 0)
 
 

@@ -1,6 +1,7 @@
 """Scalars of one or two rows: the row-access sum, nnz, norm1, norm2 and the column-access dot of the paper's Table 1.
 
-Each returns a float that is combined over all partitions as its ``reduce`` says; sums accumulate in float64.
+Each operation returns a float; ``reduce`` says how the floats of all partitions are combined. Sums accumulate in
+float64.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def sum(u: Row) -> float:
 
 @op(reduce="sum")
 def nnz(u: Row) -> float:
-    """Return how many columns of ``u`` are not zero; NaN is not zero."""
+    """Return the number of nonzero columns of ``u``; NaN counts as nonzero."""
     return sum_blocks(kernels.count_nonzero, (readable(u),))
 
 
@@ -49,17 +50,17 @@ def dot(u: Row, v: Row) -> float:
 
 @op(reduce="max")
 def max(u: Row) -> float:
-    """Return the largest column of ``u``; NaN if any is, and -inf if the shard holds none."""
+    """Return the largest column of ``u``; NaN if any column is NaN, -inf if the shard holds no column."""
     return float(np.max(over_blocks(np.max, (u,)))) if u.size else -math.inf
 
 
 @op(reduce="min")
 def min(u: Row) -> float:
-    """Return the smallest column of ``u``; NaN if any is, and inf if the shard holds none."""
+    """Return the smallest column of ``u``; NaN if any column is NaN, inf if the shard holds no column."""
     return float(np.min(over_blocks(np.min, (u,)))) if u.size else math.inf
 
 
 @op(reduce="sum")
 def count(u: Row) -> float:
-    """Return how many columns ``u`` holds: its width, or the active keys of a sparse row."""
+    """Return the number of columns of ``u``: its width, or the number of active keys of a sparse row."""
     return float(u.size)

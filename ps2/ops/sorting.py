@@ -1,4 +1,4 @@
-"""Sort keys before they are packed and sent."""
+"""Radix sort of keys, before they are packed and sent."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import numpy as np
 
 from ps2.ops.kernels import FEW, Int64s, kernel
 
-# Of 8 to 13 bits a digit, 9 sorted fastest at every size from 1000 to a million keys.
+# Of 8 to 13 bits a digit, 9 bits sorted fastest at every size from 1000 to a million keys.
 DIGIT_BITS = 9
 DIGITS = 1 << DIGIT_BITS
 
 
 def sort_keys(keys: Int64s) -> tuple[Int64s, Int64s]:
-    """Return the keys sorted, duplicates kept, and the order that sorts them; equal keys stay in the order given.
+    """Return the sorted keys, with duplicates, and the order that sorts them; the sort is stable.
 
     Args:
-        keys: int64, any range; each 9 bits by which they differ cost a pass.
+        keys: int64, any range; every 9 bits in which keys differ cost one pass.
     """
     keys = np.array(keys, dtype=np.int64)
     if keys.size <= FEW:
@@ -42,7 +42,7 @@ def _sort_by_digit(
     keys_after: Int64s,
     order_after: Int64s,
 ) -> bool:
-    """Sort by 9 bits of ``key - low``, stably; return False, having done nothing, if these bits are equal in all."""
+    """Sort stably by 9 bits of ``key - low``; return False, without sorting, if these bits are equal in all keys."""
     mask = np.uint64(DIGITS - 1)
     for i in range(keys.size):
         starts[((np.uint64(keys[i]) - low) >> shift & mask) + np.uint64(1)] += 1

@@ -1,9 +1,8 @@
-"""The formulas of the optimisers, one column at a time, and the compiled loops that take them over rows.
+"""The formulas of the optimisers for one column, and the compiled loops that apply them to rows.
 
-``adam`` and its like go over all columns, ``adam_at`` over those listed, and leaves those whose gradient is 0. What a
-column becomes is worked out before any of it is stored: only then does LLVM turn ``adam`` into SIMD instructions (2.4
-times faster). Formulas and loops are in one file, as numba looks only there for what has changed since a loop was
-compiled.
+``adam`` and its like process all columns; ``adam_at`` and its like process the listed columns, and skip those whose
+gradient is 0. A loop computes all results of a column before it stores any: only then does LLVM turn ``adam`` into SIMD
+instructions (2.4 times faster). Formulas and loops share one file, as numba detects changes only in a loop's own file.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ Scalars = tuple[Any, ...]
 
 
 def in_dtype_of(row: Array, *values: float) -> Scalars:
-    """Return the numbers in the row's dtype: a float64 among them would widen the whole loop."""
+    """Return the numbers in the row's dtype; a single float64 would widen the whole loop."""
     with np.errstate(all="ignore"):
         return tuple(row.dtype.type(value) for value in values)
 
 
 def adam_scalars(weight: Array, lr: float, beta1: float, beta2: float, eps: float, step: int) -> Scalars:
-    """Return what ``adam`` takes, in the dtype of the weight."""
+    """Return the scalars of ``adam``, in the weight's dtype."""
     unbias1, unbias2 = 1 - beta1**step, 1 - beta2**step
     return in_dtype_of(weight, lr, beta1, 1 - beta1, beta2, 1 - beta2, unbias1, unbias2, eps)
 

@@ -1,7 +1,7 @@
-"""The one table of server operations, and the decorator that fills it.
+"""The table of server operations, and the decorator that fills it.
 
-An operation is a plain function on the arrays of one shard. Its positional parameters say by their annotation what they
-are given; its keyword-only parameters are scalars. From this table come dispatch on the server, the checks on the
+An operation is a plain function on the arrays of one shard. The annotation of a positional parameter declares what the
+server passes; keyword-only parameters are scalars. From this table follow dispatch on the server, checks on the
 caller's side, ``ps2 ops``, and the test that every operation agrees with a NumPy oracle.
 """
 
@@ -27,32 +27,32 @@ from ps2.ops.operands import Along, Answer, answers_of, axes_of
 
 Array = npt.NDArray[Any]
 
-# What a positional parameter is given. Those of the shard are of one matrix, or of several that are co-located: the
-# dtype of all is that of the first, unless one says its own (``Of``), and row numbers and values are of the first.
+# Kinds of positional parameters. Operands of the shard belong to one matrix or to several co-located matrices. All have
+# the dtype of the first, except those that declare their own (``Of``). Row numbers and values refer to the first.
 Row = Annotated[Array, "row"]  # one row of the shard, shape (width,): a writable view
 Block = Annotated[Array, "block"]  # all rows of the shard, shape (rows, width): a writable view
-# All columns of a shard with layout "column", shape (width, k): the block of a column is its values in the k rows. A
+# All columns of a shard with layout "column", shape (width, k): a column's block is its values in the k rows. A
 # writable view.
 Blocks = Annotated[Array, "blocks"]
-# Local columns; -1 is a sparse key that the shard does not hold. With them, a Row is written at these columns only, or
-# at as many from each of them on as ``Op.span`` says; and Blocks only at these columns.
+# Columns of the shard; -1 is a sparse key that the shard does not hold. An operation with slots writes Blocks and Rows
+# at these columns only; with ``Op.span``, it writes that many columns of a Row from each slot on.
 Slots = Annotated[npt.NDArray[np.int64], "slots"]
 RowIds = Annotated[npt.NDArray[np.int64], "row_ids"]  # row numbers of the matrix
 Values = Annotated[Array, "values"]  # numbers of the matrix's dtype that travelled with the request
-Unsigned = Annotated[Array, "unsigned"]  # unsigned integers that travelled with the request, as narrow as they came
+Unsigned = Annotated[Array, "unsigned"]  # unsigned integers of any width that travelled with the request
 Floats = Annotated[npt.NDArray[np.float64], "floats"]  # float64 numbers that travelled with the request
 Integers = Annotated[npt.NDArray[np.int64], "integers"]  # any int64 numbers that travelled with the request
-# The columns that the shard holds: what a column's number in the matrix is, is its number here plus ``begin``.
+# The columns that the shard holds: the matrix's column number is the shard's column number plus ``begin``.
 Partition = Annotated[partition.Partition, "partition"]
 OF_SHARD = ("row", "block", "blocks")
 # Kinds that do not travel with the request.
 LOCAL = (*OF_SHARD, "partition")
 
-# What the keyword parameter ``columns`` of an operation with a ``Nonzero`` is given.
+# Type of the keyword parameter ``columns`` of an operation with a ``Nonzero``.
 Columns = npt.NDArray[np.int64] | None
 
-# How the parts' answers become one. "best": that whose first column (or first array, if there are several) is largest,
-# row by row; of equals the first. "concat": one after the other. "list": a list of them, by partition.
+# How the partitions' answers are combined. "best": row by row, the answer whose first column (or first array, if there
+# are several) is largest; the first of equals. "concat": one after the other. "list": a list in order of partitions.
 Reduce = Literal["sum", "max", "min", "best", "concat", "list"]
 FLOATS = ("float32", "float64")
 ALL = tuple(DTYPES)
@@ -60,7 +60,7 @@ ALL = tuple(DTYPES)
 
 @dataclass(frozen=True)
 class Range:
-    """Where a scalar must lie: ``Annotated[float, Range(above=0)]``. NaN and infinities lie in no range."""
+    """The range of a scalar: ``Annotated[float, Range(above=0)]``. NaN and infinities are in no range."""
 
     at_least: float = -math.inf
     above: float = -math.inf
@@ -76,7 +76,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Of:
-    """The dtype of a vector or matrix, whatever the others have: ``Annotated[Row, Of("int32")]``."""
+    """The dtype of one vector or matrix, independent of the other operands: ``Annotated[Row, Of("int32")]``."""
 
     dtype: str
 
@@ -87,9 +87,9 @@ class Of:
 
 @dataclass(frozen=True)
 class Tiny:
-    """Makes, of a dtype, the smallest array that an operand may be, where a single 1 (of indices: 0) is none.
+    """Makes the smallest valid array of a given dtype, where a single 1 (or index 0) is not valid.
 
-    With it an operation is called to have its kernels compiled (``ps2.ops.warm``).
+    ``ps2.ops.warm`` calls the operation with such arrays to compile its kernels.
     """
 
     make: Callable[[np.dtype[Any]], Array]
@@ -108,14 +108,14 @@ class Param:
 
 @dataclass(frozen=True)
 class Nonzero:
-    """A row of which an operation needs to see only the columns that are not 0.
+    """A row of which an operation needs only the nonzero columns.
 
-    If the server knows where they are, it passes them as ``columns``: int64, each once, in any order; some may be
-    zeros, but the row is 0 at all others. The results, to the bit, are those without them.
+    If the server knows these columns, it passes them as ``columns``: int64, distinct, in any order. They may include
+    zeros, but the row is 0 everywhere else. Results are bit-identical to those without ``columns``.
 
     Attributes:
-        row: name of the operand. If the operation writes it, it leaves zeros.
-        when: tells from the scalars whether a call is one of these; others are never passed columns.
+        row: name of the operand. If the operation writes that row, it leaves only zeros.
+        when: returns True for the scalars of a call that can use ``columns``; other calls never get them.
     """
 
     row: str
@@ -124,57 +124,58 @@ class Nonzero:
 
 @dataclass(frozen=True)
 class Optimizer:
-    """That an operation is a step of an optimiser: its rows are weight, state (zeros at the beginning) and gradient.
+    """Marks an operation as an optimiser step. Its rows are weight, state (initially zeros) and gradient.
 
-    It has the scalars ``l1`` and ``l2``, of penalties on the weight; ``step``, from 1, if it depends on that; and
-    ``lazy``, if it can leave columns alone whose gradient is 0.
+    It has the scalars ``l1`` and ``l2``, for penalties on the weight. It has ``step``, from 1, if it depends on the
+    step number; and ``lazy``, if it can skip columns whose gradient is 0.
 
     Attributes:
-        rate: the scalar that is the learning rate.
-        catch_up: if weights follow from sums over all steps (FTRL): an operation on weight and state, that has weights
-            follow from larger penalties. Those of a step are then of all steps so far.
+        rate: name of the learning rate's scalar.
+        catch_up: for an optimiser whose weights follow from sums over all steps (FTRL): the operation on weight and
+            state that recomputes weights for larger penalties. Penalties of a step then stand for all steps so far.
     """
 
     rate: str = "lr"
     catch_up: str | None = None
 
     def check(self, name: str, signature: inspect.Signature) -> None:
-        """Raise ConfigError unless an operation takes what the step of an optimiser is given."""
+        """Raise ConfigError unless the operation has the parameters of an optimiser step."""
         given = list(signature.parameters)
         rows = [p.name for p in signature.parameters.values() if p.kind is not p.KEYWORD_ONLY]
         if rows[:1] != ["weight"] or rows[-1:] != ["gradient"] or not {self.rate, "l1", "l2"} <= set(given):
             raise ConfigError(
-                f"operation {name!r}: the step of an optimiser takes weight, its state, gradient, and the scalars "
+                f"operation {name!r}: an optimiser step takes weight, its state, gradient, and the scalars "
                 f"{self.rate}, l1 and l2, got {', '.join(given)}"
             )
 
 
 @dataclass(frozen=True)
 class Op:
-    """One line of the table.
+    """One entry of the table.
 
     Attributes:
-        name: what a request calls it.
-        module: that declares it.
-        source: a hash of that module's, if it is not ours, as it was then.
+        name: its name in requests.
+        module: the module that declares it.
+        source: hash of the module's source at declaration; empty for modules of ps2.
         fn: the function on one shard's arrays.
         operands: kind of each positional parameter ("row", "block", "blocks", "partition", "slots", "row_ids",
             "values", "integers", "unsigned", "floats").
         names: name of each positional parameter.
-        axes: what each positional parameter runs along.
-        own_dtypes: of the operands of the shard that need not have the dtype of the first, by name.
-        tiny: makes the smallest array of an operand, by name, where it says so itself.
-        answers: the arrays that it returns; none if it returns a number, or nothing.
-        writes: names of the operands of the shard that it changes; empty for a pure read.
-        reduce: how the answers of all partitions become one; None if there is none, or arrays along slots or columns,
-            which are laid side by side.
-        blocks: the axis along which a call may be cut into several; None: its arrays travel in one piece a partition.
-        dtypes: those that it accepts of its first operand's matrix.
+        axes: axes of each positional parameter.
+        own_dtypes: dtypes of the shard's operands that need not have the first operand's dtype, by name.
+        tiny: makers of the smallest valid array, by name, for operands that declare one.
+        answers: the arrays that it returns; empty if it returns a number or nothing.
+        writes: names of the shard's operands that it changes; empty for a pure read.
+        reduce: how the answers of all partitions are combined. None if there is no answer, or if its arrays run along
+            slots or columns: those are joined along that axis.
+        blocks: the axis along which a call may be cut into several requests; None: a partition's arrays travel in one.
+        dtypes: dtypes that it accepts for its first operand's matrix.
         params: its scalars.
-        creates: absent sparse keys are added before it runs (a read leaves them absent).
-        nonzero: the row of which it can do with the columns that are not 0; None if there is none.
-        span: the scalar that says how many columns, from each slot on, it writes; None if it writes at slots only.
-        optimizer: what is to be known of a step of an optimiser; None: it is none.
+        creates: True if absent sparse keys are added before it runs.
+        nonzero: the row of which it needs only the nonzero columns; None if there is none.
+        span: name of the scalar that gives the number of columns written from each slot on; None: one.
+        optimizer: declares an optimiser step; None for any other operation.
+        doc: its docstring.
     """
 
     name: str
@@ -215,7 +216,7 @@ class Op:
 
     @cached_property
     def of_shard(self) -> tuple[tuple[str, str], ...]:
-        """Name and kind of the operands of the shard, in order."""
+        """Name and kind of the shard's operands, in order."""
         every = zip(self.names, self.operands, strict=True)
         return tuple(operand for operand in every if operand[1] in OF_SHARD)
 
@@ -233,16 +234,18 @@ class Op:
         """Check a call against the table.
 
         Args:
-            rows: how many rows the call names.
+            rows: number of rows that the call names.
             dtype: of the first operand's matrix.
             params: the call's scalars.
-            others: dtypes of the operands after the first; None: all are of one matrix.
+            others: dtypes of the operands after the first; None: all operands belong to one matrix.
 
         Returns:
-            All scalars, defaults filled in, each as the bool, int or float that the operation declares.
+            All scalars with defaults filled in, each as the bool, int or float that the operation declares.
 
         Raises:
-            ShapeError, DTypeError, ConfigError: naming what was expected and what came.
+            ShapeError: the number of rows or operands is wrong.
+            DTypeError: the operation does not accept a dtype, or a scalar is not of the right type.
+            ConfigError: a scalar is unknown, missing or out of range.
         """
         if rows != self.rows:
             wanted = ", ".join(self.reads)
@@ -282,7 +285,7 @@ class Op:
 
     @staticmethod
     def _flag(where: str, value: Any) -> bool:
-        # It travels as a number.
+        # A flag travels as a number.
         if isinstance(value, (bool, np.bool_, int, float, np.integer, np.floating)) and value in (0, 1):
             return bool(value)
         raise ConfigError(f"{where}: expected True or False, got {value!r}")
@@ -304,7 +307,7 @@ class Op:
 
 LIMITS = {name: (int(np.iinfo(name).min), int(np.iinfo(name).max)) for name in ("int32", "int64")}
 TABLE: dict[str, Op] = {}
-# Below which a family's operations are the module ``ops`` of a package: that is the first part of their names.
+# Folder of the families. A family's module ``ops`` declares its operations; the family's name prefixes theirs.
 FAMILIES_IN = "algorithms"
 
 
@@ -359,21 +362,21 @@ def op(
 
 @cache
 def families() -> Mapping[str, str]:
-    """Return our families' modules, by the first part of their operations' names ("trees.split")."""
+    """Return the modules of ps2's families by the first part of their operations' names ("trees" for "trees.split")."""
     folder = Path(__file__).parents[1]
     found = sorted((folder / FAMILIES_IN).glob("**/ops.py"))
     return {path.parent.name: ".".join(("ps2", *path.relative_to(folder).with_suffix("").parts)) for path in found}
 
 
 def _named(fn: Callable[..., Any]) -> str:
-    """Return the name of an operation: with that of its family, if it is one of ours."""
+    """Return an operation's name, prefixed by its family's name if a family of ps2 declares it."""
     parts = fn.__module__.split(".")
     is_family = parts[:2] == ["ps2", FAMILIES_IN] and parts[-1] == "ops"
     name = f"{parts[-2]}.{fn.__name__}" if is_family else fn.__name__
     if name in TABLE and TABLE[name].module != fn.__module__:
         raise ConfigError(
-            f"operation {name!r} is declared by module {TABLE[name].module!r} and by {fn.__module__!r}: give one of "
-            "them another name"
+            f"operation {name!r} is declared by modules {TABLE[name].module!r} and {fn.__module__!r}: rename one of "
+            "them"
         )
     return name
 
@@ -382,14 +385,14 @@ def _own_dtypes(name: str, notes: Mapping[str, Sequence[Any]]) -> dict[str, str]
     found = {operand: note.dtype for operand, said in notes.items() for note in said if isinstance(note, Of)}
     for operand in found:
         if notes[operand][0] not in OF_SHARD:
-            raise ConfigError(f"operation {name!r}: {operand}: only vectors and matrices of the shard have an Of")
+            raise ConfigError(f"operation {name!r}: {operand}: Of is for vectors and matrices of the shard only")
     return found
 
 
 def _source(module: str) -> str:
     try:
         source = inspect.getsource(sys.modules[module])
-    except (OSError, TypeError):  # it was made in memory, as a notebook's cells are
+    except (OSError, TypeError):  # the module has no file: a notebook's cells, for example
         return ""
     return xxhash.xxh3_128_hexdigest(source.encode())
 
@@ -401,5 +404,5 @@ def _param(parameter: inspect.Parameter, hint: Any) -> Param:
 
 
 def is_own(module: str) -> bool:
-    """Tell whether operations of that module come with this package."""
+    """Return True if ``module`` belongs to ps2."""
     return module.startswith("ps2.")

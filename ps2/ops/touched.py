@@ -1,4 +1,4 @@
-"""Which columns of a row have been touched: what a lazy optimiser step has to visit."""
+"""The set of a row's touched columns: the columns that a lazy optimiser step has to visit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ps2.ops.kernels import Int64s, kernel
 
 WORD_BITS = 64
 ONE = np.uint64(1)
-# A set holds one column in so many at most: with more of them, two cores go through a whole row as fast.
+# A set holds at most one column in ``SHARE``: with more, two cores scan the whole row as fast.
 SHARE = 32
 
 
 class Touched:
-    """A set of columns in ``[0, width)``: a list of them, and a bit a column that says whether it is in the list.
+    """A set of columns in ``[0, width)``: a list of its members, and a bit for each column that is in the list.
 
-    Not safe for threads: the shard's lock is held around it.
+    Not thread-safe: callers hold the shard's lock.
     """
 
     def __init__(self, width: int) -> None:
@@ -28,16 +28,16 @@ class Touched:
 
     @staticmethod
     def bytes_for(width: int) -> int:
-        """Return what a set takes."""
+        """Return the size in bytes of a set for ``width`` columns."""
         return 8 * (_words_of(width) + _places_of(width))
 
     @property
     def columns(self) -> Int64s:
-        """The columns, int64, each once, in the order in which they came; a view, good until the set changes."""
+        """The columns, int64, distinct, in insertion order: a view, valid until the set changes."""
         return readable(self._list[: self._count])
 
     def mark(self, slots: Int64s) -> bool:
-        """Add the columns; -1, an absent key, is none. Return False if they are too many: the set is then of no use.
+        """Add the columns; slots of -1 (absent keys) are ignored. Return False on overflow: the set is then unusable.
 
         Args:
             slots: int64, any order, duplicates allowed.
@@ -49,7 +49,7 @@ class Touched:
         return self._count >= 0
 
     def clear(self) -> None:
-        """Take all columns out; takes as long as there are columns."""
+        """Remove all columns, in time proportional to their number."""
         _unmark(self._bits, self.columns)
         self._count = 0
 
@@ -59,18 +59,18 @@ def _words_of(width: int) -> int:
 
 
 def _places_of(width: int) -> int:
-    return width // SHARE + 1  # ``_mark`` writes behind the last
+    return width // SHARE + 1  # ``_mark`` writes one place beyond the last
 
 
 @kernel
 def _mark(bits: npt.NDArray[np.uint64], columns: Int64s, count: int, slots: Int64s) -> int:
-    """Return how many columns are in the list now; -1 if they do not fit."""
+    """Return the new length of the list, or -1 if the columns do not fit."""
     for slot in slots:
         if slot >= 0:
             if count == columns.size - 1:
                 return -1
             word, bit = slot >> 6, ONE << np.uint64(slot & 63)
-            # No branch: which slots have come before cannot be predicted.
+            # Without a branch, as a CPU cannot predict which slots are already in the set.
             columns[count] = slot
             count += (bits[word] & bit) == 0
             bits[word] |= bit

@@ -1,4 +1,4 @@
-"""Compile every kernel that a server may be asked for, unless numba's cache has them all."""
+"""Compile every kernel that a server may call, unless numba's cache already holds it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 
 Maker = Callable[[np.dtype[Any]], np.ndarray[Any, Any]]
 
-# By kind. With one column, one row, one slot and one value, the arguments of any operation fit together.
+# Makers of tiny arrays, by kind. With one column, one row, one slot and one value, the arguments of any operation
+# match.
 TINY: Mapping[str, Maker] = {
     "row": lambda dtype: np.ones(1, dtype),
     "block": lambda dtype: np.ones((1, 1), dtype),
@@ -45,12 +46,12 @@ TINY: Mapping[str, Maker] = {
 
 
 def warm() -> None:
-    """See that all kernels are compiled: one process does it, and the others wait.
+    """Make sure that all kernels are compiled; one process of a machine compiles, and the others wait.
 
-    A server loads those that it is asked for, in milliseconds each; all of them take a second of a core.
+    A server loads a compiled kernel on its first call, in milliseconds; loading all would take a second of one core.
     """
     folder = kernels.gather.stats.cache_path  # type: ignore[attr-defined]
-    # Without a folder to keep compiled kernels in, there is nothing to wait for.
+    # Without a cache folder, each process compiles for itself, so it need not wait.
     with compiling_alone(Path(folder)) if folder else nullcontext(True) as wanted:
         if wanted:
             compile_all()
@@ -66,8 +67,8 @@ def _compile_theirs(ops: Sequence[Op]) -> None:
     for op in ops:
         try:
             _compile(op)
-        except Exception as error:  # users' code, on arguments that it may not have been made for
-            log.warning("operation %r of %s is not compiled ahead: %s", op.name, op.module, error)
+        except Exception as error:  # users' code, on arguments it may not expect
+            log.warning("operation %r of %s could not be compiled in advance: %s", op.name, op.module, error)
 
 
 def _compile(op: Op) -> None:
@@ -78,9 +79,9 @@ def _compile(op: Op) -> None:
 
 
 def compile_all() -> None:
-    """Call all our operations for each of their dtypes, and all that has kernels besides, on tiny arrays."""
+    """Call every shared operation for each of its dtypes, and all other kernels, on tiny arrays."""
     for op in TABLE.values():
-        if op.module.startswith("ps2.ops."):  # families compile theirs (their ``warm``)
+        if op.module.startswith("ps2.ops."):  # families compile their own
             _compile(op)
     for dtype in FLOATS:
         for wire in get_args(packing.Wire):
@@ -115,10 +116,10 @@ def _argument(tiny: Maker | None, kind: str, said: Along, dtype: np.dtype[Any]) 
 
 
 def _scalars(op: Op) -> Iterator[dict[str, Any]]:
-    """Yield scalars of calls that between them use all of an operation's kernels."""
+    """Yield scalars for calls that together use all kernels of an operation."""
     required = {param.name: 1 for param in op.params.values() if param.required}
     yield required
-    # A flag may choose another kernel, and so may a penalty.
+    # A flag or a penalty may choose another kernel.
     if flags := {param.name: True for param in op.params.values() if param.type is bool}:
         yield required | flags
     if penalties := {name: 1 for name in ("l1", "l2") if name in op.params}:
@@ -126,7 +127,7 @@ def _scalars(op: Op) -> Iterator[dict[str, Any]]:
 
 
 def is_compiled(folder: Path, lock: str, sources: Sequence[Path]) -> bool:
-    """Tell whether what ``compiling_alone`` guards has been compiled from these sources, and nobody is at it."""
+    """Return True if the kernels that ``lock`` guards are compiled from these sources."""
     try:
         return (folder / lock).read_text() == _fingerprint(sources)
     except OSError:
@@ -137,7 +138,7 @@ def is_compiled(folder: Path, lock: str, sources: Sequence[Path]) -> bool:
 def compiling_alone(
     folder: Path, lock: str = "ps2-kernels.lock", sources: Sequence[Path] | None = None
 ) -> Iterator[bool]:
-    """Yield whether the kernels are to be compiled; until they are, hold a lock in numba's cache folder."""
+    """Hold a lock in numba's cache folder; yield True if the caller has to compile the kernels."""
     with ExitStack() as opened:
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -159,7 +160,7 @@ def compiling_alone(
 
 
 def _fingerprint(sources: Sequence[Path] | None) -> str:
-    """Return what the compiled kernels depend on: sources (None: ours), numba and this machine."""
+    """Return a hash of what compiled kernels depend on: sources (None: those of ps2.ops), numba, the machine."""
     files = sorted(Path(__file__).parent.glob("*.py")) if sources is None else sources
     stamps = [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in files]
     parts = (stamps, numba.__version__, platform.python_version(), platform.machine(), platform.node())

@@ -1,4 +1,4 @@
-"""The forms in which arrays travel: floats in 16 bits if asked for, integers in the narrowest width that holds them."""
+"""Encodings of arrays in messages: floats in 16 bits on request, integers in the narrowest dtype that holds them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps2.matrix.partition import Wire
 from ps2.ops.packing import BFLOAT16, narrow, narrow_integers, widen
 from ps2.protocol.messages import Array, StreamedArray
 
-# Numbers of dtypes, those of the contract's ``DType``; 0 is none.
+# Numbers of dtypes, as in the contract's ``DType``; 0 means none.
 NUMBER_OF: dict[np.dtype[Any], int] = {
     np.dtype("<f4"): 1,
     np.dtype("<f8"): 2,
@@ -36,7 +36,7 @@ HALVES = (np.dtype(np.float16), BFLOAT16)
 
 
 class Spec(NamedTuple):
-    """An array that is to come: of ``dtype`` and flat on the way, of ``stored`` and ``shape`` once it is here."""
+    """An array in a message: ``dtype`` and ``size`` on the way (flat), ``stored`` and ``shape`` on arrival."""
 
     dtype: np.dtype[Any]
     size: int
@@ -45,12 +45,12 @@ class Spec(NamedTuple):
 
     @property
     def becomes(self) -> int:
-        """Number of the wider integers that it becomes; 0 if it stays as it is, or becomes what floats do."""
+        """Number of the wider integer dtype on arrival; 0 if the dtype stays, or if the array holds floats."""
         return NUMBER_OF[self.stored] if self.stored != self.dtype and self.stored.kind == "i" else 0
 
 
 def to_send(array: Array, wire: Wire | None) -> tuple[Array, Spec]:
-    """Return an array as it travels, and what the header says of it."""
+    """Return an array as it travels, and its description for the header."""
     sent = np.ascontiguousarray(array)
     if wire is not None and array.dtype.kind == "f":
         sent = narrow(sent.reshape(-1), wire)
@@ -61,22 +61,22 @@ def to_send(array: Array, wire: Wire | None) -> tuple[Array, Spec]:
 
 
 def plain_spec(array: Array | StreamedArray) -> Spec:
-    """Return what the header says of an array that travels as it is."""
+    """Return the description of an array that travels unchanged."""
     return Spec(array.dtype, array.size, array.dtype, array.shape)
 
 
 def declared_spec(dtype_number: int, stored_number: int, count: int, shape: tuple[int, ...]) -> Spec:
-    """Return what a header says of an array; raises ProtocolError if that cannot be.
+    """Return an array's description from the fields of a header; raises ProtocolError if it is invalid.
 
     Args:
-        stored_number: of the wider integer dtype that it is to have once it is here; 0: it stays as it came.
+        stored_number: number of the wider integer dtype that the array gets on arrival; 0: it keeps its dtype.
         shape: empty for an array of one dimension.
     """
     dtype = DTYPE_OF.get(dtype_number)
     if dtype is None:
         raise ProtocolError(f"an array of unknown dtype {dtype_number}")
     if shape and (len(shape) > MAX_DIMENSIONS or math.prod(shape) != count):
-        raise ProtocolError(f"an array of {count} elements, and of shape {shape}")
+        raise ProtocolError(f"an array of {count} elements cannot have shape {shape}")
     shape = shape or (count,)
     if not stored_number:
         return Spec(dtype, count, np.dtype(np.float32) if dtype in HALVES else dtype, shape)
@@ -87,12 +87,12 @@ def declared_spec(dtype_number: int, stored_number: int, count: int, shape: tupl
 
 
 def total(specs: Sequence[Spec]) -> int:
-    """Return the bytes that arrays take on the way."""
+    """Return the size in bytes of arrays while they travel."""
     return sum(spec.dtype.itemsize * spec.size for spec in specs)
 
 
 def cut(specs: Sequence[Spec], data: memoryview) -> list[Array]:
-    """Return arrays that lie end to end, as views."""
+    """Return views of arrays that lie end to end in ``data``."""
     arrays, at = [], 0
     for dtype, size, *_ in specs:
         arrays.append(np.frombuffer(data, dtype, size, at) if size else np.empty(0, dtype))
@@ -101,13 +101,13 @@ def cut(specs: Sequence[Spec], data: memoryview) -> list[Array]:
 
 
 def stored(array: Array, spec: Spec) -> Array:
-    """Return an array that has come in the dtype and the shape that it is to have here."""
+    """Return a received array in its final dtype and shape."""
     wide = widen(array, spec.stored) if array.dtype in HALVES else array.astype(spec.stored, copy=False)
     return wide.reshape(spec.shape)
 
 
 def landing(spec: Spec, into: Array | None) -> Array:
-    """Return what an array is read into: the caller's own memory, unless it has to be converted or scattered."""
+    """Return the array to read into: the caller's ``into``, unless values must be converted or scattered afterwards."""
     if into is None:
         return allocate(spec.dtype, spec.size)
     fits = into.dtype == spec.stored or (spec.dtype in HALVES and into.dtype.kind == "f")
@@ -119,7 +119,7 @@ def landing(spec: Spec, into: Array | None) -> Array:
 
 
 def delivered(array: Array, spec: Spec, into: Array | None) -> Array:
-    """Return what has been read into its ``landing``, where the caller wants it."""
+    """Return a filled ``landing`` array in the place and form that the caller wants."""
     if into is None:
         return stored(array, spec)
     if array is not into:
@@ -131,4 +131,4 @@ def allocate(dtype: np.dtype[Any], count: int) -> Array:
     try:
         return np.empty(count, dtype)
     except (MemoryError, OverflowError, ValueError) as error:
-        raise ProtocolError(f"an array of {count} {dtype} cannot be had: {error}") from error
+        raise ProtocolError(f"an array of {count} {dtype} cannot be allocated: {error}") from error

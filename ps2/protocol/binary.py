@@ -1,11 +1,12 @@
 """The binary form of requests and replies on data connections: a header of fixed records, then the arrays' own memory.
 
-A request's header is one ``REQUEST`` and an ``OPERATION`` for each operation; then of each operation in turn its row
-numbers (uint32, filled up to whole words), other matrices (uint64), scalars (float64 or int64) and an ``ARRAY`` for
-each array; then the names: of each operation its signature, and the id's scope and series. All of it is little-endian,
-and numbers lie at multiples of their size, so that compiled code reads them in place (``ps2.server.fast_path_loop``).
+A request's header begins with one ``REQUEST`` and one ``OPERATION`` for each operation. Then follow, for each operation
+in turn: its row numbers (uint32, padded to whole words), other matrices (uint64), scalars (float64 or int64), and an
+``ARRAY`` for each array. The names come last: the signature of each operation, then the id's scope and series. All of
+it is little-endian. Numbers are aligned to their size, so that compiled code reads them in place
+(``ps2.server.fast_path_loop``).
 
-A reply's header is one ``REPLY``, a ``RESULT`` for each operation and an ``ARRAY`` for each array; or a ``REPLY`` and
+A reply's header is one ``REPLY``, a ``RESULT`` for each operation and an ``ARRAY`` for each array; or one ``REPLY`` and
 the contract's ErrorDetail. See docs/decisions/0046.
 """
 
@@ -35,22 +36,22 @@ from ps2.protocol.error_details import from_detail, to_detail
 from ps2.protocol.messages import Array, Operation, Reply, Request, RequestId, StreamedArray, nbytes
 from ps2.protocol.pb import server_pb2 as pb
 
-# An operation of a batch takes about 150 bytes, and counts as 256 where requests are cut into blocks of 4 MiB.
+# Clients cut requests into blocks of 4 MiB and count 256 bytes for each operation, which takes about 150.
 MAX_HEADER_BYTES = 4 << 20
 
-# kind of message, flags, bytes of scope and of series; number of operations, how many of them had been applied, part
-# and number of parts of the id; route version, number, settled number and stage of the id.
+# Kind of message, flags, bytes of scope, bytes of series; number of operations, number of operations that were already
+# applied (``begun``), the id's part and parts; route version, and the id's number, settled number and stage.
 REQUEST = struct.Struct("<BBHHxxIIIIQQQQ")
-# handle, partition, matrix; numbers of rows, of other matrices and of arrays, bytes of the signature, number of
-# scalars; dtype that floats travel as; dtype of the keys' differences, flags of keys, dtype that the differences
-# become; number of keys, the first one, digest.
+# Handle, partition, matrix; numbers of rows, of other matrices and of arrays, bytes of the signature, number of
+# scalars; dtype of floats in messages; dtype of the keys' differences, flags of keys, dtype of the differences on
+# arrival; number of keys, first key, digest.
 OPERATION = struct.Struct("<IIQIHHHBBBBBxQq16s")
-# dtype on the way, dtype that it becomes, number of dimensions if there are several; number of elements. The shape
+# Dtype in the message, dtype on arrival, number of dimensions if there are several; number of elements. The shape
 # follows, a uint64 for each dimension.
 ARRAY = struct.Struct("<BBBxxxxxQ")
-# kind of message, flags, handle, number of results.
+# Kind of message, flags, handle, number of results.
 REPLY = struct.Struct("<BBxxIIxxxx")
-# flags, number of arrays, the scalar.
+# Flags, number of arrays, scalar.
 RESULT = struct.Struct("<BxHxxxxd")
 WORD = struct.Struct("<Q")
 
@@ -62,7 +63,7 @@ HAS_KEYS, HAS_DIGEST = 1, 2
 REPLAYED = 1
 HAS_SCALAR = 1
 
-# Where fields lie that change from one request of a shape to the next, in bytes.
+# Byte offsets of the fields that differ between requests of one shape.
 VERSION_AT, NUMBER_AT, SETTLED_AT, STAGE_AT = 24, 32, 40, 48
 STEPS_AT, KEY_COUNT_AT, FIRST_AT, DIGEST_AT = (REQUEST.size + at for at in (28, 32, 40, 48))
 TAIL_AT = REQUEST.size + OPERATION.size  # of a request of one operation
@@ -73,19 +74,21 @@ MOST_HANDLES = 1024
 Parts = tuple[bytes, list[Array]]
 ReplyParts = tuple[bytes, list[Array | StreamedArray]]
 
-# What requests of one shape have in common: signature, matrix, partition and row of their only operation, and scope of
-# their id ("" without one). A server that knows the shape gives it a number for the connection: its handle, a hint.
+# The common fields of requests of one shape: the signature, matrix, partition and row of their only operation, and the
+# id's scope ("" without an id). A server that knows the shape assigns it a number for the connection: its handle, a
+# hint.
 Shape = tuple[bytes, int, int, int, str]
 Handles = dict[Shape, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """An operation's name and those of its scalars, with their types.
+    """An operation's name, and the names and types of its scalars.
 
     Attributes:
-        values: how the scalars are packed.
-        encoded: as it travels: names with a 0 byte and the type ("d": float64, "q": int64) before each scalar's.
+        values: packs the scalars.
+        encoded: its form in messages: the name, then for each scalar a 0 byte, its type ("d": float64, "q": int64) and
+            its name.
     """
 
     name: str
@@ -99,7 +102,7 @@ _BY_BYTES: dict[bytes, Signature] = {}
 
 
 def signature_of(name: str, params: Mapping[str, int | float]) -> Signature:
-    """Return the signature of an operation that is called with these scalars."""
+    """Return the signature of an operation with these scalars."""
     key = (name, *[(scalar, isinstance(value, float)) for scalar, value in params.items()]) if params else name
     found = _BY_CALL.get(key)
     if found is None:
@@ -107,13 +110,13 @@ def signature_of(name: str, params: Mapping[str, int | float]) -> Signature:
         encoded = "".join([name, *(f"\0{type}{scalar}" for scalar, type in zip(params, types, strict=True))]).encode()
         found = _signature(encoded)
         if (found.name, found.scalars) != (name, tuple(params)):
-            raise ProtocolError(f"operation {name!r}: a name has a character in it that none may have")
+            raise ProtocolError(f"operation {name!r}: expected names without NUL characters")
         _remember(_BY_CALL, key, found)
     return found
 
 
 def shape_of(request: Request) -> Shape | None:
-    """Return what a request has in common with others of its shape; None if it can have no handle."""
+    """Return the shape of a request; None if the request cannot have a handle."""
     if len(request.operations) != 1 or request.forwarded:
         return None
     operation = request.operations[0]
@@ -125,7 +128,7 @@ def shape_of(request: Request) -> Shape | None:
 
 
 def note(handles: Handles, shape: Shape, handle: int) -> None:
-    """Note the handle of a shape of requests."""
+    """Store the handle of a shape."""
     if len(handles) >= MOST_HANDLES:
         handles.clear()
     handles[shape] = handle
@@ -138,7 +141,7 @@ def request_parts(request: Request, handles: Handles | None = None) -> Parts:
     """Return a request's header and the arrays that follow it.
 
     Args:
-        handles: of the connection.
+        handles: the connection's handles.
     """
     handle = 0
     if handles and (shape := shape_of(request)) is not None:
@@ -165,14 +168,14 @@ def request_parts(request: Request, handles: Handles | None = None) -> Parts:
 
 
 def check_sendable(parts: Parts, limit_bytes: int) -> None:
-    """Raise LimitError if a server would not take the request, whatever is in it."""
+    """Raise LimitError if a server would refuse the request for its size."""
     header, arrays = parts
     if nbytes(arrays) > limit_bytes:
         raise LimitError(f"the arrays of one request take at most {limit_bytes:,} bytes, got {nbytes(arrays):,}")
     if len(header) > MAX_HEADER_BYTES:
         raise LimitError(
             f"the operations of one request take at most {MAX_HEADER_BYTES:,} bytes beside their arrays, got "
-            f"{len(header):,}: make batches smaller"
+            f"{len(header):,}: use smaller batches"
         )
 
 
@@ -180,7 +183,7 @@ def reply_parts(reply: Reply, request: Request, handle: int = 0) -> ReplyParts:
     """Return the header of a reply to that request, and the arrays that follow it.
 
     Args:
-        handle: by which requests of this shape are known from now on; 0: by none.
+        handle: handle that the server assigns to requests of this shape; 0: none.
     """
     records, tails = [], []
     arrays: list[Array | StreamedArray] = []
@@ -201,7 +204,7 @@ def error_parts(error: PS2Error) -> ReplyParts:
 
 
 def _record(operation: Operation, signature: Signature, handle: int, arrays: list[Array]) -> bytes:
-    """Return an operation's record; the differences of its keys are added to the arrays."""
+    """Return an operation's record; append the differences of its keys to the arrays."""
     steps, becomes, flags, count, first, digest = 0, 0, 0, 0, 0, b""
     if (keys := operation.keys) is not None:
         count, flags = keys.count, HAS_KEYS
@@ -241,7 +244,7 @@ def _result(arrays: tuple[Array, ...], wire: Wire | None) -> list[tuple[Array | 
         return [to_send(array, wire) for array in arrays]
     except OutOfRangeError as error:
         raise OutOfRangeError(
-            f"{error}: not to be read with wire='float16' (save() still can; 'bfloat16' has room)"
+            f"{error}, so it cannot be read with wire='float16' (save() can, and so can 'bfloat16')"
         ) from error
 
 
@@ -249,21 +252,21 @@ def _result(arrays: tuple[Array, ...], wire: Wire | None) -> list[tuple[Array | 
 
 
 class _Tail:
-    """The part of a header behind its fixed records, read from front to back."""
+    """The part of a header after its fixed records, read from front to back."""
 
     def __init__(self, header: bytes, at: int) -> None:
         self._header = header
         self.at = at
 
     def take(self, size: int) -> bytes:
-        """Return the next bytes; raises ProtocolError if there are fewer."""
+        """Return the next bytes; raises ProtocolError if there are not enough."""
         begin, self.at = self.at, self.at + size
         if self.at > len(self._header):
-            raise ProtocolError(f"a header of {len(self._header)} bytes, and it declares more")
+            raise ProtocolError(f"a header of {len(self._header)} bytes declares more than that")
         return self._header[begin : self.at]
 
     def numbers(self, form: str, count: int, size: int) -> tuple[int, ...]:
-        """Return unsigned numbers of so many bytes each; what is behind them begins at a whole word."""
+        """Return ``count`` unsigned numbers of ``size`` bytes each; skip the padding to a whole word."""
         data = self.take(count * size + -count * size % WORD.size)
         return struct.unpack_from(f"<{count}{form}", data)
 
@@ -275,18 +278,18 @@ class _Tail:
         try:
             return self.take(size).decode()
         except UnicodeDecodeError as error:
-            raise ProtocolError(f"a header with a name that cannot be read: {error}") from error
+            raise ProtocolError(f"a header has a name that is not UTF-8: {error}") from error
 
 
 def open_request(header: bytes, limit_bytes: int) -> RequestDraft:
     """Read a request's header.
 
     Raises:
-        ProtocolError: it does not follow this form.
-        LimitError: its arrays would take more than ``limit_bytes``.
+        ProtocolError: the header is malformed.
+        LimitError: the arrays would take more than ``limit_bytes``.
     """
     if len(header) < REQUEST.size or header[0] != A_REQUEST:
-        raise ProtocolError(f"a header of {len(header)} bytes is no request's")
+        raise ProtocolError(f"a header of {len(header)} bytes is not a request's")
     (_, flags, scope_size, series_size, count, begun, part, parts, version, number, settled, stage) = (
         REQUEST.unpack_from(header)
     )
@@ -302,7 +305,7 @@ def open_request(header: bytes, limit_bytes: int) -> RequestDraft:
     ]
     scope, series = tail.text(scope_size), tail.text(series_size)
     if tail.at != len(header):
-        raise ProtocolError(f"a header of {len(header)} bytes, of which it declares {tail.at}")
+        raise ProtocolError(f"a header of {len(header)} bytes declares only {tail.at}")
     id = RequestId(scope, number, settled, part, max(parts, 1), series, stage) if flags & HAS_ID else None
     return draft_of(operations, id, version, bool(flags & FORWARDED), begun, limit_bytes)
 
@@ -325,9 +328,9 @@ def _operation(record: tuple[Any, ...], read: _Read, signature: Signature) -> Op
     _, partition, matrix, _, _, _, _, scalars, wire, *of_keys = record
     rows, others, packed, arrays = read
     if scalars != len(signature.scalars):
-        raise ProtocolError(f"operation {signature.name!r}: {scalars} scalars, and {len(signature.scalars)} have names")
+        raise ProtocolError(f"operation {signature.name!r}: expected {len(signature.scalars)} scalars, got {scalars}")
     if wire not in WIRE_OF:
-        raise ProtocolError(f"operation {signature.name!r}: a reply cannot come as dtype {wire}")
+        raise ProtocolError(f"operation {signature.name!r}: a reply cannot have dtype {wire}")
     params = dict(zip(signature.scalars, signature.values.unpack(packed), strict=True))
     keys = _keys(signature.name, of_keys)
     operation = Operation(signature.name, matrix, partition, rows, params, (), None, WIRE_OF[wire], others=others)
@@ -353,10 +356,10 @@ def _signature(encoded: bytes) -> Signature:
     try:
         name, *scalars = encoded.decode().split("\0")
     except UnicodeDecodeError as error:
-        raise ProtocolError(f"an operation's name cannot be read: {error}") from error
+        raise ProtocolError(f"an operation's name is not UTF-8: {error}") from error
     types, names = [scalar[:1] for scalar in scalars], tuple(scalar[1:] for scalar in scalars)
     if not set(types) <= {"d", "q"} or len(set(names)) < len(names):
-        raise ProtocolError(f"operation {name!r}: its scalars cannot be {scalars}")
+        raise ProtocolError(f"operation {name!r}: expected distinct scalars of types d and q, got {scalars}")
     found = Signature(name, names, struct.Struct("<" + "".join(types)), encoded)
     _remember(_BY_BYTES, encoded, found)
     return found
@@ -369,16 +372,16 @@ def _remember(known: dict[Any, Signature], key: Any, signature: Signature) -> No
 
 
 def open_reply(header: bytes, request: Request, size: int) -> ReplyDraft:
-    """Read the header of a reply to that request, and say where its arrays go: to ``Operation.into``, if they fit.
+    """Read the header of a reply to that request. Its arrays will go to ``Operation.into`` if they fit.
 
     Args:
-        size: bytes of data that come with it.
+        size: bytes of data that follow the header.
 
     Raises:
-        ProtocolError: it is no reply to that request, or its arrays take another number of bytes.
+        ProtocolError: the header does not match the request, or declares another number of bytes.
     """
     if len(header) < REPLY.size or header[0] not in (A_REPLY, AN_ERROR):
-        raise ProtocolError(f"a header of {len(header)} bytes is no reply's")
+        raise ProtocolError(f"a header of {len(header)} bytes is not a reply's")
     kind, flags, handle, count = REPLY.unpack_from(header)
     if kind == AN_ERROR:
         if size:
@@ -393,7 +396,7 @@ def open_reply(header: bytes, request: Request, size: int) -> ReplyDraft:
         for has, arrays, scalar in RESULT.iter_unpack(header[REPLY.size : end])
     ]
     if tail.at != len(header):
-        raise ProtocolError(f"a reply's header of {len(header)} bytes, of which it declares {tail.at}")
+        raise ProtocolError(f"a reply's header of {len(header)} bytes declares only {tail.at}")
     return reply_draft(results, request, size, bool(flags & REPLAYED), handle)
 
 
@@ -401,4 +404,4 @@ def _error(encoded: bytes) -> PS2Error:
     try:
         return from_detail(pb.ErrorDetail.FromString(encoded))
     except DecodeError as error:
-        raise ProtocolError(f"an error cannot be read: {error}") from error
+        raise ProtocolError(f"an error cannot be decoded: {error}") from error

@@ -1,4 +1,4 @@
-"""Requests and replies whose arrays are still to come: what follows a header, checked before memory is taken for it."""
+"""Requests and replies whose header has arrived, but not their arrays: checked before memory is allocated."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class KeysDraft:
-    """Keys whose differences are still to come.
+    """Keys whose differences have not arrived yet.
 
     Attributes:
-        steps: the differences; None if the server remembers the keys, or just had them.
+        steps: description of the differences; None if the server remembers the keys, or just got them.
     """
 
     count: int
@@ -28,15 +28,19 @@ class KeysDraft:
     digest: bytes | None = None
 
     def check(self, operation: str) -> None:
-        """Raise ProtocolError if there can be no such keys."""
+        """Raise ProtocolError if the declared keys are invalid."""
         if self.count == 0:
             raise ProtocolError(f"operation {operation!r}: an empty set of keys")
         if self.digest is not None and len(self.digest) != DIGEST_BYTES:
-            raise ProtocolError(f"operation {operation!r}: a hash of {len(self.digest)} bytes, not {DIGEST_BYTES}")
+            raise ProtocolError(
+                f"operation {operation!r}: expected a digest of {DIGEST_BYTES} bytes, got {len(self.digest)}"
+            )
         if self.steps is None:
             return
         if self.steps.dtype.kind not in "ui":
-            raise ProtocolError(f"operation {operation!r}: differences of keys are integers, got {self.steps.dtype}")
+            raise ProtocolError(
+                f"operation {operation!r}: expected integers for the differences of keys, got {self.steps.dtype}"
+            )
         if self.steps.size != self.count - 1:
             raise ProtocolError(
                 f"operation {operation!r}: {self.count} keys have {self.count - 1} differences, got {self.steps.size}"
@@ -49,7 +53,7 @@ class KeysDraft:
 
 @dataclass(frozen=True, slots=True)
 class OperationDraft:
-    """An operation without its keys and arrays, and what is known of these."""
+    """An operation without its keys and arrays, and their descriptions."""
 
     operation: Operation
     keys: KeysDraft | None
@@ -64,10 +68,10 @@ class OperationDraft:
 
 @dataclass(frozen=True)
 class RequestDraft:
-    """A request whose arrays are still to come.
+    """A request whose arrays have not arrived yet.
 
     Attributes:
-        specs: of all arrays, in the order in which they come: of each operation, the differences of its keys first.
+        specs: descriptions of all arrays in order of arrival; each operation's differences of keys precede its arrays.
     """
 
     operations: tuple[OperationDraft, ...]
@@ -79,12 +83,12 @@ class RequestDraft:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the arrays take on the way."""
+        """Size of the arrays in the message, in bytes."""
         return total(self.specs)
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the arrays take once they are here: keys as int64, and numbers as wide as they are to be."""
+        """Size of the arrays on arrival, in bytes: keys as int64, numbers in their final dtype."""
         size = 0
         for draft in self.operations:
             if draft.keys is not None and draft.keys.steps is not None:
@@ -93,7 +97,7 @@ class RequestDraft:
         return size
 
     def outlines(self, names: Container[str]) -> Iterator[Outline]:
-        """Yield what is known of the operations that have one of these names."""
+        """Yield the outlines of the operations that have one of these names."""
         for draft in self.operations:
             operation = draft.operation
             if operation.name in names:
@@ -125,8 +129,8 @@ def draft_of(
     """Return the draft of a request.
 
     Raises:
-        ProtocolError: keys cannot be what is said of them, or there are too many arrays.
-        LimitError: its arrays would take more than ``limit_bytes``.
+        ProtocolError: the declared keys are invalid, or there are too many arrays.
+        LimitError: the arrays would take more than ``limit_bytes``.
     """
     specs: list[Spec] = []
     for draft in operations:
@@ -136,24 +140,25 @@ def draft_of(
                 specs.append(draft.keys.steps)
         specs += draft.arrays
         if len(specs) > MAX_OPERATIONS:
-            raise ProtocolError(f"a request has at most {MAX_OPERATIONS} arrays")
+            raise ProtocolError(f"expected at most {MAX_OPERATIONS} arrays in a request")
     made = RequestDraft(tuple(operations), id, route_version, forwarded, begun, tuple(specs))
     if made.nbytes > limit_bytes:
         raise LimitError(
-            f"the arrays of one request take at most {limit_bytes:,} bytes, got {made.nbytes:,}: send several"
+            f"the arrays of one request take at most {limit_bytes:,} bytes, got {made.nbytes:,}: send several requests"
         )
     return made
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyDraft:
-    """A reply whose arrays are still to come.
+    """A reply whose arrays have not arrived yet.
 
     Attributes:
-        results: of each operation, its number if it has one, and what follows of it.
-        arrays: what they are to be read into.
-        handle: by which the server knows requests like this one from now on; 0: by none.
-        error: that the request came to, in place of results.
+        results: for each operation, its scalar (None if there is none) and the descriptions of its arrays.
+        operations: the request's operations.
+        arrays: the arrays to read into.
+        handle: the handle that the server assigned to requests of this shape; 0: none.
+        error: the error that the server returned instead of results.
     """
 
     results: tuple[tuple[float | None, tuple[Spec, ...]], ...]
@@ -164,7 +169,7 @@ class ReplyDraft:
     error: PS2Error | None = None
 
     def build(self) -> Reply | PS2Error:
-        """Return the reply, now that the arrays are filled, or the error."""
+        """Return the reply, once the arrays are filled, or the error."""
         if self.error is not None:
             return self.error
         left = iter(self.arrays)
@@ -184,16 +189,16 @@ class ReplyDraft:
 def reply_draft(
     results: Sequence[tuple[float | None, tuple[Spec, ...]]], request: Request, size: int, replayed: bool, handle: int
 ) -> ReplyDraft:
-    """Return the draft of a reply; its arrays go to ``Operation.into`` of the request, if they fit.
+    """Return the draft of a reply. Its arrays go to ``Operation.into`` of the request if they fit.
 
     Args:
-        size: bytes of data that come with it.
+        size: bytes of data that follow the header.
 
     Raises:
-        ProtocolError: it is no reply to that request, or its arrays take another number of bytes.
+        ProtocolError: the reply does not match the request, or its arrays take another number of bytes.
     """
     if len(results) != len(request.operations):
-        raise ProtocolError(f"a reply to {len(request.operations)} operations has {len(results)} results")
+        raise ProtocolError(f"expected a reply with {len(request.operations)} results, got {len(results)}")
     landings: list[tuple[Spec, Array | None]] = []
     for (_, specs), operation in zip(results, request.operations, strict=True):
         if operation.into is not None and not specs:
@@ -206,4 +211,4 @@ def reply_draft(
 
 def check_size(declared: int, came: int) -> None:
     if declared != came:
-        raise ProtocolError(f"the header declares arrays of {declared} bytes, and {came} come")
+        raise ProtocolError(f"the header declares arrays of {declared} bytes, but {came} bytes follow")

@@ -1,4 +1,4 @@
-"""Errors as they travel: the name of their class, and their message."""
+"""Errors in messages: the name of their class, and their text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from ps2 import errors
 from ps2.errors import PS2Error
 from ps2.protocol.pb import server_pb2 as pb
 
-# A message travels in one HTTP/2 header block, or in one reply; a traceback can be long, and its end says most.
+# A text must fit into one HTTP/2 header block, or one reply. A traceback can be longer; its end is the most useful
+# part.
 MAX_MESSAGE_BYTES = 12_000
 
 BY_NAME: dict[str, type[PS2Error]] = {
@@ -18,7 +19,7 @@ BY_NAME: dict[str, type[PS2Error]] = {
 
 def to_detail(error: PS2Error) -> pb.ErrorDetail:
     """Return the message that carries an error."""
-    # Lone surrogates, as in names of files that are not UTF-8, cannot be sent.
+    # Protobuf cannot send lone surrogates, which occur in file names that are not UTF-8.
     encoded = str(error).encode(errors="backslashreplace")
     if len(encoded) > MAX_MESSAGE_BYTES:
         encoded = b"..." + encoded[-MAX_MESSAGE_BYTES:]
@@ -35,5 +36,5 @@ def known_class(error: PS2Error) -> type[PS2Error]:
 
 
 def internal_error(error: Exception) -> PS2Error:
-    """Return the error that a caller gets for a bug in a server."""
+    """Return the error that a caller gets for a bug in the server."""
     return PS2Error(f"internal error in the server:\n{''.join(traceback.format_exception(error))}")

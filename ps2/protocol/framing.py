@@ -1,7 +1,7 @@
-"""Messages on a data connection, without the connection: what to write, and which memory to fill next when reading.
+"""Framing of messages on a data connection, without I/O: the bytes to write, and the memory to fill next when reading.
 
-A reader is a generator of views to fill. Whoever drives it brings the bytes: a server's thread that blocks, or a client
-that serves many connections at once.
+A reader is a generator of views to fill. Its driver brings the bytes: a blocking thread of a server, or a client that
+polls many connections.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAGIC = b"PS2D"
 GREETING = struct.Struct("<4sI")
 HEAD = struct.Struct("<IQ")
 MAX_GREETING_BYTES = 4096
-# An error has its text in it.
+# An answer may contain the text of an error.
 MAX_ANSWER_BYTES = 1 << 16
 
 T = TypeVar("T")
@@ -41,14 +41,14 @@ Filling = Generator[memoryview, None, T]
 
 
 def written(parts: Parts) -> list[memoryview]:
-    """Return what to send for a message: head and header, then the arrays' own memory."""
+    """Return the views to send for a message: head and header, then the arrays' own memory."""
     header, arrays = parts
     views = [memoryview(HEAD.pack(len(header), nbytes(arrays)) + header)]
     return views + [byte_view(array) for array in arrays if array.size]
 
 
 def written_by_pieces(parts: ReplyParts) -> Iterator[list[memoryview]]:
-    """Yield what to send for a reply; of an array that is coming, each piece when the one before it has been sent."""
+    """Yield the views to send for a reply; each piece of a streamed array is made once the one before is sent."""
     header, arrays = parts
     views = [memoryview(HEAD.pack(len(header), nbytes(arrays)) + header)]
     for array in arrays:
@@ -63,13 +63,13 @@ def written_by_pieces(parts: ReplyParts) -> Iterator[list[memoryview]]:
 
 
 def read_reply(request: Request, handles: Handles | None = None) -> Filling[Reply | PS2Error]:
-    """Read the reply to a request: the reply, or the error that the request came to.
+    """Read the reply to a request, or the error that the server returned.
 
     Args:
-        handles: of the connection; one that comes with the reply is noted there.
+        handles: the connection's handles; a handle in the reply is stored there.
 
     Raises:
-        ProtocolError: what comes is no reply to it; the connection is of no use any more.
+        ProtocolError: the bytes are no reply to this request; the connection is then unusable.
     """
     header, size = yield from _read_header()
     draft = open_reply(header, request, size)
@@ -80,18 +80,20 @@ def read_reply(request: Request, handles: Handles | None = None) -> Filling[Repl
 
 
 def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> Filling[Request | PS2Error]:
-    """Read a request; or, where it cannot be run but the connection is still of use, the error that says why.
+    """Read a request. If it cannot run but the connection is still usable, return the error instead.
 
     Args:
-        limit_bytes: most that its arrays may take.
-        reserve: told what is to come, before memory is taken for it; may raise.
+        limit_bytes: maximum size of its arrays.
+        reserve: called with the draft before memory is allocated for the arrays; may raise.
 
     Raises:
-        ProtocolError, LimitError: the connection cannot go on.
+        ProtocolError, LimitError: the connection is unusable.
     """
     header, size = yield from _read_header()
     if size > limit_bytes:
-        raise LimitError(f"the arrays of one request take at most {limit_bytes:,} bytes, got {size:,}: send several")
+        raise LimitError(
+            f"the arrays of one request take at most {limit_bytes:,} bytes, got {size:,}: send several requests"
+        )
     try:
         draft = open_request(header, limit_bytes)
         check_size(draft.nbytes, size)
@@ -108,7 +110,7 @@ def read_request(limit_bytes: int, reserve: Callable[[RequestDraft], None]) -> F
 
 
 def read(reading: Filling[T], parts: Iterable[memoryview]) -> T:
-    """Read a message that is here already, all of it, in some parts one after the other."""
+    """Read a message that has already arrived completely, in consecutive parts."""
     try:
         view = next(reading)
         for part in parts:
@@ -121,36 +123,36 @@ def read(reading: Filling[T], parts: Iterable[memoryview]) -> T:
     except StopIteration as done:
         message: T = done.value
         return message
-    raise ProtocolError("a message is longer than what there is of it")
+    raise ProtocolError("a message is longer than the bytes that are there")
 
 
 def greeting_bytes(message: Message) -> bytes:
-    """Return how what comes before all requests is written: a Greeting, and a GreetingProof."""
+    """Return the bytes of a handshake message: a Greeting or a GreetingProof."""
     encoded = message.SerializeToString()
     return GREETING.pack(MAGIC, len(encoded)) + encoded
 
 
 def read_greeting(cls: type[M]) -> Filling[M]:
-    """Read what ``greeting_bytes`` writes."""
+    """Read the bytes that ``greeting_bytes`` returned."""
     magic, size = GREETING.unpack((yield from _read(GREETING.size)))
     if magic != MAGIC or size > MAX_GREETING_BYTES:
-        raise ProtocolError("this port speaks the data protocol of PS2, and something else came")
+        raise ProtocolError("expected a greeting of PS2's data protocol, got something else")
     try:
         return cls.FromString((yield from _read(size)))
     except DecodeError as error:
-        raise ProtocolError(f"a greeting cannot be read: {error}") from error
+        raise ProtocolError(f"a greeting cannot be decoded: {error}") from error
 
 
 def read_answer() -> Filling[pb.ReplyHeader]:
-    """Read what a server answers before all requests."""
+    """Read a server's answer in the handshake."""
     length, size = HEAD.unpack((yield from _read(HEAD.size)))
     if length > MAX_ANSWER_BYTES or size:
-        raise ProtocolError("a server that was greeted answers with a header alone")
+        raise ProtocolError("expected a header without data in answer to a greeting")
     header = yield from _read(length)
     try:
         return pb.ReplyHeader.FromString(header)
     except DecodeError as error:
-        raise ProtocolError(f"the answer to a greeting cannot be read: {error}") from error
+        raise ProtocolError(f"the answer to a greeting cannot be decoded: {error}") from error
 
 
 def _read_header() -> Filling[tuple[bytes, int]]:

@@ -1,4 +1,4 @@
-"""The messages of a run as a checkpoint keeps them."""
+"""The messages of a run in a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ps2.protocol.pb import run_pb2 as pb
 
 
 def encode_journal(entries: Sequence[tuple[int, bytes]], stopped: tuple[int, int] | None) -> bytes:
-    """Encode messages as (clock, plain data), and the clock and the end of STOP; what is empty has no bytes."""
+    """Encode messages as (clock, plain data), and the clock and the end of STOP. Without any, the result is empty."""
     made = pb.Journal(entries=[pb.Journal.Entry(clock=clock, message=message) for clock, message in entries])
     if stopped is not None:
         made.stopped, made.end = stopped
@@ -19,10 +19,10 @@ def encode_journal(entries: Sequence[tuple[int, bytes]], stopped: tuple[int, int
 
 
 def decode_journal(encoded: bytes, where: str) -> tuple[list[tuple[int, bytes]], tuple[int, int] | None]:
-    """Undo ``encode_journal``.
+    """Decode what ``encode_journal`` returned.
 
     Args:
-        where: the bytes were found, for errors.
+        where: where the bytes were found, for errors.
 
     Raises:
         CheckpointCorruptError: the bytes are no journal.

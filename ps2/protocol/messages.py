@@ -1,4 +1,4 @@
-"""Requests and replies of the data plane as plain data: what travels, without how."""
+"""Requests and replies of the data plane as plain data, independent of encoding and transport."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ Place = tuple[int, int]  # matrix, partition
 
 PROTOCOL_VERSION = 11
 
-# Operations on one row of floats that come most: clients keep headers of them ready (``ps2.client.prepared``), and a
-# compiled loop answers them (``ps2.server.fast_path_loop``).
+# The most frequent operations on one row of floats. Clients keep prepared headers of them (``ps2.client.prepared``),
+# and a compiled loop answers them (``ps2.server.fast_path_loop``).
 PLAIN = ("pull", "push", "push_add", "push_sub", "gather", "scatter", "scatter_add", "scatter_sub")
 PLAIN_FLOATS = (np.dtype("<f4"), np.dtype("<f8"))
 
 
 @dataclass(frozen=True, slots=True)
 class RequestId:
-    """Names a mutation once and for all: equal in every attempt.
+    """The identity of a mutation, equal in all its attempts.
 
     Attributes:
-        scope: who: a driver session, or (app, stage, rdd_partition).
-        number: the how-manieth mutation of that scope, from 0.
+        scope: the sender: a driver session, or (app, stage, rdd_partition).
+        number: position among the mutations of that scope, from 0.
         settled: no number below this one is ever sent again, so servers may forget them.
-        part: a large mutation goes to a shard as several requests, each applied by itself: which one this is.
+        part: index of this request, if a large mutation goes to a shard as several requests that are applied
+            separately.
         parts: how many they are.
-        series: of a task: whose stages ``stage`` counts (fleet and Spark application); "" for a session.
-        stage: which stage, or run; when it is over, its ids are dropped and nothing of it is applied any more.
+        series: of a task: the series that ``stage`` counts in (fleet and Spark application); "" for a session.
+        stage: number of the stage or run. Once that is over, servers drop its ids and apply nothing of it any more.
     """
 
     scope: str
@@ -49,13 +50,13 @@ class RequestId:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Columns that an operation is about: ascending and distinct; of one on blocks, in any order.
+    """Columns of an operation: ascending and distinct, or in any order for an operation on blocks.
 
     Attributes:
-        count: how many.
-        columns: int64 of shape (count,); None on the way to a server that remembers them, or that just had them.
-        digest: by which a server remembers them (XXH3-128 of their bytes); None if it need not. With neither columns
-            nor digest they are those of the operation before.
+        count: number of columns.
+        columns: int64 of shape (count,); None if the server remembers them, or just got them.
+        digest: XXH3-128 of their bytes, by which a server remembers them; None if it need not. Without columns and
+            digest, the columns are those of the operation before.
     """
 
     count: int
@@ -69,17 +70,17 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation on one shard, or on the same partition of several matrices that are co-located.
+    """One operation on one shard, or on the same partition of several co-located matrices.
 
     Attributes:
-        name: a line of the operation table, or one of the server's own ("map", "keys").
-        matrix: of its first operand: dtype, keys, row numbers and the answer are that one's.
-        rows: of those operands that are rows, in order.
-        arrays: what travels with it, in order; the slots come from ``keys`` instead, if that is given.
-        wire: "float16" or "bfloat16": floats travel so, both ways.
-        reply_bytes: about how much the result takes; decides what travels together.
-        into: where the caller wants the first array of the result; never sent.
-        others: matrices of the operands after the first; empty if all are of ``matrix``.
+        name: an operation of the table, or one of the server's own ("map", "keys").
+        matrix: matrix of the first operand, which gives dtype, keys, row numbers and the answer.
+        rows: row numbers of the operands that are rows, in order.
+        arrays: arrays that travel with it, in order; slots come from ``keys`` instead if that is given.
+        wire: dtype of floats in both directions, "float16" or "bfloat16"; None: as they are.
+        reply_bytes: approximate size of the result; decides which operations share a request.
+        into: array that the caller wants the first array of the result in; never sent.
+        others: matrices of the operands after the first; empty if all operands belong to ``matrix``.
     """
 
     name: str
@@ -96,25 +97,26 @@ class Operation:
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """The shards that it is about: of the first operand, then of each other one if they are not all of one."""
+        """The shards of its operands: of the first, then of each other one if they belong to several matrices."""
         first = (self.matrix, self.partition)
         return (first, *((other, self.partition) for other in self.others)) if self.others else (first,)
 
     @property
     def nbytes(self) -> int:
-        """What it takes on the way, there and back."""
+        """Approximate size in bytes of its arrays and of its result."""
         return nbytes(self.arrays) + (self.keys.nbytes if self.keys is not None else 0) + self.reply_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Operations that one server runs in order, as a whole.
+    """Operations that one server runs in order, as a unit.
 
     Attributes:
-        id: None if they change nothing.
-        route_version: that the sender knows; 0 for servers without a coordinator.
-        forwarded: it comes from the server that holds the shards, and is about their copies.
-        begun: of a forwarded one: it failed there after so many of its operations, and these are they; 0: it did not.
+        id: None if the operations change nothing.
+        route_version: the route version that the sender knows; 0 for servers without a coordinator.
+        forwarded: True if the holder of the shards forwards it to the holder of their copies.
+        begun: for a forwarded request that failed: number of operations applied before the failure; the request
+            contains only those. 0 if it did not fail.
     """
 
     operations: tuple[Operation, ...]
@@ -126,11 +128,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What is known of an operation before its arrays have come.
+    """The description of an operation whose arrays have not arrived yet.
 
     Attributes:
-        shapes: of each of them.
-        keys: how many columns it is about, if they are given as keys.
+        shapes: of its arrays.
+        keys: number of its keys; None if it has none.
     """
 
     name: str
@@ -144,10 +146,10 @@ class Outline:
 
 @dataclass(frozen=True, slots=True)
 class StreamedArray:
-    """An array of a reply that is made while it is sent: each piece of it is still in the processor's cache then.
+    """An array of a reply, computed piece by piece while it is sent, so that each piece is in the CPU's cache.
 
     Attributes:
-        pieces: makes it again, in order; a piece is gone when the next one is made.
+        pieces: yields the pieces in order, on every call anew; a piece is only valid until the next one is made.
     """
 
     dtype: np.dtype[Any]
@@ -168,7 +170,7 @@ class StreamedArray:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an operation comes to; ``streamed``, if it is there, stands for its one array."""
+    """The result of an operation; ``streamed``, if set, replaces its only array."""
 
     scalar: float | None = None
     arrays: tuple[Array, ...] = ()
@@ -181,7 +183,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One result an operation; ``replayed`` says that the request's id had been applied before."""
+    """One result for each operation; ``replayed`` is True if the request's id had already been applied."""
 
     results: tuple[Result, ...]
     replayed: bool = False
@@ -192,13 +194,13 @@ def nbytes(arrays: Iterable[Array | StreamedArray]) -> int:
 
 
 def key_digest(columns: Int64Array) -> bytes:
-    """Return what names a set of keys: XXH3-128 of their bytes."""
+    """Return the digest of a set of keys: XXH3-128 of their bytes."""
     return xxhash.xxh3_128_digest(byte_view(np.ascontiguousarray(columns)))
 
 
 def byte_view(array: Array) -> memoryview:
     """Return the memory of a C-contiguous array."""
-    flat: Any = array.reshape(-1).view(np.uint8)  # numpy is typed as no Buffer before Python 3.12
+    flat: Any = array.reshape(-1).view(np.uint8)  # before Python 3.12, numpy's types do not declare the buffer protocol
     return memoryview(flat)
 
 

@@ -1,7 +1,7 @@
-"""Plain data that drivers and workers tell each other, encoded as the contract's ``PlainData``; no pickle.
+"""Plain data in messages between drivers and workers, encoded as the contract's ``PlainData`` without pickle.
 
-Plain data are None, bools, integers of 64 bits, floats, strings, NumPy arrays of booleans and numbers, and lists and
-dicts (with strings for keys) of these. Tuples arrive as lists, and NumPy's scalars as Python's numbers.
+Plain data are None, bools, 64-bit integers, floats, strings, NumPy arrays of booleans and numbers, and lists and dicts
+(with string keys) of these. Tuples arrive as lists, and NumPy scalars as Python numbers.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ps2.config import WireConfig
 from ps2.errors import LimitError, ProtocolError, UsageError
 from ps2.protocol.pb import run_pb2 as pb
 
-# Bytes of one value: a message, a report, a pickled result of a worker.
+# Maximum size in bytes of one value: a message, a report, or a worker's pickled result.
 LIMIT_BYTES = WireConfig().request_limit_bytes
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 DTYPES = frozenset(["bool", *INTEGERS, "float16", "float32", "float64"])
-# Lists and dicts inside one another. Protobuf reads 100 messages inside one another, and a dict takes three.
+# Maximum nesting of lists and dicts. Protobuf reads 100 nested messages, and a dict takes three.
 MOST_LEVELS = 24
 EXPECTED = "None, a bool, a number, a string, a NumPy array of numbers, or a list or dict of these"
 
@@ -32,40 +32,38 @@ def encode(name: str, value: object) -> bytes:
         name: of the value, for errors.
 
     Raises:
-        UsageError: a part of it is no plain data; names that part.
-        LimitError: it takes more than ``LIMIT_BYTES``.
+        UsageError: a part of the value is not plain data; the message names that part.
+        LimitError: the value takes more than ``LIMIT_BYTES``.
     """
     message = pb.PlainData()
     _fill(message, value, name, 0)
     if (size := message.ByteSize()) > LIMIT_BYTES:
-        raise LimitError(
-            f"{name}: expected at most {LIMIT_BYTES:,} bytes, got {size:,}: what is large belongs into vectors"
-        )
+        raise LimitError(f"{name}: expected at most {LIMIT_BYTES:,} bytes, got {size:,}: use vectors for large data")
     return message.SerializeToString()
 
 
 def decode(encoded: bytes) -> Any:
-    """Return what was encoded; arrays can be read only.
+    """Return the value that was encoded; its arrays are read-only.
 
     Raises:
-        ProtocolError: the bytes are no plain data.
+        ProtocolError: the bytes are not plain data.
     """
     try:
         return _value(pb.PlainData.FromString(encoded))
     except DecodeError as error:
-        raise ProtocolError(f"plain data cannot be read: {error}") from error
+        raise ProtocolError(f"plain data cannot be decoded: {error}") from error
 
 
 def _fill(message: pb.PlainData, value: Any, name: str, level: int) -> None:
     if level > MOST_LEVELS:
-        raise UsageError(f"{name}: expected at most {MOST_LEVELS} lists and dicts inside one another")
+        raise UsageError(f"{name}: expected at most {MOST_LEVELS} nested lists and dicts, got more")
     if value is None:
         message.none = True
     elif isinstance(value, (bool, np.bool_)):
         message.flag = bool(value)
     elif isinstance(value, (int, np.integer)):
         if not -(2**63) <= value < 2**63:
-            raise UsageError(f"{name}: expected an integer of 64 bits with a sign, got {value!r}")
+            raise UsageError(f"{name}: expected a signed 64-bit integer, got {value!r}")
         message.integer = int(value)
     elif isinstance(value, (float, np.float16, np.float32)):
         message.number = float(value)
@@ -84,7 +82,7 @@ def _fill(message: pb.PlainData, value: Any, name: str, level: int) -> None:
         message.dict.SetInParent()
         for key, item in value.items():
             if not isinstance(key, str):
-                raise UsageError(f"{name}: expected strings for the keys of a dict, got {key!r}")
+                raise UsageError(f"{name}: expected dict keys that are strings, got {key!r}")
             entry = message.dict.items.add(key=key)
             _fill(entry.value, item, f"{name}[{key!r}]", level + 1)
     else:
@@ -99,7 +97,7 @@ def _fill_array(message: pb.PlainData.Array, value: np.ndarray[Any, Any], name: 
         )
     if value.nbytes > LIMIT_BYTES:
         raise LimitError(
-            f"{name}: expected at most {LIMIT_BYTES:,} bytes, got {value.nbytes:,}: what is large belongs into vectors"
+            f"{name}: expected at most {LIMIT_BYTES:,} bytes, got {value.nbytes:,}: use vectors for large data"
         )
     message.dtype = value.dtype.name
     message.shape.extend(value.shape)
@@ -118,7 +116,7 @@ def _value(message: pb.PlainData) -> Any:
         return [_value(item) for item in message.list.items]
     if kind == "dict":
         return {item.key: _value(item.value) for item in message.dict.items}
-    raise ProtocolError("plain data of no kind")
+    raise ProtocolError("plain data without a kind")
 
 
 def _array(message: pb.PlainData.Array) -> np.ndarray[Any, Any]:

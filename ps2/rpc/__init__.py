@@ -1,7 +1,7 @@
-"""What travels between processes, and how."""
+"""gRPC: channels, servers, control calls and the mapping of errors."""
 
 import os
 
-# gRPC tells on stderr of each handshake that fails, and of each idle connection that ends, wherever it runs; who called
-# is told by an error. It looks here when it is first used.
+# gRPC would log each failed handshake and each closed idle connection to stderr; callers get errors instead. gRPC reads
+# this variable on first use.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")

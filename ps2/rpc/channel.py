@@ -1,4 +1,4 @@
-"""The client's end of gRPC to one address: with a token, nothing is believed that does not prove to know it too."""
+"""The client's end of gRPC to one address. With a token, it trusts only answers that prove knowledge of the token."""
 
 from __future__ import annotations
 
@@ -26,45 +26,45 @@ CALL_KEY = "ps2-call-bin"
 PROOF_KEY = "ps2-proof-bin"
 CHALLENGE = "/ps2.v1.Auth/Challenge"
 
-# A channel without calls is closed, and opened again by the next one: before the server does that (see serving).
+# A channel closes after this long without calls, and the next call reopens it. The server's limit is longer (serving).
 IDLE_S = 60.0
 
-# Of a channel, among this process's.
+# Option that numbers this process's channels.
 NUMBER_OPTION = "ps2.number"
 NUMBERS = itertools.count()
 
-NOT_PROVEN = "an answer came without a proof that a server of the fleet gave it"
+NOT_PROVEN = "the answer has no proof that it comes from a server of the fleet"
 
-# By service of the contract.
+# What listens, by service of the contract, for errors.
 LISTENING = {"Master": "the driver's master", "Launcher": "the fleet's launcher"}
 
-# What a channel comes to by itself, and a caller may try again.
-# How gRPC says that an attempt to connect has taken too long.
+# Part of gRPC's message when an attempt to connect has timed out.
 TOO_LONG = "handshaker shutdown"
+# Statuses of a broken connection, after which a caller may retry.
 BROKEN = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
 class Trust:
-    """Which server has proven itself where, to one client; safe for threads."""
+    """The servers that have proven their identity to one client, by address; thread-safe."""
 
     def __init__(self, sure: bool = False) -> None:
-        """``sure``: the client's token is the fleet's, before anybody has shown that."""
+        """``sure``: the client's token is known to be the fleet's before any server has proven itself."""
         self._sure = sure
         self._lock = threading.Lock()
         self._proven: dict[str, bytes] = {}
 
     @property
     def told(self) -> bool:
-        """Whether the client was told by the driver where to go, as tasks are."""
+        """True if the driver told the client which addresses to use, as it tells tasks."""
         return self._sure
 
     @property
     def sure(self) -> bool:
-        """Whether the client's token is known to be the fleet's."""
+        """True if the client's token is known to be the fleet's."""
         return self._sure or bool(self._proven)
 
     def note(self, address: str, nonce: bytes) -> str | None:
-        """Note who has proven itself at an address; return another address where that one did, if any."""
+        """Record the server at an address; return another address where the same server has proven itself, if any."""
         with self._lock:
             for other, known in self._proven.items():
                 if known == nonce and other != address:
@@ -74,10 +74,10 @@ class Trust:
 
 
 class Channel:
-    """Calls to one address, of bytes; safe for threads."""
+    """Calls to one address, with messages as bytes; thread-safe."""
 
     def __init__(self, address: str, token: str | Tokens | None, wire: WireConfig, trust: Trust) -> None:
-        """Nothing is connected before it is needed."""
+        """Create the channel; it connects on the first call."""
         self._address = address
         self._tokens = Tokens.of(token)
         self._trust = trust
@@ -101,8 +101,8 @@ class Channel:
 
         Raises:
             AuthError: this side's token is not the fleet's.
-            UnavailableError: nobody, or somebody who does not know the token, answers there.
-            PS2Error: what the other side says that the call came to.
+            UnavailableError: nothing answers there, or a process that does not know the token.
+            PS2Error: the error that the other side returned.
         """
         path = f"/ps2.v1.{method}"
         self._what = LISTENING.get(method.partition("/")[0], "a server")
@@ -123,7 +123,7 @@ class Channel:
                     raise self._broken(error) from None
                 if session is None:
                     raise from_rpc(error, self._address) from None
-                # Another process is there by now, or a stranger: to be found out.
+                # The error has no proof: another process may listen there now, so authenticate again.
                 session = self._meet(left_s)
                 if error.code() != grpc.StatusCode.UNAUTHENTICATED or attempt:
                     raise from_bare(error, self._address) from None
@@ -141,8 +141,9 @@ class Channel:
             channel.close()
 
     def _judge(self, channel: grpc.Channel, code: grpc.StatusCode) -> None:
-        """Leave a channel on which no answer came in time, though one has before: what is between may have dropped its
-        connection without a word, and the next call is to have one of its own. Calls under way go on."""
+        """Replace a channel on which a call timed out although an earlier one was answered. A device on the way may
+        have dropped its connection silently, so the next call gets a new one. Calls under way continue.
+        """
         with self._lock:
             if code is grpc.StatusCode.DEADLINE_EXCEEDED and self._answered and channel is self._channel:
                 self._left.append(channel)
@@ -151,7 +152,7 @@ class Channel:
     def _new(self) -> grpc.Channel:
         options = channel_options(self._wire)
         if self._left:
-            # Channels to one address share a connection, unless they have different options.
+            # Channels to one address share a connection unless their options differ.
             options.append((NUMBER_OPTION, next(NUMBERS)))
         if self._opened_with is None:
             return grpc.insecure_channel(self._address, options)
@@ -160,7 +161,7 @@ class Channel:
         return grpc.secure_channel(self._address, self._opened_with, options)
 
     def _open(self) -> grpc.Channel:
-        """Return the channel; another one when certificates have changed: calls of the one before go on."""
+        """Return the channel, or a new one if certificates have changed; calls on the old channel continue."""
         if self._credentials is not None and (now := self._credentials.get()) is not self._opened_with:
             with self._lock:
                 self._opened_with = now
@@ -168,7 +169,7 @@ class Channel:
         return self._channel
 
     def _broken(self, error: Any) -> PS2Error:
-        """Return what a call came to that nobody has answered: where TLS is the reason, that."""
+        """Return the error of a call that got no answer; if TLS is the reason, the error says so."""
         first = self._session is None and not self._trust.sure
         handshake = self._wire.tls is not None and "handshake" in (error.details() or "")
         if error.code() == grpc.StatusCode.UNAVAILABLE and (first or handshake):
@@ -181,7 +182,7 @@ class Channel:
         return from_bare(error, self._address)
 
     def _meet(self, timeout_s: float) -> ClientSession | None:
-        """Let the other side prove itself; None where there is no token."""
+        """Let the server prove its identity; return the new session, or None without a token."""
         tokens = self._tokens
         if tokens is None:
             return None
@@ -194,11 +195,13 @@ class Channel:
             self._judge(channel, error.code())
             if error.code() in BROKEN:
                 raise self._broken(error) from None
-            raise self._stranger(ProtocolError, f"no server of this version of PS2 ({error.code().name})") from None
+            raise self._unauthenticated_peer(
+                ProtocolError, f"no PS2 server of this version ({error.code().name})"
+            ) from None
         except DecodeError:
-            raise self._stranger(ProtocolError, "no server of PS2") from None
+            raise self._unauthenticated_peer(ProtocolError, "no PS2 server") from None
         if not reply.proof:
-            raise self._stranger(AuthError, "a server that was started without a token, and this side has one")
+            raise self._unauthenticated_peer(AuthError, "a server without a token, but this side has one")
         token = tokens.shared(
             (reply.proof, *reply.further_proofs), lambda token: proof.server_proof(token, client_nonce, reply.nonce)
         )
@@ -208,17 +211,21 @@ class Channel:
                     f"{self._address}: this is not the fleet's token; pass the token file that the fleet was started "
                     "with (tokenFile, --token-file)"
                 )
-            raise self._stranger(AuthError, "somebody who does not know the fleet's token")
+            raise self._unauthenticated_peer(AuthError, "a process that does not know the fleet's token")
         if (other := self._trust.note(self._address, reply.nonce)) is not None:
-            raise self._stranger(AuthError, f"the server of {other}: calls are passed on to it, or it has two names")
+            raise self._unauthenticated_peer(
+                AuthError, f"the server of {other}: the address forwards to it, or it has two names"
+            )
         key = proof.session_key(token, client_nonce, reply.nonce)
         self._session = ClientSession(client_nonce, reply.nonce, key)
         self._reached = True
         return self._session
 
-    def _stranger(self, cls: type[PS2Error], who: str) -> PS2Error:
-        """Once a server of the fleet has proven itself, a stranger is in another's place, and may go again."""
-        return (UnavailableError if self._trust.sure else cls)(f"{self._address}: there listens {who}")
+    def _unauthenticated_peer(self, cls: type[PS2Error], found: str) -> PS2Error:
+        """Return the error for an unauthenticated peer: transient if the fleet is known, as its server may return."""
+        return (UnavailableError if self._trust.sure else cls)(
+            f"{self._address}: expected a server of the fleet, got {found}"
+        )
 
     @staticmethod
     def _metadata(session: ClientSession | None, path: str, number: int, message: bytes) -> Any:
@@ -250,18 +257,18 @@ def channel_options(wire: WireConfig) -> list[tuple[str, int | str]]:
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
-        # A proxy of the environment would be asked for servers of this network.
+        # Otherwise gRPC would ask a proxy from the environment for servers of this network.
         ("grpc.enable_http_proxy", 0),
         ("grpc.client_idle_timeout_ms", int(IDLE_S * 1000)),
         ("grpc.keepalive_time_ms", int(wire.keepalive_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
-        # Without it gRPC gives a ping a minute, whatever the line above says.
+        # Without this option gRPC waits a minute for a ping, regardless of the line above.
         ("grpc.http2.ping_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
         ("grpc.http2.max_pings_without_data", 0),
-        # Retries are ours: they keep the request's id.
+        # PS2 retries itself, with the same request id.
         ("grpc.enable_retries", 0),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        # Also the longest time that one attempt to connect may take.
+        # Also the maximum time of one attempt to connect.
         ("grpc.min_reconnect_backoff_ms", int(wire.connect_s * 1000)),
         ("grpc.max_reconnect_backoff_ms", 2000),
     ]

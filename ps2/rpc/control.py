@@ -1,4 +1,4 @@
-"""The control plane as plain calls: what is asked of a server beside data requests."""
+"""Control calls to servers, as plain functions: everything beside data requests."""
 
 from __future__ import annotations
 
@@ -25,25 +25,26 @@ from ps2.rpc.transport import Transport
 from ps2.storage.manifest import LoadMatrix, SavedShard, SaveMatrix
 
 SERVER_TIMEOUT_S = 60.0
-# A checkpoint of a large model.
+# For calls that handle a large model, such as checkpoints.
 LONG_TIMEOUT_S = 3600.0
-# For calls that only show that somebody is there.
+# For calls that mainly show that the other side is alive.
 SIGN_OF_LIFE_TIMEOUT_S = 5.0
 
 M = TypeVar("M", bound=Message)
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """What a server says when it is met.
+class ServerInfo:
+    """A server's answer to ``hello``.
 
     Attributes:
         route_version: of its last ``activate``; 0: none.
-        coordinator: that sent it, and gave its last sign of life ``heard_s`` seconds ago.
-        catalog: what that coordinator left for a later one.
-        now_s: when it answered, by its own clock.
-        leaving: whether it was told to end, and waits until it is released.
-        operations: digests of those that users' modules have brought.
+        coordinator: the coordinator of that ``activate``.
+        heard_s: seconds since that coordinator's last sign of life.
+        catalog: the catalog that this coordinator stored for a later coordinator.
+        now_s: time of the answer, by the server's own clock.
+        leaving: True if the server was told to end, and waits for its release.
+        operations: digests of the operations of users' modules, by name.
     """
 
     server_id: str
@@ -58,17 +59,17 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Activation:
-    """What a server is to know of its fleet from now on.
+    """A server's new state in its fleet.
 
     Attributes:
-        coordinator: whom it follows.
-        lease_s: it takes no requests after so long without an answer to a heartbeat; 0: no such limit.
-        loaded: it is to put what ``load`` has read in the place of all shards that it has.
-        backup: address of the server that holds copies of its shards; "": there is none.
-        seed: that server has nothing of them yet: send them, while requests go on.
-        catalog: to keep for a later coordinator; empty: keep what there is.
-        leave: it is to follow nobody any more.
-        afresh: it is to forget its shards and whom it follows, as if it had just started.
+        coordinator: the coordinator that the server follows.
+        lease_s: the server refuses requests after this long without an answer to a heartbeat; 0: no limit.
+        loaded: the shards that ``load`` has read replace all its shards.
+        backup: address of the server with copies of its shards; "": none.
+        seed: the backup has no copies yet: send them while requests continue.
+        catalog: to store for a later coordinator; empty: keep the stored one.
+        leave: the server follows no coordinator any more.
+        afresh: the server forgets its shards and its coordinator, as after a start.
     """
 
     coordinator: str
@@ -83,7 +84,7 @@ class Activation:
 
 @dataclass(frozen=True)
 class Copied:
-    """What a checkpoint's copies in memory took; ``mutations`` is how many requests had changed something by then."""
+    """The cost of a checkpoint's copies in memory; ``mutations`` counts the mutating requests until the cut."""
 
     pause_s: float
     nbytes: int
@@ -94,7 +95,7 @@ class ServerControl:
     """Control calls to servers, by address.
 
     Attributes:
-        route_version: that the calls carry; the coordinator raises it.
+        route_version: sent with the calls; the coordinator increases it.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -109,19 +110,19 @@ class ServerControl:
         timeout_s: float = SIGN_OF_LIFE_TIMEOUT_S,
         answered_s: float = 0.0,
         released: bool = False,
-    ) -> Meeting:
-        """Meet a server; raises ProtocolError if it speaks another version.
+    ) -> ServerInfo:
+        """Ask a server for its identity and state; raises ProtocolError if it speaks another version.
 
         Args:
-            coordinator: who asks, if it is one: a sign of life of it.
-            answered_s: ``now_s`` of what it has answered to this coordinator before: its lease runs from there.
-            released: nothing is lost if it ends now.
+            coordinator: the caller, if it is a coordinator; counts as its sign of life.
+            answered_s: ``now_s`` of the server's last answer to this coordinator; the lease runs from there.
+            released: the server may end now without loss of data.
         """
         request = server_pb2.HelloRequest(
             protocol=PROTOCOL_VERSION, coordinator=coordinator, answered_s=answered_s, released=released
         )
         reply = self._call(address, "Hello", request, server_pb2.HelloReply, timeout_s)
-        return Meeting(
+        return ServerInfo(
             reply.server_id,
             reply.route_version,
             reply.coordinator,
@@ -135,10 +136,10 @@ class ServerControl:
     def create_matrix(
         self, address: str, matrix: int, spec: MatrixSpec, partitions: Sequence[Partition], copies: bool = False
     ) -> None:
-        """Allocate shards as zeros.
+        """Allocate shards filled with zeros.
 
         Args:
-            copies: they are to be copies of shards that another server holds.
+            copies: the shards will be copies of another server's shards.
         """
         request = server_pb2.CreateMatrixRequest(
             matrix=matrix,
@@ -158,9 +159,9 @@ class ServerControl:
         reused: Sequence[int] = (),
         timeout_s: float = SERVER_TIMEOUT_S,
     ) -> None:
-        """Grow a matrix to ``rows`` rows (0: leave it), take rows out of use, put rows in use again as zeros.
+        """Grow a matrix to ``rows`` rows (0: keep), take rows out of use, or put rows in use again as zeros.
 
-        A server does this once, and not when it comes after a later call.
+        A server ignores a duplicate, and a call that arrives after a later one.
         """
         request = server_pb2.UpdateRowsRequest(
             matrix=matrix,
@@ -177,25 +178,25 @@ class ServerControl:
         self._call(address, "FreeMatrix", request, server_pb2.FreeMatrixReply, timeout_s)
 
     def activate(self, address: str, order: Activation) -> None:
-        """Let a server take part in the fleet as it is from now on, at ``self.route_version``."""
+        """Give a server its new state in the fleet, at ``self.route_version``."""
         request = server_pb2.ActivateRequest(route_version=self.route_version, **asdict(order))
         self._call(address, "Activate", request, server_pb2.ActivateReply)
 
     def end_stages(self, address: str, series: str, below: int, live: Sequence[int]) -> None:
-        """Let a server forget the ids of stages below a number, save the live ones, and refuse what comes of them."""
+        """Let a server forget the ids of stages below a number, except the live ones, and refuse their requests."""
         request = server_pb2.EndStagesRequest(series=series, below=below, live=live, route_version=self.route_version)
         self._call(address, "EndStages", request, server_pb2.EndStagesReply, SIGN_OF_LIFE_TIMEOUT_S)
 
     def freeze(self, address: str, checkpoint: str, timeout_s: float) -> None:
-        """Hold all shards of a server, until ``copy`` has copied them, or for so long."""
+        """Pause all shards of a server until ``copy`` has copied them, at most for ``timeout_s``."""
         request = server_pb2.FreezeRequest(checkpoint=checkpoint, timeout_s=timeout_s, route_version=self.route_version)
         self._call(address, "Freeze", request, server_pb2.FreezeReply)
 
     def copy(self, address: str, checkpoint: str, rows: Mapping[int, Sequence[int]], last: bool = False) -> Copied:
-        """Copy of what ``freeze`` holds the rows in use, ascending, of each matrix; and let it go.
+        """Copy the given rows (ascending, by matrix) of the shards that ``freeze`` has paused, and resume them.
 
         Args:
-            last: clients' requests are refused from then on, until ``discard``.
+            last: refuse clients' requests from then on, until ``discard``.
         """
         matrices = [server_pb2.RowsInUse(matrix=matrix, rows=mine) for matrix, mine in rows.items()]
         request = server_pb2.CopyRequest(checkpoint=checkpoint, matrices=matrices, last=last)
@@ -203,20 +204,20 @@ class ServerControl:
         return Copied(reply.pause_s, reply.bytes, reply.mutations)
 
     def write(self, address: str, checkpoint: str, url: str) -> list[SavedShard]:
-        """Write what ``copy`` has copied into a folder, and forget it."""
+        """Write the copies of ``copy`` into a folder, and drop them."""
         request = server_pb2.WriteRequest(checkpoint=checkpoint, url=url)
         reply = self._call(address, "Write", request, server_pb2.WriteReply, LONG_TIMEOUT_S)
         return [saved_shard_from_pb(shard) for shard in reply.shards]
 
     def discard(self, address: str, checkpoint: str) -> None:
-        """Forget a checkpoint that is under way; what is frozen goes on. "": whichever it is, be it the last one."""
+        """Abort a checkpoint and resume paused shards. "": any checkpoint, the last one included."""
         self._call(address, "Discard", server_pb2.DiscardRequest(checkpoint=checkpoint), server_pb2.DiscardReply)
 
     def load(self, address: str, url: str, matrices: Sequence[LoadMatrix], ids: bool) -> int:
-        """Let a server read shards beside those that it has; return their bytes. ``activate(loaded=True)`` takes them.
+        """Let a server read shards beside its own; return their bytes. ``activate(loaded=True)`` puts them in place.
 
         Args:
-            ids: with the ids that had been applied.
+            ids: read the ids of applied mutations, too.
         """
         request = server_pb2.LoadRequest(
             url=url, matrices=map(load_matrix_to_pb, matrices), ids=ids, route_version=self.route_version
@@ -230,14 +231,14 @@ class ServerControl:
         return [saved_shard_from_pb(shard) for shard in reply.shards]
 
     def fill(self, address: str, url: str, matrix: LoadMatrix, id: RequestId) -> None:
-        """Let a server read its shards of a matrix that nobody uses yet, as one mutation."""
+        """Let a server read its shards of a matrix that no client uses yet, as one mutation."""
         request = server_pb2.FillRequest(
             url=url, matrix=load_matrix_to_pb(matrix), id=id_to_pb(id), route_version=self.route_version
         )
         self._call(address, "Fill", request, server_pb2.FillReply, LONG_TIMEOUT_S)
 
     def send(self, address: str, to: str, shards: Sequence[tuple[int, int]], copies: bool) -> int:
-        """Let a server send shards (matrix, partition) to another that has them allocated; return their bytes."""
+        """Let a server send shards (matrix, partition) to a server that has allocated them; return their bytes."""
         request = server_pb2.SendRequest(
             to=to,
             shards=[server_pb2.ShardName(matrix=matrix, partition=partition) for matrix, partition in shards],
@@ -253,7 +254,7 @@ class ServerControl:
         return status_from_pb(reply)
 
     def stop(self, address: str) -> None:
-        """Tell the server to end after the requests under way."""
+        """Tell a server to end after the requests under way."""
         self._call(address, "Stop", server_pb2.StopRequest(), server_pb2.StopReply, SIGN_OF_LIFE_TIMEOUT_S)
 
     def _call(

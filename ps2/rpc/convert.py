@@ -1,4 +1,4 @@
-"""Plain data to the contract's messages and back, for the control plane."""
+"""Conversion between plain data and the contract's messages, for the control plane."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def spec_from_pb(message: server_pb2.MatrixSpec) -> MatrixSpec:
     if dtype is None or dtype.name not in DTYPES:
         raise ProtocolError(f"a matrix of unknown dtype {message.dtype}")
     if message.wire not in WIRE_OF:
-        raise ProtocolError(f"the values of a matrix cannot travel as dtype {message.wire}")
+        raise ProtocolError(f"a matrix of unknown wire dtype {message.wire}")
     if message.layout not in PB_TO_LAYOUT:
         raise ProtocolError(f"a matrix of unknown layout {message.layout}")
     return MatrixSpec(
@@ -73,7 +73,7 @@ def partition_to_pb(partition: Partition) -> server_pb2.Partition:
 
 def partition_from_pb(message: server_pb2.Partition) -> Partition:
     if message.begin >= message.end:
-        raise ProtocolError(f"partition {message.index} is [{message.begin}, {message.end}): empty, or the wrong way")
+        raise ProtocolError(f"partition {message.index} is [{message.begin}, {message.end}): expected begin < end")
     return Partition(message.index, message.begin, message.end)
 
 

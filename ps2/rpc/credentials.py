@@ -12,7 +12,7 @@ from ps2.transport.tls import Renewed, believed, client_context, server_context
 
 def channel_credentials(pems: Pems) -> grpc.ChannelCredentials:
     """Return the credentials of a gRPC channel."""
-    client_context(pems)  # gRPC would not say what is wrong with them
+    client_context(pems)  # raises a clear error, unlike gRPC
     key, cert = (pems.key.encode(), pems.cert.encode()) if pems.cert else (None, None)
     return grpc.ssl_channel_credentials(believed(pems).encode(), key, cert)
 
@@ -21,22 +21,22 @@ def server_credentials(tls: Tls) -> grpc.ServerCredentials:
     """Return the credentials of a gRPC server; each new connection uses the newest certificates.
 
     Raises:
-        ConfigError, AuthError: they cannot be used.
+        ConfigError, AuthError: the certificates are unusable.
     """
     configuration = Renewed(tls, _server_configuration)
-    told = configuration.get()
+    latest = configuration.get()
 
     def changed() -> grpc.ServerCertificateConfiguration | None:
-        nonlocal told
-        before, told = told, configuration.get()
-        return None if told is before else told
+        nonlocal latest
+        before, latest = latest, configuration.get()
+        return None if latest is before else latest
 
-    # Whether callers must have a certificate cannot change any more.
-    fetch: Any = changed  # None is not in the types
-    return grpc.dynamic_ssl_server_credentials(told, fetch, bool(tls.current().ca))
+    # gRPC fixes at the start whether callers must have a certificate.
+    fetch: Any = changed  # gRPC's types lack None
+    return grpc.dynamic_ssl_server_credentials(latest, fetch, bool(tls.current().ca))
 
 
 def _server_configuration(pems: Pems) -> grpc.ServerCertificateConfiguration:
-    server_context(pems)  # gRPC would not say what is wrong with them
+    server_context(pems)  # raises a clear error, unlike gRPC
     own = [(pems.key.encode(), pems.cert.encode())]
     return grpc.ssl_server_certificate_configuration(own, pems.ca.encode() or None)

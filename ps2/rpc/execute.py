@@ -34,7 +34,7 @@ def request_from(frame: bytes, limit_bytes: int, reserve: Callable[[RequestDraft
             raise ProtocolError(f"a header takes at most {MAX_HEADER_BYTES:,} bytes, got {len(message.header):,}")
         header = pb.RequestHeader.FromString(message.header)
     except DecodeError as error:
-        raise ProtocolError(f"a message RequestFrame cannot be read: {error}") from error
+        raise ProtocolError(f"a message RequestFrame cannot be decoded: {error}") from error
     draft = draft_of(
         [_operation(operation) for operation in header.operations],
         id_from_pb(header.id) if header.HasField("id") else None,
@@ -79,7 +79,7 @@ def _spec(message: pb.ArraySpec) -> Spec:
 
 def _operation(message: pb.Operation) -> OperationDraft:
     if message.reply_dtype not in WIRE_OF:
-        raise ProtocolError(f"operation {message.name!r}: a reply cannot come as dtype {message.reply_dtype}")
+        raise ProtocolError(f"operation {message.name!r}: a reply cannot have dtype {message.reply_dtype}")
     operation = Operation(
         message.name,
         message.matrix,

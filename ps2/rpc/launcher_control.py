@@ -1,4 +1,4 @@
-"""What the host in a container asks of the launcher, as a plain call."""
+"""The call of a container's host process to the launcher, as a plain function."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from ps2.rpc.transport import Transport
 
 @dataclass(frozen=True)
 class Report:
-    """How the server of a container is.
+    """The state of a container's server.
 
     Attributes:
-        index: which server of the fleet the container is for.
-        attempt: grows with each container that this server is given.
-        container: as the cluster's manager calls it.
-        version: of the package there.
-        order: last one carried out; 0: none.
-        exit_code: of the server that was started by it, negative for a signal; None: it runs, or none was started.
-        said: end of what it had printed.
+        index: the server of the fleet that the container is for.
+        attempt: grows with each container that this server gets.
+        container: the cluster manager's name of the container.
+        node: the container's node.
+        version: of the package in the container.
+        order: number of the last order that was carried out; 0: none.
+        exit_code: exit code of the server that this order started, negative for a signal; None: it runs, or none was
+            started.
+        said: the end of the server's output.
         address: ``host:port`` where it listens; "": not yet.
     """
 
@@ -37,14 +39,14 @@ class Report:
 
 @dataclass(frozen=True)
 class Order:
-    """What the host is to do.
+    """The launcher's instruction to a container.
 
     Attributes:
-        number: a greater one than before means: end the server, if any, and start another.
-        arguments: of ``ps2``, save those that only the container knows.
-        leave: end the server, and go.
-        refused: why this container will not do; "": it does.
-        address: listen there again, if its host is this container's; "": anywhere.
+        number: a larger number than before means: end the server, if any, and start a new one.
+        arguments: of ``ps2``, without those that only the container knows.
+        leave: end the server and exit.
+        refused: why this container is not usable; "": it is.
+        address: listen there again if its host is this container's; "": anywhere.
     """
 
     number: int = 0
@@ -62,7 +64,7 @@ class LauncherControl:
         self._address = address
 
     def report(self, report: Report) -> Order:
-        """Tell how a server is; return what to do about it."""
+        """Report the state of a server; return the launcher's instruction."""
         reply = self._transport.call(
             self._address, "Launcher/Report", report_to_pb(report), pb.ReportReply, SIGN_OF_LIFE_TIMEOUT_S
         )

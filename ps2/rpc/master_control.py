@@ -1,4 +1,4 @@
-"""What servers and clients ask of the master, as plain calls."""
+"""Calls of servers and clients to the master, as plain functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ps2.rpc.control import SIGN_OF_LIFE_TIMEOUT_S
 from ps2.rpc.convert import id_to_pb, route_from_pb, spec_from_pb, spec_to_pb
 from ps2.rpc.transport import Transport
 
-# The master in turn asks every server.
+# Longer than a server's, as the master asks all servers in turn.
 MASTER_TIMEOUT_S = 120.0
 
 M = TypeVar("M", bound=Message)
@@ -24,12 +24,13 @@ M = TypeVar("M", bound=Message)
 
 @dataclass(frozen=True)
 class MatrixInfo:
-    """What the master tells of a matrix.
+    """The master's description of a matrix.
 
     Attributes:
-        lost: why servers of it are gone for good.
+        lost: why servers of it are lost for good.
         recovering: why servers of it are being replaced.
-        epoch: grows when the whole fleet goes back to a checkpoint; ``step`` is that checkpoint's, if it had one.
+        epoch: grows when the whole fleet rolls back to a checkpoint.
+        step: the step of that checkpoint; None if it has none.
     """
 
     id: int
@@ -49,23 +50,23 @@ class MasterControl:
         self._address = address
 
     def register(self, index: int, server_id: str, address: str) -> float:
-        """Tell where a server listens; return the pause between its heartbeats, in seconds."""
+        """Report a server's address; return the interval of its heartbeats in seconds."""
         request = master_pb2.RegisterRequest(
             index=index, server_id=server_id, address=address, protocol=PROTOCOL_VERSION
         )
         return self._call("Register", request, master_pb2.RegisterReply, SIGN_OF_LIFE_TIMEOUT_S).heartbeat_interval_s
 
     def heartbeat(self, index: int, server_id: str, mutations: int) -> None:
-        """Give a sign of life; raises NotFoundError if the master does not know this process.
+        """Send a heartbeat; raises NotFoundError if the master does not know this process.
 
         Args:
-            mutations: how many requests have changed something on this server.
+            mutations: number of requests that have changed something on this server.
         """
         request = master_pb2.HeartbeatRequest(index=index, server_id=server_id, mutations=mutations)
         self._call("Heartbeat", request, master_pb2.HeartbeatReply, SIGN_OF_LIFE_TIMEOUT_S)
 
     def new_matrix(self, spec: MatrixSpec, id: RequestId, holder: str, name: str = "") -> MatrixInfo:
-        """Make a matrix; its row 0 is handed out to a holder, under a name if one is given."""
+        """Create a matrix and hand out its row 0 to a holder, optionally under a name."""
         request = master_pb2.NewMatrixRequest(spec=spec_to_pb(spec), id=id_to_pb(id), holder=holder, name=name)
         return _info(self._call("NewMatrix", request, master_pb2.Matrix))
 
@@ -73,22 +74,22 @@ class MasterControl:
         return _info(self._call("GetMatrix", master_pb2.GetMatrixRequest(matrix=matrix), master_pb2.Matrix))
 
     def take_rows(self, matrix: int, id: RequestId, holder: str, count: int = 0, name: str = "") -> list[int]:
-        """Get rows as zeros, for a holder: ``count`` of them, or for 0 all that are reserved and not in use."""
+        """Get rows filled with zeros for a holder: ``count`` rows, or with 0 all reserved rows that are not in use."""
         request = master_pb2.TakeRowsRequest(
             matrix=matrix, count=count, reserved=not count, id=id_to_pb(id), holder=holder, name=name
         )
         return list(self._call("TakeRows", request, master_pb2.TakeRowsReply).rows)
 
     def free_rows(self, matrix: int, rows: Sequence[int], id: RequestId) -> None:
-        """Give rows back; with the id of a task, when its stage is over."""
+        """Free rows; with the id of a task, they are freed when its stage is over."""
         request = master_pb2.FreeRowsRequest(matrix=matrix, rows=rows, id=id_to_pb(id))
         self._call("FreeRows", request, master_pb2.FreeRowsReply)
 
     def drop_rows(self, matrix: int, rows: Sequence[int], holder: str, id: RequestId | None) -> None:
-        """Tell that a holder's handles to rows are gone; they are given back if nobody else holds any.
+        """Report that a holder's handles to rows are gone; the master frees the rows if there is no other holder.
 
         Args:
-            id: None if the holder is never handed the same rows again: an attempt of a task.
+            id: None if the holder will never get the same rows again, like one attempt of a task.
         """
         named = None if id is None else id_to_pb(id)
         request = master_pb2.FreeRowsRequest(matrix=matrix, rows=rows, id=named, holder=holder)

@@ -1,4 +1,4 @@
-"""How a server stands: each number once, with its name in Prometheus; messages, commands and scrapes derive from it."""
+"""The status of a server. Each number is declared once, for messages, commands and Prometheus alike."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OK = "ok"
 
 @dataclass(frozen=True)
 class Metric:
-    """What Prometheus calls a number: a counter's name without its "_total"."""
+    """The Prometheus metric of a number; a counter's name is without "_total"."""
 
     name: str
     kind: Literal["counter", "gauge"]
@@ -25,16 +25,16 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class OperationStatus:
-    """What one operation has done.
+    """Statistics of one operation.
 
     Attributes:
         name: of the operation table, or "keys" or "map".
-        count: times that it ran, failures included.
-        failures: times that it raised.
-        seconds: spent in it; waits for locks are not.
-        keys: columns that requests named for it, one by one; operations on whole rows name none.
-        buckets: how many of ``count`` took at most ``BUCKETS_S[i]`` and more than the one before; the last: longer.
-            They do not travel.
+        count: number of runs, including failures.
+        failures: number of runs that raised.
+        seconds: time spent in it, without waits for locks.
+        keys: number of columns that requests named one by one; operations on whole rows name none.
+        buckets: number of runs that took at most ``BUCKETS_S[i]`` and more than the bound before; the last bucket
+            counts longer runs. Not part of status messages.
     """
 
     name: str
@@ -46,13 +46,13 @@ class OperationStatus:
 
     @property
     def told(self) -> dict[str, Any]:
-        """All but the buckets."""
+        """All fields but the buckets."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "buckets"}
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixStatus:
-    """What a server holds of one matrix; ``bytes`` and ``active_keys`` count this server's share."""
+    """A server's part of one matrix; ``bytes`` and ``active_keys`` count this server's share."""
 
     matrix: int
     spec: MatrixSpec
@@ -64,18 +64,18 @@ class MatrixStatus:
 
 @dataclass(frozen=True)
 class Counts:
-    """What a server has counted since its start.
+    """A server's counts since its start.
 
     Attributes:
-        outcomes: requests answered, by "ok" or the class in ``ps2.errors`` that they came to.
-        bytes_in: of the arrays of requests, as a server holds them: keys unpacked, floats at full length.
-        bytes_out: of the arrays of replies, likewise.
+        outcomes: number of answered requests by outcome: "ok" or the class of the error in ``ps2.errors``.
+        bytes_in: bytes of requests' arrays as the server holds them: keys unpacked, floats at full length.
+        bytes_out: bytes of replies' arrays, likewise.
         in_progress: requests under way.
-        waiting: those of them that wait for the lock of a shard.
-        lock_waits: locks that a request had to wait for.
-        lock_wait_s: seconds spent so.
+        waiting: requests under way that wait for the lock of a shard.
+        lock_waits: number of locks that requests had to wait for.
+        lock_wait_s: seconds that requests waited for locks.
         mutations: requests that changed something.
-        operations: by name.
+        operations: statistics by operation.
     """
 
     outcomes: dict[str, int]
@@ -96,21 +96,22 @@ class Counts:
 
     @property
     def failed(self) -> int:
-        """Requests that came to an error; a key set that is not remembered is none, it only comes again."""
+        """Requests that failed, without KeyMissError: clients send such requests again with their keys."""
         return self.requests - self.outcomes.get(OK, 0) - self.outcomes.get(errors.KeyMissError.__name__, 0)
 
 
 @dataclass(frozen=True)
 class ServerStatus(Counts):
-    """What a server tells of itself; sizes in bytes.
+    """A server's report about itself; sizes in bytes.
 
     Attributes:
-        connections: open ones for data, without gRPC.
+        connections: open data connections, without gRPC.
         backup: address of the server with copies of its shards; "" if there is none.
-        copies_bytes: of shards that are copies of another server's.
-        applied_scopes: tasks and sessions whose ids are remembered, over all shards.
-        behind: its shards whose copies on the backup are not in step with them yet.
-        container: that a cluster's manager runs it in, as it is called there, on ``node``; "" if it is in none.
+        copies_bytes: size of the shards that are copies of other servers' shards.
+        applied_scopes: number of tasks and sessions whose ids are remembered, over all shards.
+        behind: number of its shards whose copies on the backup are not up to date.
+        container: the cluster manager's name of its container; "" if it runs in none.
+        node: the node of that container.
     """
 
     server_id: str
@@ -147,7 +148,7 @@ class ServerStatus(Counts):
 
     @property
     def told(self) -> dict[str, Any]:
-        """What programs are told."""
+        """The status as JSON data for programs."""
         names = (*ServerStatus.__annotations__, "rows", "requests", "failed", *Counts.__annotations__)
         return {
             **{name: getattr(self, name) for name in names},
@@ -161,7 +162,7 @@ class ServerStatus(Counts):
 
 
 def metrics_of(status: ServerStatus) -> list[tuple[Metric, float]]:
-    """Return each metric that is one number."""
+    """Return all metrics that consist of one number."""
     active = sum(matrix.active_keys for matrix in status.matrices)
     return [
         *((metric, getattr(status, name)) for name, metric in _metrics().items()),

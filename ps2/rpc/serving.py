@@ -1,4 +1,4 @@
-"""A gRPC server around a servicer: who is let in, error mapping, health checks."""
+"""A gRPC server around a servicer: authentication, mapping of errors, health checks."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ T = TypeVar("T")
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 SERVING = health_pb2.HealthCheckResponse(status=health_pb2.HealthCheckResponse.SERVING).SerializeToString()
 
-# What anybody may ask waits for nothing, so a few do.
-STRANGERS_THREADS = 2
+# Calls that unauthenticated peers may make never block, so few threads suffice.
+UNAUTHENTICATED_THREADS = 2
 HANDSHAKE_TIMEOUT_S = 10.0
-# Clients of ours close theirs before.
+# PS2's own clients close idle connections earlier.
 IDLE_S = 1.5 * channel.IDLE_S
-# Of one connection; a process of ours has few.
+# Maximum concurrent calls of one connection; a PS2 process makes few.
 MAX_STREAMS = 256
-# Most connections; each process of a client has one. Half of what the process may open is left for all else.
+# Maximum number of connections; each client process has one. Half of the open files are reserved for other uses.
 MAX_CONNECTIONS = 4096
 
 
 class RpcServer:
-    """One listening gRPC server; ``address`` tells where, with the port that was taken."""
+    """A listening gRPC server; ``address`` includes the port that was chosen."""
 
     def __init__(
         self,
@@ -59,40 +59,43 @@ class RpcServer:
         """Bind and start.
 
         Args:
-            service: of the contract; ``servicer`` has one method an rpc, named like it; that of Execute
-                takes and returns bytes.
-            listen: ``host:port``, or ``host:first-last``, whose first free port is taken; port 0 is any. A name stands
-                for the first of its addresses that this host has, as for data: gRPC would listen at all of them, and
-                be content where another process has the port at some.
-            token: that callers prove to know, and the server to them; None only on loopback.
+            service: of the contract.
+            servicer: has one method for each rpc, with its name; Execute takes and returns bytes.
+            listen: ``host:port``, or ``host:first-last`` for the first free port; port 0 means any. A name stands for
+                its first address that this host has, as for data ports. (gRPC itself would listen on all of them, and
+                accept that another process has the port on some.)
+            token: callers prove that they know it, and the server proves it to them; None only on loopback.
+            threads: maximum number of concurrent calls.
 
         Raises:
-            ConfigError: no token, and not on loopback.
-            ConfigError, AuthError: certificates cannot be used.
-            LaunchError: the ports are taken, or the host is not this machine's.
+            ConfigError: there is no token, and the host is not loopback; or certificates are unusable.
+            AuthError: a certificate file cannot be read.
+            LaunchError: the ports are in use, or the host is not this machine.
         """
         host, ports = split_listen(listen)
         if token is None and not is_loopback(host):
             raise ConfigError(f"listen: {listen} is not loopback, so a token is required")
         self._threads = _Threads(threads, "ps2-rpc")
-        self._strangers = _Threads(STRANGERS_THREADS, "ps2-rpc-stranger")
+        self._unauthenticated_threads = _Threads(UNAUTHENTICATED_THREADS, "ps2-rpc-unauthenticated")
         self._server = grpc.server(self._threads, options=server_options(wire))
         tokens = Tokens.of(token)
         gatekeeper = Gatekeeper(tokens) if tokens is not None else None
-        self._server.add_generic_rpc_handlers((_Handlers(service, servicer, gatekeeper, self._strangers),))
+        self._server.add_generic_rpc_handlers(
+            (_Handlers(service, servicer, gatekeeper, self._unauthenticated_threads),)
+        )
         try:
             bound = self._bind(host, ports, wire)
         except (OSError, RuntimeError) as error:
             which = "the port is" if len(ports) == 1 else "all of the ports are"
-            raise LaunchError(f"cannot listen on {listen}: {which} in use, or the host is not this one") from error
+            raise LaunchError(f"cannot listen on {listen}: {which} in use, or the host is not this machine") from error
         self.address = join_address(host, bound)
         self._server.start()
 
     def _bind(self, host: str, ports: Sequence[int], wire: WireConfig) -> int:
-        """Take the first of the ports that is free; return it. Raises OSError or RuntimeError if none is."""
+        """Bind the first free port and return it. Raises OSError or RuntimeError if none is free."""
         for port in ports:
             family, (place, _, *rest) = resolve(host, port)
-            # gRPC would print what it comes to.
+            # gRPC would log a failed attempt to bind.
             if port != ports[-1] and not is_free(family, (place, port, *rest)):
                 continue
             at = join_address(place, port)
@@ -106,41 +109,41 @@ class RpcServer:
         raise OSError("no port was given")
 
     def stop(self, grace_s: float) -> None:
-        """Refuse new calls, wait for those under way at most ``grace_s``, and close."""
+        """Refuse new calls, wait up to ``grace_s`` for calls under way, and close."""
         self._server.stop(grace_s).wait()
         self._threads.shutdown(wait=False)
-        self._strangers.shutdown(wait=False)
+        self._unauthenticated_threads.shutdown(wait=False)
 
 
 def server_options(wire: WireConfig) -> list[tuple[str, int]]:
     return [
-        # Two servers on one port would each get half of the connections.
+        # Two servers that share a port would each get half of the connections.
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", wire.request_limit_bytes + MAX_HEADER_BYTES),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.http2.min_ping_interval_without_data_ms", int(wire.keepalive_s * 500)),
         ("grpc.keepalive_permit_without_calls", 1),
-        # Strangers may connect, and then say nothing, or only what everybody may.
+        # Unauthenticated peers may connect and stay silent, or make only calls that need no token.
         ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_TIMEOUT_S * 1000)),
         ("grpc.max_connection_idle_ms", int(IDLE_S * 1000)),
         ("grpc.max_concurrent_streams", MAX_STREAMS),
         ("grpc.max_allowed_incoming_connections", min(MAX_CONNECTIONS, open_files() // 2)),
         ("grpc.keepalive_time_ms", int(wire.keepalive_s * 1000)),
         ("grpc.keepalive_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
-        # Without it gRPC gives a ping a minute, whatever the line above says.
+        # Without this option gRPC waits a minute for a ping, regardless of the line above.
         ("grpc.http2.ping_timeout_ms", int(wire.keepalive_timeout_s * 1000)),
     ]
 
 
 class _Threads(ThreadPoolExecutor):
-    """Threads for calls, all of which begin at once: gRPC serves nobody any more once a call has got none.
+    """Threads for calls, all started at once: gRPC stops serving after a call for which no thread could start.
 
-    What comes while the interpreter ends is dropped: gRPC would print a traceback instead.
+    Calls that arrive while the interpreter shuts down are dropped, as gRPC would print a traceback for them.
     """
 
     def __init__(self, count: int, name: str) -> None:
-        """Raises LaunchError: this process may have no more threads."""
+        """Raises LaunchError if this process cannot start that many threads."""
         super().__init__(count, thread_name_prefix=name)
         begun = threading.Barrier(count + 1)
         try:
@@ -149,7 +152,7 @@ class _Threads(ThreadPoolExecutor):
         except RuntimeError as error:
             begun.abort()
             self.shutdown(wait=False)
-            raise LaunchError(f"{count} threads for calls cannot begin: {error}") from error
+            raise LaunchError(f"cannot start {count} threads for calls: {error}") from error
         begun.wait()
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
@@ -164,23 +167,27 @@ class _Threads(ThreadPoolExecutor):
 
 
 class _Handlers(grpc.GenericRpcHandler):
-    """Finds out who calls, and what is to answer.
+    """Authenticates callers and chooses the handler of each call.
 
-    Strangers are answered before a message of theirs is read, by threads of their own: they keep nobody else waiting.
+    Separate threads answer unauthenticated peers before any of their messages is read, so such peers delay nobody else.
     """
 
     def __init__(
-        self, service: ServiceDescriptor, servicer: object, gatekeeper: Gatekeeper | None, strangers: _Threads
+        self,
+        service: ServiceDescriptor,
+        servicer: object,
+        gatekeeper: Gatekeeper | None,
+        unauthenticated_threads: _Threads,
     ) -> None:
         self._gatekeeper = gatekeeper
         self._methods = {
             f"/{service.full_name}/{method.name}": _handler(method, getattr(servicer, method.name))
             for method in service.methods
         }
-        # Whoever can be asked is serving: nothing is said of single services, and nobody watches.
-        self._health = _for_strangers(lambda context: SERVING, strangers)
-        self._challenge = _for_strangers(self._answer, strangers)
-        self._refusal = _for_strangers(_refuse, strangers)
+        # A server that answers is serving: there is no health by service, and no watching.
+        self._health = _for_unauthenticated(lambda context: SERVING, unauthenticated_threads)
+        self._challenge = _for_unauthenticated(self._answer, unauthenticated_threads)
+        self._refusal = _for_unauthenticated(_refuse, unauthenticated_threads)
 
     def service(self, details: grpc.HandlerCallDetails) -> Any:
         if details.method == HEALTH_CHECK:
@@ -205,7 +212,7 @@ class _Handlers(grpc.GenericRpcHandler):
 
 
 def _claim(metadata: Any) -> Claim | None:
-    """Return what a call comes with to prove itself; None if that is nothing."""
+    """Return the proof that comes with a call; None if there is none."""
     given = dict(metadata).get(CALL_KEY)
     if given is None:
         return None
@@ -218,12 +225,16 @@ def _claim(metadata: Any) -> Claim | None:
 
 def _refuse(context: grpc.ServicerContext) -> NoReturn:
     has_proof = CALL_KEY in dict(context.invocation_metadata())
-    what = "the proof is not of the fleet's token, or was for another process" if has_proof else "no token given"
+    what = (
+        "the proof was not made with the fleet's token, or was made for another process"
+        if has_proof
+        else "no token given"
+    )
     _abort(context, AuthError(f"{what}; pass the token file that the fleet was started with"))
 
 
-def _for_strangers(answer: Callable[[grpc.ServicerContext], bytes], threads: _Threads) -> Any:
-    """Return a handler that reads nothing: to the wire, one message and a stream of messages are the same."""
+def _for_unauthenticated(answer: Callable[[grpc.ServicerContext], bytes], threads: _Threads) -> Any:
+    """Return a handler that reads no message: HTTP/2 does not tell one message from a stream of messages."""
 
     def call(requests: Iterator[bytes], context: grpc.ServicerContext) -> bytes:
         return answer(context)
@@ -233,8 +244,8 @@ def _for_strangers(answer: Callable[[grpc.ServicerContext], bytes], threads: _Th
 
 
 def _handler(method: MethodDescriptor, fn: Callable[..., Any]) -> Callable[[Admitted | None], Any]:
-    """Return what makes a handler for one call, whose sender was admitted, or needs not be."""
-    # A frame stays bytes: ``execute`` reads and writes it.
+    """Return a factory of handlers; a handler runs one call, whose sender was admitted or needs no token."""
+    # Frames stay bytes: ``execute`` decodes and encodes them.
     frames = method.input_type.name.endswith("Frame")
     decode = _decoder(method)
 
@@ -246,14 +257,14 @@ def _handler(method: MethodDescriptor, fn: Callable[..., Any]) -> Callable[[Admi
 
 
 def _decoder(method: MethodDescriptor) -> Callable[[bytes], Message]:
-    # gRPC would call it an internal error of ours that a message cannot be read.
+    # gRPC would report a malformed message as an internal error of the server.
     parse = message_factory.GetMessageClass(method.input_type).FromString
 
     def decode(message: bytes) -> Message:
         try:
             return parse(message)
         except DecodeError as error:
-            raise ProtocolError(f"a message {method.input_type.name} cannot be read: {error}") from error
+            raise ProtocolError(f"a message {method.input_type.name} cannot be decoded: {error}") from error
 
     return decode
 
@@ -262,7 +273,7 @@ def _guard(run: Callable[[bytes], bytes], admitted: Admitted | None) -> Callable
     def call(request: bytes, context: grpc.ServicerContext) -> bytes:
         try:
             if admitted is not None and not admitted.brings(request):
-                raise AuthError("the message that came is not the one that was sent")
+                raise AuthError("the received message is not the one that was sent")
             reply = run(request)
         except Exception as error:
             _abort(context, error, admitted)
@@ -274,7 +285,7 @@ def _guard(run: Callable[[bytes], bytes], admitted: Admitted | None) -> Callable
 
 
 def _abort(context: grpc.ServicerContext, error: Exception, admitted: Admitted | None = None) -> NoReturn:
-    """End the call with the status that tells of the error; one that is not ours is a bug, and is logged whole."""
+    """End the call with the status of the error; log other errors than PS2Error, as they are bugs."""
     if not isinstance(error, PS2Error):
         if isinstance(error, grpc.RpcError):
             raise error

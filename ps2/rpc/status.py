@@ -1,4 +1,4 @@
-"""Errors to gRPC statuses and back: one table, read in both directions."""
+"""Conversion between errors and gRPC statuses, with one table for both directions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ STATUS: dict[type[PS2Error], grpc.StatusCode] = {
     errors.WorkerError: grpc.StatusCode.ABORTED,
 }
 
-# What gRPC itself says, when no server of ours had a word in it.
+# Errors of gRPC itself, without an answer of a PS2 server.
 BARE: dict[grpc.StatusCode, type[PS2Error]] = {
     grpc.StatusCode.UNAVAILABLE: UnavailableError,
     grpc.StatusCode.CANCELLED: UnavailableError,
@@ -60,7 +60,7 @@ BARE: dict[grpc.StatusCode, type[PS2Error]] = {
 
 
 class RpcFailure(Protocol):
-    """The part of a failed ``grpc.Call`` that is read here."""
+    """The methods of a failed ``grpc.Call`` that this module uses."""
 
     def code(self) -> grpc.StatusCode: ...
     def details(self) -> str | None: ...
@@ -68,24 +68,24 @@ class RpcFailure(Protocol):
 
 
 def to_status(error: PS2Error) -> tuple[grpc.StatusCode, str, tuple[tuple[str, bytes], ...]]:
-    """Return the status code, its details and the trailing metadata that tell of an error."""
+    """Return the status code, its details and the trailing metadata for an error."""
     detail = to_detail(error)
     summary = detail.message.splitlines()[-1][:500] if detail.message else detail.type
     return STATUS[known_class(error)], summary, ((DETAIL_KEY, detail.SerializeToString()),)
 
 
 def from_rpc(failure: RpcFailure, address: str) -> PS2Error:
-    """Return the error that a failed call to ``address`` stands for."""
+    """Return the error of a failed call to ``address``."""
     detail = detail_of(failure)
     return from_bare(failure, address) if detail is None else from_detail(pb.ErrorDetail.FromString(detail))
 
 
 def detail_of(failure: RpcFailure) -> bytes | None:
-    """Return the ErrorDetail that a failed call came with, as it travelled."""
+    """Return the encoded ErrorDetail of a failed call; None if it has none."""
     return dict(failure.trailing_metadata() or ()).get(DETAIL_KEY)
 
 
 def from_bare(failure: RpcFailure, address: str) -> PS2Error:
-    """Return the error that a failed call stands for when nothing that the other side says of it can be believed."""
+    """Return the error of a failed call from gRPC's status alone, ignoring what the other side claims."""
     code = failure.code()
     return BARE.get(code, PS2Error)(f"{address}: {code.name.lower()}: {failure.details()}")

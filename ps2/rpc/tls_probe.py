@@ -1,4 +1,4 @@
-"""Why a server cannot be talked to: gRPC says little of what is wrong with certificates, or that one side has none."""
+"""Diagnosis of failed TLS connections. gRPC hardly says which certificate is wrong, or that one side uses no TLS."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from ps2.config import split_address
 from ps2.errors import AuthError, ConfigError, PS2Error
 from ps2.transport.tls import client_context, fault, made, said
 
-# It was found out just before that somebody is there, or nobody.
+# A connection attempt has just succeeded or failed, so a short timeout is enough.
 TIMEOUT_S = 2.0
-# What a client of HTTP/2 begins with, and an empty SETTINGS frame.
+# The HTTP/2 client preface, and an empty SETTINGS frame.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
 def explain(address: str, tls: Tls | None) -> PS2Error | None:
-    """Return what TLS has to do with it that a server does not answer; None if that is nothing.
+    """Return the error if TLS is the reason why a server does not answer; None if it is not.
 
     Args:
-        tls: what was tried; None: to do without.
+        tls: the certificates that were used; None: no TLS.
     """
     host, port = split_address(address)
     try:
@@ -40,8 +40,8 @@ def _explain_plain(connection: socket.socket, address: str) -> PS2Error | None:
         if "ALERT" not in (error.reason or ""):
             return None
     return ConfigError(
-        f"{address}: it speaks TLS, and this side was given no certificates; give --tls-ca (tlsCa), and --tls-cert and "
-        "--tls-key if it asks for them"
+        f"{address}: it speaks TLS, but this side has no certificates; give --tls-ca (tlsCa), and --tls-cert and "
+        "--tls-key if the server requires them"
     )
 
 
@@ -53,23 +53,23 @@ def _explain(connection: socket.socket, address: str, tls: Tls) -> PS2Error | No
     try:
         with context.wrap_socket(connection, server_hostname=tls.name or split_address(address)[0]) as secured:
             agreed = True
-            # Of TLS 1.3, the server looks at our certificate when we are through.
+            # With TLS 1.3, the server checks the client's certificate only after the client's handshake is complete.
             secured.sendall(PREFACE)
             if secured.recv(1):
                 return None
     except ssl.SSLCertVerificationError as error:
-        return AuthError(f"{address}: its certificate is not to be believed: {said(error)} (by {tls})")
+        return AuthError(f"{address}: its certificate is not trusted: {said(error)} (by {tls})")
     except TimeoutError:
         return None
     except (ssl.SSLError, ConnectionError):
         if not agreed:
             return ConfigError(
-                f"{address}: it does not speak TLS, and this side was given certificates; start it with --tls-cert and "
+                f"{address}: it does not speak TLS, but this side has certificates; start it with --tls-cert and "
                 "--tls-key, or leave them out here"
             )
-    # gRPC's servers hang up without a word.
+    # gRPC servers close the connection without an alert.
     if not pems.cert:
-        why = "there is none; give --tls-cert and --tls-key (tlsCert, tlsKey)"
+        why = "it has none; give --tls-cert and --tls-key (tlsCert, tlsKey)"
     else:
-        why = fault(pems, "") or "it believes another authority"
-    return AuthError(f"{address}: it does not take this side's certificate: {why} (of {tls})")
+        why = fault(pems, "") or "it trusts another authority"
+    return AuthError(f"{address}: it rejects this side's certificate: {why} (of {tls})")

@@ -1,4 +1,4 @@
-"""Arrays as NumPy files (.npy), written and read block by block."""
+"""Arrays as NumPy files (.npy), written and read in blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from ps2.errors import CheckpointCorruptError
 from ps2.storage.files import BLOCK_BYTES
 
-# What follows the magic and a length of two bytes, in version 1.0 of the format, for an array of numbers.
+# The header of an array of numbers in version 1.0 of the format, after the magic and the two-byte length.
 _HEADER = re.compile(rb"\{'descr': '([<>|][a-zA-Z]\d+)', 'fortran_order': (True|False), 'shape': \(([\d, ]*)\), \} *\n")
 
 Block = tuple[int, int, np.ndarray[Any, Any]]
@@ -25,21 +25,21 @@ class Readable(Protocol):
 
 
 class Named(Readable, Protocol):
-    """A file that is being read, from its beginning."""
+    """An open file that is read from its beginning."""
 
     path: str
 
 
 @dataclass(frozen=True)
 class NpyHeader:
-    """What a .npy file says of its array."""
+    """Dtype and shape of the array in a .npy file."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """Return the first bytes of a .npy file; the values follow, in C order."""
+    """Return the header of a .npy file; the values follow it, in C order."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         header, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
@@ -48,9 +48,9 @@ def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 def npy(*pieces: np.ndarray[Any, Any]) -> Iterator[Any]:
-    """Yield the bytes of arrays, one below the other, as one .npy file.
+    """Yield the bytes of one .npy file that stacks the arrays along their first axis.
 
-    What lies apart in memory is copied, block by block.
+    Arrays that are not contiguous are copied, one block at a time.
     """
     first = pieces[0]
     yield npy_header(first.dtype, (sum(map(len, pieces)), *first.shape[1:]))
@@ -63,10 +63,10 @@ def npy(*pieces: np.ndarray[Any, Any]) -> Iterator[Any]:
 
 
 def read_npy_header(path: str, file: Readable) -> NpyHeader:
-    """Read the first bytes of a .npy file; raises CheckpointCorruptError if they are not such.
+    """Read the header of a .npy file; raises CheckpointCorruptError if it is not one.
 
-    NumPy's own reader parses them as Python, which fails at times where threads do so at once (CPython 3.11:
-    "AST constructor recursion depth mismatch"). What ``npy_header`` writes needs no parser.
+    NumPy's own reader parses the header as Python, which can fail if several threads do so at once (CPython 3.11: "AST
+    constructor recursion depth mismatch"). What ``npy_header`` writes needs no parser.
     """
     try:
         if np.lib.format.read_magic(file) != (1, 0):
@@ -88,7 +88,7 @@ def check_dtype(path: str, header: NpyHeader, dtype: np.dtype[Any]) -> None:
 
 
 def blocks(reading: Named, dtype: np.dtype[Any], rows: int, columns: int) -> Iterator[Block]:
-    """Yield whole rows while several fit into a block, else pieces of one."""
+    """Yield blocks of whole rows; if not even one row fits into a block, pieces of one row."""
     most = BLOCK_BYTES // dtype.itemsize
     height = max(1, most // max(columns, 1))
     width = min(columns, most)
@@ -99,6 +99,6 @@ def blocks(reading: Named, dtype: np.dtype[Any], rows: int, columns: int) -> Ite
             data = reading.read(size)
             if len(data) != size:
                 raise CheckpointCorruptError(
-                    f"{reading.path}: expected {rows:,} x {columns:,} values of {dtype}, and it ends before"
+                    f"{reading.path}: expected {rows:,} x {columns:,} values of {dtype}, but the file ends early"
                 )
             yield row, column, np.frombuffer(data, dtype).reshape(shape)

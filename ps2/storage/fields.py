@@ -1,4 +1,4 @@
-"""Plain data out of JSON, checked field by field: what is wrong is named with its place."""
+"""JSON data, checked field by field: errors name the field that is wrong."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Fields:
         return name in self._content
 
     def get(self, name: str, *types: type) -> Any:
-        """Return a field of one of these types; true and false are no integers."""
+        """Return a field of one of these types; booleans do not count as integers."""
         if name not in self._content:
             raise CheckpointCorruptError(f"{self.where}: {name} is missing")
         value = self._content[name]
@@ -38,17 +38,17 @@ class Fields:
         return value
 
     def count(self, name: str) -> int:
-        """Return an integer that is not negative."""
+        """Return a non-negative integer."""
         value: int = self.get(name, int)
         if value < 0:
-            raise self.wrong(name, "an integer that is not negative")
+            raise self.wrong(name, "a non-negative integer")
         return value
 
     def counts(self, name: str) -> tuple[int, ...]:
-        """Return a list of integers that are not negative."""
+        """Return a list of non-negative integers."""
         values: list[Any] = self.get(name, list)
         if not all(is_count(value) for value in values):
-            raise self.wrong(name, "a list of integers that are not negative")
+            raise self.wrong(name, "a list of non-negative integers")
         return tuple(values)
 
     def objects(self, name: str) -> list[Fields]:

@@ -1,4 +1,4 @@
-"""Files in the places that fsspec knows: errors that name them, JSON that is whole or not there."""
+"""Files on any file system that fsspec supports: errors name the file, and JSON files are written atomically."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from fsspec.implementations.local import LocalFileSystem
 
 from ps2.errors import CheckpointCorruptError, ConfigError, PS2Error, RecoveryError
 
-# What is read or written at once.
+# Bytes that are read or written at a time.
 BLOCK_BYTES = 4 << 20
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def place(url: str, name: str = "url") -> tuple[Any, str]:
-    """Return the file system of a URL, and the path there.
+    """Return the file system of a URL, and the path on it.
 
     Args:
-        name: of the setting that it is from.
+        name: of the setting that holds the URL, for errors.
 
     Raises:
-        ConfigError: it is empty, which would be the current folder, or fsspec does not know such URLs.
+        ConfigError: the URL is empty (which would mean the current folder), or fsspec does not support it.
     """
     if not str(url).strip():
         raise ConfigError(f"{name}: expected a path or a URL, got {url!r}; the current folder is '.'")
@@ -43,36 +43,36 @@ def place(url: str, name: str = "url") -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def reported(path: str, doing: str) -> Iterator[None]:
-    """Raise RecoveryError, naming the path and the reason, for what a file system raises."""
+    """Turn an exception of a file system into a RecoveryError that names the path and the reason."""
     try:
         yield
     except (PS2Error, MemoryError):
         raise
-    except Exception as error:  # those of remote stores have errors of their own, not only OSError
+    except Exception as error:  # remote stores raise errors of their own, not only OSError
         raise RecoveryError(f"{path}: {doing} failed: {reason(error)}") from error
 
 
 def reason(error: BaseException) -> str:
-    """Say in words why a file system refused."""
+    """Return the reason of a file system's error in words."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {error}"
 
 
 def remove(fs: Any, path: str) -> None:
-    """Remove a file, if it is there and can be removed."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: it is a folder
+    """Remove a file if that is possible; ignore it if the file is missing."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: ``path`` is a folder
         fs.rm(path)
 
 
 def write(fs: Any, path: str, parts: Iterable[Any], called: str = "") -> tuple[int, str]:
-    """Write a file; return its size and the XXH3-128 of its bytes, in hex. A local one is on the disk then.
+    """Write a file; return its size and the XXH3-128 of its bytes, in hex. A local file is synced to disk.
 
     Args:
-        called: what errors call it, if that is not its path.
+        called: the file's name in errors; empty: its path.
 
     Raises:
-        RecoveryError: the file system refuses; what is there of the file is removed.
+        RecoveryError: the file system refuses; the incomplete file is removed.
     """
     digest, size = xxhash.xxh3_128(), 0
     try:
@@ -82,7 +82,7 @@ def write(fs: Any, path: str, parts: Iterable[Any], called: str = "") -> tuple[i
                 digest.update(part)
                 size += len(part)
             if isinstance(fs, LocalFileSystem):
-                # Else a full disk may be found out only after the manifest has been written.
+                # Otherwise a full disk might be detected only after the manifest is written.
                 file.flush()
                 os.fsync(file.fileno())
     except BaseException:
@@ -92,14 +92,14 @@ def write(fs: Any, path: str, parts: Iterable[Any], called: str = "") -> tuple[i
 
 
 def write_whole(fs: Any, path: str, parts: Iterable[Any]) -> None:
-    """Write aside and rename into its place: a reader sees what was there before, or all of it.
+    """Write to a temporary file and rename it: readers see either the old content or the complete new content.
 
     Raises:
-        RecoveryError: the file system refuses, or there is a folder of that name.
+        RecoveryError: the file system refuses, or ``path`` is a folder.
     """
     with reported(path, "writing"):
         if fs.isdir(path):
-            raise RecoveryError(f"{path}: expected a file, or a place for one, and it is a folder")
+            raise RecoveryError(f"{path}: expected a file or no file, got a folder")
     aside = f"{path}.{uuid.uuid4().hex[:12]}"
     try:
         write(fs, aside, parts, called=path)
@@ -111,12 +111,17 @@ def write_whole(fs: Any, path: str, parts: Iterable[Any]) -> None:
 
 
 def write_json(fs: Any, path: str, value: object) -> None:
-    """Write JSON as ``write_whole`` does."""
+    """Write JSON like ``write_whole``."""
     write_whole(fs, path, [json.dumps(value, indent=1).encode()])
 
 
 def read_json(fs: Any, path: str, *formats: str) -> dict[str, Any] | None:
-    """Return a JSON object with such a "format"; None if there is no file, CheckpointCorruptError if it is another."""
+    """Return a JSON object whose "format" is one of ``formats``; None if there is no file.
+
+    Raises:
+        CheckpointCorruptError: the file is not JSON, or has another format.
+        RecoveryError: the file system refuses.
+    """
     with reported(path, "reading"):
         try:
             with fs.open(path, "rb") as file:

@@ -1,8 +1,8 @@
-"""Where checkpoints are: a folder with a folder for each, whole once its manifest is there.
+"""Folders of checkpoints. Each checkpoint has a folder of its own, and is complete once its manifest is there.
 
-Its name, ``checkpoint-00000012-3f9a2c1d77ab``, has a number and the run that makes it. A new one has a greater number
-than all that are there, as far as its run can see. Not every file system can tell who was first, so two runs may choose
-the same number: they write into folders of their own all the same.
+The name of a checkpoint's folder, ``checkpoint-00000012-3f9a2c1d77ab``, holds a number and the run that made it. A new
+checkpoint gets a larger number than all that its run can see. Not every file system can arbitrate between two writers,
+so two runs may choose the same number; their folders still differ.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PROBE_BYTES = 4096
 
 @dataclass(frozen=True)
 class Found:
-    """A checkpoint's folder; ``run`` has made it, and ``complete`` says whether its manifest is there."""
+    """A checkpoint's folder; ``run`` made it, and ``complete`` is True if its manifest is there."""
 
     url: str
     number: int
@@ -38,7 +38,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Verified:
-    """A file of a checkpoint that was read to its end; ``problem`` says what is wrong with it."""
+    """A file of a checkpoint that was read to its end; ``problem`` says what is wrong, None if nothing is."""
 
     name: str
     nbytes: int
@@ -46,15 +46,15 @@ class Verified:
 
 
 def folder(url: str, number: int, run: str) -> str:
-    """Return the URL of the folder of a run's checkpoint in a folder of checkpoints."""
+    """Return the URL of a checkpoint's folder inside the folder of checkpoints ``url``."""
     return f"{url.rstrip('/')}/checkpoint-{number:08d}-{run}"
 
 
 def prepare(url: str) -> None:
-    """Make a folder for checkpoints, and prove that it can be written to.
+    """Create a folder for checkpoints, and verify that it is writable.
 
     Raises:
-        ConfigError: it is a file, or cannot be made or written to.
+        ConfigError: ``url`` is a file, or cannot be created or written to.
         RecoveryError: there is no space left.
     """
     fs, root = place(url, "checkpointDir")
@@ -62,21 +62,19 @@ def prepare(url: str) -> None:
     try:
         with reported(probe, "writing"):
             if fs.exists(root) and not fs.isdir(root):
-                raise ConfigError(f"checkpointDir: expected a folder that can be written to, and {url} is a file")
+                raise ConfigError(f"checkpointDir: expected a writable folder, but {url} is a file")
             fs.makedirs(root, exist_ok=True)
         write(fs, probe, [bytes(PROBE_BYTES)])
     except RecoveryError as error:
         why = error.__cause__
         if isinstance(why, OSError) and why.errno in FULL:
             raise RecoveryError(f"checkpointDir: there is no space left at {url}") from error
-        raise ConfigError(
-            f"checkpointDir: expected a folder that can be written to, got {url}: {reason(why or error)}"
-        ) from error
+        raise ConfigError(f"checkpointDir: expected a writable folder, got {url}: {reason(why or error)}") from error
     remove_file(fs, probe)
 
 
 def find(url: str) -> list[Found]:
-    """Return the checkpoints of a folder, the oldest first; incomplete ones, and those of all runs, too.
+    """Return all checkpoints in a folder, oldest first, including incomplete ones and those of other runs.
 
     Raises:
         CheckpointMissingError: there is no such folder.
@@ -93,13 +91,13 @@ def find(url: str) -> list[Found]:
 
 
 def at(url: str) -> Found:
-    """Return what is at the URL of a checkpoint's folder; one that was renamed has number 0, and no run."""
+    """Return the checkpoint at the URL of its folder; a renamed folder has number 0 and an empty run."""
     match = NAME.fullmatch(url.rstrip("/").rpartition("/")[2])
     return Found(url, int(match[1]) if match else 0, match[2] if match else "", is_complete(url))
 
 
 def is_complete(url: str) -> bool:
-    """Tell whether a folder is that of a complete checkpoint."""
+    """Return True if the folder holds a complete checkpoint."""
     fs, root = place(url)
     with reported(root, "looking for its manifest"):
         return bool(fs.exists(f"{root}/{MANIFEST}"))
@@ -112,7 +110,7 @@ def newest(url: str) -> str:
         url: of a checkpoint, or of a folder of checkpoints.
 
     Raises:
-        CheckpointMissingError: there is none; the message says what is there.
+        CheckpointMissingError: there is none; the message says what the folder holds.
     """
     fs, root = place(url)
     entries = _entries(fs, root, url)
@@ -122,7 +120,7 @@ def newest(url: str) -> str:
     complete = [checkpoint for checkpoint in found if checkpoint.complete]
     if complete:
         last = [checkpoint.url for checkpoint in complete if checkpoint.number == complete[-1].number]
-        # Of two runs that have chosen the same number, the one that was later.
+        # Two runs may have chosen the same number: take the later checkpoint.
         return max(last, key=lambda url: read_manifest(url).created_s) if len(last) > 1 else last[0]
     if found:
         there = f"{len(found)} checkpoint(s) without {MANIFEST}, which never became complete"
@@ -139,23 +137,23 @@ def read_manifest(url: str) -> Manifest:
     """Read the manifest of a checkpoint's folder.
 
     Raises:
-        CheckpointMissingError: there is none.
-        CheckpointCorruptError: it cannot be trusted.
+        CheckpointMissingError: there is no manifest.
+        CheckpointCorruptError: the manifest is invalid.
     """
     fs, root = place(url)
     path = f"{root}/{MANIFEST}"
     content = read_json(fs, path, FORMAT)
     if content is None:
-        raise CheckpointMissingError(f"{url}: expected a checkpoint, and there is no {MANIFEST} here")
+        raise CheckpointMissingError(f"{url}: expected a checkpoint, but there is no {MANIFEST}")
     return Manifest.from_json(content, path)
 
 
 def write_manifest(url: str, manifest: Manifest) -> None:
-    """Make a checkpoint complete: its manifest is written aside and renamed into place.
+    """Complete a checkpoint by writing its manifest atomically.
 
     Raises:
         RecoveryError: the file system refuses.
-        CheckpointCorruptError: a shard is missing, or parts do not fit each other; nothing is written.
+        CheckpointCorruptError: a shard is missing, or parts contradict each other; nothing is written.
     """
     fs, root = place(url)
     path, content = f"{root}/{MANIFEST}", manifest.to_json()
@@ -166,7 +164,7 @@ def write_manifest(url: str, manifest: Manifest) -> None:
 
 
 def write_messages(url: str, encoded: bytes) -> SavedFile:
-    """Write what the driver told workers into a checkpoint's folder; raises RecoveryError."""
+    """Write the driver's encoded messages to workers into a checkpoint's folder; raises RecoveryError."""
     fs, root = place(url)
     with reported(root, "making the folder"):
         fs.makedirs(root, exist_ok=True)
@@ -174,10 +172,10 @@ def write_messages(url: str, encoded: bytes) -> SavedFile:
 
 
 def read_messages(url: str, file: SavedFile) -> bytes:
-    """Read it again.
+    """Read what ``write_messages`` wrote.
 
     Raises:
-        CheckpointCorruptError: the file is not there, or not what was saved.
+        CheckpointCorruptError: the file is missing, or differs from what was saved.
     """
     fs, root = place(url)
     with checked(fs, root, file) as reading:
@@ -185,7 +183,7 @@ def read_messages(url: str, file: SavedFile) -> bytes:
 
 
 def remove(url: str) -> None:
-    """Remove a checkpoint, its manifest first: what is left of it, if it stops on the way, is not taken for whole.
+    """Remove a checkpoint, manifest first: if the removal is interrupted, the rest does not count as complete.
 
     Raises:
         RecoveryError: the file system refuses.
@@ -199,13 +197,13 @@ def remove(url: str) -> None:
 
 
 def prune(url: str, keep: int, mine: Collection[str]) -> list[str]:
-    """Remove the oldest complete checkpoints beyond ``keep``, and what never became complete before the newest.
+    """Remove the oldest complete checkpoints beyond ``keep``, and incomplete ones older than the newest complete one.
 
     Args:
-        mine: the URLs of those that it is about; all others, of another run, stay.
+        mine: URLs of the checkpoints that may be removed; those of other runs stay.
 
     Returns:
-        The folders that are gone.
+        The folders that were removed.
 
     Raises:
         RecoveryError: the file system refuses.
@@ -214,7 +212,7 @@ def prune(url: str, keep: int, mine: Collection[str]) -> list[str]:
     complete = [checkpoint for checkpoint in found if checkpoint.complete]
     kept = complete[max(len(complete) - keep, 0) :]
     last = complete[-1].number if complete else 0
-    # A run makes its checkpoints one after the other, so nobody writes to an earlier one any more.
+    # A run writes one checkpoint at a time, so no process still writes to an earlier one.
     gone = [old.url for old in found if old not in kept and (old.complete or old.number < last)]
     for old in gone:
         remove(old)
@@ -225,11 +223,11 @@ def verify(url: str, progress: Callable[[int], None] | None = None) -> list[Veri
     """Read all files of a checkpoint and compare them with its manifest.
 
     Args:
-        progress: called with the number of bytes that were read since.
+        progress: called with the number of bytes read since the last call.
 
     Raises:
         CheckpointMissingError: there is no checkpoint here.
-        CheckpointCorruptError: its manifest cannot be trusted, so there is nothing to compare with.
+        CheckpointCorruptError: the manifest is invalid, so there is nothing to compare with.
     """
     fs, root = place(url)
     report = []
@@ -253,11 +251,11 @@ def verify(url: str, progress: Callable[[int], None] | None = None) -> list[Veri
 
 
 def _entries(fs: Any, root: str, url: str) -> list[dict[str, Any]]:
-    """Return what is in a folder; raise CheckpointMissingError if it is none."""
+    """Return the entries of a folder; raise CheckpointMissingError if ``url`` is not a folder."""
     with reported(url, "reading the folder"):
         try:
             if fs.info(root)["type"] != "directory":
-                raise CheckpointMissingError(f"{url}: expected a folder with a checkpoint, and this is a file")
+                raise CheckpointMissingError(f"{url}: expected a folder with a checkpoint, but this is a file")
             return [entry for entry in fs.ls(root, detail=True) if entry["name"].rstrip("/") != root]
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise CheckpointMissingError(f"{url}: expected a folder with a checkpoint, and there is nothing") from error
+            raise CheckpointMissingError(f"{url}: expected a folder with a checkpoint, but there is nothing") from error

@@ -1,6 +1,6 @@
-"""What a checkpoint consists of: plain data that servers write, whoever asks puts into a manifest, and both read.
+"""The parts of a checkpoint as plain data. Servers write the files, the caller of a save writes the manifest.
 
-A checkpoint is one of a fleet, or of some rows of one matrix that were saved.
+A checkpoint holds a whole fleet, or some saved rows of one matrix.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SavedFile:
     """One file of a checkpoint.
 
     Attributes:
-        name: in the checkpoint's folder.
+        name: its name in the checkpoint's folder.
         nbytes: its size.
         xxh3: XXH3-128 of its bytes, in hex.
     """
@@ -38,9 +38,10 @@ class SavedFile:
 
 @dataclass(frozen=True)
 class SavedShard:
-    """The files of one shard: "values", if it is sparse "keys", and if it is of a fleet's checkpoint "ids".
+    """The files of one shard: "values"; "keys" if the matrix is sparse; "ids" in the checkpoint of a fleet.
 
-    Values are a .npy of shape (rows in use, columns); those of layout "column", of shape (columns, rows of the matrix).
+    Values are a .npy file of shape (rows in use, columns); with layout "column", of shape (columns, rows of the
+    matrix).
     """
 
     matrix: int
@@ -50,14 +51,15 @@ class SavedShard:
 
 @dataclass(frozen=True)
 class LoadMatrix:
-    """A matrix that a server is to read: its new partitions of it, out of shards that may have been cut otherwise.
+    """A matrix that a server has to load: its new partitions, from saved shards that may have been cut differently.
 
     Attributes:
-        spec: as it is to be; rows that the files lack are zeros.
-        partitions: those that this server is to hold.
-        saved: the spec as it was saved.
-        sources: its saved shards that these partitions need; none: it is younger than the checkpoint, all zeros.
-        rows: that their files have, one after the other.
+        spec: the new spec; rows that the files lack are zeros.
+        partitions: partitions that this server will hold.
+        saved: the spec at the checkpoint.
+        sources: the saved shards that these partitions need; empty: the matrix is younger than the checkpoint, all
+            zeros.
+        rows: the rows that the files hold, one after the other.
         unused: rows that are not in use.
         zeros: rows that are in use and younger than the checkpoint.
     """
@@ -74,7 +76,7 @@ class LoadMatrix:
 
 @dataclass(frozen=True)
 class SaveMatrix:
-    """Rows of a matrix, ascending, that a server is to write of some partitions; their files are named by the stem."""
+    """Rows of some partitions that a server has to write, ascending; the names of their files begin with ``stem``."""
 
     matrix: int
     rows: tuple[int, ...]
@@ -84,12 +86,12 @@ class SaveMatrix:
 
 
 def array_kinds(spec: MatrixSpec) -> tuple[str, ...]:
-    """Return the arrays that a shard of such a matrix has files of."""
+    """Return the kinds of array files that a shard of such a matrix has."""
     return ("keys", "values") if spec.kind == "sparse" else ("values",)
 
 
 def file_name(stem: str, matrix: int, partition: Partition, kind: str) -> str:
-    """Return the name of one of a shard's files; the stem makes it another one than those that were there."""
+    """Return the name of one of a shard's files; the stem keeps it distinct from files of earlier saves."""
     return f"{stem}{matrix:x}-{partition.index}-{kind}.{'json' if kind == 'ids' else 'npy'}"
 
 
@@ -98,13 +100,13 @@ class SavedMatrix:
     """A matrix as it was at the checkpoint.
 
     Attributes:
-        spec: with the rows that it had.
-        bounds: of its partitions.
-        born: of each row in use, which use of its number that is.
+        spec: its spec; ``spec.rows`` is the number of rows at that time.
+        bounds: bounds of its partitions.
+        born: for each row in use, the generation of its row number.
         names: rows by the names that users gave them.
         fresh: the first row that was never handed out.
         retired: rows that were freed, to be handed out again.
-        shards: one for each partition, in their order.
+        shards: one for each partition, in order.
     """
 
     id: int
@@ -118,7 +120,7 @@ class SavedMatrix:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The rows in use: those that the files have, one after the other."""
+        """The rows in use, ascending: the rows that the files hold, one after the other."""
         return tuple(sorted(self.born))
 
     @property
@@ -126,7 +128,7 @@ class SavedMatrix:
         return sum(file.nbytes for shard in self.shards for file in shard.files.values())
 
     def sources(self, wanted: Sequence[Partition]) -> tuple[SavedShard, ...]:
-        """Return the shards that have something of partitions that may be cut otherwise."""
+        """Return the saved shards that overlap the wanted partitions, which may be cut differently."""
         return tuple(
             shard
             for shard in self.shards
@@ -136,16 +138,16 @@ class SavedMatrix:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint consists of; it is complete once this is in its folder.
+    """The contents of a checkpoint. A checkpoint is complete once its folder holds the manifest.
 
     Attributes:
-        number: of the checkpoint; later ones have greater ones. 0: rows that were saved.
-        step: first step that it does not hold, if the driver's loop counts steps.
+        number: of the checkpoint; later ones have larger numbers. 0: saved rows.
+        step: first step that the checkpoint does not include, if the driver's loop counts steps.
         created_s: Unix time of the cut.
-        pause_s: for which requests were held, on the server that held them longest.
+        pause_s: longest time for which a server held requests.
         seconds: from the beginning of the cut until all files were written.
         version: of ps2.
-        messages: the file with what the driver told workers; None: nothing.
+        messages: the file with the driver's messages to workers; None if there were none.
     """
 
     number: int
@@ -162,7 +164,7 @@ class Manifest:
         return sum(matrix.nbytes for matrix in self.matrices) + (self.messages.nbytes if self.messages else 0)
 
     def files(self) -> list[tuple[SavedMatrix, SavedShard, str, SavedFile]]:
-        """Return every file, with its kind, and the shard and the matrix that it is of."""
+        """Return every file with its matrix, shard and kind."""
         return [
             (matrix, shard, kind, file)
             for matrix in self.matrices
@@ -185,13 +187,13 @@ class Manifest:
 
     @classmethod
     def from_json(cls, content: object, path: str) -> Manifest:
-        """Read what ``to_json`` has made.
+        """Read what ``to_json`` wrote.
 
         Args:
-            path: where it was found, for errors.
+            path: of the manifest, for errors.
 
         Raises:
-            CheckpointCorruptError: a part of it is missing, of another type or format, or does not fit the others.
+            CheckpointCorruptError: a part is missing, has the wrong type or format, or contradicts another part.
         """
         fields = Fields(path, content)
         if (found := fields.get("format", str)) != FORMAT:
@@ -220,7 +222,7 @@ def _with_shards(fields: Fields) -> SavedMatrix:
 
 
 def matrix_to_json(matrix: SavedMatrix) -> dict[str, Any]:
-    """Return a matrix as plain data."""
+    """Return a matrix as JSON data."""
     return {
         "id": matrix.id,
         "spec": asdict(matrix.spec),
@@ -240,7 +242,7 @@ def matrix_to_json(matrix: SavedMatrix) -> dict[str, Any]:
 
 
 def matrices_from_json(content: object, where: str) -> tuple[SavedMatrix, ...]:
-    """Read a list of what ``matrix_to_json`` has made, files or not; raises CheckpointCorruptError."""
+    """Read a list of what ``matrix_to_json`` wrote, with or without files; raises CheckpointCorruptError."""
     return tuple(_matrix_from_json(fields) for fields in Fields(where, {"matrices": content}).objects("matrices"))
 
 
@@ -252,7 +254,7 @@ def _matrix_from_json(fields: Fields) -> SavedMatrix:
     born = {}
     for row, generation in fields.get("born", dict).items():
         if not row.isdecimal() or int(row) >= spec.rows or not is_count(generation):
-            raise fields.wrong("born", f"rows below {spec.rows}, with integers that are not negative")
+            raise fields.wrong("born", f"rows below {spec.rows}, with non-negative integers")
         born[int(row)] = generation
     names = fields.get("names", dict)
     if not all(is_count(row) and row in born for row in names.values()):

@@ -1,4 +1,4 @@
-"""The files of a checkpoint, read: every byte is compared with the size and the checksum that the manifest has."""
+"""Reading the files of a checkpoint: all bytes are checked against the size and the checksum in the manifest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Values = tuple[Int64Array, int, np.ndarray[Any, Any]]
 
 
 class CheckedFile:
-    """A file that counts and hashes what is read of it, from its beginning."""
+    """A file that is read from its beginning; counts and hashes the bytes read."""
 
     def __init__(self, path: str, file: IO[bytes], progress: Callable[[int], None] | None) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class CheckedFile:
         return data
 
     def finish(self, expected: SavedFile) -> None:
-        """Read what is left; raise CheckpointCorruptError unless the bytes are those that were saved."""
+        """Read the rest; raise CheckpointCorruptError unless the bytes are those that were saved."""
         while self.read():
             pass
         if self._size != expected.nbytes:
@@ -51,11 +51,11 @@ class CheckedFile:
 def checked(
     fs: Any, root: str, file: SavedFile, progress: Callable[[int], None] | None = None
 ) -> Iterator[CheckedFile]:
-    """Open a file of a checkpoint; at the end of the block it has been compared with what was saved.
+    """Open a file of a checkpoint; the end of the with-block compares it with the manifest.
 
     Raises:
         CheckpointMissingError: there is no such folder.
-        CheckpointCorruptError: there is no such file, or its bytes are not those that were saved.
+        CheckpointCorruptError: the file is missing, or its bytes are not those that were saved.
         RecoveryError: the file system refuses.
     """
     path = f"{root}/{file.name}"
@@ -65,8 +65,8 @@ def checked(
             raw = fs.open(path, "rb")
         except (FileNotFoundError, NotADirectoryError) as error:
             if not fs.exists(root):
-                raise CheckpointMissingError(f"{root}: expected a checkpoint, and there is nothing") from error
-            raise CheckpointCorruptError(f"{path}: named by the manifest, but not there") from error
+                raise CheckpointMissingError(f"{root}: expected a checkpoint, but there is nothing") from error
+            raise CheckpointCorruptError(f"{path}: named by the manifest, but missing") from error
         with raw:
             if size is not None and size != file.nbytes:
                 raise CheckpointCorruptError(f"{path}: expected {file.nbytes:,} bytes, got {size:,}")
@@ -76,7 +76,7 @@ def checked(
 
 
 def read_json(fs: Any, root: str, file: SavedFile) -> Any:
-    """Return what a JSON file holds; raises as ``checked`` does."""
+    """Return the content of a JSON file; raises like ``checked``."""
     with checked(fs, root, file) as reading:
         data = b"".join(iter(reading.read, b""))
     try:
@@ -86,20 +86,20 @@ def read_json(fs: Any, root: str, file: SavedFile) -> Any:
 
 
 def count_keys(fs: Any, root: str, file: SavedFile) -> int:
-    """Return how many keys a file has by its header; their bytes are not compared with anything yet."""
+    """Return the number of keys in a file from its header, without verifying its bytes."""
     path = f"{root}/{file.name}"
     with reported(path, "reading"):
         try:
             with fs.open(path, "rb") as raw:
                 header = read_npy_header(path, raw)
         except FileNotFoundError as error:
-            raise CheckpointCorruptError(f"{path}: named by the manifest, but not there") from error
+            raise CheckpointCorruptError(f"{path}: named by the manifest, but missing") from error
     _check_keys(path, header)
     return header.shape[0]
 
 
 def read_keys(reading: CheckedFile) -> Iterator[tuple[int, Int64Array]]:
-    """Yield (position of the first, keys), int64, block by block."""
+    """Yield (position of the first key, int64 keys) in blocks."""
     header = read_npy_header(reading.path, reading)
     _check_keys(reading.path, header)
     for _, start, keys in blocks(reading, np.dtype(np.int64), 1, header.shape[0]):
@@ -107,15 +107,15 @@ def read_keys(reading: CheckedFile) -> Iterator[tuple[int, Int64Array]]:
 
 
 def read_values(reading: CheckedFile, spec: MatrixSpec, rows: Int64Array, columns: int) -> Iterator[Values]:
-    """Yield (numbers of rows, first column, values of shape (rows, columns)) of a file, block by block.
+    """Yield (row numbers, first column, values of shape (rows, columns)) of a file in blocks.
 
     Args:
-        spec: of the matrix that was saved.
-        rows: that were in use, ascending.
-        columns: that it must have.
+        spec: of the saved matrix.
+        rows: rows in use at the checkpoint, ascending.
+        columns: number of columns that the file must have.
 
     Raises:
-        CheckpointCorruptError: the file is of another dtype or shape.
+        CheckpointCorruptError: the file has another dtype or shape.
     """
     header = read_npy_header(reading.path, reading)
     check_dtype(reading.path, header, spec.np_dtype)
@@ -134,10 +134,10 @@ def read_values(reading: CheckedFile, spec: MatrixSpec, rows: Int64Array, column
 
 
 def verify(fs: Any, root: str, file: SavedFile, of: tuple[str, SavedMatrix, SavedShard], progress: Any = None) -> None:
-    """Read a file to its end; raise as ``checked``, ``read_keys`` and ``read_values`` do.
+    """Read a file to its end; raise like ``checked``, ``read_keys`` and ``read_values``.
 
     Args:
-        of: its kind, and the matrix and the shard that it belongs to.
+        of: the file's kind, matrix and shard.
     """
     kind, matrix, shard = of
     if kind == "ids":
@@ -159,4 +159,4 @@ def _values_of(reading: CheckedFile, matrix: SavedMatrix, columns: int) -> Itera
 def _check_keys(path: str, header: NpyHeader) -> None:
     check_dtype(path, header, np.dtype(np.int64))
     if len(header.shape) != 1:
-        raise CheckpointCorruptError(f"{path}: expected keys, in one dimension, got shape {header.shape}")
+        raise CheckpointCorruptError(f"{path}: expected one dimension of keys, got shape {header.shape}")

@@ -1,4 +1,4 @@
-"""Calls to all servers at the same time."""
+"""Concurrent calls, for example to all servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from ps2.errors import TransientError
 from ps2.interrupts import SHIELD, check
 
-# Calls under way at once; further ones wait.
+# Maximum number of concurrent calls; further calls wait.
 MOST = 32
 POLL_S = 0.02
 
@@ -20,10 +20,11 @@ U = TypeVar("U")
 
 
 class Calls(Generic[T]):
-    """Calls of something for each of some things, under way until ``results`` has them.
+    """Calls of one function for several things, running in threads until ``results`` has collected them.
 
-    Not by an executor: those take nothing more once the main thread has ended, while other threads of the program go on
-    with the fleet; and an interrupt of the caller would have to wait for calls under way, as the program's end would.
+    Executors do not fit: they accept no work after the main thread has ended, while other threads of the program may
+        still
+    use the fleet. An interrupt of the caller, or the end of the program, would also have to wait for calls under way.
     """
 
     def __init__(self, things: Collection[U], call: Callable[[U], T]) -> None:
@@ -32,7 +33,7 @@ class Calls(Generic[T]):
         waiting = deque(enumerate(things))
 
         def run() -> None:
-            with suppress(IndexError):  # it is empty: there is nothing left to call
+            with suppress(IndexError):  # the queue is empty
                 while True:
                     number, thing = waiting.popleft()
                     try:
@@ -46,18 +47,18 @@ class Calls(Generic[T]):
             try:
                 for thread in self._threads:
                     thread.start()
-            except RuntimeError:  # there may be no more of them: those that run do it all, or this one does
+            except RuntimeError:  # no more threads: those that run make all calls, or else this thread does
                 if not any(thread.is_alive() for thread in self._threads):
                     run()
 
     def results(self, meanwhile: Callable[[], object] = lambda: None) -> list[T]:
-        """Wait for all; return what they came to, in order.
+        """Wait for all calls; return their results in order.
 
         Args:
-            meanwhile: called here again and again until all are done.
+            meanwhile: called in this thread repeatedly until all calls are done.
 
         Raises:
-            BaseException: the first that a call raised, one that cannot pass by itself before one that can.
+            BaseException: the first error of a call; permanent errors take precedence over TransientError.
         """
         with SHIELD:
             for thread in self._threads:
@@ -72,5 +73,5 @@ class Calls(Generic[T]):
 
 
 def at_once(things: Collection[U], call: Callable[[U], T], meanwhile: Callable[[], object] = lambda: None) -> list[T]:
-    """Call something for each, and wait for all; return the results in order. See ``Calls.results``."""
+    """Call a function for each thing concurrently; return the results in order. See ``Calls.results``."""
     return Calls(things, call).results(meanwhile)

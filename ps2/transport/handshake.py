@@ -1,4 +1,4 @@
-"""How the two ends of a data connection meet: each proves that it knows the fleet's token before a request is read."""
+"""The handshake of a data connection: both ends prove that they know the fleet's token before any request is read."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from ps2.transport.tls_connection import Connection
 def handshake(
     connection: Connection, token: str | Tokens | None, server_id: str, deadline_s: float, name: bytes = b""
 ) -> None:
-    """Be let in by a server, which proves itself if there is a token.
+    """Run the client's side of the handshake. The server proves its identity if there is a token.
 
     Args:
-        name: what the server is to know the connection by (``liveness``).
+        name: name by which the server knows the connection (``liveness``).
 
     Raises:
-        PS2Error: it is not the one that is meant, or does not let us in; unless it was proven, that may be a lie.
-        OSError: it went away, or was not done by the deadline.
+        PS2Error: the peer is the wrong server, or refuses the client. An error from a peer without proof may be forged.
+        OSError: the connection broke, or the handshake was not complete by the deadline.
     """
     tokens = Tokens.of(token)
     nonce = proof.new_nonce() if tokens is not None else b""
@@ -36,26 +36,27 @@ def handshake(
             lambda each: proof.greeting_proof(each, "server", nonce, theirs.nonce, server_id),
         )
         if known is None:
-            raise AuthError("somebody listens there who does not know the fleet's token")
+            raise AuthError("the process that listens there does not know the fleet's token")
         mine = proof.greeting_proof(known, "client", nonce, theirs.nonce, server_id)
         send(connection, pb.GreetingProof(proof=mine))
     _hear(connection, deadline_s)
 
 
 def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadline_s: float) -> tuple[str | None, bytes]:
-    """Read a client's greeting, and let it prove itself if there is a token; it is to be told by ``accept``.
+    """Run the server's side of the handshake, up to ``accept``. The client proves its identity if there is a token.
 
-    Return the token that it knows (None: there is none), and what it calls the connection.
+    Returns:
+        The token that the client knows (None: no token is needed), and the client's name for the connection.
 
     Raises:
-        PS2Error: why it is not let in.
-        EOFError, OSError: it went away, or was not done by the deadline.
+        PS2Error: why the client is refused.
+        EOFError, OSError: the connection broke, or the handshake was not complete by the deadline.
     """
     greeting = receive(connection, read_greeting(pb.Greeting), deadline_s)
     if greeting.protocol != PROTOCOL_VERSION:
         raise ProtocolError(f"this server speaks protocol {PROTOCOL_VERSION}, the peer {greeting.protocol}")
     if greeting.server_id != server_id:
-        raise ProtocolError("the peer means to meet another server")
+        raise ProtocolError("the peer wants to reach another server")
     if len(greeting.connection) not in (0, NAME_BYTES):
         raise ProtocolError(f"a connection's name: expected {NAME_BYTES} bytes, got {len(greeting.connection)}")
     if tokens is None:
@@ -75,7 +76,7 @@ def admit(connection: Connection, tokens: Tokens | None, server_id: str, deadlin
 
 
 def accept(connection: Connection) -> None:
-    """Tell a client that its requests may come."""
+    """Tell a client that it may send requests."""
     answer(connection, pb.ReplyHeader())
 
 
@@ -89,7 +90,7 @@ def answer(connection: Connection, header: pb.ReplyHeader) -> None:
 
 
 def refusal(error: PS2Error) -> bytes:
-    """Return the message that tells a client why it is not let in."""
+    """Return the bytes that tell a client why it is refused."""
     encoded = pb.ReplyHeader(error=to_detail(error)).SerializeToString()
     return HEAD.pack(len(encoded), 0) + encoded
 

@@ -1,7 +1,7 @@
-"""Whether a connection still carries what is sent on it, told apart from a peer that takes its time.
+"""Detection of connections that deliver nothing any more, as opposed to peers that are slow.
 
-Both ends count the bytes of the connection, whatever lies between them: a firewall that has forgotten it, or a proxy
-that takes everything and passes nothing on. How the counts move says which of the two is the case; see decision 32.
+Both ends count the bytes of the connection. So they detect a firewall that has dropped the connection, or a proxy that
+accepts everything and forwards nothing. See decision 32.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ if TYPE_CHECKING:
     from ps2.transport.tls_connection import Connection
 
 NAME_BYTES = 16
-# Linux's ``struct tcp_info``: packets that are not acknowledged, bytes that were, bytes received, bytes not yet sent.
+# Offsets in Linux's ``struct tcp_info``: unacknowledged packets, acknowledged bytes, received bytes, unsent bytes.
 INFO_BYTES = 232
 UNACKED_AT, ACKED_AT, RECEIVED_AT, UNSENT_AT = 24, 120, 128, 144
-# Whoever connects has sent the byte that stands for "connect", too.
+# The kernel also counts the SYN as a byte that the connecting end has sent.
 CONNECT_BYTES = 1
 
 
 def new_name() -> bytes:
-    """Return what a client calls a connection when it asks the server about it."""
+    """Return a new name for a connection, by which a client asks the server about it."""
     return secrets.token_bytes(NAME_BYTES)
 
 
 @dataclass(frozen=True)
 class Carried:
-    """What one end of a connection has sent and received since its beginning, in bytes.
+    """Bytes that one end of a connection has sent and received since its beginning.
 
     Attributes:
-        sent: what waits to be sent counts.
-        received: what has not been read counts.
-        unread: of that.
+        sent: includes bytes that wait in the send buffer.
+        received: includes bytes that were not read yet.
+        unread: received bytes that were not read yet.
     """
 
     sent: int
@@ -47,15 +47,14 @@ class Carried:
 
 @dataclass(frozen=True)
 class Look:
-    """What both ends had counted at one moment; ``there`` was asked before ``here``."""
+    """The counts of both ends at about one time; ``there`` was taken before ``here``."""
 
     here: Carried
     there: Carried
 
 
 def carries_nothing(before: Look, now: Look) -> bool:
-    """Tell whether something that was on its way at an earlier look has not moved since, though its receiver would
-    have read it."""
+    """Return True if bytes that were under way at the earlier look did not arrive although the receiver reads."""
     there, here = now.there, now.here
     is_sent_in_vain = there.received == before.there.received < before.here.sent and not there.unread
     is_awaited_in_vain = here.received == before.here.received < before.there.sent and not here.unread
@@ -63,13 +62,13 @@ def carries_nothing(before: Look, now: Look) -> bool:
 
 
 def carried(connection: Connection, connected: bool) -> Carried | None:
-    """Count what a connection has carried; None where the system does not say, and between processes of one host.
+    """Return the bytes that a connection has carried; None if the system does not count them, or for a Unix socket.
 
     Args:
-        connected: this end has connected; else it has accepted.
+        connected: True if this end connected; False if it accepted.
 
     Raises:
-        OSError: it is closed.
+        OSError: the connection is closed.
     """
     info = _info(connection)
     if info is None:
@@ -80,7 +79,7 @@ def carried(connection: Connection, connected: bool) -> Carried | None:
 
 
 def is_held_back(connection: Connection) -> bool:
-    """Tell whether there is something to send and the peer's system, which is there, takes none of it for now."""
+    """Return True if data wait to be sent because the peer's system, although reachable, has no room for them."""
     info = _info(connection)
     if info is None:
         return False

@@ -1,4 +1,4 @@
-"""Proofs that both sides know the fleet's token, which itself never travels. Pure; ``auth.proto`` is the contract."""
+"""Proofs that both sides know the fleet's token, which itself is never sent. Pure; ``auth.proto`` is the contract."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hashlib import sha256
 import numpy as np
 
 NONCE_BYTES = 32
-# What a server remembers of sessions is some hundred bytes each; clients that are still there come back with another.
+# A session takes some hundred bytes of a server. When the limit is reached, active clients start new sessions.
 MAX_SESSIONS = 10_000
-# Calls of one session overtake each other, by as many as it has threads.
+# Calls of one session may overtake each other, by as many calls as the client has threads.
 WINDOW = 1024
 
 
@@ -28,7 +28,7 @@ def digest(message: bytes) -> bytes:
 
 
 def server_proof(token: str, client_nonce: bytes, server_nonce: bytes) -> bytes:
-    """What the answer to a challenge proves itself with."""
+    """Return the server's proof in its answer to a challenge."""
     return _mac(token.encode(), b"ps2 server" + client_nonce + server_nonce)
 
 
@@ -41,31 +41,31 @@ def call_proof(key: bytes, number: int, message_digest: bytes, method: str) -> b
 
 
 def answer_proof(key: bytes, kind: str, number: int, message_digest: bytes) -> bytes:
-    """What the server proves an answer with; ``kind`` is "reply" or "error"."""
+    """Return the server's proof of an answer; ``kind`` is "reply" or "error"."""
     return _mac(key, kind.encode() + number.to_bytes(8, "big") + message_digest)
 
 
 def greeting_proof(token: str, side: str, client_nonce: bytes, server_nonce: bytes, server_id: str) -> bytes:
-    """What a side of a data connection proves itself with; ``side`` is "server" or "client"."""
+    """Return the proof of one side of a data connection; ``side`` is "server" or "client"."""
     return _mac(token.encode(), f"ps2 data {side}".encode() + client_nonce + server_nonce + server_id.encode())
 
 
 def equal(given: bytes, expected: bytes) -> bool:
-    """Compare proofs in a time that does not tell how much of them is right."""
+    """Compare proofs in constant time."""
     return hmac.compare_digest(given, expected)
 
 
 class Tokens:
-    """The fleet's token, as a process has it now; two while it is replaced: the first is what to prove with.
+    """The fleet's current token; two tokens while it is being replaced, of which the first is used for proofs.
 
-    Safe for threads.
+    Thread-safe.
 
     Attributes:
-        generation: one number, which is another one when the tokens are.
+        generation: counter that changes whenever the tokens change.
     """
 
     def __init__(self, text: str) -> None:
-        """``text``: a token, or two on lines of their own."""
+        """Take the tokens from ``text``: one, or two on separate lines."""
         self.generation = np.zeros(1, np.int64)
         self.renew(text)
 
@@ -78,19 +78,19 @@ class Tokens:
         return self._all
 
     def renew(self, text: str) -> None:
-        """Take others from now on; who has proven to know one that is not among them is not let in any more."""
+        """Replace the tokens; peers that proved another token are refused from now on."""
         self._all = tuple(text.split())
         self.generation += 1
 
     def shared(self, proofs: Iterable[bytes], make: Callable[[str], bytes]) -> str | None:
-        """Return the first token by which one of the other side's proofs can have been made; None: there is none."""
+        """Return the first token that matches one of the other side's proofs; None if none does."""
         given = list(proofs)
         return next((token for token in self._all if any(equal(proof, make(token)) for proof in given)), None)
 
 
 @dataclass(frozen=True)
 class ClientSession:
-    """A client's calls to a server that has proven itself; ``numbers`` is safe for threads."""
+    """A client's session with a server that has proven its identity; ``numbers`` is thread-safe."""
 
     client_nonce: bytes
     server_nonce: bytes
@@ -100,7 +100,7 @@ class ClientSession:
 
 @dataclass(frozen=True)
 class Claim:
-    """What a call comes with; see ``CallProof`` of the contract."""
+    """The proof that comes with a call; see ``CallProof`` of the contract."""
 
     client_nonce: bytes
     server_nonce: bytes
@@ -111,14 +111,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Admitted:
-    """A call whose sender knows the token."""
+    """A call whose sender has proven that it knows the token."""
 
     key: bytes
     number: int
     digest: bytes
 
     def brings(self, message: bytes) -> bool:
-        """Whether the message that came is the one that was sent."""
+        """Return True if the message is the one whose digest was sent with the call."""
         return equal(digest(message), self.digest)
 
     def proof(self, kind: str, message: bytes = b"") -> bytes:
@@ -126,9 +126,9 @@ class Admitted:
 
 
 class Gatekeeper:
-    """The server's side of a port: proves itself to anybody, and remembers those who have proven themselves.
+    """Authenticates one port of a server: proves the server to any peer, and remembers authenticated sessions.
 
-    Of strangers nothing is remembered. Safe for threads.
+    Keeps no state for unauthenticated peers. Thread-safe.
     """
 
     def __init__(self, tokens: Tokens) -> None:
@@ -137,12 +137,12 @@ class Gatekeeper:
         self._begin()
 
     def challenge(self, client_nonce: bytes) -> tuple[bytes, list[bytes]]:
-        """Return the server's nonce, and its proofs for a client's: one a token."""
+        """Return the server's nonce, and the server's proofs for a client's nonce: one for each token."""
         nonce = self._nonce
         return nonce, [server_proof(token, client_nonce, nonce) for token in self._tokens.all]
 
     def admit(self, method: str, claim: Claim) -> Admitted | None:
-        """Check what a call comes with; None if it is to be refused: wrong, or seen before."""
+        """Check the proof of a call; return None if the proof is wrong or the call has been seen before."""
         with self._lock:
             if claim.server_nonce != self._nonce or len(claim.client_nonce) != NONCE_BYTES:
                 return None
@@ -157,12 +157,12 @@ class Gatekeeper:
             if not known:
                 if len(self._sessions) < MAX_SESSIONS:
                     self._sessions[claim.client_nonce] = session
-                else:  # with the nonce goes all that somebody may have listened to, this call too
+                else:  # a new nonce invalidates all sessions, and calls that somebody may have recorded, this one too
                     self._begin()
             return Admitted(session.key, claim.number, claim.digest) if session.takes(claim.number) else None
 
     def _begun(self, method: str, claim: Claim) -> _Session | None:
-        """Return the session of a client whose first call this is, by the token that it knows; None: by none."""
+        """Return the session of a client's first call, by the token that its proof matches; None if it matches none."""
 
         def made(token: str) -> bytes:
             return session_key(token, claim.client_nonce, self._nonce)
@@ -179,16 +179,16 @@ class Gatekeeper:
 
 
 class _Session:
-    """Which numbers of a client's calls have come."""
+    """The call numbers of a client's session that a server has seen."""
 
     def __init__(self, token: str, key: bytes) -> None:
         self.token = token
         self.key = key
         self._highest = -1
-        self._seen = 0  # a bit for the highest one and each below it
+        self._seen = 0  # a bit for the highest number and for each number below it
 
     def takes(self, number: int) -> bool:
-        """Note a number; return False if it has come before, or is so old that nobody knows."""
+        """Record a call number; return False if it has been seen before, or is too old to know."""
         ahead = number - self._highest
         if ahead > 0:
             self._seen = (self._seen << min(ahead, WINDOW) | 1) & ((1 << WINDOW) - 1)

@@ -1,4 +1,4 @@
-"""What a process of a cluster says when it has never reached what it is to connect to."""
+"""The error of a process that could never reach the peer that it has to connect to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What both ends of a data connection do with their sockets."""
+"""Socket functions for both ends of data connections."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ps2.transport.liveness import new_name
 if TYPE_CHECKING:
     from ps2.transport.tls_connection import Connection
 
-# Buffers of one sendmsg call (IOV_MAX is 1024).
+# Maximum number of buffers of one sendmsg call (IOV_MAX is 1024).
 MAX_VIEWS = 512
 UNIX_BUFFER_BYTES = 1 << 20
-# Where there is no limit.
+# Number of files if there is no limit.
 MANY_FILES = 1 << 20
-# 0 would mean not to wait at all.
+# A timeout of 0 would mean not to wait at all.
 MIN_TIMEOUT_S = 0.001
 
 KEEPALIVE_PROBES = 3
@@ -36,27 +36,27 @@ T = TypeVar("T")
 
 
 def open_files() -> int:
-    """Return how many files and connections this process may have open: as many as the system lets it have at all.
+    """Raise this process's limit of open files and connections to the maximum, and return it.
 
-    What a shell begins with (1,024 mostly) is for programs that know of no more.
+    A shell's default (mostly 1,024) is meant for programs that cannot handle more.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        with suppress(OSError, ValueError):  # some systems have a limit that no process may have
+        with suppress(OSError, ValueError):  # some systems report a limit that they do not allow
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             soft = hard
     return MANY_FILES if soft == resource.RLIM_INFINITY else soft
 
 
 def tune(connection: socket.socket, wire: WireConfig) -> None:
-    """Set what both ends of a data connection want of it."""
+    """Set the socket options that both ends of a data connection need."""
     if connection.family == socket.AF_UNIX:
-        # With what the system gives, a block takes twenty turns of writer and reader.
+        # With the system's default, a block would take twenty rounds of writing and reading.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNIX_BUFFER_BYTES)
         return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    # A peer whose system acknowledges nothing for ``keepalive_s``, neither data nor probes, is gone.
+    # A peer is lost if its system acknowledges neither data nor probes for ``keepalive_s``.
     interval_s = max(1, int(wire.keepalive_s / (2 * KEEPALIVE_PROBES)))
     for name, value in (
         ("TCP_KEEPIDLE", max(1, int(wire.keepalive_s / 2))),
@@ -69,21 +69,21 @@ def tune(connection: socket.socket, wire: WireConfig) -> None:
 
 
 def give_up_unanswered(connection: Connection, after_s: float) -> None:
-    """Have the system end a connection when what was sent is not acknowledged for so long; 0: as long as it likes.
+    """Let the system end a connection if sent data are not acknowledged for ``after_s``; 0: the system's default.
 
-    It also ends one then whose peer acknowledges, and has no room for more.
+    The system then also ends a connection whose peer acknowledges but has no room for more data.
     """
     if connection.family != socket.AF_UNIX and hasattr(socket, "TCP_USER_TIMEOUT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * after_s))
 
 
 def abstract(name: str) -> str:
-    """Return the address of a Unix socket in the abstract namespace: no file, and gone with its process."""
+    """Return the address of a Unix socket in the abstract namespace: it has no file, and vanishes with its process."""
     return f"\0ps2/{name}"
 
 
 def wait_at_most(connection: Connection, timeout_s: float) -> None:
-    """Let reading that waits raise BlockingIOError, or return what has come, after so long."""
+    """Limit how long a read blocks; after that it returns what has arrived, or raises BlockingIOError."""
     whole_s = int(timeout_s)
     timeval = struct.pack("@ll", whole_s, int(1e6 * (timeout_s - whole_s)))
     connection.settimeout(None)
@@ -91,13 +91,13 @@ def wait_at_most(connection: Connection, timeout_s: float) -> None:
 
 
 def wait_until(connection: Connection, deadline_s: float) -> None:
-    """Let the next call wait until then; in the main thread only for a moment, as signals' handlers wait, too."""
+    """Let the next call wait until the deadline; in the main thread only briefly, so that signal handlers can run."""
     left_s = max(MIN_TIMEOUT_S, deadline_s - time.monotonic())
     connection.settimeout(min(left_s, POLL_S) if SHIELD.is_up else left_s)
 
 
 def send_some(connection: Connection, views: list[memoryview], flags: int = 0) -> None:
-    """Send what the socket takes of views of memory, without joining them first, and drop it from the list."""
+    """Send as much of the views as the socket accepts, without joining them, and remove that part from the list."""
     sent = connection.sendmsg(views[:MAX_VIEWS], (), flags)
     while views and sent >= len(views[0]):
         sent -= len(views.pop(0))
@@ -106,21 +106,22 @@ def send_some(connection: Connection, views: list[memoryview], flags: int = 0) -
 
 
 def send_all(connection: Connection, views: list[memoryview]) -> None:
-    """Send views of memory one after the other; the socket blocks."""
+    """Send all views in order on a blocking socket."""
     while views:
         send_some(connection, views)
 
 
 def receive(connection: Connection, reading: Generator[memoryview, None, T], deadline_s: float | None = None) -> T:
-    """Read one message; the socket blocks.
+    """Read one message from a blocking socket.
 
     Args:
-        reading: of ``framing``.
-        deadline_s: by which all of it is to have come, however it comes; leaves a timeout at the socket.
+        reading: a reader of ``framing``.
+        deadline_s: time by which the whole message must have arrived, on the monotonic clock; changes the socket's
+            timeout. None: no deadline.
 
     Raises:
-        EOFError: the peer has closed the connection before it.
-        OSError: the connection broke within it, or it was not there by the deadline.
+        EOFError: the peer closed the connection before the message.
+        OSError: the connection broke within the message, or the deadline passed.
     """
     begun = False
     try:
@@ -152,10 +153,10 @@ class PlainSocket(socket.socket):
     """The client's end of a data connection.
 
     Attributes:
-        name: that the server knows it by.
-        handles: that the server has given on it.
-        forms: of requests that are written on it again and again (``quick``).
-        patience_s: how long a reply may take until the peer is asked whether it is there.
+        name: name by which the server knows the connection.
+        handles: handles that the server has assigned on it.
+        forms: prepared requests that are sent on it repeatedly.
+        patience_s: time to wait for a reply before checking that the peer is alive.
     """
 
     def __init__(self, family: int) -> None:
@@ -170,8 +171,8 @@ def connect(family: int, address: Any, timeout_s: float) -> PlainSocket:
     """Connect a socket; raises OSError.
 
     Args:
-        family: AF_UNIX; else ``address`` is a host and a port, and all addresses of the host are tried, for so long
-            together.
+        family: AF_UNIX; for others, ``address`` is a host and a port, and all addresses of the host are tried within
+            ``timeout_s``.
     """
     if family == socket.AF_UNIX:
         return _connect(family, address, timeout_s)
@@ -199,7 +200,7 @@ def _connect(family: int, address: Any, timeout_s: float) -> PlainSocket:
 
 
 def listening_socket(host: str, ports: Sequence[int], backlog: int) -> socket.socket:
-    """Return a socket that listens on the first of the ports that is free; raises OSError."""
+    """Return a socket that listens on the first free port of ``ports``; raises OSError."""
     family, (place, _, *rest) = resolve(host, ports[0])
     for port in ports:
         listener = socket.socket(family, socket.SOCK_STREAM)
@@ -218,9 +219,12 @@ def listening_socket(host: str, ports: Sequence[int], backlog: int) -> socket.so
 
 
 def resolve(host: str, port: int) -> tuple[int, Any]:
-    """Return family and address to listen at: of a name, the first address that is one of this host; raises OSError.
+    """Return the family and the address to listen on: for a name, its first address that belongs to this host.
 
-    ``::`` stands for all addresses of both families, on a host without IPv6 for those of IPv4.
+    ``::`` means all addresses of both families; on a host without IPv6, all IPv4 addresses.
+
+    Raises:
+        OSError: the host has no address of this machine.
     """
     if is_wildcard(host) and ":" in host and not has_ipv6():
         host = "0.0.0.0"
@@ -237,7 +241,7 @@ def resolve(host: str, port: int) -> tuple[int, Any]:
 
 
 def is_free(family: int, address: Any) -> bool:
-    """Tell whether nobody listens at an address of this host; who tries to at this moment is not disturbed."""
+    """Return True if no process listens on an address of this host, without disturbing processes that connect to it."""
     with suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind(address)
@@ -246,19 +250,19 @@ def is_free(family: int, address: Any) -> bool:
 
 
 def has_ipv6() -> bool:
-    """Tell whether processes of this host can meet over IPv6."""
+    """Return True if IPv6 works between processes of this host."""
     return _is_own("::1")
 
 
 def loopback_host() -> str:
-    """Return the address by which a process of this host reaches another."""
+    """Return the address by which processes of this host reach each other."""
     return LOOPBACK if _is_own(LOOPBACK) or not has_ipv6() else "::1"
 
 
 def reachable_host() -> str:
-    """Return what other hosts can reach this one by: its name, if that stands for more than loopback, or an address.
+    """Return a name or address by which other hosts reach this one: its name, unless that means loopback only.
 
-    A host that nothing but loopback leads to has no other.
+    A host with no other address returns its loopback address.
     """
     name = socket.gethostname()
     with suppress(OSError):
@@ -270,7 +274,7 @@ def reachable_host() -> str:
 
 
 def _own_addresses() -> Iterator[str]:
-    """Yield addresses of this host that others may reach, first those from which it reaches others."""
+    """Yield addresses of this host that others may reach, first the source addresses of its outgoing connections."""
     for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
         with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((elsewhere, 9))  # nothing is sent
@@ -285,7 +289,7 @@ def _own_addresses() -> Iterator[str]:
 
 
 def _is_own(address: str) -> bool:
-    """Tell whether an address is one of this host's."""
+    """Return True if an address belongs to this host."""
     with suppress(OSError), socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))
         return True
@@ -293,12 +297,12 @@ def _is_own(address: str) -> bool:
 
 
 def hang_up(connection: Connection) -> None:
-    """End a connection for whoever waits on it; they close it."""
+    """Shut a connection down; threads that wait on it wake up and close it."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
 
 
 def close(connection: Connection) -> None:
-    """Close a socket, waking whoever waits on it."""
+    """Close a socket and wake threads that wait on it."""
     hang_up(connection)
     connection.close()

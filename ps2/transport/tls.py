@@ -21,13 +21,13 @@ T = TypeVar("T")
 
 
 class Renewed(Generic[T]):
-    """Something that is made of certificates, and made anew when they have changed. Safe for threads.
+    """A value made from certificates, rebuilt when they change. Thread-safe.
 
-    While new ones cannot be used, the last that could are: files are replaced one after the other.
+    If new certificates are unusable, the last usable ones stay in effect, as files are replaced one after the other.
     """
 
     def __init__(self, tls: Tls, make: Callable[[Pems], T]) -> None:
-        """Raises ConfigError or AuthError if they cannot be used."""
+        """Raises ConfigError or AuthError if the certificates are unusable."""
         self._tls = tls
         self._make = make
         self._lock = threading.Lock()
@@ -37,27 +37,27 @@ class Renewed(Generic[T]):
 
     @property
     def name(self) -> str:
-        """What all the fleet's certificates carry; "": the host."""
+        """The name that all certificates of the fleet carry; "" if they carry the host."""
         return self._tls.name
 
     def get(self) -> T:
-        """Return it as the certificates are now."""
+        """Return the value for the current certificates."""
         with self._lock:
             try:
                 pems = self._tls.current()
                 if pems != self._pems:
                     self._value, self._pems = made(self._make, pems, self._tls), pems
                     self._complained = ""
-                    log.info("certificates have changed, and were read again: %s", self._tls)
+                    log.info("certificates have changed and were reloaded: %s", self._tls)
             except PS2Error as error:
                 if str(error) != self._complained:
-                    log.warning("the certificates before are still used: %s", error)
+                    log.warning("the previous certificates stay in use: %s", error)
                     self._complained = str(error)
             return self._value
 
 
 def made(make: Callable[[Pems], T], pems: Pems, tls: Tls) -> T:
-    """Make something of certificates; raises ConfigError if they cannot be used, which names their files."""
+    """Return ``make(pems)``; raise ConfigError, which names the files, if the certificates are unusable."""
     try:
         return make(pems)
     except ssl.SSLError as error:
@@ -65,9 +65,9 @@ def made(make: Callable[[Pems], T], pems: Pems, tls: Tls) -> T:
 
 
 def reason(error: ssl.SSLError) -> str:
-    """Return in plain words what OpenSSL has against a certificate or key."""
+    """Return in plain words why OpenSSL rejects a certificate or key."""
     known = {
-        "KEY_VALUES_MISMATCH": "the private key is not that of the certificate",
+        "KEY_VALUES_MISMATCH": "the private key does not belong to the certificate",
         "EE_KEY_TOO_SMALL": "the key is too small",
         "BAD_DECRYPT": "the private key is encrypted; give one without a passphrase",
         "BAD_PASSWORD_READ": "the private key is encrypted; give one without a passphrase",
@@ -76,36 +76,36 @@ def reason(error: ssl.SSLError) -> str:
 
 
 def check_serving(tls: Tls, *hosts: str) -> None:
-    """Find out before anything starts that processes which listen and connect cannot use certificates.
+    """Check, before anything starts, that peers with the same certificates would accept this process.
 
     Args:
-        hosts: that others reach them by.
+        hosts: hosts by which peers reach this process.
 
     Raises:
-        ConfigError, AuthError: why.
+        ConfigError, AuthError: the certificates are unusable.
     """
     for host in hosts:
         if (wrong := fault_of(tls, host)) is not None:
-            raise ConfigError(f"certificates: nobody who believes {tls} will talk to {host}: {wrong}")
+            raise ConfigError(f"certificates: peers that trust {tls} would reject {host}: {wrong}")
 
 
 def fault_of(tls: Tls, host: str) -> str | None:
-    """Return why nobody who has these certificates will talk to a process that is reached by a host; None: nothing.
+    """Return why peers with these certificates would reject a process on that host; None if they would accept it.
 
-    Without an authority, nobody knows.
+    Without a certificate authority nothing can be checked, and the result is None.
 
     Raises:
-        ConfigError, AuthError: they cannot be used.
+        ConfigError, AuthError: the certificates are unusable.
     """
     pems = tls.current()
     return made(partial(fault, host=pems.name or host), pems, tls) if pems.ca else None
 
 
 def fault(pems: Pems, host: str) -> str | None:
-    """Return what somebody with the same certificates has against them; None: nothing.
+    """Return why a peer with the same certificates would reject them; None if it would accept them.
 
     Args:
-        host: that this side is reached by; "": anywhere.
+        host: host by which this side is reached; "": any host.
     """
     caller, called = client_context(pems), server_context(pems)
     caller.check_hostname = bool(host)
@@ -125,12 +125,12 @@ def fault(pems: Pems, host: str) -> str | None:
 
 
 def said(error: ssl.SSLCertVerificationError) -> str:
-    """Return what OpenSSL says of a certificate that is not to be believed."""
+    """Return OpenSSL's reason for rejecting a certificate."""
     return error.verify_message.rstrip(".")
 
 
 def client_context(pems: Pems) -> ssl.SSLContext:
-    """Return what a data connection is opened with."""
+    """Return the TLS context for opening data connections."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_verify_locations(cadata=believed(pems))
@@ -139,10 +139,10 @@ def client_context(pems: Pems) -> ssl.SSLContext:
 
 
 def server_context(pems: Pems) -> ssl.SSLContext:
-    """Return what data connections are taken with."""
+    """Return the TLS context for accepting data connections."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.num_tickets = 0  # a connection lasts; nobody comes back with one
+    context.num_tickets = 0  # connections are long-lived, so clients never resume a session
     _own(pems)
     load_own(context, pems)
     if pems.ca:
@@ -152,7 +152,7 @@ def server_context(pems: Pems) -> ssl.SSLContext:
 
 
 def usable(pems: Pems) -> Pems:
-    """Return certificates that a connection can be opened with."""
+    """Return the certificates if a client can use them; raise otherwise."""
     client_context(pems)
     return pems
 
@@ -160,28 +160,29 @@ def usable(pems: Pems) -> Pems:
 def _own(pems: Pems) -> None:
     if not pems.cert:
         raise ConfigError(
-            "who listens with TLS needs a certificate and its key; give --tls-cert and --tls-key (tlsCert and tlsKey)"
+            "a process that listens with TLS needs a certificate and its key; give --tls-cert and --tls-key (tlsCert "
+            "and tlsKey)"
         )
 
 
 def believed(pems: Pems) -> str:
     if not pems.ca:
         raise ConfigError(
-            "who connects with TLS needs the authority whose certificates it is to believe; give --tls-ca (tlsCa)"
+            "a process that connects with TLS needs a certificate authority to trust; give --tls-ca (tlsCa)"
         )
     return pems.ca
 
 
 def load_own(context: ssl.SSLContext, pems: Pems) -> None:
     if pems.cert:
-        # The module reads files alone, and a key is not to be written to any.
+        # Python's ssl module loads certificates only from files, and a key must not be written to a disk.
         with _file(pems.cert) as cert, _file(pems.key) as key:
             context.load_cert_chain(cert, key, password="")
 
 
 @contextlib.contextmanager
 def _file(text: str) -> Iterator[str]:
-    """Yield a file that text can be read from; where the system has such, one that is on no disk."""
+    """Yield the path of a file with this text; in memory where the system supports that."""
     in_memory = hasattr(os, "memfd_create")
     with os.fdopen(os.memfd_create("ps2"), "wb") if in_memory else tempfile.TemporaryFile() as file:
         file.write(text.encode())

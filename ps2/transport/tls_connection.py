@@ -1,4 +1,4 @@
-"""TLS over a socket of a data connection: it takes the calls that plain sockets do, with their flags."""
+"""TLS over the socket of a data connection, with the methods and flags of a plain socket."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from typing import TypeAlias
 from ps2.interrupts import check
 from ps2.transport.sockets import MIN_TIMEOUT_S, wait_until
 
-# What one call to the system takes or gives: some records of TLS, of at most 16 KiB each. With more, what is copied
-# from buffer to buffer leaves the processor's cache; with less, it is the calls that cost.
+# Bytes of one system call: several TLS records of at most 16 KiB. With more, copies leave the CPU's cache; with fewer,
+# system calls dominate.
 RECEIVED_BYTES = 1 << 17
 SENT_BYTES = 1 << 16
 RECORD_BYTES = 1 << 14
 
 
 class TlsConnection:
-    """Sends and receives what is encrypted on its way.
+    """An encrypted data connection.
 
-    One thread at a time uses it, as it is with the sockets of data connections; any may end it by ``shutdown``. Not the
-    module's own wrapped socket: that one takes no flags, a view at a time, and asks the system for each record twice.
+    Like a data connection's plain socket, it is used by one thread at a time, and any thread may end it by
+    ``shutdown``. Python's own SSLSocket does not fit: it accepts no flags, sends one view at a time, and makes two
+    system calls for each record.
     """
 
     def __init__(self, plain: socket.socket, context: ssl.SSLContext, server_name: str | None) -> None:
-        """Nothing is sent yet.
+        """Wrap a socket; nothing is sent yet.
 
         Args:
-            plain: connected; is closed with this one.
-            server_name: that the other side's certificate is to carry; None: this is the server's side.
+            plain: a connected socket, closed together with this object.
+            server_name: name that the server's certificate must carry; None on the server's side.
         """
         self._plain = plain
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -40,11 +41,11 @@ class TlsConnection:
         )
         self._sending = memoryview(b"")  # encrypted
         self._arriving = memoryview(bytearray(RECORD_BYTES))
-        self._taken = 0  # bytes that these were before
+        self._taken = 0  # plain bytes that ``_sending`` encrypts
 
     @property
     def plain(self) -> socket.socket:
-        """The socket that carries what is encrypted."""
+        """The socket that carries the encrypted bytes."""
         return self._plain
 
     @property
@@ -53,14 +54,14 @@ class TlsConnection:
 
     @property
     def has_read_on(self) -> bool:
-        """Something that came has been taken from the system, and not been asked for yet."""
+        """True if bytes have been received from the system that the caller has not read yet."""
         return bool(self._incoming.pending or self._tls.pending())
 
     def handshake(self, deadline_s: float) -> None:
-        """Agree on keys, each side having seen the other's certificate.
+        """Run the TLS handshake, in which the sides check certificates and agree on keys.
 
         Raises:
-            OSError: it went away, or was not done by the deadline; an ssl.SSLError if one does not want the other.
+            OSError: the connection broke, or the deadline passed; ssl.SSLError if one side rejects the other.
         """
         while True:
             try:
@@ -78,9 +79,10 @@ class TlsConnection:
                 raise ConnectionResetError(0, "the other side closed the connection instead of answering with TLS")
 
     def sendmsg(self, views: Sequence[memoryview], _: Sequence[object] = (), flags: int = 0) -> int:
-        """Send what one call takes of views; return how many bytes.
+        """Send the part of the views that one call takes; return its number of bytes.
 
-        Raises BlockingIOError if not all of that could be sent: the same views are to come again.
+        Raises:
+            BlockingIOError: not all of that part could be sent; the caller must pass the same views again.
         """
         if not self._sending:
             self._taken = self._encrypt(views)
@@ -90,7 +92,7 @@ class TlsConnection:
         return self._taken
 
     def recv_into(self, view: memoryview, size: int = 0, flags: int = 0) -> int:
-        """Receive as a plain socket does; 0 when the other side is through."""
+        """Receive like a plain socket; return 0 when the other side has finished."""
         whole = bool(flags & socket.MSG_WAITALL)
         timeout_s = self._plain.gettimeout()
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -144,7 +146,7 @@ class TlsConnection:
         self._plain.close()
 
     def _encrypt(self, views: Sequence[memoryview]) -> int:
-        """Encrypt about ``SENT_BYTES``; return how many were."""
+        """Encrypt about ``SENT_BYTES``; return the number of plain bytes that were encrypted."""
         taken, at = 0, 0
         while at < len(views) and taken < SENT_BYTES:
             view = views[at]
@@ -176,7 +178,7 @@ class TlsConnection:
         got = self._plain.recv_into(self._arriving, 0, flags)
         if got:
             self._incoming.write(self._arriving[:got])
-            if got == len(self._arriving) < RECEIVED_BYTES:  # who sends little needs little
+            if got == len(self._arriving) < RECEIVED_BYTES:  # grow only for peers that send much
                 self._arriving = memoryview(bytearray(4 * got))
         else:
             self._incoming.write_eof()

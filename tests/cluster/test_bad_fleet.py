@@ -197,10 +197,10 @@ def test_attach_when_token_is_not_the_fleets_then_auth_error(running, wrong_toke
     ("content", "text"),
     [
         (None, r"token file .*/nothing: No such file or directory"),
-        ("", r"expected one line of at least 16 ASCII characters"),
-        ("short\n", r"expected one line of at least 16 ASCII characters, all of them printable, got 5 characters"),
-        ("nul\0" * 8, r"expected one line of at least 16 ASCII characters, all of them printable, got 32 characters"),
-        ("two words that are long enough\n", r"expected one line of at least 16 ASCII characters"),
+        ("", r"expected a line of at least 16 printable ASCII characters"),
+        ("short\n", r"expected a line of at least 16 printable ASCII characters, got 5 characters"),
+        ("nul\0" * 8, r"expected a line of at least 16 printable ASCII characters, got 32 characters"),
+        ("two words that are long enough\n", r"expected a line of at least 16 printable ASCII characters"),
     ],
 )
 def test_attach_when_token_file_is_wrong_then_auth_error(tmp_path, content, text):

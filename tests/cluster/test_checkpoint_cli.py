@@ -78,7 +78,7 @@ def test_ls_when_folder_is_empty_then_says_so(tmp_path):
 
 def test_ls_when_there_is_no_such_folder_then_exits_1(tmp_path):
     result = ps2("ls", tmp_path / "nope")
-    assert result.stderr == f"ps2: {tmp_path}/nope: expected a folder with a checkpoint, and there is nothing\n"
+    assert result.stderr == f"ps2: {tmp_path}/nope: expected a folder with a checkpoint, but there is nothing\n"
     assert result.returncode == 1
 
 
@@ -107,7 +107,7 @@ def test_verify_when_files_are_bad_then_names_each_and_exits_1(root):
     result = ps2("verify", root)
     states = {line.split()[0]: line.split(maxsplit=3)[3].strip() for line in result.stdout.splitlines()[1:] if line}
     assert states["1-0-values.npy"].startswith("expected bytes with XXH3-128")
-    assert states["1-1-values.npy"] == "named by the manifest, but not there"
+    assert states["1-1-values.npy"] == "named by the manifest, but missing"
     assert "bytes, got" in states["2-0-keys.npy"]
     assert sum(state == "ok" for state in states.values()) == 7
     assert result.stderr == f"ps2: {folder}: 3 of 10 files cannot be used\n"

@@ -79,7 +79,7 @@ def test_fleet_when_a_module_has_changed_since_it_was_imported_here_then_the_err
     name = written("changing", OTHER.format(name="changing", value=1))
     __import__(name)
     written(name, OTHER.format(name="changing", value=22))
-    with pytest.raises(ConfigError, match=r"'changing' of module 'changing' is not the same on both sides.*on .*:\d+ "):
+    with pytest.raises(ConfigError, match=r"'changing' of module 'changing' differs between the two sides.*on .*:\d+"):
         PS2Context.getOrCreate(servers=1, ops=[name])
 
 

@@ -99,7 +99,7 @@ def test_restore_when_the_path_is_empty_then_it_is_named(tmp_path):
 
 def test_restore_when_the_path_is_a_file_then_it_is_named(tmp_path):
     (tmp_path / "file").write_text("x")
-    fails_with(CheckpointMissingError, tmp_path / "file", "and this is a file")
+    fails_with(CheckpointMissingError, tmp_path / "file", "but this is a file")
 
 
 def test_restore_when_rows_were_saved_there_then_error_says_what_reads_them(tmp_path):

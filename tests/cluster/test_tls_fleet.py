@@ -75,7 +75,7 @@ def test_a_local_fleet_without_certificates_when_the_environment_names_some_then
 
 def test_a_driver_when_its_certificate_is_another_hosts_then_nothing_starts(tmp_path, leaves_nothing):
     files = write(tmp_path, names=("driver.example",))
-    with pytest.raises(ConfigError, match=r"nobody who believes .* will talk to 127\.0\.0\.1: IP address mismatch"):
+    with pytest.raises(ConfigError, match=r"peers that trust .* would reject 127\.0\.0\.1: IP address mismatch"):
         PS2Context.getOrCreate(servers=1, conf=PS2Conf(**given(files)))
 
 
@@ -112,7 +112,7 @@ def test_launch_when_given_certificates_then_commands_need_them_and_its_token_ca
         stranger = write(tmp_path / "stranger", signed_by="a stranger's", believed="a stranger's")
         wrong = shell.run(*named, *stranger.arguments())
         assert wrong.returncode == 6
-        assert wrong.stderr.startswith(f"ps2: {address}: its certificate is not to be believed"), wrong.stderr
+        assert wrong.stderr.startswith(f"ps2: {address}: its certificate is not trusted"), wrong.stderr
         without = shell.run(*named, "--tls-ca", files.ca)
         assert (without.returncode, "there is none; give --tls-cert" in without.stderr) == (6, True), without.stderr
         assert time.monotonic() - began_s < 30

@@ -138,8 +138,8 @@ def test_hello_when_the_protocol_differs_then_protocol_error_names_both(address)
     [
         ({"protocol": 99}, f"this server speaks protocol {PROTOCOL_VERSION}, the peer 99"),
         ({"protocol": 0, "nonce": b""}, f"this server speaks protocol {PROTOCOL_VERSION}, the peer 0"),
-        ({"server_id": "another-id"}, "the peer means to meet another server"),
-        ({"server_id": ""}, "the peer means to meet another server"),
+        ({"server_id": "another-id"}, "the peer wants to reach another server"),
+        ({"server_id": ""}, "the peer wants to reach another server"),
     ],
 )
 def test_greeting_when_it_is_meant_for_something_else_then_protocol_error_and_the_end(server, carrier, fields, said):

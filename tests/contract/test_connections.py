@@ -144,7 +144,7 @@ def test_data_port_when_it_is_of_no_use_then_unreachable_names_it(engine, carrie
 
 @on_sockets
 def test_data_port_when_another_server_has_it_then_that_gets_no_request(engine, carrier):
-    error = pytest.raises(UnreachableError, match="the peer means to meet another server")
+    error = pytest.raises(UnreachableError, match="the peer wants to reach another server")
     with serving(Engine(1 << 20, False)) as other:
         places = other.data.port, other.data.unix_name
         with serving(engine, places=lambda data: places) as server, connected(carrier) as transport, error:

@@ -286,7 +286,7 @@ def test_impostor_when_the_token_is_known_to_be_right_then_unavailable_at_once()
     transport = GrpcTransport(TOKEN, sure=True)
     with in_place_of(answers={CHALLENGE: a_challenge_of("another-token-entirely")}) as impostor:
         try:
-            with pytest.raises(UnavailableError, match="somebody who does not know the fleet's token"):
+            with pytest.raises(UnavailableError, match="a process that does not know the fleet's token"):
                 ServerControl(transport).hello(impostor.address)
         finally:
             transport.close()
@@ -317,7 +317,7 @@ def test_impostor_when_it_passes_calls_on_to_another_server_then_it_is_found_out
 
         with in_place_of(answers={CHALLENGE: passed_on}) as impostor, connected("tcp") as transport:
             ServerControl(transport).hello(address)
-            with pytest.raises(UnavailableError, match=f"there listens the server of {address}"):
+            with pytest.raises(UnavailableError, match=f"got the server of {address}"):
                 ServerControl(transport).hello(impostor.address)
 
 
@@ -355,6 +355,6 @@ def test_call_when_its_message_was_changed_then_auth_error(address):
 
 
 def test_server_when_this_side_has_a_token_and_it_has_none_then_auth_error(engine):
-    error = pytest.raises(AuthError, match="started without a token")
+    error = pytest.raises(AuthError, match="a server without a token")
     with serving(engine, token=None) as server, connected("tcp") as transport, error:
         ServerControl(transport).hello(server.address)

@@ -84,7 +84,7 @@ def test_a_certificate_when_it_is_not_to_be_believed_then_the_client_is_told_why
 
 
 CALLERS = {
-    "none": ({}, "there is none"),
+    "none": ({}, "it has none"),
     "expired": ({"expired": True}, "certificate has expired"),
     "of another authority": ({"signed_by": "a stranger's"}, "unable to get local issuer"),
 }
@@ -96,7 +96,7 @@ def test_a_client_when_its_certificate_will_not_do_then_it_is_told_so(tmp_path, 
     own = write(tmp_path, **given)
     error = refusal(TlsFiles(ca=own.ca) if which == "none" else own, server.address)
     assert isinstance(error, AuthError), error
-    assert "does not take this side's certificate" in str(error)
+    assert "rejects this side's certificate" in str(error)
     assert expected in str(error)
 
 
@@ -185,7 +185,7 @@ def other_key(folder):
 UNUSABLE = {
     "a key of another certificate": (
         other_key,
-        "the private key is not that of the certificate",
+        "the private key does not belong to the certificate",
     ),
     "a key that others can read": (lambda folder: (folder / "key.pem").chmod(0o644), "chmod 600"),
     "no certificate there": (lambda folder: (folder / "cert.pem").unlink(), "certificate file .*No such file"),

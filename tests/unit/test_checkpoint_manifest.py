@@ -88,7 +88,7 @@ def test_manifest_when_a_field_of_a_matrix_is_missing_then_error_names_it(name):
         ),
         (put("3", "number"), r"^m: number: expected an integer, got '3'"),
         (put(True, "number"), r"^m: number: expected an integer, got True"),
-        (put(-1, "number"), r"^m: number: expected an integer that is not negative, got -1"),
+        (put(-1, "number"), r"^m: number: expected a non-negative integer, got -1"),
         (put("now", "created_s"), r"^m: created_s: expected a number or an integer, got 'now'"),
         (put({}, "matrices"), r"^m: matrices: expected a list"),
         (put("float16", "matrices", 0, "spec", "dtype"), r"matrices\[0\]: spec: dtype: expected one of .* 'float16'"),
@@ -173,13 +173,13 @@ def test_newest_when_none_is_complete_then_error_says_so(tmp_path):
 
 
 def test_newest_when_path_does_not_exist_then_error_says_so(root):
-    with pytest.raises(CheckpointMissingError, match="expected a folder with a checkpoint, and there is nothing"):
+    with pytest.raises(CheckpointMissingError, match="expected a folder with a checkpoint, but there is nothing"):
         folders.newest(f"{root}/nope")
 
 
 def test_newest_when_path_is_a_file_then_error_says_so(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointMissingError, match="and this is a file"):
+    with pytest.raises(CheckpointMissingError, match="but this is a file"):
         folders.newest(str(tmp_path / "file"))
 
 
@@ -217,12 +217,12 @@ def test_prepare_when_folder_is_new_then_is_made_and_empty(root):
 @pytest.mark.parametrize("below", ["", "/below"])
 def test_prepare_when_path_is_a_file_then_error_says_so(tmp_path, below):
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"^checkpointDir: expected a folder that can be written to"):
+    with pytest.raises(ConfigError, match=r"^checkpointDir: expected a writable folder"):
         folders.prepare(f"{tmp_path}/file{below}")
 
 
 def test_prepare_when_folder_cannot_be_made_then_error_names_it():
-    with pytest.raises(ConfigError, match=r"expected a folder that can be written to, got /proc/ps2"):
+    with pytest.raises(ConfigError, match=r"expected a writable folder, got /proc/ps2"):
         folders.prepare("/proc/ps2")
 
 

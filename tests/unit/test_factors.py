@@ -162,7 +162,7 @@ def test_add_factors_when_features_lie_anyhow_then_all_are_added(slots):
             1,
             (1, 3),
             ShapeError,
-            "counts: expected at most 1, as there are samples, got 9223372036854775808",
+            "counts: expected at most 1, the number of entries, got 9223372036854775808",
         ),
         ([0], [1], [0], 2, (1, 3), ShapeError, "x: expected 1 elements, got 2"),
         ([0], [1], [0], 1, (1, 4), ShapeError, r"b: expected shape \(samples, 3\), got \(1, 4\)"),

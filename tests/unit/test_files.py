@@ -36,6 +36,6 @@ def test_write_whole_when_the_disk_is_full_then_what_was_there_stays(tmp_path):
 
 def test_write_whole_when_it_is_a_folder_then_it_says_so_and_leaves_nothing(tmp_path):
     fs, path = place(str(tmp_path))
-    with pytest.raises(RecoveryError, match="expected a file, or a place for one, and it is a folder"):
+    with pytest.raises(RecoveryError, match="expected a file or no file, got a folder"):
         write_whole(fs, path, [b"new"])
     assert (list(tmp_path.iterdir()), list(tmp_path.parent.glob(f"{tmp_path.name}.*"))) == ([], [])

@@ -143,10 +143,10 @@ ZERO_STEP = pb.Operation(keys=pb.Keys(count=2, deltas=pb.ArraySpec(dtype=pb.UINT
 @pytest.mark.parametrize(
     ("said", "sent"),
     [
-        fault("a header of 2 bytes is no request's", b"\x0f\xff", 100),
-        fault("a header of 0 bytes is no request's", b"", 100),
-        fault("arrays of 100000 bytes, and 99999 come", header_of(PUSH), 99_999),
-        fault("arrays of 100000 bytes, and 0 come", header_of(PUSH), 0),
+        fault("a header of 2 bytes is not a request's", b"\x0f\xff", 100),
+        fault("a header of 0 bytes is not a request's", b"", 100),
+        fault("arrays of 100000 bytes, but 99999 bytes follow", header_of(PUSH), 99_999),
+        fault("arrays of 100000 bytes, but 0 bytes follow", header_of(PUSH), 0),
         fault("an array of unknown dtype 0", header_of(pb.Operation(arrays=[pb.ArraySpec(count=5)])), 5),
         fault("an empty set of keys", header_of(pb.Operation(keys=pb.Keys(count=0))), 70_000),
         fault("the delta at position 0 is 0", header_of(ZERO_STEP), 1),

@@ -320,7 +320,7 @@ def refused(folder, error, match, servers=2, **changes):
 def test_load_when_a_file_is_missing_then_error_names_it(saved, folder, matrix, kind, servers):
     file = file_of(saved, kind, matrix)
     (folder / file.name).unlink()
-    refused(folder, CheckpointCorruptError, rf"{folder}/{file.name}: named by the manifest, but not there", servers)
+    refused(folder, CheckpointCorruptError, rf"{folder}/{file.name}: named by the manifest, but missing", servers)
 
 
 @pytest.mark.parametrize("servers", [2, 3])
@@ -367,7 +367,8 @@ def test_load_when_file_has_another_shape_then_error_names_both(saved, folder, s
 def test_load_when_file_ends_before_its_header_says_then_error_says_so(saved, folder):
     file = file_of(saved, "values")
     put_file(folder, saved, file, (folder / file.name).read_bytes()[:-8])
-    refused(folder, CheckpointCorruptError, rf"{file.name}: expected 3 x {DIM // 2} values of float64, and it ends")
+    said = rf"{file.name}: expected 3 x {DIM // 2} values of float64, but the file ends"
+    refused(folder, CheckpointCorruptError, said)
 
 
 def test_load_when_file_goes_on_after_its_array_then_error_names_both_sizes(saved, folder):
@@ -382,7 +383,7 @@ def test_load_when_file_goes_on_after_its_array_then_error_names_both_sizes(save
         (lambda keys: np.append(keys[:-1], keys[0]), "a key is there twice"),
         (lambda keys: np.append(keys[:-1], -5), "expected keys below"),
         (lambda keys: KEYS[: keys.size], "belongs to another partition"),
-        (lambda keys: keys[:, None], "expected keys, in one dimension"),
+        (lambda keys: keys[:, None], "expected one dimension of keys"),
         (lambda keys: keys.astype(float), "expected values of int64, got float64"),
     ],
 )
@@ -427,7 +428,7 @@ def test_load_when_a_source_is_not_given_then_error_names_the_columns(saved, fol
 
 def test_load_when_folder_is_not_there_then_error_says_so(saved, tmp_path):
     fleet = Fleet(2)
-    with pytest.raises(CheckpointMissingError, match="nope: expected a checkpoint, and there is nothing"):
+    with pytest.raises(CheckpointMissingError, match="nope: expected a checkpoint, but there is nothing"):
         fleet.loadings[0].load(str(tmp_path / "nope"), fleet.to_load(saved, 0), ids=False)
 
 

@@ -116,14 +116,14 @@ def test_check_when_a_scalar_has_no_range_then_takes_nan():
 
 def test_lookup_when_the_name_is_unknown_then_names_the_known():
     with pytest.raises(
-        NotFoundError, match=r"^no operation 'adma'; the nearest names: adam, [^;]*; 'ps2 ops' lists all$"
+        NotFoundError, match=r"^there is no operation 'adma'; the nearest names: adam, [^;]*; 'ps2 ops' lists all$"
     ):
         lookup("adma")
 
 
 @pytest.mark.parametrize("name", ["nonsense", "x" * 10**6])
 def test_lookup_when_nothing_is_like_it_then_names_the_list(name):
-    with pytest.raises(NotFoundError, match=r"; no name is like it; 'ps2 ops' lists all$"):
+    with pytest.raises(NotFoundError, match=r"; no name is similar; 'ps2 ops' lists all$"):
         lookup(name)
 
 

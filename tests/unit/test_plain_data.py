@@ -45,9 +45,9 @@ def test_nan_when_decoded_then_keeps_its_bits():
         ({"a": [1, {2}]}, r"x\['a'\]\[1\]: expected .* got set"),
         (b"bytes", "got bytes"),
         (1j, "got complex"),
-        (2**63, "expected an integer of 64 bits"),
-        (np.uint64(2**63), "expected an integer of 64 bits"),
-        ({1: 2}, "expected strings for the keys"),
+        (2**63, "expected a signed 64-bit integer"),
+        (np.uint64(2**63), "expected a signed 64-bit integer"),
+        ({1: 2}, "expected dict keys that are strings"),
         ("\ud800", "Unicode"),
         (np.array([None]), "got ndarray of object"),
         (np.array(["a"]), "got ndarray of <U1"),
@@ -65,7 +65,7 @@ def test_message_when_a_part_is_no_plain_data_then_names_it(value, says):
 def test_message_when_it_contains_itself_then_is_refused():
     value = []
     value.append(value)
-    with pytest.raises(UsageError, match="lists and dicts inside one another"):
+    with pytest.raises(UsageError, match="nested lists and dicts"):
         Message(value)
 
 

@@ -169,7 +169,7 @@ def test_from_batches_when_a_label_cannot_be_used_then_the_error_names_its_row(l
 
 def test_from_batches_when_a_weight_is_negative_then_the_error_names_its_row():
     batch = batch_of([dense([1.0])] * 3, w=[1.0, -2.0, -3.0])
-    with pytest.raises(InputError, match=r"'w', row 1: expected a weight that is not negative, got -2 \(and 1 more"):
+    with pytest.raises(InputError, match=r"'w', row 1: expected a non-negative weight, got -2 \(and 1 more"):
         Rows.fromBatches([batch], weight="w")
 
 
@@ -216,7 +216,7 @@ def test_from_records_when_a_record_cannot_be_used_then_the_error_names_it(recor
 
 
 def test_from_records_when_a_weight_is_negative_then_the_error_names_the_record():
-    with pytest.raises(InputError, match="record 1: expected a weight that is not negative"):
+    with pytest.raises(InputError, match="record 1: expected a non-negative weight"):
         Rows.fromRecords([(0, [1], 0.0), (0, [1], -1.0)])
 
 

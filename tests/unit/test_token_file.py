@@ -44,7 +44,7 @@ def test_token_file_when_it_is_no_ascii_text_then_config_error_names_it(path, co
 
 def test_token_file_when_it_has_more_than_two_lines_then_auth_error_tells_what_was_expected(path):
     path.write_text("\n".join(new_token() for _ in range(3)))
-    with pytest.raises(AuthError, match="expected a token, or two while it is replaced, got 3 lines"):
+    with pytest.raises(AuthError, match="expected one token, or two while it is being replaced, got 3 lines"):
         read_token(path)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ps2.coordinator.launcher import Launcher, LaunchRequest
 from ps2.errors import LaunchError, PS2Error, StoppedError, UnavailableError
-from ps2.rpc.control import Activation, Meeting, ServerControl
+from ps2.rpc.control import Activation, ServerControl, ServerInfo
 from ps2.transport.at_once import at_once
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class AttachLauncher(Launcher):
             for index, meeting in answers.items()
         }
 
-    def _meet(self, index: int) -> Meeting | None:
+    def _meet(self, index: int) -> ServerInfo | None:
         try:
             return self._server.hello(self._addresses[index], self._coordinator, LOOK_TIMEOUT_S)
         except PS2Error as error:  # silence is judged by its length
