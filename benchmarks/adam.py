@@ -28,16 +28,16 @@ from benchmarks.ways import Way, all_ways
 from ps2 import PS2Context
 
 SERVERS = 2
-# Before anything is measured: the JVM compiles its scheduler, and every process its kernels.
+# Steps before any measurement, while the JVM compiles its scheduler and every process its kernels.
 FIRST_STEPS = 20
-# A run is this many steps without a pause. Spark launches a stage about twice as fast after a pause as right after
-# another stage, so the first steps, which follow another way's, do not count.
+# Number of steps that a run takes without a pause. Spark launches a stage about twice as fast after a pause as right
+# after another stage. So the first steps, which follow those of another way, do not count.
 SETTLE_STEPS = 2
 COUNTED_STEPS = 4
 RUN_STEPS = SETTLE_STEPS + COUNTED_STEPS
-# Where a step takes longer than this, one run has to do.
+# If a step takes longer than this, one run has to be enough.
 SLOW_STEP_S = 20.0
-# All ways add the same float32 numbers, so that even rounding hardly tells them apart.
+# All ways add the same float32 numbers, so that results differ by little more than rounding.
 TOLERANCE = 1e-5
 LOSSES = (0.6, 0.5, 0.4, 0.3, 0.2)
 MAX_CONVERGENCE_STEPS = 150
@@ -53,7 +53,7 @@ CONVERGENCE_ROUNDS = 3
     click.option("--rows", type=click.IntRange(100), default=Problem.rows, help="Rows of the data set."),
 )
 def main(features: str, steps: int, convergence: int, rows: int, form: str, output: Path | None) -> None:
-    """Measure ways of training logistic regression with Adam; exit with 1 if their weights differ."""
+    """Compare ways of training logistic regression with Adam; exit with 1 if their weights differ."""
     sizes = read_numbers(features)
     problem = Problem(rows=rows)
     spark = _spark()
@@ -80,7 +80,7 @@ class _Contest:
         self.times: dict[str, list[StepTime]] = {way.name: [] for way in self.ways}
 
     def run(self, round_: int, first: int, count: int) -> dict[str, list[StepTime]]:
-        """Let each way take steps ``first`` to ``first + count - 1`` at a stretch; another one begins each round."""
+        """Let each way take steps ``first`` to ``first + count - 1`` in one run; each round begins with another way."""
         at = round_ % len(self.ways)
         turn = [*self.ways[at:], *self.ways[:at]]
         return {way.name: way.steps(first, count) for way in turn}
@@ -103,7 +103,7 @@ class _Contest:
 
 
 def _measure(ps: PS2Context, problem: Problem, sizes: Sequence[int], steps: int) -> tuple[SizeReport, ...]:
-    """Measure all ways at all sizes in turn, round by round: what else goes on in the machine hits all alike."""
+    """Measure all ways at all sizes in rounds, so that other load on the machine affects all alike."""
     data = [Clicks.make(ps.sparkContext, problem, features) for features in sizes]
     contests = [_Contest(ps, clicks) for clicks in data]
     for round_ in range(math.ceil(steps / COUNTED_STEPS)):
@@ -126,7 +126,7 @@ def _warm_up(ps: PS2Context, problem: Problem, features: int) -> None:
 
 
 def _converge(ps: PS2Context, problem: Problem, features: int) -> tuple[Crossing, ...]:
-    """Find the steps that each loss takes, then time as many steps, without the pauses that finding them makes."""
+    """Find the steps that each loss takes, then time that many steps without the pauses of the search."""
     clicks = Clicks.make(ps.sparkContext, problem, features)
     needed = {way.name: _steps_to(way, clicks) for way in all_ways(ps, clicks)}
     count = max(max(step or MAX_CONVERGENCE_STEPS for step in steps.values()) for steps in needed.values())
@@ -152,7 +152,7 @@ def _converge(ps: PS2Context, problem: Problem, features: int) -> tuple[Crossing
 
 
 def _steps_to(way: Way, clicks: Clicks) -> dict[float, int | None]:
-    """Train until the lowest of ``LOSSES``; return after how many steps each one was reached first."""
+    """Train until the lowest of ``LOSSES``; return the number of steps after which each loss was first reached."""
     found: dict[float, int | None] = dict.fromkeys(LOSSES)
     for number in range(1, MAX_CONVERGENCE_STEPS + 1):
         way.steps(number, 1)
@@ -167,7 +167,7 @@ def _steps_to(way: Way, clicks: Clicks) -> dict[float, int | None]:
 
 
 def _spark() -> Any:
-    # Spark-Adam's gradients pass through the driver's JVM whole.
+    # Whole gradients of Spark-Adam pass through the driver's JVM.
     return start_spark("local[2]", "benchmarks.adam", {"spark.driver.memory": "8g", "spark.driver.maxResultSize": "4g"})
 
 

@@ -1,4 +1,4 @@
-"""What ``benchmarks.adam`` found, as tables for people and as JSON for programs."""
+"""The results of ``benchmarks.adam``, as tables for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class StepTime:
 
     Attributes:
         total_s: the whole step, as its driver waits for it.
-        phases_s: how it divides into ``PHASES``, by the task that took longest.
-        keys: how many features the minibatch of that task used.
+        phases_s: its time by ``PHASES``, in the task that took longest.
+        keys: number of features in the minibatch of that task.
     """
 
     total_s: float
@@ -36,11 +36,11 @@ class WayReport:
 
     Attributes:
         way: its name.
-        steps: how many steps the medians are of.
-        step_s: median of the whole step.
+        steps: number of steps behind the medians.
+        step_s: median time of a whole step.
         phases_s: median of each phase; medians need not add up.
         slower: its ``step_s`` over that of the first way.
-        difference: largest difference of a weight from the first way's, after the last step.
+        difference: largest difference between its weights and the first way's, after the last step.
     """
 
     way: str
@@ -53,7 +53,7 @@ class WayReport:
 
 @dataclass(frozen=True)
 class SizeReport:
-    """All ways at one size; ``keys`` is the median number of features that a task's minibatch used."""
+    """All ways at one size; ``keys`` is the median number of features in a task's minibatch."""
 
     features: int
     keys: int
@@ -64,7 +64,7 @@ class SizeReport:
 class Crossing:
     """The first step after which the training loss was at most ``loss``, and the seconds of all steps up to it.
 
-    Both are by the way's name, and None where it was not reached; the seconds are medians of several trainings.
+    Both are by the way's name, and None if the loss was not reached; the seconds are medians of several trainings.
     """
 
     loss: float
@@ -74,7 +74,7 @@ class Crossing:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything one run found; ``tolerance`` is what a ``difference`` may be."""
+    """All results of one run; ``tolerance`` is the maximum of ``difference``."""
 
     machine: dict[str, Any]
     problem: dict[str, Any]
@@ -85,16 +85,16 @@ class Report:
 
     @property
     def agrees(self) -> bool:
-        """Whether all ways ended with the same weights at every size."""
+        """True if all ways ended with the same weights at every size."""
         return all(way.difference <= self.tolerance for size in self.sizes for way in size.ways)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what ``json.dumps`` writes."""
+        """Return the report as JSON data."""
         return {**asdict(self), "agrees": self.agrees}
 
 
 def summarise(features: int, times: dict[str, list[StepTime]], differences: dict[str, float]) -> SizeReport:
-    """Take the medians of the steps of each way; the first way is what the others are compared with."""
+    """Return the medians of each way's steps, compared with the first way."""
     totals_s = {way: median(step.total_s for step in steps) for way, steps in times.items()}
     first_s = next(iter(totals_s.values()))
     return SizeReport(
@@ -115,7 +115,7 @@ def summarise(features: int, times: dict[str, list[StepTime]], differences: dict
 
 
 def print_report(report: Report) -> None:
-    """Print the tables and what came of the check."""
+    """Print the tables and the result of the check."""
     click.echo(facts(report.machine))
     click.echo(facts(report.problem))
     click.echo()

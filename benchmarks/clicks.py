@@ -14,21 +14,21 @@ from ps2.data.rows import LocalRows, Rows
 
 LOSS = MarginLoss(linear.Problem("logistic", dim=1, fit_intercept=False))
 NO_INTERCEPT = np.zeros(1)
-# Of the values of a field, the share of the k most popular is (k / all) ** (1 / SKEW).
+# The k most popular values of a field have the share (k / all) ** (1 / SKEW).
 SKEW = 3.0
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is trained, whatever the number of features.
+    """The training problem, for any number of features.
 
     Attributes:
         rows: of the data set, over all partitions.
-        fields: entries of each row; a field has one of its many values in each row.
+        fields: entries of each row; each row has one of each field's many values.
         fraction: share of the rows that a step samples.
         lr: Adam's learning rate.
         seed: of data and sampling.
-        partitions: of the RDD, and so tasks of a step.
+        partitions: of the RDD; also the number of tasks of a step.
     """
 
     rows: int = 20_000
@@ -41,7 +41,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Clicks:
-    """The rows: ``rdd`` has one LocalRows a partition, cached; ``blocks`` are the same ones in the driver."""
+    """The rows: ``rdd`` has one LocalRows a partition, cached; ``blocks`` are the same rows in the driver."""
 
     problem: Problem
     features: int
@@ -66,9 +66,9 @@ class Clicks:
 
 
 def generate(problem: Problem, features: int, rdd_partition: int) -> LocalRows:
-    """Make the rows of one partition: of each field's values, few are popular and many are rare.
+    """Generate the rows of one partition; each field has few popular values and many rare ones.
 
-    Each field has its own interval of the features, so that popular ones lie in all of them.
+    Each field has its own interval of the features, so popular features are spread over all of them.
     """
     values = features // problem.fields
     rows = problem.rows // problem.partitions
@@ -88,6 +88,6 @@ def minibatch(problem: Problem, block: LocalRows, step: int, rdd_partition: int)
 
 
 def gradient(rows: LocalRows, w: Any) -> tuple[Any, float]:
-    """Return the gradient of the summed log-loss by the weights of the rows' keys, and that loss."""
+    """Return the gradient of the summed log-loss with respect to the weights of the rows' keys, and that loss."""
     found = LOSS.gradient(rows, w, NO_INTERCEPT)
     return found.dw, found.loss

@@ -1,4 +1,4 @@
-"""What benchmarks that compare trainings share: which parts are asked for, and the table of what was compared."""
+"""Shared code of benchmarks that compare trainings: the choice of parts, and tables of comparisons."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Parts:
 
     Attributes:
         names: in the order in which they are measured.
-        generated: those that need no files.
+        generated: parts that need no files.
     """
 
     names: tuple[str, ...]
     generated: tuple[str, ...]
 
     def options(self, files: str) -> tuple[Callable[[Any], Any], ...]:
-        """Return ``--part`` and ``--data-dir``, which is a folder of certain files."""
+        """Return the options ``--part`` and ``--data-dir``, a folder with certain files."""
         default = "[default: all; without --data-dir those that need no files]"
         folder = click.Path(exists=True, file_okay=False, resolve_path=True)
         return (
@@ -43,10 +43,10 @@ class Parts:
         )
 
     def chosen(self, parts: tuple[str, ...], data_dir: str | None) -> list[str]:
-        """Return the parts that are asked for.
+        """Return the requested parts.
 
         Raises:
-            click.UsageError: one of them needs files, and there is no folder.
+            click.UsageError: a part needs files, but no folder is given.
         """
         parts = parts or (self.generated if data_dir is None else self.names)
         if data_dir is None and set(parts) - set(self.generated):
@@ -56,7 +56,7 @@ class Parts:
 
 
 def print_compared(lines: Sequence[dict[str, Any]]) -> None:
-    """Print two sides of each line, how many times less ours is, and whether that meets a goal."""
+    """Print for each line both sides, by which factor PS2 takes less, and whether that meets the goal."""
     rows = [
         (
             line["what"],
@@ -76,7 +76,7 @@ def print_compared(lines: Sequence[dict[str, Any]]) -> None:
 
 
 def print_sizes(report: dict[str, Any]) -> None:
-    """Print the tables that parts of a report have of their own."""
+    """Print the additional tables of a report's parts."""
     for part in report["parts"].values():
         if part["sizes"]:
             click.echo()
@@ -85,7 +85,7 @@ def print_sizes(report: dict[str, Any]) -> None:
 
 
 def versions(distributions: Sequence[str]) -> dict[str, str]:
-    """Return the versions of those that are installed."""
+    """Return the versions of the installed ones among the packages."""
     found = {}
     for name in distributions:
         with suppress(PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""Vectors of words and vertices against gensim and pyspark.ml: tokens a second, F1 of labels, links that were hidden.
+"""Vectors of words and vertices, compared with gensim and pyspark.ml: tokens a second, F1 of labels, link prediction.
 
     python -m benchmarks.embeddings --data-dir FOLDER
 
@@ -43,7 +43,7 @@ def main(
     form: str,
     output: Path | None,
 ) -> None:
-    """Compare vectors with gensim's and pyspark.ml's, and with what DeepWalk's authors have published."""
+    """Compare vectors with those of gensim and pyspark.ml, and with DeepWalk's published results."""
     chosen = PARTS.chosen(parts, data_dir)
     found = ask_all("embeddings", chosen, Asked(rounds, data_dir or "", walks, tuple(via.split(",")), memory, vertices))
     of = machine(pyspark=pyspark.__version__, numpy=np.__version__, **versions(("gensim", "scikit-learn")))

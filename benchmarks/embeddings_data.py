@@ -1,4 +1,4 @@
-"""BlogCatalog, and what vectors of its vertices are worth: labels that they tell, links that were hidden."""
+"""BlogCatalog, and the quality of vectors of its vertices: prediction of labels and of hidden links."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SEED = 7
 
 
 def edges(folder: str) -> Array:
-    """Return the 333,983 edges: shape (n, 2), each once."""
+    """Return the 333,983 distinct edges, shape (n, 2)."""
     with gzip.open(file_in(folder, EDGES), "rb") as file:
         return np.array(file.read().split(), np.int64).reshape(-1, 2)
 
 
 def labels(folder: str) -> tuple[Array, sp.csr_array]:
-    """Return the vertices that have labels, and these, shape (vertices, 39), of 0 and 1; a vertex may have several."""
+    """Return the labelled vertices, and a 0/1 matrix of labels, shape (vertices, 39); a vertex may have several."""
     with gzip.open(file_in(folder, LABELS), "rt") as file:
         lines = [list(map(int, line.split())) for line in file if line.strip()]
     vertices = np.array([line[0] for line in lines])
@@ -46,13 +46,13 @@ def framed(spark: Any, pairs: Array, partitions: int = 2) -> Any:
 
 
 def f1(vectors: Array, wanted: sp.csr_array, share: float, splits: int = SPLITS) -> tuple[float, float]:
-    """Return Macro-F1 and Micro-F1, in percent, of logistic regressions, one a label, on a share of the vertices.
+    """Return Macro-F1 and Micro-F1, in percent, of one logistic regression a label, trained on a share of the vertices.
 
-    As DeepWalk's authors have it (``scoring.py``): of a vertex as many labels are predicted as it has. The mean of some
-    splits.
+    The protocol is that of DeepWalk's authors (``scoring.py``): for each vertex, as many labels are predicted as it
+    has. Returns the mean of several splits.
 
     Args:
-        vectors: shape (vertices, d), of those that have labels.
+        vectors: shape (vertices, d), of the vertices that have labels.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import f1_score
@@ -76,10 +76,10 @@ def f1(vectors: Array, wanted: sp.csr_array, share: float, splits: int = SPLITS)
 
 
 def hidden(pairs: Array, share: float) -> tuple[Array, Array, Array]:
-    """Hide edges.
+    """Hide some edges for link prediction.
 
     Returns:
-        Edges to learn from; hidden ones, between vertices that the others have; as many pairs that have no edge.
+        Edges to learn from; hidden edges between vertices of these; as many pairs of vertices without an edge.
     """
     rng = np.random.default_rng(SEED)
     held = rng.random(len(pairs)) < share
@@ -96,7 +96,7 @@ def hidden(pairs: Array, share: float) -> tuple[Array, Array, Array]:
 
 
 def auc(positive: Array, negative: Array) -> float:
-    """Return the chance that a hidden edge has a larger score than a pair without one."""
+    """Return the probability that a hidden edge has a larger score than a pair without an edge."""
     from scipy.stats import rankdata
 
     n, m = len(positive), len(negative)

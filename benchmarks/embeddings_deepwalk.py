@@ -1,4 +1,4 @@
-"""DeepWalk on BlogCatalog by each way: F1 of labels by logistic regression, against what its authors have published."""
+"""DeepWalk on BlogCatalog in each way: F1 of labels by logistic regression, compared with the authors' results."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from benchmarks.frame import Part, answer, tell
 from benchmarks.trees_part import Score
 from ps2.algorithms.graph import DeepWalk
 
-# By the share of labelled vertices: Macro-F1 and Micro-F1 of DeepWalk's README, 80 walks of 40, d = 128, window 10.
+# Macro-F1 and Micro-F1 by the share of labelled vertices, from DeepWalk's README: 80 walks of 40, d = 128, window 10.
 PUBLISHED = {0.1: (21.08, 35.86), 0.5: (27.68, 41.51), 0.9: (28.21, 42.40)}
-# What ours may be below them.
+# By how much PS2's results may be below these.
 LESS = 0.5
 PARAMS: dict[str, Any] = {"vectorSize": 128, "walkLength": 40, "windowSize": 10, "seed": 1}
 

@@ -1,4 +1,4 @@
-"""What the tables of LINE take on the servers: of ids that are keys, and of the first order, which has one table."""
+"""Server memory of LINE's tables: with ids as keys, and for the first order, which has one table."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ps2.algorithms.training.checkpoint_names import UNNAMED
 from ps2.ops.kernels import Int64s
 
 VERTICES, SIZE = 1_000_000, 64
-# Of vertices whose vectors change at once.
+# Number of vertices whose vectors change at a time.
 BLOCK = 50_000
-# Of what ids from 0 on take, what ids from anywhere may.
+# Maximum memory for arbitrary ids, relative to ids from 0 on.
 MOST = 1.1
 SECOND = EmbeddingSettings(VERTICES, SIZE, total=1, architecture="edges", via="rows")
 FIRST = replace(SECOND, order=1)
@@ -31,7 +31,7 @@ FIRST_ROWS, FIRST_SERVERS = (f"first order, by {via}" for via in ("rows", "serve
 
 
 def measure(asked: Asked) -> Part:
-    """Each on servers of its own, so that nothing is left of another."""
+    """Measure each case on new servers, so that no memory of another case counts."""
     ids, rng = np.arange(VERTICES), np.random.default_rng(1)
     found = {
         NUMBERED: _taken(SECOND, ids),

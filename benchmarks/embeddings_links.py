@@ -1,4 +1,4 @@
-"""LINE beside DeepWalk on BlogCatalog: how well they tell a fifth of the edges, hidden, from pairs without an edge."""
+"""LINE and DeepWalk on BlogCatalog: prediction of a hidden fifth of the edges against pairs without an edge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.trees_part import Score
 from ps2.algorithms.graph import LINE, DeepWalk
 
 HIDDEN = 0.2
-# Of DeepWalk's AUC.
+# Goal relative to DeepWalk's AUC.
 GOAL = 0.9
 ORDERS = ("both", "first", "second")
 

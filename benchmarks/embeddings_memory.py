@@ -1,4 +1,4 @@
-"""What two tables of vectors take on the servers while they are trained, beside what the vectors themselves do."""
+"""Server memory of two tables of vectors during training, relative to the vectors alone."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ MOST = 1.2
 
 @dataclass(frozen=True)
 class Drawn:
-    """Sentences of words that are all as likely, so that tables are touched everywhere.
+    """Sentences of equally likely words, so that training touches tables everywhere.
 
     Attributes:
-        words: how many there are.
+        words: number of distinct words.
     """
 
     words: int
@@ -49,7 +49,7 @@ class Drawn:
 
 
 def measure(asked: Asked) -> Part:
-    """By each way one after the other; by "servers" tables are the last, so that what is left of others counts too."""
+    """Measure one way after the other; "servers" is last, so that leftovers of the others count, too."""
     checks = []
     with spark_and_servers(asked, "memory"):
         ps = PS2Context.getOrCreate()

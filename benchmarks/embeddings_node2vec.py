@@ -1,4 +1,4 @@
-"""node2vec on BlogCatalog, p = q = 0.25, beside DeepWalk with the same params: F1 of labels."""
+"""node2vec on BlogCatalog with p = q = 0.25, and DeepWalk with the same params: F1 of labels."""
 
 from __future__ import annotations
 

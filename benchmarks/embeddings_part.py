@@ -1,4 +1,4 @@
-"""What the parts of ``benchmarks.embeddings`` are asked for; each runs in a process, and a Spark, of its own."""
+"""The settings of the parts of ``benchmarks.embeddings``; each part runs in its own process with its own Spark."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Asked:
     """What to measure.
 
     Attributes:
-        rounds: turns that the medians are of.
+        rounds: number of rounds behind the medians.
         data_dir: folder of the data sets.
         walks: from each vertex.
         via: ways to train.
-        memory: of Spark's JVM, as Spark writes it.
-        vertices: vectors of a table, of memory.
+        memory: of Spark's JVM, in Spark's notation.
+        vertices: vectors of a table, in the memory parts.
     """
 
     rounds: int
@@ -37,7 +37,7 @@ class Asked:
 
 @contextmanager
 def spark_and_servers(asked: Asked, part: str) -> Iterator[Any]:
-    """Start Spark with a task slot a worker, and two servers; yield the SparkSession."""
+    """Start Spark with one task slot a worker, and two servers; yield the SparkSession."""
     settings = {"spark.driver.memory": asked.memory, "spark.driver.maxResultSize": "0"}
     spark = start_spark(f"local[{WORKERS}]", f"benchmarks.embeddings_{part}", settings)
     try:

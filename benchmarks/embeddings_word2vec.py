@@ -1,9 +1,9 @@
-"""Word2Vec on walks through BlogCatalog beside gensim's and pyspark.ml's: seconds, and what vectors are worth: labels
-that they tell, and edges among the nearest.
+"""Word2Vec on walks through BlogCatalog, compared with gensim and pyspark.ml: seconds, F1 of labels, neighbours.
 
-Seconds are of the training without the vocabulary, which all of them count before; pyspark.ml's fit does not tell them
-apart: beside it, ours has its vocabulary, too. What pyspark.ml predicts by hierarchical softmax takes another step size
-than negatives do, so each has the one of 0.025, 0.05, 0.1 and 0.2 by which its vectors tell labels best.
+Seconds are those of training without building the vocabulary, which precedes training everywhere. pyspark.ml's fit does
+not separate the two, so the comparison with it includes PS2's vocabulary. pyspark.ml uses hierarchical softmax, which
+needs another step size than negative sampling. So each side uses that of 0.025, 0.05, 0.1 and 0.2 whose vectors predict
+labels best.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from ps2.algorithms.graph import RandomWalks
 Array = npt.NDArray[Any]
 
 SIZE, WINDOW, NEGATIVE, LENGTH = 128, 10, 5, 40
-# How many times less seconds than theirs; and walks from each vertex: pyspark.ml is slow.
+# Goals for the speed-up over each baseline, and walks from each vertex; pyspark.ml is slow.
 GOALS = {"gensim": 1.2, "pyspark.ml": 5.0}
 WALKS = {"gensim": 20, "pyspark.ml": 4}
-# Theirs and ours.
+# Step sizes of the baselines and of PS2.
 STEP_SIZES = {"gensim": (0.025, 0.025), "pyspark.ml": (0.05, 0.1)}
 LABELLED = 0.5
-# Of so many vertices, how many of the nearest ones are neighbours.
+# Number of vertices to look at, and number of nearest vertices of each that are checked for being neighbours.
 ASKED, NEAREST = 2_000, 10
 Vectors = dict[str, Array]
 
@@ -68,7 +68,7 @@ def measure(asked: Asked) -> Part:
 
 
 def _sentences(frame: Any, walks: int) -> Any:
-    """Return walks as cached sentences of words, in no order."""
+    """Return walks as cached sentences of words, in random order."""
     from pyspark.sql import functions as F
 
     made = RandomWalks(numWalks=walks, walkLength=LENGTH, seed=3).transform(frame)
@@ -82,7 +82,7 @@ def _ours(sentences: Any, step_size: float, whole: bool) -> tuple[float, Vectors
     """Train one worker with as many threads as Spark has task slots.
 
     Args:
-        whole: whether seconds are those of all of fit.
+        whole: True: time the whole of fit; False: time the training alone.
     """
     began_s = time.monotonic()
     given: dict[str, Any] = {"vectorSize": SIZE, "windowSize": WINDOW, "negative": NEGATIVE, "minCount": 0, "seed": 1}
@@ -95,7 +95,7 @@ def _ours(sentences: Any, step_size: float, whole: bool) -> tuple[float, Vectors
 
 
 def _gensim(sentences: Any, step_size: float) -> tuple[float, Vectors]:
-    """Train gensim's with as many threads, on lists in memory; the time that they take to come there is not counted."""
+    """Train gensim's Word2Vec with as many threads, on lists in memory; the time to build the lists does not count."""
     from gensim.models import Word2Vec as Gensim
 
     lists = [row["words"] for row in sentences.toLocalIterator()]
@@ -109,7 +109,7 @@ def _gensim(sentences: Any, step_size: float) -> tuple[float, Vectors]:
 
 
 def _pyspark(sentences: Any, step_size: float) -> tuple[float, Vectors]:
-    """Train pyspark.ml's, by hierarchical softmax, in two partitions."""
+    """Train pyspark.ml's Word2Vec, with hierarchical softmax, in two partitions."""
     from pyspark.ml.feature import Word2Vec as Theirs
 
     given: dict[str, Any] = {"vectorSize": SIZE, "windowSize": WINDOW, "minCount": 0, "numPartitions": WORKERS}
@@ -120,13 +120,13 @@ def _pyspark(sentences: Any, step_size: float) -> tuple[float, Vectors]:
 
 
 def _f1(asked: Asked, vectors: Vectors) -> tuple[float, float]:
-    """Return Macro-F1 and Micro-F1 of labels, of which half are known."""
+    """Return Macro-F1 and Micro-F1 of labels, half of which are known."""
     vertices, wanted = data.labels(asked.data_dir)
     return data.f1(np.stack([vectors[str(vertex)] for vertex in vertices]).astype(np.float64), wanted, LABELLED)
 
 
 def _neighbours(vectors: Vectors, pairs: Array) -> float:
-    """Return the share of neighbours among those whose vectors are nearest, by cosine, of some vertices."""
+    """Return the share of neighbours among the vertices with the nearest vectors, by cosine, for some vertices."""
     names = np.array(list(map(int, vectors)))
     units = np.stack(list(vectors.values())).astype(np.float32)
     units /= np.maximum(np.linalg.norm(units, axis=1, keepdims=True), 1e-9)

@@ -26,15 +26,15 @@ from ps2 import PS2Context
 from ps2.cli.output import Column, print_table
 
 SERVERS = 2
-# Each probability, with the goal for its time over that of probability 0, and what the paper's figure comes to.
+# Each probability, with the goal for its time over that of probability 0, and the paper's value.
 PROBABILITIES: tuple[tuple[float, float, float], ...] = ((0.0, 1.0, 1.0), (0.01, 1.15, 74 / 66), (0.1, 1.5, 127 / 66))
 ATTEMPTS = 8
-# Of a task's rows, in each step: tasks are long enough for what Spark adds to each not to be all of a retry.
+# Share of a task's rows that a step uses: tasks are long enough that Spark's overhead does not dominate a retry.
 FRACTION = 0.5
 FIRST_STEPS = 10
-# Each training takes so many steps at a stretch.
+# Number of steps that each training takes in one run.
 BLOCK_STEPS = 5
-# Of the largest weight: what the order of additions in float64 may change.
+# Tolerance relative to the largest weight, for another order of additions in float64.
 TOLERANCE = 1e-9
 
 
@@ -45,12 +45,12 @@ class Line:
     Attributes:
         probability: with which an attempt of a task fails.
         seconds: of all steps.
-        ratio: of these to probability 0.
-        spread: quartiles of the ratios of the single stretches.
-        goal: what the ratio is to be at most.
-        paper: what it is there.
-        tasks: that were run, without failed attempts.
-        failed: attempts that did.
+        ratio: ``seconds`` over those of probability 0.
+        spread: quartiles of the ratios of the single runs.
+        goal: maximum of the ratio.
+        paper: the ratio in the paper.
+        tasks: number of tasks, without failed attempts.
+        failed: number of failed attempts.
         difference: largest difference of a weight from probability 0, over the largest weight.
     """
 
@@ -67,7 +67,7 @@ class Line:
 
 @dataclass
 class _Run:
-    """A training on its way: its stretches so far."""
+    """A training in progress, with its runs so far."""
 
     training: Training
     stretches: list[list[Done]] = field(default_factory=list)
@@ -102,7 +102,7 @@ def main(
     form: str,
     output: Path | None,
 ) -> None:
-    """Train with failing tasks; exit with 1 if the weights differ from those without."""
+    """Train with failing tasks; exit with 1 if the weights differ from those without failures."""
     problem = Problem(rows=rows, fraction=FRACTION, seed=seed, partitions=tasks)
     settings = {"spark.driver.memory": "4g"} | ({"spark.python.daemon.module": "ps2.run.daemon"} if preload else {})
     spark = start_spark(f"local[2,{ATTEMPTS}]", "benchmarks.failures", settings)
@@ -125,7 +125,7 @@ def main(
 
 
 def _measure(ps: PS2Context, clicks: Clicks, stretches: int) -> list[Line]:
-    """Let the trainings take turns, so that what else goes on in the machine hits all alike."""
+    """Let the trainings alternate, so that other load on the machine affects all alike."""
     warm_up = Training(ps, clicks, 0.1)
     for number in range(1, FIRST_STEPS + 1):
         warm_up.step(number)

@@ -1,4 +1,4 @@
-"""The frame of all benchmarks: a shared command line, parts in processes of their own, reports as text and JSON."""
+"""The framework of all benchmarks: command line, parts in separate processes, reports as text and JSON."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ import psutil
 import ps2
 
 A = TypeVar("A")
-# Of the last minute, before anything is measured.
+# Load average of the last minute, before any measurement.
 LOAD_BEFORE = os.getloadavg()[0]
 FORM = click.option("-o", "form", type=click.Choice(["table", "json"]), default="table", help="What to print.")
 OUTPUT = click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON to a file too.")
 
 
 def command(*options: Callable[[Any], Any]) -> Callable[[Callable[..., None]], click.Command]:
-    """Make a command of a function with these options, ``-o`` (``form``) and ``--output``."""
+    """Make a command of a function, with its options and the common ones ``-o`` (``form``) and ``--output``."""
 
     def make(function: Callable[..., None]) -> click.Command:
         for option in reversed([*options, FORM, OUTPUT]):
@@ -36,7 +36,7 @@ def command(*options: Callable[[Any], Any]) -> Callable[[Callable[..., None]], c
 
 
 def read_numbers(text: str) -> tuple[int, ...]:
-    """Read whole numbers with commas between them, or raise ``click.BadParameter``."""
+    """Read whole numbers separated by commas, or raise ``click.BadParameter``."""
     try:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError as error:
@@ -47,7 +47,7 @@ def read_numbers(text: str) -> tuple[int, ...]:
 
 
 def publish(report: dict[str, Any], form: str, output: Path | None, show: Callable[[], None]) -> None:
-    """Print a report, as JSON or by ``show``; write the JSON to a file if one is named, making its folder."""
+    """Print a report, as JSON or by ``show``; also write the JSON to a file if one is named, creating its folder."""
     text = json.dumps(report, indent=2)
     if output is not None:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -59,10 +59,10 @@ def publish(report: dict[str, Any], form: str, output: Path | None, show: Callab
 
 
 def machine(**versions: str) -> dict[str, Any]:
-    """Describe the machine; the load before a benchmark is other work's, the load after is mostly its own.
+    """Describe the machine; the load before comes from other programs, the load after mostly from the benchmark.
 
     Args:
-        versions: of the packages that matter, by name.
+        versions: of the relevant packages, by name.
     """
     return {
         "cores": os.cpu_count(),
@@ -84,14 +84,14 @@ def facts(values: dict[str, Any]) -> str:
 
 
 class Line(Protocol):
-    """Two sides compared; its JSON has ``met``: True, False, or None where nothing was to be met."""
+    """Two sides compared; its JSON has ``met``: True, False, or None without a goal."""
 
     def as_json(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
 class Check:
-    """A number that has to be small for a part's figures to mean anything."""
+    """A number that must be small for the part's results to be meaningful."""
 
     what: str
     value: float
@@ -108,11 +108,11 @@ class Check:
 
 @dataclass(frozen=True)
 class Part:
-    """What a part found.
+    """The results of a part.
 
     Attributes:
         facts: what was measured, for the heading.
-        sizes: lines of a table of its own.
+        sizes: lines of an additional table.
     """
 
     lines: Sequence[Line] = ()
@@ -130,7 +130,7 @@ class Part:
 
 
 def ask(part: str, module: str, *arguments: str, env: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Run a part, ``python -m module arguments``, in a fresh process; return what it found as plain data."""
+    """Run a part, ``python -m module arguments``, in a fresh process; return its results as plain data."""
     click.echo(f"measuring: {part}", err=True)
     done = subprocess.run([sys.executable, "-m", module, *arguments], env=env, stdout=subprocess.PIPE, check=False)
     if done.returncode:
@@ -140,24 +140,24 @@ def ask(part: str, module: str, *arguments: str, env: Mapping[str, str] | None =
 
 
 def ask_all(name: str, parts: Iterable[str], asked: Any) -> dict[str, dict[str, Any]]:
-    """Run parts, each the module ``benchmarks.NAME_PART``, which gets what is asked, a dataclass, and ``answer``s."""
+    """Run parts, each the module ``benchmarks.NAME_PART``, which gets the dataclass of settings and ``answer``s."""
     return {part: ask(part, f"benchmarks.{name}_{part}", json.dumps(asdict(asked))) for part in parts}
 
 
 def answer(kind: Callable[..., A], measure: Callable[[A], Part]) -> None:
-    """Be the process of a part."""
+    """Run a part in its own process and print its results."""
     asked = json.loads(sys.argv[1])
     part = measure(kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in asked.items()}))
     print(json.dumps(part.as_json()))
 
 
 def tell(text: str) -> None:
-    """Say how far a part is."""
+    """Print the progress of a part."""
     print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def print_parts(report: dict[str, Any], print_lines: Callable[[Sequence[dict[str, Any]]], None]) -> None:
-    """Print machine, headings, lines and checks of a report of parts."""
+    """Print the machine, headings, lines and checks of a report of parts."""
     click.echo(facts(report["machine"]))
     click.echo(f"medians of {report['rounds']} turns")
     for name, part in report["parts"].items():
@@ -174,7 +174,7 @@ def print_parts(report: dict[str, Any], print_lines: Callable[[Sequence[dict[str
 
 
 def exit_code(report: dict[str, Any], strict: bool) -> int:
-    """Return 1 if a check of a report of parts is not met, or, with ``strict``, a line."""
+    """Return 1 if a check of a report is not met or, with ``strict``, a line's goal; else 0."""
     missed = strict and any(line["met"] is False for line in _all(report, "lines"))
     return 1 if missed or not all(check["met"] for check in _all(report, "checks")) else 0
 

@@ -1,4 +1,5 @@
-"""Vectors learned where they are, or on pulled rows, over links of 1 Gbit/s: Figure 9(c, d), and what ``auto`` takes.
+"""Training vectors on the servers or on pulled rows, over links of 1 Gbit/s: Figure 9(c, d), and the choice of
+``auto``.
 
     python -m benchmarks.gigabit --servers 1,2,4,8 --columns 32,128,512,1024
 
@@ -49,7 +50,7 @@ def main(
     form: str,
     output: Path | None,
 ) -> None:
-    """Measure the ways on hosts of their own, each with a link of its own."""
+    """Measure the ways on separate hosts, each with its own link."""
     sizes, widths = read_numbers(servers), read_numbers(columns)
     try:
         with hosts(1 + max(sizes), rate) as (worker, *others), served(others) as (addresses, token_file):

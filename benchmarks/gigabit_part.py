@@ -1,4 +1,4 @@
-"""The worker of ``benchmarks.gigabit``: trains by each way, on servers that are on other hosts; its own process."""
+"""The worker of ``benchmarks.gigabit``, in its own process: trains in each way, with servers on other hosts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from ps2.algorithms.embeddings.worker_context import TrainingPlan
 from ps2.algorithms.training.checkpoint_names import UNNAMED
 
 SENTENCE = 40
-# Words are popular as vertices of a graph are by degree: by rank to this power, the first ones about alike.
+# Words are as popular as vertices of a graph by degree: rank to this power, with the first ones about equal.
 POWER, ALIKE = -0.75, 10
-# Batches of a turn, one a clock; the first, and the last one, which waits until all has come, do not count.
+# Batches of a run, one a clock. The first batch does not count, nor does the last, which waits for all transfers.
 BATCHES = 6
 CLOSE = 1.2
 # Of the worker.
@@ -41,12 +41,12 @@ class Asked:
     """What to measure.
 
     Attributes:
-        addresses: of all servers: the first of them are a fleet.
-        servers: sizes of it.
+        addresses: of all servers; a fleet consists of the first ones.
+        servers: sizes of the fleet.
         columns: sizes of vectors.
         words: vectors of a table.
-        window, negative: as of a training.
-        ways: that are compared.
+        window, negative: as in a training.
+        ways: the ways to compare.
         token_file: of the fleet.
     """
 
@@ -62,10 +62,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Case:
-    """One fleet and one size of vectors: microseconds a token, as measured, and as ``auto`` had expected.
+    """One fleet and one size of vectors: microseconds a token, as measured and as predicted by ``auto``.
 
     Attributes:
-        chosen: what ``auto`` takes of the ways that are compared.
+        chosen: the way that ``auto`` chooses of those compared.
     """
 
     servers: int
@@ -76,7 +76,7 @@ class Case:
 
     @property
     def loss(self) -> float:
-        """How many times as long as the fastest way the chosen one takes."""
+        """Time of the chosen way over that of the fastest way."""
         return self.measured[self.chosen] / min(self.measured.values())
 
     def as_json(self) -> dict[str, Any]:
@@ -124,11 +124,11 @@ def _on_fleet(spark: Any, asked: Asked, servers: int) -> Iterator[Case]:
 
 @dataclass(frozen=True, eq=False)
 class _Drawn:
-    """Batches of one size, whose words are drawn.
+    """Batches of one size with random words.
 
     Attributes:
         each: tokens of a batch.
-        shares: of words.
+        shares: relative frequency of each word.
     """
 
     each: int

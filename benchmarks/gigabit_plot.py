@@ -1,4 +1,4 @@
-"""The picture of ``benchmarks.gigabit``: by how much learning on the servers is faster, and from where on."""
+"""The plot of ``benchmarks.gigabit``: the speed-up of training on the servers, and from which size on it is faster."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Line = dict[str, Any]
 
 
 def crossings(lines: Sequence[Line]) -> dict[str, str]:
-    """Say for each size of the fleet from which size of vectors on the servers win."""
+    """Print for each size of the fleet from which size of vectors on the servers are faster."""
     return {str(servers): _told(*_curve(lines, servers)) for servers in _sizes(lines)}
 
 
 def crossing(columns: Any, ratios: Any) -> float | None:
-    """Return where a ratio comes to 1, by a line between logarithms; None: nowhere."""
+    """Return where a ratio reaches 1, interpolated linearly between logarithms; None: nowhere."""
     x, y = np.log(columns), np.log(ratios)
     for i in range(len(x) - 1):
         if y[i] <= 0 < y[i + 1]:
@@ -28,7 +28,7 @@ def crossing(columns: Any, ratios: Any) -> float | None:
 
 
 def plot(lines: Sequence[Line], path: Path, title: str) -> None:
-    """Draw the ratio of rows to servers over the size of vectors, as measured and as expected.
+    """Plot the ratio of rows to servers over the size of vectors, as measured and as predicted.
 
     Raises:
         ConfigError: matplotlib is not installed.

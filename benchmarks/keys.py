@@ -1,4 +1,4 @@
-"""Random keys, drawn anew for each call: what minibatches of sparse rows ask for."""
+"""Random keys, new for each call, like those of minibatches of sparse rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SEED = 2019
 
 
 class Keys(NamedTuple):
-    """One call's keys, as many values, and where as many may be received."""
+    """One call's keys, as many values, and an array to receive as many."""
 
     keys: np.ndarray
     values: np.ndarray
@@ -30,18 +30,18 @@ class KeySource:
         self._out = np.ones(KEYS, np.float32)
 
     def sorted(self) -> Keys:
-        """Draw a million of the features, and keep one of each: somewhat fewer are left."""
+        """Draw a million features and remove duplicates, which leaves somewhat fewer."""
         return self._with_values(_unique(self._random.integers(0, FEATURES, KEYS)))
 
     def unsorted(self) -> Keys:
         return self._with_values(self._random.permutation(self.sorted().keys))
 
     def among(self, held: np.ndarray) -> Keys:
-        """Draw a million of keys that are held; sorted."""
+        """Draw a million of the keys that the vector holds; sorted."""
         return self._with_values(np.sort(self._random.choice(held, KEYS, replace=False)))
 
     def held(self) -> np.ndarray:
-        """Draw as many keys as the sparse vector holds, somewhat fewer than ``HELD``; sorted."""
+        """Draw the keys that the sparse vector holds, somewhat fewer than ``HELD``; sorted."""
         return _unique(self._random.integers(0, FEATURES, HELD))
 
     def _with_values(self, keys: np.ndarray) -> Keys:
@@ -49,11 +49,11 @@ class KeySource:
 
 
 def count(keys: Keys) -> int:
-    """Return how many they are."""
+    """Return the number of keys."""
     return keys.keys.size
 
 
 def _unique(keys: np.ndarray) -> np.ndarray:
-    """Return what ``np.unique`` does, which takes ten times as long here."""
+    """Return the same as ``np.unique``, which takes ten times as long here."""
     keys.sort()
     return keys[np.append(True, keys[1:] != keys[:-1])]

@@ -1,4 +1,4 @@
-"""LIBSVM files of labels +1 and -1, as the benchmarks take them."""
+"""LIBSVM files with labels +1 and -1 for the benchmarks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ps2.data.rows import Rows
 
 
 def read(spark: Any, path: Path, features: int | None = None) -> Any:
-    """Return a file as a DataFrame of label, 0 or 1, and features, vectors of pyspark.ml."""
+    """Return a file as a DataFrame of label (0 or 1) and features (pyspark.ml vectors)."""
     reader = spark.read.format("libsvm")
     if features is not None:
         reader = reader.option("numFeatures", str(features))

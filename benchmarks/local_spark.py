@@ -1,4 +1,4 @@
-"""The Spark of the benchmarks: local, with this very Python, silent about what is no error."""
+"""Spark for the benchmarks: local, with this Python, and with errors only in its log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps2.algorithms.spark import LOG_SETTINGS
 
 
 def start_spark(master: str, name: str, settings: Mapping[str, str]) -> Any:
-    """Return a SparkSession on ``local[...]``, with some settings of its own."""
+    """Return a SparkSession on ``local[...]`` with the given settings."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     common = {

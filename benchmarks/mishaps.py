@@ -1,4 +1,4 @@
-"""Logistic regression with Adam in float64, some of whose tasks fail (paper, section 6.5)."""
+"""Logistic regression with Adam in float64, with tasks that fail (paper, section 6.5)."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from benchmarks.clicks import Clicks, gradient, minibatch
 from ps2 import DCV, PS2Context
 from ps2.data.rows import LocalRows
 
-# Of a task: before it does anything, between its pull and its two additions, and when all is done but the answer.
+# Where a task fails: before it does anything, between its pull and its two additions, or just before it returns.
 PLACES = ("start", "pulled", "added", "end")
 
 
 class Mishap(RuntimeError):
-    """What a task fails of."""
+    """The failure of a task."""
 
 
 @dataclass(frozen=True)
 class Fate:
-    """Where an attempt of a task fails, the same whenever the arguments are; "" if it does not."""
+    """Return where an attempt of a task fails, "" if it does not; depends on the arguments only."""
 
     place: str
 
@@ -36,14 +36,14 @@ class Fate:
         return Fate(place if fails else "")
 
     def meet(self, place: str) -> None:
-        """Raise Mishap if this is the place."""
+        """Raise Mishap at the planned place."""
         if place == self.place:
             raise Mishap(f"the benchmark lets this task fail here: {place}")
 
 
 @dataclass(frozen=True)
 class Done:
-    """One step: seconds that its driver waited, and attempts of its tasks that failed."""
+    """One step: its duration for the driver, in seconds, and the number of failed attempts of its tasks."""
 
     seconds: float
     failed: int
@@ -58,7 +58,7 @@ class Training:
         self._clicks = clicks
         weight = DCV.dense(clicks.features, 4, dtype="float64")
         self._vectors = (weight, weight.derive(), weight.derive(), weight.derive())
-        # Rows of the step's minibatch, and their loss.
+        # Number of rows in the step's minibatch, and their loss.
         self._totals = DCV.dense(2, 1, dtype="float64")
 
     def step(self, number: int) -> Done:
@@ -83,7 +83,7 @@ class Training:
             vector.free()
 
     def _add_gradients(self, number: int) -> list[int]:
-        """Run the tasks of a step; return how many attempts of each failed."""
+        """Run the tasks of a step; return the number of failed attempts of each."""
         problem, probability = self._clicks.problem, self.probability
         weight, gradients, totals = self._vectors[0], self._vectors[3], self._totals
 

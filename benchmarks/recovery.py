@@ -1,4 +1,4 @@
-"""Servers that are lost and come back, and what being ready for it costs pushes (paper, section 5.3).
+"""Recovery of lost servers, and what preparing for it costs pushes (paper, section 5.3).
 
     python -m benchmarks.recovery --megabytes 1000
 
@@ -44,7 +44,7 @@ def main(
     form: str,
     output: Path | None,
 ) -> None:
-    """Measure how fast lost servers come back, and what ids, replicas and checkpoints cost pushes."""
+    """Measure how fast lost servers are recovered, and what ids, replicas and checkpoints cost pushes."""
     logging.getLogger("ps2").setLevel(logging.ERROR)  # each lost server is a warning
     report: dict[str, Any] = {"megabytes": megabytes, "rounds": rounds, "repeats": repeats, "seconds": seconds}
     lines = []

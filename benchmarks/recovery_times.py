@@ -1,4 +1,4 @@
-"""How long a fleet takes to bring a lost server back, and a checkpoint to be written."""
+"""The time that a fleet takes to recover a lost server, and to write a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ps2.coordinator.launchers.local import LocalLauncher
 
 SERVERS = 2
 ROWS = 4
-# Server 0 has the first columns of every matrix.
+# Server 0 holds the first columns of every matrix.
 VICTIM = 0
 PULLED = np.arange(1000)
 POLL_S = 0.002
@@ -36,17 +36,17 @@ SOURCES: tuple[Source, ...] = ("checkpoint", "replica")
 
 @dataclass(frozen=True)
 class Back:
-    """One server brought back.
+    """One recovery of a server.
 
     Attributes:
-        source: of its shards.
-        how: it was lost.
+        source: where its shards come from.
+        how: how it was lost.
         total_s: from the signal until the first pull of its columns was answered.
-        detect_s: of that: until another process was started in its place.
-        start_s: until that one had registered.
+        detect_s: part of that: until a new process was started in its place.
+        start_s: until the new process had registered.
         load_s: until it had its shards.
-        rest_s: until the client knew, asked again and was answered.
-        nbytes: that were loaded.
+        rest_s: until the client knew of it and got its answer.
+        nbytes: size of the loaded shards.
     """
 
     source: Source
@@ -61,7 +61,7 @@ class Back:
 
 @dataclass(frozen=True)
 class Written:
-    """One checkpoint: its bytes, seconds, and the longest time that a server held its requests meanwhile."""
+    """One checkpoint: its bytes, its seconds, and the longest time for which a server paused requests."""
 
     nbytes: int
     seconds: float
@@ -70,13 +70,13 @@ class Written:
 
 @dataclass(frozen=True)
 class Times:
-    """All that was measured, in the order in which it was."""
+    """All measurements, in order."""
 
     backs: tuple[Back, ...]
     checkpoints: tuple[Written, ...]
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the medians by source and way of being lost."""
+        """Return the medians by source and by way of losing a server."""
         parts = ("total_s", "detect_s", "start_s", "load_s", "rest_s", "nbytes")
         return [
             {
@@ -102,11 +102,11 @@ class Times:
 
 
 def measure(megabytes: int, rounds: int, folder: Path | None) -> Times:
-    """Lose one server of a new fleet in every way, again and again.
+    """Lose one server of a new fleet in each way, repeatedly.
 
     Args:
         megabytes: of a server's shards, in MB.
-        folder: where checkpoints go for the time being; default: that for temporary files.
+        folder: for temporary checkpoints; default: the system's folder for temporary files.
     """
     backs, written = [], []
     for round_ in range(rounds):
@@ -136,7 +136,7 @@ def _lose(source: Source, how: str, megabytes: int, folder: Path | None) -> tupl
 
 
 def _fill(megabytes: int) -> Iterator[DCV]:
-    """Make a matrix of so much on each server; row r is full of r + 1."""
+    """Make a matrix of that size on each server; row r is filled with r + 1."""
     weight = DCV.dense(SERVERS * megabytes * 10**6 // (ROWS * 4), ROWS)
     for row in range(ROWS):
         yield (weight if row == 0 else weight.derive()).fill(row + 1)
@@ -165,7 +165,7 @@ def _until_back(ps: PS2Context, source: Source, how: str, vector: DCV) -> Back:
 
 
 def print_times(lines: Sequence[dict[str, Any]], checkpoint: dict[str, Any]) -> None:
-    """Print the medians; of the parts also their share of the whole."""
+    """Print the medians; for the parts also their share of the total."""
     parts = ("detect", "start", "load", "rest")
 
     def share(line: dict[str, Any], part: str) -> str:

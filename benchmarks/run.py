@@ -1,4 +1,4 @@
-"""Workers that stay (``ps.run``): a clock's cost, stragglers, model rotation, against a stage a step, many features.
+"""Long-lived workers (``ps.run``): cost of a clock, stragglers, model rotation, one stage a step, many features.
 
     python -m benchmarks.run --part overhead
 
@@ -50,7 +50,7 @@ def main(
     form: str,
     output: Path | None,
 ) -> None:
-    """Measure ps.run; exit with 1 if a result is not what it should be."""
+    """Measure ps.run; exit with 1 if a result is wrong."""
     asked = Asked(rounds, data, read_numbers(features), mllib)
     found = ask_all("run", [part for part in PARTS if part in parts], asked)
     versions = {"pyspark": pyspark.__version__, "numpy": np.__version__, "grpcio": grpc.__version__}

@@ -1,4 +1,4 @@
-"""Sparse logistic regression by gradient descent at growing numbers of features, and pyspark.ml's L-BFGS beside it."""
+"""Sparse logistic regression by gradient descent with more and more features, compared with pyspark.ml's L-BFGS."""
 
 from __future__ import annotations
 
@@ -24,33 +24,34 @@ from ps2.data.rows import LocalRows, Rows
 SERVERS = 2
 WORKERS = 2
 PROBLEM = Problem(rows=100_000, fields=30, fraction=0.01, lr=0.5, partitions=WORKERS)
-# Of a turn, the first steps do not count.
+# The first steps of a run do not count.
 SETTLE_STEPS = 10
 STEPS = 100
-# What a training takes beyond one of a single iteration is that of the others alone; where that is short, of many.
+# The time of further iterations is that of a training minus that of a training of one iteration. If iterations are
+# short, the training has many.
 ITERATIONS = (4, 40)
 LONG_S = 2.0
-# L-BFGS keeps vectors of all features, in float64, in the driver and in each task: about so much at its worst.
+# L-BFGS keeps float64 vectors of all features in the driver and in each task: its peak in bytes a feature, about.
 SPARK = {"spark.driver.memory": "18g", "spark.driver.maxResultSize": "8g"}
 MLLIB_BYTES = 300
 
 
 class _Steps(NamedTuple):
-    """What a worker tells of its steps; ``keys`` is the median of a step."""
+    """A worker's statistics of its steps; ``keys`` is the median of a step."""
 
     seconds: float
     keys: float
 
 
 def measure(asked: Asked) -> Part:
-    """Let the sizes take turns with ps.run; then pyspark.ml trains at each."""
+    """Let the sizes alternate with ps.run; then pyspark.ml trains at each size."""
     spark = start_spark(f"local[{WORKERS}]", "benchmarks.run_features", SPARK)
     step_ms: dict[int, list[float]] = {features: [] for features in asked.features}
     keys: dict[int, int] = {}
     try:
         tables = {features: _table(spark, features) for features in asked.features}
         with PS2Context.getOrCreate(spark, servers=SERVERS) as ps:
-            # Every page of a weight is there from now on.
+            # Writes to every page of a weight, so that all memory is allocated from now on.
             weights = {features: DCV.dense(features, rows=1).fill(0.0) for features in asked.features}
             for round_ in range(1 + asked.rounds):
                 for features, table in tables.items():
@@ -109,7 +110,7 @@ def _training(weight: DCV, round_: int) -> Callable[..., _Steps]:
 
 
 def _table(spark: Any, features: int) -> Any:
-    """Return generated rows as a cached DataFrame of labels and pyspark.ml's vectors."""
+    """Return generated rows as a cached DataFrame of labels and pyspark.ml vectors."""
     from pyspark.ml.linalg import SparseVector
 
     def vectors(block: LocalRows) -> Iterator[tuple[float, SparseVector]]:
@@ -128,10 +129,10 @@ def _table(spark: Any, features: int) -> Any:
 
 
 def _iteration_s(table: Any, features: int) -> float | None:
-    """Return the seconds of an iteration of pyspark.ml's L-BFGS; None: there is no memory for it."""
+    """Return the seconds an iteration of pyspark.ml's L-BFGS; None if memory does not suffice."""
     from pyspark.ml.classification import LogisticRegression
 
-    # What its JVM has taken is there for it.
+    # Memory that the JVM has already taken is available to it.
     own = [child.memory_info().rss for child in psutil.Process().children() if child.name() == "java"]
     free = psutil.virtual_memory().available + sum(own)
     if free < features * MLLIB_BYTES:

@@ -1,6 +1,6 @@
-"""Logistic regression with Adam on news20-bigram: with workers that stay against the same loop with a stage a step.
+"""Logistic regression with Adam on news20-bigram: long-lived workers compared with the same loop with one stage a step.
 
-Both sample the same rows in each step and call the same functions, so their weights have to be the same.
+Both sample the same rows in each step and call the same functions, so their weights must be equal.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ FRACTION = 0.01
 LR = 0.05
 SEED = 0
 STEPS = 40
-# Of each turn of each loop, the first steps do not count.
+# The first steps of each run do not count.
 SETTLE_STEPS = 5
-# What is trained without --data: as many rows, features and entries as news20-bigram has, or about.
+# Data without --data: about as many rows, features and entries as news20-bigram.
 LIKE_NEWS20 = Problem(rows=16_000, fields=450, partitions=WORKERS)
 LIKE_NEWS20_FEATURES = 1_350_000
 TOLERANCE = 1e-6
@@ -48,7 +48,7 @@ class _Data:
 
 @dataclass(frozen=True)
 class _Model:
-    """The vectors of one training on so many rows."""
+    """The vectors of one training."""
 
     rows: int
     weight: DCV
@@ -62,20 +62,20 @@ class _Model:
         return _Model(data.rows, weight, weight.derive(), weight.derive(), weight.derive())
 
     def add_gradient(self, block: LocalRows, step: int, rdd_partition: int) -> None:
-        """Do a worker's, or a task's, part of a step: the mean gradient of the rows that it samples."""
+        """Do a worker's or a task's part of a step: add the mean gradient of its sampled rows."""
         rows = block.sample(FRACTION, np.random.default_rng([SEED, step, rdd_partition]))
         g, _ = gradient(rows, self.weight.pull(rows.keys))
         self.gradient.add(g / (FRACTION * self.rows), rows.keys)
 
     def update(self, ps: PS2Context, step: int) -> None:
-        """Take the step, where the gradient is not 0."""
+        """Take the optimiser step at columns whose gradient is not 0."""
         with ps.batch():
             self.weight.zip(self.velocity, self.square, self.gradient).apply("adam", lr=LR, step=step + 1, lazy=True)
             self.gradient.zero()
 
 
 def measure(asked: Asked) -> Part:
-    """Let the two loops take turns of some steps; the first turn does not count."""
+    """Let the two loops alternate; the first round does not count."""
     spark = start_spark("local[2]", "benchmarks.run_news20", {"spark.driver.memory": "4g"})
     stay, whole, stages = [], [], []
     try:
@@ -112,7 +112,7 @@ def measure(asked: Asked) -> Part:
 
 
 def _stay(ps: PS2Context, data: _Data, model: _Model, first: int) -> float:
-    """Train with workers that stay; return steps a second once they have begun."""
+    """Train with long-lived workers; return steps a second after their start."""
 
     def train(worker: Any, blocks: Iterator[LocalRows]) -> float:
         block = next(blocks)

@@ -1,4 +1,4 @@
-"""What a clock of ``ps.run`` costs by itself: against a bare gRPC round trip, and against an empty Spark stage."""
+"""The overhead of a clock of ``ps.run``, compared with a bare gRPC round trip and with an empty Spark stage."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ SERVERS = 2
 WORKERS = 2
 FIRST_ROUNDS = 2
 TRIPS = 500
-# Of a run, the first clocks do not count.
+# The first clocks of a run do not count.
 SETTLE_CLOCKS = 50
 CLOCKS = 500
-# Likewise of stages.
+# The same for stages.
 SETTLE_STAGES = 2
 STAGES = 8
-# Of a vector whose operations cost nothing but their way.
+# Size of a vector so small that operations cost only their transport.
 COLUMNS = 1000
 
 
 def measure(asked: Asked) -> Part:
-    """Let all take turns, so that what else goes on in the machine hits them alike."""
+    """Let all alternate, so that other load on the machine affects all alike."""
     spark = start_spark("local[2]", "benchmarks.run_overhead", {})
     try:
         rows = spark.sparkContext.parallelize(range(WORKERS), WORKERS)
@@ -76,12 +76,12 @@ def _trip_s(round_trip: Callable[[], object]) -> float:
 
 
 def _clock_s(ps: PS2Context, rows: Any, loop: Callable[..., float], on_clock: Callable[[int], object] | None) -> float:
-    """Return the seconds a clock of a run, as its workers see them."""
+    """Return the seconds a clock of a run, measured by its workers."""
     return fmean(ps.run(rows, loop, workers=WORKERS, onClock=on_clock))
 
 
 def _loop(step: Callable[[], object]) -> Callable[..., float]:
-    """Return a worker's function that does ``step`` in each clock, and returns seconds a clock."""
+    """Return a worker's function that calls ``step`` in each clock and returns seconds a clock."""
 
     def loop(worker: Any, rows: Iterator[Any]) -> float:
         began_s = 0.0

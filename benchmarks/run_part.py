@@ -1,4 +1,4 @@
-"""What the parts of ``benchmarks.run`` are asked for and answer; each runs in a process, and a Spark, of its own."""
+"""The settings of the parts of ``benchmarks.run``; each part runs in its own process with its own Spark."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class Asked:
     """What to measure.
 
     Attributes:
-        rounds: turns that the medians are of.
-        data: a libsvm file for the part news20; None: rows of that shape are generated.
+        rounds: number of rounds behind the medians.
+        data: a libsvm file for the part news20; None: generate rows of that shape.
         features: sizes for the part features.
-        mllib: whether pyspark.ml trains at these sizes, too.
+        mllib: True if pyspark.ml trains at these sizes, too.
     """
 
     rounds: int

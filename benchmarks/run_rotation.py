@@ -1,4 +1,4 @@
-"""Model rotation: what two slices hide of the time in which blocks travel, and what time control saves."""
+"""Model rotation: how much of the blocks' transfer time two slices hide, and what time control saves."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ WORKERS = 2
 COLUMNS, K = 8_000, 256  # int32: 8 MB in all
 BLOCKS = 2 * WORKERS
 ROTATIONS = 8
-# What a block's work is; sleeping workers need no core.
+# Seconds of work on a block; workers only sleep, so they need no core.
 ITEMS, ITEM_S = 10, 0.005
 TURN_S = ITEMS * ITEM_S
 SLOWER = 3.0
-# As time control has it: what the fast ones need for a block.
+# Budget of time control: what the fast workers need for a block.
 BUDGET_S = TURN_S
 ROWS = list(range(WORKERS))
 
 
 def measure(asked: Asked) -> Part:
-    """Let one slice and two, and a slow worker with and without a budget, take turns."""
+    """Let one and two slices, and a slow worker with and without a budget, alternate."""
     spark = start_spark(f"local[{WORKERS}]", "benchmarks.run_rotation", {})
     names = ("no model", "one slice", "two slices", "slow", "slow, budget")
     taken: dict[str, list[float]] = {name: [] for name in names}
@@ -55,7 +55,7 @@ def measure(asked: Asked) -> Part:
     finally:
         spark.stop()
 
-    # What is not work is also clocks, and sleep that lasts longer; with nothing to move, it is no more than these.
+    # Time beyond work includes clocks and sleeping too long. Without transfers, it consists of these alone.
     least, one, two = (median(taken[name]) for name in ("no model", "one slice", "two slices"))
     rates = {name: [1 / turn_s for turn_s in turns] for name, turns in taken.items()}
     return Part(
@@ -79,7 +79,7 @@ def measure(asked: Asked) -> Part:
 
 
 def _rotating(table: DCVMatrix | None, slices: int, slower: float, budget_s: float | None) -> Callable[..., int]:
-    """Return a worker's function: it pulls its block, if there are any, works, and adds to it; it returns its items."""
+    """Return a worker's function that pulls its block (if any), works, adds to the block, and returns its items."""
 
     def rotate(worker: Any, rows: Iterator[int]) -> int:
         done = len(list(rows)) - 1  # read, so that Spark can use the process again
@@ -105,7 +105,7 @@ def _rotating(table: DCVMatrix | None, slices: int, slower: float, budget_s: flo
 
 
 def _seconds(result: RunResult) -> float:
-    """Return how long the turns took, from the first one's beginning to the last one's end."""
+    """Return the time from the beginning of the first turn to the end of the last one."""
     tables = result.timeline
     ended_s = max(float((row := table[-1]).began + row.wait + row.pull + row.compute + row.push) for table in tables)
     return ended_s - min(float(table[0].began) for table in tables)

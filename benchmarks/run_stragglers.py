@@ -1,4 +1,4 @@
-"""A worker that is slow in some steps: BSP waits for it in each of them, SSP does not (staleness 3), ASP never does."""
+"""A worker that is slow in some steps: BSP always waits for it, SSP (staleness 3) and ASP do not."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ WORKERS = 4
 PROBLEM = Problem(rows=20_000, fraction=0.02, lr=1.0, partitions=WORKERS)
 FEATURES = 3_000
 CLOCKS = 100
-# What a step's work is; sleeping workers need no core. In each clock one worker, drawn anew, is ten times as slow.
+# Seconds of work of a step; workers only sleep, so they need no core. In each clock one random worker is ten times
+# slower.
 STEP_S = 0.005
 SLOW_STEP_S = 10 * STEP_S
 STALENESS: dict[str, int | None] = {"BSP": 0, "SSP, s=3": 3, "ASP": None}
@@ -29,7 +30,7 @@ LOSS_TOLERANCE = 0.01
 
 
 def measure(asked: Asked) -> Part:
-    """Let the three take turns, each from weights of zero, with the same slow workers."""
+    """Let the three alternate, each from zero weights, with the same slow workers."""
     spark = start_spark(f"local[{WORKERS}]", "benchmarks.run_stragglers", {})
     rates: dict[str, list[float]] = {name: [] for name in STALENESS}
     losses: dict[str, list[float]] = {name: [] for name in STALENESS}
@@ -70,7 +71,7 @@ def measure(asked: Asked) -> Part:
 
 
 def _training(weight: DCV, round_: int) -> Callable[..., tuple[float, float]]:
-    """Return a worker's function: gradient descent on its rows; it returns when its clocks began and ended."""
+    """Return a worker's function: gradient descent on its rows; returns the begin and end of its clocks."""
 
     def train(worker: Any, blocks: Iterator[LocalRows]) -> tuple[float, float]:
         block = next(blocks)

@@ -1,4 +1,4 @@
-"""Many workers: what a clock costs, and what coordinator and servers need for them, with bare clients on this machine.
+"""Many workers: cost of a clock, and resources of coordinator and servers, with bare clients on this machine.
 
     python -m benchmarks.scale --workers 500,2000
 
@@ -34,7 +34,7 @@ from ps2.run.state import RunState
 
 SERVERS = 4
 PROCESSES = 2
-# The first clocks, in which all have just come, do not count.
+# The first clocks, right after all workers have joined, do not count.
 WARM = 5
 GOAL_MS, GOAL_MB = 50.0, 1.0
 LOOK_S = 0.0005
@@ -43,11 +43,11 @@ BEGIN_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Needs:
-    """What a process needs for its clients.
+    """The resources that a process needs for its clients.
 
     Attributes:
-        kb: a worker, of memory.
-        cpu_ms: a clock, of a processor.
+        kb: memory for each worker.
+        cpu_ms: CPU time for each clock.
     """
 
     threads: int
@@ -61,8 +61,9 @@ class Line:
     """One number of workers.
 
     Attributes:
-        clock_ms: median of BSP clocks, and the ninth decile.
-        coordinator: its needs; server: those of the one that needs most memory.
+        clock_ms: median and ninth decile of BSP clocks.
+        coordinator: resources of the coordinator.
+        server: resources of the server that needs most memory.
     """
 
     workers: int
@@ -78,7 +79,7 @@ class Line:
 
 
 class _Nobody:
-    """A listener of a run that nobody drives."""
+    """A listener of a run without a driver."""
 
     def clock_due(self) -> None: ...
     def logged(self, rank: int, metric: object) -> None: ...
@@ -91,7 +92,7 @@ class _Nobody:
     click.option("--strict", is_flag=True, help="Exit with 1 if a goal is missed."),
 )
 def main(workers: str, clocks: int, strict: bool, form: str, output: Path | None) -> None:
-    """Let bare clients go through clocks of a run, each with a connection to every server."""
+    """Let bare clients go through the clocks of a run, each with a connection to every server."""
     lines = [_measured(count, clocks) for count in read_numbers(workers)]
     report: dict[str, Any] = {
         "machine": machine(),
@@ -162,7 +163,7 @@ def _clients(
     for part in range(PROCESSES):
         ranks = tuple(range(part, workers, PROCESSES))
         asked = Asked(coordinator, token, servers, own, ranks, clocks)
-        # By the environment: tokens are not for the list of processes.
+        # Through the environment, as the list of processes shows arguments.
         env = {**os.environ, "PS2_SCALE": json.dumps(asdict(asked))}
         started.append(subprocess.Popen([sys.executable, "-m", "benchmarks.scale_clients"], env=env))
     try:

@@ -1,4 +1,4 @@
-"""Workers of ``benchmarks.scale``: connections and questions alone, many in one process; its own process."""
+"""Workers of ``benchmarks.scale``, in their own process: many connections that only send requests."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Asked:
     """What to do.
 
     Attributes:
-        coordinator, token: of the run.
-        servers, own: addresses, and their token.
+        coordinator, token: address and token of the run.
+        servers, own: addresses of the servers, and their token.
         ranks: of the workers in this process.
-        clocks: that each goes through.
+        clocks: number of clocks of each worker.
     """
 
     coordinator: str
@@ -42,7 +42,7 @@ class Asked:
 
 
 def main() -> None:
-    """Connect all workers; then let each go on as soon as it may, without doing anything in between."""
+    """Connect all workers, then let each enter its clocks as soon as it may, without work in between."""
     asked = Asked(**json.loads(os.environ["PS2_SCALE"]))
     open_files()
     places = _places(asked)
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _places(asked: Asked) -> list[tuple[str, int, str]]:
-    """Return host, port and id of where each server takes data."""
+    """Return host, port and id of each server's data listener."""
     transport = GrpcTransport(asked.own)
     hello = server_pb2.HelloRequest(protocol=PROTOCOL_VERSION)
     try:

@@ -1,8 +1,8 @@
-"""What TLS and the proof of the token cost: the same requests to servers with and without, which take turns.
+"""The cost of TLS and of token proofs: the same requests to servers with and without them, alternating.
 
     python -m benchmarks.tls --repeats 15
 
-docs/security.md says how to read it. Certificates are made by ``trustme``, which comes with the development tools.
+docs/security.md says how to read it. Certificates come from ``trustme``, one of the development tools.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ps2.rpc.transport import GrpcTransport
 LARGE = 16_000_000  # float32 elements: 64 MB
 BLOCK = 1 << 20  # of them: 4 MiB, as clients cut calls
 MATRIX = 1
-# Of a small request; many to a timing.
+# Number of small requests in one timing.
 QUICK_CALLS = 50
 
 
@@ -44,7 +44,7 @@ QUICK_CALLS = 50
     click.option("--strict", is_flag=True, help="Exit with 1 if a target is missed."),
 )
 def main(repeats: int, strict: bool, form: str, output: Path | None) -> None:
-    """Measure what TLS and the proof of the token take from TCP on loopback."""
+    """Measure what TLS and token proofs cost over TCP on loopback."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         token, tls = folder / "token", _certificates(folder)
@@ -69,7 +69,7 @@ def _print(report: dict[str, Any]) -> None:
 
 
 class Served:
-    """A server, and what it takes to talk to it."""
+    """A server, and what clients need to connect to it."""
 
     numbers = itertools.count()
 
@@ -104,7 +104,7 @@ class Served:
         self._send([Request((Operation("gather", MATRIX, 0, (0,), {}, (np.array([5]),)),))])
 
     def anew(self) -> None:
-        """Meet the server as a new process does: gRPC's connection, Hello, a data connection, and one request."""
+        """Connect like a new process: a gRPC connection, Hello, a data connection, and one request."""
         before, self.transport = self.transport, GrpcTransport(self._token, self._wire)
         self.small()
         self.transport.close()

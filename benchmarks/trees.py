@@ -1,4 +1,4 @@
-"""Boosted trees against xgboost and LightGBM: seconds, AUC, bytes moved, and that trees are the same anywhere.
+"""Boosted trees compared with xgboost and LightGBM: seconds, AUC, traffic, and equal trees on any cluster.
 
     python -m benchmarks.trees --part dense
 
@@ -60,7 +60,7 @@ def main(
     form: str,
     output: Path | None,
 ) -> None:
-    """Compare boosted trees with xgboost's and LightGBM's; exit with 1 if they are not what they should be."""
+    """Compare boosted trees with xgboost's and LightGBM's; exit with 1 if a check fails."""
     chosen = PARTS.chosen(parts, data_dir)
     asked = Asked(rounds, data_dir or "", peers, rows, read_numbers(features), seeds, memory)
     found = ask_all("trees", chosen, asked)

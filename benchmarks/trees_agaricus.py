@@ -1,4 +1,4 @@
-"""xgboost's own example: errors on its test set after some rounds, which have to be xgboost's to the last digit."""
+"""xgboost's own example: the errors on its test set must equal xgboost's to the last digit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.trees_part import Asked, spark_and_servers
 
 # As in the configuration of xgboost's example.
 PARAMS = {"defaults": "xgboost", "maxBins": 32, "maxDepth": 2, "stepSize": 1.0, "minSplitLoss": 1.0, "baseScore": 0.5}
-# Errors that xgboost prints, by rounds.
+# Errors that xgboost prints, by number of rounds.
 ERRORS = {1: 0.042831, 2: 0.021726, 10: 0.0}
 DIGIT = 1e-6
 

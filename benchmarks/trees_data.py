@@ -1,4 +1,4 @@
-"""The rows that ``benchmarks.trees`` trains on: in Spark's cache, and as matrices for those who want no Spark."""
+"""Training data of ``benchmarks.trees``: cached in Spark, and as matrices for libraries without Spark."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ps2.data.rows import number_columns
 
 Array = npt.NDArray[Any]
 PARTITIONS = 2
-# Rows that stand for all of them where only processes are to be warmed up.
+# Number of rows for warming processes up.
 FEW = 500
-# Of what is generated like HIGGS: features of the detector, and those that are made of them.
+# Generated data like HIGGS: number of the detector's features, and of features computed from them.
 RAW, MADE = 21, 7
 DENSE_FEATURES = RAW + MADE
 SCHEMA = "label double, features array<float>"
@@ -52,7 +52,7 @@ def news20(spark: Any, folder: str) -> tuple[Rows, Any, Array]:
 
 
 def _full(data: ml_data.Data) -> sp.csr_matrix:
-    """Return features with the numbers of the file: (n, all features)."""
+    """Return features with the column numbers of the file: (n, all features)."""
     indices = data.keys.astype(np.int32)[data.x.indices]
     full = (data.x.data.astype(np.float32), indices, data.x.indptr.astype(np.int32))
     return sp.csr_matrix(full, shape=(data.rows, data.features))
@@ -82,7 +82,7 @@ def _table(path: Path) -> tuple[Array, Array]:
 
 
 def file_in(folder: str, name: str) -> Path:
-    """Return where a file of ``--data-dir`` is; raise ClickException if it is not there."""
+    """Return the path of a file in ``--data-dir``; raise ClickException if it is missing."""
     path = Path(folder) / name
     if not path.is_file():
         raise ClickException(f"--data-dir: there is no {name} in {folder}")
@@ -90,7 +90,7 @@ def file_in(folder: str, name: str) -> Path:
 
 
 def dense(spark: Any, rows: int, seed: int = 0) -> Rows:
-    """Generate rows like HIGGS; each partition makes its own, and the driver all of them."""
+    """Generate rows like HIGGS, by partition in Spark and all of them in the driver."""
     count = rows // PARTITIONS
 
     def batches(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -114,8 +114,8 @@ def _lists(x: Array) -> pa.Array:
 def generated(rows: int, seed: int, number: int) -> tuple[Array, Array]:
     """Return features, float32, shape (rows, 28), and labels.
 
-    As in HIGGS, 21 features are momenta, angles and tags, and 7 are like masses made of them; what decides are products
-    and windows of these, so that no line parts the classes, and nothing parts them well.
+    As in HIGGS, 21 features are momenta, angles and tags, and 7 are like masses computed from them. Labels depend on
+    products and windows of these, so that no linear model separates the classes, and no model separates them well.
     """
     rng = np.random.default_rng([11, seed, number])
     x = rng.standard_normal((rows, RAW))

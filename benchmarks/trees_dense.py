@@ -1,4 +1,4 @@
-"""Few dense features: seconds of ``fit`` on many rows like those of HIGGS, and AUC on rows held out."""
+"""Few dense features: seconds of ``fit`` on many rows like those of HIGGS, and AUC on held-out rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many features: seconds a tree as they grow in number, while the rows' entries stay as many."""
+"""Many features: seconds a tree for growing numbers of features and a constant number of entries."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from benchmarks.trees_part import Asked, spark_and_servers
 
 ROWS = 100_000
 SETTINGS = Settings(trees=6, depth=7, bins=100)
-# Of the largest, in trees' seconds of the smallest.
+# Goal for the largest number of features, relative to the seconds a tree of the smallest.
 MOST = 3.0
 
 
 def measure(asked: Asked) -> Part:
-    """Let sizes take turns; the first tree of a training does not count."""
+    """Let the sizes alternate; the first tree of a training does not count."""
     from ps2.algorithms import GBTClassifier
 
     tree_s: dict[int, list[float]] = {features: [] for features in asked.features}

@@ -1,4 +1,4 @@
-"""Trainings of ``benchmarks.trees``: ours, and what all of them have in common."""
+"""PS2's trainings of ``benchmarks.trees``, and settings that all libraries share."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ OURS = "ours"
 
 @dataclass(frozen=True)
 class Settings:
-    """What all are asked for, in each one's own words.
+    """Settings of all libraries, translated into each one's parameters.
 
     Attributes:
-        trees, depth, bins, rate: how many trees, splits above a leaf, bins of a feature, learning rate.
-        leaves: of a tree, at most; 0: as many as the depth allows.
+        trees, depth, bins, rate: number of trees, splits above a leaf, bins of a feature, learning rate.
+        leaves: maximum number in a tree; 0: as many as the depth allows.
         reg_lambda: L2 penalty on leaves.
-        min_rows, min_hessian: of a leaf.
+        min_rows, min_hessian: minimum of a leaf.
         sums: bits of sums in histograms.
     """
 
@@ -60,8 +60,8 @@ class Fitted:
     """A training.
 
     Attributes:
-        seconds: of ``fit``, or of all that it takes from a matrix in memory to a model.
-        margins: what the model says of rows: anything that grows with the probability.
+        seconds: of ``fit``, or from a matrix in memory to a model.
+        margins: returns scores of rows that grow with the probability.
     """
 
     seconds: float
@@ -72,9 +72,10 @@ Training = Callable[[], Fitted]
 
 
 def fit(rows: Rows, settings: Settings) -> Fitted:
-    """Train with ours.
+    """Train with PS2.
 
-    Spark ends Python workers that have idled for a minute, and new ones begin with imports: so a few rows come first.
+    Spark ends Python workers that idle for a minute, and new ones begin with imports. So a training of a few rows
+    precedes.
     """
     from ps2.algorithms import GBTClassifier
 
@@ -85,7 +86,7 @@ def fit(rows: Rows, settings: Settings) -> Fitted:
 
 
 def alone(model: Any) -> Any:
-    """Return a model of ours as a ``GBTModel``, which needs no Spark."""
+    """Return a model of PS2 as a ``GBTModel``, which needs no Spark."""
     from ps2.algorithms import GBTModel
 
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +95,7 @@ def alone(model: Any) -> Any:
 
 
 def take_turns(ours: Training, others: Mapping[str, Training], rounds: int) -> dict[str, list[Fitted]]:
-    """Let trainings take turns, ours before the others; return all of them by name."""
+    """Let trainings alternate, PS2's before the others; return all of them by name."""
     trainings = {OURS: ours, **others}
     found: dict[str, list[Fitted]] = {name: [] for name in trainings}
     for _ in range(rounds):
@@ -107,12 +108,12 @@ def take_turns(ours: Training, others: Mapping[str, Training], rounds: int) -> d
 def compared(
     what: str, found: Mapping[str, list[Fitted]], test: tuple[Any, Array], goals: Mapping[str, float]
 ) -> list[Line | Score]:
-    """Return ours against each other one: seconds, and AUC on rows held out.
+    """Compare PS2 with each other library: seconds, and AUC on held-out rows.
 
     Args:
-        found: of ``take_turns``.
-        test: features and labels of rows held out.
-        goals: how many times less seconds ours are to take, by name; of ``OURS`` the AUC to reach.
+        found: result of ``take_turns``.
+        test: features and labels of held-out rows.
+        goals: by which factor PS2 should take less time, by name; for ``OURS``, the AUC to reach.
     """
     x, y = test
     seconds = {name: [fitted.seconds for fitted in turns] for name, turns in found.items()}

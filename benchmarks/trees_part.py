@@ -1,4 +1,4 @@
-"""What the parts of ``benchmarks.trees`` are asked for and answer; each runs in a process, and a Spark, of its own."""
+"""The settings of the parts of ``benchmarks.trees``; each part runs in its own process with its own Spark."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Asked:
     """What to measure.
 
     Attributes:
-        rounds: turns that the medians are of.
-        data_dir: folder of the data sets; empty: no part needs it.
-        peers: of ``trees_peers.PEERS``, those that train beside ours.
+        rounds: number of rounds behind the medians.
+        data_dir: folder of the data sets; empty if no part needs it.
+        peers: names of ``trees_peers.PEERS`` to compare with.
         rows: of the parts dense and precision.
         features: sizes of the part features.
         seeds: of the part precision.
-        memory: of Spark's JVM, as Spark writes it.
+        memory: of Spark's JVM, in Spark's notation.
     """
 
     rounds: int
@@ -39,13 +39,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Score:
-    """How good a model of ours is, beside a peer's; more is better.
+    """The score of a PS2 model beside a baseline; larger is better.
 
     Attributes:
-        what: is scored.
-        against: whose score the baseline is.
+        what: what is scored.
+        against: the baseline.
         unit: of the score.
-        goal: what ours is to be, at least; None: for information.
+        goal: minimum of PS2's score; None: for information.
     """
 
     what: str

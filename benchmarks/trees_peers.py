@@ -1,4 +1,4 @@
-"""Those that ``benchmarks.trees`` compares with, as far as they are installed: ``benchmarks/requirements.txt``."""
+"""The libraries that ``benchmarks.trees`` compares with, if installed: ``benchmarks/requirements.txt``."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from benchmarks.trees_data import Array, Rows
 from benchmarks.trees_fit import Fitted, Settings
 from benchmarks.trees_part import WORKERS
 
-# Each one's packages.
+# Packages of each library.
 PEERS = {"lightgbm": ("lightgbm",), "xgboost.spark": ("xgboost", "sklearn"), "xgboost": ("xgboost",)}
-# Of those that need no Spark: as many as there are workers.
+# Threads of libraries without Spark: as many as there are workers.
 THREADS = WORKERS
 
 
 def peers(asked: Iterable[str], rows: Rows, settings: Settings) -> dict[str, Callable[[], Fitted]]:
-    """Return the trainings of those asked for that are installed."""
+    """Return the trainings of the requested libraries that are installed."""
     fits = {"lightgbm": _lightgbm, "xgboost.spark": _xgboost_spark, "xgboost": _xgboost}
     return {name: partial(fits[name], rows, settings) for name in asked if is_installed(name)}
 
 
 def is_installed(name: str) -> bool:
-    """Tell whether one of ``PEERS`` is there; if it is not, say so."""
+    """Return True if a library of ``PEERS`` is installed; print a note if it is not."""
     if lacking := [package for package in PEERS[name] if find_spec(package) is None]:
         tell(f"{name} is left out: no {', '.join(lacking)}; python -m pip install -r benchmarks/requirements.txt")
     return not lacking
 
 
 def _lightgbm(rows: Rows, settings: Settings) -> Fitted:
-    """Train leaf by leaf with as many leaves as the depth allows, so with the same trees in mind."""
+    """Train leaf by leaf with as many leaves as the depth allows, for comparable trees."""
     import lightgbm
 
     params = {
@@ -83,11 +83,11 @@ def _xgboost(rows: Rows, settings: Settings) -> Fitted:
 
 
 def _xgboost_spark(rows: Rows, settings: Settings) -> Fitted:
-    """Train in Spark, after a tree of a few rows: as with ours, Python workers are there then."""
+    """Train in Spark, after a training of a few rows that starts the Python workers, as for PS2."""
     from xgboost.spark import SparkXGBClassifier
 
     logging.getLogger("XGBoost-PySpark").setLevel(logging.WARNING)
-    # Sparse vectors stay sparse only if what they do not hold is missing, as in a matrix of scipy.
+    # Sparse vectors stay sparse only if absent entries mean missing values, as in a scipy matrix.
     sparse = {"enable_sparse_data_optim": True, "missing": 0.0} if sp.issparse(rows.x) else {}
     given = {**_of_xgboost(settings), **sparse, "num_workers": WORKERS, "verbose": False}
     SparkXGBClassifier(n_estimators=1, **given).fit(rows.few)

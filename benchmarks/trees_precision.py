@@ -1,4 +1,4 @@
-"""What whole numbers in the place of gradients cost: AUC by bits of sums in histograms, on several sets of rows."""
+"""The cost of integer gradients: AUC by bits of sums in histograms, on several sets of rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = Settings(trees=50, depth=6, bins=256)
 FULL = 64
 BITS = (FULL, 32)
 HELD_OUT = 200_000
-# Of rows; a quarter of those of the part dense do.
+# The part dense has this many times as many rows.
 SHARE = 4
 REFERENCE = f"ours, {FULL} bits"
 

@@ -1,4 +1,4 @@
-"""Splits found on the servers against histograms that the driver pulls: bytes and seconds of the same trees."""
+"""Splits found on the servers compared with histograms pulled by the driver: bytes and seconds of the same trees."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ps2.algorithms.trees.problem import BoostingOptions
 from ps2.algorithms.trees.tree_matrices import TreeMatrices
 from ps2.client.matrix import DCVMatrix
 
-# Like news20-bigram: most features have few values, and few rows.
+# Like news20-bigram: most features have few values and few rows.
 SPARSE_ROWS, SPARSE_FEATURES = 20_000, 1_000_000
 DENSE_ROWS = 200_000
 SPARSE, DENSE = Settings(trees=3, depth=7, bins=100), Settings(trees=10, depth=6, bins=256)
@@ -33,7 +33,7 @@ WAYS = ("pulled", "ours")
 
 
 class Pulled(TreeMatrices):
-    """Lets the driver look for splits, in histograms that it pulls."""
+    """Lets the driver find splits in histograms that it pulls."""
 
     def best_splits(self, growth: Growth, recipe: BoostingOptions) -> BestSplits:
         held: Any = self.__dict__.setdefault("held", InDriver(self.histograms))
@@ -41,9 +41,9 @@ class Pulled(TreeMatrices):
 
 
 class InDriver:
-    """Histograms that are in the driver: it pulls what workers have added, and subtracts by itself.
+    """Histograms in the driver: it pulls what workers have added, and subtracts siblings itself.
 
-    That is the least that a driver can pull: of each split the histogram of one child.
+    That is the least that a driver can pull: the histogram of one child of each split.
     """
 
     def __init__(self, histograms: DCVMatrix) -> None:
@@ -52,7 +52,7 @@ class InDriver:
         self._pairs: list[tuple[int, int]] = []
 
     def apply(self, name: str, rows: Any, **given: Any) -> InDriver:
-        """Note an operation for ``result``: what asks the servers sends both at once."""
+        """Record an operation for ``result``; the servers would get both in one request."""
         if name == "trees.subtract":
             self._pairs = [(int(whole), int(part)) for whole, part in zip(rows, given["others"], strict=True)]
         else:
@@ -60,7 +60,7 @@ class InDriver:
         return self
 
     def result(self) -> Any:
-        """Do what the servers would."""
+        """Compute in the driver what the servers would compute."""
         (rows, given), layout = self._asked, int(self._asked[1]["layout"])
         parts = {part for _, part in self._pairs}
         added = (parts | set(rows)) - {whole for whole, _ in self._pairs}
@@ -77,10 +77,13 @@ class InDriver:
 
 @dataclass
 class _Way:
-    """Trainings of one way.
+    """Trainings in one way.
 
     Attributes:
-        seconds: of all trees; digests: of their forests; moved, driver: in one of them, by all, and for splits alone.
+        seconds: of all trees.
+        digests: of the forests.
+        moved: traffic of one training.
+        driver: traffic of one training that is only for splits.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -121,7 +124,7 @@ def measure(asked: Asked) -> Part:
 
 
 def _compared(frame: Any, settings: Settings, rounds: int, traffic: Traffic) -> dict[str, _Way]:
-    """Let both ways take turns; the first training of each warms up, and its bytes are counted."""
+    """Let both ways alternate; the first training of each warms up, and its traffic is counted."""
     ways = {name: _Way() for name in WAYS}
     for round_ in range(1 + rounds):
         for name, way in ways.items():
@@ -147,7 +150,7 @@ def _fit(frame: Any, settings: Settings) -> tuple[float, str]:
 
 @contextmanager
 def _grown(base: Any, count: tuple[_Way, Traffic] | None) -> Iterator[None]:
-    """Let trainings look for splits in one way; if asked, count what that alone moves: the workers wait meanwhile."""
+    """Set how trainings find splits; if asked, count the traffic of that alone, while the workers wait."""
     module: Any = trainer
     given, kind = module.TreeMatrices, base
     if count is not None:

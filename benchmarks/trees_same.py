@@ -1,4 +1,4 @@
-"""One forest wherever rows and histograms lie: digests for each number of workers and of servers."""
+"""The same forest for any placement of rows and histograms: digests for each number of workers and servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SLOTS = (1, 2, 4)
 FLEETS = (1, 2, 3)
 ROWS, FEATURES = 20_000, 10_000
 SETTINGS = Settings(trees=3, depth=6, bins=64)
-# How much of a digest is printed; all of it is compared.
+# Printed characters of a digest; the whole digest is compared.
 SHOWN = 12
 
 

@@ -1,4 +1,4 @@
-"""What servers of this host have received and sent: the bytes in their sockets, and the arrays in these."""
+"""Traffic of this host's servers: bytes in their sockets, and arrays among these."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ COUNTED = re.compile(r"\bbytes_(sent|received):(\d+)")
 
 @dataclass(frozen=True)
 class Moved:
-    """Bytes.
+    """Traffic in bytes.
 
     Attributes:
-        received, sent: by the servers, in TCP: all that travels.
-        arrays: both ways, by the servers' own counters: with keys and numbers at full length, without headers.
+        received, sent: by the servers over TCP, everything included.
+        arrays: in both directions, by the servers' counters: keys and numbers at full length, without headers.
     """
 
     received: int = 0
@@ -32,7 +32,7 @@ class Moved:
 
     @property
     def mb(self) -> float:
-        """In TCP, both ways, in MB."""
+        """TCP traffic in both directions, in MB."""
         return (self.received + self.sent) / 1e6
 
     def __add__(self, other: Moved) -> Moved:
@@ -43,7 +43,7 @@ class Moved:
 
 
 class Traffic:
-    """The servers of the running context, which has to do without Unix sockets (``PS2_UNIX_SOCKETS=0``)."""
+    """The servers of the running context, which must not use Unix sockets (``PS2_UNIX_SOCKETS=0``)."""
 
     def __init__(self) -> None:
         if shutil.which("ss") is None:
@@ -58,7 +58,7 @@ class Traffic:
         self._ports = {str(one.laddr.port) for one in listening}
 
     def so_far(self) -> Moved:
-        """Return what has moved in connections that are still open, and in arrays since the servers began."""
+        """Return the traffic of the connections that are still open, and the arrays since the servers' start."""
         statuses = [self._control.status(address) for address in self._addresses]
         sums = {"sent": 0, "received": 0}
         told = subprocess.run(["ss", "-tinHO"], stdout=subprocess.PIPE, text=True, check=True).stdout

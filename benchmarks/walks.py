@@ -45,7 +45,7 @@ def main(
     form: str,
     output: Path | None,
 ) -> None:
-    """Measure how fast walks go."""
+    """Measure the speed of walks."""
     found = {
         way: ask(
             way,

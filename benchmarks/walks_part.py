@@ -1,4 +1,4 @@
-"""One way of ``benchmarks.walks``, in a process, and a Spark, of its own."""
+"""One way of ``benchmarks.walks``, in its own process with its own Spark."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Asked:
 
     Attributes:
         way: "workers" or "servers".
-        edges, vertices: of the graph; edges are between any two, and go one way.
-        length: vertices of a walk; there is one from each vertex.
-        rounds: turns that the medians are of.
-        weighted: whether edges have weights.
+        edges, vertices: size of the graph; edges are random and directed.
+        length: vertices of a walk; each vertex starts one walk.
+        rounds: number of rounds behind the medians.
+        weighted: True if edges have weights.
     """
 
     way: str
@@ -46,12 +46,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Rate:
-    """How many steps walks take a second, in all tasks together.
+    """Steps a second of walks, over all tasks.
 
     Attributes:
         what: which walks.
-        turns: steps/s, by turn.
-        goal: None: there is none.
+        turns: steps/s of each round.
+        goal: None, as there is no goal.
     """
 
     what: str
@@ -64,7 +64,7 @@ class Rate:
 
 
 def measure(asked: Asked) -> Part:
-    """Bring a graph where it is asked for, and walk through it."""
+    """Load a graph to where it is walked, and walk."""
     spark = start_spark(f"local[{WORKERS}]", "benchmarks.walks", {"spark.driver.memory": "2g"})
     try:
         table = _table(spark, asked)
@@ -95,7 +95,7 @@ def measure(asked: Asked) -> Part:
 
 
 def _table(spark: Any, asked: Asked) -> EdgeTable:
-    """Return edges that Spark generates whenever it reads them."""
+    """Return edges that Spark generates anew on each read."""
     ends = [F.pmod(F.xxhash64("id", F.lit(end)), F.lit(asked.vertices)).alias(end) for end in ("source", "target")]
     weight = [(F.rand(1) + 0.1).alias("weight")] if asked.weighted else []
     frame = spark.range(0, asked.edges, 1, 4 * WORKERS).select(*ends, *weight)

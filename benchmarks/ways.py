@@ -1,7 +1,7 @@
 """Ways of training logistic regression with Adam (paper, section 6.2.1).
 
-They sample the same rows, compute gradients with the same function, and update with the same kernel; they differ in
-where the weights live and in what moves.
+All ways sample the same rows, compute gradients with the same function, and update with the same kernel. They differ in
+where the weights are and in what is transferred.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from ps2.ops.optimizers import adam
 
 @dataclass
 class Laps:
-    """A stopwatch: what each phase took in one task, and then in the driver.
+    """A stopwatch for the phases of a step, first in one task, then in the driver.
 
-    All processes are on one machine and share its monotonic clock, so the driver goes on where a task stopped.
+    All processes are on one machine and share its monotonic clock, so the driver continues where a task stopped.
 
     Attributes:
         rows: of the task's minibatch.
-        keys: features that they use.
-        last_s: when the last lap ended.
+        keys: number of features in the minibatch.
+        last_s: end of the last lap.
         phases_s: seconds by phase.
     """
 
@@ -49,17 +49,17 @@ class Laps:
         self.last_s = now_s
 
     def skip(self) -> None:
-        """Count the time since the last lap as no phase's."""
+        """Skip the time since the last lap: it belongs to no phase."""
         self.last_s = time.monotonic()
 
     def step_time(self, began_s: float, end_s: float | None = None) -> StepTime:
-        """End the step, now if nothing else is said; what no phase has is the stage's own, or the run's."""
+        """End the step, by default now; time without a phase belongs to the stage or run itself."""
         total_s = (time.monotonic() if end_s is None else end_s) - began_s
         return StepTime(total_s, {**self.phases_s, "stage": total_s - sum(self.phases_s.values())}, self.keys)
 
 
 class Way(Protocol):
-    """A way of training; ``steps`` takes steps ``first``, from 1, to ``first + count - 1`` at a stretch."""
+    """A way of training; ``steps`` takes steps ``first``, from 1, to ``first + count - 1`` in one run."""
 
     name: str
 
@@ -101,7 +101,7 @@ class PS2Adam:
 
 
 class PSAdam:
-    """Tasks do as with PS2-Adam; for Adam, whole vectors come from the servers to a client, and go back."""
+    """Tasks work as with PS2-Adam; for Adam, a client pulls whole vectors from the servers and pushes them back."""
 
     name = "PS-Adam"
 
@@ -131,13 +131,14 @@ class PSAdam:
 
 
 class _Staying:
-    """One run of workers that stay instead of a stage a step; the rest is that of the ways with stages.
+    """One run of long-lived workers instead of one stage a step; otherwise like the ways with stages.
 
-    The first step of a run has the run's beginning in it.
+    The first step of a run includes the start of the run.
     """
 
     name: str
-    # Takes the step: of context, vectors, what makes a mean of the summed gradients, learning rate and step number.
+    # Takes an optimiser step. Arguments: context, vectors, factor for the mean of the summed gradients, learning rate,
+    # step.
     _update: Callable[[PS2Context, Sequence[DCV], float, float, int], None]
 
     def __init__(self, ps: PS2Context, clicks: Clicks) -> None:
@@ -201,7 +202,7 @@ def _staying_work(
 
 
 class StayingPS2Adam(_Staying):
-    """PS2-Adam with workers that stay."""
+    """PS2-Adam with long-lived workers."""
 
     name = "PS2-Adam, ps.run"
 
@@ -211,7 +212,7 @@ class StayingPS2Adam(_Staying):
 
 
 class StayingPSAdam(_Staying):
-    """PS-Adam with workers that stay."""
+    """PS-Adam with long-lived workers."""
 
     name = "PS-Adam, ps.run"
 
@@ -221,7 +222,7 @@ class StayingPSAdam(_Staying):
 
 
 class SparkAdam:
-    """Without servers: the weights are broadcast, dense gradients are aggregated, the driver runs Adam."""
+    """Without servers: weights are broadcast, dense gradients are aggregated, and the driver runs Adam."""
 
     name = "Spark-Adam"
 
@@ -260,7 +261,7 @@ class SparkAdam:
             np.add(left[0], right[0], out=left[0])
             return left[0], left[1] + right[1]
 
-        # The zero value is None: an array of zeros would travel with every task.
+        # The zero value is None, as Spark would send an array of zeros with every task.
         g, tasks = self._clicks.rdd.mapPartitionsWithIndex(work).treeAggregate(None, merge, merge)
         laps = _longest(tasks)
         laps.lap("push")
@@ -275,11 +276,11 @@ class SparkAdam:
         return self._w
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """There is nothing to free."""
 
 
 def all_ways(ps: PS2Context, clicks: Clicks) -> list[Way]:
-    """Return all ways at their first step; the others are compared with the first."""
+    """Return all ways at their first step; the first way is the reference."""
     return [
         StayingPS2Adam(ps, clicks),
         StayingPSAdam(ps, clicks),
@@ -290,7 +291,7 @@ def all_ways(ps: PS2Context, clicks: Clicks) -> list[Way]:
 
 
 def _new_vectors(features: int) -> tuple[DCV, ...]:
-    """Make weight, velocity, square and gradient, co-located."""
+    """Create weight, velocity, square and gradient, co-located."""
     weight = DCV.dense(features, 4)
     return weight, weight.derive(), weight.derive(), weight.derive()
 
@@ -314,7 +315,7 @@ def _add_gradients(clicks: Clicks, weight: DCV, gradients: DCV, number: int) -> 
 def _add_gradient(
     problem: Problem, block: LocalRows, weight: DCV, gradients: DCV, number: int, rdd_partition: int
 ) -> Laps:
-    """Do a task's, or a worker's, part of a step."""
+    """Do a task's or a worker's part of a step."""
     laps = Laps.start()
     rows = minibatch(problem, block, number, rdd_partition)
     laps.rows, laps.keys = len(rows), len(rows.keys)
@@ -329,7 +330,7 @@ def _add_gradient(
 
 
 def _update_on_servers(ps: PS2Context, vectors: Sequence[DCV], scale: float, lr: float, number: int) -> None:
-    """Take a step of Adam where the vectors are."""
+    """Take a step of Adam on the servers."""
     weight, velocity, square, gradients = vectors
     with ps.batch():
         gradients.mul(scale)
@@ -338,14 +339,14 @@ def _update_on_servers(ps: PS2Context, vectors: Sequence[DCV], scale: float, lr:
 
 
 def _update_in_driver(ps: PS2Context, vectors: Sequence[DCV], scale: float, lr: float, number: int) -> None:
-    """Pull all vectors whole, take a step of Adam, push them."""
+    """Pull all vectors, take a step of Adam, and push them back."""
     weight, velocity, square, gradients = vectors
     with ps.batch():
         pulled = [vector.pull() for vector in vectors]
     w, v, s, g = (one.result() for one in pulled)
     g *= scale
     adam(w, v, s, g, lr=lr, step=number)
-    # Not a batch: it would copy the arrays once more.
+    # Not a batch, which would copy the arrays once more.
     weight.push(w)
     velocity.push(v)
     square.push(s)
@@ -353,10 +354,10 @@ def _update_in_driver(ps: PS2Context, vectors: Sequence[DCV], scale: float, lr: 
 
 
 def _scale(tasks: Sequence[Laps]) -> float:
-    """Return what makes a mean of the summed gradients."""
+    """Return the factor that turns summed gradients into their mean."""
     return 1.0 / sum(task.rows for task in tasks)
 
 
 def _longest(tasks: Sequence[Laps]) -> Laps:
-    """Return the task that the step waited for."""
+    """Return the slowest task of a step."""
     return max(tasks, key=lambda task: sum(task.phases_s.values()))

@@ -1,4 +1,4 @@
-"""The data plane against what the machine does without PS2: raw sockets, a bare gRPC call, the kernel in process.
+"""The data plane compared with the machine without PS2: raw sockets, a bare gRPC call, the kernel in process.
 
     python -m benchmarks.wire --repeats 15
 
@@ -21,7 +21,7 @@ from benchmarks.frame import ask, command, facts, machine, publish
 from benchmarks.ratio import print_lines
 
 UNIX_SOCKETS_VARIABLE = "PS2_UNIX_SOCKETS"
-# In the order of the table. Those of TCP keep PS2 from using Unix sockets.
+# Parts in the order of the table; those of TCP keep PS2 from using Unix sockets.
 PARTS = ("tcp", "unix", "blocks", "small", "small-tcp", "calls", "adam")
 
 

@@ -1,4 +1,4 @@
-"""Blocks of matrices with layout "column": k values of each of many random columns, drawn anew for each call."""
+"""Blocks of matrices with layout "column": k values of each of many random columns, new for each call."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from benchmarks.raw import RawSocket, raw_socket
 from ps2 import DCV, DCVMatrix
 
 SEED = 2019
-# What the columns of a matrix hold is written at first by so many at a time.
+# Number of columns in one call while a matrix is initialised.
 FILLED = 20_000
 KEY_BYTES = 8
 
 
 class Blocks:
-    """A matrix on the fleet, and random calls for some of its columns; ``model`` is what the first columns hold."""
+    """A matrix on the fleet, and random calls for its columns; ``model`` holds the expected first columns."""
 
     def __init__(self, matrix: DCVMatrix, asked: int, dtype: str, below: int) -> None:
         self.matrix = matrix
@@ -31,12 +31,12 @@ class Blocks:
             matrix.push(columns=columns, values=np.ones((columns.size, k), dtype))
 
     def draw(self) -> Keys:
-        """Draw columns, in no order and now and then one twice."""
+        """Draw columns in random order, with occasional duplicates."""
         columns = self._random.integers(0, self.matrix.dim, self._call.keys.size)
         return self._call._replace(keys=columns)
 
     def check(self) -> None:
-        """Raise if what is pulled is not what was added."""
+        """Raise if the pulled values differ from those that were added."""
         call = self.draw()
         before = self.matrix.pull(columns=call.keys)
         self.matrix.add(columns=call.keys, values=call.values)
@@ -48,7 +48,7 @@ class Blocks:
 
 
 def pairs() -> Iterator[Pair]:
-    """Yield the lines of the table; each matrix is there while its lines are measured."""
+    """Yield the lines of the table; each matrix exists while its lines are measured."""
     yield from _of("100K columns of 2M, k=128 float32", DCV.dense, (2_000_000, 128), 100_000, 0.6)
     yield from _of("100K keys of 2M, k=128 float32, sparse", DCV.sparse, (2_000_000, 128), 100_000, None)
     yield from _of("10K columns of 200K, k=1,000 int32", DCV.dense, (200_000, 1000), 10_000, 0.7, "int32")

@@ -1,6 +1,6 @@
-"""The parts of ``benchmarks.wire``, each run in a process of its own: its environment chooses how PS2's data travel.
+"""The parts of ``benchmarks.wire``. Each runs in its own process, whose environment chooses PS2's transport.
 
-A part is a generator of pairs; what they need is there for as long as they are measured.
+A part is a generator of pairs; the resources of a pair exist while it is measured.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ LARGE = 16_000_000  # float32 elements: 64 MB
 SMALL = 250_000  # 1 MB
 ADAM_COLUMNS = 20_000_000
 ADAM = {"lr": 0.01, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
-# The embeddings whose rows are multiplied.
+# Size of the embeddings whose rows are multiplied.
 DIMENSION = 128
 ROWS = 10_000
 DOTS = 1000
-# Columns of a vector whose operations cost nothing but their way.
+# Columns of a vector so small that operations cost only their transport.
 SHORT = 1000
-# Calls in one timing of what takes about a millisecond or less.
+# Calls in one timing of calls that take about a millisecond or less.
 QUICK_CALLS = 50
-# Each applies the same step again.
+# All calls apply the same step.
 ADAM_CALLS = 4
-# By both clients together, or by one.
+# Pulls by both clients together, or by one.
 CLIENT_PULLS = 8
-# Clients of one server at once, and calls of each.
+# Concurrent clients of one server, and calls of each.
 MANY_CLIENTS, MANY_CALLS = 4, 500
 SEED = 2019
 
@@ -52,7 +52,7 @@ Part = Callable[[PS2Context], Iterator[Pair]]
 
 
 def run(part: str, repeats: int) -> dict[str, Any]:
-    """Measure one of ``PARTS``; return its lines, and over what kind of socket PS2's data went."""
+    """Measure one of ``PARTS``; return its lines, and the kind of socket that PS2's data used."""
     servers, pairs = PARTS[part]
     with PS2Context.getOrCreate(servers=servers) as ps:
         kind = _socket_kind()
@@ -135,7 +135,7 @@ def _known_pairs(raw: RawSocket, vector: DCV, same: Keys, target: float) -> Iter
 
 
 def _memory_pairs(raw: RawSocket, draw: Callable[[], Keys]) -> Iterator[Pair]:
-    """What the memory allows: the server's own loops on a row of this process, on one core and without any network."""
+    """The limit of the memory: the server's own loops on a row of this process, on one core and without a network."""
     row = np.ones(FEATURES, np.float32)
 
     def pair(verb: str, ours: Callable[[Keys], object], baseline: Callable[[Keys], object]) -> Pair:
@@ -201,7 +201,7 @@ def _small(ps: PS2Context) -> Iterator[Pair]:
 
 @contextmanager
 def _client(ps: PS2Context, vector: DCV) -> Iterator[Connection]:
-    """Yield a connection to another client process of the fleet: it pulls as often as it is told, and says when."""
+    """Yield a connection to another client process, which makes the requested pulls and reports their end."""
     access = seal(Access(ps._session.fleet, ps._token, ""))
     with process(_serve_client, access, pickle.dumps(vector)) as client:
         receive(client)
@@ -209,7 +209,7 @@ def _client(ps: PS2Context, vector: DCV) -> Iterator[Connection]:
 
 
 def _serve_client(connection: Connection, access: str, pickled: bytes) -> None:
-    # What the first use of a handle does in a Spark task, where the access is in the environment.
+    # Like the first use of a handle in a Spark task, which gets its access through the environment.
     given = unseal(access)
     sessions._open(given.fleet, given)  # there is no public way outside of tasks
     vector: DCV = pickle.loads(pickled)
@@ -250,7 +250,7 @@ def _calls(ps: PS2Context) -> Iterator[Pair]:
 
 
 def _adam(ps: PS2Context) -> Iterator[Pair]:
-    """One server, so that both sides have one thread; the local rows lie as those of a shard do."""
+    """One server, so that both sides have one thread; local rows have the layout of a shard."""
     rows = np.random.default_rng(SEED).random((4, ADAM_COLUMNS), np.float32)
     weight = DCV.dense(ADAM_COLUMNS, rows=len(rows))
     vectors = [weight, *(weight.derive() for _ in rows[1:])]
@@ -271,7 +271,7 @@ def _adam(ps: PS2Context) -> Iterator[Pair]:
     _check("Adam", _pull(weight, np.ones(ADAM_COLUMNS, np.float32)), rows[0])
 
 
-# Servers, and what is measured on them.
+# Number of servers, and the generators of pairs.
 PARTS: dict[str, tuple[int, Part]] = {
     "tcp": (1, _over_tcp),
     "unix": (1, _over_unix),
@@ -284,18 +284,18 @@ PARTS: dict[str, tuple[int, Part]] = {
 
 
 def _pull(vector: DCV, out: np.ndarray, keys: np.ndarray | None = None) -> Any:
-    """Pull into an array that is there, as the raw socket does."""
+    """Pull into an existing array, like the raw socket."""
     return vector.pull(keys, out=out)
 
 
 def _check(what: str, got: np.ndarray, expected: np.ndarray) -> None:
-    """Raise if what was measured is not what should have been."""
+    """Raise if the measured calls returned wrong values."""
     if not np.array_equal(got, expected):
         raise AssertionError(f"{what}: PS2 returned other values than expected")
 
 
 def _socket_kind() -> str:
-    """Tell over what a large pull goes: whether it leaves this process with more Unix sockets than before."""
+    """Return the transport of a large pull: Unix sockets if the pull opens new ones in this process."""
     before = _unix_sockets()
     DCV.dense(LARGE, rows=1).pull()
     return "Unix" if _unix_sockets() > before else "TCP"

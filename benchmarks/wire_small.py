@@ -1,4 +1,4 @@
-"""Small calls beside a client and a server in C, and beside ps-lite; part of ``benchmarks.wire``."""
+"""Small calls compared with a client and a server in C, and with ps-lite; part of ``benchmarks.wire``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ TARGETS = {
 
 
 class PingPong:
-    """A client in another process; it makes as many calls as it is told."""
+    """A client in another process, which makes the requested number of calls."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -57,7 +57,7 @@ class PingPong:
         self._process.stdin.flush()
 
     def end(self) -> None:
-        """Wait until all calls have been made."""
+        """Wait until all calls are done."""
         assert self._process.stdout is not None
         if self._process.stdout.readline() != "done\n":
             raise EOFError("the other client has ended")
@@ -65,7 +65,7 @@ class PingPong:
 
 @contextmanager
 def peers(family: Family, floats: int, count: int = 1) -> Iterator[dict[str, list[PingPong]]]:
-    """Compile what there is to compare with, and run so many of each; by name."""
+    """Compile the programs to compare with, and run the given number of each; return them by name."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as running:
         found: dict[str, list[PingPong]] = {}
         for name, command in {
@@ -97,7 +97,7 @@ def _in_c(folder: Path) -> list[str] | None:
 
 
 def _of_ps_lite(folder: Path) -> list[str] | None:
-    """Compile our program on ps-lite, whose sources are where ``PS_LITE`` says, with libzmq, protoc and g++."""
+    """Compile our program on ps-lite (its sources are in ``PS_LITE``) with libzmq, protoc and g++."""
     sources = os.environ.get("PS_LITE")
     if sources is None or not all(map(shutil.which, ("g++", "protoc"))):
         print(
@@ -139,7 +139,7 @@ def pairs(family: Family) -> Iterator[Pair]:
                     np.ones(count, np.float32),
                     np.empty(count, np.float32),
                 )
-                # C knows no keys: there it is a call of as many floats.
+                # The C program has no keys, so it sends as many floats.
                 gather, scatter = ("pull", "add") if name == C else ("gather", "scatter")
                 pull, add = partial(vector.pull, keys, out=out), partial(vector.add, values, keys)
                 what = f"{count:,} known keys"
@@ -149,7 +149,7 @@ def pairs(family: Family) -> Iterator[Pair]:
 
 
 def at_once(count: int, floats: int, calls: int, ours: Callable[[], object]) -> Iterator[Pair]:
-    """Pulls by several clients of one server at once; ``ours`` lets each of them make so many."""
+    """Pulls by several concurrent clients of one server; ``ours`` makes each of them pull the given number of times."""
     with peers("unix", floats, count) as others:
         if C not in others:
             return
@@ -167,7 +167,7 @@ def at_once(count: int, floats: int, calls: int, ours: Callable[[], object]) -> 
 def _pair(
     against: tuple[Family, str], what: str, ours: Callable[[], object], theirs: Callable[[int], object], calls: int
 ) -> Pair:
-    """Return a line; each side makes its calls in one go."""
+    """Return a line; each side makes all its calls in one run."""
 
     def repeat(_: Any) -> None:
         for _ in range(calls):

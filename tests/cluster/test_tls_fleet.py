@@ -60,7 +60,7 @@ def test_fleet_when_ipv6_literal_has_tls_then_it_recovers(tmp_path, leaves_nothi
 
 
 def test_fleet_when_no_san_has_its_ipv6_literal_then_error(tmp_path, leaves_nothing):
-    with pytest.raises(ConfigError, match="will talk to ::1: IP address mismatch"):
+    with pytest.raises(ConfigError, match="would reject ::1: IP address mismatch"):
         PS2Context.getOrCreate(servers=1, conf=PS2Conf(bindAddress="[::1]", **given(write(tmp_path))))
 
 
@@ -114,7 +114,7 @@ def test_launch_when_given_certificates_then_commands_need_them_and_its_token_ca
         assert wrong.returncode == 6
         assert wrong.stderr.startswith(f"ps2: {address}: its certificate is not trusted"), wrong.stderr
         without = shell.run(*named, "--tls-ca", files.ca)
-        assert (without.returncode, "there is none; give --tls-cert" in without.stderr) == (6, True), without.stderr
+        assert (without.returncode, "it has none; give --tls-cert" in without.stderr) == (6, True), without.stderr
         assert time.monotonic() - began_s < 30
         before = tmp_path / "before"
         write_token(before, token.read_text().strip())

@@ -242,7 +242,7 @@ def test_zip_when_what_has_its_own_dtype_is_cut_otherwise_then_it_is_brought_and
 
 
 def test_zip_when_the_first_is_sparse_then_another_dtype_is_refused(fleet):
-    with pytest.raises(NotColocatedError, match="each has slots of its own for its keys"):
+    with pytest.raises(NotColocatedError, match="each assigns its own slots to keys"):
         DCV.sparse(DIM).zip(DCV.sparse(DIM, dtype="int32")).apply("note_positive")
 
 
@@ -252,7 +252,7 @@ def test_of_when_it_is_no_dtype_of_a_matrix_then_dtype_error():
 
 
 def test_of_when_it_is_said_of_what_travels_then_config_error():
-    with pytest.raises(ConfigError, match="operation 'wrong': values: only vectors and matrices of the shard"):
+    with pytest.raises(ConfigError, match="'wrong': values: Of is for vectors and matrices of the shard only"):
 
         @op()
         def wrong(u: table.Row, values: Annotated[table.Values, Of("int32")]) -> None: ...
