@@ -117,7 +117,7 @@ def check_private(what: str, name: str, found: os.stat_result) -> None:
     mode = stat.S_IMODE(found.st_mode)
     if mode & (0o077 if found.st_uid == os.getuid() else 0o007):
         raise ConfigError(
-            f"{what} {name}: expected a file that only its owner can access, got mode {mode:04o}; chmod 600 {name}"
+            f"{what} {name}: expected a file that other users cannot access, got mode {mode:04o}; chmod 600 {name}"
         )
 
 

@@ -104,7 +104,7 @@ def test_ops_when_a_parameter_has_a_range_then_shows_default_and_range():
 
 
 def test_ops_when_one_is_named_then_shows_its_whole_documentation():
-    assert "beta1: decay of the mean of the gradients" in ps2("ops", "adam").stdout
+    assert "beta1: decay of the gradients' mean" in ps2("ops", "adam").stdout
 
 
 def test_ops_when_json_then_is_one_object_with_all_operations():

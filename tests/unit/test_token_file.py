@@ -31,7 +31,9 @@ def test_token_file_when_others_have_rights_to_it_then_the_error_names_file_mode
     path.chmod(mode)
     with pytest.raises(ConfigError) as caught:
         read_token(path)
-    assert f"token file {path}: its mode {mode:04o}" in str(caught.value)
+    assert f"token file {path}: expected a file that other users cannot access, got mode {mode:04o}" in str(
+        caught.value
+    )
     assert f"chmod 600 {path}" in str(caught.value)
 
 
