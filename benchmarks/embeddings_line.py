@@ -50,7 +50,7 @@ def measure(asked: Asked) -> Part:
 
 
 def _taken(settings: EmbeddingSettings, ids: Int64s) -> tuple[float, float]:
-    """Change all vectors; return the bytes a vertex that servers then have more: in memory, and as they count it."""
+    """Change all vectors; return how many bytes a vertex the servers grow by: in memory, and by their own count."""
     with PS2Context.getOrCreate(servers=SERVERS, memoryLimit=3 << 30) as ps:
         _changed(ps, replace(settings, vocabulary=100), ids[:100]).free()  # threads, and what they have for requests
         before = _has(ps)
@@ -65,7 +65,7 @@ def _has(ps: Any) -> Any:
 
 
 def _changed(ps: Any, settings: EmbeddingSettings, ids: Int64s) -> ServerTables:
-    """Return tables that are as after a training."""
+    """Return tables as they are after a training."""
     fleet = ServerTables.make(settings, len(ps.servers), UNNAMED)
     if isinstance(fleet.vectors, SlicedTable) and isinstance(fleet.contexts, SlicedTable):
         fleet.vectors.fill(settings.seed)

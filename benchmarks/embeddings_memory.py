@@ -24,7 +24,7 @@ from ps2.algorithms.training.checkpoint_names import UNNAMED
 
 SIZE, SENTENCE, BATCHES = 64, 40, 3
 WAYS: tuple[Strategy, ...] = ("rows", "servers")
-# Of what vectors and contexts take, in float32.
+# Maximum relative to the size of vectors and contexts in float32.
 MOST = 1.2
 
 
@@ -66,7 +66,7 @@ def measure(asked: Asked) -> Part:
 
 
 def _taken(ps: Any, settings: EmbeddingSettings) -> int:
-    """Train on some batches; return the bytes that the servers have had at most while both tables were there."""
+    """Train on some batches; return the servers' peak memory in bytes while both tables exist."""
     most, drawn = 0, Drawn(settings.vocabulary)
     frequencies = np.ones(settings.vocabulary, np.int64)
     fleet = ServerTables.make(settings, len(ps.servers), UNNAMED)

@@ -160,9 +160,9 @@ def _shares(words: int) -> Any:
 
 
 def _trained(ps: Any, settings: EmbeddingSettings) -> float:
-    """Train one worker on some batches; return microseconds of a token."""
+    """Train one worker on some batches; return microseconds a token."""
     frequencies = _frequencies(settings)
-    # Rows of longer vectors come for fewer tokens at once.
+    # Longer vectors are pulled for fewer tokens at a time.
     drawn = _Drawn(batch_tokens(settings) if settings.via == "rows" else BATCH_TOKENS, _shares(settings.vocabulary))
     fleet = ServerTables.make(settings, len(ps.servers), UNNAMED)
     try:

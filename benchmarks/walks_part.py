@@ -112,7 +112,7 @@ def _share(spark: Any, table: EdgeTable, asked: Asked, servers: int) -> Callable
 
 
 def _turn(table: EdgeTable, share: Callable[[], Graph], settings: WalkSettings) -> float:
-    """Walk, and return steps a second, with all that it takes to have the walks as rows."""
+    """Walk; return steps a second, including everything until the walks are rows."""
     frame = walks_frame(table, share, settings, WORKERS)
     began_s = time.perf_counter()
     row = frame.agg(F.sum(F.size("walk") - 1).alias("steps")).first()
