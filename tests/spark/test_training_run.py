@@ -37,13 +37,13 @@ def table(spark):
     return Table(spark.createDataFrame(rows, "features array<double>, label double"), ColumnNames(), 2)
 
 
-def test_training_when_the_driver_has_enough_then_workers_stop_in_the_same_clock(ps, by_value, table):
+def test_training_when_the_driver_stops_then_all_workers_stop(ps, by_value, table):
     family = Family()
     run_training(ps, Training(table, Form(size=2), family.program(), family.on_clock))
     assert family.taken == [(0, 15.0, 6), (1, 15.0, 6), (2, 15.0, 6)]
 
 
-def test_training_when_a_row_is_wrong_then_no_clock_of_the_family_comes(ps, by_value, table):
+def test_training_when_a_row_is_wrong_then_no_clock_follows(ps, by_value, table):
     family = Family()
     with pytest.raises(InputError, match="label: 3 of 6 rows hold a label that is not one of the classes"):
         run_training(ps, Training(table, Form(size=2, classes=3), family.program(), family.on_clock))

@@ -17,13 +17,13 @@ MACHINE = Problem("fmLogistic", dim=2, width=1 + 10**9, standardize=False)
 ADAM = SolverOptions("minibatch")
 
 
-def test_solvers_when_listed_then_it_is_known_of_each_what_it_takes():
+def test_solvers_when_listed_then_each_has_a_footprint():
     assert set(ROWS) == set(SOLVERS)
     assert all(worker_bytes(Problem("logistic", 1), SolverOptions(solver), 1) > 0 for solver in SOLVERS)
 
 
 @pytest.mark.parametrize("solver", sorted(set(SOLVERS) - {"normal"}))
-def test_fleet_bytes_when_vectors_are_dense_then_they_are_those_of_all_rows_and_of_the_features_sums(solver):
+def test_fleet_bytes_when_dense_then_all_rows_and_sums_count(solver):
     rows = rows_of(SolverOptions(solver))
     assert fleet_bytes(Problem("logistic", 1000), SolverOptions(solver)) == 8 * 1000 * (rows + 4)
     sums = 4 if solver == "l-bfgs" else 0
@@ -32,14 +32,14 @@ def test_fleet_bytes_when_vectors_are_dense_then_they_are_those_of_all_rows_and_
     )
 
 
-def test_fleet_bytes_when_products_of_features_are_added_up_then_they_are_those_too():
+def test_fleet_bytes_when_solver_is_normal_then_products_count():
     of_products = 1000 * 1001 // 2 + 1001
     assert fleet_bytes(Problem("squared", 1000), SolverOptions("normal")) == 8 * (
         1000 * (ROWS["normal"] + 4) + of_products
     )
 
 
-def test_fleet_bytes_when_vectors_are_long_then_they_count_one_feature():
+def test_fleet_bytes_when_vectors_are_long_then_one_counts():
     wide = Problem("softmax", SPARSE_FROM, 5, standardize=False)
     assert fleet_bytes(wide, ADAM) == 5 * (4 * rows_of(ADAM) + 8)
 
@@ -49,7 +49,7 @@ def test_rows_when_an_optimizer_keeps_state_then_count_it(optimizer, states):
     assert rows_of(replace(ADAM, optimizer=optimizer)) == ROWS["minibatch"] + states
 
 
-def test_fleet_when_a_machine_has_too_many_factors_then_limit_error_names_them_and_both_sizes():
+def test_fleet_when_factors_do_not_fit_then_error_names_sizes():
     said = (
         r"^factorSize=1,000,000,000 and 2 features make 2,000,000,002 weights: solver 'minibatch' keeps up to 7 "
         r"vectors of them, at least 36,000,000,036 bytes, and 15,032,385,536 are left on the 2 servers, whose limits "
@@ -59,7 +59,7 @@ def test_fleet_when_a_machine_has_too_many_factors_then_limit_error_names_them_a
         check_fleet(MACHINE, ADAM, [Room(8 * GIB, GIB), Room(8 * GIB, GIB)])
 
 
-def test_worker_when_its_features_do_not_fit_its_machine_then_limit_error_names_them_and_both_sizes():
+def test_worker_when_features_do_not_fit_then_error_names_sizes():
     said = r"^5 classes and 10,000,000 features make 50,000,000 weights: the rows of one worker use 1,000,000 features"
     with pytest.raises(LimitError, match=said + r".* at least 100,000,000 bytes .* and 9,999 are left on its machine"):
         check_worker(Problem("softmax", 10**7, 5), SolverOptions("minibatch"), 10**6, 9_999)

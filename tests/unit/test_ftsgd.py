@@ -24,7 +24,7 @@ def taken(old, gradients, steps=None):
     return ftsgd(gradient_of, START, old, ALPHA, BETA, len(gradients) if steps is None else steps), seen
 
 
-def test_ftsgd_when_gradients_agree_then_momentum_grows_with_the_cosine():
+def test_ftsgd_when_gradients_agree_then_momentum_grows():
     tilted = np.array([1.0, 1.0])
     made, _ = taken(RIGHT, [RIGHT, tilted])
     first = BETA / 2 * RIGHT
@@ -34,43 +34,43 @@ def test_ftsgd_when_gradients_agree_then_momentum_grows_with_the_cosine():
     assert (made.oscillated, len(made.momenta)) == (False, 2)
 
 
-def test_weights_when_their_gradient_is_a_penalty_alone_then_shrink_by_the_factor_of_the_momenta():
+def test_weights_when_gradient_is_a_penalty_then_momenta_shrink():
     made = ftsgd(lambda w: 0.3 * w, START, START, ALPHA, BETA, 5)
     np.testing.assert_allclose(made.w, shrunk(made.momenta, BETA / 2 * 0.3) * START)
     assert max(made.momenta) == pytest.approx(2 * ALPHA)
 
 
-def test_ftsgd_when_a_gradient_turns_back_once_then_momentum_is_0_in_that_step():
+def test_ftsgd_when_a_gradient_turns_back_once_then_no_momentum():
     made, _ = taken(RIGHT, [RIGHT, -RIGHT, -RIGHT])
     step = BETA / 2 * RIGHT
     np.testing.assert_allclose(made.w, START - step + step - (ALPHA * 2 * -step - step))
     assert not made.oscillated
 
 
-def test_ftsgd_when_gradients_turn_back_twice_in_a_row_then_it_stops_before_the_second_step():
+def test_ftsgd_when_gradients_turn_back_twice_then_it_stops():
     made, seen = taken(RIGHT, [RIGHT, -RIGHT, RIGHT, RIGHT])
     assert (made.oscillated, len(made.momenta), len(seen)) == (True, 2, 3)
     np.testing.assert_allclose(made.w, START)
     np.testing.assert_array_equal(made.gradient, RIGHT)
 
 
-def test_ftsgd_when_gradients_turn_back_with_a_pause_then_it_goes_on():
+def test_ftsgd_when_gradients_turn_back_apart_then_it_goes_on():
     made, _ = taken(RIGHT, [-RIGHT, -RIGHT, RIGHT, RIGHT])
     assert (made.oscillated, len(made.momenta)) == (False, 4)
 
 
-def test_ftsgd_when_the_first_gradient_turns_back_from_the_old_one_then_it_counts():
+def test_ftsgd_when_first_gradient_turns_back_then_it_counts():
     made, _ = taken(RIGHT, [-RIGHT, RIGHT])
     assert (made.oscillated, len(made.momenta)) == (True, 1)
 
 
 @pytest.mark.parametrize("old", [None, np.zeros(2), UP])
-def test_ftsgd_when_the_old_gradient_says_nothing_then_a_step_is_plain(old):
+def test_ftsgd_when_there_is_no_old_gradient_then_step_is_plain(old):
     made, _ = taken(old, [RIGHT])
     np.testing.assert_allclose(made.w, START - BETA / 2 * RIGHT)
 
 
-def test_ftsgd_when_the_learning_rate_is_too_large_for_a_bowl_then_it_oscillates():
+def test_ftsgd_when_the_rate_is_too_large_then_it_oscillates():
     made = ftsgd(lambda w: 5.0 * w, START, None, ALPHA, 1.0, 10)
     assert made.oscillated
 
@@ -81,7 +81,7 @@ def test_ftsgd_when_there_is_no_step_then_nothing_changes():
     np.testing.assert_array_equal(made.gradient, RIGHT)
 
 
-def test_cosine_when_vectors_are_huge_or_tiny_then_it_is_in_its_range():
+def test_cosine_when_vectors_are_huge_or_tiny_then_is_in_range():
     assert cosine(1e150 * RIGHT, 1e-150 * RIGHT) == 1
     assert cosine(np.array([0.1, 0.3, 0.7]), np.array([0.1, 0.3, 0.7])) <= 1
 
@@ -101,13 +101,13 @@ TABLE = [
 
 
 @pytest.mark.parametrize(("ratio", "mean", "deviation", "answer"), TABLE)
-def test_gate_when_asked_for_a_column_of_table_1_then_it_answers_as_printed(ratio, mean, deviation, answer):
+def test_gate_when_given_table_1_then_answers_as_printed(ratio, mean, deviation, answer):
     values = np.repeat([SIZE, -SIZE], ratio)
     np.testing.assert_allclose(spread(values), [mean, deviation], atol=1e-9)
     assert is_gaussian(values) is answer
 
 
-def test_gate_when_the_ratio_is_3_to_1_then_all_is_within_3_deviations_and_it_still_says_no():
+def test_gate_when_the_ratio_is_3_to_1_then_it_refuses():
     values = np.repeat([SIZE, -SIZE], (3, 1))
     mean, deviation = spread(values)
     assert np.all(np.abs(values - mean) <= 3 * deviation)
@@ -128,11 +128,11 @@ def test_gate_when_the_ratio_is_3_to_1_then_all_is_within_3_deviations_and_it_st
         ([1.0, 0.59], False),
     ],
 )
-def test_gate_when_values_are_at_an_edge_then_rounding_does_not_decide(values, answer):
+def test_gate_when_values_are_at_an_edge_then_no_rounding(values, answer):
     assert is_gaussian(np.array(values)) is answer
 
 
-def test_gate_when_one_of_many_lies_far_away_then_it_says_no_only_if_that_is_more_than_its_share():
+def test_gate_when_one_value_is_far_then_its_share_decides():
     rng = np.random.default_rng(0)
     values = 0.9 + 0.01 * np.clip(rng.standard_normal(1000), -2, 2)
     assert is_gaussian(np.append(values, [0.5] * 3))

@@ -40,7 +40,7 @@ def test_history_when_training_is_over_then_has_all_of_it(record):
     assert (history.rows, history.bytes, history.reason) == (3, 100, "all steps were taken")
 
 
-def test_record_when_the_fleet_goes_back_then_forgets_what_came_after(record):
+def test_record_when_the_fleet_goes_back_then_drops_later_steps(record):
     record.objective.append(3.0)
     for clock in range(5):
         record.enter(clock)
@@ -56,7 +56,7 @@ def test_record_when_the_fleet_goes_back_then_forgets_what_came_after(record):
     assert record.history().steps == 3
 
 
-def test_record_when_the_fleet_goes_back_to_the_beginning_then_is_empty(record):
+def test_record_when_the_fleet_goes_back_to_start_then_is_empty(record):
     for clock in range(3):
         record.enter(clock)
         step(record)
@@ -64,7 +64,7 @@ def test_record_when_the_fleet_goes_back_to_the_beginning_then_is_empty(record):
     assert (record.objective, record.seconds, record.rows) == ([], [], 0)
 
 
-def test_record_when_it_goes_back_before_a_first_objective_then_forgets_it_and_no_step_too_many(record):
+def test_record_when_back_before_first_objective_then_drops_it(record):
     """The objective before the first step comes without a step."""
     record.enter(0)
     record.objective.append(3.0)
@@ -74,7 +74,7 @@ def test_record_when_it_goes_back_before_a_first_objective_then_forgets_it_and_n
     assert (record.objective, record.seconds) == ([], [])
 
 
-def test_step_when_a_driver_before_has_taken_it_then_counts_with_its_time_and_nobody_is_shown_it(record, reports):
+def test_step_when_an_earlier_driver_took_it_then_only_counts(record, reports):
     record.step_before(0.5, 100.0)
     record.step(0.25)
     assert ([report.number for report in reports], reports[0].seconds > 100) == ([2], True)

@@ -34,7 +34,7 @@ def journal_of(messages, settings=SETTINGS, name="trees"):
     return ReplayJournal.of(CheckpointNames(name, begun=3, messages=messages), settings)
 
 
-def test_journal_when_another_driver_opens_it_then_nobody_is_asked(messages):
+def test_journal_when_another_driver_opens_it_then_it_replays(messages):
     journal = journal_of([None, {"other": 1}, *messages])
     assert journal.hear(asked) == 0.5
     with journal.page(2):
@@ -63,12 +63,12 @@ def test_page_when_its_clock_fails_then_no_message_has_it(messages):
     assert journal.message() is None
 
 
-def test_message_when_workers_are_told_something_then_it_is_beside_the_page(messages):
+def test_message_when_it_has_data_then_they_are_beside_the_page(messages):
     assert messages[0]["rate"] == 0.1
     assert len(messages) == 2
 
 
-def test_journal_when_the_training_has_no_name_then_keeps_nothing():
+def test_journal_when_training_has_no_name_then_keeps_nothing():
     journal = ReplayJournal.of(CheckpointNames(), SETTINGS)
     with journal.page(0):
         assert journal.hear(lambda: 3) == 3

@@ -31,7 +31,7 @@ def test_message_when_a_worker_reads_it_then_says_the_same(nodes):
         np.testing.assert_array_equal(one, other)
 
 
-def test_leaves_when_nodes_are_final_then_have_the_workers_numbers():
+def test_leaves_when_nodes_are_final_then_have_workers_numbers():
     assert NODES.leaves.tolist() == [4, 3]
 
 
@@ -39,7 +39,7 @@ def rows_of(x, keys, y):
     return LocalRows(np.asarray(keys, np.int64), sp.csr_array(x), np.asarray(y, np.float64))
 
 
-def test_row_ids_when_zeros_are_held_or_not_then_are_of_features_and_labels_alone():
+def test_row_ids_when_zeros_are_stored_or_not_then_are_equal():
     x = np.array([[1.0, 0.0, 2.5], [0.0, 0.0, 0.0], [1.0, 2.5, 0.0], [1.0, 0.0, 2.5]], np.float32)
     held = sp.csr_array((x.reshape(-1), np.tile([0, 1, 2], 4), np.arange(5) * 3), shape=(4, 3))
     ids = row_ids(rows_of(x, [0, 1, 2], [0, 0, 0, 1]), "zero")
@@ -48,7 +48,7 @@ def test_row_ids_when_zeros_are_held_or_not_then_are_of_features_and_labels_alon
     assert len(np.unique(ids)) == 4
 
 
-def test_row_ids_when_values_are_nan_then_all_kinds_of_it_are_one():
+def test_row_ids_when_values_are_nan_then_all_nans_are_equal():
     other = np.uint64(0xFFF8000000000123).view(np.float64)
     x = np.array([[1.0, np.nan], [1.0, other], [1.0, 0.0], [np.nan, 1.0]])
     ids = row_ids(rows_of(x, [0, 1], np.zeros(4)), "zero")
@@ -56,14 +56,14 @@ def test_row_ids_when_values_are_nan_then_all_kinds_of_it_are_one():
     assert len(np.unique(ids)) == 3
 
 
-def test_row_ids_when_absent_values_are_missing_then_nan_counts_nothing_and_zeros_count():
+def test_row_ids_when_absent_is_missing_then_only_zeros_count():
     held = sp.csr_array(([1.0, np.nan, 1.0, 1.0, -0.0, 1.0, 0.0], [0, 1, 0, 0, 1, 0, 1], [0, 2, 3, 5, 7]), shape=(4, 2))
     ids = row_ids(LocalRows(np.arange(2), held, np.zeros(4)), "missing")
     assert ids[0] == ids[1] != ids[2] == ids[3]
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.9])
-def test_draw_when_rows_are_many_then_takes_about_that_share_and_others_for_another_tree(fraction):
+def test_draw_when_rows_are_many_then_each_tree_takes_its_share(fraction):
     ids = np.arange(20_000)
     first, second = (draw(ids, key_of(5, tree), fraction) for tree in (0, 1))
     assert first.mean() == pytest.approx(fraction, abs=0.02)
@@ -82,5 +82,5 @@ def test_draw_when_rows_are_many_then_takes_about_that_share_and_others_for_anot
         (Objective("logistic"), BoostingOptions(min_child_weight=1.0), 2.5, 0),
     ],
 )
-def test_least_rows_when_nodes_have_to_be_heavy_then_so_many_rows_may_be(objective, recipe, mean_weight, expected):
+def test_least_rows_when_nodes_must_be_heavy_then_follow(objective, recipe, mean_weight, expected):
     assert least_rows(Problem(objective, 5, (0.0,)), recipe, mean_weight) == expected

@@ -44,7 +44,7 @@ def looks(losses, tol, earlier=math.inf):
         ([0.001, 0.00095], 0.01, [False, True], 1),
     ],
 )
-def test_training_when_the_loss_gets_hardly_better_then_stops_with_the_best(losses, tol, stops, kept):
+def test_training_when_loss_hardly_improves_then_keeps_the_best(losses, tol, stops, kept):
     assert looks(losses, tol) == (stops, kept)
 
 
@@ -55,6 +55,6 @@ def test_look_when_no_row_was_held_out_then_nothing_happens():
     assert (best.copied, losses, validation.best) == (None, [], "last")
 
 
-def test_training_when_another_driver_goes_on_then_knows_the_best():
+def test_training_when_another_driver_goes_on_then_knows_best():
     assert looks([0.9, 0.7, 0.4], 0.0, earlier=0.5) == ([True, True, False], 2)
     assert Validation(0.1, "last", "best", [], 0.5).best == "best"
