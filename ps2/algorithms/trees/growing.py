@@ -1,4 +1,4 @@
-"""What a worker does while a tree grows: histograms of its rows, and rows that move to the children of their node.
+"""A worker's rows as bins: histograms of nodes, and rows that move to the children of their node.
 
 Rows are binned once (``DenseRows``, ``SparseRows``). An array ``order`` has the numbers of the rows that take part,
 those of a node side by side, so a node is an interval of it: the root all of it; ``part`` puts the left child's rows
@@ -27,16 +27,16 @@ Bools = npt.NDArray[np.bool_]
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
-# What a bin costs that is added to, in additions of one array to another.
+# Cost of adding to a bin, in additions of array elements.
 COST = 4
 WORD_BITS = 64
-# Of what gradients are multiplied by: its inverse is no subnormal number, either.
+# Largest exponent of a scale: its inverse is no subnormal number.
 MOST_EXPONENT = 1000
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """How a node is parted, by bins.
+    """The split of a node, by bins.
 
     Attributes:
         feature: its number.
@@ -96,7 +96,7 @@ class DenseRows:
             over_blocks(add, (groups,), cost=COST * kernels.AT_ONCE * len(order))
 
     def part(self, order: Int32s, split: Split, aside: Int32s) -> int:
-        """Put the rows of a node that go left before the others, in place; return how many.
+        """Move the rows of a node that go left to the front, in place; return their number.
 
         Args:
             order: of the node; aside: int32, as long, overwritten.
@@ -104,18 +104,18 @@ class DenseRows:
         return int(kernels.part_dense(order, self.columns[split.feature], split.lefts(self.bins), aside))
 
     def layout(self, monotone: Int64s | None = None, channels: int = 2) -> Int64s:
-        """Return the row that tells servers what the bins are: see ``layout_of``; monotone: -1, 0, 1 by feature."""
+        """Return the layout row of the histogram matrix (``layout_of``); monotone: -1, 0, 1 by feature."""
         return _layout(self.bins, None, monotone, channels)
 
 
 @dataclass(frozen=True, eq=False)
 class SparseRows:
-    """Rows that do without one bin of each feature: that of zeros, or of missing values.
+    """Sparse rows: one bin of each feature, of zeros or of missing values, is not stored.
 
     Attributes:
         bins: of all features.
         begins: int64, shape (rows + 1,); columns: int32, of the histogram: ``Bins.bin_sparse``.
-        absent: what it is that rows do without.
+        absent: meaning of a value that a row does not hold.
     """
 
     bins: Bins
@@ -139,13 +139,13 @@ class SparseRows:
         return bins, found
 
     def part(self, order: Int32s, split: Split, aside: Int32s) -> int:
-        """Put the rows of a node that go left before the others: see ``DenseRows.part``."""
+        """Move the rows of a node that go left to the front: see ``DenseRows.part``."""
         begins, columns, f = readable(self.begins), readable(self.columns), split.feature
         first, implied, lefts = int(self.bins.first[f]), int(self._implied[f]), split.lefts(self.bins)
         return int(kernels.part_sparse(order, begins, columns, first, implied, lefts, aside))
 
     def layout(self, monotone: Int64s | None = None, channels: int = 2) -> Int64s:
-        """Return the row that tells servers what the bins are: see ``DenseRows.layout``."""
+        """Return the layout row of the histogram matrix: see ``DenseRows.layout``."""
         return _layout(self.bins, self._implied, monotone, channels)
 
     @cached_property
@@ -166,7 +166,7 @@ class Scratch:
 
 
 def scales_of(below_h: float, below_g: float, dtype: npt.DTypeLike) -> tuple[float, float]:
-    """Return what hessians and gradients are multiplied by, to be whole numbers whose sums fit: powers of two.
+    """Return powers of two by which hessians and gradients become whole numbers whose sums fit.
 
     A number is moved by less than 1 over its scale, by chance up or down: with sums in int64 by 2^-60 of what all rows
     sum up to, or little more, so no total is less exact than additions of float64 would make it; in int32 by 2^-28.
@@ -183,7 +183,7 @@ def scales_of(below_h: float, below_g: float, dtype: npt.DTypeLike) -> tuple[flo
             f"gradients: expected finite numbers, but they sum up to {below_g}, hessians to {below_h}; a smaller "
             "stepSize, or a larger regLambda, keeps margins from running away"
         )
-    # Half of what the dtype holds: each row may be rounded up.
+    # Half of the dtype's range, as each row may be rounded up.
     bits = np.iinfo(dtype).bits - 2
     h, g = (2.0 ** min(bits - np.frexp(below)[1], MOST_EXPONENT) if below > 0 else 1.0 for below in (below_h, below_g))
     return float(h), float(g)
