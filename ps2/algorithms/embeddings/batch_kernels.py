@@ -19,8 +19,10 @@ from ps2.algorithms.embeddings.training_kernels import (
     add_losses,
     add_to_inputs,
     add_to_outputs,
+    copy_outputs,
     list_inputs,
     products,
+    take_mean,
 )
 from ps2.ops.kernels import Float64s, Int64s, kernel, reduction
 
@@ -68,18 +70,6 @@ def list_groups(
 
 
 @kernel
-def take_mean(vectors: Float32s, inputs: Int32s, mean: Float32s) -> None:
-    """Set the only row of ``mean`` to the mean of some vectors."""
-    mean[:] = ZERO
-    for i in range(len(inputs)):
-        row = vectors[inputs[i]]
-        for n in range(mean.shape[1]):
-            mean[0, n] += row[n]
-    for n in range(mean.shape[1]):
-        mean[0, n] /= np.float32(len(inputs))
-
-
-@kernel
 def find_products(
     numbers: Int64s, vectors: Float32s, contexts: Float32s, groups: Groups, kind: int, found: Float32s
 ) -> None:
@@ -95,14 +85,11 @@ def find_products(
     mean, only = np.empty((1, vectors.shape[1]), np.float32), np.zeros(1, np.int32)
     for at in range(len(numbers)):
         g = numbers[at]
-        for j in range(k):
-            row, to = contexts[outputs[g, j]], old[j]
-            for n in range(old.shape[1]):
-                to[n] = row[n]
+        copy_outputs(contexts, outputs[g], k, old)
         some = inputs[begins[g] : begins[g + 1]]
         if kind == CBOW:
             rows = found[g : g + 1]
-            take_mean(vectors, some, mean)
+            take_mean(vectors, some, len(some), mean)
             products(mean, only, 1, old, k, rows)
         else:
             rows = found[begins[g] : begins[g + 1]]
@@ -140,14 +127,11 @@ def add_changes(
     mean, only = np.empty((1, vectors.shape[1]), np.float32), np.zeros(1, np.int32)
     for g in range(count):
         begin, end = begins[g], begins[g + 1]
-        for j in range(k):
-            row, to = contexts[outputs[g, j]], old[j]
-            for n in range(old.shape[1]):
-                to[n] = row[n]
+        copy_outputs(contexts, outputs[g], k, old)
         some, some_rows = inputs[begin:end], input_rows[begin:end]
         if kind == CBOW:
             coefficients_of = by[g : g + 1]
-            take_mean(vectors, some, mean)
+            take_mean(vectors, some, len(some), mean)
             add_to_outputs(of_contexts, output_rows[g], k, mean, only, 1, coefficients_of)
             mean[:] = ZERO
             add_to_inputs(mean, only, 1, old, k, coefficients_of)

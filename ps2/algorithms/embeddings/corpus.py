@@ -49,10 +49,15 @@ class InMemorySentences:
 
     def batches(self, epoch: int) -> Iterator[Batch]:
         """Yield the sentences, in the same order in each epoch."""
-        offsets = self.offsets
-        first = 0
-        while first < len(offsets) - 1:
-            last = int(np.searchsorted(offsets, offsets[first] + BATCH_TOKENS, side="right")) - 1
-            last = max(last, first + 1)
-            yield self.words[offsets[first] : offsets[last]], offsets[first : last + 1] - offsets[first]
-            first = last
+        for first, last in split(self.offsets, BATCH_TOKENS):
+            begin, end = self.offsets[first], self.offsets[last]
+            yield self.words[begin:end], self.offsets[first : last + 1] - begin
+
+
+def split(offsets: Int64s, most: int) -> Iterator[tuple[int, int]]:
+    """Yield bounds of runs of whole sentences, of at most ``most`` tokens; a longer sentence is a run of its own."""
+    first = 0
+    while first < len(offsets) - 1:
+        last = max(int(np.searchsorted(offsets, offsets[first] + most, side="right")) - 1, first + 1)
+        yield first, last
+        first = last

@@ -98,7 +98,7 @@ def work_per_token(
     batch: tokens of a request of "rows".
     piece: tokens of a request of "servers".
     """
-    pairs = {"skipgram": settings.window + 1.0, "cbow": 1.0, "edges": 0.5}[settings.architecture]
+    pairs = settings.inputs_per_token
     shares = frequencies / max(frequencies.sum(), 1)
     drawn = batch // settings.tokens_per_example
     inputs, negatives = _distinct(shares, drawn), _distinct(chances, drawn * settings.negative)

@@ -67,7 +67,7 @@ def measure(settings: EmbeddingSettings, servers: int, piece: int) -> UnitCosts:
         )
         one_s, rows_s, added_s, there_s, here_s = fastest(probes, BUDGET_S)
         requests = 1 if slices[0].parts == 1 else 2
-    madds = PASSES * (products or _expected_products(settings, count)) * settings.size
+    madds = PASSES * (products or count * settings.inputs_per_token * (1 + settings.negative)) * settings.size
     byte_s = max(rows_s + added_s - 2 * one_s, 0.0) / (2 * none.nbytes)
     return UnitCosts(
         latency_s=one_s,
@@ -88,8 +88,3 @@ def _learn_by_products(slices: SlicedTable, given: dict[str, Any]) -> tuple[int,
     products = slices.matrix.apply("skipgrams.find_products", **given)
     slices.matrix.apply("skipgrams.learn_from_products", products=products, rate=0.0, workers=1, **given)
     return products.size, 2 * products.nbytes * slices.parts
-
-
-def _expected_products(settings: EmbeddingSettings, tokens: int) -> float:
-    inputs = {"skipgram": settings.window + 1.0, "cbow": 1.0, "edges": 0.5}[settings.architecture]
-    return tokens * inputs * (1 + settings.negative)

@@ -57,8 +57,7 @@ class UpdateRates:
         chances: probability of each word to be drawn as a negative.
         """
         shares = frequencies / max(frequencies.sum(), 1)
-        # A word is a context as often as it has contexts: window + 1 times, in the mean.
-        pairs = {"skipgram": settings.window + 1.0, "cbow": 1.0, "edges": 0.5}[settings.architecture]
+        pairs = settings.inputs_per_token
         inputs = settings.window + 1.0 if settings.architecture == "cbow" else pairs * (1 + settings.negative)
         vectors, contexts = shares * inputs, pairs * (shares + settings.negative * chances)
         return (

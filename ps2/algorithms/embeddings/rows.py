@@ -84,7 +84,7 @@ def _train(context: WorkerContext, tables: list[Table], asked: PrefetchedPiece) 
     before = [some.copy() for some in rows]
     tokens = len(asked.drawn.tokens)
     context.add_statistics(asked.drawn.train(rows[0], rows[-1], context.rate, context.threads))
-    changes = [new - old for new, old in zip(rows, before, strict=True)]
+    changes = [np.subtract(new, old, out=old) for new, old in zip(rows, before, strict=True)]
     context.damp(changes, rows, tokens, asked.words)
     for table, words, changed in zip(tables, asked.words, changes, strict=True):
         table.add(words, changed)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings import sampling_kernels, training_kernels
-from ps2.algorithms.embeddings.corpus import Batch
+from ps2.algorithms.embeddings.corpus import Batch, split
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.ops.guards import readable
 from ps2.ops.kernels import Float64s, Int64s
@@ -137,10 +137,7 @@ class SampledBatch:
         if len(self.tokens) <= groups * units:
             yield self
             return
-        first = 0
-        while first < len(offsets) - 1:
-            last = int(np.searchsorted(offsets, offsets[first] + groups * units, side="right")) - 1
-            last = max(last, first + 1)
+        for first, last in split(offsets, groups * units):
             begin, end = int(offsets[first]), int(offsets[last])
             yield replace(
                 self,
@@ -150,7 +147,6 @@ class SampledBatch:
                 windows=self.windows[begin:end],
                 negatives=self.negatives[begin // units : end // units],
             )
-            first = last
 
     @property
     def _cost(self) -> int:

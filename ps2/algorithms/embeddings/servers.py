@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ps2.algorithms.embeddings.batch_kernels import CBOW, EDGES, EDGES_ONE_TABLE, SKIPGRAM, losses_of
-from ps2.algorithms.embeddings.corpus import Batch
+from ps2.algorithms.embeddings.corpus import Batch, split
 from ps2.algorithms.embeddings.settings import EmbeddingSettings
 from ps2.algorithms.embeddings.sliced_table import SlicedTable
 from ps2.algorithms.embeddings.training_kernels import LOSS_INTERVAL, PAIRS, STATISTICS
@@ -46,8 +46,7 @@ def piece_tokens(settings: EmbeddingSettings, updates: float, parts: int) -> int
     Args:
         updates: of the most frequent word, for one token of each worker.
     """
-    rows = {"skipgram": settings.window + 1.0, "cbow": 1.0, "edges": 0.5}[settings.architecture]
-    most = MOST_BYTES / (4 * rows * (1 + settings.negative))
+    most = MOST_BYTES / (4 * settings.inputs_per_token * (1 + settings.negative))
     if parts > 1:
         most = min(most, PIECE_TOKENS, MOST_UPDATES / max(updates * settings.step_size, LEAST_UPDATES))
     return max(int(most), 1)
@@ -62,13 +61,9 @@ def kind_of(settings: EmbeddingSettings) -> int:
 
 def _pieces(batch: Batch, key: np.uint64, most: int) -> Iterator[tuple[Any, Any, np.uint64]]:
     tokens, offsets = batch
-    first = 0
-    while first < len(offsets) - 1:
-        last = int(np.searchsorted(offsets, offsets[first] + most, side="right")) - 1
-        last = max(last, first + 1)
-        begin, end = int(offsets[first]), int(offsets[last])
+    for first, last in split(offsets, most):
+        begin, end = offsets[first], offsets[last]
         yield tokens[begin:end], offsets[first : last + 1] - begin, key
-        first = last
         with np.errstate(over="ignore"):
             key = key + NEXT_PIECE
 

@@ -118,6 +118,11 @@ class EmbeddingSettings:
         """Tokens of what ``total`` counts: two for an edge."""
         return 2 if self.architecture == "edges" else 1
 
+    @property
+    def inputs_per_token(self) -> float:
+        """Mean inputs of a token's group; of skip-gram its contexts, window + 1 in the mean."""
+        return {"skipgram": self.window + 1.0, "cbow": 1.0, "edges": 0.5}[self.architecture]
+
     def rate(self, progress: float) -> float:
         """Return the step size.
 

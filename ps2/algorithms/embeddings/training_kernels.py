@@ -142,6 +142,27 @@ def add_losses(dots: Float32s, m: int, k: int, statistics: Float64s) -> None:
 
 
 @kernel
+def copy_outputs(contexts: Float32s, outputs: Int32s, k: int, old: Float32s) -> None:
+    """Copy the outputs' vectors to ``old``."""
+    for j in range(k):
+        row, to = contexts[outputs[j]], old[j]
+        for n in range(old.shape[1]):
+            to[n] = row[n]
+
+
+@kernel
+def take_mean(vectors: Float32s, inputs: Int32s, m: int, mean: Float32s) -> None:
+    """Set the only row of ``mean`` to the mean of some vectors."""
+    mean[:] = ZERO
+    for i in range(m):
+        row = vectors[inputs[i]]
+        for n in range(mean.shape[1]):
+            mean[0, n] += row[n]
+    for n in range(mean.shape[1]):
+        mean[0, n] /= np.float32(m)
+
+
+@kernel
 def learn(
     table: Float32s,
     inputs: Int32s,
@@ -156,10 +177,7 @@ def learn(
     statistics: Float64s,
 ) -> None:
     """Train one group; ``old`` and ``dots`` are scratch."""
-    for j in range(k):
-        row, to = contexts[outputs[j]], old[j]
-        for n in range(old.shape[1]):
-            to[n] = row[n]
+    copy_outputs(contexts, outputs, k, old)
     products(table, inputs, m, old, k, dots)
     if with_loss:
         add_losses(dots, m, k, statistics)
@@ -263,14 +281,8 @@ def train_cbow(
             m = list_inputs(tokens, begin, end, at, windows[at], inputs)
             if not m:
                 continue
-            mean[:] = ZERO
-            for i in range(m):
-                row = vectors[inputs[i]]
-                for n in range(width):
-                    mean[0, n] += row[n]
-            for n in range(width):
-                mean[0, n] /= np.float32(m)
-                before[n] = mean[0, n]
+            take_mean(vectors, inputs, m, mean)
+            before[:] = mean[0]
             k = choose_outputs(targets[at], negatives[at], -1, outputs)
             learn(mean, only, 1, contexts, outputs, k, old, dots, rate, at % LOSS_INTERVAL == 0, statistics)
             for n in range(width):
